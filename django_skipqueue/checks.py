@@ -261,7 +261,7 @@ def _queue_databases() -> tuple[str, ...]:
 
 
 def _reachable(databases: Sequence[str] | None) -> Iterator[tuple[str, int]]:
-    """Those of these databases with queues that can be reached, each with the version of its server."""
+    """The databases with queues that can be reached, among these, each with the version of its server."""
     for alias in _queue_databases():
         if alias in (databases or ()) and alias in connections and connections[alias].vendor == "postgresql":
             try:

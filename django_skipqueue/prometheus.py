@@ -41,7 +41,7 @@ class SkipqueueCollector(Collector):
 
 
 def _converted(family: Family) -> Any:
-    """The same in the classes of the library."""
+    """The family in the classes of the library."""
     name, kind, text, labels = family.metric
     converted = FAMILIES[kind](name, text, labels=labels)
     for values, value in family.values.items():

@@ -25,7 +25,7 @@ class QueueRouter:
         return self._database(model, hints)
 
     def db_for_write(self, model: type[Any], **hints: Any) -> str | None:
-        """The same. `None` as well for a job that is to be placed: this is asked of the project's routers."""
+        """The queue's database; `None` for other apps' models, and for a job that the project's routers place."""
         return self._database(model, hints)
 
     def _database(self, model: type[Any], hints: dict[str, Any]) -> str | None:

@@ -77,7 +77,6 @@ class SkipqueueIntegration(Integration):
 
 
 def _integration() -> SkipqueueIntegration | None:
-    """The integration of the current client, if there is one."""
     return sentry_sdk.get_client().get_integration(SkipqueueIntegration)
 
 
@@ -158,7 +157,6 @@ def _span_status(outcome: Outcome) -> str:
 
 
 def _headers(job: ClaimedJob) -> dict[str, str]:
-    """The headers of the trace in which the job was deferred."""
     headers = decode(job.metadata).get(KEY)
     return {name: str(value) for name, value in headers.items()} if isinstance(headers, dict) else {}
 
@@ -183,7 +181,6 @@ def _describe(job: ClaimedJob, event: "Event", _: "Hint") -> "Event":
 
 
 def _masked(value: Any, arguments: Redacted) -> Any:
-    """A value of an event with secret arguments masked in all its texts."""
     if isinstance(value, str):
         return arguments.text(value)
     if isinstance(value, Mapping):

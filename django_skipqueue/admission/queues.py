@@ -24,7 +24,7 @@ class LimitColumns(NamedTuple):
 
 
 class RateColumns(NamedTuple):
-    """The columns of a job of whose queue only so many start in a time; all `None` if any number may."""
+    """The columns of a job whose queue limits how many start in a time; all `None` if any number may."""
 
     rate_key: str | None = None
     rate_interval: float | None = None
@@ -38,12 +38,10 @@ def limited_queues() -> Collection[str]:
 
 
 def rated_queues() -> Collection[str]:
-    """The queues whose jobs have the key of their queue as that of a rate."""
     return [name for name, limits in settings.queues.items() if "rate" in limits]
 
 
 def columns_of(queue_name: str) -> LimitColumns:
-    """The columns of a job of this queue that has no limit of its own."""
     limits = settings.queues.get(queue_name)
     if limits is None or "concurrency" not in limits:
         return LimitColumns()
@@ -51,7 +49,6 @@ def columns_of(queue_name: str) -> LimitColumns:
 
 
 def rate_columns_of(queue_name: str) -> RateColumns:
-    """The columns of a job of this queue that has no rate of its own."""
     limits = settings.queues.get(queue_name)
     if limits is None or "rate" not in limits:
         return RateColumns()
@@ -62,7 +59,6 @@ def rate_columns_of(queue_name: str) -> RateColumns:
 
 
 def key_of(queue_name: str) -> str:
-    """The key that the jobs of a queue share."""
     return PREFIX + queue_name
 
 
@@ -74,7 +70,7 @@ def limited_by_queue(queue_name: str, call: EncodedCall) -> EncodedCall:
 
 
 def all_limited_by_queue(queue_name: str, calls: Sequence[EncodedCall]) -> Sequence[EncodedCall]:
-    """The same for the calls of one task: either all have a key of their own of a kind, or none has."""
+    """The calls of one task with the keys of the queue: either all have a key of their own of a kind, or none has."""
     if queue_name not in settings.queues:
         return calls
     columns: dict[str, Any] = {}

@@ -40,7 +40,6 @@ def check(store: Store, limits: Sequence[Limit]) -> list[Alert]:
 
 
 def confirm(store: Store, alert: Alert) -> None:
-    """Note that the sinks have handled it: nobody announces it again."""
     statement = sql.CONFIRM_END if isinstance(alert, AlertOver) else sql.CONFIRM_BEGINNING
     store.execute(statement, {"rule": alert.rule, "queue_name": alert.queue_name})
 

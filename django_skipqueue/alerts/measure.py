@@ -26,8 +26,6 @@ MOST_HALTING = 1_000
 
 
 class Measured(NamedTuple):
-    """The value of one limit."""
-
     limit: Limit
     value: float
     age: float = 0.0
@@ -37,12 +35,10 @@ class Measured(NamedTuple):
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether there is an incident."""
         return self.value >= self.limit.number if self.has_exceeded is None else self.has_exceeded
 
     @property
     def is_calm(self) -> bool:
-        """Whether an incident calms down."""
         return not self.is_exceeded and self.value < NEAR * self.limit.number
 
 
@@ -130,7 +126,6 @@ MEASURES: dict[str, Callable[[Store, Sequence[Limit]], Iterator[Measured]]] = {
 
 
 def as_json(measured: Sequence[Measured]) -> str:
-    """Parameter of the statements that note them."""
     return json.dumps(
         [
             {

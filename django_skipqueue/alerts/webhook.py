@@ -29,20 +29,18 @@ class NoRedirect(HTTPRedirectHandler):
     """An answer that redirects is an error: it could lead to any address."""
 
     def redirect_request(self, *_: Any) -> None:
-        """See `HTTPRedirectHandler`."""
+        """Return no request, so that urllib raises an error."""
 
 
 OPENER = build_opener(NoRedirect)
 
 
 def post_raised(sender: str, **values: Any) -> None:
-    """Receives `alert_raised`."""
     values.pop("signal", None)
     _post("alert_raised", AlertRaised(rule=sender, **values))
 
 
 def post_over(sender: str, **values: Any) -> None:
-    """Receives `alert_over`."""
     values.pop("signal", None)
     _post("alert_over", AlertOver(rule=sender, **values))
 

@@ -16,8 +16,6 @@ POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class CallTypes:
-    """Converts the arguments of calls."""
-
     def __init__(self, signature: Signature, codecs: Mapping[str, Codec | None]) -> None:
         parameters = signature.parameters.values()
         self.by_name = codecs

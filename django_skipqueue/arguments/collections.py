@@ -24,29 +24,23 @@ class ListOf(Codec):
 
     @property
     def uses_database(self) -> bool:
-        """See `Codec`."""
         return self._item is not None and self._item.uses_database
 
     def fits(self, value: Any) -> bool:
-        """See `Codec`."""
         return isinstance(value, list | tuple)
 
     def encode(self, name: str, value: Any) -> Any:
-        """See `Codec`."""
         if not self.fits(value):
             self.refuse(name, value, "Pass a list.")
         return [encode_part(self._item, f"{name}[{position}]", item) for position, item in enumerate(value)]
 
     def decode(self, name: str, value: Any) -> Any:
-        """See `Codec`."""
         if not isinstance(value, list):
             self.fail(name, value)
         return self._make(value if self._item is None else self._item.decode_all(name, value))
 
 
 class TupleOf(Codec):
-    """Tuples with a type for each place."""
-
     kinds = frozenset((LIST,))
 
     def __init__(self, items: Sequence[Codec | None]) -> None:
@@ -57,29 +51,23 @@ class TupleOf(Codec):
 
     @property
     def uses_database(self) -> bool:
-        """See `Codec`."""
         return any(item is not None and item.uses_database for item in self._items)
 
     def fits(self, value: Any) -> bool:
-        """See `Codec`."""
         return isinstance(value, list | tuple) and len(value) == len(self._items)
 
     def encode(self, name: str, value: Any) -> Any:
-        """See `Codec`."""
         if not self.fits(value):
             self.refuse(name, value, f"Pass a tuple with {len(self._items)} values.")
         return [encode_part(item, f"{name}[{place}]", value[place]) for place, item in enumerate(self._items)]
 
     def decode(self, name: str, value: Any) -> Any:
-        """See `Codec`."""
         if not isinstance(value, list) or len(value) != len(self._items):
             self.fail(name, value)
         return tuple(decode_part(item, f"{name}[{place}]", value[place]) for place, item in enumerate(self._items))
 
 
 class NamedTupleOf(TupleOf):
-    """Instances of one class of named tuples."""
-
     def __init__(self, kind: Any, items: Sequence[Codec | None]) -> None:
         super().__init__(items)
         self._class = kind
@@ -93,13 +81,10 @@ class NamedTupleOf(TupleOf):
         return type(value) in (self._class, list, tuple) and super().fits(value)
 
     def decode(self, name: str, value: Any) -> Any:
-        """See `Codec`."""
         return self._class._make(super().decode(name, value))
 
 
 class DictOf(Codec):
-    """Dicts with `str` keys, whose values are of one type."""
-
     kinds = frozenset((OBJECT,))
 
     def __init__(self, item: Codec) -> None:
@@ -110,21 +95,17 @@ class DictOf(Codec):
 
     @property
     def uses_database(self) -> bool:
-        """See `Codec`."""
         return self._item.uses_database
 
     def fits(self, value: Any) -> bool:
-        """See `Codec`."""
         return isinstance(value, dict)
 
     def encode(self, name: str, value: Any) -> Any:
-        """See `Codec`."""
         if not self.fits(value):
             self.refuse(name, value, "Pass a dict.")
         return {key: self._item.encode(f"{name}[{key!r}]", item) for key, item in value.items()}
 
     def decode(self, name: str, value: Any) -> Any:
-        """See `Codec`."""
         if not isinstance(value, dict):
             self.fail(name, value)
         return dict(zip(value, self._item.decode_all(name, list(value.values())), strict=True))
@@ -148,7 +129,6 @@ class Dataclass(Codec):
 
     @property
     def uses_database(self) -> bool:
-        """See `Codec`."""
         if self._is_asked:  # by itself
             return False
         self._is_asked = True
@@ -162,7 +142,6 @@ class Dataclass(Codec):
         return type(value) is self._class
 
     def encode(self, name: str, value: Any) -> Any:
-        """See `Codec`."""
         if self.fits(value):
             return self._encode_instance(name, value)
         if not isinstance(value, dict):
@@ -172,7 +151,6 @@ class Dataclass(Codec):
         return {field: self._encode(name, field, item) for field, item in value.items()}
 
     def decode(self, name: str, value: Any) -> Any:
-        """See `Codec`."""
         if not isinstance(value, dict):
             self.fail(name, value)
         if problem := self._problem(value):
@@ -212,7 +190,6 @@ class OneOf(Codec):
     """Values of several types, each of which writes other kinds of JSON. `None` stands for the plain ones."""
 
     def __init__(self, members: Sequence[tuple[Codec | None, frozenset[str], str]]) -> None:
-        """The codec, the kinds of JSON and the name of each type."""
         self._codecs = [codec for codec, _, _ in members if codec is not None]
         self._by_kind: dict[str, Codec | None] = {kind: codec for codec in self._codecs for kind in codec.also}
         self._by_kind |= {kind: codec for codec, kinds, _ in members for kind in kinds}
@@ -224,15 +201,12 @@ class OneOf(Codec):
 
     @property
     def uses_database(self) -> bool:
-        """See `Codec`."""
         return any(codec.uses_database for codec in self._codecs)
 
     def fits(self, value: Any) -> bool:
-        """See `Codec`."""
         return any(codec.fits(value) for codec in self._codecs)
 
     def encode(self, name: str, value: Any) -> Any:
-        """See `Codec`."""
         for codec in self._codecs:
             if codec.fits(value):
                 return codec.encode(name, value)
@@ -242,7 +216,6 @@ class OneOf(Codec):
         return encode_part(self._by_kind[kind], name, value)
 
     def decode(self, name: str, value: Any) -> Any:
-        """See `Codec`."""
         kind = kind_of(value)
         if kind not in self._by_kind:
             self.fail(name, value)

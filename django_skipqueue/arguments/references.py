@@ -31,7 +31,6 @@ class Reference(Codec):
         return " | ".join(model.__qualname__ for model in self._models)
 
     def fits(self, value: Any) -> bool:
-        """See `Codec`."""
         return isinstance(value, self._models)
 
     def encode(self, name: str, value: Any) -> Any:

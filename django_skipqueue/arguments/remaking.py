@@ -51,7 +51,6 @@ def _differing(value: Any, other: Any) -> str:
 
 
 def _copied(value: Any) -> Any:
-    """A copy of lists, dicts and dataclasses, which `__post_init__` may change."""
     kind = type(value)
     if kind is list or kind is tuple:
         return kind(map(_copied, value))

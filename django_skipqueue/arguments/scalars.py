@@ -36,7 +36,6 @@ class Scalar(Codec):
         return self._kind.__name__
 
     def fits(self, value: Any) -> bool:
-        """See `Codec`."""
         return isinstance(value, self._kind) and not (self._not is not None and isinstance(value, self._not))
 
     def encode(self, name: str, value: Any) -> Any:
@@ -53,7 +52,6 @@ class Scalar(Codec):
         return again
 
     def decode(self, name: str, value: Any) -> Any:
-        """See `Codec`."""
         if not isinstance(value, str):
             self.fail(name, value)
         try:
@@ -66,7 +64,6 @@ class Time(Scalar):
     """Times of day. A time zone without a date has no offset, so it would be lost."""
 
     def encode(self, name: str, value: Any) -> Any:
-        """See `Codec`."""
         if isinstance(value, datetime.time) and value.tzinfo is not None and value.utcoffset() is None:
             self.refuse(name, value, "The offset of its time zone depends on the date: pass a datetime.")
         return super().encode(name, value)
@@ -78,7 +75,6 @@ class Duration(Scalar):
     also = frozenset((NUMBER,))
 
     def encode(self, name: str, value: Any) -> Any:
-        """See `Codec`."""
         if _is_number(value):
             try:
                 value = datetime.timedelta(seconds=value)
@@ -87,7 +83,6 @@ class Duration(Scalar):
         return super().encode(name, value)
 
     def decode(self, name: str, value: Any) -> Any:
-        """See `Codec`."""
         if not _is_number(value):
             return super().decode(name, value)
         try:
@@ -102,7 +97,6 @@ class Number(Scalar):
     also = frozenset((NUMBER,))
 
     def encode(self, name: str, value: Any) -> Any:
-        """See `Codec`."""
         return super().encode(name, Decimal(value) if _is_number(value) and isinstance(value, int) else value)
 
     def decode(self, name: str, value: Any) -> Any:
@@ -127,11 +121,9 @@ class Enumeration(Codec):
         return self._enum.__qualname__
 
     def fits(self, value: Any) -> bool:
-        """See `Codec`."""
         return isinstance(value, self._enum)
 
     def encode(self, name: str, value: Any) -> Any:
-        """See `Codec`."""
         if not self.fits(value):
             try:
                 value = self._read(value)
@@ -140,7 +132,6 @@ class Enumeration(Codec):
         return self._json(value)
 
     def decode(self, name: str, value: Any) -> Any:
-        """See `Codec`."""
         try:
             return self._read(value)
         except (ValueError, KeyError, TypeError):
@@ -170,15 +161,12 @@ class MemberValue(Codec):
         return " | ".join(kind.__name__ for kind in self._kinds)
 
     def fits(self, value: Any) -> bool:
-        """See `Codec`."""
         return isinstance(value, Enum) and isinstance(value, self._kinds)
 
     def encode(self, name: str, value: Any) -> Any:
-        """See `Codec`."""
         return value.value if self.fits(value) else value
 
     def decode(self, name: str, value: Any) -> Any:
-        """See `Codec`."""
         return value
 
 

@@ -21,20 +21,16 @@ FORGOTTEN = ""
 
 
 class Attempts:
-    """The attempts of one job."""
-
     def __init__(self, job: Job) -> None:
         self._job = job
         self._failed = _failed(job)
 
     @property
     def worker_ids(self) -> list[str]:
-        """The worker's id of each attempt, the first attempt first."""
         return [self._worker_id(number) for number in range(1, self._job.attempts + 1)]
 
     @property
     def errors(self) -> list[TaskError]:
-        """The error of each failed attempt that the row still has."""
         return [
             TaskError(exception_class_path=entry["exception"], traceback=entry["traceback"] or _line(entry))
             for entry in self._failed.values()
@@ -49,7 +45,6 @@ class Attempts:
 
     @property
     def last_attempted_at(self) -> datetime | None:
-        """The start of the last attempt."""
         if not self._job.attempts:
             return None
         if self._job.started_at is None and self._failed:  # claimed again since then, and released

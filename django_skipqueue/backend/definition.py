@@ -46,7 +46,6 @@ class SkipQueueTask(AnyTask):
     """Seconds after which an attempt is interrupted and fails; `None`: `timeout` of the backend's `OPTIONS`, if any."""
 
     def __post_init__(self) -> None:
-        """Validate, and register."""
         AnyTask.__post_init__(self)  # `super()` does not work in a dataclass with slots
         registered(self)
 
@@ -62,8 +61,6 @@ class SkipQueueTask(AnyTask):
 
 
 class DjangoTask(Task[..., Any]):
-    """The registry's entry for a task of Django's."""
-
     def __init__(self, definition: AnyTask) -> None:
         given = given_to(definition)
         options = options_of(definition)
@@ -115,7 +112,6 @@ class DjangoTask(Task[..., Any]):
 
     @property
     def named_database(self) -> str | None:
-        """That of the `OPTIONS` of its alias."""
         return options_for(self.definition.backend).database
 
     def spec(self) -> JobSpec:
@@ -124,7 +120,6 @@ class DjangoTask(Task[..., Any]):
         return spec(self.definition, options_of(self.definition), given, alias=self.definition.backend)
 
     def result(self, job: ClaimedJob, *, status: str, database: str) -> UnreadResult:
-        """The result of a job in this database that has ended as `status`."""
         return unread(job, self.definition, status=status, database=database)
 
 
@@ -132,7 +127,6 @@ class Policy(RetryPolicy):
     """Retries as the options say, but not an attempt that ran to its end and whose return value cannot be stored."""
 
     def decide(self, error: BaseException, entry: dict[str, Any], *, attempt: int, max_attempts: int) -> Outcome:
-        """See `RetryPolicy.decide`."""
         last = attempt if is_unstorable_result(error) else max_attempts  # no attempts left: not retried
         return super().decide(error, entry, attempt=attempt, max_attempts=last)
 

@@ -38,7 +38,6 @@ STATUSES = {
 
 
 def task_status(status: str) -> TaskResultStatus:
-    """What Django calls the status of a job."""
     return STATUSES.get(status, TaskResultStatus.READY)
 
 
@@ -105,12 +104,10 @@ class SkipQueueResult(AnyResult):
 
     @property
     def database(self) -> str:
-        """The alias of the database with its job."""
         return parse_handle(self.id).database or options_for(self.backend).default_database
 
 
 def result_of(job: "Job", task: AnyTask) -> AnyResult:
-    """The result of a job. `task` is the task of the job."""
     from .attempts import Attempts
 
     attempts = Attempts(job)

@@ -62,13 +62,11 @@ def options_for(alias: str) -> BackendOptions:
 
 
 def resolved(backoff: Backoff | str) -> Backoff:
-    """Import the function if it is given as a dotted path."""
     found: Backoff = import_string(backoff) if isinstance(backoff, str) else backoff
     return found
 
 
 def problems(given: Mapping[str, Any]) -> Iterator[str]:
-    """One sentence for each unknown option and each value that cannot be used."""
     for name in given:
         if name not in KNOWN:
             yield f"there is no option {name!r}.{did_you_mean(str(name), list(KNOWN))}"

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 
 class _Block(NamedTuple):
-    """An open `with` block."""
-
     transaction: AbstractContextManager[Any]
     token: Token[CurrentBatch | None]
     is_first: bool

@@ -92,7 +92,7 @@ class TaskCall:
         return await sync_to_async(self.defer)()
 
     def after(self, *jobs: "Job | int | Any", on_failure: AfterFailure = "wait") -> "TaskCall":
-        """The same call, made once these jobs are finished: each a `Job`, its id, or a result of `django.tasks`.
+        """The call, made once these jobs are finished: each a `Job`, its id, or a result of `django.tasks`.
 
         on_failure: what happens if one of them fails or is discarded: `wait` until it is retried and completes,
         `discard` the call, or `run` it all the same. Raises `InvalidOption` for other values.
@@ -108,7 +108,7 @@ class TaskCall:
         return stored(self.spec, self.call)
 
     def in_database(self, alias: str) -> "TaskCall":
-        """The same call for this database, unless it names one itself, or its key belongs to another one."""
+        """The call for this database, unless it names one itself, or its key belongs to another one."""
         return self if self.database else replace(self, database=self.bound_to or alias)
 
     @property
@@ -129,7 +129,6 @@ def defer_all(calls: Iterable[TaskCall]) -> "list[Job]":
 
 
 def _what_they_share(numbered: tuple[int, TaskCall]) -> Any:
-    """A value that is equal for calls that one statement can insert."""
     number, call = numbered
     return number if call.call.unique_key is not None else (call.database, call.shard, call.spec)
 
@@ -161,7 +160,7 @@ def as_call(name: str, given: Any) -> TaskCall:
 
 
 def in_batch(name: str, call: TaskCall, alias: str) -> TaskCall:
-    """The same call, in the database of its batch. Raises `InvalidOption` for a call that belongs to another one."""
+    """The call, in the database of its batch. Raises `InvalidOption` for a call that belongs to another one."""
     placed = call.in_database(alias)
     if placed.database != alias:
         raise InvalidOption(

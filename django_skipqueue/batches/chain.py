@@ -53,7 +53,6 @@ class Chain:
         return await sync_to_async(self.defer)()
 
     def _insert(self) -> "list[Job]":
-        """Insert the jobs: of each step as many as possible in one statement."""
         inserted: list[Job] = []
         after: tuple[JobReference, ...] = ()
         for calls in self.steps:
@@ -65,7 +64,6 @@ class Chain:
         return inserted
 
     def _name(self) -> str:
-        """The names of the first and the last function: a batch of hundreds of steps needs no longer name."""
         first, last = (self.steps[number][0].spec.task.rpartition(".")[2] for number in (0, -1))
         return first if len(self.steps) == 1 else f"{first} → {last}"
 

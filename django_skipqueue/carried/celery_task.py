@@ -32,7 +32,6 @@ HUB_WAKES = kombu.VERSION >= (5, 7)
 
 
 def _nobody(*_: Any) -> bool:
-    """Take no outcome."""
     return False
 
 
@@ -64,7 +63,6 @@ _making = threading.Lock()
     time_limit=NO_LIMIT,
 )
 def run(self: Any, payload: object) -> None:
-    """Run the job of a message that a relay has sent."""
     try:
         job, home = wire.job_from_wire(payload)
     except wire.UnknownFormat as error:
@@ -85,7 +83,6 @@ def _process_here(task: Any) -> Process:
 
 
 def _slots() -> int:
-    """How many tasks this process runs at once."""
     return 1 if _runs_one or _worker is None else max(int(_worker.concurrency or 1), 1)
 
 

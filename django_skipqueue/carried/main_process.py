@@ -33,7 +33,7 @@ LOOK_SECONDS = 0.05
 
 
 class Outcomes:
-    """Those of one worker of Celery, on their way from its pool to the broker."""
+    """The outcomes of one worker of Celery, on their way from its pool to the broker."""
 
     def __init__(self) -> None:
         self._worker: Any = None

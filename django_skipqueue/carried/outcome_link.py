@@ -58,7 +58,7 @@ class OutcomeLink:
     """`put` may be called by one thread at a time. All the rest is for the thread that takes the turns."""
 
     def __init__(self, app: Any, *, who: str, enough: int) -> None:
-        """enough: so many outcomes wait for no more. Less than the prefetch, beyond which the broker sends no job."""
+        """enough: how many outcomes are sent at once. Less than the prefetch, beyond which the broker sends no job."""
         self._link = AmqpLink(app.connection_for_write())
         self._limit = MessageLimit()
         self._who = who
@@ -78,7 +78,6 @@ class OutcomeLink:
         self._is_trouble_logged = False
 
     def put(self, outgoing: Outgoing) -> None:
-        """Let the thread that takes the turns send this outcome."""
         self._new.append(outgoing)
         if len(self._new) == 1 or len(self._new) >= self._enough:
             self._wakeup.call()
@@ -91,7 +90,6 @@ class OutcomeLink:
             self._broke(error)
 
     def close(self) -> None:
-        """Close the connection, if it is open."""
         self._link.close()
 
     def _turn(self) -> None:
@@ -110,7 +108,6 @@ class OutcomeLink:
 
     @property
     def _publish_at(self) -> float:
-        """When what is new may be sent; never if nothing is."""
         if not self._new:
             return NEVER
         return max(self._retry_at, 0.0 if len(self._new) >= self._enough else self._sent_at + GATHER_SECONDS)
@@ -128,7 +125,6 @@ class OutcomeLink:
         self._envelopes, self._returned = {}, set()
 
     def _publish(self, now: float) -> None:
-        """Send all that waits, in as few messages as it fits into."""
         self._sent_at, self._oldest_at = now, min(self._oldest_at, now)
         frames = []
         for group in self._groups():
@@ -137,7 +133,6 @@ class OutcomeLink:
         self._link.send(b"".join(frames))
 
     def _groups(self) -> list[list[Outgoing]]:
-        """Take what is new, in groups of one home that share a message."""
         groups: list[list[Outgoing]] = []
         last: dict[str, tuple[list[Outgoing], int]] = {}  # of each home, with its bytes
         while self._new:
@@ -188,7 +183,6 @@ class OutcomeLink:
         self._returned.add(message.properties["correlation_id"])
 
     def _again(self, group: list[Outgoing], reason: str) -> None:
-        """Send these again after a delay."""
         self._new.extendleft(reversed(group))
         self._wait(CarrierUnreachable(reason))
 

@@ -35,7 +35,6 @@ class OutcomeSender:
 
     @property
     def is_done(self) -> bool:
-        """Whether the broker has confirmed all outcomes, and their senders know it."""
         return not self._open
 
     def _serve(self) -> None:

@@ -55,7 +55,6 @@ class Retirement:
 
     @property
     def is_due(self) -> bool:
-        """Whether the process ends once it is idle."""
         return self._code is not None
 
     def require_room(self) -> None:

@@ -22,7 +22,6 @@ class Gate:
 
     @property
     def is_open(self) -> bool:
-        """Open at first."""
         return not self._is_shut[0]
 
     @is_open.setter

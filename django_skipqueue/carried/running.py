@@ -69,7 +69,6 @@ class DatabaseJobs:
                 os._exit(1)
 
     def _rest(self, deadline: float) -> None:
-        """Sleep until this time, or until there is an earlier deadline."""
         rest = min(max(deadline - time.monotonic(), 0.0), LONGEST_REST)
         self._wakeup.wait(rest, unless=lambda: self._pool.next_deadline < deadline)
 
@@ -107,7 +106,6 @@ class Process:
         self._lock = threading.Lock()
 
     def run(self, job: ClaimedJob, home: str) -> None:
-        """Run a job of this home, and pass its outcome on: if nobody else sends it, wait until the broker has it."""
         self._retirement.require_room()
         attempt = self._database(home).run(job)
         is_ending = self._retirement.is_due  # perhaps before the main process has the outcome

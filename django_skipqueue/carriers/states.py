@@ -26,8 +26,6 @@ DELIVERIES = 3
 
 @dataclass(frozen=True)
 class CarrierNow:
-    """One carrier at one moment."""
-
     name: str
     queues: tuple[str, ...]
     """The queues whose jobs it runs, by the settings of the relay that wrote its row last."""
@@ -83,7 +81,6 @@ def overdue_jobs(store: Store, carrier: CarrierSettings) -> Iterator[tuple[int, 
 
 
 def _timeout_of(task: str) -> float:
-    """The time limit of an attempt of this task."""
     try:
         return registry.get(task).timeout or BROKERS_TIMEOUT
     except UnknownTask:

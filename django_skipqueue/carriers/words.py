@@ -28,7 +28,6 @@ def clock_time(moment: datetime, now: datetime) -> str:
 
 
 def broker_in_words(carrier: CarrierNow) -> str:
-    """Whether a relay reaches the broker."""
     if carrier.is_reachable is None:
         return gettext("no relay is alive")
     return gettext("broker reachable") if carrier.is_reachable else gettext("broker not reachable")

@@ -27,5 +27,4 @@ class Capacity:
         return max(min(capacity - unfinished, max(self._concurrency, capacity // 2)), 0)
 
     def surplus(self, unfinished: int, now: float) -> int:
-        """How many of the jobs that wait for a slot would wait too long."""
         return max(unfinished - self._concurrency - self.prefetch.kept(now), 0)

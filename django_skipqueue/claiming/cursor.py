@@ -32,8 +32,6 @@ def pause_after(took: float) -> float:
 
 
 class ClaimCursor:
-    """The positions of the jobs claimed last, by queue."""
-
     def __init__(self) -> None:
         self._positions: dict[str, QueuePosition] = {}
         self._failures = 0

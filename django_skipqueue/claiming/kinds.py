@@ -24,14 +24,11 @@ Free = Mapping[str, int]
 
 
 class Need(NamedTuple):
-    """Which runners the jobs of a queue need."""
-
     runners: set[str]
     until: float
     """When this is forgotten, in monotonic seconds."""
 
     def room(self, free: Free) -> int:
-        """Room for jobs of this queue, whichever of these runners they need."""
         return min(free[runner] for runner in self.runners)
 
 
@@ -47,7 +44,6 @@ class Kinds:
         return min((room for room in rooms if room), default=0 if rooms else max(free.values()))
 
     def with_room(self, names: list[str], free: Free, now: float) -> list[str]:
-        """The queues of this list whose jobs have room in their runners."""
         return names if all(free.values()) else [name for name in names if self._room(name, free, now)]
 
     def note(self, names: Sequence[str], jobs: Sequence[ClaimedJob], *, is_full: bool, now: float) -> None:

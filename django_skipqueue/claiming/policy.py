@@ -36,15 +36,11 @@ text may have an eighth of the bytes that are stored."""
 
 
 class Search(Protocol):
-    """Finds the queues that have jobs."""
-
     def __call__(self, *, after: str, limit: int) -> list[str]:
         """Their names in alphabetical order: at most `limit` of those that come after the name `after`."""
 
 
 class Claim(NamedTuple):
-    """The parameters of one claim."""
-
     names: Sequence[str]
     """The names of the queues."""
     limit: int
@@ -97,7 +93,6 @@ class ClaimPolicy:
         return self._kinds.room(self.queue_names[:FEW], self.free, now) if any(self.free.values()) else 0
 
     def finished(self, counts: Mapping[str, int], now: float) -> None:
-        """Note how many jobs each runner has finished."""
         for runner, count in counts.items():
             self.capacities[runner].prefetch.finished(count, now)
 
@@ -203,7 +198,6 @@ class ClaimPolicy:
         return not self._is_drain and self._standby.watched_until > now
 
     def limit(self, room: int, after: Mapping[str, QueuePosition]) -> int:
-        """How many jobs to claim after these positions, with this much room."""
         return min(room, (self._batch_size if after else self._head_batch_size).rows)
 
     def failed(self, claim: Claim, *, timed_out: bool, now: float) -> None:
@@ -250,7 +244,6 @@ class ClaimPolicy:
         self._cursor.start_over()
 
     def look_at(self, time: float) -> None:
-        """Search and claim again at this time."""
         self._look_again(time)
         self._was_called = False
         self._next_search = time
@@ -263,7 +256,6 @@ class ClaimPolicy:
             self.start_over()
 
     def queues_notified(self, queue_names: set[str]) -> None:
-        """Claim at once if jobs were added to queues that this worker serves."""
         if not queue_names:
             return
         if not self._listed:

@@ -21,8 +21,6 @@ PATIENCE = 0.5
 
 
 class Prefetch:
-    """Remembers how many jobs were finished lately."""
-
     def __init__(self) -> None:
         self._within_span = Recent(SPAN)
         self._within_patience = Recent(PATIENCE)
@@ -34,7 +32,6 @@ class Prefetch:
             self._within_patience.add(count, now)
 
     def size(self, now: float) -> int:
-        """How many jobs to hold beyond the free slots."""
         return min(self._within_span.count(now), LARGEST)
 
     def kept(self, now: float) -> int:
@@ -43,15 +40,12 @@ class Prefetch:
 
 
 class Recent:
-    """Counts events of the last `span` seconds."""
-
     def __init__(self, span: float) -> None:
         self._span = span
         self._added: deque[tuple[float, int]] = deque()
         self._count = 0
 
     def add(self, count: int, now: float) -> None:
-        """Note `count` events."""
         self._added.append((now, count))
         self._count += count
 

@@ -15,7 +15,6 @@ from .jobs import listed
 
 
 def without_relay(store: Store) -> Iterator[Finding]:
-    """Carriers with jobs, or with jobs that wait for them, and no live relay."""
     held = {each.name: each.held for each in carriers_now(store)}
     workforce, waiting = Workforce.now(using=store.alias), set(store.queues_with_jobs())
     relayed, waits = {each.relay_of for each in workforce.relays}, gettext("Jobs wait for it.")
@@ -35,7 +34,6 @@ def without_relay(store: Store) -> Iterator[Finding]:
 
 
 def unreachable(store: Store) -> Iterator[Finding]:
-    """Carriers whose relays do not reach the broker."""
     for carrier in carriers_now(store):
         if carrier.is_reachable is False:
             yield Finding(

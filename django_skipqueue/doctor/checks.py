@@ -13,8 +13,6 @@ from .finding import Finding
 
 @dataclass(frozen=True)
 class Check:
-    """One check, by the code of its findings."""
-
     code: str
     find: Callable[[Store], Iterable[Finding]]
     all_is_well: str | Promise

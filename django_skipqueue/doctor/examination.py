@@ -48,7 +48,6 @@ def examine(store: Store) -> list[Finding]:
 
 
 def examine_at_once(aliases: Sequence[str]) -> dict[str, list[Finding]]:
-    """The findings of each of these databases, all of them examined at the same time."""
     found = read_at_once(
         [alias for alias in aliases if engine_problem(alias) is None],
         examine,

@@ -14,8 +14,6 @@ VALUE = re.compile(r"'|\$\w*\$|(?<![\w$])\d")
 
 
 class Severity(StrEnum):
-    """How bad a finding is, the worst first."""
-
     CRITICAL = "critical"
     """Jobs do not run, or will stop running soon."""
     WARNING = "warning"
@@ -27,7 +25,6 @@ class Severity(StrEnum):
 
     @property
     def rank(self) -> int:
-        """The position in a list that begins with the worst."""
         return list(Severity).index(self)
 
 

@@ -32,7 +32,6 @@ PRUNE_LAG = 3_600.0
 
 
 def unknown_tasks(store: Store) -> Iterator[Finding]:
-    """Jobs of tasks that this process does not have, among the first jobs of each queue."""
     queue_names = [name for name in store.queues_with_jobs(limit=100) if serves((), name, carried=())]
     known = {task.name for task in registry}
     unknown = [task for (task,) in store.rows(job_sql.TASKS, {"queue_names": queue_names}) if task not in known]
@@ -65,7 +64,6 @@ def long_jobs(store: Store) -> Iterator[Finding]:
 
 
 def orphaned_jobs(store: Store) -> Iterator[Finding]:
-    """Running jobs whose worker is gone, and which nobody has recovered."""
     seconds = settings.worker_timeout * 2
     rows = store.rows(job_sql.ORPHANED_JOBS, {"seconds": seconds})
     if rows:
@@ -84,7 +82,6 @@ def orphaned_jobs(store: Store) -> Iterator[Finding]:
 
 
 def stuck_keys(store: Store) -> Iterator[Finding]:
-    """Unfinished jobs that have been due for days, and hold a unique key."""
     rows = store.rows(job_sql.STUCK_KEYS, {"seconds": LONG_HELD})
     if rows:
         job_id, task, key, status, age = rows[0]
@@ -131,7 +128,6 @@ def stuck_dependants(store: Store) -> Iterator[Finding]:
 
 
 def prune_lag(store: Store) -> Iterator[Finding]:
-    """Finished jobs that should have been deleted."""
     lag = store.prune_lag()
     if lag > PRUNE_LAG:
         yield Finding(
@@ -145,7 +141,6 @@ def prune_lag(store: Store) -> Iterator[Finding]:
 
 
 def listed(store: Store, rows: Sequence[tuple[int, str, str, float]]) -> str:
-    """The number of these jobs, and the first of them."""
     shown = (
         gettext("job %(id)s (%(task)s) on %(worker)s for %(age)s")
         % {

@@ -22,7 +22,6 @@ NOT_GIVEN = 60.0
 
 
 def halted(store: Store) -> Iterator[Finding]:
-    """Sequences that wait for an operator, while jobs wait for them."""
     found = halted_states(store, most=MOST)
     if found:
         yield Finding(

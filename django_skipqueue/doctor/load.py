@@ -19,13 +19,10 @@ class Share(NamedTuple):
 
     @property
     def percent(self) -> str:
-        """What the queue's part is of the whole."""
         return f"{100 * self.queue / self.database:.0f}" if self.database else "0"
 
 
 class TableLoad(NamedTuple):
-    """What was done with tables and indexes."""
-
     rows_written: Share
     """Rows inserted, updated and deleted."""
     pages_read: Share
@@ -52,7 +49,6 @@ def statement_seconds(store: Store) -> Share | None:
 
 
 def database_load(store: Store) -> Iterator[Finding]:
-    """Say which part of the database's load is the queue's."""
     tables, statements = table_load(store), statement_seconds(store)
     found = gettext(
         "Of what was done in this database since its statistics were reset, the queue's tables have %(written)s %% of "

@@ -15,7 +15,6 @@ LONG_WAIT, VERY_LONG_WAIT = 2.0, 30.0
 
 
 def lock_waits(store: Store) -> Iterator[Finding]:
-    """Sessions that use our tables and wait for a lock."""
     for row in store.rows(sql.LOCK_WAITS, {"tables": table_names(), "seconds": LONG_WAIT}):
         pid, age, application, query, *blocker = row
         waits = gettext("Session %(pid)s (%(application)s) has waited for %(age)s, with: %(query)s") % {
@@ -36,7 +35,6 @@ def lock_waits(store: Store) -> Iterator[Finding]:
 
 
 def _blocked_by(pid: int, application: str, state: str, query: str) -> tuple[str, str]:
-    """Who blocks, and what to paste."""
     if not pid:
         return gettext("A prepared transaction blocks it."), "SELECT * FROM pg_prepared_xacts;"
     values = {"pid": pid, "application": named(application), "state": state or "?", "query": without_values(query)}

@@ -21,7 +21,6 @@ LATE = 120.0
 
 
 def late(store: Store) -> Iterator[Finding]:
-    """Schedules that should have fired, and have not."""
     found = late_schedules(store, limit=MOST, seconds=LATE)
     broken = [each for each in found if each.error]
     if broken:

@@ -27,7 +27,6 @@ LONG_IDLE = 600.0
 
 
 def migrations(store: Store) -> Iterator[Finding]:
-    """Migrations of this app that are not applied."""
     missing = missing_migrations(connections[store.alias])
     if missing:
         yield Finding(
@@ -42,7 +41,6 @@ def migrations(store: Store) -> Iterator[Finding]:
 
 
 def notify_queue(store: Store) -> Iterator[Finding]:
-    """PostgreSQL's queue of notifications fills up."""
     ((share,),) = store.rows(sql.NOTIFY_QUEUE)
     if share >= NEARLY_FULL:
         yield Finding(
@@ -61,7 +59,6 @@ def notify_queue(store: Store) -> Iterator[Finding]:
 
 
 def connection_budget(store: Store) -> Iterator[Finding]:
-    """The workers together may open more connections than the server gives."""
     workers = Workforce.now(using=store.alias).not_dead
     supervisors = {each.name.rpartition("/")[0] for each in workers}
     needed = sum(each.slots + 1 for each in workers) + len(supervisors)
@@ -90,7 +87,6 @@ def connection_budget(store: Store) -> Iterator[Finding]:
 
 
 def connections_used(store: Store) -> Iterator[Finding]:
-    """Few connections are left."""
     capacity, name, used = store.rows(sql.CONNECTIONS)[0]
     if used >= capacity * SCARCE:
         yield Finding(
@@ -109,7 +105,6 @@ def connections_used(store: Store) -> Iterator[Finding]:
 
 
 def pooler(store: Store) -> Iterator[Finding]:
-    """A pooler in transaction mode loses notifications."""
     if pools_transactions(store.alias):
         yield Finding(
             "pooler",
@@ -127,7 +122,6 @@ def pooler(store: Store) -> Iterator[Finding]:
 
 
 def autovacuum(store: Store) -> Iterator[Finding]:
-    """Autovacuum is off in the whole server."""
     settings = _settings(store, "autovacuum", "track_counts")
     for name in (name for name, value in settings.items() if value == "off"):
         yield Finding(
@@ -141,7 +135,6 @@ def autovacuum(store: Store) -> Iterator[Finding]:
 
 
 def idle_transactions(store: Store) -> Iterator[Finding]:
-    """Sessions that are idle in a transaction, and that no timeout ends."""
     timeout = _settings(store, "idle_in_transaction_session_timeout")["idle_in_transaction_session_timeout"]
     rows = store.rows(sql.IDLE_TRANSACTIONS, {"seconds": LONG_IDLE})
     if rows and timeout == "0":
@@ -172,7 +165,6 @@ def idle_transactions(store: Store) -> Iterator[Finding]:
 
 
 def hidden_sessions(store: Store) -> Iterator[Finding]:
-    """This role does not see what the sessions of other roles do."""
     may_see, role, others = store.rows(sql.HIDDEN_SESSIONS)[0]
     if not may_see and others:
         yield Finding(
@@ -190,7 +182,6 @@ def hidden_sessions(store: Store) -> Iterator[Finding]:
 
 
 def track_activities(store: Store) -> Iterator[Finding]:
-    """Nobody sees what any session does."""
     if _settings(store, "track_activities")["track_activities"] == "off":
         yield Finding(
             "track-activities",
@@ -203,7 +194,6 @@ def track_activities(store: Store) -> Iterator[Finding]:
 
 
 def synchronous_commit(store: Store) -> Iterator[Finding]:
-    """A crash of the server loses what was committed last."""
     if _settings(store, "synchronous_commit")["synchronous_commit"] == "off":
         yield Finding(
             "synchronous-commit",
@@ -222,5 +212,4 @@ def synchronous_commit(store: Store) -> Iterator[Finding]:
 
 
 def _settings(store: Store, *names: str) -> dict[str, str]:
-    """The values of these settings in this session."""
     return dict(store.rows(sql.SETTINGS, {"names": list(names)}))

@@ -18,7 +18,6 @@ MANY_TRANSACTIONS = 1_000_000
 
 
 def old_sessions(store: Store) -> Iterator[Finding]:
-    """Sessions with a transaction that has been open for long."""
     for pid, application, user, state, age, query_age, transactions, query in store.rows(
         sql.OLD_SESSIONS, {"seconds": OLD}
     ):
@@ -47,7 +46,6 @@ def old_sessions(store: Store) -> Iterator[Finding]:
 
 
 def old_slots(store: Store) -> Iterator[Finding]:
-    """Replication slots that nobody reads, or whose reader lags far behind."""
     for name, kind, is_active, transactions in store.rows(sql.OLD_SLOTS, {"transactions": MANY_TRANSACTIONS}):
         values = {"name": named(name), "kind": kind, "transactions": grouped(transactions)}
         if is_active:
@@ -79,7 +77,6 @@ def old_slots(store: Store) -> Iterator[Finding]:
 
 
 def prepared_transactions(store: Store) -> Iterator[Finding]:
-    """Transactions that somebody has prepared, and neither committed nor rolled back."""
     for gid, owner, age in store.rows(sql.PREPARED_TRANSACTIONS, {"seconds": OLD}):
         yield Finding(
             "prepared-transaction",
@@ -96,7 +93,6 @@ def prepared_transactions(store: Store) -> Iterator[Finding]:
 
 
 def old_standbys(store: Store) -> Iterator[Finding]:
-    """Standbys with `hot_standby_feedback` whose queries are old."""
     for name, address, transactions in store.rows(sql.OLD_STANDBYS, {"transactions": MANY_TRANSACTIONS}):
         yield Finding(
             "old-standby",

@@ -59,7 +59,6 @@ ALTER TABLE skipqueue_worker SET (
 
 
 def dead_rows(store: Store) -> Iterator[Finding]:
-    """Tables that autovacuum has not come to, although many rows are dead."""
     for name, live, dead, vacuum_age, analyze_age in store.rows(sql.VACUUMS, {"tables": table_names()}):
         if dead > max(MANY_DEAD, live / 5) and (vacuum_age is None or vacuum_age > VACUUM_AGE):
             yield Finding(
@@ -84,7 +83,6 @@ def dead_rows(store: Store) -> Iterator[Finding]:
 
 
 def expensive_claims(store: Store) -> Iterator[Finding]:
-    """Queues of which a claim reads many pages, mostly those of dead rows."""
     for cost in store.claim_costs():
         if cost.pages > MANY_PAGES:
             yield Finding(
@@ -104,7 +102,6 @@ def expensive_claims(store: Store) -> Iterator[Finding]:
 
 
 def never_analyzed(store: Store) -> Iterator[Finding]:
-    """Tables for which the planner has no statistics."""
     for name, size in store.rows(sql.NEVER_ANALYZED, {"tables": table_names(), "bytes": UNANALYZED_BYTES}):
         yield Finding(
             "never-analyzed",
@@ -121,7 +118,6 @@ def never_analyzed(store: Store) -> Iterator[Finding]:
 
 
 def table_sizes(store: Store) -> Iterator[Finding]:
-    """How large the tables and their indexes are."""
     sizes = [
         gettext("%(table)s: %(size)s, of which indexes %(indexes)s")
         % {"table": name, "size": filesizeformat(total), "indexes": filesizeformat(indexes)}
@@ -131,7 +127,6 @@ def table_sizes(store: Store) -> Iterator[Finding]:
 
 
 def bloated_indexes(store: Store) -> Iterator[Finding]:
-    """Indexes whose pages are mostly empty."""
     for name, size, entries in store.rows(sql.LARGE_INDEXES, {"tables": table_names(), "bytes": LARGE_INDEX}):
         if size > entries * ENTRY_BYTES + LARGE_INDEX:
             yield Finding(
@@ -149,7 +144,6 @@ def bloated_indexes(store: Store) -> Iterator[Finding]:
 
 
 def invalid_indexes(store: Store) -> Iterator[Finding]:
-    """Indexes that an interrupted build has left."""
     for name, size in store.rows(sql.INVALID_INDEXES, {"tables": table_names()}):
         yield Finding(
             "invalid-index",
@@ -165,7 +159,6 @@ def invalid_indexes(store: Store) -> Iterator[Finding]:
 
 
 def transaction_ids(store: Store) -> Iterator[Finding]:
-    """Tables that autovacuum should have frozen."""
     for name, *measured in store.rows(sql.TRANSACTION_IDS, {"tables": table_names()}):
         age, multixact_age, limit, multixact_limit = measured
         if age > limit * 1.1 or multixact_age > multixact_limit * 1.1:

@@ -26,7 +26,6 @@ SKEW = 2.0
 
 
 def no_worker(store: Store) -> Iterator[Finding]:
-    """No live worker at all."""
     if Workforce.now(using=store.alias).not_dead:
         return
     is_needed = bool(store.queues_with_jobs(limit=1) or store.rows(job_sql.IS_OVERDUE))
@@ -41,7 +40,6 @@ def no_worker(store: Store) -> Iterator[Finding]:
 
 
 def late_workers(store: Store) -> Iterator[Finding]:
-    """Workers that have missed heartbeats, and do not count as dead yet."""
     late = [each for each in Workforce.now(using=store.alias).not_dead if each.state == "late"]
     if late:
         yield Finding(
@@ -85,7 +83,6 @@ def dead_workers(store: Store) -> Iterator[Finding]:
 
 
 def paused_queues(store: Store) -> Iterator[Finding]:
-    """Paused queues with jobs that wait."""
     paused = set(store.paused_queues())
     held = [queue for queue in _queues_with_jobs(store) if queue.name in paused] if paused else []
     if held:
@@ -100,7 +97,6 @@ def paused_queues(store: Store) -> Iterator[Finding]:
 
 
 def queues_without_worker(store: Store) -> Iterator[Finding]:
-    """Queues with jobs that no live worker serves, that nobody has paused, and whose jobs no carrier runs."""
     workforce = Workforce.now(using=store.alias)
     queues = _queues_with_jobs(store) if workforce.not_dead else []
     carried = settings.carried_queues
@@ -121,7 +117,6 @@ def queues_without_worker(store: Store) -> Iterator[Finding]:
 
 
 def clock_skew(store: Store) -> Iterator[Finding]:
-    """A difference between the clock of this process and the database's."""
     before = datetime.now(UTC)
     ((clock,),) = store.rows(sql.CLOCK)
     after = datetime.now(UTC)

@@ -11,19 +11,16 @@ from .logs import write
 
 
 def alert_raised(event: AlertRaised) -> None:
-    """A limit of `ALERTS` is exceeded."""
     write(
         logging.ERROR, "alert_raised", {**_shown(event), "limit": amount(event.rule, event.limit)}, extra=_extra(event)
     )
 
 
 def alert_over(event: AlertOver) -> None:
-    """An incident is over."""
     write(logging.INFO, "alert_over", {**_shown(event), "lasted": _lasted(event)}, extra=_extra(event))
 
 
 def webhook_failed(host: str, reason: str) -> None:
-    """The webhook of `ALERTS` did not accept an alert."""
     write(logging.ERROR, "webhook_failed", {"host": host, "reason": reason})
 
 

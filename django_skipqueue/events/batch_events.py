@@ -18,21 +18,17 @@ class DependantsDiscarded(Event):
 
     @property
     def size(self) -> int:
-        """See `Event.size`."""
         return len(self.jobs)
 
 
 @dataclass(frozen=True)
 class BatchesFinished(Event):
-    """The last job of each of these batches is finished, and their callbacks are enqueued."""
-
     database: str
     """The alias of the database that holds them."""
     batches: Sequence[FinishedBatch]
 
     @property
     def size(self) -> int:
-        """See `Event.size`."""
         return len(self.batches)
 
 

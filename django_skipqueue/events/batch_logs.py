@@ -10,21 +10,18 @@ from .logs import write
 
 
 def batch_finished(batch: FinishedBatch) -> None:
-    """The last job of a batch is finished, and its callbacks are enqueued."""
     counts = {"completed": batch.completed, "failed": batch.failed, "discarded": batch.discarded}
     shown = {"batch": batch.id, **({"name": batch.name} if batch.name else {}), **counts}
     write(logging.INFO, "batch_finished", shown, extra={"batch_id": batch.id, **counts})
 
 
 def batch_not_finished(event: BatchNotFinished) -> None:
-    """The callbacks of a batch could not be enqueued. The next try is later."""
     error = in_a_line(event.error) or type(event.error).__name__
     shown = {"batch": event.batch_id, "error": error}
     write(logging.ERROR, "batch_not_finished", shown, extra={"batch_id": event.batch_id})
 
 
 def callback_skipped(event: CallbackSkipped) -> None:
-    """A callback was not enqueued, because another job holds its unique key."""
     shown = {
         "batch": event.batch_id,
         "callback": event.callback,
@@ -35,7 +32,6 @@ def callback_skipped(event: CallbackSkipped) -> None:
 
 
 def dependant_discarded(job: Dependant) -> None:
-    """A job was discarded because one that it needs has not completed."""
     shown = {"task": job.task, "id": job.id, "needs": job.needs_job_id}
     extra = {"job_id": job.id, "task": job.task, "queue_name": job.queue_name}
     write(logging.WARNING, "dependant_discarded", shown, extra=extra)

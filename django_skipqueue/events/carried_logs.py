@@ -12,7 +12,6 @@ def outcomes_wait(worker: str, error: BaseException) -> None:
 
 
 def outcomes_sent(worker: str) -> None:
-    """The broker takes outcomes again."""
     write_about_worker(logging.INFO, "outcomes_sent", worker)
 
 
@@ -22,5 +21,4 @@ def carried_process_ends(worker: str, error: BaseException) -> None:
 
 
 def carried_process_stops(worker: str) -> None:
-    """All slots of a process of Celery are stuck. It finishes what else runs, and stops."""
     write_about_worker(logging.CRITICAL, "carried_process_stops", worker, hint="all of its slots are stuck")

@@ -12,8 +12,6 @@ from ..values.records import Attempt, ClaimedJob, RecoveredJob
 
 @dataclass(frozen=True)
 class Event:
-    """The base class of all events."""
-
     @property
     def size(self) -> int:
         """The number of things that happened, such as ended attempts in a batch."""
@@ -53,21 +51,16 @@ class JobsReleased(Event):
 
 @dataclass(frozen=True)
 class JobsRecovered(Event):
-    """Jobs were recovered from dead workers."""
-
     database: str
     jobs: Sequence[RecoveredJob]
 
     @property
     def size(self) -> int:
-        """See `Event.size`."""
         return len(self.jobs)
 
 
 @dataclass(frozen=True)
 class JobsOperated(Event):
-    """Somebody changed jobs by hand."""
-
     database: str
     verb: str
     """`retry`, `discard`, `cancel`, `run_now`, `postpone`, `reschedule`, `change_queue` or `change_priority`."""
@@ -79,8 +72,6 @@ class JobsOperated(Event):
 
 @dataclass(frozen=True)
 class JobsPruned(Event):
-    """Finished jobs were deleted."""
-
     database: str
     counts: Mapping[str, int]
     """The number of jobs, by status."""
@@ -91,8 +82,6 @@ class JobsPruned(Event):
 
 @dataclass(frozen=True)
 class AttemptStarted(Event):
-    """An attempt starts."""
-
     job: ClaimedJob
     worker: str
     """The name of the worker."""
@@ -110,7 +99,6 @@ class AttemptsEnded(Event):
 
     @property
     def size(self) -> int:
-        """See `Event.size`."""
         return len(self.attempts)
 
 
@@ -167,8 +155,6 @@ class WorkerStopped(Event):
 
 @dataclass(frozen=True)
 class QueuePaused(Event):
-    """Somebody paused a queue, or changed its pause."""
-
     database: str
     queue_name: str
     until: datetime | None
@@ -188,8 +174,6 @@ class QueueResumed(Event):
 
 @dataclass(frozen=True)
 class QueueLimited(Event):
-    """Somebody changed how many jobs of a queue may run at once."""
-
     database: str
     queue_name: str
     concurrency: int | None
@@ -199,8 +183,6 @@ class QueueLimited(Event):
 
 @dataclass(frozen=True)
 class QueueRated(Event):
-    """Somebody changed how many jobs of a queue may start in a time."""
-
     database: str
     queue_name: str
     interval: float | None
@@ -236,8 +218,6 @@ class ScheduleSkipped(Event):
 
 @dataclass(frozen=True)
 class SchedulePaused(Event):
-    """Somebody paused a schedule."""
-
     database: str
     name: str
     by: str
@@ -245,8 +225,6 @@ class SchedulePaused(Event):
 
 @dataclass(frozen=True)
 class ScheduleResumed(Event):
-    """Somebody resumed a schedule."""
-
     database: str
     name: str
     by: str
@@ -266,8 +244,6 @@ class ScheduleFailed(Event):
 
 @dataclass(frozen=True)
 class AlertRaised(Event):
-    """A limit of `SKIPQUEUE["ALERTS"]` is exceeded: an incident begins."""
-
     database: str
     rule: str
     """`oldest_waiting`, `no_worker`, `failed_share`, `recoveries`, `schedule_missed` or `sequence_halted`."""

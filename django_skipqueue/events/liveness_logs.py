@@ -28,25 +28,21 @@ def stopping_now(signal_name: str) -> None:
 
 
 def unstarted_released(worker: str, count: int) -> None:
-    """Jobs that a dead worker had claimed but not started were released."""
     reason = "the worker died before it began them; no attempt was charged"
     write_about_worker(logging.WARNING, "jobs_released", worker, count=count, reason=reason)
 
 
 def recycling(worker: str, reason: str) -> None:
-    """A worker has reached its limit of jobs or memory, and is replaced."""
     write_about_worker(logging.INFO, "worker_recycled", worker, reason=reason)
 
 
 def worker_died(worker: str, cause: str, restart_in: float | None) -> None:
-    """A worker process ended unexpectedly."""
     restart = {} if restart_in is None else {"restart_in": in_words(restart_in)}
     shown = {"worker": worker, "cause": cause, **restart}
     write(logging.ERROR, "worker_died", shown, extra={"worker_name": worker})
 
 
 def worker_not_started(worker: str, error: OSError, retry_in: float) -> None:
-    """The operating system refused to start another process."""
     write_about_worker(logging.ERROR, "worker_not_started", worker, retry_in=in_words(retry_in), reason=str(error))
 
 
@@ -57,7 +53,6 @@ def supervisor_died(supervisor: str, cause: str, restart_in: float | None) -> No
 
 
 def supervisor_not_started(supervisor: str, error: OSError, retry_in: float) -> None:
-    """The operating system refused to start another process for a steward."""
     shown = {"supervisor": supervisor, "retry_in": in_words(retry_in), "reason": str(error)}
     write(logging.ERROR, "supervisor_not_started", shown)
 
@@ -79,7 +74,6 @@ def part_died(worker: str, error: BaseException) -> None:
 
 
 def worker_silent(worker: str, seconds: float) -> None:
-    """The control loop of a worker has not responded for a while."""
     write_about_worker(
         logging.WARNING, "worker_silent", worker, since=in_words(seconds), hint="its control loop does not respond"
     )
@@ -92,7 +86,6 @@ def worker_frozen(worker: str, seconds: float) -> None:
 
 
 def worker_back(worker: str) -> None:
-    """The control loop of a worker responds again after a silence."""
     write_about_worker(logging.INFO, "worker_back", worker)
 
 
@@ -107,7 +100,6 @@ def claiming_paused(worker: str, reason: str) -> None:
 
 
 def claiming_resumed(worker: str) -> None:
-    """The worker claims jobs again."""
     write_about_worker(logging.INFO, "claiming_resumed", worker)
 
 
@@ -122,24 +114,20 @@ def row_gone(worker: str) -> None:
 
 
 def supervisor_silent(worker: str, seconds: float) -> None:
-    """The supervisor no longer writes the worker's heartbeat; only the worker itself does."""
     hint = "only the worker itself writes its heartbeat"
     write_about_worker(logging.WARNING, "supervisor_silent", worker, since=in_words(seconds), hint=hint)
 
 
 def supervisor_back(worker: str) -> None:
-    """The supervisor writes the worker's heartbeat again."""
     write_about_worker(logging.INFO, "supervisor_back", worker)
 
 
 def service_failed(service: str, error: BaseException, retry_in: float) -> None:
-    """A statement of one of the supervisor's services failed; the other services go on."""
     shown = {"service": service, "retry_in": in_words(retry_in), "error": in_a_line(error)}
     write(logging.ERROR, "service_failed", shown)
 
 
 def service_back(service: str) -> None:
-    """The service succeeded for the first time after a failure."""
     write(logging.INFO, "service_back", {"service": service})
 
 
@@ -168,7 +156,6 @@ def database_lost(who: str, error: BaseException, retry_in: float) -> None:
 
 
 def database_back(who: str) -> None:
-    """A statement succeeded for the first time after a failure."""
     write(logging.INFO, "database_back", {"who": who})
 
 

@@ -25,7 +25,6 @@ _served: list[str] = []
 
 
 def identify(worker_id: str, worker_name: str) -> None:
-    """Set the worker of this process, for all its records."""
     worker.update(worker_id=worker_id, worker_name=worker_name)
 
 

@@ -35,7 +35,6 @@ class LineFormatter(logging.Formatter):
         self._tracebacks = tracebacks
 
     def format(self, record: logging.LogRecord) -> str:
-        """See `logging.Formatter`."""
         message, *others = map(printable, record.getMessage().splitlines() or [""])
         event = getattr(record, "event", None)
         if event is None and getattr(record, "job_id", None) is not None:
@@ -89,7 +88,6 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def in_a_line(error: BaseException) -> str:
-    """The message of an error, without line breaks."""
     return " ".join(str(error).split())
 
 

@@ -9,8 +9,6 @@ from .events import Event
 
 
 def _each(write_line: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Make a function that writes a line for each attempt of an event."""
-
     def write(event: Any) -> None:
         for attempt in event.attempts:
             write_line(attempt)
@@ -77,15 +75,12 @@ LINES: dict[type[Event], tuple[int, Callable[[Any], None]]] = {
 
 
 class LogSink:
-    """See `sinks.Sink`."""
-
     def wants(self, kind: type[Event]) -> bool:
         """See `Sink.wants`. An event whose level is disabled costs nothing."""
         found = LINES.get(kind)
         return found is not None and logs.logger.isEnabledFor(found[0])
 
     def handle(self, event: Event, alive: Callable[[], None]) -> None:
-        """See `Sink.handle`."""
         alive()
         with log_context.about(getattr(event, "database", None)):
             LINES[type(event)][1](event)

@@ -71,7 +71,6 @@ def _extra(event: str, **known: Any) -> dict[str, Any]:
 
 
 def job_started(job: ClaimedJob, worker: str, wait_ms: float) -> None:
-    """An attempt starts."""
     shown = {"task": job.task, "id": job.id, "attempt": _of_all(job), "waited": in_words(wait_ms / 1000)}
     write(logging.DEBUG, "job_started", shown, extra=_job_extra(job, worker, wait_ms))
 
@@ -91,33 +90,27 @@ def completed(attempts: Sequence[Attempt]) -> None:
 
 
 def job_retrying(attempt: Attempt) -> None:
-    """The job will run again."""
     level = logging.WARNING if attempt.outcome.last_error else logging.INFO
     _ended(level, "job_retrying", attempt, retry_in=in_words(attempt.outcome.delay))
 
 
 def job_failed(attempt: Attempt) -> None:
-    """The attempt failed, and the job will not be retried."""
     _ended(logging.ERROR, "job_failed", attempt)
 
 
 def job_discarded(attempt: Attempt) -> None:
-    """The task discarded its job."""
     _ended(logging.WARNING, "job_discarded", attempt)
 
 
 def job_cancelled(attempt: Attempt) -> None:
-    """The job was cancelled while it ran."""
     _ended(logging.INFO, "job_cancelled", attempt)
 
 
 def lease_lost(attempt: Attempt) -> None:
-    """The outcome was not written, because the job was taken from the worker before."""
     _ended(logging.WARNING, "lease_lost", attempt, not_written=attempt.outcome.status)
 
 
 def job_recovered(job: RecoveredJob) -> None:
-    """A job was recovered from a dead worker."""
     name = worker_name(job.locked_by)
     shown = {
         "task": job.task,
@@ -139,7 +132,6 @@ def job_recovered(job: RecoveredJob) -> None:
 
 
 def raised_after_completion(job: ClaimedJob, outcome: Outcome) -> None:
-    """A task ended with this outcome after it had itself completed its job."""
     shown = {"task": job.task, "id": job.id, "error": outcome.last_error or outcome.status}
     extra = {"job_id": job.id, "task": job.task, "queue_name": job.queue_name, "attempt": job.attempt}
     write(logging.ERROR, "job_raised_after_completion", shown, extra=extra, **_error(outcome))
@@ -207,13 +199,11 @@ def _job_extra(job: ClaimedJob, worker: str, wait_ms: float) -> dict[str, Any]:
 
 
 def worker_started(worker: str, worker_id: str) -> None:
-    """A worker process is about to claim its first job."""
     extra = {"worker_id": worker_id, "worker_name": worker}
     write(logging.INFO, "worker_started", {"worker": worker}, extra=extra)
 
 
 def worker_stopped(worker: str, worker_id: str, jobs_done: int) -> None:
-    """A worker process ends."""
     extra = {"worker_id": worker_id, "worker_name": worker}
     write(logging.INFO, "worker_stopped", {"worker": worker, "attempts": jobs_done}, extra=extra)
 
@@ -222,24 +212,21 @@ def worker_stopped(worker: str, worker_id: str, jobs_done: int) -> None:
 
 
 def write_about_worker(level: int, event: str, worker: str, error: BaseException | None = None, **shown: Any) -> None:
-    """Do the same as `write`, for one worker."""
+    """Write an event about one worker."""
     write(level, event, {"worker": worker, **shown}, extra={"worker_name": worker}, error=error)
 
 
 def starting(lines: list[str]) -> None:
-    """A supervisor is about to start its first worker. `lines` describe it."""
     for line in lines:
         logger.info("%s", printable(line), extra=_extra("supervisor_starting"))
 
 
 def unknown_queue(queue_name: str, known: list[str]) -> None:
-    """A worker serves a queue that no task and no unfinished job uses."""
     shown = {"queue": queue_name, "hint": "no task and no unfinished job has this queue", "known": ", ".join(known)}
     write(logging.WARNING, "queue_unknown", shown, extra={"queue_name": queue_name})
 
 
 def log_format_ignored(log_format: str) -> None:
-    """`--log-format` was given, and the project configures the log itself."""
     hint = "LOGGING configures these lines; use django_skipqueue.logging.JsonFormatter there"
     write(logging.WARNING, "log_format_ignored", {"log_format": log_format, "hint": hint})
 
@@ -263,7 +250,6 @@ def running_released(worker: str, count: int) -> None:
 
 
 def orphans_released(worker: str, count: int) -> None:
-    """A worker released jobs of a claim whose answer was lost when the connection broke."""
     reason = "the answer to their claim was lost"
     write_about_worker(logging.WARNING, "jobs_released", worker, count=count, reason=reason)
 
@@ -291,7 +277,6 @@ def thread_replaced(attempt: Attempt, error: BaseException) -> None:
 
 
 def not_pruned(job_id: int, error: BaseException, retry_in: float) -> None:
-    """A finished job could not be deleted or archived; the next try is later."""
     shown = {"id": job_id, "error": in_a_line(error), "retry_in": in_words(retry_in)}
     write(logging.WARNING, "job_not_pruned", shown, extra={"job_id": job_id})
 
@@ -321,22 +306,18 @@ def outcome_slow(job: ClaimedJob, outcome: Outcome, retry_in: float) -> None:
 
 
 def job_not_claimed(job_id: int, queue_name: str) -> None:
-    """A claim of this job alone timed out."""
     shown = {"id": job_id, "queue": queue_name}
     write(logging.ERROR, "job_not_claimed", shown, extra={"job_id": job_id, "queue_name": queue_name})
 
 
 def notify_failed(queue_name: str, error: BaseException) -> None:
-    """Workers were not notified; they will find the job when they poll."""
     shown = {"queue": queue_name, "error": repr(error)}
     write(logging.WARNING, "notify_failed", shown, extra={"queue_name": queue_name})
 
 
 def jobs_due(count: int) -> None:
-    """Scheduled jobs became due, or blocked jobs were admitted."""
     write(logging.DEBUG, "jobs_due", {"count": count})
 
 
 def jobs_pruned(counts: Mapping[str, int]) -> None:
-    """Finished jobs were deleted, or moved to the archive."""
     write(logging.DEBUG, "jobs_pruned", dict(counts))

@@ -7,14 +7,12 @@ from .logs import write_about_worker
 
 
 def carrier_lost(relay: str, carrier: str, error: BaseException, retry_in: float) -> None:
-    """A relay cannot reach its carrier, or cannot use it; it tries again."""
     write_about_worker(
         logging.ERROR, "carrier_lost", relay, carrier=carrier, retry_in=in_words(retry_in), reason=in_a_line(error)
     )
 
 
 def carrier_back(relay: str, carrier: str) -> None:
-    """The relay has opened its connection to the carrier again."""
     write_about_worker(logging.INFO, "carrier_back", relay, carrier=carrier)
 
 
@@ -27,16 +25,13 @@ def carrier_refused(relay: str, carrier: str, count: int, retry_in: float) -> No
 
 
 def carrier_blocked(relay: str, carrier: str) -> None:
-    """The carrier takes no jobs for now."""
     hint = "it lacks memory or space on its disk"
     write_about_worker(logging.WARNING, "carrier_blocked", relay, carrier=carrier, hint=hint)
 
 
 def carrier_unblocked(relay: str, carrier: str) -> None:
-    """The carrier takes jobs again."""
     write_about_worker(logging.INFO, "carrier_unblocked", relay, carrier=carrier)
 
 
 def carried_returned(relay: str, carrier: str, count: int, reason: str) -> None:
-    """The carrier has given jobs back without an outcome."""
     write_about_worker(logging.WARNING, "carried_jobs_returned", relay, carrier=carrier, count=count, reason=reason)

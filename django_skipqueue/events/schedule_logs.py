@@ -8,7 +8,6 @@ from .logs import write
 
 
 def schedule_fired(event: ScheduleFired) -> None:
-    """A schedule has enqueued its job, or several for times that were missed."""
     shown = {"name": event.name, "task": event.task, "job": event.job_ids[-1]}
     if len(event.job_ids) > 1:
         shown["jobs"] = len(event.job_ids)
@@ -16,7 +15,6 @@ def schedule_fired(event: ScheduleFired) -> None:
 
 
 def schedule_skipped(event: ScheduleSkipped) -> None:
-    """A schedule was due, and has enqueued no job, or fewer than it could have."""
     job = {"last_job": event.last_job_id} if event.reason == "job" and event.last_job_id is not None else {}
     reason = {"job": "another job is unfinished", "late": "missed"}[event.reason]
     write(logging.INFO, "schedule_skipped", {"name": event.name, "reason": reason, **job})
@@ -28,12 +26,10 @@ def schedule_failed(event: ScheduleFailed) -> None:
 
 
 def schedule_paused(event: SchedulePaused) -> None:
-    """Somebody paused a schedule."""
     write(logging.WARNING, "schedule_paused", {"name": event.name, **({"by": event.by} if event.by else {})})
 
 
 def schedule_resumed(event: ScheduleResumed) -> None:
-    """Somebody resumed a schedule."""
     write(logging.INFO, "schedule_resumed", {"name": event.name, **({"by": event.by} if event.by else {})})
 
 

@@ -77,12 +77,10 @@ class SignalSink:
     """See `sinks.Sink`. The exception of a receiver is logged, and stops nothing."""
 
     def wants(self, kind: type[Event]) -> bool:
-        """See `Sink.wants`."""
         found = SIGNALS.get(kind)
         return found is not None and bool(found[0].receivers)
 
     def handle(self, event: Event, alive: Callable[[], None]) -> None:
-        """See `Sink.handle`."""
         signal, sent = SIGNALS[type(event)]
         for sender, values in sent(event):
             alive()

@@ -39,7 +39,6 @@ SINKS: list[Sink] = [LogSink(), SignalSink()]
 
 
 def wanted(kind: type[Event]) -> bool:
-    """Whether any sink wants events of this kind."""
     for sink in SINKS:  # noqa: SIM110 (a generator takes twice as long)
         if _wants(sink, kind):
             return True

@@ -20,12 +20,10 @@ class CallThreads(ThreadPoolExecutor):
         self._callers: dict[Future[Any], asyncio.Task[Any] | None] = {}
 
     def use_in(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Become the default executor of this event loop."""
         loop.set_default_executor(self)
         loop.shutdown_default_executor = _keep  # type: ignore[method-assign]
 
     def submit(self, *args: Any, **kwargs: Any) -> Future[Any]:
-        """See `ThreadPoolExecutor.submit`."""
         future = super().submit(*args, **kwargs)
         self._callers[future] = _current_task()
         future.add_done_callback(self._callers.pop)
@@ -44,7 +42,6 @@ class CallThreads(ThreadPoolExecutor):
         return left
 
     def end(self) -> None:
-        """End the idle threads."""
         super().shutdown(wait=False)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

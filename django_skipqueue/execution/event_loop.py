@@ -62,7 +62,6 @@ class EventLoopRunner:
         self._thread = threading.Thread(target=self._run, name="skipqueue-loop", daemon=True)
 
     def submit(self, jobs: list[ClaimedJob]) -> None:
-        """Queue jobs for the event loop."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._call_threads.use_in(self._loop)
@@ -88,7 +87,6 @@ class EventLoopRunner:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether all slots of this runner are stuck."""
         return len(self._stuck) >= self._concurrency
 
     def give_up(self, running: RunningAttempt) -> None:
@@ -104,15 +102,12 @@ class EventLoopRunner:
 
     @property
     def unfinished(self) -> int:
-        """Number of jobs that run or wait here, except for stuck ones."""
         return len(self._waiting) + max(0, len(self._running) - len(self._stuck))
 
     def withdraw(self) -> list[ClaimedJob]:
-        """Take back the jobs that have not started."""
         return self.withdraw_last(len(self._waiting))
 
     def withdraw_last(self, count: int) -> list[ClaimedJob]:
-        """Take back the last `count` jobs that have not started, or fewer, in their order."""
         withdrawn: list[ClaimedJob] = []
         with contextlib.suppress(IndexError):
             while len(withdrawn) < count:
@@ -150,12 +145,10 @@ class EventLoopRunner:
             self._call_threads.end()
 
     def _still_stuck(self, running: RunningAttempt) -> None:
-        """Count the attempt as stuck only if it still runs."""
         if running not in self._running.values():
             self._stuck.discard(running)
 
     def _fill(self) -> None:
-        """Start waiting jobs while slots are free."""
         self._called_at = NEVER
         assert self._loop is not None  # noqa: S101
         if self._waiting:
@@ -193,7 +186,6 @@ class EventLoopRunner:
             self._tidy_soon(failed)
 
     def _is_idle(self) -> bool:
-        """Whether the attempt of the caller is the only one here."""
         return not self._waiting and len(self._running) == 1
 
     def _tidy_soon(self, failed: bool) -> None:
@@ -218,7 +210,6 @@ class EventLoopRunner:
             self._query_connections.tidy(failed=failed)
 
     def _close_idle_after(self, seconds: float) -> None:
-        """Close idle connections after this time, if no attempt runs then."""
         connections = self._query_connections
         if connections is not None and connections.opened and self._idle_timer is None:
             assert self._loop is not None  # noqa: S101
@@ -231,7 +222,6 @@ class EventLoopRunner:
             self._close_idle_after(connections.patience)
 
     def _check_soon(self) -> None:
-        """Check the connections of the query thread before the next attempts use them."""
         connections, now = self._query_connections, time.monotonic()
         if connections is not None and connections.opened and self._checked_at + CHECK_INTERVAL <= now:
             self._checked_at = now

@@ -73,12 +73,10 @@ class Executor:
         self._run_async = wrap_async(self._run_in_loop, around)
 
     def execute(self, running: RunningAttempt) -> Attempt:
-        """Run a `def` task in this thread."""
         # A context of its own: no context variable (or `decimal.getcontext().prec`) set here reaches the next task.
         return contextvars.Context().run(self._execute, running)
 
     async def execute_async(self, running: RunningAttempt) -> Attempt:
-        """Run an `async def` task in this event loop."""
         token, noting = log_context.job.set(running.job), current_attempt.set(running)
         named = log_context.database.set(self.database)
         attempt = await self._execute_async(running)
@@ -142,7 +140,7 @@ class Executor:
         return _outcome_of_result(task, _call(task, running))
 
     async def _run_in_loop(self, task: Task[Any, Any], running: RunningAttempt) -> Outcome:
-        """As `_run_here`, for an `async def` task."""
+        """Run an `async def` task as `_run_here` runs a `def` task."""
         self._begin(running)
         types = task.call_types
         if types is not None and types.uses_database:
@@ -152,7 +150,6 @@ class Executor:
         return _outcome_of_result(task, await task.function(*args, **kwargs))
 
     def _begin(self, running: RunningAttempt) -> None:
-        """Send the event that the attempt starts."""
         if wanted(AttemptStarted):
             waited = running.job.waited_ms(running.started)
             send(AttemptStarted(running.job, self.worker, waited, self.database))
@@ -170,7 +167,6 @@ class Executor:
         return outcome
 
     def _ended(self, running: RunningAttempt, outcome: Outcome, ended: tracing.Ended | None) -> Attempt:
-        """Return the attempt, after calling `ended` with its outcome."""
         attempt = self._attempt(running, outcome, time.monotonic())
         if ended is not None:
             ended(attempt.outcome)
@@ -235,7 +231,6 @@ def _call(task: Task[Any, Any], running: RunningAttempt) -> Any:
 
 
 def _arguments(task: Task[Any, Any], running: RunningAttempt) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of the task, in the types of its annotations. May fetch rows."""
     job, types = running.job, task.call_types
     args, kwargs = decode(job.args), decode(job.kwargs)
     if types is not None:

@@ -125,11 +125,9 @@ class Interrupter:
         return self._running.values()
 
     def running(self) -> set[LeaseRef]:
-        """The leases of the running attempts that are not stuck."""
         return {attempt.job.ref for attempt in list(self._running.values()) if not attempt.is_stuck}
 
     def stuck(self) -> list[RunningAttempt]:
-        """The stuck attempts that still run."""
         return [attempt for attempt in list(self._running.values()) if attempt.is_stuck]
 
     @property
@@ -159,7 +157,6 @@ class Interrupter:
         return stuck
 
     def _begin(self, attempt: RunningAttempt) -> None:
-        """Let the control loop find and interrupt the attempt."""
         ref = attempt.job.ref
         if attempt.timeout is None:
             attempt.expose()
@@ -176,7 +173,6 @@ class Interrupter:
         self._limited.pop(ref, None)
 
     def _exposed_here(self) -> RunningAttempt | None:
-        """The attempt of the calling thread, if it may be interrupted now."""
         thread = threading.get_ident()
         for attempt in list(self._running.values()):
             if attempt.thread == thread and attempt.coroutine is None and attempt.is_exposed:

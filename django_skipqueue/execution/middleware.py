@@ -55,7 +55,6 @@ def import_middleware(path: str) -> Middleware:
 
 
 def wrap(run: Run, middlewares: Iterable[Middleware]) -> Run:
-    """Return `run`, the call of a `def` task, with these middlewares around it."""
     for middleware in reversed([*middlewares]):
         run = _wrap_once(run, middleware)
     return run
@@ -70,7 +69,6 @@ def _not_a_manager(middleware: Middleware, made: object) -> TypeError:
 
 
 def wrap_async(run: AsyncRun, middlewares: Iterable[Middleware]) -> AsyncRun:
-    """Return `run`, the call of an `async def` task, with these middlewares around it."""
     for middleware in reversed([*middlewares]):
         run = _wrap_async_once(run, middleware)
     return run

@@ -40,7 +40,6 @@ class Pool:
         self._wake = wake
 
     def submit(self, jobs: Iterable[ClaimedJob]) -> None:
-        """Run these jobs in this order, as slots become free."""
         parts: dict[str, list[ClaimedJob]] = {name: [] for name in self._runners}
         for job in jobs:
             parts[registry.runner_of(job.task)].append(job)
@@ -75,7 +74,6 @@ class Pool:
         self._executor.interrupter.cancel(job, reason)
 
     def withdraw(self) -> list[ClaimedJob]:
-        """Take back the jobs that have not started."""
         return [job for runner in self._runners.values() for job in runner.withdraw()]
 
     def withdraw_last(self, counts: Mapping[str, int]) -> list[ClaimedJob]:
@@ -103,12 +101,10 @@ class Pool:
 
     @property
     def has_stuck(self) -> bool:
-        """Whether an attempt that was given up still runs."""
         return bool(self._executor.interrupter.stuck())
 
     @property
     def is_used_up(self) -> bool:
-        """Whether all slots of a runner are stuck."""
         return any(runner.is_used_up for runner in self._runners.values())
 
     def find_blockage(self) -> bool:
@@ -137,7 +133,6 @@ class Pool:
             runner.stop(deadline)
 
     def unfinished(self, runner: str) -> int:
-        """Number of jobs that run or wait in this runner, except for stuck ones."""
         return self._runners[runner].unfinished
 
     def _blocked_at(self) -> float:

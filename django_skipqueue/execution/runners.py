@@ -62,6 +62,5 @@ ENTRIES_PER_SLOT = 2 * len(RUNNERS)
 
 
 def entries_of_runners(concurrency: int) -> list[range]:
-    """The numbers of the entries in `RunningJobs`, by runner."""
     each = ENTRIES_PER_SLOT * concurrency // len(RUNNERS)
     return [range(each * number, each * (number + 1)) for number in range(len(RUNNERS))]

@@ -30,8 +30,6 @@ interrupted meanwhile, it raises the exception itself when it leaves the shield.
 
 @dataclass(eq=False)
 class Interruption:
-    """The interruption of an attempt by the control loop."""
-
     error: JobInterrupted
     """The exception with which the attempt ends."""
     is_raised: bool = False
@@ -97,7 +95,6 @@ class RunningAttempt:
     # In the thread of the attempt
 
     def begin(self, worker: str, database: str) -> None:
-        """Note the start time, the name of the worker, and the alias of the queue's database."""
         self.worker = worker
         self.database = database
         self.started = time.monotonic()
@@ -162,23 +159,19 @@ class RunningAttempt:
     # For any thread
 
     def notes(self) -> AttemptNotes:
-        """The progress and the log lines of the attempt, to add to them."""
         if self.noted is None:
             self.noted = AttemptNotes(self.job, worker=self.worker, started=self.started)
         return self.noted
 
     def with_notes(self, outcome: Outcome) -> Outcome:
-        """The outcome with all that the attempt has noted."""
         return outcome if self.noted is None else replace(outcome, notes=self.noted.take_all())
 
     @property
     def error(self) -> JobInterrupted | None:
-        """The exception of its interruption, if it was interrupted."""
         return None if self.interruption is None else self.interruption.error
 
     @property
     def is_exposed(self) -> bool:
-        """Whether the control loop may interrupt it at this moment."""
         return EXPOSED in self._open
 
     @property

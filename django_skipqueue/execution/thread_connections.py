@@ -32,8 +32,6 @@ LONGEST_IDLE_TIME = 60.0
 
 
 class _Here(threading.local):
-    """The connections of the current thread, if it runs jobs."""
-
     connections: "ThreadConnections | None" = None
 
 
@@ -75,7 +73,6 @@ class ThreadConnections:
         _here.connections = self
 
     def adopt(self, connection: BaseDatabaseWrapper) -> None:
-        """Note an opened connection, unless it is noted already."""
         if connection not in self.opened:
             self.opened[connection] = connection.execute_wrappers.copy()
             self._guard(connection)
@@ -112,7 +109,6 @@ class ThreadConnections:
         self._idle_since = time.monotonic()
 
     def close_idle(self) -> None:
-        """Close the connections that an idle thread has kept long enough."""
         idle_for = time.monotonic() - self._idle_since
         kept = []
         for connection in self.opened:
@@ -176,7 +172,6 @@ def _leave_block(connection: BaseDatabaseWrapper) -> None:
 
 
 def _is_good(connection: BaseDatabaseWrapper) -> bool:
-    """Whether to keep a connection for the next job."""
     settings = connection.settings_dict
     if connection.autocommit != settings["AUTOCOMMIT"] or connection.run_on_commit:
         return False  # the next job must not run the hooks of an interrupted one

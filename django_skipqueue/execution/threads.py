@@ -41,7 +41,6 @@ class ThreadRunner:
         self._reported = dict.fromkeys(entries, 0)  # attempts by entry; each number has one writer
 
     def submit(self, jobs: list[ClaimedJob]) -> None:
-        """Queue jobs for the threads."""
         self._submitted += len(jobs)
         while self._to_start:
             self._to_start -= 1
@@ -51,7 +50,6 @@ class ThreadRunner:
             self._waiting.put(job)
 
     def withdraw(self) -> list[ClaimedJob]:
-        """Take back the jobs that have not started."""
         withdrawn: list[ClaimedJob] = []
         try:
             while True:
@@ -63,7 +61,6 @@ class ThreadRunner:
             return withdrawn
 
     def withdraw_last(self, count: int) -> list[ClaimedJob]:
-        """Take back the last `count` jobs that have not started, or fewer, in their order. The others keep theirs."""
         withdrawn = self.withdraw()
         kept = max(len(withdrawn) - count, 0)
         self.submit(withdrawn[:kept])
@@ -84,16 +81,13 @@ class ThreadRunner:
 
     @property
     def unfinished(self) -> int:
-        """Number of jobs that run or wait here, except for stuck ones."""
         return self._submitted - sum(self._reported.values())
 
     @property
     def is_used_up(self) -> bool:
-        """Whether all slots of this runner are stuck."""
         return len(self._stuck) >= self._concurrency
 
     def stop(self, deadline: float) -> None:
-        """End the threads, and wait for them until the deadline."""
         self._is_ending = True
         threads = list(self._threads.values())
         for _ in threads:
@@ -137,7 +131,6 @@ class ThreadRunner:
                 self._start_another()
 
     def _work(self, entry: int, connections: ThreadConnections) -> None:
-        """Run jobs, until the thread must end or must be replaced."""
         while (job := self._next(connections)) is not None:
             if connections.opened:
                 connections.check()

@@ -21,8 +21,6 @@ FINISHING = ("discard", "cancel")
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """One thing that an operator did."""
-
     verb: str
     at: datetime
     by: str = ""
@@ -45,7 +43,7 @@ def operations_of(job: Job) -> list[Operation]:
 
 
 def attempts_before(operations: Iterable[Operation], moment: datetime | None) -> int:
-    """The number of attempts before manual retries up to `moment` (`None`: all): each retry began anew at 1."""
+    """The number of attempts before manual retries up to `moment` (`None`: all): each retry started at 1 again."""
     retries = (each for each in operations if each.verb == "retry")
     return sum(each.attempts for each in retries if moment is None or each.at <= moment)
 
@@ -63,7 +61,6 @@ def number_of_attempt(job: Job, number: object, moment: datetime | None) -> int 
 
 
 def was_cancelled(job: Job, ended_at: datetime | None) -> bool:
-    """Whether an operator had finished the job before this attempt ended."""
     last = operations_of(job)[-1:]
     if job.status != Status.DISCARDED or not last or ended_at is None:
         return False

@@ -11,8 +11,6 @@ from . import sql
 
 @dataclass(frozen=True)
 class Index:
-    """An index as the catalog has it."""
-
     schema: str
     name: str
     size: int
@@ -30,16 +28,14 @@ class Indexes:
         store.rows(sql.LIMIT_LOCK_WAITS, {"lock_timeout": f"{lock_timeout * 1000:.0f}ms"})
 
     def all(self) -> list[Index]:
-        """The indexes of all tables, alphabetically."""
         return [Index(*row) for row in self._store.rows(sql.INDEXES, {"tables": table_names()})]
 
     def rebuild(self, index: Index) -> Index:
-        """Build the index anew, and return it as it is then. If that is interrupted, an index is left over."""
+        """Rebuild the index, and return it as it is then. If that is interrupted, an index is left over."""
         self._run(sql.REINDEX, index)
         return next(each for each in self.all() if (each.schema, each.name) == (index.schema, index.name))
 
     def drop(self, index: Index) -> None:
-        """Remove an index that is left over."""
         self._run(sql.DROP_INDEX, index)
 
     def _run(self, template: str, index: Index) -> None:

@@ -24,7 +24,6 @@ class Options:
         """A message for each flag whose variable has an invalid value."""
 
     def __call__(self, *flags: str, help: str, default: Any = None, **options: Any) -> None:
-        """Add an option with a value."""
         variable = _variable(flags[-1])
         shown = "" if default is None else f"; default: {default}"
         # argparse checks a default that is a str as if it had been typed.
@@ -32,7 +31,6 @@ class Options:
         self._parser.add_argument(*flags, default=given, help=_escaped(f"{help}{shown} [{variable}]"), **options)
 
     def flag(self, flag: str, *, help: str) -> None:
-        """Add an option without a value."""
         variable = _variable(flag)
         given = self._is_on(variable)
         self._parser.add_argument(flag, action="store_true", default=bool(given), help=_escaped(f"{help} [{variable}]"))
@@ -56,8 +54,6 @@ class Options:
 
 
 class _Variable(str):
-    """A value from the environment, with the name of its variable."""
-
     def __new__(cls, value: str, name: str) -> "_Variable":
         made = super().__new__(cls, value)
         made.name = name
@@ -73,7 +69,6 @@ def wrong(text: str, allowed: str) -> argparse.ArgumentTypeError:
 
 
 def log_format(text: str) -> str:
-    """Read the name of a format of log lines."""
     if text not in (TEXT, JSON):
         raise wrong(text, f"{TEXT} or {JSON}")
     return str(text)
@@ -88,7 +83,6 @@ def _escaped(text: str) -> str:
 
 
 def within(option: str) -> Callable[[str], float]:
-    """Read a number within the limit of this option."""
     limit = LIMITS[option]
 
     def number(text: str) -> float:

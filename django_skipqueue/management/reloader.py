@@ -102,7 +102,6 @@ class Reloader(autoreload.StatReloader):
         self._reloads = False
 
     def _ended(self) -> int | None:
-        """Check whether the child has ended, and if so, return its exit code."""
         if self._child is None or self._child.poll() is None:
             return None
         code = self._child.returncode

@@ -24,7 +24,6 @@ from .option_variables import Options, log_format, names_in, within
 
 
 def add_times(add: Options, settings: conf.Settings) -> None:
-    """Declare the options of intervals and timeouts."""
     add(
         "--poll-interval",
         type=within("poll_interval"),
@@ -48,7 +47,6 @@ def add_times(add: Options, settings: conf.Settings) -> None:
 
 
 def add_place(add: Options, settings: conf.Settings) -> None:
-    """Declare the options of the name, the databases, the health port and the log lines."""
     add("--name", default=f"{socket.gethostname()}:{os.getpid()}", help="the worker's name in logs and admin")
     add(
         "--database",
@@ -90,7 +88,6 @@ def databases_of(options: dict[str, Any]) -> tuple[str, ...]:
 
 
 def for_each_database(options: dict[str, Any], **more: Any) -> list[WorkerOptions]:
-    """The options of the supervisor of each database: those that both commands have, and `more`."""
     databases = databases_of(options)
     chosen = WorkerOptions(
         name=options["name"],
@@ -129,7 +126,6 @@ def introduce(workers: Sequence[WorkerOptions], *, does: str, at_once: str, what
 
 
 def name_unreachable(unreachable: Sequence[QueueUnreachable]) -> None:
-    """Log each of several databases that cannot be reached yet."""
     for error in unreachable:
         liveness_logs.database_unreachable(error.alias, error.reason)
 

@@ -8,7 +8,6 @@ from . import catalogue, sql
 
 
 def batches(store: Store) -> Iterator[Family]:
-    """How many run, and for how long the first of them."""
     [(number, seconds)] = store.rows(sql.OPEN_BATCHES)
     yield Family(catalogue.OPEN_BATCHES, {(): number})
     yield Family(catalogue.OLDEST_BATCH, {(): max(seconds, 0.0)})

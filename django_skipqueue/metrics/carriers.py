@@ -20,7 +20,6 @@ METRICS: tuple[tuple[Metric, Callable[[CarrierNow], float]], ...] = (
 
 
 def carriers(store: Store) -> Iterator[Family]:
-    """What each carrier holds, and whether its relays and its broker are there."""
     found = carriers_now(store)
     for metric, value in METRICS:
         yield Family(metric, {(carrier.name,): value(carrier) for carrier in found})

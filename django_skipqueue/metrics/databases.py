@@ -38,7 +38,6 @@ def scrape_all() -> Iterator[Family]:
 
 
 def with_database(metric: Metric) -> Metric:
-    """The metric as several databases have it."""
     return metric._replace(labels=(LABEL, *metric.labels))
 
 

@@ -35,7 +35,6 @@ def jobs(store: Store) -> Iterator[Family]:
 
 
 def claims(store: Store) -> Iterator[Family]:
-    """How many claims there were, and how long PostgreSQL took for them."""
     times, seconds = next(iter(store.rows(sql.CLAIMS)), (None, 0.0))
     yield Family(catalogue.CLAIMS, {(): _histogram(times, seconds)})
 

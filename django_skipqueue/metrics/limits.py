@@ -18,7 +18,6 @@ MOST_HALTING = 1_000
 
 
 def blocked(store: Store) -> Iterator[Family]:
-    """The blocked jobs of each queue."""
     busiest = sorted(store.estimated_blocked(most=MOST_BLOCKED).items(), key=lambda item: (-item[1], item[0]))
     family = Family(catalogue.BLOCKED)
     for labels, number in bounded(((name,), number) for name, number in busiest):
@@ -28,7 +27,6 @@ def blocked(store: Store) -> Iterator[Family]:
 
 
 def keys(store: Store) -> Iterator[Family]:
-    """The keys with waiting jobs, and those that have halted."""
     halted = store.halted_keys(limit=MOST_HALTING)
     yield Family(catalogue.HALTED, {(): len({each.key for each in halted})})
     yield Family(catalogue.LONGEST_HALT, {(): max((each.seconds for each in halted), default=0.0)})
@@ -36,6 +34,5 @@ def keys(store: Store) -> Iterator[Family]:
 
 
 def rates(store: Store) -> Iterator[Family]:
-    """The keys of rates with waiting jobs, and how late the first of them is."""
     yield Family(catalogue.WAITING_RATES, {(): len(store.blocked_rates(limit=MOST_KEYS))})
     yield Family(catalogue.RATE_LATE, {(): max(0.0, -(store.next_rate() or 0.0))})

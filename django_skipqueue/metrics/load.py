@@ -9,7 +9,6 @@ from . import catalogue
 
 
 def tables(store: Store) -> Iterator[Family]:
-    """What was done with the tables and indexes."""
     load = table_load(store)
     yield _family(catalogue.ROWS_WRITTEN, load.rows_written)
     yield _family(catalogue.PAGES_READ, load.pages_read)

@@ -42,7 +42,6 @@ def queues(store: Store) -> Iterator[Family]:
 
 
 def paused(store: Store) -> Iterator[Family]:
-    """The queues that are paused."""
     yield Family(catalogue.PAUSED, {(name,): 1 for name in store.paused_queues(limit=MOST)})
 
 

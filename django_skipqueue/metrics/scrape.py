@@ -26,8 +26,6 @@ SCRAPE_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Part:
-    """Metrics that are queried together. The name is a label."""
-
     name: str
     collect: Callable[[Store], Iterator[Family]]
 

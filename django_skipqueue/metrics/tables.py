@@ -18,7 +18,6 @@ def sizes(store: Store) -> Iterator[Family]:
 
 
 def vacuums(store: Store) -> Iterator[Family]:
-    """The dead rows, and the age of the last vacuum."""
     rows = store.rows(sql.DEAD_ROWS, {"tables": table_names()})
     yield Family(catalogue.LIVE_ROWS, {(row[0],): row[1] for row in rows})
     yield Family(catalogue.DEAD_ROWS, {(row[0],): row[2] for row in rows})
@@ -26,12 +25,10 @@ def vacuums(store: Store) -> Iterator[Family]:
 
 
 def prune_lag(store: Store) -> Iterator[Family]:
-    """By how much pruning is behind."""
     yield Family(catalogue.PRUNE_LAG, {(): store.prune_lag()})
 
 
 def locks(store: Store) -> Iterator[Family]:
-    """The sessions that wait for a lock."""
     waits = {row[0]: row[1] for row in store.rows(doctor_sql.LOCK_WAITS, {"tables": table_names(), "seconds": 0.0})}
     yield Family(catalogue.LOCK_WAITS, {(): len(waits)})
     yield Family(catalogue.LONGEST_LOCK_WAIT, {(): max(waits.values(), default=0.0)})

@@ -90,7 +90,7 @@ class JobManager(_JobManager["Job"]):
         return self.insert(spec, EncodedCall(args, kwargs, unique_key))
 
     def insert(self, spec: JobSpec, call: EncodedCall, *, on_conflict: OnConflict = "skip") -> "Job":
-        """Do the same as `enqueue`, with a spec and a call. Raises `UniqueKeyTaken` if `on_conflict` says so."""
+        """Enqueue a job as `enqueue` does, from a spec and a call. Raises `UniqueKeyTaken` if `on_conflict` says so."""
         store = Store(self.db)
         spec = in_current_batch(spec, store.connection)
         call = limited_by_queue(spec.queue_name, call)

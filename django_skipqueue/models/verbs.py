@@ -81,7 +81,6 @@ class JobVerbs(Model):
         return bool(changed)
 
     def _store(self) -> Store:
-        """The queue that the job is in."""
         return Store(self._state.db or settings.database)
 
 

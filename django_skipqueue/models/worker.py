@@ -62,7 +62,6 @@ class Worker(models.Model):
         return self._store().request_of_worker(self.pk, "stop")
 
     def _store(self) -> Store:
-        """The queue that the worker serves."""
         return Store(self._state.db or settings.database)
 
     def is_live(self, now: Any, worker_timeout: timedelta) -> bool:

@@ -59,7 +59,6 @@ class AttemptNotes:
         self._mask: Callable[[str], str] | None = None
 
     def note_progress(self, value: float, text: str) -> None:
-        """Replace the progress."""
         self._progress = value, shorten(self._masked(text), TEXT_LIMIT)
         self.progress_changed = True
 
@@ -74,16 +73,13 @@ class AttemptNotes:
 
     @property
     def ref(self) -> LeaseRef:
-        """The lease under which the attempt runs."""
         return self._job.ref
 
     @property
     def has_changed(self) -> bool:
-        """Whether something was noted that is not written yet."""
         return self.progress_changed or self.log_changed
 
     def is_due(self, now: float) -> bool:
-        """Whether the control loop should write the notes."""
         if now - self.started < FIRST_WRITE:
             return False
         return (self.progress_changed and now - self._progress_at >= PROGRESS_INTERVAL) or (
@@ -143,7 +139,6 @@ def _last(lines: deque[Line]) -> list[Line]:
 
 
 def _mask_of(job: ClaimedJob) -> Callable[[str], str]:
-    """What masks the secret arguments of this job in a text."""
     try:
         task = registry.get(job.task)
     except UnknownTask:

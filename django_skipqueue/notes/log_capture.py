@@ -21,11 +21,9 @@ class CaptureHandler(logging.Handler):
     """Has no lock: attempts do not wait for each other, and an interrupted one leaves none taken."""
 
     def createLock(self) -> None:  # noqa: N802 (named by `logging`)
-        """Make none."""
         self.lock = None
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Keep the record, if an attempt has written it."""
         attempt = current_attempt.get()
         if attempt is not None and _installed[:1] == [self]:
             with suppress(Exception):  # arguments that do not fit the text, or raise: other handlers report that

@@ -14,7 +14,6 @@ POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def positional_names(task: Task[Any, Any]) -> list[str]:
-    """The parameters that a positional argument can fill, in order."""
     parameters = task.signature.parameters.values()
     return [parameter.name for parameter in parameters if parameter.kind in POSITIONAL]
 
@@ -45,7 +44,6 @@ def may_be_searched(name: str, value: Any, task: Task[Any, Any] | None = None) -
 
 
 def has_secrets(task: Task[Any, Any]) -> bool:
-    """Whether an argument of this task is masked."""
     return bool(task.redact) or any(not may_be_searched(name, "", task) for name in task.signature.parameters)
 
 

@@ -54,7 +54,6 @@ class BatchState:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is not finished."""
         return self.row.finished_at is None
 
     @property
@@ -66,17 +65,14 @@ class BatchState:
 
     @property
     def failures(self) -> int:
-        """How many jobs have failed or were discarded."""
         return self.counts.get(Status.FAILED, 0) + self.counts.get(Status.DISCARDED, 0)
 
     @property
     def done(self) -> int:
-        """How many jobs are finished, in whatever way."""
         return sum(self.counts.get(status, 0) for status in FINISHED)
 
     @property
     def total(self) -> int:
-        """How many jobs there are."""
         return sum(self.counts.values())
 
     @property
@@ -94,7 +90,7 @@ class BatchState:
 
     @property
     def as_json(self) -> dict[str, Any]:
-        """The same for programs: times are datetimes."""
+        """The state for programs: times are datetimes."""
         row = self.row
         return {
             "id": row.pk,
@@ -111,8 +107,6 @@ class BatchState:
 
 
 class Callback(NamedTuple):
-    """A callback of a batch."""
-
     name: str
     """One of `CALLBACKS`."""
     task: str
@@ -143,7 +137,6 @@ def batch_states(rows: Iterable[Any]) -> list[BatchState]:
 
 
 def batch_state(batch_id: int) -> BatchState | None:
-    """The state of one batch; `None` if there is none."""
     row = with_time(JobBatch.objects.all()).filter(pk=batch_id).first()
     return None if row is None else batch_states([row])[0]
 

@@ -10,12 +10,10 @@ IN = " in "
 
 
 def text_of(cause: Cause) -> str:
-    """The class, and the place if it is known."""
     return f"{cause.exception}{IN}{cause.place}" if cause.place else cause.exception
 
 
 def of_task(task: str, text: str) -> Cause:
-    """The cause of this task that `text_of` wrote."""
     exception, _, place = text.partition(IN)
     return Cause(task, exception, place)
 

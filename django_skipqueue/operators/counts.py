@@ -16,7 +16,6 @@ def grouped(number: int) -> str:
 
 
 def rate_in_words(per_minute: float) -> str:
-    """A rate, with a decimal if it is low."""
     return grouped(round(per_minute)) if per_minute >= 9.95 or not per_minute else number_format(per_minute, 1)
 
 
@@ -49,7 +48,6 @@ class Count:
 
     @property
     def shown(self) -> int:
-        """The number of jobs that can be paged through: at most the cap."""
         return min(self.found, self.cap)
 
     def __str__(self) -> str:
@@ -57,7 +55,6 @@ class Count:
 
     @property
     def in_words(self) -> str:
-        """The number within a sentence."""
         number = {"number": grouped(self.shown)}
         if self.found > self.cap:
             return gettext("more than %(number)s") % number

@@ -37,18 +37,15 @@ class Criteria:
 
     @property
     def indexed(self) -> Indexed:
-        """The jobs that an index finds, of which those are meant that match."""
         return Indexed.covering(self.state, self.queue_name, self.since)
 
     def windows(self) -> Iterator[Window]:
-        """All parts of the list, from its front."""
         window: Window | None = Window.at(self.indexed, 1)
         while window is not None:
             yield window
             window = window.next()
 
     def within(self, window: Window) -> QuerySet[Job]:
-        """The jobs of a window that match, in the order of the list."""
         return self._matching(window.among(window.indexed.jobs()))
 
     def _matching(self, jobs: QuerySet[Job]) -> QuerySet[Job]:

@@ -55,6 +55,5 @@ def roughly(duration: timedelta | float) -> str:
 
 
 def _rounded(number: float, decimals: int) -> str:
-    """The number, below 1,000, with the decimal separator of the language."""
     text = f"{number:.{decimals}f}"
     return number_format(text, decimals) if decimals else text

@@ -4,5 +4,4 @@ LARGEST_ID = 2**63 - 1
 
 
 def is_id(text: str) -> bool:
-    """Whether a job could have this id."""
     return text.isdecimal() and len(text) <= len(str(LARGEST_ID)) and int(text) <= LARGEST_ID

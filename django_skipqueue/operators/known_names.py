@@ -17,7 +17,6 @@ LONGEST = 200
 
 
 def queue_names() -> list[str]:
-    """The known queues, in alphabetical order."""
     names = {*Store.default().queues_with_jobs(with_paused=True), *(task.options.queue_name for task in registry)}
     for served in Worker.objects.values_list("queues", flat=True):
         names.update(served)
@@ -26,7 +25,6 @@ def queue_names() -> list[str]:
 
 
 def task_names() -> list[str]:
-    """The known tasks, in alphabetical order."""
     return sorted({*(task.name for task in registry), *_sample("task")})
 
 

@@ -30,35 +30,28 @@ NEXT_KEYS = 20
 
 @dataclass(frozen=True)
 class LimitState:
-    """A key with waiting jobs at one moment."""
-
     now: KeyNow
     halted: HaltedKey | None
     """The failed job for which the sequence has halted."""
 
     @cached_property
     def key(self) -> str:
-        """The key, masked and shortened."""
         return shorten(self.masked, KEY_LIMIT)
 
     @property
     def is_masked(self) -> bool:
-        """Whether the key has a secret in it."""
         return self.masked != self.now.key
 
     @property
     def kind(self) -> str:
-        """The kind of limit in a word."""
         return str(KINDS.get(self.now.kind, self.now.kind))
 
     @property
     def held(self) -> Count:
-        """The jobs that hold a permit."""
         return Count(self.now.held, cap=MOST_COUNTED)
 
     @property
     def waiting(self) -> Count:
-        """The jobs that wait for one."""
         return Count(self.now.waiting, cap=MOST_COUNTED)
 
     @property
@@ -73,7 +66,6 @@ class LimitState:
 
     @cached_property
     def masked(self) -> str:
-        """The whole key, masked."""
         return redacted(self.now.task, self.now.args, self.now.kwargs).text(self.now.key)
 
 
@@ -86,7 +78,6 @@ def halted_by_key(store: Store) -> dict[str, HaltedKey]:
 
 
 def halted_states(store: Store, *, most: int) -> list[LimitState]:
-    """The sequences that have halted and keep jobs waiting, the longest first."""
     halted = halted_by_key(store)
     return limit_states(store, list(halted)[:most], halted)
 

@@ -26,14 +26,12 @@ EVERYTHING = Q()
 
 
 def time_column(state: str | None) -> str:
-    """The column with the time that matters for jobs in this state."""
     if state in FINISHED:
         return "finished_at"
     return "locked_at" if state == Status.RUNNING else "enqueued_at"
 
 
 def is_indexed(column: str) -> bool:
-    """Whether an index keeps the jobs in the order of this time."""
     return column != "enqueued_at"
 
 
@@ -46,16 +44,13 @@ class Order:
     title: str | Promise
 
     def by(self) -> list[OrderBy]:
-        """The arguments of `QuerySet.order_by`."""
         return [key.desc() if self.descending else key.asc() for key in (*self.keys, F("id"))]
 
     def up_to(self, edge: tuple[Any, ...]) -> GreaterThanOrEqual | LessThanOrEqual:
-        """The condition that a job does not come after one with the keys `edge`."""
         comparison = GreaterThanOrEqual if self.descending else LessThanOrEqual
         return comparison(Row(*self.keys), Row(*(Value(value) for value in edge)))
 
     def after(self, edge: tuple[Any, ...]) -> GreaterThan | LessThan:
-        """The condition that a job comes after those with the keys `edge`."""
         comparison = LessThan if self.descending else GreaterThan
         return comparison(Row(*self.keys), Row(*(Value(value) for value in edge)))
 
@@ -119,7 +114,6 @@ class Indexed:
 
     @property
     def order(self) -> Order:
-        """The order of the index."""
         if self.batch_id is not None:
             return BY_STATUS if self.status is None else NEWEST
         if self.status is None or self.cause is not None:
@@ -129,7 +123,6 @@ class Indexed:
         return ORDERS.get(self.status, OLDEST)
 
     def jobs(self) -> JobQuerySet:
-        """These jobs, in order."""
         jobs: JobQuerySet = Job.objects.all()
         if self.status is not None:
             jobs = jobs.filter(status=self.status)

@@ -13,12 +13,10 @@ NAME_LIMIT = 200
 
 
 def pause_of(queue_name: str) -> Queue | None:
-    """The row of this queue, if it is paused now."""
     return Queue.objects.paused().filter(name=queue_name).first()
 
 
 def sentence(queue: Queue) -> str:
-    """Which queue is paused, by whom, until when and why."""
     values = {"queue": shorten(queue.name, NAME_LIMIT), "by": shorten(queue.paused_by, NAME_LIMIT)}
     if queue.paused_until:
         values["time"] = moment(queue.paused_until)

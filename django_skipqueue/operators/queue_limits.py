@@ -9,8 +9,6 @@ from ..models import Queue
 
 @dataclass(frozen=True)
 class QueueLimit:
-    """How many jobs of a queue may run at once."""
-
     by_settings: int | None
     """The number of the settings; `None`: any number."""
     changed: int | None = None
@@ -18,7 +16,6 @@ class QueueLimit:
 
     @property
     def is_changed(self) -> bool:
-        """Whether somebody has changed it, in the admin or by `Queue.limit`."""
         return self.changed is not None
 
     @property

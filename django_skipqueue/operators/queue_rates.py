@@ -19,7 +19,6 @@ class StartRate:
 
     @property
     def is_changed(self) -> bool:
-        """Whether somebody has changed it, in the admin or by `Queue.rate`."""
         return self.changed is not None
 
     @property

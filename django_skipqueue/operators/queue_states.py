@@ -23,8 +23,6 @@ MOST = 500
 
 @dataclass(frozen=True)
 class QueueState:
-    """One queue at one moment."""
-
     now: QueueNow
     """Its queued and running jobs."""
     workers: list[WorkerHealth]
@@ -42,7 +40,6 @@ class QueueState:
 
     @property
     def name(self) -> str:
-        """The queue's name."""
         return self.now.name
 
 

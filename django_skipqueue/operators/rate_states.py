@@ -23,18 +23,14 @@ from .limit_states import KEY_LIMIT
 
 @dataclass(frozen=True)
 class RateState:
-    """A key of a rate with waiting jobs at one moment."""
-
     now: RateKeyNow
 
     @cached_property
     def key(self) -> str:
-        """The key, masked and shortened."""
         return shorten(self.masked, KEY_LIMIT)
 
     @property
     def is_masked(self) -> bool:
-        """Whether the key has a secret in it."""
         return self.masked != self.now.key
 
     @property
@@ -44,7 +40,6 @@ class RateState:
 
     @property
     def waiting(self) -> Count:
-        """The jobs that wait for a token."""
         return Count(self.now.waiting, cap=MOST_COUNTED)
 
     @property
@@ -54,11 +49,9 @@ class RateState:
 
     @cached_property
     def masked(self) -> str:
-        """The whole key, masked."""
         return redacted(self.now.task, self.now.args, self.now.kwargs).text(self.now.key)
 
     def as_json(self) -> dict[str, Any]:
-        """What a command prints of it."""
         return {
             "key": self.masked,
             "kind": "rate",
@@ -79,7 +72,6 @@ def rate_states(store: Store, *, start: str = "", most: int) -> list[RateState]:
 
 
 def rate_state(store: Store, key: str) -> list[RateState]:
-    """This key, if it has waiting jobs."""
     return [RateState(each) for each in store.rate_keys_now([key])]
 
 

@@ -43,8 +43,6 @@ NEXT_RUN = Case(When(MAY_FIRE, then=F("next_run_at")))
 
 @dataclass(frozen=True)
 class ScheduleState:
-    """A row, with the database's time."""
-
     row: Schedule
     now: datetime
     last_status: str | None
@@ -64,12 +62,10 @@ class ScheduleState:
 
     @property
     def words(self) -> str:
-        """When it fires, in plain language."""
         return in_words(cron=self.row.cron, interval=self.row.interval)
 
     @property
     def fires(self) -> bool:
-        """Whether it has a next run."""
         return self.state in ("active", "late", "error") and self.row.next_run_at is not None
 
     @property
@@ -98,8 +94,6 @@ class ScheduleState:
 
 @dataclass(frozen=True)
 class FirstSchedules:
-    """The schedules that an operator has to look at."""
-
     states: list[ScheduleState]
     others: int
     """The number of the others."""

@@ -45,7 +45,6 @@ def _times(fields: Any) -> str | None:
 
 
 def _through_the_day(seconds: Sequence[int], minutes: Sequence[int]) -> str | None:
-    """Of a schedule that means every hour."""
     if minutes == list(range(60)):
         step = _step(seconds)
         return None if step is None else gettext("every %(span)s") % {"span": span(step or 60)}

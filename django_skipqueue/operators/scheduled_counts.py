@@ -26,7 +26,6 @@ class ScheduledCounts:
 
     @classmethod
     def now(cls) -> "ScheduledCounts":
-        """Count both in one query."""
         due_next = Indexed(Status.SCHEDULED).jobs().values("attempts")[: counts.CAP + 1]
         found = due_next.aggregate(jobs=models.Count("attempts"), retrying=RETRIES)
         is_least = found["jobs"] > counts.CAP

@@ -102,8 +102,6 @@ class JsonPath(Func):
 
 @dataclass(frozen=True)
 class Search:
-    """The words of one search."""
-
     text: str
 
     @cached_property
@@ -123,7 +121,6 @@ class Search:
         return int(alone) if is_id(alone) else None
 
     def among(self, jobs: QuerySet[Job]) -> QuerySet[Job]:
-        """The jobs among these that match all words."""
         jobs = _with_texts(jobs)
         for word in self.words:
             if word["path"]:
@@ -139,7 +136,6 @@ def having_argument(jobs: QuerySet[Job], path: str, value: str) -> QuerySet[Job]
 
 
 def _with_texts(jobs: QuerySet[Job]) -> QuerySet[Job]:
-    """The jobs with their JSON columns as texts, for the conditions."""
     return jobs.alias(**{f"searched_{name}": Text(F(name)) for name in JSON_COLUMNS})
 
 
@@ -174,7 +170,6 @@ def _condition(word: re.Match[str]) -> Q:
 
 
 def _is_shown(text: str) -> Q:
-    """The condition that the admin shows the text as a part of the job."""
     as_json = json.dumps(text, ensure_ascii=False)[1:-1]
     within = Q(last_error__icontains=text)
     for name in JSON_COLUMNS:

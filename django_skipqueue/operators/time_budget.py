@@ -4,7 +4,7 @@ import time
 
 
 class TimeBudget:
-    """So many seconds for so many parts.
+    """Shares out a number of seconds among a number of parts.
 
     Each part gets `most` seconds, as long as `least` remain for each of those after it. So a few parts that wait for a
     locked table take what is to spare, and every other part still has its turn.

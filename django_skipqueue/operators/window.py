@@ -23,14 +23,11 @@ MOST_WINDOWS = 20
 
 
 def size_of(indexed: Indexed) -> int:
-    """The number of jobs in a window of this list."""
     return min(WINDOW_SIZE, QUEUED_WINDOW_SIZE) if indexed.status == Status.QUEUED else WINDOW_SIZE
 
 
 @dataclass(frozen=True)
 class Window:
-    """A part of an indexed list, `size_of` it long."""
-
     indexed: Indexed
     number: int
     """1 is the front of the list."""
@@ -48,7 +45,6 @@ class Window:
 
     @classmethod
     def whole(cls, indexed: Indexed) -> "Window":
-        """All of the list."""
         return cls(indexed, 1, None, None)
 
     def next(self) -> "Window | None":
@@ -59,12 +55,10 @@ class Window:
 
     @property
     def is_whole_list(self) -> bool:
-        """Whether it holds all of the list."""
         return self.start is None and self.end is None
 
     @property
     def has_next(self) -> bool:
-        """Whether another window can follow."""
         return self.end is not None and self.number < MOST_WINDOWS
 
     @property
@@ -74,11 +68,9 @@ class Window:
 
     @property
     def last(self) -> str:
-        """The place in the list of its last job."""
         return grouped(self.number * size_of(self.indexed))
 
     def among(self, jobs: QuerySet[Job]) -> QuerySet[Job]:
-        """The jobs among these that are in this window."""
         if self.start is not None:
             jobs = jobs.filter(self.indexed.order.after(self.start))
         return jobs if self.end is None else jobs.filter(self.indexed.order.up_to(self.end))

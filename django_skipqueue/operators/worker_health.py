@@ -33,8 +33,6 @@ def state_after(age: timedelta) -> State:
 
 @dataclass(frozen=True)
 class WorkerHealth:
-    """One worker process, and the age of its heartbeat."""
-
     id: str
     name: str
     queues: tuple[str, ...]
@@ -47,7 +45,6 @@ class WorkerHealth:
 
     @property
     def state(self) -> State:
-        """Live, late or stale."""
         return state_after(self.age)
 
     @property
@@ -57,16 +54,13 @@ class WorkerHealth:
 
     @property
     def is_live(self) -> bool:
-        """Whether it does not count as dead."""
         return self.state != "stale"
 
     @property
     def age_in_words(self) -> str:
-        """The age as text."""
         return span(self.age)
 
     def serves(self, queue_name: str) -> bool:
-        """Whether it claims jobs of this queue, to run them or to relay them."""
         return serves(self.queues, queue_name, carried=settings.carried_queues)
 
 
@@ -83,31 +77,25 @@ class Workforce:
 
     @property
     def not_dead(self) -> list[WorkerHealth]:
-        """Those that do not count as dead."""
         return [worker for worker in self.workers if worker.is_live]
 
     @property
     def runners(self) -> list[WorkerHealth]:
-        """Those of them that run jobs."""
         return [worker for worker in self.not_dead if not worker.relay_of]
 
     @property
     def relays(self) -> list[WorkerHealth]:
-        """Those of them that relay jobs to a carrier."""
         return [worker for worker in self.not_dead if worker.relay_of]
 
     @property
     def late_or_stale(self) -> list[WorkerHealth]:
-        """Those that are late or stale, the oldest heartbeat last."""
         found = (worker for worker in self.workers if worker.state != "live")
         return sorted(found, key=lambda worker: worker.age)
 
     def serving(self, queue_name: str) -> list[WorkerHealth]:
-        """Those that claim jobs of this queue."""
         return [worker for worker in self.not_dead if worker.serves(queue_name)]
 
     def get(self, worker_id: str) -> WorkerHealth | None:
-        """The worker with this id."""
         return next((worker for worker in self.workers if worker.id == worker_id), None)
 
 

@@ -65,16 +65,13 @@ class Entry:
 
     @property
     def timetable(self) -> Timetable:
-        """When it fires."""
         return timetable(cron=self.cron, interval=self.interval, zone=self.timezone)
 
     @property
     def call(self) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments."""
         return list(self.args), dict(self.kwargs)
 
     def values(self) -> dict[str, Any]:
-        """The columns that define it, as JSON can hold them."""
         return {
             "name": self.name,
             "task": self.task,

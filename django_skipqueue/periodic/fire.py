@@ -72,17 +72,15 @@ class DueSchedule:
 
     @property
     def rule(self) -> dict[str, Any]:
-        """When it fires, as it stands in the metadata of its jobs."""
         return {"cron": self.cron, "timezone": self.timezone} if self.cron else {"every": self.interval}
 
     @property
     def planned(self) -> datetime:
-        """The time that is due."""
         return instant(self.now if self.planned_at is None else self.planned_at)
 
     @property
     def late(self) -> float:
-        """Seconds since then."""
+        """Seconds since the time that is due."""
         return (instant(self.now) - self.planned).total_seconds()
 
 
@@ -122,7 +120,6 @@ Event = ScheduleFired | ScheduleSkipped | ScheduleFailed
 
 
 def _fired(store: Store, schedule: DueSchedule) -> list[Event]:
-    """Enqueue, and write the next time; or write the error."""
     try:
         with transaction.atomic(using=store.alias):
             return _enqueue(store, schedule)
@@ -190,7 +187,6 @@ def _enqueue(store: Store, schedule: DueSchedule) -> list[Event]:
 
 
 def _events(store: Store, schedule: DueSchedule, due: list[datetime], ids: list[int]) -> Iterator[Event]:
-    """What has happened: jobs were enqueued, times were skipped, or both."""
     if ids:
         late = schedule.now - due[len(ids) - 1].timestamp()
         yield ScheduleFired(store.alias, schedule.name, schedule.task, ids, late)
@@ -209,7 +205,7 @@ def _times(schedule: DueSchedule, table: Timetable, now: datetime) -> list[datet
 
 
 def spec_at(spec: JobSpec, schedule: DueSchedule, planned: datetime, *, jitter: float) -> JobSpec:
-    """The job for this time. It knows its schedule, and waits for a random delay of so many seconds at most."""
+    """The job for this time. It knows its schedule, and waits for a random delay of `jitter` seconds at most."""
     note = {"name": schedule.name, "planned_at": planned.isoformat(), **schedule.rule}
     spec = spec._replace(metadata=encode("metadata", decode(spec.metadata) | {METADATA_KEY: note}))
     if not jitter:

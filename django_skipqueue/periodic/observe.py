@@ -29,10 +29,9 @@ class ScheduleTimes:
 
 
 def late_schedules(store: Store, *, limit: int, seconds: float = 0.0) -> list[LateSchedule]:
-    """The schedules that are late by so many seconds, the latest first."""
+    """The schedules that are late by this many seconds, the latest first."""
     return [LateSchedule(*row) for row in store.rows(sql.LATE, {"limit": limit, "seconds": seconds})]
 
 
 def schedule_times(store: Store, *, limit: int) -> list[ScheduleTimes]:
-    """The schedules that somebody has in the code, or made in the admin."""
     return [ScheduleTimes(*row) for row in store.rows(sql.TIMES, {"limit": limit})]

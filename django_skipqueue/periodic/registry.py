@@ -19,8 +19,6 @@ Problem = tuple[str, str]
 
 
 class Entries:
-    """The entries of `@periodic`, by name."""
-
     def __init__(self) -> None:
         self._entries: dict[str, tuple[Entry, Any]] = {}
         self.are_all = False
@@ -91,7 +89,6 @@ def _checked(name: str, make: Any) -> tuple[str, Entry | None, str]:
 
 
 def from_settings(name: str, options: Mapping[str, Any]) -> Entry:
-    """The entry of this item of the setting, whose keys are known to be right."""
     given = dict(options)
     moment = given.pop("cron") if "cron" in given else given.pop("every")
     zone = given.pop("timezone", None) or django_settings.TIME_ZONE

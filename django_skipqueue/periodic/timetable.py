@@ -59,8 +59,6 @@ class Timetable(Protocol):
 
 @dataclass(frozen=True)
 class Every:
-    """At an interval of elapsed time."""
-
     interval: timedelta
 
     def __post_init__(self) -> None:
@@ -69,15 +67,12 @@ class Every:
             raise InvalidOption(f"an interval must be a timedelta from 1 second to 10 years, not {self.interval!r}.")
 
     def first(self, now: datetime) -> datetime | None:
-        """After one interval."""
         return now + self.interval
 
     def after(self, moment: datetime, *, planned: datetime) -> datetime | None:
-        """See `Timetable`."""
         return planned + self.interval * (math.floor((moment - planned) / self.interval) + 1)
 
     def newest(self, moment: datetime, *, planned: datetime, limit: int) -> list[datetime]:
-        """See `Timetable`."""
         last = math.floor((moment - planned) / self.interval)
         return [planned + self.interval * number for number in range(max(0, last - limit + 1), last + 1)]
 
@@ -107,15 +102,12 @@ class Cron:
         return None
 
     def first(self, now: datetime) -> datetime | None:
-        """See `Timetable`."""
         return next(self._from(now), None)
 
     def after(self, moment: datetime, *, planned: datetime) -> datetime | None:
-        """See `Timetable`."""
         return self.first(moment)
 
     def newest(self, moment: datetime, *, planned: datetime, limit: int) -> list[datetime]:
-        """See `Timetable`."""
         found: list[datetime] = []
         for time in self._back_from(moment):
             if time < planned or len(found) == limit:
@@ -138,7 +130,6 @@ class Cron:
                 yield instant
 
     def _back_from(self, moment: datetime) -> Iterator[datetime]:
-        """The times until the moment, the newest first."""
         start = moment + SECOND
         if elapsed := self._elapsed_zone(start.year):
             for time in _simulated(self.expression, start.astimezone(elapsed), back=True):
@@ -186,13 +177,10 @@ def without_half_hours(zone: ZoneInfo, year: int) -> tzinfo:
 
 
 def zone_names() -> list[str]:
-    """All time zones that this system knows."""
     return sorted(available_timezones() - {"localtime"})
 
 
 def upcoming(table: Timetable, planned: datetime, number: int) -> list[datetime]:
-    """The planned time and those after it."""
-
     def times() -> Iterator[datetime]:
         time: datetime | None = planned
         while time is not None:

@@ -55,7 +55,6 @@ class _Read(Generic[T]):
         self._is_given_up = False
 
     def run(self) -> None:
-        """Connect, read, and close."""
         try:
             if can_be_reached(self.alias):
                 self._socket = _duplicate(self.alias)
@@ -72,7 +71,6 @@ class _Read(Generic[T]):
             self._end()
 
     def run_here(self) -> None:
-        """Read within the caller's transaction."""
         self._answer()
         self._end()
 

@@ -76,7 +76,7 @@ def _spread(spec: JobSpec, calls: Sequence[EncodedCall], shards: Sequence[str | 
 
 
 def _share(number: int, part: int, parts: int) -> int:
-    """How many of so many calls are in one of the parts, which differ by one at most."""
+    """How many of `number` calls are in one of the parts, which differ by one at most."""
     return number // parts + (part < number % parts)
 
 
@@ -183,7 +183,6 @@ def _beside(spec: JobSpec) -> str | None:
 
 
 def _routed(**hints: str) -> str:
-    """The database that the project's routers say."""
     from ..models import Job  # loads Django's models: tasks are made while apps are loading
 
     return _listed(router.db_for_write(Job, **hints))

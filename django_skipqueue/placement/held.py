@@ -5,7 +5,7 @@ from datetime import timedelta
 
 
 def held_keys(alias: str, keys: Collection[str]) -> set[str]:
-    """Those of these unique keys that a job in this database holds. Index: unique."""
+    """The unique keys that a job in this database holds, among these. Index: unique."""
     from django.db.models import DurationField, ExpressionWrapper, F, Q  # not while apps are loading
     from django.db.models.functions import Now
 

@@ -35,7 +35,7 @@ def in_turn(aliases: Sequence[str]) -> str:
 
 
 def reachable_in_turn(aliases: Sequence[str]) -> list[str]:
-    """Those of these databases that can be reached, the next one first; or one alone, as of `in_turn`."""
+    """The databases that can be reached, among these, the next one first; or one alone, as of `in_turn`."""
     if here := _with_transaction(aliases):
         return [here]
     candidates = _next_first(aliases)

@@ -40,23 +40,19 @@ class CarriedJobs:
 
     @property
     def count(self) -> int:
-        """How many jobs are with the carrier, or on their way there."""
         return self.with_carrier + len(self.unconfirmed) + len(self.confirmed)
 
     @property
     def held_ids(self) -> list[int]:
-        """The ids of the jobs that this relay holds, and knows of."""
         places = (self.unconfirmed, self.confirmed, self.to_release, self.to_recover, self._deliveries, self._not_sent)
         return list({id for refs in places for id, _ in refs})
 
     def published(self, jobs: Iterable[ClaimedJob]) -> None:
-        """Note the jobs that were sent to the carrier."""
         sizes = {job.ref: len(job.args) + len(job.kwargs) for job in jobs}
         self.unconfirmed.update(sizes)
         self.unconfirmed_size += sum(sizes.values())
 
     def _was_unconfirmed(self, ref: LeaseRef) -> bool:
-        """Remove this job from those unconfirmed. Returns whether it was one."""
         size = self.unconfirmed.pop(ref, None)
         self.unconfirmed_size -= size or 0
         return size is not None

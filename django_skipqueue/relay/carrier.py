@@ -41,21 +41,16 @@ def home_of(alias: str, since: datetime) -> str:
 
 
 def alias_of(home: str) -> str:
-    """The alias of a home's database."""
     return home.rpartition("@")[0] or home
 
 
 class ReturnedOutcome(NamedTuple):
-    """An outcome that the carrier's side has sent."""
-
     delivery: int
     """What `acknowledge` takes."""
     attempt: Attempt
 
 
 class ReturnedJob(NamedTuple):
-    """A job that the carrier gives back without an outcome."""
-
     delivery: int
     ref: LeaseRef
     reason: str
@@ -66,8 +61,6 @@ class ReturnedJob(NamedTuple):
 
 
 class TooLarge(NamedTuple):
-    """A job that the carrier never takes: its message is too large."""
-
     job: ClaimedJob
     size: int
     """Bytes of the message."""

@@ -50,7 +50,6 @@ class CarrierRow(Periodic):
 
     @property
     def due_at(self) -> float:
-        """After the interval; at once if the carrier is reached again."""
         is_news = self._connection.is_open and not self._is_reached and not self.has_failed
         return 0.0 if is_news else self._next
 

@@ -38,8 +38,6 @@ TASK = "django_skipqueue.run"
 
 
 class CeleryCarrier:
-    """See `Carrier`."""
-
     def __init__(
         self,
         name: str,
@@ -72,7 +70,6 @@ class CeleryCarrier:
         self._broken: CarrierUnreachable | None = None  # raised by the next `take`
 
     def connect(self) -> None:
-        """See `Carrier.connect`."""
         self._broken = None
         for link in self._links:
             link.connect()
@@ -152,7 +149,6 @@ class CeleryCarrier:
         return taken
 
     def acknowledge(self, deliveries: Collection[int]) -> None:
-        """See `Carrier.acknowledge`."""
         if frames := self._deliveries.acknowledge(deliveries):
             self._consuming.send(frames)
             self._watch_deliveries()
@@ -166,17 +162,14 @@ class CeleryCarrier:
 
     @property
     def is_blocked(self) -> bool:
-        """See `Carrier.is_blocked`."""
         return self._publishing.is_blocked
 
     def fileno(self) -> int:
-        """See `Carrier.fileno`."""
         if self._selector is None:
             raise CarrierUnreachable("The connection is not open.")
         return int(self._selector.fileno())
 
     def close(self) -> None:
-        """See `Carrier.close`."""
         if self._selector is not None:
             self._selector.close()
             self._selector = None
@@ -208,7 +201,6 @@ class CeleryCarrier:
         return self._deliveries.size >= MOST_DELIVERED
 
     def _watch_deliveries(self) -> None:
-        """Wake the relay for deliveries, or do not while it has enough of them."""
         watches = not self._has_enough()
         if self._selector is None or watches == self._watches_deliveries:
             return
@@ -284,7 +276,6 @@ def _job_of(body: str | bytes) -> ClaimedJob:
 
 
 def _reason(headers: Mapping[str, Any]) -> str:
-    """Why the broker gives a message back."""
     deaths = headers.get("x-death")
     last = deaths[0] if isinstance(deaths, list) and deaths else None
     reason = last.get("reason") if isinstance(last, dict) else None

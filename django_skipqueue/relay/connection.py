@@ -50,11 +50,9 @@ class CarrierConnection(Service):
 
     @property
     def due_at(self) -> float:
-        """When to open the connection; never while it is open."""
         return NEVER if self.is_open or not self._home() else self._retry_at
 
     def run(self, now: float) -> None:
-        """Open the connection."""
         self._stamp(CONNECT_TIME)
         with self.handling_errors():
             self.carrier.home = self._home()
@@ -86,6 +84,5 @@ class CarrierConnection(Service):
                 self._lost()
 
     def close(self) -> None:
-        """Close the connection for good."""
         self.is_open, self._retry_at = False, NEVER
         self.carrier.close()

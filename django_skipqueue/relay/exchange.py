@@ -75,7 +75,6 @@ class RelayExchange(Service):
     # When
 
     def room(self, now: float) -> int:
-        """How many jobs to claim."""
         if self.is_paused or self._dispatcher.is_full or self._pending.has_more or not self._connection.is_open:
             return 0
         return self._window.room(self._buffer.claimed, now)
@@ -94,17 +93,14 @@ class RelayExchange(Service):
         return self.claiming.next_look if self.room(now) else pending
 
     def notified(self, payloads: Iterable[str]) -> None:
-        """Claim at once from the queues that have new jobs."""
         self.claiming.queues_notified({jobs_in(payload)[0] for payload in payloads} - {""})
 
     # The exchange
 
     def add(self, attempts: Iterable[Attempt]) -> None:
-        """Settle these attempts with the next exchanges."""
         self._pending.add(attempts)
 
     def run(self, now: float) -> None:
-        """Send an exchange, if one is due."""
         if not self._pending.is_due(now):
             self.apply()
         room = self.room(now)
@@ -199,6 +195,5 @@ class RelayExchange(Service):
         self.apply()
 
     def connection_broke(self) -> None:
-        """After the database's connection broke: the result of the last claim is unknown."""
         self.apply()
         self.claiming.start_over()

@@ -41,7 +41,6 @@ class HandOver(Service):
 
     @property
     def due_at(self) -> float:
-        """As soon as the carrier has confirmed a job."""
         return self._not_before if self._jobs.confirmed else NEVER
 
     def run(self, now: float) -> None:
@@ -73,7 +72,6 @@ class TakeBack(Service):
 
     @property
     def due_at(self) -> float:
-        """As soon as there is such a job."""
         return self._not_before if self._jobs.to_release or self._jobs.to_recover else NEVER
 
     def run(self, now: float) -> None:
@@ -91,5 +89,4 @@ class TakeBack(Service):
         self._not_before = now + LOCKED_DELAY if locked else 0.0
 
     def refused(self, error: Error) -> None:
-        """Try again later."""
         self._not_before = time.monotonic() + REFUSED_DELAY

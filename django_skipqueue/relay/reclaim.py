@@ -14,7 +14,6 @@ from .carrier import carrier_id
 
 
 def carriers_in(store: Store) -> set[str]:
-    """The names of the carriers that relays have served in this database."""
     return set(Worker.objects.using(store.alias).filter(is_carrier=True).values_list("name", flat=True))
 
 
@@ -34,7 +33,6 @@ class Reclaim:
         return cls(store, name, now)
 
     def count(self) -> int:
-        """How many jobs are to be taken back."""
         values = {"carrier_id": carrier_id(self.name), "claimed_until": self.since}
         ((number,),) = self.store.rows(sql.CARRIED_BEFORE, values)
         return int(number)

@@ -45,8 +45,6 @@ LAST_EVENTS = 2.0
 
 
 class Relay(ControlLoop):
-    """Serves the queues of one carrier in one database."""
-
     def __init__(
         self,
         options: WorkerOptions,
@@ -112,13 +110,11 @@ class Relay(ControlLoop):
 
     @property
     def jobs_done(self) -> int:
-        """Number of outcomes that the database has accepted or rejected."""
         return self._exchange.jobs_done
 
     # One turn of the loop
 
     def _turn(self) -> None:
-        """Take what came from the carrier, and run the services that are due."""
         self._stamp()
         self._take()
         may_claim = not self._stopping and self._row.is_written and self._own_row.is_alive(time.monotonic())
@@ -206,7 +202,6 @@ class Relay(ControlLoop):
     # Stopping
 
     def _shut_down(self) -> None:
-        """Wait for the carrier's confirms, settle what has come, and release the rest."""
         self._exchange.is_paused = True
         deadline = min(self._shutdown_deadline, time.monotonic() + CONFIRM_TIME)
         self._exchange.apply()

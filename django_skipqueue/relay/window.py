@@ -55,7 +55,6 @@ class Window(Service):
         """Whether the carrier takes no jobs for now."""
 
     def room(self, coming: int, now: float) -> int:
-        """How many jobs to claim beside the `coming` ones, which are claimed and not published."""
         if not self.is_counted or self.is_blocked or now < self._paused_until:
             return 0
         free = self._size - self.jobs.count - coming
@@ -65,7 +64,6 @@ class Window(Service):
         return max(0, min(free, unconfirmed, by_size, BATCH))
 
     def run(self, now: float) -> None:
-        """Count."""
         started = time.monotonic()
         ((self.jobs.with_carrier,),) = self._store.rows(sql.CARRIED_COUNT, {"carrier_id": self._carrier_id})
         self.is_counted = True
@@ -74,7 +72,7 @@ class Window(Service):
         self.due_at = ended + max(FULL_INTERVAL if is_full else COUNT_INTERVAL, COUNT_SHARE * (ended - started))
 
     def pause(self, refused: int) -> float:
-        """Claim nothing for a while: the carrier has refused so many jobs. Returns for how many seconds."""
+        """Claim nothing for a while: the carrier has refused `refused` jobs. Returns for how many seconds."""
         self.jobs_refused += refused
         self._refusals += 1
         seconds: float = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(self._refusals - 1, 10))
@@ -82,7 +80,6 @@ class Window(Service):
         return seconds
 
     def go_on(self) -> None:
-        """Note that the carrier takes jobs."""
         self._refusals = 0
 
     def claimed(self, jobs: Sequence[ClaimedJob]) -> None:

@@ -44,8 +44,6 @@ _ID_PREFIX = "skipqueue-"
 
 
 class EncodedOutcome(NamedTuple):
-    """An outcome as it travels to the relay."""
-
     home: str
     id: str
     """See `message_id`."""
@@ -112,7 +110,6 @@ def attempt_to_wire(attempt: Attempt) -> list[Any]:
 
 
 def encode_outcome(attempt: Attempt, home: str) -> EncodedOutcome:
-    """The outcome of an attempt, for the relay of this home."""
     return EncodedOutcome(home, message_id(home, attempt.job.ref), encode(attempt_to_wire(attempt)))
 
 
@@ -147,7 +144,6 @@ def attempt_from_wire(payload: object, *, now: float) -> Attempt:
 
 
 def encode(payload: list[Any] | dict[str, Any]) -> bytes:
-    """The payload as JSON, in bytes."""
     return _encoder.encode(payload).encode()
 
 

@@ -12,8 +12,6 @@ COUNT_INTERVAL = 10.0
 
 
 class CountEnqueued(Periodic):
-    """Adds enqueued jobs to the roll-ups."""
-
     name = "count_enqueued"
 
     def __init__(self, store: Store) -> None:

@@ -27,13 +27,11 @@ class Counts:
     claim_seconds: float = 0.0
 
     def add(self, other: "Counts") -> None:
-        """Add the counts of another."""
         for name in self.__slots__:
             mine, theirs = getattr(self, name), getattr(other, name)
             setattr(self, name, added(mine, theirs) if isinstance(mine, list) else mine + theirs)
 
     def columns(self) -> dict[str, Any]:
-        """The values by the name of their column."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 

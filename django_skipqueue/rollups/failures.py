@@ -19,7 +19,6 @@ class Failures:
     last_job_id: int
 
     def add(self, other: "Failures") -> None:
-        """Add failures of the same cause."""
         if other.last_at >= self.last_at:
             self.last_line, self.last_job_id = other.last_line, other.last_job_id
         self.number += other.number
@@ -27,7 +26,6 @@ class Failures:
 
 
 def rows(counted: Mapping[tuple[int, Cause], Failures]) -> Iterator[dict[str, Any]]:
-    """A row for each span."""
     total: dict[tuple[int, Cause, int], Failures] = {}
     for (minute, cause), failures in counted.items():
         for span in SPANS:

@@ -14,13 +14,10 @@ PRUNE_INTERVAL = 300.0
 
 
 class PruneRollUps(Periodic):
-    """Deletes roll-ups that no page shows any more."""
-
     name = "prune_roll_ups"
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def run(self, now: float) -> None:
-        """Delete one batch of each span."""
         self.run_again_in(0.0 if self._store.prune_rollups(KEPT_SECONDS) else PRUNE_INTERVAL)

@@ -19,7 +19,6 @@ class SampleDepths(Periodic):
         self._store = store
 
     def run(self, now: float) -> None:
-        """Write the sample of this minute, if nobody has."""
         if self._store.depths_are_due():
             queues = self._store.queues_now()
             deepest = sorted(queues, key=lambda queue: queue.queued, reverse=True)[:MOST_MEASURED]

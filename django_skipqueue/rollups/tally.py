@@ -58,7 +58,6 @@ class Tally:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was counted since the last `take`."""
         return not self._counts
 
     def ended(self, kind: type[AttemptsEnded], attempts: Sequence[Attempt]) -> None:
@@ -92,8 +91,6 @@ class Tally:
             self._cause(Cause(job.task, WORKER_DIED, ""), Failures(1, at, at, None, job.id))
 
     def counting(self, send: Send) -> Send:
-        """Make a function that sends events, and counts the recovered jobs in them."""
-
         def send_and_count(event: Event) -> None:
             if isinstance(event, JobsRecovered):
                 self.recovered(event.jobs)

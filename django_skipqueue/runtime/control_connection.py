@@ -135,7 +135,6 @@ class ControlConnection:
         return True
 
     def unlisten(self) -> None:
-        """Send UNLISTEN, if this connection listens."""
         if self._listening:
             self._listening = False
             self._wrapper.connection.remove_notify_handler(self._note)
@@ -143,7 +142,6 @@ class ControlConnection:
 
     @property
     def listens(self) -> bool:
-        """Whether this connection listens."""
         return self._listening
 
     @property
@@ -160,7 +158,7 @@ class ControlConnection:
             self._planned_at = time.monotonic()
 
     def note_exchange(self, seconds: float) -> None:
-        """Have the prepared statements planned anew if an exchange took long: the table may have grown since.
+        """Have the prepared statements planned again if an exchange took long: the table may have grown since.
 
         A plan made for a small table reads all of a large one. Where the exchange took long for another reason, that
         costs two milliseconds a second.
@@ -184,7 +182,6 @@ class ControlConnection:
         return self._probe.without_probes(payloads)
 
     def fileno(self) -> int | None:
-        """The socket of the connection; `None` while there is none."""
         raw = self._wrapper.connection
         return None if raw is None or raw.closed else raw.fileno()
 
@@ -212,7 +209,6 @@ class ControlConnection:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def allow(self, seconds: float) -> None:
-        """Allow the current block this many seconds from now on."""
         self._before_statements(seconds)
         if self._is_watched:
             self._set_alarm(seconds)

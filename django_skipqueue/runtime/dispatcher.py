@@ -42,12 +42,10 @@ class EventDispatcher:
 
     @property
     def backlog(self) -> int:
-        """Number of events not yet delivered."""
         return self._queued - self._delivered
 
     @property
     def is_full(self) -> bool:
-        """Whether so many events wait that the worker should claim no more."""
         return self.backlog > MOST_WAITING
 
     @property
@@ -56,7 +54,6 @@ class EventDispatcher:
         return self._began_at + HANGS_AFTER
 
     def stack(self) -> str:
-        """The stack of its thread, in one line."""
         thread = self._thread
         return "".join(stacks(thread)) if thread else ""
 
@@ -93,7 +90,6 @@ class EventDispatcher:
         self._waiting.put((count, send))
 
     def _note_alive(self) -> None:
-        """Note that the next receiver begins now."""
         self._began_at = time.monotonic()
 
     def _run(self) -> None:
@@ -109,7 +105,6 @@ class EventDispatcher:
             connections.throw_away()
 
     def _deliver(self, count: int, send_it: Callable[[], None], connections: ThreadConnections) -> ThreadConnections:
-        """Send one event. Returns the connections for the next one."""
         self._note_alive()
         connections.check()
         with contextlib.suppress(JobInterrupted):  # raised by a receiver: here it interrupts nothing

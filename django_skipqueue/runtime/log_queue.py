@@ -21,8 +21,6 @@ MOST_WAITING = 10_000
 
 
 class LogQueue:
-    """The log queue of one process, a supervisor or a worker."""
-
     def __init__(self, logger: logging.Logger = logs.logger) -> None:
         self._logger = logger
         self._waiting: queue.SimpleQueue[logging.LogRecord | threading.Event] = queue.SimpleQueue()
@@ -70,7 +68,7 @@ class LogQueue:
         return ended
 
     def end_process(self, timeout: float) -> None:
-        """As `end`, and flush the handlers of the project: `os._exit` would lose the lines that they buffer."""
+        """Write the waiting lines, and flush the handlers of the project: `os._exit` would lose what they buffer."""
         deadline = time.monotonic() + timeout
         if self.end(timeout):
             closing = threading.Thread(target=_close_handlers, name="skipqueue-log", daemon=True)

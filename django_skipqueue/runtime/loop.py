@@ -36,7 +36,6 @@ class Loop:
 
     @property
     def due_at(self) -> float:
-        """When the next service is due."""
         return min(self._due_at(self._heartbeat), *map(self._due_at, self._services))
 
     def sleep(

@@ -29,8 +29,6 @@ class QueueUnreachable(QueueUnavailable):
 
 
 class Problem(NamedTuple):
-    """Why a database cannot hold the queue."""
-
     message: str
     hint: str
 
@@ -106,7 +104,6 @@ def answers_required(seconds: float = CHECK_TIME) -> Iterator[None]:
 
 
 def missing_migrations(connection: BaseDatabaseWrapper) -> list[str]:
-    """The names of this app's migrations that are not applied to this database."""
     loader = MigrationLoader(connection)
     ours = {key for key in loader.disk_migrations if key[0] == "django_skipqueue"}
     return sorted(name for app, name in ours - set(loader.applied_migrations or {}))

@@ -26,12 +26,10 @@ class ReceiverCheck(Service):
 
     @property
     def due_at(self) -> float:
-        """The time at which the running receiver counts as hanging, unless it is logged already."""
         hangs_at = self._dispatcher.hangs_at
         return NEVER if hangs_at == self._logged else hangs_at
 
     def run(self, now: float) -> None:
-        """Log it, unless the receiver has returned meanwhile."""
         hangs_at = self._dispatcher.hangs_at
         if hangs_at <= now:
             self._logged = hangs_at

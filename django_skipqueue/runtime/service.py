@@ -58,12 +58,10 @@ class Periodic(Service):
     _failures = 0
 
     def run_again_in(self, seconds: float) -> None:
-        """Set `due_at` to this many seconds from now."""
         self.due_at = time.monotonic() + seconds
 
     @property
     def has_failed(self) -> bool:
-        """Whether its last run failed with a database error."""
         return self._failures > 0
 
     def refused(self, error: BaseException) -> None:
@@ -75,7 +73,6 @@ class Periodic(Service):
         liveness_logs.service_failed(self.name, error, delay)
 
     def succeeded(self) -> None:
-        """Log that it works again."""
         if self._failures:
             liveness_logs.service_back(self.name)
         self._failures = 0
@@ -94,9 +91,7 @@ class Timer(Service):
 
     @property
     def due_at(self) -> float:
-        """The time that the owner has set."""
         return self._due_at()
 
     def run(self, now: float) -> None:
-        """Call the callback."""
         self._run()

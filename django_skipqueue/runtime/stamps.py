@@ -11,8 +11,6 @@ _STAMP = struct.Struct("qqd")
 
 
 class Stamp(NamedTuple):
-    """A sign that the control loop is running."""
-
     number: int
     """Incremented with each stamp; 0: none was written yet."""
     jobs_done: int
@@ -34,5 +32,4 @@ class Stamps:
         _STAMP.pack_into(self._memory, 0, self._number, jobs_done, within)
 
     def last(self) -> Stamp:
-        """The last stamp."""
         return Stamp._make(_STAMP.unpack_from(self._memory, 0))

@@ -58,20 +58,16 @@ class Standby:
 
     @property
     def claimed(self) -> int:
-        """How many jobs the worker has claimed."""
         return self._counts[CLAIMED]
 
     @property
     def running(self) -> int:
-        """How many jobs ran when the worker last went to sleep."""
         return self._counts[RUNNING]
 
     def read_call(self) -> None:
-        """Count a call that the worker has read."""
         self._read += 1
 
     def looks(self) -> None:
-        """Note that a claim begins."""
         self._counts[HEARD] = self._read
 
     def looked(self) -> None:
@@ -79,7 +75,6 @@ class Standby:
         self._looked = self.heard
 
     def offer(self, *, slots: int, room: int, claimed: int, running: int = 0) -> None:
-        """Show the state of the worker before it sleeps."""
         self._counts[CLAIMED] = claimed
         self._counts[RUNNING] = running
         self._counts[SLOTS] = slots

@@ -38,12 +38,10 @@ class WorkerOptions:
     heartbeat_interval: float = 10.0
 
     def serves(self, queue_name: str) -> bool:
-        """Whether the workers claim jobs of this queue."""
         return serves(self.queue_names, queue_name, carried=self.carried_queues)
 
     @property
     def worker_names(self) -> tuple[str, ...]:
-        """The names of the workers."""
         return tuple(f"{self.name}/{number}" for number in range(1, self.processes + 1))
 
     @property

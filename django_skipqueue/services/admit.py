@@ -26,7 +26,6 @@ class Admit(Periodic):
         self._looked_at = float("-inf")
 
     def run(self, now: float) -> None:
-        """Admit one batch, if there may be a job to admit."""
         self._looked_at = now
         next_due = self._store.next_due()
         if next_due is None:

@@ -23,7 +23,6 @@ class ArchivePartitions(Periodic):
         self._store = store
 
     def run(self, now: float) -> None:
-        """Make the missing ones, and drop one."""
         self.run_again_in(0.0 if keep_partitions(self._store) else PARTITIONS_SECONDS)
 
 

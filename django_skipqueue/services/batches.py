@@ -45,7 +45,6 @@ class FinishBatches(Periodic):
         self.run_again_in(0.0 if looked.left and not looked.failed else FINISH_SECONDS)
 
     def _look(self, now: float) -> Looked:
-        """Finish some of them."""
         after, self._after = self._after, 0  # from the front again if the statement fails
         waiting = [id for id, (_, until) in self._failed.items() if until > now]
         last, looked = self._store.finish_open_batches(after=after, skipped=waiting)
@@ -64,13 +63,10 @@ class FinishBatches(Periodic):
 
 
 class PruneBatches(Periodic):
-    """Deletes finished batches past the retention of their jobs."""
-
     name = "prune_batches"
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def run(self, now: float) -> None:
-        """Delete some of them."""
         self.run_again_in(0.0 if self._store.prune_batches() else PRUNE_SECONDS)

@@ -18,8 +18,6 @@ from ..values.times import NEVER
 
 
 class DeadWorkers:
-    """One supervisor's view of every supervisor's workers."""
-
     def __init__(
         self, store: Store, *, timeout: float, own: Callable[[], Collection[str]], seen: Callable[[list[str]], object]
     ) -> None:
@@ -44,7 +42,6 @@ class DeadWorkers:
         self._times.clear()
 
     def look(self) -> None:
-        """Read the heartbeats, and update `ids`."""
         began = time.monotonic()
         database_time, heartbeats = self._store.heartbeats()
         ended = time.monotonic()

@@ -44,7 +44,6 @@ class FireSchedules(Periodic):
         self._skipped: dict[int, float] = {}  # until when, in monotonic seconds; by id
 
     def run(self, now: float) -> None:
-        """Confirm the entries if that is due, and fire some of the schedules that are."""
         if now >= self._confirm_at:
             self._confirm()
         for _ in range(AT_ONCE):

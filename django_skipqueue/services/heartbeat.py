@@ -10,8 +10,6 @@ from ..values.times import NEVER
 
 
 class Heartbeat(Periodic):
-    """Writes the rows of all workers, in one statement."""
-
     name = "heartbeat"
 
     def __init__(
@@ -35,7 +33,6 @@ class Heartbeat(Periodic):
         self._interval = interval
 
     def run(self, now: float) -> None:
-        """Write all rows."""
         requests = self._store.heartbeat_workers(self._workers())
         self._written(now)
         self.run_again_in(self._interval)

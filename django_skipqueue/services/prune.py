@@ -41,15 +41,12 @@ the batch is halved. Any other error concerns all rows."""
 
 
 class Prune(Periodic):
-    """Deletes finished jobs past their retention, or moves them to the archive."""
-
     name = "prune"
 
     def __init__(self, store: Store) -> None:
         self._pruner = Pruner(store, grace=GRACE)
 
     def run(self, now: float) -> None:
-        """Prune one batch."""
         self._pruner.batch()
         self.run_again_in(0.0 if self._pruner.has_more else self._interval())
 

@@ -16,5 +16,4 @@ class PruneRates(Periodic):
         self._store = store
 
     def run(self, now: float) -> None:
-        """Delete one batch."""
         self.run_again_in(1.0 if self._store.prune_rates() else PRUNE_RATES_SECONDS)

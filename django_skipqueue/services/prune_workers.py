@@ -22,7 +22,6 @@ class PruneWorkers(Periodic):
         self._age = max(KEEP_DEAD_WORKERS, timeout)
 
     def run(self, now: float) -> None:
-        """Delete the rows that are old enough."""
         if self._dead.ids:
             self._store.prune_workers(self._dead.ids, age=self._age)
         self.run_again_in(PRUNE_WORKERS_SECONDS)

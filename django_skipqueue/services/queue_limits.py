@@ -22,7 +22,6 @@ class BlockSurplus(Periodic):
         self._store = store
 
     def run(self, now: float) -> None:
-        """Have one batch wait."""
         blocked = self._store.block_surplus() + self._store.block_unrated()
         self.run_again_in(0.0 if blocked else SURPLUS_SECONDS)
 

@@ -37,7 +37,6 @@ class Recover(Periodic):
         self._retry_at: dict[str, float] = {}  # when to try a worker again, by its id
 
     def run(self, now: float) -> None:
-        """Find the dead workers, and recover one batch of their jobs."""
         if self._heartbeat.has_failed:
             self._dead.restart_observation()
             self.run_again_in(self._interval)
@@ -50,7 +49,6 @@ class Recover(Periodic):
             self.due_at = min(self.due_at, self._dead.next_death)
 
     def _recover_batch(self) -> bool:
-        """Recover one batch. Returns whether there may be more."""
         now = time.monotonic()
         self._retry_at = {id: at for id, at in self._retry_at.items() if id in self._dead.ids}
         due = [id for id in self._dead.ids if self._retry_at.get(id, 0.0) <= now]

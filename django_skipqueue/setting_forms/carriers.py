@@ -25,8 +25,6 @@ LONGEST_QUEUE_NAME = 255
 
 @dataclass(frozen=True, kw_only=True)
 class CarrierSettings:
-    """One entry of `CARRIERS`."""
-
     name: str
     app: str
     """The path of the project's Celery app."""
@@ -43,7 +41,6 @@ class CarrierSettings:
 
 
 def made_from(given: Mapping[str, Mapping[str, Any]]) -> dict[str, CarrierSettings]:
-    """The carriers of a setting without problems, by name."""
     return {
         name: CarrierSettings(name=name, **{key.lower(): value for key, value in options.items()})
         for name, options in given.items()

@@ -26,7 +26,6 @@ def placement_problems(name: str, value: object) -> Iterator[str]:
 
 
 def problems_together(given: Mapping[Any, Any]) -> Iterator[str]:
-    """One sentence for each of these settings that does not fit the others."""
     databases, retiring = (tuple(_aliases(given, key)) for key in ("DATABASES", "RETIRING"))
     database = given.get("DATABASE")
     if databases and isinstance(database, str) and database not in databases:

@@ -123,7 +123,6 @@ class Steward:
         pause_listeners(LAST_LINES)
 
     def _become_supervisor(self, process: SupervisorProcess, lifeline: int, log: LogQueue) -> int:
-        """In the child: close the resources of the steward, and supervise."""
         for each in self._processes:
             each.close_inherited()
         self._wakeup.close()

@@ -24,7 +24,6 @@ class SupervisorProcess(ForkedProcess):
     """The state that the process shows."""
 
     def __post_init__(self) -> None:
-        """No process has shown a state yet."""
         self.shared = SharedState(self.options)
 
     def fork(self, run: Run) -> None:
@@ -34,7 +33,6 @@ class SupervisorProcess(ForkedProcess):
 
     @property
     def is_to_run(self) -> bool:
-        """Whether a process runs, or is to be started."""
         return bool(self.pid) or self.start_at < NEVER
 
     @property

@@ -43,8 +43,6 @@ class NewBatch(NamedTuple):
 
 @dataclass
 class Looked:
-    """What a look at some batches has come to."""
-
     finished: int = 0
     missed: bool = False
     """Whether a batch is done that somebody else has locked: to finish it, or to add jobs."""
@@ -68,7 +66,6 @@ class Batches(Enqueueing):
         return bool(self.rows(sql.JOIN_BATCH, {"id": batch_id}))
 
     def open_batches(self, *, after: int = 0, limit: int = BATCH) -> list[int]:
-        """The ids of the next open batches after an id, in their order."""
         return [id for (id,) in self.rows(sql.OPEN_BATCHES, {"after": after, "limit": limit})]
 
     def finish_batches(self, ids: Iterable[int | None]) -> Looked:

@@ -17,8 +17,6 @@ MEASURE_SECONDS = 1.0
 
 
 class ClaimCost(NamedTuple):
-    """What the search of a claim reads."""
-
     queue_name: str
     pages: int
     rows: int

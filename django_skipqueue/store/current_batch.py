@@ -13,8 +13,6 @@ from ..values.records import JobSpec
 
 
 class CurrentBatch(NamedTuple):
-    """An open `with` block of a batch."""
-
     id: int
     connection: BaseDatabaseWrapper
     """The connection whose transaction has the batch."""

@@ -26,8 +26,6 @@ MOST_ROUNDS = 20
 
 
 class Need(NamedTuple):
-    """A job that another one needs."""
-
     needs_job_id: int
     task: str | None
     """The name of its task; `None`: the row is not there any more."""
@@ -40,8 +38,6 @@ class Need(NamedTuple):
 
 
 class UnmetNeed(NamedTuple):
-    """A job that another one waits for still."""
-
     needs_job_id: int
     status: str | None
     """`None`: it was deleted."""
@@ -55,8 +51,6 @@ class UnmetNeed(NamedTuple):
 
 @dataclass
 class Dependants:
-    """The jobs that waited for others, and wait for them no more."""
-
     admitted: Counter[str] = field(default_factory=Counter)
     """How many are queued now, by queue."""
     batch_ids: set[int] = field(default_factory=set)
@@ -108,7 +102,7 @@ class Dependencies(Statements):
         return found
 
     def look_after(self, ids: Iterable[int], *, limit: int = BATCH) -> Dependants:
-        """Do the same, but for the workers: `admit` notifies them of what all gates have admitted."""
+        """Admit the jobs that wait for these alone, or discard them. Notifies nobody: `admit` does, for all gates."""
         found = Dependants()
         left = set(ids)
         for _ in range(MOST_ROUNDS):
@@ -151,7 +145,6 @@ class Dependencies(Statements):
         return True
 
     def needs(self, id: int) -> list[Need]:
-        """All jobs that this one needs, in their order."""
         return [Need._make(row) for row in self.rows(sql.NEEDS, {"id": id})]
 
     def unmet_needs(self, id: int, *, limit: int) -> list[UnmetNeed]:

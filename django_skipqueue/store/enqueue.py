@@ -52,7 +52,7 @@ class Enqueueing(UniqueKeys, Dependencies):
             return inserted
 
     def enqueue_untraced(self, spec: JobSpec, call: EncodedCall) -> InsertedJob | None:
-        """Do the same for a supervisor, in whose main thread no tracer of the project's runs."""
+        """Insert one job for a supervisor, in whose main thread no tracer of the project's runs."""
         return self._enqueue(spec, call, replaces=False)
 
     def _enqueue(self, spec: JobSpec, call: EncodedCall, replaces: bool) -> InsertedJob | None:
@@ -106,7 +106,6 @@ class Enqueueing(UniqueKeys, Dependencies):
             return *rows[0], False
 
     def _end_transaction(self) -> None:
-        """Roll back the transaction that the message has begun, if it is not over."""
         raw = self.connection.connection
         if raw is not None and raw.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
             with suppress(psycopg.Error):

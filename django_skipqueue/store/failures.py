@@ -44,7 +44,6 @@ class Failures(Statements):
         return [_counts(row) for row in self.rows(sql.FAILING, {"among": MOST_RANKED, "limit": limit})]
 
     def failures_of(self, cause: Cause) -> FailureCounts | None:
-        """The failed attempts with this cause; `None` if none is known."""
         return next((_counts(row) for row in self.rows(sql.FAILURES_OF, cause._asdict())), None)
 
 

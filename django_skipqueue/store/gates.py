@@ -39,12 +39,9 @@ class Gate(Protocol):
 
 
 class TimeGate:
-    """Holds a job until its `run_after`."""
-
     name = "time"
 
     def admit(self, store: Statements, *, limit: int) -> GateResult:
-        """Admit the jobs that are due, the earliest first."""
         rows = store.rows(sql.ADMIT, {"limit": limit})
         admitted = Counter({queue_name: number for queue_name, number, _, _ in rows})
         if blocked := {key for _, _, keys, _ in rows for key in keys or ()}:
@@ -54,7 +51,6 @@ class TimeGate:
         return GateResult({queue_name: number for queue_name, number in admitted.items() if number})
 
     def next_due(self, store: Statements) -> float | None:
-        """The seconds until the earliest job is due."""
         return next((seconds for (seconds,) in store.rows(sql.NEXT_DUE)), None)
 
 
@@ -71,7 +67,6 @@ class DependencyGate:
         self._after: dict[str, int] = {}  # where the next look begins, by database
 
     def admit(self, store: Statements, *, limit: int) -> GateResult:
-        """Admit jobs whose predecessors are finished, or discard them."""
         dependencies = Dependencies(store.alias, send=store.send)
         ready, end = self._ready(dependencies, limit=limit)
         found = dependencies.look_after(ready, limit=limit)
@@ -147,11 +142,9 @@ class Admitting(Statements):
         RATE_GATE.sweep_now(self.alias)
 
     def admit_limits_soon(self, keys: Collection[str]) -> None:
-        """Have the next `admit` look at these keys of limits."""
         LIMIT_GATE.want(self.alias, keys)
 
     def admit_rates_soon(self, keys: Collection[str]) -> None:
-        """Have the next `admit` look at these keys of rates."""
         RATE_GATE.want(self.alias, keys)
 
     def next_due(self) -> float | None:

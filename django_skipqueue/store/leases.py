@@ -13,7 +13,6 @@ class Leases(Statements):
     """Used by workers, by loops written by hand, and by supervisors after a worker died."""
 
     def has_jobs(self, worker_id: str) -> bool:
-        """Whether any job is running for this worker."""
         return bool(self.rows(sql.WORKER_HAS_JOBS, {"worker_id": worker_id}))
 
     def lost_leases(self, leases: Iterable[LeaseRef]) -> dict[LeaseRef, LostLease]:

@@ -96,7 +96,7 @@ class Limiting(Statements):
         return dict(self.rows(sql.BLOCKED_KEYS, {"after": after, "limit": limit}))
 
     def limit_queue(self, name: str, concurrency: int | None, *, by: str = "") -> None:
-        """Let at most so many jobs of this queue run at once; `None`: any number. Those that run, run on.
+        """Let at most `concurrency` jobs of this queue run at once; `None`: any number. Those that run, run on.
 
         Raises `InvalidOption` for a value that cannot be used.
         """
@@ -105,11 +105,10 @@ class Limiting(Statements):
         self._set_limit(name, concurrency or 0, by)
 
     def limit_queue_by_settings(self, name: str, *, by: str = "") -> None:
-        """Let the limit of the settings hold again for this queue."""
         self._set_limit(name, None, by)
 
     def rate_queue(self, name: str, rate: str | None, *, by: str = "") -> None:
-        """Let at most so many jobs of this queue start in a time, such as "50/s"; `None`: any number.
+        """Set how many jobs of this queue may start in a time, such as "50/s"; `None`: any number.
 
         Raises `InvalidOption` for a value that cannot be used.
         """
@@ -117,7 +116,6 @@ class Limiting(Statements):
         self._set_rate(name, interval, burst_of(None, interval) if interval else 0, by)
 
     def rate_queue_by_settings(self, name: str, *, by: str = "") -> None:
-        """Let the rate of the settings hold again for this queue."""
         self._set_rate(name, None, None, by)
 
     def _set_rate(self, name: str, interval: float | None, burst: int | None, by: str) -> None:
@@ -159,7 +157,7 @@ def admit_by_limit(store: Statements, keys: Sequence[str]) -> Admitted:
 
 
 def admit_or_announce(store: Statements, keys: Sequence[str]) -> Admitted:
-    """Do the same, and try those keys once more that another transaction has locked: for a millisecond, mostly.
+    """Admit jobs of these keys, and try a key that another transaction has locked once more: for a millisecond, mostly.
 
     The supervisors are notified of those that are still locked then.
     """
@@ -282,8 +280,6 @@ class LimitGate:
 
 
 class Wanted:
-    """The keys that this process looks at by name in one database."""
-
     def __init__(self) -> None:
         self.keys: set[str] = set()
         self.due_at = 0.0
@@ -299,7 +295,6 @@ class Wanted:
         return bool(self.keys) or not new
 
     def is_due(self) -> bool:
-        """Whether there is a key to look at now."""
         return bool(self.keys) and self.due_at <= time.monotonic()
 
     def run(self, store: Statements) -> Mapping[str, int]:
@@ -312,8 +307,6 @@ class Wanted:
 
 
 class Sweep:
-    """The state of the sweeps of this process over one database."""
-
     def __init__(self) -> None:
         self.due_at = 0.0
         self._rested_at = 0.0
@@ -326,7 +319,6 @@ class Sweep:
         """The keys with free permits that another transaction had locked at the last one."""
 
     def run(self, store: Statements, *, limit: int) -> Mapping[str, int]:
-        """Look at the next keys, and admit jobs of those with free permits."""
         started = time.monotonic()
         keys = Limiting(store.alias, send=store.send).blocked_keys(after=self.after, limit=limit)
         found = admit_by_limit(store, [key for key, is_free in keys.items() if is_free])

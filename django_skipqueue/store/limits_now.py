@@ -21,8 +21,6 @@ MOST_FIRST_BLOCKED = 2_000
 
 
 class HaltedKey(NamedTuple):
-    """A sequence that waits for an operator, while jobs wait for it."""
-
     key: str
     job_id: int
     """The job that failed."""
@@ -31,8 +29,6 @@ class HaltedKey(NamedTuple):
 
 
 class KeyNow(NamedTuple):
-    """A key with waiting jobs at this moment."""
-
     key: str
     next_id: int
     """The job that is admitted next; its task and its arguments say which part of the key is to be masked."""
@@ -51,8 +47,6 @@ class KeyNow(NamedTuple):
 
 
 class RateKeyNow(NamedTuple):
-    """A key of a rate with waiting jobs at this moment."""
-
     key: str
     next_id: int
     """The job that is admitted next; its task and its arguments say which part of the key is to be masked."""
@@ -73,8 +67,6 @@ class RateKeyNow(NamedTuple):
 
 
 class BlockedNow(NamedTuple):
-    """The blocked jobs by queue."""
-
     queues: dict[str, int]
     is_least: bool
     """Whether there are more blocked jobs than were counted."""
@@ -96,12 +88,10 @@ class ObservingLimits(Statements):
         return [key for (key,) in self.rows(policy_sql.WAITING_KEYS, values)]
 
     def first_blocked_keys(self, *, most: int) -> list[str]:
-        """The keys of the jobs that were blocked first."""
         values = {"limit": MOST_FIRST_BLOCKED, "most": most}
         return [key for (key,) in self.rows(policy_sql.FIRST_BLOCKED_KEYS, values)]
 
     def keys_now(self, keys: Sequence[str]) -> list[KeyNow]:
-        """These keys in their order, as far as they have waiting jobs."""
         rows = self.rows(policy_sql.KEYS_NOW, {"keys": list(keys), "limit": MOST_COUNTED + 1}) if keys else []
         return [
             KeyNow(key, next_id, task, json.loads(args), json.loads(kwargs), *row)
@@ -109,7 +99,6 @@ class ObservingLimits(Statements):
         ]
 
     def rate_keys_now(self, keys: Sequence[str]) -> list[RateKeyNow]:
-        """These keys of rates in their order, as far as they have waiting jobs."""
         values = {"keys": list(keys), "limit": MOST_COUNTED + 1}
         rows = self.rows(policy_sql.RATE_KEYS_NOW, values) if keys else []
         return [
@@ -118,7 +107,6 @@ class ObservingLimits(Statements):
         ]
 
     def blocked_now(self) -> BlockedNow:
-        """The number of blocked jobs of each queue that has any."""
         queues = dict(self.rows(policy_sql.BLOCKED_BY_QUEUE, {"limit": MOST_BLOCKED + 1}))
         return BlockedNow(queues, sum(queues.values()) > MOST_BLOCKED)
 

@@ -39,11 +39,9 @@ class Notifying(Statements):
     """Used by control loops, which wait for jobs."""
 
     def listen(self) -> None:
-        """Have this connection notified when a queue gets jobs."""
         self.execute(sql.LISTEN)
 
     def unlisten(self) -> None:
-        """Have this connection notified of nothing any more."""
         self.execute(sql.UNLISTEN)
 
     def listen_as_supervisor(self) -> None:
@@ -135,7 +133,6 @@ def notify_of_keys(store: Statements, prefix: str, keys: Iterable[str]) -> None:
 
 
 def keys_in(payloads: Iterable[str], prefix: str) -> set[str]:
-    """The keys that such payloads name."""
     named = [payload.removeprefix(prefix) for payload in payloads if payload.startswith(prefix)]
     return {key for keys in named for key in keys.split("\n")}
 

@@ -29,8 +29,6 @@ RATE_MINUTES = 5
 
 
 class QueueNow(NamedTuple):
-    """A queue at this moment."""
-
     name: str
     queued: int
     """The number of queued jobs, those that wait for a retry not among them."""
@@ -44,8 +42,6 @@ class QueueNow(NamedTuple):
 
 
 class QueueRate(NamedTuple):
-    """A queue in the last minutes."""
-
     per_minute: float
     """Jobs that ended: completed, failed or discarded."""
     waited: list[int]
@@ -53,8 +49,6 @@ class QueueRate(NamedTuple):
 
 
 class HeldNow(NamedTuple):
-    """The jobs that a worker holds: running, and claimed ahead."""
-
     tasks: dict[str, int]
     """Their number by task."""
     jobs: list[dict[str, Any]]

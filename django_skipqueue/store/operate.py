@@ -136,7 +136,6 @@ def _due(run_after: datetime | timedelta) -> dict[str, Any]:
 
 
 def _reason_line(done: str, by: str, reason: str) -> str:
-    """The text for the job's `last_error`."""
     if not by:
         return shorten(reason) or f"{done} by hand."
     return shorten(f"{done} by {by}: {reason}" if reason else f"{done} by {by}.")

@@ -94,7 +94,6 @@ def notes_as_values(notes: Iterable[Noted]) -> dict[str, Any]:
 def claim_values(
     queue_names: Sequence[str], *, after: Mapping[str, QueuePosition], limit: int, worker_id: str
 ) -> dict[str, Any]:
-    """The parameters of CLAIM."""
     if isinstance(queue_names, str):
         raise TypeError(f"queue_names must be a list of names, not the str {queue_names!r}: say [{queue_names!r}].")
     return {**positions_as_values(queue_names, after), "limit": limit, "worker_id": worker_id}
@@ -152,7 +151,6 @@ class Admitted(NamedTuple):
 
     @classmethod
     def decode(cls, locked: Rows | Cursor, admitted: Rows | Cursor) -> "Admitted":
-        """The rows of the two statements as a value."""
         rows = fetched(admitted)
         return cls(
             {queue_name: number for queue_name, number, *_ in rows if number},
@@ -180,16 +178,13 @@ class ExchangeResult:
         return {(id, lease): batch_id for id, lease, batch_id in fetched(self.settled_rows)}
 
     def claimed(self) -> list[ClaimedJob]:
-        """The claimed jobs, in claim order."""
         rows = map(add, fetched(self.claimed_rows), repeat((self.sent,)))
         return in_claim_order(map(ClaimedJob._make, rows), self.queue_names)
 
     def count_claimed(self) -> int:
-        """The number of claimed jobs, without decoding them."""
         return len(self.claimed_rows) if isinstance(self.claimed_rows, list) else self.claimed_rows.rowcount
 
     def claimed_by_queue(self) -> Counter[str]:
-        """The number of claimed jobs of each queue, without decoding the jobs."""
         rows = self.claimed_rows
         if isinstance(rows, list):
             return Counter(row[QUEUE_COLUMN] for row in rows)
@@ -233,7 +228,6 @@ def _commit_soon(connection: psycopg.Connection[Any], pipeline: psycopg.Pipeline
 
 
 def fetched(rows: Rows | Cursor) -> Rows:
-    """The rows of a result of `pipelined`."""
     return rows if isinstance(rows, list) else rows.fetchall()
 
 

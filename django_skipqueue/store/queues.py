@@ -46,5 +46,4 @@ class Queues(Statements):
         return True
 
     def paused_queues(self, *, limit: int | None = None) -> list[str]:
-        """The names of at most `limit` queues that are paused now."""
         return [name for (name,) in self.rows(sql.PAUSED_QUEUES, {"limit": limit})]

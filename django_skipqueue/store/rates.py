@@ -48,7 +48,6 @@ class Rating(Statements):
             return dict(fetched(admitted)), [key for missed, _ in fetched(locked) for key in missed or ()]
 
     def due_rates(self, *, limit: int = KEYS_AT_ONCE) -> list[str]:
-        """At most `limit` keys that are due."""
         return [key for (key,) in self.rows(sql.DUE_RATES, {"limit": limit})]
 
     def next_rate(self) -> float | None:
@@ -88,8 +87,6 @@ def admit_rates(store: Statements, keys: Iterable[str]) -> dict[str, int]:
 
 
 class Pace:
-    """When one process looks at the rates of one database."""
-
     def __init__(self) -> None:
         self.wanted: set[str] = set()
         """Keys to look at, whether they are due or not."""
@@ -104,14 +101,12 @@ class Pace:
         """Whether the last sweep has found a key with blocked jobs."""
 
     def keys(self, rating: Rating, *, limit: int) -> list[str]:
-        """The keys to look at now, at most `limit` or so."""
         found = {*sorted(self.wanted)[:limit], *rating.due_rates(limit=limit)}
         if self.sweep_at <= time.monotonic():
             found |= self._sweep(rating, limit=limit)
         return sorted(found)
 
     def admitted(self, keys: Collection[str], missed: Collection[str], *, is_vain: bool) -> None:
-        """Note that these keys were looked at, and which of them another process had locked."""
         self.wanted = (self.wanted - set(keys)) | set(missed)
         self.not_before = time.monotonic() + (VAIN_INTERVAL if is_vain else LEAST_INTERVAL)
 
@@ -161,7 +156,6 @@ class RateGate:
         self._paces: defaultdict[str, Pace] = defaultdict(Pace)  # by database
 
     def admit(self, store: Statements, *, limit: int) -> GateResult:
-        """Admit jobs of at most `limit` keys that are due."""
         pace = self._paces[store.alias]
         if pace.not_before > time.monotonic():
             return GateResult({})
@@ -183,7 +177,6 @@ class RateGate:
         return max(min(dues), pace.not_before - now) if dues else None
 
     def want(self, alias: str, keys: Collection[str]) -> None:
-        """Have these keys looked at soon, whether they are due or not."""
         self._paces[alias].want(keys)
 
     def sweep_now(self, alias: str) -> None:

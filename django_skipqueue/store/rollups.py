@@ -48,7 +48,6 @@ class RollingUp(Statements):
         return any(has_more for (has_more,) in rows)
 
     def depths_are_due(self) -> bool:
-        """Whether nobody has written the depths of the queues in this minute."""
         (((is_due,),),) = self._run((sql.DEPTHS_ARE_DUE, {}))
         return bool(is_due)
 

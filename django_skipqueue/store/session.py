@@ -37,5 +37,5 @@ class Session(Statements):
         self.execute(sql.PLAN_ONCE)
 
     def plan_anew(self) -> None:
-        """Have this connection forget these plans."""
+        """Have this connection forget the plans of its prepared statements."""
         self.execute(sql.PLAN_ANEW)

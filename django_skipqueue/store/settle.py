@@ -160,6 +160,5 @@ class Settling(Batches):
 
 
 def _statement(batch: Sequence[Settlement]) -> tuple[str, dict[str, Any]]:
-    """The statement that writes a batch, with its values."""
     values = settlements_as_values(batch)
     return sql.SETTLE_SNOOZES if any(values["refunds"]) else sql.SETTLE, values

@@ -28,7 +28,6 @@ class Statements:
         return connections[self.alias]
 
     def rows(self, statement: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
-        """Run a statement, and return its rows."""
         with self.connection.cursor() as cursor:
             cursor.execute(statement, values)
             rows: list[tuple[Any, ...]] = cursor.fetchall()
@@ -41,7 +40,6 @@ class Statements:
         return int(document[0]["Plan"]["Plan Rows"])
 
     def execute(self, statement: str, values: Mapping[str, Any] | None = None) -> None:
-        """Run a statement that returns no rows."""
         with self.connection.cursor() as cursor:
             cursor.execute(statement, values)
 

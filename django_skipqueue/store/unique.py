@@ -39,8 +39,6 @@ class Written(NamedTuple):
 
 
 class Replaced(NamedTuple):
-    """A job that has waited, and now has the arguments of a call."""
-
     unique_key: str
     id: int
     status: str
@@ -50,8 +48,6 @@ class Replaced(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """A job that holds a unique key."""
-
     unique_key: str
     id: int
     is_finished: bool
@@ -148,13 +144,12 @@ class UniqueKeys(Statements):
         return [key for (key,) in self.rows(sql.FREE_UNIQUE_KEYS, {"unique_keys": list(keys)})]
 
     def unique_keys_of(self, ids: Sequence[int]) -> list[str]:
-        """The unique keys of the failed and discarded ones of these jobs."""
         return [key for (key,) in self.rows(sql.UNIQUE_KEYS_OF, {"ids": list(ids)})]
 
     def _enqueue_unique(
         self, spec: JobSpec, values: Mapping[str, Any], calls: Sequence[EncodedCall], on_conflict: OnConflict
     ) -> DeferredJobs:
-        """Do the same as `enqueue_many` where some calls have unique keys. Repeats until each key belongs to a job."""
+        """Insert jobs of which some have unique keys. Repeats until each key belongs to a job."""
         if on_conflict == "raise":
             _check_distinct(calls)
         chosen = _one_for_each_key(calls, last=on_conflict in ("replace", "rerun"))
@@ -207,7 +202,6 @@ class UniqueKeys(Statements):
 
 
 def taken_by(alias: str, job_ids: Sequence[int]) -> UniqueKeyTaken:
-    """The exception that names these jobs, the first ten of them."""
     listed = ", ".join(job_name(alias, id) for id in job_ids[:10])
     message = f"Held by job {listed}: a unique key of this call. Nothing was written."
     return UniqueKeyTaken(message, job_id=job_ids[0], handle=handle_of(alias, job_ids[0]))

@@ -48,7 +48,6 @@ class Workers(Statements):
         return rows[0][0], {str(id): heartbeat for _, id, heartbeat in rows if id is not None}
 
     def delete_workers(self, worker_ids: Sequence[str]) -> None:
-        """Delete the rows of workers that have stopped."""
         self.execute(sql.DELETE_WORKERS, {"worker_ids": list(worker_ids)})
 
     def prune_workers(self, worker_ids: Sequence[str], *, age: float) -> None:

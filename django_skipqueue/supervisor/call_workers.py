@@ -18,8 +18,6 @@ from .process import MOST_CALLS, PATIENCE, WorkerProcess
 
 @dataclass
 class CalledWorker:
-    """A worker that was called because it had free slots."""
-
     process: WorkerProcess
     id: str
     """The process that was called: another may have its place by now."""
@@ -32,19 +30,15 @@ class CalledWorker:
 
     @property
     def has_answered(self) -> bool:
-        """Whether a claim of this process has answered the call."""
         return self.process.id == self.id and self.process.standby.answered >= self.number
 
     @property
     def found(self) -> int:
-        """How many jobs it has claimed since."""
         return self.process.standby.claimed - self.claimed if self.process.id == self.id else 0
 
 
 @dataclass
 class Round:
-    """The calls for some jobs of a queue."""
-
     queue_name: str
     jobs: int
     called: list[CalledWorker]
@@ -64,7 +58,6 @@ class Round:
 
     @property
     def found(self) -> int:
-        """How many jobs the called workers have claimed."""
         return sum(worker.found for worker in self.called)
 
 
@@ -77,7 +70,6 @@ class CallWorkers(Service):
     def __init__(
         self, processes: Sequence[WorkerProcess], serves: Callable[[str], bool], contention: Contention
     ) -> None:
-        """`serves` returns whether the workers serve a queue of this name."""
         self._processes = processes
         self._serves = serves
         self._contention = contention
@@ -89,11 +81,9 @@ class CallWorkers(Service):
 
     @property
     def due_at(self) -> float:
-        """When to answer notifications, or to see what became of the first calls."""
         return min(self._answer_at, self._rounds[0].review_at if self._rounds else NEVER)
 
     def run(self, now: float) -> None:
-        """See what became of earlier calls, and call for the jobs that were announced."""
         self._note_claims(now)
         while self._rounds and self._rounds[0].review_at <= now:
             self._review(self._rounds.popleft(), now)
@@ -130,7 +120,7 @@ class CallWorkers(Service):
                     process.call(queue_name, 0, monotonic())
 
     def _call(self, queue_name: str, jobs: int, now: float, tried: Sequence[WorkerProcess] = ()) -> None:
-        """Call workers for so many jobs, those with the most free slots first, and without them those that are full."""
+        """Call workers for `jobs` jobs: the most free slots first; if slots are missing, the full workers too."""
         others = [process for process in self._processes if process not in tried]
         called: list[CalledWorker] = []
         wanted = jobs
@@ -150,14 +140,12 @@ class CallWorkers(Service):
             self._rounds.append(Round(queue_name, wanted, called, now + PATIENCE, asked))
 
     def _review(self, ended: Round, now: float) -> None:
-        """Call others for the jobs that the called workers may have left."""
         if ended.missing > 0:
             self._call(ended.queue_name, ended.missing, now, ended.tried)
         elif not ended.found:
             self._contention.lost(now)
 
     def _note_claims(self, now: float) -> None:
-        """Note whether workers of this machine have claimed jobs since the last time."""
         claimed = sum(process.standby.claimed for process in self._processes if process.pid)
         if claimed != self._claimed:
             self._contention.won(now)

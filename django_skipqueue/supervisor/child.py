@@ -7,7 +7,6 @@ from .process import WorkerProcess
 
 
 def run_child(options: WorkerOptions, process: WorkerProcess, lifeline: int) -> int:
-    """Run until the process is to end. Returns its exit code."""
     runs: type[Relay | Worker] = Relay if options.carrier else Worker
     return runs(
         options,

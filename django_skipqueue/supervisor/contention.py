@@ -30,11 +30,10 @@ class Contention:
         self.machines = 1 + len({id.rpartition("/")[0] for id in others})
 
     def answer_at(self, jobs: int, now: float) -> float:
-        """When to answer notifications of so many jobs. At once if there are jobs for all."""
+        """When to answer notifications of this many jobs. At once if there are jobs for all."""
         return now if jobs >= self.machines else max(self._quiet_until, now)
 
     def won(self, now: float) -> None:
-        """Note that workers of this machine have claimed jobs."""
         self._quiet_until = 0.0
         self._won_at = now
 

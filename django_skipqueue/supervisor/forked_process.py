@@ -64,11 +64,9 @@ class ForkedProcess:
         os.close(read_end)
 
     def stop(self, command: bytes) -> None:
-        """Have the process stop, if it runs."""
         self._send_command(command)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process, if it runs."""
         if self.pid:
             os.kill(self.pid, number)
 

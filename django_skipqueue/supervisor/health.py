@@ -21,7 +21,6 @@ class Health:
         self._names_databases = names_databases
 
     def page(self, path: str) -> Page | None:
-        """The page at this path; `None`: there is none."""
         states = self._states()
         if path == "/healthz":
             problems = self._problems(_why_unhealthy, states)
@@ -35,7 +34,6 @@ class Health:
         return None
 
     def _problems(self, why: Callable[[SupervisorState], str], states: Sequence[SupervisorState]) -> list[str]:
-        """A line for each supervisor that has a problem."""
         found = [(state.alias, " ".join(problem.split())) for state in states if (problem := why(state))]
         return [f"{alias}: {problem}" if self._names_databases else problem for alias, problem in found]
 
@@ -58,6 +56,5 @@ def _why_not_ready(state: SupervisorState) -> str:
 
 
 def _page(problems: Sequence[str], *, is_ok: bool) -> Page:
-    """`ok`, if it is, and the problems."""
     lines = ["ok"] * is_ok + [*problems]
     return Page("200 OK" if is_ok else "503 Service Unavailable", "".join(f"{line}\n" for line in lines))

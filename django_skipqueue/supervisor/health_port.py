@@ -74,7 +74,6 @@ class HealthPort:
                 self._end(exchange)
 
     def _wait(self) -> list[object]:
-        """Wait for clients. Returns what is ready."""
         first_end = min((exchange.end_at for exchange in self._exchanges), default=None)
         timeout = None if first_end is None else max(first_end - time.monotonic(), 0)
         with selectors.PollSelector() as selector:

@@ -16,8 +16,6 @@ EXCHANGE_TIME = 5.0
 
 
 class Page(NamedTuple):
-    """The answer for a path."""
-
     status: str
     body: str
     kind: str = "text/plain; charset=utf-8"
@@ -41,7 +39,6 @@ class HttpExchange:
         self._is_answered = False
 
     def fileno(self) -> int:
-        """The socket's file descriptor."""
         return self._socket.fileno()
 
     @property
@@ -59,7 +56,6 @@ class HttpExchange:
             return True
 
     def close(self) -> None:
-        """Close the socket."""
         self._socket.close()
 
     def _read(self) -> bool:

@@ -22,17 +22,17 @@ def _gauge(name: str, text: str) -> Metric:
 
 
 def _of_running(value: Value) -> Value:
-    """The same value, for a worker whose process runs."""
+    """The value for a worker whose process runs; `None` for all others."""
     return lambda worker: value(worker) if worker.has_started else None
 
 
 def _of_relay(value: Value) -> Value:
-    """The same value, for a relay whose process runs."""
+    """The value for a relay whose process runs; `None` for all others."""
     return lambda worker: value(worker) if worker.has_started and worker.is_relay else None
 
 
 def _of_worker(value: Value) -> Value:
-    """The same value, for all but relays: these run no jobs."""
+    """The value for a worker; `None` for a relay, which runs no jobs."""
     return lambda worker: None if worker.is_relay else value(worker)
 
 

@@ -43,8 +43,6 @@ thousand bytes at most, they fit into a page: the smallest pipe of Linux, in whi
 
 @dataclass
 class Call:
-    """A call that the process has not answered yet."""
-
     number: int
     queue_name: str
     """Empty: all queues."""
@@ -55,8 +53,6 @@ class Call:
 
 @dataclass(eq=False)
 class DeadProcess:
-    """A process that has ended."""
-
     id: str
     code: int
     """Its exit code; below 0 a signal."""
@@ -114,7 +110,6 @@ class WorkerProcess(ForkedProcess):
 
     @property
     def has_room(self) -> bool:
-        """Whether the process would claim a job."""
         return bool(self.pid) and self.standby.room > 0
 
     def vacancy(self, now: float) -> int:
@@ -132,7 +127,7 @@ class WorkerProcess(ForkedProcess):
     def call(self, queue_name: str, jobs: int, now: float) -> int:
         """Have the process look for jobs in this queue; in all queues, if the name is empty. Returns the call's number.
 
-        If it has yet to hear a call for this queue, that one will do: it begins its claim later.
+        If it has yet to hear a call for this queue, that call will do: the process claims after it has heard it.
         """
         if not self.pid:
             return 0
@@ -149,7 +144,6 @@ class WorkerProcess(ForkedProcess):
         return self._calls
 
     def _waiting_calls(self) -> list[Call]:
-        """The calls that wait for an answer, the first one first."""
         answered = self.standby.answered
         self._unanswered = [call for call in self._unanswered if call.number > answered]
         return self._unanswered
@@ -173,7 +167,6 @@ class WorkerProcess(ForkedProcess):
         return dead
 
     def restart_now(self) -> None:
-        """Start the next process at once."""
         self.start_at = time.monotonic()
 
     def schedule_restart(self, dead: DeadProcess | None = None) -> float:

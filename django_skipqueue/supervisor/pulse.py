@@ -19,7 +19,6 @@ class Pulse:
 
     @property
     def turned_at(self) -> float:
-        """When the loop last showed that it turns."""
         return self._times[TURNED_AT]
 
     @property

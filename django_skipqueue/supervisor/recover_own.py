@@ -34,7 +34,6 @@ class RecoverOwn(Service):
 
     @property
     def due_at(self) -> float:
-        """The time of the next batch."""
         return min((dead.look_at for process in self._processes for dead in process.awaiting_recovery), default=NEVER)
 
     def run(self, now: float) -> None:

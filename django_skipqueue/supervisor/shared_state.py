@@ -33,7 +33,6 @@ class SharedState:
         self._counts, self._times = memory.cast("q"), memory.cast("d")
 
     def write(self, state: SupervisorState) -> None:
-        """Show this state."""
         self._counts[0] = state.database
         for start, worker in zip(self._starts(), state.workers, strict=True):
             for place, count in enumerate(worker[1:-1], start):
@@ -41,13 +40,11 @@ class SharedState:
             self._times[start + COUNTS] = worker.heartbeat_at
 
     def read(self) -> SupervisorState:
-        """The state that was shown last."""
         workers = (self._worker(name, start) for name, start in zip(self._names, self._starts(), strict=True))
         database = DatabaseState(self._counts[0])
         return SupervisorState(self._alias, self.pulse.turned_at, self.pulse.late_at, database, tuple(workers))
 
     def _starts(self) -> range:
-        """The place of the first number of each worker."""
         return range(1, 1 + SIZE * len(self._names), SIZE)
 
     def _worker(self, name: str, start: int) -> WorkerState:
@@ -56,8 +53,6 @@ class SharedState:
 
 
 class ShowState(Periodic):
-    """The service by which a supervisor shows its state."""
-
     name = "show_state"
     loop_handles_errors = False
 
@@ -67,7 +62,6 @@ class ShowState(Periodic):
         self._states = states
 
     def run(self, now: float) -> None:
-        """Show the state now."""
         (state,) = self._states()
         self._shared.write(state)
         self.run_again_in(INTERVAL)

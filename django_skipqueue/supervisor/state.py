@@ -11,8 +11,6 @@ from .watchdog import Watchdog
 
 
 class DatabaseState(IntEnum):
-    """What the supervisor's last statement says about its database."""
-
     UNKNOWN = 0
     """It has sent none yet."""
     REACHED = 1
@@ -56,12 +54,10 @@ class SupervisorState(NamedTuple):
 
     @property
     def has_worker(self) -> bool:
-        """Whether a worker process runs."""
         return any(worker.has_started for worker in self.workers)
 
     @property
     def is_late(self) -> bool:
-        """Whether its control loop should have turned before now."""
         return time.monotonic() > self.late_at
 
 

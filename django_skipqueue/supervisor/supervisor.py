@@ -154,7 +154,6 @@ class Supervisor:
         ]
 
     def _states(self) -> list[SupervisorState]:
-        """The state of this supervisor, the only one that it knows."""
         database = DatabaseState.UNKNOWN if self._heartbeat.due_at == NEVER else DatabaseState.REACHED
         if self._control.is_broken:
             database = DatabaseState.LOST
@@ -162,7 +161,6 @@ class Supervisor:
         return [observe(alias, self._processes, pulse=pulse, watchdog=watchdog, database=database)]
 
     def run(self) -> None:
-        """Keep workers running until a signal stops the supervisor, or all have ended."""
         log_context.serve(self.options.database)
         self._start_threads()
         taken = self._expect_command if self._shared else self._signals.append
@@ -301,7 +299,6 @@ class Supervisor:
                 self._died(process, dead)
 
     def _died(self, process: WorkerProcess, dead: DeadProcess) -> None:
-        """Replace a process that ended unexpectedly or is to be recycled, and log its end."""
         ended_well = dead.code == EXIT_CLEAN
         its_work_is_done = ended_well and (self.options.drain or self.options.max_jobs is not None)
         if dead.code == EXIT_RECYCLED:
@@ -318,7 +315,6 @@ class Supervisor:
     # Waiting
 
     def _wait(self) -> None:
-        """Sleep until a service is due, a signal arrives or the lifeline ends."""
         until = self._recover_deadline if self._recover_deadline > time.monotonic() else NEVER
         if self._loop.sleep(until=until, lifeline=self._lifeline, unless=lambda: self._signals):
             self._read_lifeline()

@@ -49,7 +49,6 @@ class NotifySystemd(Periodic):
         self.run_again_in(min(self._watchdog_seconds / 2, STATUS_INTERVAL))
 
     def stopping(self) -> None:
-        """Send that this `runworker` stops."""
         self._send("STOPPING=1", "STATUS=stopping: running jobs may finish")
 
     def forget(self) -> None:

@@ -47,7 +47,6 @@ class WatchQueues(Periodic):
         control.on_broken = self._end_promises
 
     def run(self, now: float) -> None:
-        """Listen, look for jobs if it is time, and promise the workers to go on."""
         if self._options.listen and self._control.listen(as_supervisor=True):
             self._look_at = now  # what came before was not announced here
         if self._look_at <= now and any(process.has_room for process in self._processes):

@@ -46,8 +46,6 @@ class Step(Enum):
 
 
 class Watchdog(Periodic):
-    """The service that checks the stamps of all workers."""
-
     name = "watchdog"
     loop_handles_errors = False
 
@@ -57,7 +55,6 @@ class Watchdog(Periodic):
         self._last_steps: dict[str, Step] = {}  # by the id of the process; none while its stamps change
 
     def run(self, now: float) -> None:
-        """Check all workers, and kill those that are frozen."""
         self.run_again_in(INTERVAL)
         filled = [process for process in self._processes if process.pid]
         self._stamps.look({process.id: process.stamps.last() for process in filled}, now, now)

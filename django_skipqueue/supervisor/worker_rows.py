@@ -10,7 +10,6 @@ from .process import WorkerProcess
 
 
 def rows_of(options: WorkerOptions, processes: Sequence[WorkerProcess]) -> list[Mapping[str, Any]]:
-    """The rows of the running processes."""
     return [
         described(
             options,

@@ -130,7 +130,7 @@ class Task(Generic[P, R]):
         return TaskCall(self._spec(), call, self.options.database, self.options.on_conflict, shard_of(self, call))
 
     def using(self, **options: Unpack[UsingOptions]) -> "Task[P, R]":
-        """The same task with other options: `send_receipt.using(priority=5).defer(payment_id=1)`.
+        """The task with other options: `send_receipt.using(priority=5).defer(payment_id=1)`.
 
         queue_name, priority, max_attempts, timeout, unique_key, unique, until, on_conflict: as for `@job`.
         run_after: a datetime, or a timedelta that counts from the database's clock at the `.defer()`.
@@ -215,7 +215,7 @@ class Task(Generic[P, R]):
         self._form(len(args), tuple(kwargs))
 
     def encoded_from_json(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> EncodedCall:
-        """Do the same for arguments that are JSON already, such as those of a row.
+        """Return the call of arguments that are JSON already, such as those of a row, with its unique key.
 
         Neither their types nor other code of the project's is used, unless `unique_key` is a function.
         """
@@ -313,7 +313,6 @@ class Task(Generic[P, R]):
         return Job.objects.db_manager(alias).insert(self._spec(), call, on_conflict=self.options.on_conflict)
 
     def _check_findable(self) -> None:
-        """Check that a worker will find this task by its name."""
         registry.check_unique(self)
         if django_settings.DEBUG:
             registry.warn_unless_found(self)
@@ -333,7 +332,6 @@ def yields(function: Callable[..., Any]) -> bool:
 
 
 def _signature(function: Callable[..., Any], takes_context: bool) -> inspect.Signature:
-    """The signature of `.defer()`: the function's parameters without the context."""
     signature = inspect.signature(function)
     if not takes_context:
         return signature

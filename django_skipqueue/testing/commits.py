@@ -61,7 +61,7 @@ class OpenTransaction:
 
 
 class OpenTransactions:
-    """Those of all connections of this thread, around one attempt."""
+    """The open transactions of all connections of this thread, around one attempt."""
 
     def __enter__(self) -> Self:
         """Set a savepoint in each."""

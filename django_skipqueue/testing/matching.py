@@ -117,7 +117,6 @@ def _refuse_ambiguous(task: Task[Any, Any], options: Mapping[str, Any]) -> None:
 
 
 def _by_name(task: Task[Any, Any], bound: Mapping[str, Any]) -> dict[str, Any]:
-    """Bound arguments with `**others` among the rest."""
     found = dict(bound)
     for parameter in task.signature.parameters.values():
         if parameter.kind is Parameter.VAR_KEYWORD:
@@ -126,7 +125,6 @@ def _by_name(task: Task[Any, Any], bound: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bound(task: Task[Any, Any], job: Job) -> dict[str, Any]:
-    """The arguments with which the job calls its task, defaults among them."""
     try:
         bound = task.signature.bind(*job.args, **job.kwargs)
     except TypeError:  # deferred by name, without the checks of `.defer()`

@@ -163,7 +163,6 @@ class Run:
                 return None
 
     def _run(self, job: ClaimedJob) -> None:
-        """Run one attempt, write its outcome, and send its signal."""
         with OpenTransactions() as transactions:
             self._executor.transactions = transactions
             attempt = run_attempt(self._executor, job)
@@ -190,6 +189,5 @@ def _ends_the_test(error: BaseException) -> bool:
 
 
 def _now(alias: str) -> datetime:
-    """The time by the database's clock."""
     moment: datetime = Queue.objects.using(alias).aggregate(now=Coalesce(Max(Now()), Now()))["now"]
     return moment

@@ -33,7 +33,6 @@ class Rule(NamedTuple):
         return isinstance(limit, int | float) and not isinstance(limit, bool) and self.least <= limit <= self.most
 
     def __str__(self) -> str:
-        """The range in words."""
         names = {"seconds": "a number of seconds", "share": "a share", "jobs": "a number of jobs"}
         return f"{names[self.unit]} from {self.least:g} to {self.most:,}"
 
@@ -49,8 +48,6 @@ RULES = {
 
 
 class Limit(NamedTuple):
-    """One limit. While it is exceeded, there is an incident."""
-
     rule: str
     queue_name: str
     """Empty: all queues that have no limit of their own for this rule."""
@@ -60,7 +57,6 @@ class Limit(NamedTuple):
 
 
 def limits(given: Mapping[str, Any]) -> list[Limit]:
-    """The limits in a valid setting."""
     return [limit for rule in RULES if rule in given for limit in _limits(rule, given[rule])]
 
 

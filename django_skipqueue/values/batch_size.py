@@ -8,17 +8,13 @@ MOST = 10_000
 
 
 class BatchSize:
-    """The batch size of one kind of statement."""
-
     def __init__(self) -> None:
         self.rows = MOST
         """How many rows the next statement may take."""
 
     def failed(self, rows: int) -> None:
-        """Note that a statement with this number of rows failed, for whatever reason."""
         self.rows = max(1, min(rows, self.rows) // 2)
 
     def succeeded(self) -> None:
-        """Note that a statement succeeded."""
         if self.rows < MOST:
             self.rows += max(1, self.rows // 8)

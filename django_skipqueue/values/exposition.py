@@ -14,8 +14,6 @@ LE = (*map(str, BOUNDS), "+Inf")
 
 
 class Metric(NamedTuple):
-    """A metric, of which there is a series for each combination of its labels."""
-
     name: str
     kind: Literal["gauge", "counter", "histogram"]
     text: str
@@ -24,8 +22,6 @@ class Metric(NamedTuple):
 
 
 class Histogram(NamedTuple):
-    """The value of a series of a histogram, with the buckets of `values.histogram`."""
-
     counts: Sequence[int]
     total: float
     """The sum of all durations in seconds."""
@@ -36,14 +32,11 @@ Value = float | Histogram
 
 @dataclass(frozen=True)
 class Family:
-    """The series of one metric: a value for each combination of labels."""
-
     metric: Metric
     values: dict[tuple[str, ...], Value] = field(default_factory=dict)
 
 
 def exposition(families: Iterable[Family]) -> str:
-    """All series of these metrics."""
     return "".join(line for family in families for line in _lines(family))
 
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class GateResult:
-    """The jobs that gates have let through at one look."""
-
     by_queue: Mapping[str, int]
     """The number of admitted jobs, by queue."""
     has_discarded: bool = False
@@ -15,5 +13,4 @@ class GateResult:
 
     @property
     def goes_on(self) -> bool:
-        """Whether another look may find more."""
         return self.has_discarded or bool(self.by_queue)

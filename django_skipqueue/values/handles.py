@@ -8,7 +8,6 @@ MOST_DIGITS = 19
 
 
 def handle_of(alias: str, job_id: int) -> str:
-    """The handle of a job."""
     return f"{alias}:{job_id}"
 
 

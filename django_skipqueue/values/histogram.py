@@ -14,7 +14,6 @@ BUCKETS: Final = len(BOUNDS) + 1
 
 
 def empty() -> list[int]:
-    """A histogram of nothing."""
     return [0] * BUCKETS
 
 
@@ -37,7 +36,6 @@ def of(durations: Iterable[float]) -> list[int]:
 
 
 def added(one: Sequence[int], other: Sequence[int]) -> list[int]:
-    """The histogram of both."""
     return [here + there for here, there in zip(one, other, strict=True)]
 
 

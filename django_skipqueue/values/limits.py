@@ -22,7 +22,6 @@ class Limit:
         return self.least <= value <= self.most and not (self.above and value == self.least)
 
     def __str__(self) -> str:
-        """The range in words."""
         if self.above:
             return f"a number of seconds above {self.least:g}, at most {self.most:,.0f}"
         kind = "an integer" if self.is_whole else "a number of seconds"
@@ -30,7 +29,6 @@ class Limit:
 
 
 def whole(least: int, most: int) -> Limit:
-    """Integers."""
     return Limit(least, most, is_whole=True)
 
 

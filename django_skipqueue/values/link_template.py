@@ -47,7 +47,6 @@ def template_problem(template: object) -> str | None:
 
 
 def fields_of(template: str) -> list[str]:
-    """The fields in a template."""
     return FIELD.findall(template)
 
 

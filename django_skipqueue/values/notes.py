@@ -28,8 +28,6 @@ MOST_CHARACTERS = 64_000
 
 
 class Progress(NamedTuple):
-    """The progress of one attempt."""
-
     value: float
     """From 0 to 1."""
     text: str
@@ -43,13 +41,10 @@ class Progress(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The percents and the text, for a terminal or a list."""
         return f"{self.percent} % · {self.text}" if self.text else f"{self.percent} %"
 
 
 class LogLine(NamedTuple):
-    """One line of the log of an attempt."""
-
     at: datetime | None
     level: str
     logger: str
@@ -58,8 +53,6 @@ class LogLine(NamedTuple):
 
 
 class AttemptLog(NamedTuple):
-    """The log lines that were kept of one attempt."""
-
     lease: int
     attempt: int
     worker: str

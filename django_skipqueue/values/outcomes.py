@@ -30,7 +30,7 @@ def seconds(delay: Delay) -> float:
 
 
 def checked_seconds(name: str, delay: Delay) -> float:
-    """As `seconds`. Raises `InvalidOption`, with this name, for an object that is no delay."""
+    """A delay as seconds. Raises `InvalidOption`, with this name, for an object that is no delay."""
     try:
         return seconds(delay)
     except (TypeError, ValueError):

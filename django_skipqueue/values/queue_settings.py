@@ -17,7 +17,7 @@ CONCURRENCY = whole(1, LARGEST_LIMIT)
 
 
 def is_concurrency(value: object) -> bool:
-    """Whether so many jobs of a queue may run at once: a number, or `None` for any number."""
+    """Whether this can be the number of jobs of a queue that may run at once: `None` stands for any number."""
     return value is None or CONCURRENCY.allows(value)
 
 

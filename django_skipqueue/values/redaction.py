@@ -43,8 +43,6 @@ WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+")
 
 
 class Redacted(NamedTuple):
-    """The arguments of a job as they may be shown."""
-
     args: list[Any]
     kwargs: dict[str, Any]
     secrets: tuple[str, ...]

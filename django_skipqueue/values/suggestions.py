@@ -10,6 +10,6 @@ def did_you_mean(name: str, known: Sequence[str]) -> str:
 
 
 def close_to(name: str, known: Sequence[str]) -> str:
-    """The same, empty if no known name is like it."""
+    """The end of a sentence about a name that is not in `known`; empty if no known name is like it."""
     close = difflib.get_close_matches(name, known, n=1)
     return f" Did you mean {close[0]!r}?" if close else ""

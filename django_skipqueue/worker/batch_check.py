@@ -44,14 +44,12 @@ class BatchCheck(Service):
         return self._not_before if self._is_idle() else self._not_before + self._pause
 
     def settled(self, settled: Mapping[LeaseRef, int | None]) -> None:
-        """Note the batches of the jobs that were settled."""
         self._batch_ids.update(settled.values())
         self._batch_ids.discard(None)
         if self._batch_ids:
             self._job_ids |= {id for (id, _), batch_id in settled.items() if batch_id is not None}
 
     def run(self, now: float) -> None:
-        """Admit the jobs that waited, and finish the batches that are done."""
         batch_ids, self._batch_ids = self._batch_ids, set()
         job_ids, self._job_ids = self._job_ids, set()
         dependants = self._store.admit_dependants(job_ids)

@@ -30,7 +30,6 @@ class CancelCheck(Service):
 
     @property
     def due_at(self) -> float:
-        """The time of the next check, as long as the worker holds a job."""
         return self._next_look if self._held() else NEVER
 
     def run(self, now: float) -> None:

@@ -23,12 +23,10 @@ class ExchangeBuffer:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no result waits."""
         return self._waiting is None
 
     @property
     def claimed(self) -> int:
-        """Number of claimed jobs that wait here."""
         return self._waiting.answer.count_claimed() if self._waiting else 0
 
     @property

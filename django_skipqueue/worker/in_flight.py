@@ -99,37 +99,30 @@ class InFlightJobs:
 
     @property
     def jobs_running(self) -> int:
-        """The slots that are taken, in all runners."""
         return sum(min(unfinished, self._options.concurrency) for unfinished in self._unfinished().values())
 
     def _unfinished(self) -> dict[str, int]:
-        """Number of jobs that run or wait in each runner."""
         return {runner: self._pool.unfinished(runner) for runner in RUNNER_NAMES}
 
     def _finished(self) -> list[Attempt]:
-        """The attempts that have ended and that the claim policy has not counted yet."""
         taken = [attempt for attempt in self._pool.finished.copy() if isinstance(attempt, Attempt)]
         return [*self._pending.attempts, *taken, *self._buffer.attempts]
 
     @property
     def has_finished(self) -> bool:
-        """Whether attempts have finished since the last exchange was sent."""
         return bool(self._pool.finished)
 
     @property
     def has_waiting(self) -> bool:
-        """Whether the worker holds more jobs than can run at once."""
         return (
             len(self.jobs) > self._options.concurrency and max(self._unfinished().values()) > self._options.concurrency
         )
 
     @property
     def has_misplaced(self) -> bool:
-        """Whether jobs were claimed whose runner was full."""
         return bool(self._misplaced)
 
     def has_outcomes(self, now: float) -> bool:
-        """Whether outcomes are ready to be written."""
         return self.has_finished or self._pending.is_due(now)
 
     def next_exchange(self, room: Callable[[float], int], now: float) -> float:
@@ -185,7 +178,6 @@ class InFlightJobs:
         )
 
     def _written(self, attempts: list[Attempt], answer: ExchangeResult) -> None:
-        """Note that these attempts are settled or have lost their leases, and send their events."""
         if not attempts:
             return
         settled = answer.settled()
@@ -218,7 +210,6 @@ class InFlightJobs:
     # Lost leases
 
     def _drop_lost(self, refs: Sequence[LeaseRef]) -> None:
-        """Drop the jobs whose leases are lost, and interrupt them if they run."""
         self.apply_exchange()
         held = [ref for ref in refs if ref in self.jobs]
         found = self._store.lost_leases(held) if held else {}
@@ -244,12 +235,10 @@ class InFlightJobs:
             self._release_withdrawn(self._pool.withdraw_last(surplus))
 
     def release_unstarted(self) -> None:
-        """Release the jobs that have not started."""
         self.apply_exchange()
         self._release_withdrawn(self._pool.withdraw())
 
     def _release_withdrawn(self, withdrawn: list[ClaimedJob]) -> None:
-        """Release jobs that the pool returned, and those that were never handed to it."""
         withdrawn, self._misplaced = withdrawn + self._misplaced, []
         if withdrawn:
             if locked := self._locked(withdrawn):
@@ -258,7 +247,6 @@ class InFlightJobs:
             self._release([job for job in withdrawn if job.id not in locked])
 
     def settle_last(self) -> None:
-        """Write the outcomes of finished attempts, before the worker ends."""
         self._pending.look_now()
         failures, deadline = 0, time.monotonic() + LAST_OUTCOMES
         while failures < 2 and self.has_outcomes(now := time.monotonic()) and now < deadline:

@@ -39,11 +39,9 @@ class OrphanCheck(Service):
         self.due_at = now
 
     def refused(self, error: Error) -> None:
-        """Put the next check off after an error of the database."""
         self.due_at = time.monotonic() + max(self._worker_timeout, REFUSED_INTERVAL)
 
     def run(self, now: float) -> None:
-        """Check once."""
         self._release_orphans()
         if self._looks and self._looks.pop(0) == DELAYS[0]:
             self._since = now

@@ -40,8 +40,6 @@ def described(options: WorkerOptions, *, id: str, name: str, pid: int, **figures
 
 
 class OwnRow(Service):
-    """The heartbeat of a worker."""
-
     name = "heartbeat"
 
     def __init__(

@@ -41,24 +41,19 @@ class PendingOutcomes:
 
     @property
     def attempts(self) -> list[Attempt]:
-        """All attempts whose outcomes wait here."""
         return self._waiting + self._aside + self._slow.attempts
 
     def refs(self) -> set[LeaseRef]:
-        """The leases of all attempts in here."""
         return {attempt.job.ref for attempt in self.attempts}
 
     def is_due(self, now: float) -> bool:
-        """Whether a statement should be sent for the outcomes in here."""
         return bool(self._waiting) or self.next_turn <= now
 
     @property
     def next_turn(self) -> float:
-        """When a statement is due for the locked or slow outcomes."""
         return min(self.next_look, self._slow.next_try) if self._slow else self.next_look
 
     def add(self, attempts: Iterable[Attempt]) -> None:
-        """Add attempts that the pool has returned."""
         self._waiting += attempts
 
     def next_batch(self, locked: Locked, now: float) -> list[Attempt]:
@@ -79,7 +74,6 @@ class PendingOutcomes:
         return self._tried is not None
 
     def answered(self) -> None:
-        """Remove the attempts that were sent: the database has accepted or rejected each outcome."""
         sent, self._sent = self._sent, []
         if self._tried:
             self._slow.remove(self._tried)
@@ -90,7 +84,6 @@ class PendingOutcomes:
         self.has_more = bool(self._waiting)
 
     def look_now(self) -> None:
-        """Check at the next batch which rows are still locked."""
         if self._aside:
             self.next_look = 0.0
 
@@ -114,7 +107,6 @@ class PendingOutcomes:
                 self._slow.add(sent[0], now)
 
     def _batch(self) -> list[Attempt]:
-        """The first attempts that wait, limited by their number and their size."""
         waiting = self._waiting[: self._batch_size.rows]
         size = 0
         for index, attempt in enumerate(waiting):

@@ -52,7 +52,6 @@ class Recycling(Service):
 
     @property
     def due_at(self) -> float:
-        """The time of the next check."""
         if self._is_decided:
             return NEVER
         if self._max_jobs is not None and self._jobs_done() >= self._max_jobs:
@@ -61,7 +60,6 @@ class Recycling(Service):
         return min(memory_check, self._next_look_for_quiet())
 
     def run(self, now: float) -> None:
-        """Replace the process if there is a reason to."""
         if reason := self._reason(now):
             self._is_decided = True
             self._recycle(reason)

@@ -31,8 +31,6 @@ FAIR_DELAY = 0.01
 
 
 class Exchange(NamedTuple):
-    """A completed round trip."""
-
     answer: ExchangeResult
     attempts: list[Attempt]
     """The attempts whose outcomes were sent."""
@@ -47,8 +45,6 @@ class Exchange(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A round trip under way."""
-
     attempts: list[Attempt]
     claim: Claim | None
 
@@ -138,7 +134,6 @@ class Exchanger:
         self.next_admission = time.monotonic() + delay
 
     def claimed(self, jobs: Iterable[ClaimedJob]) -> None:
-        """Note the jobs of a claim, so that others of their keys are admitted."""
         if registry.has_fair and (fair := [job.id for job in jobs if registry.is_fair(job.task)]):
             self._claimed += fair
             self.next_admission = min(self.next_admission, time.monotonic() + FAIR_DELAY)

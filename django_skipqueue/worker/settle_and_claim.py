@@ -43,5 +43,4 @@ class SettleAndClaim(Service):
             self._exchanged(self._in_flight.exchange(room))
 
     def notified(self, payloads: Collection[str]) -> None:
-        """Claim at once from the queues that have new jobs."""
         self._in_flight.claiming.queues_notified({jobs_in(payload)[0] for payload in payloads} - {""})

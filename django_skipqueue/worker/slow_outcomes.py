@@ -30,8 +30,6 @@ Locked = Callable[[Collection[LeaseRef]], set[int]]
 
 @dataclass(eq=False)
 class Slow:
-    """A slow outcome."""
-
     attempt: Attempt
     next_try: float
     """In monotonic seconds."""
@@ -51,16 +49,13 @@ class SlowOutcomes:
 
     @property
     def attempts(self) -> list[Attempt]:
-        """All attempts in here."""
         return [slow.attempt for slow in self._slow]
 
     @property
     def next_try(self) -> float:
-        """The time of the next try."""
         return min((slow.next_try for slow in self._slow), default=NEVER)
 
     def add(self, attempt: Attempt, now: float) -> None:
-        """Add an outcome that took too long."""
         logs.outcome_slow(attempt.job, attempt.outcome, FIRST_REST)
         self._slow.append(Slow(attempt, now + FIRST_REST))
 
@@ -78,16 +73,13 @@ class SlowOutcomes:
         return None
 
     def note_others(self) -> None:
-        """Note that other outcomes were written."""
         for slow in self._slow:
             slow.others_were_written = True
 
     def remove(self, attempt: Attempt) -> None:
-        """Remove an outcome that the database has accepted or rejected."""
         self._slow = [slow for slow in self._slow if slow.attempt is not attempt]
 
     def failed(self, attempt: Attempt, now: float) -> None:
-        """Note that an outcome took too long again."""
         slow = next(slow for slow in self._slow if slow.attempt is attempt)
         slow.tries += slow.others_were_written
         slow.others_were_written = False

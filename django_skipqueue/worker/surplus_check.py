@@ -28,6 +28,5 @@ class SurplusCheck(Service):
         return max(self._next_look, self._control.retry_at) if self._in_flight.has_waiting else NEVER
 
     def run(self, now: float) -> None:
-        """Release the surplus."""
         self._next_look = now + INTERVAL
         self._in_flight.release_surplus(now)

@@ -28,7 +28,6 @@ class WatchItself(Service):
         return self._check_at if self._control.listens else self._standby.watched_until
 
     def run(self, now: float) -> None:
-        """Listen and look for jobs; or stop listening, if the supervisor watches again."""
         self._check_at = now + CHECK_INTERVAL
         if self._standby.watched_until > now:
             self._control.unlisten()

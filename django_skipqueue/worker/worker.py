@@ -38,8 +38,6 @@ LAST_EVENTS_AFTER_RELEASE = 0.5
 
 
 class Worker(ControlLoop):
-    """Claims jobs, runs them and settles them."""
-
     def __init__(
         self,
         options: WorkerOptions,
@@ -69,7 +67,6 @@ class Worker(ControlLoop):
         self._claims_nothing_because = ""  # the reason that was logged last
 
     def _services(self, options: WorkerOptions, interrupter: Interrupter) -> list[Service]:
-        """The services in order."""
         in_flight, control = self._in_flight, self._control
         return [
             Timer("time_limits", lambda: self._pool.next_deadline, self._enforce_limits),
@@ -89,18 +86,15 @@ class Worker(ControlLoop):
 
     @property
     def jobs_done(self) -> int:
-        """Number of attempts whose outcomes the database has accepted or rejected."""
         return self._in_flight.jobs_done
 
     def run(self) -> int:
-        """Work until a signal or a limit stops the worker. Returns the exit code of the process."""
         with capturing():
             return super().run()
 
     # One turn of the loop
 
     def _turn(self) -> None:
-        """Run the services that are due."""
         self._stamp()
         self._loop.run_due()
         if not self._stopping:
@@ -146,7 +140,6 @@ class Worker(ControlLoop):
         self._stop()
 
     def _recycle(self, reason: str) -> None:
-        """Finish the running jobs and be replaced, for a reason that `Recycling` gives."""
         if not self._stopping:
             liveness_logs.recycling(self.name, reason)
             self._exit_code = EXIT_STUCK if self._pool.has_stuck else EXIT_RECYCLED

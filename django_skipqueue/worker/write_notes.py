@@ -32,7 +32,6 @@ class WriteNotes(Service):
     name = "write_notes"
 
     def __init__(self, store: Store, attempts: Callable[[], Collection[RunningAttempt]]) -> None:
-        """`attempts` returns the attempts that run."""
         self._store = store
         self._attempts = attempts
         self._next_look = 0.0
@@ -40,7 +39,6 @@ class WriteNotes(Service):
 
     @property
     def due_at(self) -> float:
-        """The time of the next look, as long as attempts run."""
         return self._next_look if self._late or self._attempts() else NEVER
 
     def add_late(self, attempt: Attempt) -> None:
@@ -50,7 +48,6 @@ class WriteNotes(Service):
             self._late.append(Noted(job_id, lease + 1, attempt.started, attempt.outcome.notes))
 
     def run(self, now: float) -> None:
-        """Write what is due."""
         self._next_look = now + INTERVAL
         self._write(self._take(now, [notes for notes in self._noted() if notes.is_due(now)]))
 
@@ -59,7 +56,6 @@ class WriteNotes(Service):
         self._write(self._take(time.monotonic(), [notes for notes in self._noted() if notes.has_changed]))
 
     def refused(self, error: BaseException) -> None:
-        """Try again later."""
         self._next_look = time.monotonic() + REFUSED_INTERVAL
 
     def _noted(self) -> Iterator[AttemptNotes]:

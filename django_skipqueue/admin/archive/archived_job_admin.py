@@ -38,8 +38,6 @@ BUTTON = next(button for verb, button in BUTTONS if verb is RUN_AGAIN)
 
 @admin.register(ArchivedJob)
 class ArchivedJobAdmin(OwnViews):
-    """The archive, for the people who have to answer for a job months later."""
-
     list_display = JobAdmin.list_display
     list_display_links = JobAdmin.list_display_links
     list_filter = (StatusFilter, PeriodFilter, QueueFilter, TaskFilter)
@@ -72,7 +70,6 @@ class ArchivedJobAdmin(OwnViews):
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: ArchivedJob | None = None) -> bool:
-        """An archived job never changes."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: ArchivedJob | None = None) -> bool:
@@ -80,15 +77,12 @@ class ArchivedJobAdmin(OwnViews):
         return False
 
     def get_urls(self) -> list[URLPattern]:
-        """The address of our view, then Django's."""
         return [self.page("<int:job_id>/run-again/", "run_again", self.run_again_view), *super().get_urls()]
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ArchiveChangeList]:
-        """The list that stays within an index."""
         return ArchiveChangeList
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ArchivedJob]:
-        """Archived jobs with the columns that a list shows."""
         jobs: QuerySet[ArchivedJob] = job_cells.with_cells(ArchivedJob.objects.all())
         return jobs
 
@@ -130,7 +124,6 @@ class ArchivedJobAdmin(OwnViews):
         )
 
     def run_again_view(self, request: HttpRequest, job_id: int) -> HttpResponse:
-        """Ask, then enqueue a copy, and show it."""
         job = self._require(request, str(job_id))
         if not self._may_run_again(request, job):
             raise PermissionDenied

@@ -31,11 +31,9 @@ class ArchivedJobs(Indexed):
 
     @property
     def order(self) -> Order:
-        """The order of each index."""
         return LAST_FINISHED
 
     def jobs(self) -> Any:
-        """These jobs, in order."""
         wanted = {
             "status": self.status,
             "task": self.task,

@@ -19,11 +19,8 @@ from .filters import PeriodFilter
 
 
 class ArchiveChangeList(JobChangeList):
-    """The list of archived jobs as Django's admin shows it."""
-
     @property
     def indexed(self) -> ArchivedJobs:
-        """The jobs that an index finds, of which the list shows those that match."""
         return self._indexed(self.state)
 
     @property
@@ -37,13 +34,11 @@ class ArchiveChangeList(JobChangeList):
 
     @property
     def is_narrowed(self) -> bool:
-        """Whether the list is searched, or filtered by anything but the status."""
         period = self._period
         return super().is_narrowed or period.first is not None or period.before is not None
 
     @cached_property
     def tabs(self) -> list[Tab]:
-        """All, and one for each finished status."""
         everything = Tab("", gettext("all"), self._address(None), self.state is None, None)
         return [everything] + [
             Tab(status, status.label, self._address(status), status == self.state, self._count(status))

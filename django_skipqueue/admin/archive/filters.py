@@ -22,7 +22,6 @@ class StatusFilter(StateFilter):
     """By status. It is shown as tabs over the list."""
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """The finished ones."""
         return [(status.value, status.label) for status in FINISHED]
 
     def value(self) -> str | None:
@@ -47,11 +46,9 @@ class PeriodFilter(admin.ListFilter):
         self.first, self.before = _moment(typed[FIRST]), _moment(typed[BEFORE])
 
     def has_output(self) -> bool:
-        """Whether it is shown: always."""
         return True
 
     def expected_parameters(self) -> list[str | None]:
-        """Its parameters in the address."""
         return [FIRST, BEFORE]
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
@@ -65,7 +62,6 @@ class PeriodFilter(admin.ListFilter):
         }
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[ArchivedJob]) -> QuerySet[ArchivedJob]:
-        """Jobs that finished in this period."""
         if self.first is not None:
             queryset = queryset.filter(finished_at__gte=self.first)
         return queryset if self.before is None else queryset.filter(finished_at__lt=self.before)
@@ -85,5 +81,4 @@ def _moment(text: str) -> datetime | None:
 
 
 def _typed(moment: datetime | None) -> str:
-    """The time as the browser's field has it."""
     return "" if moment is None else f"{moment.astimezone(get_current_timezone()):%Y-%m-%dT%H:%M}"

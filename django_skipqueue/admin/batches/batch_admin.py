@@ -31,8 +31,6 @@ SEARCHED = 20_000
 
 
 class BatchChangeList(ChangeList):
-    """The list as Django's admin shows it, with the cells of our own columns."""
-
     def get_results(self, request: HttpRequest) -> None:
         """Set the batches of the page, with their progress: a query or two for all."""
         super().get_results(request)
@@ -60,11 +58,9 @@ class BatchAdmin(OwnViews):
         css = {"all": ["django_skipqueue/admin.css", "django_skipqueue/batches.css"]}
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Batches are made by code."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: JobBatch | None = None) -> bool:
-        """A batch changes as its jobs do."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: JobBatch | None = None) -> bool:
@@ -80,11 +76,9 @@ class BatchAdmin(OwnViews):
         return super().changelist_view(request, context | (extra_context or {}))
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[JobBatch]:
-        """Batches with the database's time."""
         return with_time(JobBatch.objects.all())
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        """The list with progress."""
         return BatchChangeList
 
     def get_search_results(
@@ -126,7 +120,6 @@ class BatchAdmin(OwnViews):
         return TemplateResponse(request, "admin/django_skipqueue/jobbatch/batch.html", context | (extra_context or {}))
 
     def _verbs_for(self, request: HttpRequest, verbs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-        """Those that the user may apply to jobs."""
         user = request.user
         if not user.has_perm("django_skipqueue.view_job"):
             return []

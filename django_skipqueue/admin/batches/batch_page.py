@@ -39,8 +39,6 @@ LABELS: tuple[tuple[Verb, Any], ...] = (
 
 
 class ShownCallback(NamedTuple):
-    """A callback as the page shows it."""
-
     label: Any
     task: str
     job_id: int | None
@@ -58,45 +56,36 @@ class JobsOfBatch:
 
     @property
     def label(self) -> Any:
-        """The status as a word."""
         return self.status.label
 
     @property
     def query(self) -> str:
-        """The query of the address of their list."""
         return urlencode({"batch": self.batch_id, "status": self.status.value})
 
     @property
     def verbs(self) -> list[tuple[Verb, Any]]:
-        """The verbs that fit, with the labels of their buttons."""
         return [(verb, label) for verb, label in LABELS if verb.is_offered_for(self.status)]
 
 
 @dataclass(frozen=True)
 class BatchPage:
-    """One batch."""
-
     batch: BatchState
 
     @classmethod
     def of(cls, batch_id: int) -> "BatchPage | None":
-        """The page of the batch; `None` if there is none."""
         found = batch_state(batch_id)
         return None if found is None else cls(found)
 
     @property
     def row(self) -> JobBatch:
-        """Its row."""
         return self.batch.row
 
     @property
     def name(self) -> str:
-        """Its name, short."""
         return shortened(self.row.name)
 
     @property
     def badge(self) -> SafeString:
-        """Its state."""
         return state_badge(self.batch)
 
     @property
@@ -116,12 +105,10 @@ class BatchPage:
 
     @cached_property
     def callbacks(self) -> list[Callback]:
-        """Those that it has."""
         return callbacks_of(self.row)
 
     @property
     def shown_callbacks(self) -> Iterator[ShownCallback]:
-        """The callbacks, each with what became of it."""
         for each in self.callbacks:
             status = CALLBACK_STATUS.get(each.state, each.state)
             job_id = None if each.state == "gone" else each.job_id
@@ -159,5 +146,4 @@ class BatchPage:
 
     @cached_property
     def picture(self) -> Picture:
-        """The graph."""
         return Picture.of(self.row, self.inner, self.callbacks)

@@ -27,8 +27,6 @@ BAR = '<progress class="skipqueue-progress" max="1" value="{}" aria-label="{}"><
 
 
 class Column(NamedTuple):
-    """A column of the list."""
-
     name: str
     """For the style sheet: the class of its cells is `field-NAME`."""
     title: Any
@@ -36,17 +34,14 @@ class Column(NamedTuple):
 
 
 def state_badge(batch: BatchState) -> SafeString:
-    """The state as a word and a colour."""
     return badge(BADGES[batch.state], STATES[batch.state])
 
 
 def name_of(row: JobBatch) -> str:
-    """The name, or that it is a batch; short."""
     return shortened(row.name) or gettext("batch")
 
 
 def link_to(row: JobBatch) -> SafeString:
-    """The name and the id, which lead to the page of the batch."""
     address = reverse("admin:django_skipqueue_jobbatch_change", args=[row.pk])
     return format_html(
         '<a class="skipqueue-name" href="{}">{}</a> <span class="skipqueue-detail">#{}</span>',
@@ -57,7 +52,6 @@ def link_to(row: JobBatch) -> SafeString:
 
 
 def progress(batch: BatchState) -> Cell:
-    """How many jobs are done, and a bar if all were counted."""
     if batch.share is None:
         return batch.numbers
     label = gettext("Progress of batch %(id)s") % {"id": batch.row.pk}
@@ -65,7 +59,6 @@ def progress(batch: BatchState) -> Cell:
 
 
 def numbers(batch: BatchState) -> Cell:
-    """The number of jobs in each status."""
     cells = ((status, Status(status).label, grouped(number)) for status, number in batch.counts.items())
     return format_html_join(
         " ", '<span class="skipqueue-of-status" data-status="{}">{}: <strong>{}</strong></span>', cells

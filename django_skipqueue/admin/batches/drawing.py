@@ -22,8 +22,6 @@ LABEL_CHARACTERS = 26
 
 @dataclass(frozen=True)
 class DrawnNode:
-    """A node and its place."""
-
     node: Node
     x: float
     y: float
@@ -38,19 +36,15 @@ class DrawnNode:
 
     @property
     def text_x(self) -> float:
-        """Where its lines begin."""
         return self.x + 10
 
     @property
     def baselines(self) -> tuple[float, float]:
-        """Of its two lines."""
         return self.y + 18, self.y + 35
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """The places of the nodes."""
-
     graph: Graph
 
     @cached_property
@@ -90,7 +84,6 @@ class Drawing:
 
     @property
     def paths(self) -> list[str]:
-        """A curve with an arrow for each edge."""
         return [self._path(edge) for edge in self.graph.edges]
 
     def _path(self, edge: Edge) -> str:

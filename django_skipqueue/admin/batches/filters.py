@@ -13,17 +13,13 @@ from ...operators.ids import is_id
 
 
 class StateFilter(admin.SimpleListFilter):
-    """By state."""
-
     title = _("state")
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """The states."""
         return list(STATES.items())
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[JobBatch]) -> QuerySet[JobBatch]:
-        """Batches in the chosen state."""
         condition = CONDITIONS.get(self.value() or "")
         return queryset if condition is None else queryset.filter(condition)
 
@@ -35,16 +31,13 @@ class InsideFilter(admin.SimpleListFilter):
     parameter_name = "inside"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """The one in the address."""
         chosen = self.value()
         return [(chosen, f"#{chosen}")] if chosen else []
 
     def value(self) -> str | None:
-        """The id, if the address has one."""
         chosen = super().value()
         return chosen if chosen and is_id(chosen) else None
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[JobBatch]) -> QuerySet[JobBatch]:
-        """Batches in the block of this one."""
         chosen = self.value()
         return queryset.filter(parent_id=int(chosen)) if chosen else queryset

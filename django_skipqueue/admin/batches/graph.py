@@ -13,8 +13,6 @@ MOST_NODES = 40
 
 
 class GraphJob(NamedTuple):
-    """A job of the batch."""
-
     id: int
     task: str
     status: str
@@ -22,8 +20,6 @@ class GraphJob(NamedTuple):
 
 @dataclass(frozen=True)
 class Node:
-    """A job, several of them, an inner batch or a callback."""
-
     name: str
     """Unique in the graph."""
     kind: str
@@ -48,8 +44,6 @@ class Edge(NamedTuple):
 
 @dataclass(frozen=True)
 class Graph:
-    """Nodes and edges."""
-
     nodes: Sequence[Node] = ()
     edges: Sequence[Edge] = ()
     hidden: int = 0
@@ -60,7 +54,6 @@ class Graph:
         object.__setattr__(self, "by_name", {node.name: node for node in self.nodes})
 
     def before(self, node: Node) -> list[Node]:
-        """The nodes that this one waits for."""
         return [self.by_name[edge.before] for edge in self.edges if edge.after == node.name]
 
     def followed_by(self, last: Sequence[Node]) -> "Graph":
@@ -92,7 +85,6 @@ def graph_of(jobs: Iterable[GraphJob], needs: Iterable[tuple[int, int]]) -> Grap
 
 
 def last_layer(graph: Graph) -> int:
-    """The layer behind all nodes."""
     return max((node.layer for node in graph.nodes), default=-1) + 1
 
 

@@ -28,7 +28,6 @@ CALLBACK_STATUS = {"waits": "blocked", "skipped": "discarded", "not called": "di
 
 
 def callback_state(callback: Callback) -> str:
-    """What became of a callback, in words."""
     words = {
         "waits": gettext("waits for the end of the batch"),
         "skipped": gettext("skipped: another job held its unique key"),
@@ -40,8 +39,6 @@ def callback_state(callback: Callback) -> str:
 
 @dataclass(frozen=True)
 class Picture:
-    """The graph of a batch, with its drawing."""
-
     row: JobBatch
     graph: Graph
     partial: frozenset[str] = frozenset()
@@ -71,7 +68,6 @@ class Picture:
 
     @cached_property
     def drawing(self) -> Drawing:
-        """The places of the nodes."""
         return Drawing(self.graph)
 
     @cached_property
@@ -81,14 +77,13 @@ class Picture:
 
     @property
     def rows(self) -> Iterator[tuple[DrawnNode, str]]:
-        """The same as a table: each node, and those that it waits for."""
+        """Each node with its label, and the labels of the nodes that it waits for: the rows of a table."""
         titles = {each.node.name: f"{each.label} ({each.detail})" for each in self.nodes}
         for each in self.nodes:
             yield each, ", ".join(titles[before.name] for before in self.graph.before(each.node))
 
     @property
     def is_worth_it(self) -> bool:
-        """Whether there is anything to draw."""
         return bool(self.graph.nodes)
 
     @property

@@ -27,8 +27,6 @@ PRIORITY = 100
 
 @dataclass(frozen=True, kw_only=True)
 class BulkAction:
-    """Who applies which verb to the jobs of which list, and how."""
-
     action: str
     """Its name in `ACTIONS`."""
     query: str
@@ -48,26 +46,21 @@ class BulkAction:
 
     @classmethod
     def of(cls, job: Job) -> "BulkAction":
-        """Read the arguments of the job."""
         return cls(**job.kwargs)
 
     @property
     def verb(self) -> Verb:
-        """The verb."""
         return ACTIONS[self.action][0]
 
     @property
     def texts(self) -> Action:
-        """The verb's texts for many jobs."""
         return ACTIONS[self.action][1]
 
     @property
     def instruction(self) -> Instruction:
-        """The instruction of the user."""
         return Instruction(self.user, self.reason, self.minutes, queue_name=self.queue_name, priority=self.priority)
 
     def request(self) -> HttpRequest:
-        """A request of the same user for the same list."""
         request = HttpRequest()
         request.method = "POST"
         request.GET = QueryDict(self.query)
@@ -76,11 +69,9 @@ class BulkAction:
         return request
 
     def model_admin(self) -> "ModelAdmin[Job]":
-        """The admin of jobs in this site."""
         return next(site for site in all_sites if site.name == self.site)._registry[Job]
 
     def enqueue(self, queue_name: str) -> Job:
-        """Hand it to the workers of this queue, in the database of the jobs."""
         task = registry.get(BULK_TASK).using(queue_name=queue_name, priority=PRIORITY, database=settings.database)
         values: Mapping[str, Any] = asdict(self)
         return task.defer(**values)

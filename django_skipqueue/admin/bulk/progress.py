@@ -20,8 +20,6 @@ KEY = "progress"
 
 @dataclass(frozen=True)
 class Progress:
-    """The numbers so far, and the place in the list."""
-
     newest: int
     """The highest id at the start: jobs that are added later are left out."""
     edges: tuple[Any, Any] = (None, None)
@@ -41,17 +39,15 @@ class Progress:
 
     @classmethod
     def at_the_start(cls, window: Window) -> "Progress":
-        """Nothing is done yet."""
         return cls(newest_id(), (window.start, window.end))
 
     def within(self, window: Window) -> "Progress":
-        """The same numbers in this window: of any but the last one, nothing is done."""
+        """This progress in this window: of every window but the last one, nothing is done."""
         edges = (window.start, window.end)
         return self if edges == self.edges else replace(self, edges=edges, after=0)
 
     @property
     def done(self) -> int:
-        """The number of jobs that were looked at."""
         return self.changed + self.skipped
 
     def share_of(self, number: int) -> float:
@@ -59,11 +55,9 @@ class Progress:
         return self.done / max(number, self.done, 1)
 
     def text(self, number: int) -> str:
-        """The numbers, for the page of the job and for lists."""
         return f"{self.done:,} of {max(number, self.done):,}"
 
     def plus(self, ids: Collection[int], changed: Changed) -> "Progress":
-        """The progress after one more batch."""
         return replace(
             self,
             after=max(ids),

@@ -23,8 +23,6 @@ from .progress import Progress
 
 @dataclass(frozen=True)
 class ProgressPage(ShownState):
-    """One such job."""
-
     bulk: BulkAction
 
     @property
@@ -34,13 +32,11 @@ class ProgressPage(ShownState):
 
     @property
     def title(self) -> str:
-        """What is done to how many jobs."""
         number = self._in_words(self._number)
         return capfirst(str(self.bulk.texts.question_title % {"number": number, "count": self._number}))
 
     @property
     def filter(self) -> str:
-        """The list whose jobs are changed."""
         return f"?{unquote_plus(self.bulk.query)}"
 
     @cached_property
@@ -54,33 +50,28 @@ class ProgressPage(ShownState):
 
     @property
     def _number(self) -> int:
-        """The number of jobs that match, as far as they are counted."""
         return self._progress.counted or self.bulk.number
 
     def _in_words(self, number: int) -> str:
-        """This number of jobs that match, within a sentence."""
         is_least = self.bulk.is_least and self._progress.counted is None
         return Count(number, is_least, cap=number).in_words
 
     @property
     def most(self) -> int:
-        """The number of jobs to look at: as many as were counted, unless more or fewer were found."""
+        """The number of jobs to look at: the number that was counted, unless more or fewer were found."""
         return self.done if self.job.status == Status.COMPLETED else max(self._number, self.done, 1)
 
     @property
     def numbers(self) -> str:
-        """The numbers in words."""
         most = self._in_words(self.most)
         return gettext("%(done)s of %(number)s jobs") % {"done": grouped(self.done), "number": most}
 
     @property
     def result(self) -> str:
-        """How many jobs were changed and skipped so far."""
         return many_jobs.message_of(self.bulk.texts, Tally(self._progress.changed, self._progress.skipped))
 
     @property
     def explanation(self) -> str:
-        """Why it waits, why it stopped, or how long it has run."""
         if self.job.status == Status.RUNNING and self.job.started_at:
             return gettext("Running for %(span)s") % {"span": span(self.now - self.job.started_at)}
         if self.is_final:

@@ -21,8 +21,6 @@ from .bulk_action import BulkAction
 
 @dataclass(frozen=True)
 class Walk:
-    """The way of one bulk action through its list."""
-
     bulk: BulkAction
     job: Job
     """The job that applies it."""
@@ -35,19 +33,16 @@ class Walk:
         return self.changelist.window or Window.whole(self.changelist.indexed)
 
     def windows(self, edges: tuple[Any, Any]) -> Iterator[Window]:
-        """The window between these edges, and those after it."""
         window: Window | None = Window(self.changelist.indexed, 1, *edges)
         while window is not None:
             yield window
             window = window.next()
 
     def within(self, window: Window) -> Selection:
-        """The jobs of the window that match and are not done."""
         jobs = self.changelist.jobs_within(window, self.request).exclude(pk=self.job.pk)  # it may match itself
         return Selection.all_matching(jobs if window.start is None else jobs.filter(self._is_not_done()))
 
     def count(self, newest: int) -> int:
-        """The number of jobs that match, up to the id `newest`."""
         front = self.front()
         windows = map(self.within, self.windows((front.start, front.end)))
         return sum(selection.jobs.filter(pk__lte=newest).count() for selection in windows)

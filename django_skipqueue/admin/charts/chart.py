@@ -18,8 +18,6 @@ NOTHING = "\N{EN DASH}"
 
 @dataclass(frozen=True)
 class Series:
-    """The values of one kind, a value for each bucket."""
-
     label: Any
     style: str
     """For the style sheet: what is drawn has the class `skipqueue-series-STYLE`."""
@@ -30,8 +28,6 @@ class Series:
 
 
 class Drawn(NamedTuple):
-    """A series, and its paths."""
-
     series: Series
     line: str = ""
     area: str = ""
@@ -40,8 +36,6 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class Chart:
-    """Series over the same stretch of time."""
-
     name: str
     """For the addresses within the page."""
     title: Any
@@ -55,23 +49,19 @@ class Chart:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to draw."""
         return not any(value for series in self.series for value in series.values)
 
     @cached_property
     def scale(self) -> Scale:
-        """The vertical axis."""
         columns = [[value or 0.0 for value in column] for column in zip(*(s.values for s in self.series), strict=True)]
         return self.scale_for(max(((sum if self.stacks else max)(column) for column in columns), default=0.0))
 
     @property
     def value_marks(self) -> list[Mark]:
-        """The labels of the vertical axis."""
         return [Mark(self.scale.share(value), self.written(value)) for value in self.scale.marks]
 
     @property
     def drawn(self) -> list[Drawn]:
-        """The series with their paths."""
         if self.stacks:
             layers = [[self.scale.share(value or 0.0) for value in series.values] for series in self.series]
             return [Drawn(series, bars=bars) for series, bars in zip(self.series, paths.bars(layers), strict=True)]
@@ -106,7 +96,6 @@ class Chart:
 
     @property
     def table_rows(self) -> SafeString:
-        """The rows of the table."""
         cells = "<td>{}</td>" * len(self.series)
         return _repeated(f'<tr><th scope="row">{{}}</th>{cells}</tr>\n', ((time, *texts) for time, texts in self.rows))
 

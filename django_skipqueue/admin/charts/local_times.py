@@ -15,8 +15,6 @@ EDGE = 0.03
 
 @dataclass(frozen=True)
 class LocalTimes:
-    """A time axis, and how it is written."""
-
     axis: TimeAxis
     zone: tzinfo
     mark_every: timedelta
@@ -34,7 +32,6 @@ class LocalTimes:
 
     @cached_property
     def buckets(self) -> list[str]:
-        """Each bucket's start and end."""
         times = self.axis.times(self.zone)
         is_long = self.axis.end - self.axis.start > 86_400
         days = {day: date_format(day, "D j ") if is_long else "" for day in {start.date() for start, _ in times}}

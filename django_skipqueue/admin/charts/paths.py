@@ -55,7 +55,6 @@ def bars(layers: Sequence[Sequence[float]]) -> list[str]:
 
 
 def _runs(shares: Sequence[Share]) -> Iterator[list[tuple[int, float]]]:
-    """The values between the gaps, each with its place."""
     run: list[tuple[int, float]] = []
     for place, share in enumerate(shares):
         if share is not None:

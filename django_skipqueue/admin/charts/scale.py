@@ -21,12 +21,10 @@ class Scale:
 
     @property
     def top(self) -> float:
-        """The value at the upper end."""
         return self.step * self.steps
 
     @property
     def marks(self) -> list[float]:
-        """The values to be labelled, zero first."""
         return [self.step * number for number in range(self.steps + 1)]
 
     def share(self, value: float) -> float:

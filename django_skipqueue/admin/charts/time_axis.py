@@ -22,7 +22,6 @@ class TimeAxis:
 
     @property
     def end(self) -> int:
-        """The end of the last bucket."""
         return self.start + self.width * self.buckets
 
     def place(self, seconds: float) -> int | None:
@@ -31,7 +30,6 @@ class TimeAxis:
         return place if 0 <= place < self.buckets else None
 
     def times(self, zone: tzinfo) -> list[tuple[datetime, datetime]]:
-        """The local start and end of each bucket."""
         limits = range(self.start, self.end + 1, self.width)
         return list(pairwise(datetime.fromtimestamp(seconds, zone) for seconds in limits))
 

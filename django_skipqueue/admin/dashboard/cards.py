@@ -35,8 +35,6 @@ Level = Literal["", "warning", "alarm"]
 
 @dataclass(frozen=True)
 class Card:
-    """One number."""
-
     label: Any
     value: str
     detail: str
@@ -49,7 +47,6 @@ class Card:
 
 
 def queued(situation: Situation) -> Card:
-    """The jobs that could run."""
     waiting = [queue.now for queue in situation.queues if queue.now.queued]
     number = grouped(sum(queue.queued for queue in waiting))
     value = gettext("about %(number)s") % {"number": number} if any(q.is_estimate for q in waiting) else number
@@ -75,7 +72,6 @@ def oldest(situation: Situation) -> Card:
 
 
 def running(situation: Situation) -> Card:
-    """The jobs that workers hold."""
     held = [queue.now for queue in situation.queues if queue.now.running]
     carried = [queue for queue in held if queue.name in settings.carried_queues]
     longest = max((queue.longest or 0.0 for queue in held if queue not in carried), default=0.0)
@@ -87,7 +83,6 @@ def running(situation: Situation) -> Card:
 
 
 def rate(situation: Situation) -> Card:
-    """The jobs that ended in the last minutes."""
     rates = situation.rates.get(situation.queue_name)
     number = rate_in_words(rates.per_minute if rates else 0.0)
     address = _jobs(situation, status=Status.COMPLETED, time="hour")
@@ -95,7 +90,6 @@ def rate(situation: Situation) -> Card:
 
 
 def retrying(situation: Situation) -> Card:
-    """The jobs that wait for another attempt."""
     if situation.queue_name:
         return Card(_("retrying"), NOTHING, gettext("not counted by queue"), _jobs(situation, status=RETRYING))
     number = ScheduledCounts.now().retrying
@@ -104,7 +98,6 @@ def retrying(situation: Situation) -> Card:
 
 
 def failed(situation: Situation) -> Card:
-    """The jobs that have failed for good within a day."""
     indexed = Indexed.covering(Status.FAILED, situation.queue_name or None)
     of_day, of_hour = (indexed.count(Q(finished_at__gte=Now() - timedelta(hours=hours))) for hours in (24, 1))
     level: Level = "alarm" if of_hour.found else "warning" if of_day.found else ""
@@ -113,7 +106,6 @@ def failed(situation: Situation) -> Card:
 
 
 def recovered(situation: Situation) -> Card:
-    """The jobs that were taken back from dead workers within a day."""
     of_day, of_hour = situation.recovered
     level: Level = "alarm" if of_hour >= MANY_RECOVERED else "warning" if of_hour else ""
     detail = gettext("%(number)s in the last hour") % {"number": grouped(of_hour)} if of_day else ""
@@ -124,7 +116,6 @@ def recovered(situation: Situation) -> Card:
 
 
 def workers(situation: Situation) -> Card:
-    """The workers that are alive, and the relays."""
     force = situation.workforce
     processes = force.serving(situation.queue_name) if situation.queue_name else force.not_dead
     alive = [worker for worker in processes if not worker.relay_of]

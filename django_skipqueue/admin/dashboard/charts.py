@@ -20,7 +20,6 @@ SHARES = ((0.5, "p50"), (0.95, "p95"))
 
 
 def charts(situation: Situation) -> list[Chart]:
-    """All charts."""
     return [
         _throughput(situation),
         _depths(situation),
@@ -69,7 +68,6 @@ def _chart(
 
 
 def _last(values: Sequence[float | None], written: Callable[[float], str]) -> str:
-    """The newest value as text."""
     return next((written(value) for value in reversed(values) if value is not None), NOTHING)
 
 
@@ -78,7 +76,6 @@ def _number(number: float) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """A duration without needless decimals."""
     if not seconds:
         return "0"
     return roughly(seconds) if seconds < 10 and seconds == round(seconds) else span(seconds)

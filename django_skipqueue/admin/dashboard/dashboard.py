@@ -19,8 +19,6 @@ from .situation import Situation
 
 @dataclass(frozen=True)
 class Dashboard:
-    """Everything on the page."""
-
     situation: Situation
     cards: list[tuple[Card, bool]]
     """Each with whether its link can be followed."""
@@ -45,7 +43,6 @@ class Dashboard:
 
     @property
     def ranges(self) -> list[tuple[Range, str, bool]]:
-        """The times to choose from: each with its address, and whether it is shown."""
         return [
             (each, self._address(range=each.slug, queue=self.queue_name), each is self.situation.range)
             for each in RANGES
@@ -58,18 +55,15 @@ class Dashboard:
 
     @property
     def queue_names(self) -> list[str]:
-        """The queues to choose from."""
         names = {queue.name for queue in self.situation.all_queues if len(queue.name) <= LONGEST}
         return sorted(names | ({self.queue_name} if self.queue_name else set()))
 
     @property
     def all_queues_address(self) -> str:
-        """The page for all queues."""
         return self._address(range=self.situation.range.slug)
 
     @property
     def took(self) -> str:
-        """The time that it took, as text."""
         return span(self.seconds)
 
     def _address(self, **query: str) -> str:

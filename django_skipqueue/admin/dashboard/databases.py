@@ -35,8 +35,6 @@ NOTHING = "\N{EN DASH}"
 
 @dataclass(frozen=True)
 class Numbers:
-    """The numbers of one database, or of all that answer."""
-
     queued: int
     running: int
     failed: Count
@@ -46,7 +44,7 @@ class Numbers:
 
     @classmethod
     def now(cls, store: Store) -> "Numbers":
-        """Those of the database that is used in this thread. Raises `DatabaseError` if it does not answer."""
+        """The numbers of the database that is used in this thread. Raises `DatabaseError` if it does not answer."""
         with store.short_transaction(QUERY_SECONDS):
             return cls._of(store.queues_now())
 
@@ -76,34 +74,27 @@ class Numbers:
 
     @property
     def cells(self) -> list[str]:
-        """As the table has them."""
         oldest = roughly(self.waits) if self.waits > 0 else NOTHING
         return [grouped(self.queued), grouped(self.running), str(self.failed), oldest, grouped(self.workers)]
 
 
 @dataclass(frozen=True)
 class DatabaseRow:
-    """One database."""
-
     alias: str
     numbers: Numbers | None
     """`None`: it cannot be reached."""
 
     @property
     def address(self) -> str:
-        """Its dashboard."""
         return reverse("admin:django_skipqueue_job_dashboard", query={PARAMETER: self.alias})
 
     @property
     def is_retiring(self) -> bool:
-        """Whether it gets no new jobs."""
         return self.alias in settings.retiring
 
 
 @dataclass(frozen=True)
 class Databases:
-    """All databases that are served."""
-
     rows: list[DatabaseRow]
 
     @classmethod
@@ -117,7 +108,6 @@ class Databases:
 
     @property
     def sum(self) -> Numbers:
-        """Of those that answered."""
         return Numbers.sum(list(self._answered()))
 
     def _answered(self) -> Iterator[Numbers]:

@@ -14,7 +14,6 @@ Depths = dict[str, list[float | None]]
 
 
 def depths(situation: Situation) -> Depths:
-    """Query the depths of the chosen queue, or of the deepest ones."""
     axis = situation.axis
     names = [situation.queue_name] if situation.queue_name else _deepest(situation)
     asked = names if situation.queue_name else [*names, ""]

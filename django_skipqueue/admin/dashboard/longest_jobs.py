@@ -17,8 +17,6 @@ MOST = 5
 
 @dataclass(frozen=True)
 class LongJob:
-    """A job that runs."""
-
     id: int
     task: str
     queue_name: str
@@ -28,7 +26,6 @@ class LongJob:
 
     @property
     def address(self) -> str:
-        """The page of the job."""
         return reverse("admin:django_skipqueue_job_change", args=[self.id])
 
 

@@ -13,8 +13,6 @@ HOUR = 3_600
 
 @dataclass(frozen=True)
 class Range:
-    """A stretch of time that ends now, and the buckets of its charts."""
-
     slug: str
     label: Any
     bucket: int

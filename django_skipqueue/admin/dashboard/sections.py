@@ -26,15 +26,12 @@ MOST_KEYS = 10
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page."""
-
     name: str
     """Of its template, `admin/django_skipqueue/dashboard/NAME.html`."""
     content: Callable[[Situation], Any]
 
     @property
     def template(self) -> str:
-        """The path of its template."""
         return f"admin/django_skipqueue/dashboard/{self.name}.html"
 
 
@@ -49,7 +46,7 @@ def _queues(situation: Situation) -> dict[str, Any]:
 
 
 def _schedules(_: Situation) -> dict[str, Any]:
-    """Those that need attention, then those that fire next."""
+    """The schedules that need attention, then the schedules that fire next."""
     found = first_schedules(MOST_SCHEDULES)
     return {
         "columns": ON_DASHBOARD,
@@ -64,7 +61,7 @@ def _limits(situation: Situation) -> dict[str, Any]:
 
 
 def _batches(_: Situation) -> dict[str, Any]:
-    """Those that run, then those that ended with failures; of each the newest."""
+    """The batches that run, then the batches that ended with failures; of each the newest."""
     found = [*running_batches(MOST_BATCHES), *batches_with_failures(MOST_BATCHES)]
     return {
         "columns": BATCH_COLUMNS,

@@ -19,8 +19,6 @@ from .timeline import Bucket, timeline
 
 @dataclass(frozen=True)
 class Situation:
-    """The queue at one moment, and in the time before it."""
-
     store: Store
     range: Range
     queue_name: str
@@ -30,23 +28,20 @@ class Situation:
 
     @classmethod
     def of(cls, store: Store, range: Range, queue_name: str) -> "Situation":
-        """The situation now."""
         ((now,),) = store.rows(sql.NOW)
         return cls(store, range, queue_name, now)
 
     @property
     def axis(self) -> TimeAxis:
-        """The time axis of all charts."""
         return TimeAxis.up_to(self.now, width=self.range.bucket, buckets=self.range.buckets)
 
     @cached_property
     def times(self) -> LocalTimes:
-        """The same axis as text, in the time zone of the project, or that which it has activated for the user."""
+        """The time axis as text, in the time zone of the project, or in the one that it has activated for the user."""
         return LocalTimes(self.axis, timezone.get_current_timezone(), self.range.mark_every)
 
     @cached_property
     def buckets(self) -> list[Bucket]:
-        """What has happened, a bucket for each of the axis."""
         return timeline(self.store, self.axis, self.range.span, self.queue_name)
 
     @cached_property
@@ -57,17 +52,14 @@ class Situation:
 
     @cached_property
     def all_queues(self) -> list[QueueState]:
-        """All known queues."""
         return queue_states(self.rates, self.workforce)
 
     @property
     def queues(self) -> Sequence[QueueState]:
-        """The queues that are shown."""
         return [queue for queue in self.all_queues if self.queue_name in ("", queue.name)]
 
     @cached_property
     def workforce(self) -> Workforce:
-        """All workers."""
         return Workforce.now()
 
     @cached_property

@@ -23,8 +23,6 @@ MOST_SHOWN = 8
 
 @dataclass(frozen=True)
 class SlowTask:
-    """A task in a queue."""
-
     task: str
     queue_name: str
     number: int
@@ -37,27 +35,22 @@ class SlowTask:
 
     @property
     def query(self) -> str:
-        """The parameters of the list of its jobs."""
         return urlencode({"task": self.task})
 
     @property
     def attempts(self) -> str:
-        """The number of attempts as text."""
         return grouped(self.number)
 
     @property
     def mean_in_words(self) -> str:
-        """The mean run time as text."""
         return span(self.mean)
 
     @property
     def p95_in_words(self) -> str:
-        """The run time that 95 % do not exceed, as text."""
         return span(self.p95)
 
     @property
     def failed_share(self) -> str:
-        """The share of failed attempts as text."""
         share = 100 * self.failed / self.number
         return f"{number_format(share, 1 if 0 < share < 10 else 0)} %"
 
@@ -75,7 +68,6 @@ def slowest_tasks(situation: Situation) -> list[SlowTask]:
 
 
 def slowest_of(rows: Iterable[tuple[Any, ...]]) -> list[SlowTask]:
-    """The tasks of these rows of `SLOWEST_TASKS`, the slowest first."""
     found = [
         SlowTask(task, queue_name, int(number), int(failed), mean, histogram.quantile(_histogram(ran), 0.95) or 0.0)
         for task, queue_name, number, failed, mean, ran in rows
@@ -84,7 +76,6 @@ def slowest_of(rows: Iterable[tuple[Any, ...]]) -> list[SlowTask]:
 
 
 def _histogram(filled: Iterable[tuple[Any, Any]]) -> list[int]:
-    """The histogram with these counts, each with its place from 1 on."""
     counts = histogram.empty()
     for place, number in filled:
         counts[int(place) - 1] = int(number)

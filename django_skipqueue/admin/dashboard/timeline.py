@@ -23,7 +23,6 @@ class Bucket:
     ran: Sequence[int] = field(default_factory=histogram.empty)
 
     def add(self, other: "Bucket") -> None:
-        """Add what happened in another one."""
         self.completed += other.completed
         self.retried += other.retried
         self.failed += other.failed
@@ -39,7 +38,6 @@ def timeline(store: Store, axis: TimeAxis, span: Span, queue_name: str = "") -> 
 
 
 def buckets_of(axis: TimeAxis, rows: Iterable[tuple[Any, ...]]) -> list[Bucket]:
-    """The buckets of these rows of `TIMELINE`."""
     buckets = [Bucket() for _ in range(axis.buckets)]
     for starts_at, completed, retried, failed, discarded, waited, ran in rows:
         place = axis.place(starts_at)

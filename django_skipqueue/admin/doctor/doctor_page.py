@@ -26,22 +26,17 @@ LABELS: dict[Severity, str | Promise] = {
 
 @dataclass(frozen=True)
 class ShownFinding:
-    """A finding, with its severity as a word and a colour."""
-
     finding: Finding
     database: str = ""
     """The alias of the database, of several; empty: there is only one."""
 
     @property
     def badge(self) -> SafeString:
-        """The severity."""
         return badge(self.finding.severity, LABELS[self.finding.severity])
 
 
 @dataclass(frozen=True)
 class DoctorPage:
-    """One examination."""
-
     problems: tuple[ShownFinding, ...]
     well: tuple[ShownFinding, ...]
     """The checks that found nothing."""
@@ -51,7 +46,6 @@ class DoctorPage:
 
     @classmethod
     def now(cls) -> "DoctorPage":
-        """Examine all databases that hold queues."""
         at, start = localtime(), time.monotonic()
         shown = _examined()
         return cls(
@@ -63,7 +57,6 @@ class DoctorPage:
 
     @property
     def duration(self) -> str:
-        """How long the examination took, as text."""
         return span(self.seconds)
 
 

@@ -29,24 +29,19 @@ FAILING = (Status.FAILED.value, RETRYING)
 
 @dataclass(frozen=True)
 class JobsOfCause:
-    """The jobs in one state whose last error has this cause."""
-
     shown: ShownCause
     state: str
 
     @property
     def label(self) -> Any:
-        """The state as a word."""
         return STATES[self.state]
 
     @property
     def query(self) -> str:
-        """The query of the address of their list."""
         return self.shown.list_query(self.state)
 
     @cached_property
     def count(self) -> Count:
-        """How many there are."""
         return self._indexed.count()
 
     @cached_property
@@ -70,8 +65,6 @@ class JobsOfCause:
 
 @dataclass(frozen=True)
 class CausePage:
-    """One cause."""
-
     shown: ShownCause
 
     @classmethod
@@ -82,12 +75,10 @@ class CausePage:
 
     @cached_property
     def groups(self) -> list[JobsOfCause]:
-        """The failed and the retrying jobs."""
         return [JobsOfCause(self.shown, state) for state in FAILING]
 
     @property
     def chart(self) -> Chart:
-        """The failed attempts of 7 days."""
         return Trend(self.shown.counts, WEEK_HOURS).chart
 
     @cached_property
@@ -98,7 +89,6 @@ class CausePage:
 
     @property
     def last_attempt(self) -> Attempt | None:
-        """The last attempt of that job, masked as on the page of the job."""
         if self.last_job is None:
             return None
         return next((each for each in self._page_of(self.last_job).attempts if each.exception), None)

@@ -20,17 +20,14 @@ class FailuresPage:
 
     @classmethod
     def now(cls) -> "FailuresPage":
-        """As they are at this moment."""
         return cls(_causes(MOST_SHOWN))
 
     @property
     def is_cut(self) -> bool:
-        """Whether there may be more causes than are shown."""
         return len(self.causes) == MOST_SHOWN
 
     @property
     def most(self) -> int:
-        """The greatest number of causes that are shown."""
         return MOST_SHOWN
 
 

@@ -22,18 +22,14 @@ NEW = timedelta(hours=1)
 
 @dataclass(frozen=True)
 class ShownCause:
-    """One cause, with its counts."""
-
     counts: FailureCounts
 
     @property
     def task(self) -> str:
-        """The name of the task."""
         return self.counts.cause.task
 
     @property
     def exception(self) -> str:
-        """The class with its module, without that of Python's own."""
         return self.counts.cause.exception.removeprefix("builtins.")
 
     @property
@@ -54,7 +50,7 @@ class ShownCause:
 
     @property
     def numbers(self) -> list[str]:
-        """Those of the last hour, of 24 hours and of 7 days."""
+        """The numbers of the last hour, of 24 hours and of 7 days."""
         return [grouped(number) for number in (self.counts.in_hour, self.counts.in_day, self.counts.in_week)]
 
     @property
@@ -67,27 +63,22 @@ class ShownCause:
 
     @property
     def trend(self) -> Trend:
-        """The last 24 hours."""
         return Trend(self.counts, DAY_HOURS)
 
     @property
     def query(self) -> str:
-        """The query of the address of its page."""
         return query_of(self.counts.cause)
 
     def list_query(self, state: str) -> str:
-        """The query of the address of the list of its jobs in this state."""
         cause = self.counts.cause
         return urlencode({"status": state, "task": cause.task, "cause": causes.text_of(cause)})
 
 
 def query_of(cause: Cause) -> str:
-    """The query of the address of the page of a cause."""
     return urlencode({"task": cause.task, "cause": causes.text_of(cause)})
 
 
 def cause_of(job: Job) -> Cause | None:
-    """The cause of the last error of a job; `None` if it has none."""
     last = job.errors[-1] if job.errors else None
     if not isinstance(last, dict):
         return None

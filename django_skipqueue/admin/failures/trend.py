@@ -23,8 +23,6 @@ DAY_HOURS, WEEK_HOURS = 24, 168
 
 @dataclass(frozen=True)
 class Trend:
-    """The current hour, and those before it."""
-
     counts: FailureCounts
     hours: int
 
@@ -36,7 +34,6 @@ class Trend:
 
     @property
     def text(self) -> str:
-        """The same in words."""
         numbers = self.numbers
         most = max(numbers)
         if not most:
@@ -49,7 +46,6 @@ class Trend:
 
     @property
     def chart(self) -> Chart:
-        """The same as a chart with axes and a table."""
         series = Series(_("failed"), "failed", self.numbers, grouped(sum(self.numbers)))
         return Chart(
             "failures",
@@ -63,7 +59,6 @@ class Trend:
 
     @cached_property
     def numbers(self) -> list[int]:
-        """A number for each hour, the current one last."""
         axis = self._axis
         return [self.counts.by_hour.get(start // HOUR, 0) for start in range(axis.start, axis.end, HOUR)]
 

@@ -50,8 +50,6 @@ SENTENCES: dict[str, tuple["_StrPromise", "_StrPromise"]] = {
 
 @dataclass(frozen=True)
 class OpenIncident:
-    """A limit that is exceeded."""
-
     rule: str
     queue_name: str
     value: float
@@ -60,7 +58,6 @@ class OpenIncident:
 
     @property
     def sentence(self) -> str:
-        """What is wrong, with figures."""
         of_all, of_queue = SENTENCES[self.rule]
         return (of_queue if self.queue_name else of_all) % {
             "queue": printable(shorten(self.queue_name, MAX_KEY_BYTES)),

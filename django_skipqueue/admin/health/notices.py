@@ -44,14 +44,11 @@ QUERY_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class NoWorker:
-    """Jobs wait, and no worker serves their queues."""
-
     queue_names: tuple[str, ...]
     """The queues with waiting jobs; empty if no worker is alive at all: then any worker helps."""
 
     @classmethod
     def of(cls, workforce: Workforce, waiting: Sequence[str]) -> "NoWorker | None":
-        """The notice for these workers and queues with jobs to claim; mostly there is none."""
         own = [name for name in waiting if name not in settings.carried_queues]
         if not workforce.not_dead:
             return cls(()) if own or _is_overdue() else None
@@ -76,7 +73,6 @@ class NoRelay:
 
     @classmethod
     def of(cls, workforce: Workforce, waiting: Sequence[str]) -> "Iterator[NoRelay]":
-        """A notice for each such carrier."""
         unserved = {name for name in waiting if name in settings.carried_queues and not workforce.serving(name)}
         for carrier in settings.carriers.values() if unserved else ():
             if names := sorted(unserved.intersection(carrier.queues))[:MOST]:
@@ -103,42 +99,33 @@ class NoFreeSlot:
 
     @property
     def longest_in_words(self) -> str:
-        """The time as text."""
         return span(self.longest)
 
     @property
     def waits_in_words(self) -> str:
-        """The time as text."""
         return span(self.waits)
 
 
 @dataclass(frozen=True)
 class PausedQueues:
-    """The queues that are paused."""
-
     queues: tuple[Queue, ...]
 
     @classmethod
     def now(cls) -> "PausedQueues | None":
-        """The notice, if a queue is paused."""
         queues = tuple(Queue.objects.paused().order_by("name")[:MOST])
         return cls(queues) if queues else None
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the queues."""
         return tuple(_printed(queue.name) for queue in self.queues)
 
     @property
     def sentence(self) -> str:
-        """The whole story, if it is one queue."""
         return pauses.sentence(self.queues[0]) if len(self.queues) == 1 else ""
 
 
 @dataclass(frozen=True)
 class Notices:
-    """All notices of one moment."""
-
     no_worker: NoWorker | None
     no_relay: tuple[NoRelay, ...]
     no_free_slot: tuple[NoFreeSlot, ...]
@@ -149,7 +136,6 @@ class Notices:
 
     @classmethod
     def now(cls) -> "Notices":
-        """Query the workers, the jobs that wait and run, the paused queues and the incidents."""
         workforce, waiting = Workforce.now(), Store.default().queues_with_jobs()
         no_free_slot = tuple(_no_free_slot(workforce, waiting[:MOST])) if waiting and workforce.not_dead else ()
         gone = recovered(workforce)
@@ -159,8 +145,6 @@ class Notices:
 
 
 class _Cache:
-    """The notices that this process has queried last."""
-
     def __init__(self) -> None:
         self._cached: tuple[str, float, Notices | None] = ("", 0.0, None)  # of which database, when, what
 
@@ -177,7 +161,6 @@ class _Cache:
         return notices
 
     def clear(self) -> None:
-        """Query again next time."""
         self._cached = ("", 0.0, None)
 
     def _query(self) -> Notices | None:

@@ -29,8 +29,6 @@ ASKED_TO_BE_DISCARDED = f"{Discard.__module__}.{Discard.__qualname__}"
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One run of a job."""
-
     number: int | None
     status: str
     """`failed`, or the status of the job after this attempt."""
@@ -49,22 +47,18 @@ class Attempt:
 
     @property
     def label(self) -> str:
-        """The outcome of the attempt as a word."""
         return gettext("cancelled") if self.is_cancelled else str(Status(self.status).label)
 
     @property
     def is_recovered(self) -> bool:
-        """Whether its worker died, so that a supervisor has recovered the job."""
         return self.exception == DIED
 
     @property
     def took(self) -> str:
-        """The duration in words."""
         return "" if self.duration is None else span(self.duration)
 
     @property
     def headline(self) -> str:
-        """The first line of the message."""
         return self.message.strip().partition("\n")[0]
 
     @property
@@ -74,7 +68,6 @@ class Attempt:
 
     @cached_property
     def parts(self) -> list[Part]:
-        """The traceback as it is shown."""
         return parts_of(self.traceback) if self.traceback.strip() else []
 
 
@@ -89,7 +82,6 @@ def attempts_of(job: Job) -> list[Attempt]:
 
 
 def _left(entry: Mapping[str, Any], job: Job) -> Attempt:
-    """The attempt to which this entry belongs."""
     ended_at, took = moment_of(entry.get("at")), _span(entry.get("duration_ms"))
     exception = _text(entry.get("exception"))
     return Attempt(
@@ -121,7 +113,6 @@ def _as_the_last(attempt: Attempt, job: Job, operations: Sequence[Operation]) ->
 
 
 def _has_last_error(attempt: Attempt, line: str) -> bool:
-    """Whether this attempt's error is the job's last one."""
     return line.endswith(attempt.headline[:100]) if attempt.headline else True
 
 

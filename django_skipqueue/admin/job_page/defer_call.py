@@ -60,7 +60,7 @@ def _options(job: Job, task: Task[Any, Any], call: Redacted) -> Iterator[str]:
 
 
 def _djangos_options(job: Job, task: Task[Any, Any]) -> Iterator[str]:
-    """The same for a task of `django.tasks`, whose `.using()` takes fewer."""
+    """The options in which a job of `django.tasks` differs from others of its task: its `.using()` takes fewer."""
     own = {"queue_name": task.options.queue_name, "priority": task.options.priority, "backend": task.alias}
     given = {name: getattr(job, name) for name in ("queue_name", "priority")}
     given["backend"] = job.metadata.get("backend", task.alias)

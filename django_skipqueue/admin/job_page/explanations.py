@@ -29,7 +29,6 @@ def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
 
 
 def why_it_was_not_retried(job: Job, attempts: list[Attempt]) -> str:
-    """Why there was no further attempt."""
     last = attempts[0] if attempts else None
     if last is None or last.is_cancelled or job.status not in (Status.FAILED, Status.DISCARDED):
         return ""
@@ -74,7 +73,6 @@ def _who_chose_its_time(job: Job, now: datetime) -> str:
 
 
 def _policy(job: Job) -> RetryPolicy | None:
-    """The task's policy for exceptions, if this process has the task."""
     try:
         task = registry.get(job.task)
     except UnknownTask:

@@ -28,8 +28,6 @@ SAME_ACT = timedelta(seconds=5)
 
 @dataclass(frozen=True)
 class Entry:
-    """One act of a person or a program on a job."""
-
     at: datetime
     by: str
     text: str

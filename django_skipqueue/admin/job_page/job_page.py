@@ -44,13 +44,10 @@ LINE_LIMIT = 500
 
 @dataclass(frozen=True)
 class JobPage(ShownState):
-    """One job as its page shows it."""
-
     mask = MASK
 
     @property
     def is_running(self) -> bool:
-        """Whether a worker runs it."""
         return bool(self.job.status == Status.RUNNING)
 
     @cached_property
@@ -75,7 +72,6 @@ class JobPage(ShownState):
 
     @cached_property
     def call(self) -> Redacted:
-        """The arguments with their secrets masked."""
         return redacted(self.job.task, self.job.args, self.job.kwargs)
 
     @property
@@ -99,12 +95,10 @@ class JobPage(ShownState):
 
     @property
     def missing_arguments(self) -> int:
-        """The number of arguments that are not shown."""
         return max(len(self.job.args) + len(self.job.kwargs) - ARGUMENTS_SHOWN, 0)
 
     @property
     def is_masked(self) -> bool:
-        """Whether an argument, or a part of one, is masked."""
         return (self.call.args, self.call.kwargs) != (self.job.args, self.job.kwargs)
 
     @property
@@ -120,29 +114,24 @@ class JobPage(ShownState):
 
     @property
     def is_retrying(self) -> bool:
-        """Whether an attempt has failed, and another one will come."""
         return self.job.status in WAITING and self.job.attempts > 0
 
     @cached_property
     def explanation(self) -> str:
-        """Why the job waits, or why it was not tried again."""
         if self.is_final:
             return why_it_was_not_retried(self.job, self.attempts)
         return why_it_waits(self.job, self.now, Workforce.now())
 
     @property
     def timeout(self) -> str:
-        """The time limit of an attempt, where the job has one of its own."""
         return span(self.job.timeout or 0)
 
     @property
     def unique_key(self) -> str:
-        """The key, short."""
         return shorten(self.call.text(self.job.unique_key or ""), LINE_LIMIT)
 
     @cached_property
     def attempts(self) -> list[Attempt]:
-        """The newest first."""
         return [self._shown(attempt) for attempt in attempts_of(self.job)]
 
     @cached_property
@@ -152,19 +141,16 @@ class JobPage(ShownState):
 
     @property
     def progress_line(self) -> str:
-        """The progress in words."""
         return "" if self.progress is None else self.call.text(self.progress.line)
 
     @property
     def progress_age(self) -> str:
-        """How old the progress is, while the attempt runs."""
         if self.progress is None or self.progress.at is None or not self.is_running:
             return ""
         return gettext("Noted %(span)s ago") % {"span": span(max(self.now - self.progress.at, timedelta(0)))}
 
     @cached_property
     def logs(self) -> list[ShownLog]:
-        """The logs of the last attempts, the newest first."""
         return shown_logs(self.job, self.call.text)
 
     @property
@@ -175,12 +161,10 @@ class JobPage(ShownState):
 
     @property
     def links(self) -> list[tuple[str, str]]:
-        """The links to other systems, by the setting `LINKS`."""
         return links_of_job(self.job, self.now)
 
     @property
     def attempts_with_links(self) -> list[tuple[Attempt, list[tuple[str, str]]]]:
-        """Each attempt, with the links to its event in Sentry."""
         return [
             (each, links_of_attempt(self.job, each, self.now) if each.sentry_event_id else []) for each in self.attempts
         ]
@@ -192,13 +176,12 @@ class JobPage(ShownState):
 
     @property
     def missing_attempts(self) -> int:
-        """The number of earlier attempts that the row has not kept."""
         numbers = [attempt.number for attempt in self.attempts if attempt.number]
         return max(min(numbers) - 1, 0) if numbers else 0
 
     @property
     def attempts_made(self) -> str:
-        """The number of attempts and their maximum; and the number before a manual retry, which begins anew."""
+        """The number of attempts and their maximum; and the number before a manual retry, which starts at 1."""
         earlier = number_of_attempts(self.job) - self.job.attempts
         if not earlier:
             return f"{self.job.attempts}/{self.job.max_attempts}"
@@ -210,12 +193,10 @@ class JobPage(ShownState):
 
     @cached_property
     def worker_name(self) -> str:
-        """The process that holds the job, or held it last."""
         return shorten(self.job.worker_name, LINE_LIMIT)
 
     @property
     def timeline(self) -> list[Moment]:
-        """The events in the life of the job, in order."""
         moments = timeline(self.job, self.attempts, self.now)
         return [replace(each, reason=self.call.text(each.reason)) for each in moments]
 
@@ -235,7 +216,6 @@ class JobPage(ShownState):
 
     @property
     def metadata(self) -> str:
-        """The metadata as JSON."""
         return self._masked(self.job.metadata) if self.job.metadata else ""
 
     @cached_property
@@ -253,12 +233,10 @@ class JobPage(ShownState):
 
     @property
     def needs(self) -> list[ShownNeed]:
-        """The jobs that it waits for, the first ones."""
         return self._needs[:SHOWN]
 
     @property
     def more_needs(self) -> bool:
-        """Whether it waits for more jobs than that."""
         return len(self._needs) > SHOWN
 
     @cached_property
@@ -282,7 +260,6 @@ class JobPage(ShownState):
         )
 
     def _masked(self, value: Any) -> str:
-        """A value that is not an argument, with the values of secret names in it masked."""
         return pretty(redacted(self.job.task, [], {"": value}).kwargs[""], JSON_LIMIT)
 
 

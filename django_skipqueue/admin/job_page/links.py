@@ -27,7 +27,7 @@ def links_of_job(job: Job, now: datetime) -> list[tuple[str, str]]:
 
 
 def links_of_attempt(job: Job, attempt: Attempt, now: datetime) -> list[tuple[str, str]]:
-    """The same for an attempt that has an event in Sentry: the links whose address names that event."""
+    """Label and address of each link whose address names the attempt's event in Sentry."""
     values = {
         **_values_of_all(job),
         OF_AN_ATTEMPT: attempt.sentry_event_id,
@@ -58,7 +58,6 @@ def _times(name: str, moment: datetime | None) -> dict[str, Any]:
 
 
 def _shown(metadata: object) -> dict[str, Any]:
-    """The metadata without the values that are masked."""
     if not isinstance(metadata, dict):
         return {}
     masked = redact(kwargs=metadata, also=settings.redact).kwargs

@@ -21,8 +21,6 @@ WARNING_LEVELS = ("WARNING", "ERROR", "CRITICAL")
 
 @dataclass(frozen=True)
 class ShownLine:
-    """One line, masked and cut."""
-
     at: datetime | None
     level: str
     logger: str
@@ -30,14 +28,11 @@ class ShownLine:
 
     @property
     def stands_out(self) -> bool:
-        """Whether it says that something is wrong."""
         return self.level in WARNING_LEVELS
 
 
 @dataclass(frozen=True)
 class ShownLog:
-    """The log of one attempt."""
-
     number: int
     """Of the attempt."""
     lines: list[ShownLine]

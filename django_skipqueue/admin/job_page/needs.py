@@ -13,8 +13,6 @@ SHOWN = 5
 
 
 class ShownNeed(NamedTuple):
-    """A job that another one waits for."""
-
     job_id: int
     is_gone: bool
     """Whether it has no page."""

@@ -25,8 +25,6 @@ KNOWN = {
 
 @dataclass(frozen=True, kw_only=True)
 class Operation(operations.Operation):
-    """One thing that an operator did, as the page of the job names it."""
-
     @property
     def done(self) -> str:
         """The verb as a participle: `retried`."""
@@ -35,7 +33,7 @@ class Operation(operations.Operation):
 
     @property
     def done_by(self) -> str:
-        """The same with the user, where it was one."""
+        """The verb as a participle, with the user if the row has one."""
         past = KNOWN.get(self.verb)
         if not self.by:
             return self.done
@@ -43,13 +41,11 @@ class Operation(operations.Operation):
 
     @property
     def status(self) -> Status:
-        """The status that it led to, for its colour."""
         past = KNOWN.get(self.verb)
         return past.leads_to if past else Status.SCHEDULED
 
     @property
     def finished_the_job(self) -> bool:
-        """Whether it discarded the job."""
         return self.status.is_finished
 
 

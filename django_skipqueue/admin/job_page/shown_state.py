@@ -26,5 +26,4 @@ class ShownState:
 
     @property
     def state_label(self) -> str:
-        """The translated word for `state`."""
         return str(STATES[self.state])

@@ -40,8 +40,6 @@ RECOVERED = _("attempt %(number)s ended with its worker, and the job was recover
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """One entry of the time line."""
-
     label: str
     at: datetime
     status: str

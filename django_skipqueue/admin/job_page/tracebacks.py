@@ -19,8 +19,6 @@ MESSAGE_LINES = 3
 
 @dataclass(frozen=True)
 class Part:
-    """Some lines that belong together."""
-
     kind: str
     """`own` and `library`: frames; `raised`: an exception with its message; `link`: the line of Python between two."""
     lines: tuple[str, ...]
@@ -29,7 +27,6 @@ class Part:
 
     @property
     def text(self) -> str:
-        """The lines as one text."""
         return "\n".join(self.lines)
 
 

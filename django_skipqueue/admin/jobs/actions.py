@@ -43,8 +43,6 @@ def _as_django_has_it(verb: Verb, action: Action) -> Callable[..., HttpResponse]
 
 
 class JobActions(EditViews):
-    """The actions on the jobs that are chosen in the list."""
-
     actions: Sequence[Callable[..., Any] | str] = tuple(
         _as_django_has_it(verb, action) for verb, action in ACTIONS.values()
     )
@@ -77,7 +75,6 @@ class JobActions(EditViews):
         return super().response_action(request, queryset, *args, **kwargs)
 
     def ask_or_apply(self, request: HttpRequest, verb: Verb, action: Action, queryset: QuerySet[Job]) -> HttpResponse:
-        """Ask first; apply the verb once the answer is valid."""
         selection = _selection(request, queryset)
         number = _large_number(request, selection)
         queue_name = queue_with_workers() if number and selection.ids is None else None
@@ -98,7 +95,6 @@ class JobActions(EditViews):
     def _apply_now(
         self, request: HttpRequest, verb: Verb, action: Action, selection: Selection, instruction: Instruction
     ) -> HttpResponse:
-        """Apply the verb in this request, as far as time allows, log it, and show the list."""
         names = log.job_names(selection.ids or ())
         tally = many_jobs.apply(verb, selection, instruction)
         message = many_jobs.message_of(action, tally)
@@ -118,7 +114,7 @@ class JobActions(EditViews):
 
 
 def _selection(request: HttpRequest, found: QuerySet[Job]) -> Selection:
-    """The jobs that were chosen by hand, or all that match: those that were `found`, and others further down."""
+    """The jobs that were chosen by hand, or all that match: the `found` ones, and more of them further down."""
     if request.POST.get("select_across") != "1":
         return Selection.by_hand(request.POST.getlist(helpers.ACTION_CHECKBOX_NAME))
     changelist = getattr(request, CHANGELIST)

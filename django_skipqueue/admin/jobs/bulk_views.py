@@ -30,8 +30,6 @@ BY_HAND = "by_hand"
 
 
 class BulkViews(VerbViews):
-    """The views of jobs that apply a verb to many others."""
-
     def hand_to_workers(
         self,
         request: HttpRequest,
@@ -102,7 +100,6 @@ class BulkViews(VerbViews):
 
 
 def _query_of(request: HttpRequest) -> str:
-    """The query of the list's address, without the window that the page shows."""
     query = request.GET.copy()
     query.pop(WINDOW_VAR, None)
     return query.urlencode()

@@ -45,8 +45,6 @@ NARROWING = (CauseFilter, LimitFilter, QueueFilter, RunsFilter, TaskFilter, Time
 
 
 class JobChangeList(ChangeList):
-    """The job list as Django's admin shows it."""
-
     window: Window | None = None
     """The part of the list that is searched; `None`: an index finds all that match."""
 
@@ -59,17 +57,14 @@ class JobChangeList(ChangeList):
         self.title = capfirst(str(self.opts.verbose_name_plural))
 
     def get_filters_params(self, params: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The parameters of the filters."""
         return {name: value for name, value in super().get_filters_params(params).items() if name != WINDOW_VAR}
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Job]:
-        """The jobs that match, in order, out of those that are searched."""
         jobs = super().get_queryset(request, exclude_parameters)
         self.window = Window.at(self.indexed, self.window_number) if self._needs_a_window else None
         return self._found_among(jobs, request)
 
     def jobs_within(self, window: Window, request: HttpRequest) -> QuerySet[Job]:
-        """The jobs that match, in this window of the list."""
         self.window = window
         return self._found_among(super().get_queryset(request), request)
 
@@ -108,7 +103,6 @@ class JobChangeList(ChangeList):
 
     @property
     def indexed(self) -> Indexed:
-        """The jobs that an index finds, of which the list shows those that match."""
         return Indexed.covering(
             self.state,
             self._chosen(QueueFilter),
@@ -124,18 +118,15 @@ class JobChangeList(ChangeList):
 
     @property
     def total(self) -> Count:
-        """The number of jobs that match."""
         return self.paginator.total  # type: ignore[no-any-return]  # an IndexedPaginator
 
     @property
     def shown(self) -> tuple[int, int]:
-        """The places in the list of the first and the last job on this page."""
         before = (self.page_num - 1) * self.list_per_page if self.multi_page else 0
         return before + 1, before + len(self.result_list)
 
     @property
     def partly_searched(self) -> Window | None:
-        """The window that was searched, where that is not the whole list."""
         return None if self.window is None or self.window.is_whole_list else self.window
 
     @property
@@ -149,19 +140,16 @@ class JobChangeList(ChangeList):
 
     @property
     def address_without_search(self) -> str:
-        """The same list without the words that were searched for."""
         return self.get_query_string(remove=[SEARCH_VAR, WINDOW_VAR])
 
     @property
     def is_narrowed(self) -> bool:
-        """Whether the list is searched, or filtered by anything but the state."""
         return bool(self.query) or any(
             map(self._chosen, (BatchFilter, CauseFilter, LimitFilter, QueueFilter, RunsFilter, TaskFilter, TimeFilter))
         )
 
     @cached_property
     def tabs(self) -> list[Tab]:
-        """All, and one for each state."""
         everything = Tab("", gettext("all"), self._address(None), self.state is None, None)
         return [everything] + [
             Tab(state, label, self._address(state), state == self.state, self._count_for_tab(state))
@@ -175,7 +163,6 @@ class JobChangeList(ChangeList):
         return self.state == Status.BLOCKED or Job.objects.blocked().exists()
 
     def _address(self, state: str | None) -> str:
-        """The address of the same list for another state."""
         return self.get_query_string({StateFilter.parameter_name: state}, remove=[WINDOW_VAR])
 
     def _count_for_tab(self, state: str) -> Count | None:
@@ -218,7 +205,6 @@ class JobChangeList(ChangeList):
 
     @property
     def _needs_a_window(self) -> bool:
-        """Whether an index cannot find all that match."""
         search = Search(self.query)
         if search.names_an_id:
             return False
@@ -242,7 +228,6 @@ class JobChangeList(ChangeList):
 
     @property
     def _is_narrowed_within_a_key(self) -> bool:
-        """Whether the jobs of a key are searched, or filtered by anything but the state."""
         return bool(self.query) or any(map(self._chosen, (CauseFilter, QueueFilter, TaskFilter, TimeFilter)))
 
     @property

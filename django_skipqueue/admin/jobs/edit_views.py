@@ -22,10 +22,7 @@ from .bulk_views import BulkViews
 
 
 class EditViews(BulkViews):
-    """The view behind the button "Run again with other arguments"."""
-
     def edit_view(self, request: HttpRequest, job_id: int) -> HttpResponse:
-        """Ask for the arguments, and enqueue the new job once they are valid."""
         if request.method not in ("GET", "HEAD", "POST"):
             return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
         if not self.may(request, RUN_AGAIN):

@@ -36,11 +36,8 @@ LABELS: tuple[tuple[Verb, Any], ...] = (
 
 
 class FailureViews(OwnViews, JobPermissions):
-    """The pages "Failing now" and of one cause."""
-
     @refreshing
     def failures_view(self, request: HttpRequest) -> HttpResponse:
-        """Show the causes of the failed attempts of 7 days."""
         if request.method not in ("GET", "HEAD"):
             return HttpResponseNotAllowed(["GET", "HEAD"])
         if not self.has_view_permission(request):
@@ -49,7 +46,6 @@ class FailureViews(OwnViews, JobPermissions):
         return TemplateResponse(request, "admin/django_skipqueue/failures/page.html", context)
 
     def cause_view(self, request: HttpRequest) -> HttpResponse:
-        """Show one cause: its counts, its jobs, and the error of the last one."""
         if request.method not in ("GET", "HEAD"):
             return HttpResponseNotAllowed(["GET", "HEAD"])
         if not self.has_view_permission(request):
@@ -73,6 +69,5 @@ class FailureViews(OwnViews, JobPermissions):
         return ShownCause(counts) if counts else None
 
     def _verbs_for(self, request: HttpRequest, state: str) -> list[tuple[Verb, Any]]:
-        """The verbs that the user may apply to jobs in this state, with the labels of their buttons."""
         status = status_of(state)
         return [(verb, label) for verb, label in LABELS if verb.is_offered_for(status) and self.may(request, verb)]

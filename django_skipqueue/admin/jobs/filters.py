@@ -69,7 +69,6 @@ class StateFilter(admin.SimpleListFilter):
     template = "admin/django_skipqueue/job/no_filter.html"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """The states."""
         return list(STATES.items())
 
     def value(self) -> str | None:
@@ -78,7 +77,6 @@ class StateFilter(admin.SimpleListFilter):
         return chosen if chosen in STATES else None
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        """Jobs in the chosen state."""
         chosen = self.value()
         return queryset.filter(is_in(chosen)) if chosen else queryset
 
@@ -89,12 +87,10 @@ class NameFilter(admin.SimpleListFilter):
     column: str
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """The names to choose from, and the one in the address."""
         chosen = self.value()
         return [(name, name) for name in sorted({*self.names(), *([chosen] if chosen else [])})]
 
     def names(self) -> list[str]:
-        """The names to choose from."""
         raise NotImplementedError
 
     def value(self) -> str | None:
@@ -103,25 +99,19 @@ class NameFilter(admin.SimpleListFilter):
         return chosen.replace("\0", "") if chosen else None
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        """Jobs with the chosen name."""
         return queryset.filter(**{self.column: self.value()}) if self.value() else queryset
 
 
 class QueueFilter(NameFilter):
-    """By queue."""
-
     title = _("queue")
     parameter_name = "queue"
     column = "queue_name"
 
     def names(self) -> list[str]:
-        """The queues to choose from."""
         return known_names.queue_names()
 
 
 class TaskFilter(NameFilter):
-    """By task."""
-
     title = _("task")
     parameter_name = "task"
     column = "task"
@@ -136,7 +126,6 @@ class TaskFilter(NameFilter):
             yield {**choice, "module": module, "display": _breakable(function)}
 
     def names(self) -> list[str]:
-        """The tasks to choose from."""
         return known_names.task_names()
 
 
@@ -164,7 +153,6 @@ class CauseFilter(NameFilter):
         return causes.of_task(self._task, chosen) if chosen and self._task else None
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        """Jobs whose last error has this cause."""
         if self.cause is not None:
             return queryset.filter(has_cause(self.cause))
         chosen = self.value()
@@ -190,11 +178,9 @@ class LimitFilter(NameFilter):
         return self._job.limit_key or "" if self._job else None if self.value() is None else ""
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """The chosen key, masked."""
         return [(str(chosen), self._label) for chosen in [self.value()] if chosen]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        """Jobs with this key."""
         if self.key is None:
             return queryset
         jobs = queryset.filter(limit_key=self.key)
@@ -215,7 +201,6 @@ class LimitFilter(NameFilter):
 
 
 def _breakable(name: str) -> SafeString:
-    """A name that may break after an underscore."""
     return format_html_join(mark_safe("_<wbr>"), "{}", ([word] for word in name.split("_")))
 
 
@@ -226,23 +211,19 @@ class BatchFilter(admin.SimpleListFilter):
     parameter_name = "batch"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """The one in the address."""
         chosen = self.value()
         return [(chosen, f"#{chosen}")] if chosen else []
 
     def value(self) -> str | None:
-        """The id, if the address has one."""
         chosen = super().value()
         return chosen if chosen and is_id(chosen) else None
 
     @property
     def batch_id(self) -> int | None:
-        """The same as a number."""
         chosen = self.value()
         return int(chosen) if chosen else None
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        """Jobs of the batch."""
         return queryset if self.batch_id is None else queryset.filter(batch_id=self.batch_id)
 
 
@@ -263,17 +244,14 @@ class TimeFilter(admin.SimpleListFilter):
         return is_indexed(self.column)
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, Any]]:
-        """The presets."""
         return [(name, label) for name, (_, label) in TIMES.items()]
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
-        """Any time first, then the presets."""
         every, *presets = super().choices(changelist)
         yield {**every, "display": _("Any time")}
         yield from presets
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        """Jobs of the chosen time."""
         return queryset.filter(since(self.value(), self.column))
 
 
@@ -288,19 +266,15 @@ class RunsFilter(admin.SimpleListFilter):
         super().__init__(request, params, model, model_admin)
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, Any]]:
-        """The presets."""
         return [(name, label) for name, (_, label) in RUNS.items()] if self.is_offered else []
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
-        """Any time first, then the presets."""
         every, *presets = super().choices(changelist)
         yield {**every, "display": _("Any time")}
         yield from presets
 
     def value(self) -> str | None:
-        """The chosen time, for running jobs."""
         return super().value() if self.is_offered else None
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        """Jobs that have run for longer."""
         return queryset.filter(longer_than(self.value()))

@@ -38,8 +38,6 @@ from .filters import (
 
 @admin.register(Job)
 class JobAdmin(JobActions):
-    """The queue, for the people who run it."""
-
     list_display = ("status_badge", "job", "call_and_error", "queue", "attempts_made", "when")
     list_display_links = ("job",)
     list_filter = (
@@ -72,7 +70,6 @@ class JobAdmin(JobActions):
             admin_site.index_template = "admin/django_skipqueue/index.html"
 
     def get_urls(self) -> list[URLPattern]:
-        """The addresses of the pages of jobs: ours, then Django's."""
         return [
             *(
                 self.page(f"<int:job_id>/{verb.slug}/", verb.name, partial(self.verb_view, verb=verb, button=button))
@@ -97,11 +94,9 @@ class JobAdmin(JobActions):
         return super().changelist_view(request, extra_context)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[JobChangeList]:
-        """The list that stays within an index."""
         return JobChangeList
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
-        """Jobs with the columns that a list shows."""
         jobs: QuerySet[Job] = job_cells.with_cells(Job.objects.all())
         return jobs
 
@@ -117,30 +112,24 @@ class JobAdmin(JobActions):
 
     @admin.display(description=_("status"))
     def status_badge(self, job: Job) -> SafeString:
-        """The state as a word and a colour."""
         return badge_of(job)
 
     @admin.display(description=_("job"))
     def job(self, job: Job) -> SafeString:
-        """The task and the id."""
         return job_cells.task(job)
 
     @admin.display(description=_("arguments, last error"))
     def call_and_error(self, job: Any) -> SafeString:
-        """The arguments, short, and the first line of the last error while it matters."""
         return job_cells.call_and_error(job)
 
     @admin.display(description=_("queue"))
     def queue(self, job: Job) -> SafeString:
-        """The queue."""
         return job_cells.queue(job)
 
     @admin.display(description=_("attempts"))
     def attempts_made(self, job: Job) -> str:
-        """The number so far, and the maximum."""
         return f"{job.attempts}/{job.max_attempts}"
 
     @admin.display(description=_("when"))
     def when(self, job: Any) -> SafeString:
-        """The time since the last change, or until the next."""
         return job_cells.when(job, job.now)

@@ -53,7 +53,6 @@ def call_and_error(job: Any) -> SafeString:
 
 
 def queue(job: Job) -> SafeString:
-    """The queue's name. The browser cuts a long one to the width of the column."""
     return format_html('<span class="skipqueue-queue" title="{0}">{0}</span>', shortened(job.queue_name))
 
 

@@ -16,11 +16,8 @@ from .permissions import JobPermissions
 
 
 class LimitViews(OwnViews, JobPermissions):
-    """The page "Limits"."""
-
     @refreshing
     def limits_view(self, request: HttpRequest) -> HttpResponse:
-        """Show the keys of limits and sequences for which jobs wait."""
         if request.method not in ("GET", "HEAD"):
             return HttpResponseNotAllowed(["GET", "HEAD"])
         if not self.has_view_permission(request):

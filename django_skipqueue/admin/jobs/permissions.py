@@ -23,11 +23,9 @@ class JobPermissions(JobModelAdmin):
     """Nobody adds or edits a job; everything else has a permission."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Jobs are deferred by code, never typed in."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
-        """Jobs change by verbs, never by a form."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:

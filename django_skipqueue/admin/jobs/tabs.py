@@ -8,8 +8,6 @@ from ...operators.counts import Count
 
 @dataclass(frozen=True)
 class Tab:
-    """A link to the jobs in one state, or to all."""
-
     state: str
     label: Any
     address: str

@@ -24,10 +24,7 @@ from .views import JobViews
 
 
 class VerbViews(JobViews):
-    """The views that change jobs."""
-
     def verb_view(self, request: HttpRequest, job_id: int, *, verb: Verb, button: Button) -> HttpResponse:
-        """Apply the verb to a job; first ask, if the button does."""
         methods = ["GET", "HEAD", "POST"] if button.asks else ["POST"]
         if request.method not in methods:
             return HttpResponseNotAllowed(methods)

@@ -33,8 +33,6 @@ from .limit_views import LimitViews
 
 
 class JobViews(FailureViews, LimitViews):
-    """The views that change nothing."""
-
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
@@ -64,7 +62,6 @@ class JobViews(FailureViews, LimitViews):
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show who did what to a job, by its row and by Django's log."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         job = Job.objects.filter(pk=object_id).first() if is_id(object_id) else None
@@ -101,7 +98,6 @@ class JobViews(FailureViews, LimitViews):
 
     @limits_itself
     def metrics_view(self, request: HttpRequest) -> HttpResponse:
-        """Show the metrics of the queue, as Prometheus gets them."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         return metrics_page()
@@ -129,6 +125,5 @@ class JobViews(FailureViews, LimitViews):
         return [(button, address) for button, address in buttons if button not in copying]
 
     def _others(self, job: Job) -> str:
-        """The list of the jobs of the same task, if that is a name to filter by."""
         query = urlencode({"task": job.task})
         return f"{self.address('changelist')}?{query}" if len(job.task) <= known_names.LONGEST else ""

@@ -19,8 +19,6 @@ Cell = SafeString | str
 
 
 class Column(NamedTuple):
-    """A column of the list."""
-
     name: str
     """For the style sheet: the class of its cells is `field-NAME`."""
     title: Any
@@ -32,7 +30,6 @@ def _key(state: LimitState) -> Cell:
 
 
 def _state(state: LimitState) -> Cell:
-    """Whether it has halted, since when, and for which job."""
     if state.halted is None:
         return badge(Status.BLOCKED.value, gettext("waits"))
     address = reverse("admin:django_skipqueue_job_change", args=[state.halted.job_id])
@@ -65,5 +62,4 @@ COLUMNS = (
 
 
 def rows(states: list[LimitState]) -> list[list[tuple[Column, Cell]]]:
-    """The cells of these keys, with their columns."""
     return [[(column, column.cell(state)) for column in COLUMNS] for state in states]

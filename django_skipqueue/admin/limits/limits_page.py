@@ -43,7 +43,6 @@ class LimitsPage:
 
     @classmethod
     def of(cls, store: Store, query: Mapping[str, str]) -> "LimitsPage":
-        """The page that the address asks for: `from=limit:payments`, `after=123`."""
         text, after = query.get("from", "").replace("\0", "")[:LONGEST].strip(), _key_of(query.get("after", ""))
         start, is_from = (after[1], False) if after else (text, True)
         keys = store.waiting_keys(after=start, is_from=is_from, limit=PER_PAGE + 1)
@@ -60,27 +59,22 @@ class LimitsPage:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The headings of both tables."""
         return COLUMNS
 
     @property
     def halted_rows(self) -> list[list[tuple[Column, Cell]]]:
-        """The cells of the halted sequences."""
         return rows(self.halted)
 
     @property
     def rows(self) -> list[list[tuple[Column, Cell]]]:
-        """The cells of the page of all keys."""
         return rows(self.keys)
 
     @property
     def rate_columns(self) -> tuple[RateColumn, ...]:
-        """The headings of the table of rates."""
         return RATE_COLUMNS
 
     @property
     def rate_rows(self) -> list[list[tuple[RateColumn, Cell]]]:
-        """The cells of the table of rates."""
         return rows_of_rates(self.rates[:MOST_RATES])
 
     @property
@@ -90,7 +84,6 @@ class LimitsPage:
 
     @property
     def next(self) -> str:
-        """The address of the next page; empty if there is none."""
         query: dict[str, Any] = {"from": self.text} if self.text else {}
         return f"?{urlencode(query | {'after': self.keys[-1].now.next_id})}" if self.has_next and self.keys else ""
 

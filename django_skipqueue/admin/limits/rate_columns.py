@@ -17,8 +17,6 @@ Cell = SafeString | str
 
 
 class RateColumn(NamedTuple):
-    """A column of the list."""
-
     name: str
     """For the style sheet: the class of its cells is `field-NAME`."""
     title: Any
@@ -26,7 +24,6 @@ class RateColumn(NamedTuple):
 
 
 def _key(state: RateState) -> Cell:
-    """The key, which leads to the page of the next job."""
     address = reverse("admin:django_skipqueue_job_change", args=[state.now.next_id])
     return format_html('<a class="skipqueue-name" href="{}">{}</a>', address, state.key)
 
@@ -57,5 +54,4 @@ RATE_COLUMNS = (
 
 
 def rows(states: list[RateState]) -> list[list[tuple[RateColumn, Cell]]]:
-    """The cells of these keys, with their columns."""
     return [[(column, column.cell(state)) for column in RATE_COLUMNS] for state in states]

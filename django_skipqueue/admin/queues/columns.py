@@ -26,8 +26,6 @@ NOTHING = "\N{EN DASH}"
 
 
 class Column(NamedTuple):
-    """A column of the list."""
-
     name: str
     """For the style sheet: the class of its cells is `field-NAME`."""
     title: Any

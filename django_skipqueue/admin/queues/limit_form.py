@@ -15,8 +15,6 @@ SETTINGS, NONE, OWN = "settings", "none", "own"
 
 
 class LimitForm(forms.Form):
-    """The number of the settings, none, or one of its own."""
-
     limit = forms.ChoiceField(label=_("Jobs at once"))
     number = forms.IntegerField(
         label=_("Number"),
@@ -36,7 +34,6 @@ class LimitForm(forms.Form):
         self.fields["limit"] = forms.ChoiceField(label=_("Jobs at once"), choices=choices)
 
     def clean(self) -> dict[str, Any]:
-        """Ask for the number where it was chosen."""
         cleaned: dict[str, Any] = super().clean() or {}
         if cleaned.get("limit") == OWN and not cleaned.get("number") and "number" not in self.errors:
             self.add_error("number", _("How many?"))
@@ -54,5 +51,4 @@ class LimitForm(forms.Form):
 
 
 def shown(number: int | None) -> str:
-    """The number in words."""
     return gettext("any number") if number is None else grouped(number)

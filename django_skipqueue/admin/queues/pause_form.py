@@ -14,8 +14,6 @@ LONGEST_PAUSE = 365 * 24 * 60
 
 
 class PauseForm(forms.Form):
-    """A time from the list, or one in minutes."""
-
     lasts = forms.ChoiceField(
         label=_("How long"),
         choices=(
@@ -44,7 +42,6 @@ class PauseForm(forms.Form):
     )
 
     def clean(self) -> dict[str, Any]:
-        """Ask for the minutes where they were chosen."""
         cleaned: dict[str, Any] = super().clean() or {}
         if cleaned.get("lasts") == OWN and not cleaned.get("minutes") and "minutes" not in self.errors:
             self.add_error("minutes", _("For how many minutes?"))

@@ -44,7 +44,6 @@ class QueueAdmin(OwnViews):
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Queue | None = None) -> bool:
-        """A queue is paused, resumed and limited, never edited in a form of Django's."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Queue | None = None) -> bool:
@@ -52,7 +51,6 @@ class QueueAdmin(OwnViews):
         return False
 
     def get_urls(self) -> list[URLPattern]:
-        """The addresses of the views of queues: ours, then Django's."""
         return [
             self.page("pause/", "pause", self.pause_view),
             self.page("resume/", "resume", self.resume_view),
@@ -83,7 +81,6 @@ class QueueAdmin(OwnViews):
         )
 
     def pause_view(self, request: HttpRequest) -> HttpResponse:
-        """Ask for how long a queue is to be paused, and pause it."""
         if request.method not in ("GET", "HEAD", "POST"):
             return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
         name = self._require_queue_name(request, request.GET)
@@ -105,7 +102,6 @@ class QueueAdmin(OwnViews):
         return TemplateResponse(request, "admin/django_skipqueue/job/confirm.html", context)
 
     def resume_view(self, request: HttpRequest) -> HttpResponse:
-        """Resume a queue."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         name = self._require_queue_name(request, request.POST)
@@ -116,7 +112,6 @@ class QueueAdmin(OwnViews):
         return HttpResponseRedirect(self.address("changelist"))
 
     def limit_view(self, request: HttpRequest) -> HttpResponse:
-        """Ask how many jobs of a queue may run at once, and set it."""
         if request.method not in ("GET", "HEAD", "POST"):
             return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
         name = self._require_queue_name(request, request.GET)
@@ -144,7 +139,6 @@ class QueueAdmin(OwnViews):
         return self._done(request, name, said % {"queue": name, "number": shown(form.chosen)})
 
     def rate_view(self, request: HttpRequest) -> HttpResponse:
-        """Ask how many jobs of a queue may start in a time, and set it."""
         if request.method not in ("GET", "HEAD", "POST"):
             return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
         name = self._require_queue_name(request, request.GET)
@@ -183,7 +177,6 @@ class QueueAdmin(OwnViews):
         return name
 
     def _done(self, request: HttpRequest, name: str, message: str) -> HttpResponse:
-        """Log the change, and show the list."""
         notices_cache.clear()
         self.log_change(request, Queue(name=name), message)
         self.message_user(request, message, messages.SUCCESS)

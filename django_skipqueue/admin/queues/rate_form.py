@@ -15,8 +15,6 @@ SETTINGS, NONE, OWN = "settings", "none", "own"
 
 
 class RateForm(forms.Form):
-    """The rate of the settings, none, or one of its own."""
-
     rate = forms.ChoiceField(label=_("Rate"))
     own = forms.CharField(
         label=_("Jobs in a time"),
@@ -35,7 +33,6 @@ class RateForm(forms.Form):
         self.fields["rate"] = forms.ChoiceField(label=_("Rate"), choices=choices)
 
     def clean(self) -> dict[str, Any]:
-        """Ask for the rate where it was chosen."""
         cleaned: dict[str, Any] = super().clean() or {}
         if cleaned.get("rate") == OWN and "own" not in self.errors:
             try:
@@ -57,5 +54,4 @@ class RateForm(forms.Form):
 
 
 def shown(interval: float | None) -> str:
-    """The rate in words."""
     return gettext("any number of jobs") if interval is None else rate_text(interval)

@@ -27,8 +27,6 @@ CELL = '{}<span class="skipqueue-detail">{}</span>'
 
 
 class Column(NamedTuple):
-    """A column of the list."""
-
     name: str
     """For the style sheet: the class of its cells is `field-NAME`."""
     title: Any
@@ -41,12 +39,10 @@ def in_zone(time: datetime) -> str:
 
 
 def state_badge(schedule: ScheduleState) -> SafeString:
-    """The state as a word and a colour."""
     return badge(BADGES[schedule.state], STATES[schedule.state])
 
 
 def last_run(schedule: ScheduleState) -> Cell:
-    """When a job was last enqueued, with a link to it while it exists."""
     row = schedule.row
     if row.last_run_at is None:
         return NOTHING
@@ -59,7 +55,6 @@ def last_run(schedule: ScheduleState) -> Cell:
 
 
 def next_run(schedule: ScheduleState) -> Cell:
-    """The next time, in the schedule's time zone."""
     row = schedule.row
     if schedule.next_run is None or row.next_run_at is None:
         return NOTHING
@@ -67,7 +62,6 @@ def next_run(schedule: ScheduleState) -> Cell:
 
 
 def next_runs(schedule: ScheduleState) -> Cell:
-    """The next five times."""
     if not schedule.next_runs:
         return NOTHING
     items = format_html_join("", "<li>{}</li>", ((in_zone(time),) for time in schedule.next_runs))
@@ -75,7 +69,6 @@ def next_runs(schedule: ScheduleState) -> Cell:
 
 
 def times(schedule: ScheduleState) -> Cell:
-    """When it fires, in plain language; below that the expression with its time zone."""
     row = schedule.row
     if not row.cron:
         return schedule.words

@@ -35,8 +35,6 @@ def _zones() -> list[tuple[str, str]]:
 
 
 class ScheduleForm(forms.ModelForm):
-    """What defines a schedule."""
-
     task = forms.ChoiceField(label=_("task"), choices=_tasks)
     args = forms.JSONField(label=_("positional arguments"), required=False, help_text=_("A list, as JSON."))
     kwargs = forms.JSONField(label=_("keyword arguments"), required=False, help_text=_("An object, as JSON."))

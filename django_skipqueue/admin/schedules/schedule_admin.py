@@ -65,7 +65,7 @@ VERBS: dict[str, Callable[[HttpRequest, Schedule], Done]] = {"pause": _pause, "r
 
 @admin.register(Schedule)
 class ScheduleAdmin(OwnViews):
-    """Those of code and settings can be looked at, paused and run; those of the admin edited as well."""
+    """Schedules of code and settings can be paused and run; schedules of the admin can be edited as well."""
 
     form = ScheduleForm
 
@@ -82,7 +82,6 @@ class ScheduleAdmin(OwnViews):
         return super().has_delete_permission(request, obj) and is_free
 
     def get_urls(self) -> list[URLPattern]:
-        """The addresses of the views of schedules: ours, then Django's."""
         verbs = [
             self.page(f"<int:schedule_id>/{name}/", name, partial(self.verb_view, verb=verb))
             for name, verb in VERBS.items()
@@ -110,7 +109,6 @@ class ScheduleAdmin(OwnViews):
         )
 
     def verb_view(self, request: HttpRequest, schedule_id: int, *, verb: Any) -> HttpResponse:
-        """Pause, resume or run a schedule, and show the list."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         if not (request.user.has_perm(MAY_RUN) and self.has_view_permission(request)):
@@ -132,7 +130,6 @@ class ScheduleAdmin(OwnViews):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        """The page of one schedule, with a form if it is made here."""
         return super().changeform_view(
             request, object_id, form_url, {"show_save_and_continue": False} | (extra_context or {})
         )
@@ -145,14 +142,12 @@ class ScheduleAdmin(OwnViews):
         return shown if self.has_change_permission(request, obj) else ("name", "task", "arguments", *shown, *OPTIONS)
 
     def get_fieldsets(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
-        """The parts of the page."""
         edited = DEFINITION if obj is None or self.has_change_permission(request, obj) else ()
         shown = self.get_readonly_fields(request, obj)
         parts = ((None, shown), (_("Definition") if obj else None, edited))
         return [(title, {"fields": fields}) for title, fields in parts if fields]
 
     def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: bool) -> None:
-        """Write what was edited, and nothing that a supervisor may have written meanwhile."""
         store = Store.default()
         with transaction.atomic(using=store.alias):
             if change:
@@ -168,37 +163,30 @@ class ScheduleAdmin(OwnViews):
 
     @admin.display(description=_("state"))
     def state(self, row: Schedule) -> SafeString:
-        """As in the list."""
         return state_badge(_state_of(row))
 
     @admin.display(description=_("fires"))
     def fires(self, row: Schedule) -> str:
-        """As in the list."""
         return times(_state_of(row))
 
     @admin.display(description=_("next five runs"))
     def five_next(self, row: Schedule) -> str:
-        """In the schedule's time zone."""
         return next_runs(_state_of(row))
 
     @admin.display(description=_("last run"))
     def last(self, row: Schedule) -> str:
-        """As in the list."""
         return last_run(_state_of(row))
 
     @admin.display(description=_("last skipped"))
     def skipped(self, row: Schedule) -> str:
-        """When it last enqueued nothing."""
         return exact(row.skipped_at) if row.skipped_at else NOTHING
 
     @admin.display(description=_("error"))
     def problem(self, row: Schedule) -> str:
-        """Why it cannot fire."""
         return row.error or NOTHING
 
     @admin.display(description=_("arguments"))
     def arguments(self, row: Schedule) -> SafeString:
-        """The call, with a mask in place of secrets."""
         call = redacted(row.task, row.args, row.kwargs)
         return format_html("<code>{} {}</code>", str(call.args), str(call.kwargs))
 
@@ -216,7 +204,6 @@ OPTIONS = ("catch_up", "overlap", "jitter", "source")
 
 
 def _state_of(row: Any) -> ScheduleState:
-    """The state of the row, read once for the page."""
     if not hasattr(row, "found_state"):
         row.found_state = schedule_states(pk=row.pk)[0]
     found: ScheduleState = row.found_state

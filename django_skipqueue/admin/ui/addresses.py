@@ -44,7 +44,6 @@ class Carrier:
         return parts._replace(query=query).geturl()
 
     def html(self, page: str) -> str:
-        """The page with the database in the address of each link and form."""
         return LINK.sub(self._link, FORM.sub(self._form, page))
 
     def with_switch(self, page: str, switch: str) -> str:

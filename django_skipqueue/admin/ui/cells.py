@@ -12,16 +12,13 @@ CELL_LIMIT = 120
 
 
 def badge(status: str, label: str | Promise) -> SafeString:
-    """A word in the colour of its status."""
     return format_html('<span class="skipqueue-badge" data-status="{}">{}</span>', status, label)
 
 
 def badge_of(job: Job) -> SafeString:
-    """The state of one job as a word and a colour."""
     state = state_of(job)
     return badge(state, STATES[state])
 
 
 def shortened(text: str) -> str:
-    """The beginning of the text, as much as fits into a cell."""
     return text if len(text) <= CELL_LIMIT else f"{text[: CELL_LIMIT - 1]}…"

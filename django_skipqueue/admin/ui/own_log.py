@@ -26,24 +26,18 @@ SHOWN = 100
 
 
 class OwnLog(AnyModelAdmin):
-    """For classes that the admin registers."""
-
     def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
-        """Log that an object was added."""
         return super().log_addition(request, _as_logged(obj), message)
 
     def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
-        """Log that an object was changed."""
         return super().log_change(request, _as_logged(obj), message)
 
     def log_deletions(self, request: HttpRequest, queryset: Any) -> Any:
-        """Log that objects will be deleted."""
         return super().log_deletions(request, cast("Any", [_as_logged(each) for each in queryset]))
 
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show who did what to an object of the database that is shown."""
         pk = unquote(object_id)
         if logged_id(pk) == pk:
             return super().history_view(request, object_id, extra_context)
@@ -59,7 +53,6 @@ class OwnLog(AnyModelAdmin):
 
 
 def _as_logged(obj: Any) -> Any:
-    """The object with the id that the log has for it."""
     logged = copy(obj)
     logged.pk = logged_id(obj.pk)
     return logged

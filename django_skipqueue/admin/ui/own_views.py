@@ -27,11 +27,9 @@ class OwnViews(OwnLog):
         return patterns
 
     def page(self, address: str, name: str, view: Callable[..., HttpResponse]) -> URLPattern:
-        """An entry for `get_urls`: a view for those who are logged in."""
         return path(address, self.admin_site.admin_view(view), name=self._full_name(name))
 
     def address(self, name: str, *args: Any, query: dict[str, Any] | None = None) -> str:
-        """The address of a view in this admin site."""
         return reverse(f"admin:{self._full_name(name)}", args=args, query=query, current_app=self.admin_site.name)
 
     def context(self, request: HttpRequest, subject: object, *, title: str) -> dict[str, Any]:

@@ -22,12 +22,10 @@ class CappedPaginator(JobPaginator):
 
     @cached_property
     def total(self) -> Count:
-        """The number of jobs in the list."""
         return Count.of(cast("QuerySet[Job]", self.object_list))
 
     @property
     def count(self) -> int:  # Django caches it; here `total` does
-        """The number of jobs that can be paged through."""
         return self.total.shown
 
 
@@ -36,7 +34,6 @@ class IndexedPaginator(CappedPaginator):
 
     @cached_property
     def total(self) -> Count:
-        """The number of jobs in the list."""
         jobs: Any = self.object_list
         return Count.in_any_order(jobs) if isinstance(jobs, QuerySet) else super().total
 
@@ -45,7 +42,6 @@ class Found:
     """Jobs whose ids are known, in the order of the list. It is counted and cut like a query set, without a query."""
 
     def __init__(self, jobs: "QuerySet[Any]", ids: Sequence[int]) -> None:
-        """`jobs`: the list in which they were found."""
         self._jobs = jobs
         self._ids = ids
 
@@ -53,11 +49,9 @@ class Found:
         return Found(self._jobs, self._ids[part])
 
     def count(self) -> int:
-        """The number of these jobs."""
         return len(self._ids)
 
     def all(self) -> "QuerySet[Any]":
-        """The query set of these jobs."""
         return self._jobs.filter(pk__in=self._ids)
 
     _clone = all

@@ -34,7 +34,6 @@ View = Callable[..., HttpResponse]
 
 
 def are_several() -> bool:
-    """Whether there is a database to choose."""
     return settings.serves_several
 
 
@@ -125,7 +124,6 @@ def _plain(model_admin: Any, template: str, status: int, **context: Any) -> View
 
 
 def _finished(model_admin: Any, request: HttpRequest, alias: str, response: HttpResponse) -> HttpResponse:
-    """The response with the database in its addresses, and with the switch at the top of its content."""
     if isinstance(response, TemplateResponse):
         response.render()
     carrier = Carrier(alias or settings.database, request.path, request.GET.urlencode(), _prefixes(model_admin))
@@ -145,7 +143,6 @@ def _prefixes(model_admin: Any) -> list[str]:
 
 
 def _switch(model_admin: Any, request: HttpRequest, alias: str) -> str:
-    """Links to this page in each database; `alias`: the one that is shown, if any."""
     match = request.resolver_match
     name = (match and match.url_name) or ""
     own = name.removeprefix(f"{model_admin.opts.app_label}_{model_admin.opts.model_name}_") in SWITCHED

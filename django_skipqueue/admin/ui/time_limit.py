@@ -32,7 +32,6 @@ class Afterwards(HttpResponse):
     """A view returns it to go on after its transaction, with work that commits in parts and limits its time itself."""
 
     def __init__(self, work: Callable[[], HttpResponse]) -> None:
-        """`work` returns the response that is sent."""
         super().__init__()
         self.work = work
 
@@ -44,7 +43,6 @@ def limits_itself(view: View) -> View:
 
 
 def limits_its_time(view: View) -> bool:
-    """Whether the view is marked so."""
     return getattr(view, LIMITS_ITSELF, False)
 
 

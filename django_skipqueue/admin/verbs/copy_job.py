@@ -49,7 +49,7 @@ def why_held_elsewhere(job: Any) -> str:
 
 
 def copy_archived_job(job: ArchivedJob) -> Job:
-    """Do the same for a job in the archive. Returns the copy, or the job that holds its unique key: not `created`."""
+    """Enqueue a copy of a job in the archive. Returns it, or the job that holds its unique key: not `created`."""
     return _insert_copy(ArchivedJob.objects.annotate(**TEXTS).get(pk=job.pk, finished_at=job.finished_at))
 
 

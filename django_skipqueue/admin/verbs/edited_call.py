@@ -48,8 +48,6 @@ LOG_ENTRY_OF_COPY = _("Made from job %(id)s with other arguments.")
 
 @dataclass(frozen=True)
 class Argument:
-    """A parameter of the task, with the job's value for it."""
-
     parameter: Parameter
     value: Any
     """`MISSING` if the job has none, so that the parameter's default is used."""
@@ -73,7 +71,6 @@ class Argument:
 
     @property
     def description(self) -> str:
-        """The annotation, and the default unless it is a secret."""
         annotation = self.parameter.annotation
         texts = [] if annotation is MISSING else [shorten(formatannotation(annotation), TEXT_LIMIT)]
         if self.parameter.default is not MISSING and not self.is_secret:
@@ -83,7 +80,6 @@ class Argument:
 
 
 def arguments_of(job: Job, task: Task[Any, Any]) -> list[Argument]:
-    """The parameters of the task in their order, with the job's values."""
     call = task.redacted(job.args, job.kwargs)
     left, left_shown = dict(job.kwargs), dict(call.kwargs)
     found: list[Argument] = []
@@ -123,7 +119,6 @@ class ArgumentField(forms.CharField):
         self._check = check
 
     def clean(self, value: Any) -> Any:
-        """Decode the text, put secrets back, and check the value as `.defer()` does."""
         text = super().clean(value)
         if not text.strip():
             return MISSING
@@ -144,8 +139,6 @@ class ArgumentField(forms.CharField):
 
 
 class EditForm(forms.Form):
-    """A field for each parameter of the task, by the number of its place."""
-
     def __init__(self, job: Job, task: Task[Any, Any], posted: Any = None) -> None:
         super().__init__(posted if posted and CONFIRMED in posted else None)
         self.job, self.task = job, task
@@ -155,7 +148,6 @@ class EditForm(forms.Form):
 
     @cached_property
     def call(self) -> tuple[list[Any], dict[str, Any]]:
-        """The positional and the keyword arguments, once all fields are valid."""
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         values = [self.cleaned_data[name] for name in self.fields]

@@ -32,8 +32,6 @@ MANY = 10_000
 
 @dataclass(frozen=True)
 class Instruction:
-    """Who applies a verb, and the answers to its questions."""
-
     user: str
     reason: str = ""
     minutes: int = 0
@@ -44,13 +42,10 @@ class Instruction:
 
     @property
     def delay(self) -> timedelta:
-        """The minutes as a span of time."""
         return timedelta(minutes=self.minutes)
 
 
 class ReasonForm(forms.Form):
-    """Asks for a reason."""
-
     reason = forms.CharField(
         label=_("Reason"),
         help_text=_("Optional. It is kept with the job, for everybody who looks at it later."),
@@ -66,14 +61,11 @@ class ReasonForm(forms.Form):
         self.number = number
 
     def instruction(self, user: str) -> Instruction:
-        """The instruction of this user, once the form is valid."""
         names = {field.name for field in fields(Instruction)} & self.cleaned_data.keys()
         return Instruction(user, **{name: self.cleaned_data[name] for name in names if self.cleaned_data[name]})
 
 
 class SpreadForm(ReasonForm):
-    """Also asks for the time over which the jobs are spread."""
-
     minutes = forms.IntegerField(
         label=_("Spread over minutes"),
         help_text=_(
@@ -90,8 +82,6 @@ class SpreadForm(ReasonForm):
 
 
 class PostponeForm(ReasonForm):
-    """Also asks for the time until the jobs are due."""
-
     minutes = forms.IntegerField(
         label=_("Minutes from now"), initial=60, min_value=1, max_value=LONGEST_DELAY, widget=AdminIntegerFieldWidget
     )
@@ -99,8 +89,6 @@ class PostponeForm(ReasonForm):
 
 
 class RescheduleForm(ReasonForm):
-    """Also asks for the time at which the job is due."""
-
     run_after = forms.DateTimeField(
         label=_("Due at"),
         widget=forms.DateTimeInput(
@@ -116,7 +104,6 @@ class RescheduleForm(ReasonForm):
         }
 
     def clean_run_after(self) -> datetime:
-        """Refuse a time that the column cannot store."""
         run_after: datetime = self.cleaned_data["run_after"]
         try:
             check_run_after(run_after)
@@ -126,13 +113,10 @@ class RescheduleForm(ReasonForm):
 
 
 class QueueForm(ReasonForm):
-    """Also asks for the queue into which the jobs go."""
-
     queue_name = forms.CharField(label=_("Queue"), widget=AdminTextInputWidget)
     field_order = ("queue_name", "reason")
 
     def clean_queue_name(self) -> str:
-        """Refuse a name that no queue can have."""
         queue_name: str = self.cleaned_data["queue_name"]
         try:
             check_columns({"queue_name": queue_name})
@@ -142,8 +126,6 @@ class QueueForm(ReasonForm):
 
 
 class PriorityForm(ReasonForm):
-    """Also asks for the priority that the jobs get."""
-
     priority = forms.IntegerField(
         label=_("Priority"),
         help_text=_("From -100 to 100. Jobs with a higher priority are claimed first."),
@@ -156,8 +138,6 @@ class PriorityForm(ReasonForm):
 
 
 class DeleteForm(ReasonForm):
-    """Asks the operator to type the number of jobs, if it is large."""
-
     typed = forms.CharField(label=_("Number of jobs"), max_length=30, widget=AdminTextInputWidget)
     field_order = ("typed", "reason")
 

@@ -18,12 +18,10 @@ from .verb import Verb
 
 
 def record(request: HttpRequest, jobs: Mapping[int, str], message: str, *, flag: int = CHANGE) -> None:
-    """Write an entry for each of the jobs: ids with their names."""
     LogEntry.objects.bulk_create(_entry(request, message, flag, logged_id(pk), name) for pk, name in jobs.items())
 
 
 def record_all(request: HttpRequest, verb: Verb, message: str, instruction: Instruction) -> None:
-    """Write one entry for all the jobs that match the list of this request."""
     searched = filter_of(request)
     name = gettext("all jobs matching %(filter)s") % {"filter": searched}
     filtered = gettext("Filter: %(filter)s") % {"filter": searched}
@@ -37,7 +35,6 @@ def filter_of(request: HttpRequest) -> str:
 
 
 def with_reason(entry: str, instruction: Instruction) -> str:
-    """The entry with the reason of the instruction, if it has one."""
     if not instruction.reason:
         return entry
     reason = gettext("Reason: %(reason)s") % {"reason": instruction.reason}
@@ -45,7 +42,6 @@ def with_reason(entry: str, instruction: Instruction) -> str:
 
 
 def job_names(ids: Iterable[int]) -> dict[int, str]:
-    """The names of these jobs."""
     return {job.pk: str(job) for job in Job.objects.filter(pk__in=ids).only("pk", "task")}
 
 

@@ -23,8 +23,6 @@ TIME_LIMIT = 20.0
 
 @dataclass
 class Tally:
-    """The numbers of jobs that an action has changed, skipped and left."""
-
     changed: int = 0
     skipped: int = 0
     left: Count | None = None
@@ -33,7 +31,6 @@ class Tally:
     """The ids of the changed jobs; empty if the selection is "all that match"."""
 
     def add(self, ids: Sequence[int], changed: Changed) -> None:
-        """Count one batch."""
         self.changed += len(changed)
         self.skipped += len(ids) - len(changed)
 
@@ -71,7 +68,6 @@ def question_of(action: Action, summary: Summary) -> str:
 
 
 def message_of(action: Action, tally: Tally) -> str:
-    """The sentences for the operator: how many jobs were changed, skipped and left."""
     sentences = [str(action.done % {"number": grouped(tally.changed), "count": tally.changed})]
     if tally.skipped:
         skipped = ngettext(

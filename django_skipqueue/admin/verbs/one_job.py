@@ -23,8 +23,6 @@ TEXT_LIMIT = 200
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a verb for one job."""
-
     message: str
     shown_id: int
     """The id of the job to show next."""
@@ -33,7 +31,6 @@ class Result:
 
 
 def apply(verb: Verb, button: Button, job: Job, instruction: Instruction) -> Result:
-    """Apply the verb to the job, if the job still allows it."""
     changed = verb.change([job.pk], instruction)
     if job.pk not in changed:
         return Result(_refusal(verb, button, job, instruction), job.pk)
@@ -53,7 +50,6 @@ def apply(verb: Verb, button: Button, job: Job, instruction: Instruction) -> Res
 
 
 def _refusal(verb: Verb, button: Button, job: Job, instruction: Instruction) -> str:
-    """Why nothing was done, as far as the current row shows it."""
     now = Job.objects.filter(pk=job.pk).first()
     if now is None:
         return gettext("Job %(id)s was deleted meanwhile.") % {"id": job.pk}
@@ -68,7 +64,6 @@ def _refusal(verb: Verb, button: Button, job: Job, instruction: Instruction) -> 
 
 
 def does_not_fit(button: Button, job: Job) -> str:
-    """The message for a job whose status does not allow the verb."""
     values = {"id": job.pk, "status": job.get_status_display(), "verb": button.label}
     return gettext("“%(verb)s” did nothing: job %(id)s is %(status)s now.") % values
 

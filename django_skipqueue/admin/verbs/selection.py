@@ -30,34 +30,28 @@ class Selection:
 
     @classmethod
     def by_hand(cls, chosen: Iterable[str]) -> "Selection":
-        """The jobs with these ids, as a browser sent them."""
         ids = tuple(sorted({int(each) for each in chosen if is_id(each)}))
         return cls(Job.objects.filter(pk__in=ids).order_by("pk"), ids)
 
     @classmethod
     def all_matching(cls, jobs: QuerySet[Job], *, is_part: bool = False, listed: Count | None = None) -> "Selection":
-        """All jobs of a list, or of the part that was searched."""
         return cls(jobs, None, is_part, listed)
 
     def posted(self) -> list[tuple[str, str]]:
-        """The fields of a form that choose these jobs again."""
         if self.ids is None:
             return [("select_across", "1"), (ACTION_CHECKBOX_NAME, "all")]
         return [(ACTION_CHECKBOX_NAME, str(pk)) for pk in self.ids]
 
     @cached_property
     def total(self) -> Count:
-        """The number of jobs, which is counted once."""
         return replace(self.listed or Count.in_any_order(self.jobs), is_least=self.is_part)
 
     def count_from(self, first: int) -> Count:
-        """The number of jobs with this id or a higher one."""
         if self.ids is not None:
             return Count(sum(pk >= first for pk in self.ids))
         return Count.of(self.jobs.order_by("pk").filter(pk__gte=first))
 
     def sample(self) -> list[Job]:
-        """A few of the jobs, to be recognized."""
         return list(self.jobs.only("pk", "task", "status", "attempts")[:SAMPLE])
 
     def batches(self, *, after: int = 0, newest: int | None = None) -> Iterator[list[int]]:

@@ -26,22 +26,17 @@ EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?=:|$)")
 
 @dataclass(frozen=True)
 class Kind:
-    """Jobs of one task that ended in the same exception."""
-
     number: int
     task: str
     exception: str
 
     @property
     def shown(self) -> str:
-        """The number as text."""
         return grouped(self.number)
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A summary of the first `MOST_READ` jobs of a selection."""
-
     count: Count
     eligible: int
     """The number of jobs in a status that the verb allows."""
@@ -78,22 +73,18 @@ class Summary:
 
     @property
     def is_partial(self) -> bool:
-        """Whether there are jobs that were not read."""
         return self.count.is_least or self.count.found > self.looked_at
 
     @property
     def read(self) -> str:
-        """The number of jobs that were read, as text."""
         return grouped(self.looked_at)
 
     @property
     def kinds_shown(self) -> list[Kind]:
-        """The most frequent kinds."""
         return self.kinds[:KINDS_SHOWN]
 
     @property
     def others(self) -> int:
-        """The number of jobs of other kinds."""
         return sum(kind.number for kind in self.kinds[KINDS_SHOWN:])
 
 

@@ -67,7 +67,6 @@ class Button:
     """The two texts for a job that a carrier has, where they differ."""
 
     def for_job(self, job: Job) -> "Button":
-        """The button with the texts that are true for this job."""
         if not self.hint_if_carried or not carrier_with(job):
             return self
         return replace(self, hint=self.hint_if_carried, done=self.done_if_carried)
@@ -93,14 +92,11 @@ class Action:
 
     @property
     def full_explanation(self) -> str:
-        """The explanation, with that sentence if it applies."""
         return " ".join(map(str, [self.explanation, *([self.about_carriers] if settings.carriers else [])])).strip()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Past:
-    """A verb in the history of a job, as the row's `operations` have it."""
-
     done: Text
     done_by: Text
     """The same with the `user`."""
@@ -110,8 +106,6 @@ class Past:
 
 @dataclass(frozen=True, kw_only=True)
 class Verb:
-    """Something that operators do to jobs."""
-
     name: str
     """In the names of its view and its action, and in the `operations` of a row."""
     permission: str
@@ -141,18 +135,14 @@ class Verb:
 
     @property
     def slug(self) -> str:
-        """The name in addresses."""
         return self.name.replace("_", "-")
 
     @property
     def action_name(self) -> str:
-        """The name of its action in Django's admin."""
         return f"{self.name}_selected"
 
     def fits(self, job: Job) -> bool:
-        """Whether the page of this job offers it."""
         return self.is_offered_for(job.status) or (self.also_for is not None and self.also_for(job))
 
     def is_offered_for(self, status: str) -> bool:
-        """Whether the page of a job, or the list of jobs, in this status offers it."""
         return status in (self.statuses if self.offered_for is None else self.offered_for)

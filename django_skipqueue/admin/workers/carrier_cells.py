@@ -15,13 +15,11 @@ DETAIL = '{} <span class="skipqueue-detail">{}</span>'
 
 
 def state(carrier: CarrierNow) -> SafeString:
-    """Whether its relays are alive and reach the broker."""
     shown = {True: "live", False: "late", None: "stale"}[carrier.is_reachable]
     return badge(shown, broker_in_words(carrier))
 
 
 def name(carrier: CarrierNow) -> SafeString:
-    """Its name; what it is, and how many relays it has, below it."""
     relays = ngettext("%(number)s relay", "%(number)s relays", carrier.relays) % {"number": grouped(carrier.relays)}
     return format_html(
         '<span class="skipqueue-name">{}</span> <span class="skipqueue-detail">{}</span>',
@@ -31,19 +29,16 @@ def name(carrier: CarrierNow) -> SafeString:
 
 
 def held(carrier: CarrierNow) -> str:
-    """How many jobs are with it, of its window."""
     return gettext("%(held)s/%(window)s with it") % {"held": grouped(carrier.held), "window": grouped(carrier.window)}
 
 
 def oldest(carrier: CarrierNow, now: datetime) -> str:
-    """Since when the oldest of them is with it."""
     if carrier.oldest is None:
         return gettext("nothing")
     return gettext("the oldest since %(time)s") % {"time": clock_time(carrier.oldest, now)}
 
 
 def refused(carrier: CarrierNow) -> str:
-    """How many jobs it has not taken."""
     if not carrier.refused:
         return ""
     return ngettext("%(number)s job refused", "%(number)s jobs refused", carrier.refused) % {

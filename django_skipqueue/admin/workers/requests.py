@@ -11,8 +11,6 @@ from ...models import Worker
 
 @dataclass(frozen=True)
 class RequestButton:
-    """A button in the row of a worker."""
-
     name: str
     """The value of `WorkerRequest.request`, and a part of the address."""
     label: Any

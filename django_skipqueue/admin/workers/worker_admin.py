@@ -58,7 +58,6 @@ class Held:
 
     @property
     def running(self) -> int:
-        """The number of jobs in a thread or a coroutine."""
         return self.threads + self.coroutines
 
     @classmethod
@@ -72,8 +71,6 @@ class Held:
 
 
 class WorkerChangeList(ChangeList):
-    """The list as Django's admin shows it."""
-
     def get_results(self, request: HttpRequest) -> None:
         """Set the workers of the page, each with the jobs that it `held` at this moment: one query for all.
 
@@ -106,7 +103,6 @@ class WorkerAdmin(OwnViews):
         css = {"all": ["django_skipqueue/admin.css", "django_skipqueue/worker_list.css"]}
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Nobody adds a worker: workers insert their rows themselves."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Worker | None = None) -> bool:
@@ -118,18 +114,15 @@ class WorkerAdmin(OwnViews):
         return False
 
     def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
-        """The columns, with the buttons for those who may press them."""
         return (*self.list_display, "buttons") if request.user.has_perm(MAY_CHANGE) else self.list_display
 
     def get_urls(self) -> list[URLPattern]:
-        """The addresses of the views of workers: ours, then Django's."""
         return [
             *(self.page(f"{asked.name}/", asked.name, partial(self.request_view, asked=asked)) for asked in REQUESTS),
             *super().get_urls(),
         ]
 
     def request_view(self, request: HttpRequest, *, asked: RequestButton) -> HttpResponse:
-        """Ask whether to request this of a worker, and request it."""
         if request.method not in ("GET", "HEAD", "POST"):
             return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
         if not (request.user.has_perm(MAY_CHANGE) and self.has_view_permission(request)):
@@ -151,7 +144,6 @@ class WorkerAdmin(OwnViews):
         return TemplateResponse(request, "admin/django_skipqueue/job/confirm.html", context)
 
     def _request(self, request: HttpRequest, worker: Worker, asked: RequestButton) -> HttpResponse:
-        """Request it, unless the worker has ended meanwhile; log it, and show the list."""
         if asked.request(worker):
             message = asked.done % {"worker": shortened(worker.name)}
             self.log_change(request, worker, message)
@@ -162,7 +154,6 @@ class WorkerAdmin(OwnViews):
 
     @refreshing
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """The list, with a title that does not ask to select anything."""
         notices = notices_cache.get()
         context = {
             "title": capfirst(self.opts.verbose_name_plural),
@@ -171,11 +162,9 @@ class WorkerAdmin(OwnViews):
         return super().changelist_view(request, context | (extra_context or {}))
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Worker]:
-        """Workers with the database's time, and with what is requested of them."""
         return Worker.objects.with_requests().annotate(now=Now())
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        """The list with the jobs of each worker."""
         return WorkerChangeList
 
     @admin.display(description=_("state"))
@@ -189,7 +178,6 @@ class WorkerAdmin(OwnViews):
 
     @admin.display(description=_("worker"))
     def worker(self, worker: Any) -> SafeString:
-        """Its name; host and process id below it, and that it is a relay."""
         if worker.carrier:
             return carrier_cells.name(worker.carrier)
         place = gettext("%(host)s · pid %(pid)s") % {"host": shortened(worker.hostname), "pid": worker.pid}
@@ -202,7 +190,6 @@ class WorkerAdmin(OwnViews):
 
     @admin.display(description=_("queues"))
     def queue_names(self, worker: Worker) -> str:
-        """The queues it serves, in the order in which it does."""
         return shortened(", ".join(worker.queues)) or gettext("all queues")
 
     @admin.display(description=_("slots"))
@@ -253,17 +240,14 @@ class WorkerAdmin(OwnViews):
 
     @admin.display(description=_("started"))
     def started(self, worker: Any) -> str:
-        """The time since the worker started."""
         return distance(worker.started_at, worker.now)
 
     @admin.display(description=_("last heartbeat"))
     def last_heartbeat(self, worker: Any) -> str:
-        """The time since its last heartbeat."""
         return distance(worker.heartbeat_at, worker.now)
 
     @admin.display(description=_("runs now"))
     def runs_now(self, worker: Any) -> SafeString | str:
-        """Links to the jobs in its slots, the oldest first, with their running times."""
         if worker.carrier:
             return carrier_cells.oldest(worker.carrier, worker.now)
         if worker.relay_of:

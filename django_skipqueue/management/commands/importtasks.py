@@ -41,13 +41,11 @@ class Command(BaseCommand):
     help = "Move the tasks that wait in the table of django-tasks-db into the job queue."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         parser.add_argument("--backend", default="default", help="the alias in TASKS to enqueue on; default: default")
         parser.add_argument("--source", default="default", help="the database with the old table; default: default")
         parser.add_argument("--dry-run", action="store_true", help="say what would be moved, and move nothing")
 
     def handle(self, **options: Any) -> None:
-        """Move rows until none is left to move."""
         backend = _backend(options["backend"])
         if options["source"] not in connections:
             raise CommandError(f"--source: there is no database {options['source']!r} in DATABASES.")
@@ -63,7 +61,6 @@ class Command(BaseCommand):
 
 
 def source_model() -> type[models.Model]:
-    """The model of django-tasks-db for the old table."""
     try:
         return apps.get_app_config("django_tasks_database").get_model("DBTaskResult")
     except LookupError:
@@ -82,7 +79,6 @@ def _backend(alias: str) -> SkipQueueBackend:
 
 
 def _move(waiting: models.QuerySet[Any], known: Mapping[str, DjangoTask], backend: SkipQueueBackend) -> Counter[str]:
-    """Move the oldest batch. Returns the number moved, by task."""
     given = parsed(backend.options)
     skip_locked = connections[waiting.db].features.has_select_for_update_skip_locked
     with transaction.atomic(using=waiting.db), ExitStack() as transactions:

@@ -20,7 +20,6 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         parser.add_argument(
             "--database",
             help="the alias of the database that holds the queue; default: all that do",

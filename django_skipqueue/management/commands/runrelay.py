@@ -29,7 +29,6 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         self._add = add = Options(parser)
         settings = conf.load_or_default()
         add("--carrier", help="the name of the carrier; default: the only one in SKIPQUEUE['CARRIERS']")
@@ -45,7 +44,6 @@ class Command(BaseCommand):
         parser.add_argument("--yes", action="store_true", help="with --reclaim: do not ask")
 
     def handle(self, **options: Any) -> None:
-        """Run until stopped, or reclaim the jobs of a carrier."""
         if options["reclaim"] is not None:
             self._reclaim(options["reclaim"], serving.databases_of(options), is_confirmed=options["yes"])
             return
@@ -65,7 +63,6 @@ class Command(BaseCommand):
         serving.run(relays, lifeline=None, listener=listener)
 
     def _options(self, carrier: CarrierSettings, options: dict[str, Any]) -> list[WorkerOptions]:
-        """The options of the supervisor of each database."""
         return serving.for_each_database(
             options,
             carrier=carrier.name,
@@ -129,7 +126,6 @@ def _chosen(name: str | None) -> CarrierSettings:
 
 
 def _usable(databases: Iterable[str]) -> tuple[list[Store], list[str]]:
-    """The stores of these databases, and for each that cannot be used a sentence."""
     stores: list[Store] = []
     problems: list[str] = []
     for alias in databases:

@@ -28,12 +28,9 @@ OF_THE_PACKAGE = "django_skipqueue."
 
 
 class Command(BaseCommand):
-    """Claims jobs, runs them, retries them. Needs nothing but the project's PostgreSQL."""
-
     help = "Run jobs: claim them, run them, retry them. Every option can also be set in the environment."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         self._add = add = Options(parser)
         settings = conf.load_or_default()
         _add_what_it_runs(add)
@@ -42,7 +39,6 @@ class Command(BaseCommand):
         add.switch("--reload", help="restart when code changes; default: when DEBUG is on and this is a terminal")
 
     def handle(self, **options: Any) -> None:
-        """Run until stopped."""
         serving.set_up(self._add, options)
         if options["reload"] or (options["reload"] is None and django_settings.DEBUG and sys.stderr.isatty()):
             sys.exit(Reloader([sys.executable, *sys.orig_argv[1:], "--no-reload"]).run_child())
@@ -56,7 +52,6 @@ class Command(BaseCommand):
         serving.run(workers, lifeline=lifeline, listener=listener)
 
     def _options(self, options: dict[str, Any]) -> list[WorkerOptions]:
-        """The options of the supervisor of each database."""
         queue_names = names_in(options["queues"] or "")
         if options["queues"] and not queue_names:
             raise CommandError("--queues (SKIPQUEUE_QUEUES) names no queue.")

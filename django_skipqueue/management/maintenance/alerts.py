@@ -23,11 +23,9 @@ class Alerts(Subcommand):
     needs_all = True
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         parser.add_argument("--json", action="store_true", help="print a JSON object")
 
     def run(self, console: Console, **options: Any) -> Exit:
-        """Check, announce in this process, and list."""
         wanted = limits(settings.alerts)
         if not wanted:
             raise CommandError("SKIPQUEUE['ALERTS'] has no limit: there is nothing to check.")

@@ -30,11 +30,9 @@ class Doctor(Subcommand):
     needs_all = True
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         parser.add_argument("--json", action="store_true", help="print a JSON object")
 
     def run(self, console: Console, **options: Any) -> Exit:
-        """Examine, and print the worst first."""
         start = time.monotonic()
         with translation.override(None):
             findings = examine(Store(settings.database))
@@ -55,7 +53,6 @@ def _exit_code(findings: list[Finding]) -> Exit:
 
 
 def _lines(findings: list[Finding], seconds: float) -> Iterator[str]:
-    """The findings by severity, then those that are well in a few lines."""
     for severity in Severity:
         of_this = [each for each in findings if each.severity == severity]
         if of_this and severity != Severity.OK:
@@ -71,7 +68,6 @@ def _lines(findings: list[Finding], seconds: float) -> Iterator[str]:
 
 
 def _described(finding: Finding) -> Iterator[str]:
-    """The title with the code, what was found, what to do, and the command."""
     yield from _wrapped(f"{finding.title} ({finding.code})", INDENT[:2])
     for text in (finding.found, finding.advice):
         yield from _wrapped(text, INDENT)

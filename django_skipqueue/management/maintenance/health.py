@@ -39,7 +39,6 @@ class Health(Subcommand):
     help = "For probes: exit with 0 if a worker of this host has written a heartbeat"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         duration = option_types.duration
         parser.add_argument(
             "--max-age",
@@ -78,7 +77,6 @@ class Health(Subcommand):
             timer.cancel()
 
     def run(self, console: Console, **options: Any) -> Exit:
-        """Find the youngest heartbeat, and compare its age."""
         health = _Health.now(**options)
         health.show(console)
         return Exit.DONE if health.is_well else Exit.NEGATIVE
@@ -86,8 +84,6 @@ class Health(Subcommand):
 
 @dataclass(frozen=True)
 class _Health:
-    """Whether a worker is alive, in a sentence."""
-
     is_well: bool
     sentence: str
 
@@ -108,7 +104,6 @@ class _Health:
         return cls(True, heartbeat)
 
     def show(self, console: Console, of: str = "") -> None:
-        """Write the sentence, which begins with `of`."""
         if self.is_well:
             console.line(f"{of}healthy: {self.sentence}")
         else:

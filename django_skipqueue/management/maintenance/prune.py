@@ -18,11 +18,9 @@ class Prune(Subcommand):
     help = "Delete finished jobs past their retention, or move them to the archive"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         parser.add_argument("--json", action="store_true", help="print a JSON object")
 
     def run(self, console: Console, **options: Any) -> Exit:
-        """Prune until no job is left to prune."""
         store = Store(settings.database)
         pruned = prune_all(store)
         if options["json"]:

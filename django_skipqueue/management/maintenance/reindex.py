@@ -26,7 +26,6 @@ class Reindex(Subcommand):
     help = "Build the indexes of the queue's tables anew, one at a time, while jobs run"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         parser.add_argument("--index", metavar="NAME", help="only this index; default: all")
         parser.add_argument("--dry-run", action="store_true", help="show what would be done, and change nothing")
         parser.add_argument(
@@ -38,14 +37,12 @@ class Reindex(Subcommand):
         )
 
     def execute(self, console: Console, **options: Any) -> Exit:
-        """Refuse where it cannot work, then run it on a connection of its own."""
         alias = chosen_database(options)
         if alias in connections and connections[alias].in_atomic_block:
             raise CommandError("REINDEX CONCURRENTLY waits for all open transactions, and the caller has one open.")
         return super().execute(console, **options)
 
     def run(self, console: Console, **options: Any) -> Exit:
-        """Drop what is left over, then rebuild each index."""
         alias = settings.database
         if pools_transactions(alias):
             raise CommandError(

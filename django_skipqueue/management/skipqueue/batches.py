@@ -18,8 +18,6 @@ from .verbs import Instruction, Verb
 
 @dataclass
 class Tally:
-    """The numbers of jobs that a verb has changed, and has left as they are."""
-
     changed: int = 0
     unchanged: int = 0
     is_interrupted: bool = False

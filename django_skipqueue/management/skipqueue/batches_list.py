@@ -19,20 +19,16 @@ DEFAULT_LIMIT, MOST = 20, 1_000
 
 
 class Batches(Subcommand):
-    """Without an id it lists them."""
-
     name = "batches"
     help = "List the batches with their progress; show one with its callbacks"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         parser.add_argument("id", nargs="?", type=int, metavar="ID", help="show this batch; default: list the newest")
         parser.add_argument("--state", choices=list(batches.CONDITIONS), help="list only those that are in this state")
         parser.add_argument("--limit", type=int, default=DEFAULT_LIMIT, metavar="N", help="how many to list")
         parser.add_argument("--json", action="store_true", help="print a JSON object for each batch")
 
     def run(self, console: Console, **options: Any) -> Exit:
-        """List them, or show one."""
         if options["id"] is not None:
             return _show(console, options["id"], as_json=options["json"])
         if not 1 <= options["limit"] <= MOST:

@@ -21,15 +21,12 @@ from .verbs import Instruction, Verb
 
 
 class ChangeJobs(Subcommand):
-    """One verb."""
-
     def __init__(self, verb: Verb) -> None:
         self.name = verb.name
         self.help = verb.help
         self._verb = verb
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         add = parser.add_argument
         add("ids", nargs="*", type=option_types.job_id, metavar="ID", help="the jobs with these ids")
         add_criteria(parser)
@@ -46,7 +43,6 @@ class ChangeJobs(Subcommand):
             add("--for", dest="delay", type=option_types.duration, metavar="DURATION", required=True, help=help)
 
     def run(self, console: Console, **options: Any) -> Exit:
-        """Look, ask, and change the jobs."""
         choice = by_ids_or_criteria(options, self._verb.states)
         choice.require_known()
         survey = Survey.of(choice, self._verb.fits, console)

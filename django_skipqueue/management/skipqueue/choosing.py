@@ -22,8 +22,6 @@ from .names import full_task_name, queue_problem, task_problem
 
 @dataclass(frozen=True)
 class Part:
-    """Some of the chosen jobs."""
-
     jobs: QuerySet[Job]
     is_cut: bool = False
     """Whether its list goes on, and the rest is not read."""
@@ -31,14 +29,11 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The chosen jobs: those with these ids, or those that meet one of the criteria."""
-
     ids: tuple[int, ...] = ()
     criteria: tuple[Criteria, ...] = ()
     reads_all: bool = False
 
     def parts(self) -> Iterator[Part]:
-        """The jobs, in the order of their lists."""
         if self.ids:
             yield Part(Job.objects.filter(pk__in=self.ids).order_by("pk"))
         for criteria in self.criteria:
@@ -64,12 +59,10 @@ class Choice:
 
     @property
     def cut_note(self) -> str:
-        """The sentence about lists that were not read to their end."""
         return f"Only the first jobs of a list were searched, at most {window.WINDOW_SIZE:,}; --all goes on to its end."
 
 
 def add_criteria(parser: CommandParser) -> None:
-    """Declare the options that say which jobs."""
     add = parser.add_argument_group("which jobs").add_argument
     states = ", ".join(STATES)
     add("--status", dest="state", choices=list(STATES), metavar="STATUS", help=f"in this status: {states}")
@@ -102,7 +95,6 @@ def add_criteria(parser: CommandParser) -> None:
 
 
 def has_criteria(options: dict[str, Any]) -> bool:
-    """Whether an option says which jobs."""
     return any(options[name] for name in ("state", "queue", "task", "exception", "arguments", "search", "since"))
 
 

@@ -19,13 +19,10 @@ EXAMPLE = """'{"payment_id": 1}'"""
 
 
 class Defer(Subcommand):
-    """Checks the arguments as `.defer()` does, and prints the id of the job."""
-
     name = "defer"
     help = "Enqueue a job, and print its id"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         add = parser.add_argument
         add("task", metavar="TASK", help="the name of the task; its end is enough, if no other task has it")
         add(

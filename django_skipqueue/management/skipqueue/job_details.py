@@ -28,7 +28,7 @@ LABEL_WIDTH = 14
 
 
 def details_as_json(job: Any, workforce: Workforce) -> dict[str, Any]:
-    """The fields of lists, and the others. `job.now`: the time."""
+    """The fields that lists have, and all other fields. `job.now`: the time."""
     call = call_of(job)
     return {
         **as_json(job),
@@ -56,7 +56,6 @@ def lines_about(job: Any, workforce: Workforce) -> Iterator[str]:
 
 
 def _facts(job: Any, call: Redacted, workforce: Workforce) -> Iterator[tuple[str, list[str]]]:
-    """Labels, and the lines beside each; those without a value are left out."""
     passed = [*named(job.task, call.args), *call.kwargs.items()]
     facts = {
         "status": [f"{state_of(job)}, {when(job, job.now)}", *_given(why_it_waits(job, job.now, workforce))],
@@ -77,7 +76,6 @@ def _facts(job: Any, call: Redacted, workforce: Workforce) -> Iterator[tuple[str
 
 
 def _story(job: Job, call: Redacted) -> Iterator[str]:
-    """The logs and the errors of attempts, and the changes by operators, the oldest first."""
     events = [(entry, _attempt(entry, call, job)) for entry in _objects(job.errors)]
     events += [(entry, _operation(entry, call)) for entry in _objects(job.operations)]
     dated = [(at, lines) for entry, lines in events if (at := moment_of(entry.get("at")))]
@@ -89,7 +87,7 @@ def _story(job: Job, call: Redacted) -> Iterator[str]:
 
 
 def _attempts(job: Job) -> str:
-    """Of how many. A manual retry begins anew at 1; those before it are named."""
+    """The number of attempts, of how many. A manual retry starts at 1 again; the attempts before it are named."""
     earlier = number_of_attempts(job) - job.attempts
     return f"{job.attempts} of {job.max_attempts}" + (f", {earlier} before the manual retry" if earlier else "")
 
@@ -150,12 +148,10 @@ def _times(moment: datetime | None) -> list[str]:
 
 
 def _keys(job: Job) -> dict[str, str | None]:
-    """The keys by which it waits."""
     return {"unique_key": job.unique_key, "limit_key": job.limit_key, "rate_key": job.rate_key}
 
 
 def _given(value: Any) -> list[str]:
-    """A line, if there is a value."""
     return [str(value)] if value else []
 
 

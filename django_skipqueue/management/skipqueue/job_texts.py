@@ -27,14 +27,12 @@ TIMES = ("run_after", "enqueued_at", "started_at", "finished_at")
 
 
 def call_of(job: Job) -> Redacted:
-    """The arguments, masked."""
     return redacted(
         job.task, job.args if isinstance(job.args, list) else [], job.kwargs if isinstance(job.kwargs, dict) else {}
     )
 
 
 def state_cell(job: Job) -> Coloured:
-    """The state, in its colour."""
     state = state_of(job)
     return Coloured(state, COLOURS.get(state, ""))
 
@@ -73,7 +71,6 @@ def masked(job: Job, value: Any) -> Any:
 
 
 def as_json(job: Job) -> dict[str, Any]:
-    """The fields that lists have."""
     call = call_of(job)
     return {
         "id": job.pk,

@@ -29,19 +29,15 @@ MOST_JOBS = 20
 
 
 class Limits(Subcommand):
-    """It only reads."""
-
     name = "limits"
     help = "List the keys of limits, sequences and rates for which jobs wait, or show one with its jobs"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         parser.add_argument("key", nargs="?", metavar="KEY", help="show this key, and its jobs")
         parser.add_argument("--limit", type=positive, default=100, metavar="N", help="keys to list (default: 100)")
         parser.add_argument("--json", action="store_true", help="print a JSON object for each key")
 
     def run(self, console: Console, **options: Any) -> Exit:
-        """List the halted sequences, then the other keys, and then those of rates, alphabetically."""
         key, most = options["key"], options["limit"]
         if key is not None:
             return _show(console, key, in_json=options["json"])
@@ -67,7 +63,6 @@ def _states(most: int) -> list[LimitState]:
 
 
 def _print(console: Console, limits: list[LimitState], rates: list[RateState]) -> None:
-    """Print a table of each kind that there is."""
     if limits:
         console.table(HEADINGS, map(_row, limits), right=NUMBERS)
     if limits and rates:
@@ -109,7 +104,6 @@ def _as_json(state: LimitState) -> dict[str, Any]:
 
 
 def _show(console: Console, key: str, *, in_json: bool) -> Exit:
-    """Show one key with the first jobs that hold a permit, and the first that wait for one."""
     store = Store.default()
     states, rates = limit_states(store, [key], halted_by_key(store)), rate_state(store, key)
     held = list(holders_of(key).annotate(now=Now()).order_by("pk")[:MOST_JOBS])

@@ -21,13 +21,11 @@ class List(Subcommand):
     help = "List jobs: the newest, or those that the options say"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         add_criteria(parser)
         parser.add_argument("--limit", type=option_types.positive, default=20, help="at most so many; default: 20")
         parser.add_argument("--json", action="store_true", help="print a JSON object for each job")
 
     def run(self, console: Console, **options: Any) -> Exit:
-        """Print the jobs, in the order of the admin's list."""
         choice, limit = by_criteria(options), options["limit"]
         found: list[Any] = []
         is_cut = False
@@ -60,7 +58,6 @@ def _row(job: Any) -> list[str]:
 
 
 def _say_what_is_missing(console: Console, number: int, limit: int, cut_note: str) -> None:
-    """Say that there are more jobs, or that more may be found."""
     if number > limit:
         console.say(f"There are more than {limit:,}; --limit shows more.")
     elif cut_note:

@@ -13,20 +13,16 @@ from .names import require_known_queue
 
 
 class Pause(Subcommand):
-    """Pauses one queue, or replaces its pause."""
-
     name = "pause"
     help = "Pause a queue: workers claim no more of its jobs; those that are claimed still run"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         parser.add_argument("queue", metavar="QUEUE", help="the name of the queue")
         help = "resume it by itself after this time, such as 30m or 2h, or so many seconds; default: never"
         parser.add_argument("--for", dest="duration", type=option_types.duration, metavar="DURATION", help=help)
         parser.add_argument("--reason", default="", help="why; it is shown wherever the pause is")
 
     def run(self, console: Console, **options: Any) -> Exit:
-        """Pause it."""
         name = options["queue"]
         require_known_queue(name)
         Queue.pause(name, for_=options["duration"], by=operator(), reason=options["reason"])

@@ -12,17 +12,13 @@ from .names import require_known_queue
 
 
 class Resume(Subcommand):
-    """Ends the pause of one queue."""
-
     name = "resume"
     help = "Resume a paused queue"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         parser.add_argument("queue", metavar="QUEUE", help="the name of the queue")
 
     def run(self, console: Console, **options: Any) -> Exit:
-        """Resume it."""
         name = options["queue"]
         if Queue.resume(name, by=operator()):
             console.say(f"Queue {name} is resumed.")

@@ -23,24 +23,19 @@ COLOURS = {"active": GREEN, "error": RED, "late": RED, "paused": YELLOW, "retire
 
 
 class Schedules(Subcommand):
-    """Without a verb it lists them."""
-
     name = "schedules"
     help = "List the schedules; run one now, pause or resume it"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         verbs = "run: enqueue a job of it now; pause, resume; default: list all"
         parser.add_argument("verb", nargs="?", choices=sorted(VERBS), metavar="VERB", help=verbs)
         parser.add_argument("schedule", nargs="?", metavar="NAME", help="the name of the schedule")
         parser.add_argument("--json", action="store_true", help="print a JSON object for each schedule")
 
     def goes_over_all(self, options: Mapping[str, Any]) -> bool:
-        """A schedule is in one database."""
         return options["verb"] is None
 
     def run(self, console: Console, **options: Any) -> Exit:
-        """List them, or change one."""
         verb, name = options["verb"], options["schedule"]
         if verb is not None:
             if name is None:

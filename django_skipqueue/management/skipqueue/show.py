@@ -20,12 +20,10 @@ class Show(Subcommand):
     help = "Show jobs with their arguments, attempts and tracebacks"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         parser.add_argument("ids", nargs="+", type=option_types.job_id, metavar="ID", help="the ids of the jobs")
         parser.add_argument("--json", action="store_true", help="print a JSON object for each job")
 
     def run(self, console: Console, **options: Any) -> Exit:
-        """Print them in the order of their ids."""
         choice = Choice(ids=tuple(dict.fromkeys(options["ids"])))
         choice.require_known()
         jobs = [job for part in choice.parts() for job in part.jobs.annotate(now=Now())]

@@ -24,8 +24,6 @@ MOST_PAUSED = 1_000
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state of the whole queue."""
-
     at: datetime
     """By the database's clock."""
     queues: list[QueueNow]
@@ -43,7 +41,6 @@ class Snapshot:
 
     @classmethod
     def now(cls) -> "Snapshot":
-        """Query it: a few statements, each by an index."""
         store = Store.default()
         at, _ = store.heartbeats()
         paused = {queue.name: queue for queue in Queue.objects.paused().order_by("name")[:MOST_PAUSED]}
@@ -56,24 +53,19 @@ class Snapshot:
         return cls(at, shown, rates, paused, _counts(), workforce, blocked, store.halted_keys(), carriers)
 
     def blocked_in(self, queue: QueueNow) -> Count:
-        """The number of its jobs that wait for other jobs, or for a permit."""
         return Count(self.blocked.queues.get(queue.name, 0), self.blocked.is_least, MOST_BLOCKED)
 
     @property
     def halted_keys(self) -> Count:
-        """The number of sequences that wait for an operator."""
         return Count(len({each.key for each in self.halted}), cap=MOST_HALTING)
 
     def rate_of(self, queue: QueueNow) -> QueueRate:
-        """How many jobs of the queue ended in the last minutes, and how long they had waited."""
         return self.rates.get(queue.name, QueueRate(0.0, empty()))
 
     def workers_of(self, queue: QueueNow) -> int:
-        """The number of workers and relays that claim jobs of this queue."""
         return len(self.workforce.serving(queue.name))
 
     def as_json(self) -> dict[str, Any]:
-        """The same for programs."""
         states = [worker.state for worker in self.workforce.workers if not worker.relay_of]
         return {
             "at": self.at,

@@ -25,13 +25,10 @@ HEADINGS = ("queue", "queued", "oldest", "running", "longest", "jobs/min", "p95 
 
 
 class Status(Subcommand):
-    """One screen."""
-
     name = "status"
     help = "Show the queues, the workers, and how many jobs wait and have failed"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         add = parser.add_argument
         add(
             "--watch",
@@ -48,7 +45,6 @@ class Status(Subcommand):
         return not options["watch"]
 
     def run(self, console: Console, **options: Any) -> Exit:
-        """Show it once, or until interrupted."""
         interval, show = options["watch"], _show_json if options["json"] else _show
         show(console, Snapshot.now())
         try:
@@ -119,21 +115,18 @@ def _note(snapshot: Snapshot, queue: QueueNow, workers: int) -> str:
 
 
 def _blocked(snapshot: Snapshot) -> str:
-    """The queues with blocked jobs, and how many."""
     found = [(queue.name, counted(snapshot.blocked_in(queue))) for queue in snapshot.queues]
     named = ", ".join(f"{name} {number}" for name, number in found if snapshot.blocked.queues.get(name))
     return printable(f"Blocked: {named}.")
 
 
 def _halted(snapshot: Snapshot) -> str:
-    """The sequences that wait for an operator, and the job that has waited for the longest."""
     first = snapshot.halted[0]
     since = f"job {first.job_id} failed {in_words(first.seconds)} ago"
     return f"Halted sequences: {counted(snapshot.halted_keys)} ({since}). See: skipqueue limits"
 
 
 def _workers(snapshot: Snapshot) -> str:
-    """How many workers there are, and which of them are late."""
     states = [worker.state for worker in snapshot.workforce.workers if not worker.relay_of]
     late = snapshot.workforce.late_or_stale
     named = ", ".join(f"{worker.name} {worker.state} for {in_words(worker.age.total_seconds())}" for worker in late[:5])
@@ -142,7 +135,6 @@ def _workers(snapshot: Snapshot) -> str:
 
 
 def _carrier(carrier: CarrierNow) -> str:
-    """What it holds, since when, and whether its relays and its broker are there."""
     oldest = "" if carrier.oldest_seconds is None else f", the first for {in_words(carrier.oldest_seconds)}"
     relays = f"{carrier.relays} relay{'' if carrier.relays == 1 else 's'}, " if carrier.relays else ""
     refused = f", {carrier.refused:,} refused" if carrier.refused else ""

@@ -19,15 +19,12 @@ HAS_RUN = ExpressionWrapper(Q(attempts__gt=0), BooleanField())
 
 @dataclass(frozen=True)
 class Survey:
-    """The numbers of chosen jobs by state, task, and whether the verb can change them."""
-
     kinds: Counter[tuple[str, str, bool]]
     is_cut: bool
     """Whether more may be found further down."""
 
     @classmethod
     def of(cls, choice: Choice, fits: Q, console: Console) -> "Survey":
-        """Count the jobs, for a verb that can change those that meet the condition `fits`."""
         kinds: Counter[tuple[str, str, bool]] = Counter()
         does_fit = ExpressionWrapper(fits, BooleanField())
         is_cut = False
@@ -44,12 +41,10 @@ class Survey:
 
     @property
     def total(self) -> int:
-        """The number of jobs."""
         return self.kinds.total()
 
     @property
     def eligible(self) -> int:
-        """The number of jobs that the verb can change."""
         return sum(number for (*_, fits), number in self.kinds.items() if fits)
 
     @property
@@ -63,7 +58,6 @@ class Survey:
         return [f"{number:,} {'is' if number == 1 else 'are'} {state} already" for number, state in found]
 
     def show(self, console: Console, *, in_json: bool) -> None:
-        """Print the numbers, the largest first."""
         kinds = [(state, task, number, fits) for (state, task, fits), number in self.kinds.most_common()]
         if in_json:
             for state, task, number, would_change in kinds:

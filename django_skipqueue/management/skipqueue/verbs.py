@@ -18,8 +18,6 @@ WAITING_STATES = (RETRYING, *WAITING)
 
 @dataclass(frozen=True, kw_only=True)
 class Instruction:
-    """Who applies a verb, why, and the values of its options."""
-
     by: str
     reason: str
     over: timedelta | None
@@ -33,8 +31,6 @@ Change: TypeAlias = Callable[[Store, Collection[int], Instruction], Collection[i
 
 @dataclass(frozen=True, kw_only=True)
 class Verb:
-    """A verb with its words. One statement changes a batch of jobs."""
-
     name: str
     help: str
     order: str
@@ -59,7 +55,6 @@ class Verb:
 
     @property
     def fits(self) -> Q:
-        """The condition that a job can be changed."""
         by_status = Q(status__in=list(self.statuses))
         return by_status if self.also is None else by_status | self.also
 

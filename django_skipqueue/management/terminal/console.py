@@ -47,11 +47,10 @@ class Console:
 
     @property
     def is_screen(self) -> bool:
-        """Whether the data goes to a terminal."""
         return self._out.isatty()
 
     def clear(self) -> None:
-        """Begin anew: at the top of the screen, or with an empty line if the data does not go to a screen."""
+        """Clear the screen; if the data does not go to a screen, write an empty line."""
         self._out.write(CLEAR_SCREEN if self.is_screen else "", ending="" if self.is_screen else "\n")
 
     def line(self, text: str = "") -> None:
@@ -70,16 +69,14 @@ class Console:
             self._out.write(line)
 
     def flush(self) -> None:
-        """Write the data that is still in a buffer."""
         self._out.flush()
 
     def drop(self) -> None:
-        """Drop that data, because nobody reads it any more."""
+        """Drop the data that is still in a buffer, because nobody reads it any more."""
         with open(os.devnull, "w") as nowhere:  # noqa: PTH123 (a descriptor is all that is needed)
             os.dup2(nowhere.fileno(), self._out.fileno())
 
     def say(self, text: str) -> None:
-        """Write a line for the person at the terminal: progress, a summary, a warning."""
         self._err.write(printable(text), str)
         self._err.flush()
 
@@ -95,7 +92,6 @@ class Console:
             self._progress_at = now
 
     def end_progress(self) -> None:
-        """Remove the text about progress from the terminal."""
         if self._shows_progress:
             self._err.write(OVER_THE_LINE, str, ending="")
             self._shows_progress = False

@@ -21,7 +21,6 @@ class Dispatcher(BaseCommand):
     subcommands: Sequence[Subcommand] = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the subcommands, in alphabetical order."""
         added = parser.add_subparsers(dest="subcommand", metavar="SUBCOMMAND")
         for subcommand in sorted(self.subcommands, key=lambda each: each.name):
             text = subcommand.help
@@ -31,7 +30,6 @@ class Dispatcher(BaseCommand):
             _add_djangos(own)
 
     def handle(self, *args: Any, subcommand: str | None, **options: Any) -> None:
-        """Run the subcommand."""
         if subcommand is None:
             names = ", ".join(sorted(each.name for each in self.subcommands))
             raise CommandError(f"Give a subcommand: {names}.", returncode=Exit.USAGE)
@@ -57,14 +55,12 @@ class Alias(Subcommand):
         self._command = command()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options of the command."""
         self._command.add_arguments(parser)
 
     def add_common_arguments(self, parser: CommandParser) -> None:
         """Declare none: the command has its own."""
 
     def execute(self, console: Console, **options: Any) -> Exit:
-        """Run the command, with its system checks."""
         self._command.execute(**{"skip_checks": False} | options)
         return Exit.DONE
 

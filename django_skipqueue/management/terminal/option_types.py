@@ -54,7 +54,6 @@ def argument(text: str) -> tuple[str, str]:
 
 
 def positive(text: str) -> int:
-    """A whole number above 0."""
     if not text.isdecimal() or not int(text):
         raise ArgumentTypeError(f"{text!r} is not a whole number above 0.")
     return int(text)

@@ -24,13 +24,11 @@ def prune_all(store: Store) -> Counter[str]:
 
 
 def summary(pruned: Counter[str]) -> str:
-    """A sentence about what was pruned."""
     by_status = ", ".join(f"{count:,} {status}" for status, count in sorted(pruned.items())) or "none were old enough"
     return f"{'Archived' if settings.has_archive else 'Deleted'} {pruned.total():,} jobs: {by_status}."
 
 
 def keep_all_partitions(store: Store) -> None:
-    """Make the partitions of the archive that are missing, and drop those that are over."""
     try:
         while keep_partitions(store):
             pass

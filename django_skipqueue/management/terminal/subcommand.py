@@ -20,8 +20,6 @@ from .console import Console
 
 
 class Exit(IntEnum):
-    """The exit codes, for scripts."""
-
     DONE = 0
     ERROR = 1
     """The database cannot be used, an id does not exist, a name is unknown."""
@@ -50,7 +48,6 @@ class Subcommand:
         raise NotImplementedError
 
     def add_common_arguments(self, parser: CommandParser) -> None:
-        """Declare the options that all subcommands have."""
         parser.add_argument(
             "--database", metavar="ALIAS", help="the alias of the database that holds the queue (default: DATABASE)"
         )

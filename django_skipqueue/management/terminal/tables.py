@@ -18,12 +18,9 @@ NARROWEST = 20
 
 
 class Coloured(str):
-    """A cell with a colour."""
-
     code: str
 
     def __new__(cls, text: str, code: str) -> "Coloured":
-        """A text, with an ANSI code."""
         made = super().__new__(cls, text)
         made.code = code
         return made

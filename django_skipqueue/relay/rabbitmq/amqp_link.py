@@ -120,7 +120,7 @@ class AmqpLink:
     def send(self, data: bytes) -> None:
         """Send whole frames. Those for which there is no room now are sent by a later `receive`.
 
-        If the connection is broken, that one says so, after it has dispatched what had come before.
+        If the connection is broken, `receive` says so, after it has dispatched what had come before.
         """
         self._require_open()
         try:
@@ -179,7 +179,6 @@ class AmqpLink:
             raise CarrierUnreachable("The connection is not open.")
 
     def _receive_some(self) -> bytes:
-        """The bytes that the socket has now; empty if it has none."""
         try:
             received: bytes = self._socket.recv(RECEIVED_AT_ONCE)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):

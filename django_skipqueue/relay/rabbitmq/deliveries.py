@@ -22,7 +22,7 @@ class Deliveries:
         """Bytes of those that are not acknowledged."""
 
     def add(self, tag: int, size: int = 0, *, parts: int = 1) -> None:
-        """Note a delivery of so many bytes, which holds so many outcomes."""
+        """Note a delivery of `size` bytes, which holds `parts` outcomes."""
         self._open.append(tag)
         self._sizes[tag] = size
         self.size += size

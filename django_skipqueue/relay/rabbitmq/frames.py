@@ -33,12 +33,10 @@ Frame = tuple[int, int, bytes]
 
 
 def frame(kind: int, channel: int, payload: bytes) -> bytes:
-    """One frame."""
     return b"".join((_PREFIX.pack(kind, channel, len(payload)), payload, _END))
 
 
 def method_frame(channel: int, method: tuple[int, int], types: str, values: tuple[object, ...]) -> bytes:
-    """The frame of a method, whose arguments have these types of py-amqp."""
     return frame(METHOD, channel, struct.pack(">HH", *method) + dumps(types, values))
 
 
@@ -74,7 +72,6 @@ class Envelope:
         self._largest = frame_max - OVERHEAD
 
     def frames(self, id: str, body: bytes) -> bytes:
-        """The frames of one message."""
         key = id.encode()
         headers = self._headers + self._id_name + _long(key) if self._id_name else self._headers
         size = len(body)
@@ -97,8 +94,6 @@ class Envelope:
 
 
 class FrameReader:
-    """Splits what a socket receives into frames."""
-
     def __init__(self, frame_max: int) -> None:
         self._frame_max = frame_max
         self._rest = b""

@@ -15,8 +15,6 @@ _REFUSAL = re.compile(r"message size \d+ is larger than (?:configured )?max size
 
 
 class MessageLimit:
-    """The limit of one broker, as far as this process knows it."""
-
     def __init__(self) -> None:
         self._said = LARGEST
 
@@ -25,6 +23,5 @@ class MessageLimit:
         return min(setting, self._said)
 
     def learn(self, error: BaseException) -> None:
-        """Note the limit that the broker names in this error, if it names one."""
         if found := _REFUSAL.search(str(error)):
             self._said = min(self._said, int(found[1]))

@@ -45,7 +45,6 @@ FOREIGN_QUEUE: Mapping[str, Any] = {"x-max-length": FOREIGN_KEPT}
 
 
 def outcome_queue(home: str) -> str:
-    """The queue for the outcomes of the jobs of this home."""
     return f"skipqueue.outcomes.{home}"
 
 

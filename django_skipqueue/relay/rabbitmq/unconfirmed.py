@@ -33,7 +33,6 @@ class Unconfirmed:
         return self._batches[0][1] if self._batches else NEVER
 
     def add(self, refs: Sequence[LeaseRef], now: float) -> None:
-        """Note a batch that is published next."""
         first = self._published + 1
         self._published += len(refs)
         self._refs.update(zip(range(first, self._published + 1), refs, strict=True))
@@ -45,7 +44,6 @@ class Unconfirmed:
             self._batches = deque([(self._published, now)])
 
     def note_returned(self, ref: LeaseRef) -> None:
-        """Note that the broker has returned the message of this job."""
         self._returned.add(ref)
 
     def settle(self, number: int, multiple: bool) -> tuple[list[LeaseRef], list[LeaseRef]]:
