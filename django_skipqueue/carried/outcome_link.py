@@ -66,7 +66,7 @@ class OutcomeLink:
         self._wakeup = Wakeup()
         self._new: deque[Outgoing] = deque()
         self._published: dict[int, list[Outgoing]] = {}  # not confirmed, by the number of their message, ascending
-        self._sent_at = 0.0  # when the last message was
+        self._sent_at = -NEVER  # when the last message was; the clock may have begun a moment ago
         self._count = 0  # messages published on this connection
         self._returned: set[str] = set()
         self._envelopes: dict[str, Envelope] = {}
