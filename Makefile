@@ -17,7 +17,7 @@ WITH_RABBITMQ := $(BIN)/python scripts/with_rabbitmq.py
 MANAGE := $(BIN)/python example_project/manage.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test coverage check lint format types docs migrations wheel messages pictures bench bench-peers bench-check chaos soak build clean
+.PHONY: help setup demo serve test coverage check lint format types contract guards docs migrations wheel messages pictures bench bench-peers bench-check chaos soak build clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,9 +40,11 @@ coverage: setup ## Run the tests, and report which code of the package they do n
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
-lint: setup ## Check style and formatting
+lint: setup ## Check style, formatting, the layers of imports, and the rules of scripts/lint.py
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache --no-logo
+	$(BIN)/python scripts/lint.py
 
 format: setup ## Repair style and formatting
 	$(BIN)/ruff check --fix .
@@ -68,6 +70,12 @@ messages: setup ## Extract the texts of the admin for translators, and compile w
 	cd django_skipqueue && '$(abspath $(BIN))/django-admin' compilemessages
 
 check: lint types docs migrations demo wheel ## Check all that a change must pass beside the tests
+
+contract: setup ## Write what users rely on into the files of tests/contract, for git to show what a change alters
+	SKIPQUEUE_WRITE_CONTRACT=1 $(WITH_POSTGRES) $(BIN)/pytest tests/contract $(ARGS)
+
+guards: setup ## Take each guard of correctness out, and see the tests fail (ARGS="claim settle" takes some)
+	$(WITH_POSTGRES) $(BIN)/python -m tests.guards $(ARGS)
 
 pictures: setup ## Take the pictures of the admin that the documentation shows, into docs/_static
 	SKIPQUEUE_PICTURES=docs/_static $(WITH_POSTGRES) $(BIN)/pytest tests/admin/test_pictures.py $(ARGS)

@@ -1,19 +1,19 @@
-"""The statements of `store.sql`: each uses its index among 100,000 rows, however it is planned."""
+"""The statements of the queue: each uses its index among 100,000 rows, however it is planned."""
 
-import ast
 import json
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from pathlib import Path
+from functools import cache, partial
+from importlib import import_module
+from itertools import product
+from pkgutil import iter_modules
 from typing import Any, NamedTuple
 
 import psycopg
 import pytest
 from psycopg.adapt import PyFormat, Transformer
 
-import django_skipqueue
 from django_skipqueue.admission import lone_sql, queue_sql, rate_sql
 from django_skipqueue.admission import sql as admission
 from django_skipqueue.models import Job
@@ -47,37 +47,16 @@ from django_skipqueue.values.records import (
 
 from ..app.sessions import LAST_MIGRATION, connect, schema
 
-PACKAGE = Path(django_skipqueue.__file__).parent
-STORE = PACKAGE / "store"
-SOURCES = [
-    path.read_text()
-    for path in (
-        *(STORE / "sql").glob("*.py"),
-        *(STORE / "policy_sql").glob("*.py"),
-        Path(admission.__file__),
-        Path(queue_sql.__file__),
-        Path(rate_sql.__file__),
-        Path(lone_sql.__file__),
-        Path(relay_sql.__file__),
-    )
-]
 PLANLESS = {
     "LISTEN", "LISTEN_AS_SUPERVISOR", "UNLISTEN", "PLAN_ONCE", "PLAN_ANEW", "ENQUEUE_AND_ADMIT", "ENQUEUE_AND_NOTIFY",
     "EXPECTED_QUEUED", "EXPECTED_RUNNING", "EXPECTED_BLOCKED", "EXPLAIN_CLAIM", "LOCK_ARCHIVE", "ADMIT_WITHOUT_WAITING",
 }  # fmt: skip
 """Commands that PostgreSQL does not plan, and several statements in one, each of which stands among the others too."""
 
-STATEMENTS = {
+STATEMENTS: dict[str, str] = {
     name: text
-    for name, text in (
-        vars(sql)
-        | vars(policy_sql)
-        | vars(admission)
-        | vars(queue_sql)
-        | vars(rate_sql)
-        | vars(lone_sql)
-        | vars(relay_sql)
-    ).items()
+    for module in (sql, policy_sql, admission, queue_sql, rate_sql, lone_sql, relay_sql)
+    for name, text in vars(module).items()
     if name.isupper() and isinstance(text, str) and not name.startswith("_")
 }
 
@@ -102,14 +81,6 @@ class Case(NamedTuple):
     values: dict[str, Any]
     indexes: set[str]
     label: str = ""
-
-
-@pytest.mark.parametrize("name", ["ENQUEUE", "ENQUEUE_MANY", "ENQUEUE_MANY_UNIQUE"])
-def test_an_insert_writes_all_that_a_job_is_specified_by(name: str) -> None:
-    """The driver ignores values that a statement does not name: a forgotten column would be lost without an error."""
-    asked = set(re.findall(r"%\((\w+)\)s", STATEMENTS[name]))
-    without_key = {"unique_seconds"} if name == "ENQUEUE_MANY" else set()
-    assert asked >= JobSpec("t").insert_values().keys() - without_key
 
 
 COMMON = {
@@ -148,16 +119,15 @@ NOTED = {"by": "anna", "reason": "r"}
 IN_2030 = datetime(2030, 1, 1, tzinfo=UTC)
 ENDED = NOTED | {"last_error": "r"}
 KEYED = {"unique_seconds": 3600.0}
+ENQUEUED = COMMON | KEYED | UNLIMITED | {"args": "[]", "kwargs": "{}"}
+NOBODYS = {"age": 0.0, "reason": "r", "limit": 1000} | dict.fromkeys(
+    ("locked_before", "worker_ids", "job_ids", "ids", "leases")
+)
 TAKEN_KEYS = [f"key-{number}" for number in range(84_000, 84_300)]
 
 CASES = [
-    Case("ENQUEUE", COMMON | KEYED | {"args": "[]", "kwargs": "{}", "unique_key": "key-84000"} | UNLIMITED, {"unique"}),
-    Case(
-        "ENQUEUE",
-        COMMON | KEYED | {"args": "[]", "kwargs": "{}", "unique_key": None, "run_after": IN_2030} | UNLIMITED,
-        {"unique"},
-        "with a time",
-    ),
+    Case("ENQUEUE", ENQUEUED | {"unique_key": "key-84000"}, {"unique"}),
+    Case("ENQUEUE", ENQUEUED | {"unique_key": None, "run_after": IN_2030}, {"unique"}, "with a time"),
     Case("ENQUEUE_MANY", COMMON | CALLS, set()),
     Case("ENQUEUE_MANY_UNIQUE", COMMON | KEYED | CALLS | {"unique_keys": NEW_KEYS}, {"unique"}),
     Case("REPLACE_WAITING", DUE | CALLS | {"unique_keys": TAKEN_KEYS}, {"unique", "pkey"}),
@@ -169,24 +139,8 @@ CASES = [
     Case("UNIQUE_KEYS_OF", {"ids": SOME_IDS}, {"pkey"}),
     Case("NOTIFY", {"channel": "skipqueue", "payload": "mail"}, set()),
     Case("NOTIFY_ALONE", {"channel": "skipqueue", "payload": "mail"}, set()),
-    Case(
-        "ENQUEUE_AND_NOTIFY",
-        {"call": "x"}
-        | COMMON
-        | KEYED
-        | {"args": "[]", "kwargs": "{}", "unique_key": None, "run_after": None}
-        | UNLIMITED,
-        {"unique"},
-    ),
-    Case(
-        "ENQUEUE_AND_ADMIT",
-        {"call": "x"}
-        | COMMON
-        | KEYED
-        | {"args": "[]", "kwargs": "{}", "unique_key": None, "run_after": None}
-        | UNLIMITED,
-        {"unique"},
-    ),
+    Case("ENQUEUE_AND_NOTIFY", ENQUEUED | {"call": "x", "unique_key": None}, {"unique"}),
+    Case("ENQUEUE_AND_ADMIT", ENQUEUED | {"call": "x", "unique_key": None}, {"unique"}),
     Case("INSERTED", {"call": "x"}, set()),
     Case("LISTEN", {}, set()),
     Case("UNLISTEN", {}, set()),
@@ -223,66 +177,15 @@ CASES = [
     Case("HEARTBEAT_JOB", {"id": 99_001, "lease": 1}, {"pkey"}),
     Case("ADMIT", {"limit": 1000}, {"admit", "pkey"}),
     Case("NEXT_DUE", {}, {"admit"}),
+    Case("RECOVER", NOBODYS | {"age": 60.0}, {"recover", "pkey"}, "by age"),
     Case(
         "RECOVER",
-        {
-            "age": 60.0,
-            "locked_before": None,
-            "worker_ids": None,
-            "job_ids": None,
-            "ids": None,
-            "leases": None,
-            "reason": "r",
-            "limit": 1000,
-        },
-        {"recover", "pkey"},
-        "by age",
-    ),
-    Case(
-        "RECOVER",
-        {
-            "age": 0.0,
-            "locked_before": datetime(2026, 1, 1, tzinfo=UTC),
-            "worker_ids": None,
-            "job_ids": None,
-            "ids": None,
-            "leases": None,
-            "reason": "r",
-            "limit": 1000,
-        },
+        NOBODYS | {"locked_before": datetime(2026, 1, 1, tzinfo=UTC)},
         {"recover", "pkey"},
         "without a worker",
     ),
-    Case(
-        "RECOVER",
-        {
-            "age": 0.0,
-            "locked_before": None,
-            "worker_ids": [DEAD_WORKER],
-            "job_ids": None,
-            "ids": None,
-            "leases": None,
-            "reason": "r",
-            "limit": 1000,
-        },
-        {"recover", "pkey"},
-        "by worker",
-    ),
-    Case(
-        "RECOVER",
-        {
-            "age": 0.0,
-            "locked_before": None,
-            "worker_ids": None,
-            "job_ids": None,
-            "ids": [99_001],
-            "leases": [1],
-            "reason": "r",
-            "limit": 1,
-        },
-        {"recover", "pkey"},
-        "by lease",
-    ),
+    Case("RECOVER", NOBODYS | {"worker_ids": [DEAD_WORKER]}, {"recover", "pkey"}, "by worker"),
+    Case("RECOVER", NOBODYS | {"ids": [99_001], "leases": [1], "limit": 1}, {"recover", "pkey"}, "by lease"),
     Case("QUEUED_NOW", {"limit": 1000, "most": 1000, "least": 10, "together": 5000}, {"claim"}),
     Case("RUNNING_NOW", {"limit": 100}, {"recover"}),
     Case("HELD_NOW", {"limit": 100, "shown": 5}, {"recover"}),
@@ -615,6 +518,7 @@ def explain_prepared(connection: psycopg.Connection[Any], case: Case, how: str =
         cursor.execute("DEALLOCATE busy; RESET plan_cache_mode")
 
 
+@cache
 def type_name(connection: psycopg.Connection[Any], oid: int) -> str:
     row = psycopg.ClientCursor(connection).execute("SELECT format_type(%s, NULL)", [oid]).fetchone()
     assert row
@@ -634,25 +538,51 @@ MODES: dict[str, Callable[..., Any]] = {
 }
 
 
+PLANNED = [case for case in CASES if case.statement not in PLANLESS]
+CASE_OF = {case.statement: case for case in reversed(CASES)}
+"""The first case of each statement."""
+
+
+def planned(connection: psycopg.Connection[Any], case: Case, mode: str) -> tuple[list[dict[str, Any]], str]:
+    """The nodes of the statement's plan, and the plan as a text for the message of an assertion."""
+    ((document,),) = MODES[mode](connection, case)
+    return list(nodes(document["Plan"])), json.dumps(document, indent=1)
+
+
 @pytest.mark.django_db
-@pytest.mark.parametrize("explain", MODES.values(), ids=MODES.keys())
-@pytest.mark.parametrize(
-    "case",
-    [case for case in CASES if case.statement not in PLANLESS],
-    ids=lambda case: " ".join((case.statement, case.label)).strip(),
-)
 def test_every_statement_uses_its_index_among_a_hundred_thousand_rows(
-    busy: psycopg.Connection[Any], case: Case, explain: Callable[..., Any]
+    busy: psycopg.Connection[Any], subtests: pytest.Subtests
 ) -> None:
-    ((document,),) = explain(busy, case)
-    found = list(nodes(document["Plan"]))
-    described = json.dumps(document, indent=1)
-    scanned = {node["Relation Name"] for node in found if node["Node Type"] == "Seq Scan"}
-    assert "skipqueue_job" not in scanned, described
-    used = {node["Index Name"] for node in found if node.get("Index Name", "").startswith("skipqueue")}
-    used |= {name for node in found for name in node.get("Conflict Arbiter Indexes", ())}
-    expected = {name if name.startswith("skipqueue") else f"skipqueue_job_{name}" for name in case.indexes}
-    assert {TWINS.get(name, name) for name in used} == expected, described
+    for case, mode in product(PLANNED, MODES):
+        with subtests.test(statement=case.statement, label=case.label, mode=mode):
+            found, described = planned(busy, case, mode)
+            scanned = {node["Relation Name"] for node in found if node["Node Type"] == "Seq Scan"}
+            assert "skipqueue_job" not in scanned, described
+            used = {node["Index Name"] for node in found if node.get("Index Name", "").startswith("skipqueue")}
+            used |= {name for node in found for name in node.get("Conflict Arbiter Indexes", ())}
+            expected = {name if name.startswith("skipqueue") else f"skipqueue_job_{name}" for name in case.indexes}
+            assert {TWINS.get(name, name) for name in used} == expected, described
+
+
+@pytest.mark.django_db
+def test_what_is_asked_for_in_order_comes_from_the_index_in_order(
+    busy: psycopg.Connection[Any], subtests: pytest.Subtests
+) -> None:
+    for case, mode in product((CASE_OF[name] for name in ("CLAIM", "ADMIT", "NEXT_DUE")), MODES):
+        with subtests.test(statement=case.statement, mode=mode):
+            found, described = planned(busy, case, mode)
+            assert not [node for node in found if "Sort" in node["Node Type"]], described
+
+
+@pytest.mark.django_db
+def test_the_jobs_of_a_queue_are_counted_from_the_index_alone(
+    busy: psycopg.Connection[Any], subtests: pytest.Subtests
+) -> None:
+    for mode in MODES:
+        with subtests.test(mode=mode):
+            found, described = planned(busy, CASE_OF["QUEUED_NOW"], mode)
+            counted = [node for node in found if "(queue_name <= " in node.get("Index Cond", "")]
+            assert [node["Node Type"] for node in counted] == ["Index Only Scan"], described
 
 
 @pytest.mark.django_db
@@ -672,26 +602,26 @@ def test_jobs_that_are_alive_are_found_by_partial_indexes(busy: psycopg.Connecti
     assert not [node for node in found if node["Node Type"] == "Seq Scan"]
 
 
-@pytest.mark.django_db
-@pytest.mark.parametrize("explain", MODES.values(), ids=MODES.keys())
-@pytest.mark.parametrize("statement", ["CLAIM", "ADMIT", "NEXT_DUE"])
-def test_what_is_asked_for_in_order_comes_from_the_index_in_order(
-    busy: psycopg.Connection[Any], statement: str, explain: Callable[..., Any]
-) -> None:
-    case = next(case for case in CASES if case.statement == statement)
-    ((document,),) = explain(busy, case)
-    assert not [node for node in nodes(document["Plan"]) if "Sort" in node["Node Type"]]
+RECORDS: dict[str, tuple[str, ...]] = {
+    "CLAIM": ClaimedJob._fields[:-1],  # the last one, `claimed_at`, is the worker's
+    "CLAIM_OR_ADMIT": ClaimedJob._fields[:-1],
+    "ENQUEUE": InsertedJob._fields,
+    "FIRST_IN_QUEUES": ("queue_name", "job_id", *QueuePosition._fields),
+    "RECOVER": RecoveredJob._fields,
+    "ADMIT_DEPENDANTS": Dependant._fields,
+    "NEEDS": Need._fields,
+    "UNMET_NEEDS": UnmetNeed._fields,
+}
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("explain", MODES.values(), ids=MODES.keys())
-def test_the_jobs_of_a_queue_are_counted_from_the_index_alone(
-    busy: psycopg.Connection[Any], explain: Callable[..., Any]
+def test_rows_that_become_a_record_have_its_fields_in_their_order(
+    busy: psycopg.Connection[Any], subtests: pytest.Subtests
 ) -> None:
-    case = next(case for case in CASES if case.statement == "QUEUED_NOW")
-    ((document,),) = explain(busy, case)
-    counted = [node for node in nodes(document["Plan"]) if "(queue_name <= " in node.get("Index Cond", "")]
-    assert [node["Node Type"] for node in counted] == ["Index Only Scan"], json.dumps(document, indent=1)
+    for statement, fields in RECORDS.items():
+        with subtests.test(statement=statement), busy.transaction(force_rollback=True):
+            returned = busy.execute(STATEMENTS[statement], CASE_OF[statement].values).description
+            assert tuple(column.name for column in returned or ()) == fields
 
 
 def test_every_statement_is_among_the_cases() -> None:
@@ -703,125 +633,38 @@ def test_every_value_of_a_case_is_a_parameter_of_its_statement() -> None:
         assert set(re.findall(r"%\((\w+)\)s", STATEMENTS[case.statement])) == set(case.values), case.statement
 
 
-@pytest.mark.parametrize("name", [name for name in STATEMENTS if name not in ("LISTEN_AS_SUPERVISOR", "NOTIFY")])
-def test_above_every_statement_stands_who_calls_it(name: str) -> None:
-    (source,) = [text for text in SOURCES if f"\n{name} = " in text]
-    comment = source.split(f"\n{name} = ")[0].rsplit("\n\n", 1)[1]
-    assert comment.startswith("# ")
-    assert "→" in comment or ":" in comment
+def test_the_store_has_every_statement_of_its_files() -> None:
+    files = {file.name for file in iter_modules(sql.__path__)} - {"gates", "operations", "to_run"}
+    found = {name for file in files for name in vars(import_module(f"{sql.__name__}.{file}")) if name.isupper()}
+    assert {name for name in found if not name.startswith("_")} == {name for name in vars(sql) if name.isupper()}
 
 
-@pytest.mark.django_db
-@pytest.mark.parametrize(
-    ("statement", "fields"),
-    [
-        ("CLAIM", ClaimedJob._fields[:-1]),  # the last one, `claimed_at`, is the worker's
-        ("CLAIM_OR_ADMIT", ClaimedJob._fields[:-1]),
-        ("ENQUEUE", InsertedJob._fields),
-        ("FIRST_IN_QUEUES", ("queue_name", "job_id", *QueuePosition._fields)),
-        ("RECOVER", RecoveredJob._fields),
-        ("ADMIT_DEPENDANTS", Dependant._fields),
-        ("NEEDS", Need._fields),
-        ("UNMET_NEEDS", UnmetNeed._fields),
-    ],
-)
-def test_rows_that_become_a_record_have_its_fields_in_their_order(
-    busy: psycopg.Connection[Any], statement: str, fields: tuple[str, ...]
-) -> None:
-    case = next(case for case in CASES if case.statement == statement)
-    with busy.transaction(force_rollback=True):
-        returned = busy.execute(STATEMENTS[statement], case.values).description
-    assert tuple(column.name for column in returned or ()) == fields
-
-
-@pytest.mark.parametrize("name", STATEMENTS)
-def test_a_status_is_a_literal(name: str) -> None:
-    assert not re.search(r"status\s*(=|<>|IN)\s*\(?%", STATEMENTS[name])
+def test_an_insert_writes_all_that_a_job_is_specified_by() -> None:
+    """The driver ignores values that a statement does not name: a forgotten column would be lost without an error."""
+    for name in ("ENQUEUE", "ENQUEUE_MANY", "ENQUEUE_MANY_UNIQUE"):
+        asked = set(re.findall(r"%\((\w+)\)s", STATEMENTS[name]))
+        without_key = {"unique_seconds"} if name == "ENQUEUE_MANY" else set()
+        assert asked >= JobSpec("t").insert_values().keys() - without_key, name
 
 
 LOCKING = ("EXPIRED", "COUNT_ENQUEUED", "LOCK_BATCHES", "LOCK_DEPENDANTS", "LOCK_UNLOCKED_HOLDERS", "RETRY")
 """Statements that lock rows for another one in the same transaction, and two that have a form of their own."""
 
 
-@pytest.mark.parametrize(
-    "name",
-    [name for name in STATEMENTS if "SKIP LOCKED" in STATEMENTS[name] and name not in LOCKING],
-)
-def test_rows_are_chosen_once_and_then_looked_up(name: str) -> None:
+def test_rows_are_chosen_once_and_then_looked_up() -> None:
     """Another form may choose again for every row it compares, or have the planner read the whole table."""
-    assert " AS MATERIALIZED (" in STATEMENTS[name]
     rows, columns = r"(job|rollup|request|batch|needs|bucket)\.(id|ctid|worker_id)", "(id|place|worker_id)"
-    assert re.search(rf"WHERE {rows} = ANY \(ARRAY \(SELECT {columns} FROM \w+( WHERE [\w ]+)?\)\)", STATEMENTS[name])
+    looked_up = rf"WHERE {rows} = ANY \(ARRAY \(SELECT {columns} FROM \w+( WHERE [\w ]+)?\)\)"
     bounds = ("LIMIT ", "%(ids)s::bigint[])", "= ANY (%(unique_keys)s::text[])")
-    assert any(bound in STATEMENTS[name] for bound in bounds), "bounded"
+    for name, text in STATEMENTS.items():
+        if "SKIP LOCKED" in text and name not in LOCKING:
+            assert " AS MATERIALIZED (" in text, name
+            assert re.search(looked_up, text), name
+            assert any(bound in text for bound in bounds), f"{name} is not bounded"
 
 
-@pytest.mark.parametrize("name", ["SETTLE", "SETTLE_SNOOZES", "RELEASE", "HEARTBEAT_JOB", "HAND_OVER"])
-def test_what_the_lease_fences_is_found_by_id_and_lease_and_nothing_else(name: str) -> None:
+def test_what_the_lease_fences_is_found_by_id_and_lease_and_nothing_else() -> None:
     """With a status as well, the planner may walk the recover index over every running and dead entry."""
-    condition = STATEMENTS[name].rsplit("WHERE", 1)[1].split("RETURNING")[0]
-    assert set(re.findall(r"job\.(\w+)", condition)) == {"id", "lease"}
-
-
-def sources() -> list[Path]:
-    return sorted(path for path in PACKAGE.rglob("*.py"))
-
-
-SQL = re.compile(r"(SELECT|INSERT INTO|UPDATE|DELETE FROM|ALTER TABLE|LISTEN|NOTIFY|WITH)\s")
-
-
-def formatted_statements(tree: ast.AST) -> Iterator[ast.expr]:
-    """Every expression that puts a statement together: an f-string, `%`, `+`, `.format()`, `.join()`."""
-    for node in ast.walk(tree):
-        parts: list[ast.expr] = []
-        if isinstance(node, ast.JoinedStr):
-            parts = [value for value in node.values if isinstance(value, ast.Constant)]
-        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mod):
-            parts = [node.left, node.right]
-        elif (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr in ("format", "join", "replace")
-        ):
-            parts = [node.func.value, *node.args]
-        for part in parts:
-            is_text = isinstance(part, ast.Constant) and isinstance(part.value, str) and SQL.match(part.value.lstrip())
-            is_statement = (
-                isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == "sql"
-            )
-            if is_text or is_statement:
-                yield node  # type: ignore[misc]
-                break
-
-
-@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_nothing_is_formatted_into_a_statement(path: Path) -> None:
-    found = [f"line {node.lineno}" for node in formatted_statements(ast.parse(path.read_text()))]
-    assert not found
-
-
-@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_only_the_store_uses_its_statements_and_a_feature_those_of_its_own_room(path: Path) -> None:
-    if (path.parent / "sql.py").exists() or path.parent.name in ("store", "policy_sql"):
-        return
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom):
-            assert "sql" not in [alias.name for alias in node.names] or not node.level
-            assert (node.module or "").split(".")[-1] != "sql" or not node.level
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "f'SELECT {x}'",
-        "'SELECT %s' % x",
-        "'UPDATE t ' + x",
-        "'DELETE FROM {}'.format(x)",
-        "sql.CLAIM % x",
-        "sql.CLAIM + x",
-        "sql.CLAIM.replace('a', x)",
-        "f'''\n  WITH x AS ({y})'''",
-    ],
-)
-def test_the_reader_of_the_sources_sees_a_statement_put_together(source: str) -> None:
-    assert list(formatted_statements(ast.parse(source)))
+    for name in ("SETTLE", "SETTLE_SNOOZES", "RELEASE", "HEARTBEAT_JOB", "HAND_OVER"):
+        condition = STATEMENTS[name].rsplit("WHERE", 1)[1].split("RETURNING")[0]
+        assert set(re.findall(r"job\.(\w+)", condition)) == {"id", "lease"}, name

@@ -1,0 +1,120 @@
+"""The rules of `scripts/lint.py`: each reports the line that breaks it, and nothing in code that keeps it."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from scripts import lint
+
+
+class Case(NamedTuple):
+    """A module that breaks a rule in its last line, and one that keeps the rule."""
+
+    path: str
+    broken: str
+    kept: str
+
+
+CASES = {
+    "glossary": Case("worker/a.py", "x = 1\ndef _promoteDue(): ...", "def admit(): return promote()"),
+    "made_code": Case("worker/a.py", "x = 1\nrun('ls', shell=True)", "re.compile('x')\nrun('ls')"),
+    "statement_run": Case("doctor/a.py", "x = 1\nc.execute('SELECT ' + x)", "c.execute(sql.TABLES, [x])"),
+    "statement_made": Case("doctor/a.py", "x = 1\ny = f'SELECT {x}'", "y = f'{x} SELECT'\nz = 'select %s' % x"),
+    "statement_file": Case("alerts/sql.py", "A = '1'\ndef f(): ...", '"""Doc."""\nA = "SELECT 1"\nB = f"{A} + 1"'),
+    "statement_parameter": Case("alerts/sql.py", "A = '%(a)s'\nB = 'SELECT %s'", "A = 'SELECT %(a)s LIKE %%'"),
+    "statement_status": Case("alerts/a.py", "x = 1\ny = 'status = %(s)s'", "y = \"status = 'failed' AND x = %(x)s\""),
+    "statement_session": Case("alerts/a.py", "x = 1\ny = 'pg_advisory_lock(1)'", "y = 'pg_advisory_xact_lock(1)'"),
+    "statement_caller": Case("alerts/sql.py", "# f → rows\nA = ''\n\nB = ''", "# f → rows\nA = ''\n_B = ''"),
+    "statement_import": Case("claiming/a.py", "from . import b\nfrom ..store import sql", "from psycopg import sql"),
+}
+
+
+def lines(rule: str, path: str, text: str) -> list[int]:
+    return [line for line, _ in getattr(lint, rule)(lint.parse(path, text))]
+
+
+def test_every_rule_reports_the_line_that_breaks_it_and_no_other() -> None:
+    assert {rule.__name__ for rule in lint.RULES} == set(CASES)
+    for rule, (path, broken, kept) in CASES.items():
+        assert lines(rule, path, broken) == [len(broken.splitlines())], rule
+        assert lines(rule, path, kept) == [], rule
+
+
+RUN = (
+    "c.execute(f'SELECT {x}')",
+    "c.execute('SELECT %s' % x)",
+    "c.execute('SELECT ' + x)",
+    "c.execute('{}'.format(x), [])",
+    "Job.objects.raw(sql())",
+    "Job.objects.extra({}, [x])",
+    "SQL(f'DROP INDEX {x}')",
+    "RunSQL(f'{x}')",
+)
+MADE = (
+    "f'SELECT {x}'",
+    "f'''\n  WITH x AS ({y})'''",
+    "'SELECT %s' % x",
+    "'UPDATE t ' + x",
+    "'DELETE FROM {}'.format(x)",
+    "sql.CLAIM % x",
+    "sql.CLAIM + x",
+    "sql.CLAIM.replace('a', x)",
+    "f'{sql.CLAIM} LIMIT {x}'",
+)
+
+
+def test_no_way_to_put_a_statement_together_is_overlooked() -> None:
+    for code in RUN:
+        assert lines("statement_run", "doctor/a.py", code) == [1], code
+    for code in MADE:
+        assert lines("statement_made", "doctor/a.py", code) == [1], code
+
+
+def test_the_glossary_rules_words_out() -> None:
+    ruled_out = lint.ruled_out(lint.GLOSSARY.read_text())
+    assert {"dequeue", "promote", "reap", "lock_token", "execution", "give_back"} <= ruled_out
+    assert not {"message", "*message*"} & ruled_out, "exceptions have messages"
+    for name in ("promote", "_promoteDue", "PROMOTE", "due_promote_at"):
+        assert "_promote_" in lint.in_words(name), name
+
+
+def test_a_circle_is_found_at_the_import_that_closes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    package = tmp_path / "circular"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "a.py").write_text("from . import b")
+    (package / "b.py").write_text(FOR_TYPES.format("a"))
+    assert not list(lint.import_cycle("circular"))
+    (package / "b.py").write_text("def f():\n    from . import a")
+    (found,) = lint.import_cycle("circular")
+    assert found.startswith(("circular/a.py:1: import-cycle: ", "circular/b.py:2: import-cycle: "))
+
+
+FOR_TYPES = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from . import {}"
+
+
+def test_a_page_names_modules_that_exist() -> None:
+    page = "`store`, `store.sql`, `store/settle.py`,\n`django.tasks`, `sql.py`, `no.module`, `store/no.py`"
+    assert list(lint.page_name("a.md", page)) == [
+        "a.md:2: page-name: The page names a module that does not exist. (no.module)",
+        "a.md:2: page-name: The page names a module that does not exist. (store/no.py)",
+    ]
+
+
+def test_a_finding_says_where_and_why_and_fails_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    package = tmp_path / "linted"
+    package.mkdir()
+    (package / "__init__.py").write_text("x = 1\n")
+    monkeypatch.setattr(lint, "ROOT", tmp_path)
+    monkeypatch.setattr(lint, "PACKAGE", package)
+    assert lint.main() == 0
+    (package / "__init__.py").write_text("x = 1\nreap = 2\n")
+    assert lint.main() == 1
+    assert (
+        capsys.readouterr().out == "linted/__init__.py:2: glossary: The glossary rules out a word of the name. (reap)\n"
+    )
