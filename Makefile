@@ -66,6 +66,7 @@ wheel: build ## Try the wheel in a clean environment
 
 messages: setup ## Extract the texts of the admin for translators, and compile what they wrote (needs GNU gettext)
 	@for tool in xgettext msgmerge msgfmt; do command -v $$tool >/dev/null || { echo '$(NO_GETTEXT)'; exit 1; }; done
+	@ls -d django_skipqueue/locale/*/ >/dev/null 2>&1 || { echo '$(NO_LANGUAGE)'; exit 1; }
 	cd django_skipqueue && '$(abspath $(BIN))/django-admin' makemessages --all --no-obsolete --no-wrap --add-location=file
 	cd django_skipqueue && '$(abspath $(BIN))/django-admin' compilemessages
 
@@ -123,6 +124,8 @@ $(CELERY_STAMP): pyproject.toml
 NOT_3_11 := Coverage needs Python 3.12 or newer: make coverage PYTHON=python3.13 VENV=.venv-3.13
 
 NO_GETTEXT := The tools of GNU gettext are needed: install the package "gettext" (apt, dnf, brew), then try again.
+
+NO_LANGUAGE := There is no language yet: mkdir -p django_skipqueue/locale/fr/LC_MESSAGES, then try again.
 
 # Make the environment, with one of the dependency groups of pyproject.toml, which pip knows from 25.1 on.
 define install

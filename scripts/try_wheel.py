@@ -1,10 +1,11 @@
-"""Use the installed package as a new project does: migrate, defer a job, run a worker, read the result.
+"""Use the installed package as a new project does: migrate, defer a job, run a worker, read and show the result.
 
 Run it with the Python of an environment into which only the wheel was installed, and with DATABASE_URL set.
 """
 
 import os
 import textwrap
+from io import StringIO
 from pathlib import Path
 
 import django
@@ -15,10 +16,7 @@ from psycopg.conninfo import conninfo_to_dict
 import django_skipqueue
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-FILES = [
-    "py.typed", "admin", "migrations", "static", "templates", "management/commands/runworker.py",
-    "locale/de/LC_MESSAGES/django.po", "locale/de/LC_MESSAGES/django.mo",
-]  # fmt: skip
+FILES = ["py.typed", "admin", "migrations", "static", "templates", "management/commands/runworker.py"]
 
 
 def main() -> None:
@@ -35,6 +33,9 @@ def main() -> None:
     call_command("runworker", drain=True)
     deferred.refresh_from_db()
     assert deferred.result == "text", f"the job is {deferred.status}: {deferred.last_error}"
+    shown = StringIO()
+    call_command("skipqueue", "show", str(deferred.pk), stdout=shown)
+    assert "completed" in shown.getvalue(), f"the job is shown as {shown.getvalue()}"
     print(f"django-skipqueue {django_skipqueue.__version__} works from its wheel on Django {django.__version__}.")
 
 

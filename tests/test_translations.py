@@ -1,5 +1,6 @@
-"""The files of the translations: complete, compiled, and with the placeholders of the texts that they translate.
+"""Translations: gettext finds every text of the code, a language that somebody adds is shown, its faults are found.
 
+The package has no translation. Those that somebody adds to `django_skipqueue/locale` are checked here.
 `tests/admin/test_translation.py` looks at the pages.
 """
 
@@ -12,38 +13,31 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any
 
 import django
 import pytest
 from babel.messages import Catalog
 from babel.messages.mofile import read_mo
-from babel.messages.pofile import read_po
+from babel.messages.pofile import read_po, write_po
+from django.utils.translation import gettext, ngettext
 
 import django_skipqueue
 
+from .harness.languages import LANGUAGE, Text, bracketed
+
 PACKAGE = Path(django_skipqueue.__file__).parent
-LANGUAGES = sorted(path.name for path in (PACKAGE / "locale").iterdir())
+RECIPE = re.findall(r"/django-admin' (.+)", (PACKAGE.parent / "Makefile").read_text())
+"""The commands of `make messages`."""
 FUNCTIONS = {"_": 1, "gettext": 1, "gettext_lazy": 1, "ngettext": 2, "ngettext_lazy": 2}
 """The functions that translate a text, with the number of their arguments that are texts."""
 PLACEHOLDER_OR_TAG = re.compile(r"%(?:\(\w+\))?[a-z%]|</?\w+>")
-
-Text: TypeAlias = str | tuple[str, ...]
-
-needs_gettext = pytest.mark.skipif(
-    not shutil.which("xgettext") and not os.environ.get("SKIPQUEUE_REQUIRE_GETTEXT"),
-    reason="the tools of GNU gettext are not installed",
-)
 
 
 def read(path: Path) -> Catalog:
     """The messages of a `.po` or a `.mo` file."""
     with path.open("rb") as file:
         return read_mo(file) if path.suffix == ".mo" else read_po(file)
-
-
-def catalog(language: str, suffix: str = "po") -> Catalog:
-    return read(PACKAGE / f"locale/{language}/LC_MESSAGES/django.{suffix}")
 
 
 def texts(messages: Catalog) -> dict[Text, Text]:
@@ -71,56 +65,126 @@ def texts_in_python() -> Iterator[tuple[str, Text | None]]:
                 yield f"{path.relative_to(PACKAGE)}:{node.lineno}", text
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_every_text_is_translated(language: str) -> None:
-    messages = catalog(language)
-    assert not messages.fuzzy, "the header is marked as a guess"
-    assert [message.id for message in messages if message.fuzzy] == []
-    assert list(messages.obsolete) == []
-    assert [text for text, translation in texts(messages).items() if not all(forms(translation))] == []
-
-
-@needs_gettext
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_the_file_has_the_texts_of_code_and_templates(language: str, tmp_path: Path) -> None:
-    copy = tmp_path / PACKAGE.name
+@pytest.fixture(scope="module")
+def added(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a language that was added to a copy of the package, as CONTRIBUTING.md says; all in brackets."""
+    if not shutil.which("xgettext") and not os.environ.get("SKIPQUEUE_REQUIRE_GETTEXT"):
+        pytest.skip("the tools of GNU gettext are not installed")
+    copy = tmp_path_factory.mktemp("added") / PACKAGE.name
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("locale", "__pycache__"))
-    (copy / "locale").mkdir()
+    folder = copy / "locale" / LANGUAGE / "LC_MESSAGES"
+    folder.mkdir(parents=True)
+    make_messages(copy)
+    messages = read(folder / "django.po")
+    assert not any(form for translation in texts(messages).values() for form in forms(translation))
+    messages.fuzzy = False
+    for message in messages:
+        if message.id:
+            message.string = tuple(map(bracketed, message.id)) if message.pluralizable else bracketed(str(message.id))
+    with (folder / "django.po").open("wb") as file:
+        write_po(file, messages)
+    make_messages(copy)
+    return folder
+
+
+def make_messages(package: Path) -> None:
+    """Do what `make messages` does."""
     environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
-    command = [sys.executable, "-P", "-m", "django", "makemessages", "--locale", language]
-    subprocess.run(command, cwd=copy, env=environment, check=True)
-    extracted = read(copy / f"locale/{language}/LC_MESSAGES/django.po")
-    assert set(texts(catalog(language))) == set(texts(extracted)), "type `make messages`"
+    for command in RECIPE:
+        line = [sys.executable, "-P", "-m", "django", *command.split()]
+        subprocess.run(line, cwd=package, env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_the_file_has_the_texts_of_code_that_gettext_would_not_find(language: str) -> None:
-    """Such as one within an f-string."""
-    known = texts(catalog(language))
+def faults(folder: Path) -> Iterator[str]:
+    """What is wrong with the files of a language."""
+    messages = read(folder / "django.po")
+    translations = texts(messages)
+    yield from (f"a guess: {message.id}" for message in messages if message.fuzzy)
+    yield from (f"obsolete: {message}" for message in messages.obsolete)
+    for text, translation in translations.items():
+        if not all(forms(translation)):
+            yield f"not translated: {text}"
+        elif not has_placeholders(text, translation):
+            yield f"other placeholders or tags: {text}"
+    if texts(read(folder / "django.mo")) != translations:
+        yield "django.mo is not made of django.po"
+    for path in Path(django.__file__).parent.rglob(f"locale/{folder.parent.name}/LC_MESSAGES/django.po"):
+        for text, translation in texts(read(path)).items():  # ours take the place of Django's on all pages of a project
+            if all(forms(translation)) and translations.get(text, translation) != translation:
+                yield f"not as in Django: {text}"
+
+
+def has_placeholders(text: Text, translation: Text) -> bool:
+    """Whether each form has the placeholders and the tags of the singular or the plural that it translates."""
+    singular, plural = forms(text)[0], forms(text)[-1]
+    return all(
+        Counter(PLACEHOLDER_OR_TAG.findall(form)) == Counter(PLACEHOLDER_OR_TAG.findall(plural if number else singular))
+        for number, form in enumerate(forms(translation))
+    )
+
+
+def test_every_text_in_the_code_is_a_literal() -> None:
+    """Xgettext reads no f-string, for example."""
+    found = list(texts_in_python())
+    assert len(found) > 500
+    assert [place for place, text in found if text is None] == []
+
+
+def test_gettext_finds_every_text_of_the_code(added: Path) -> None:
+    known = texts(read(added / "django.po"))
     assert [(place, text) for place, text in texts_in_python() if text not in known] == []
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_the_compiled_file_is_up_to_date(language: str) -> None:
-    assert texts(catalog(language, "mo")) == texts(catalog(language)), "type `make messages`"
+def test_a_language_that_somebody_adds_is_shown(added: Path, settings: Any) -> None:
+    settings.LOCALE_PATHS = [added.parents[1]]
+    settings.LANGUAGE_CODE = LANGUAGE
+    translations = texts(read(added / "django.po"))
+    assert len(translations) > 500
+    for text in translations:
+        if isinstance(text, str):
+            assert gettext(text) == bracketed(text)
+        else:
+            singular, plural = text
+            assert [ngettext(singular, plural, number) for number in (1, 2)] == [*map(bracketed, text)]
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_translations_have_the_placeholders_and_tags_of_their_texts(language: str) -> None:
-    wrong = []
-    for text, translation in texts(catalog(language)).items():
-        singular, plural = forms(text)[0], forms(text)[-1]
-        for number, form in enumerate(forms(translation)):
-            source = plural if number else singular
-            if Counter(PLACEHOLDER_OR_TAG.findall(form)) != Counter(PLACEHOLDER_OR_TAG.findall(source)):
-                wrong.append((source, form))
-    assert wrong == []
+def test_every_language_of_the_package_is_complete(added: Path) -> None:
+    for folder in (PACKAGE / "locale").glob("*/LC_MESSAGES"):
+        assert list(faults(folder)) == [], folder
+        assert set(texts(read(folder / "django.po"))) == set(texts(read(added / "django.po"))), "type `make messages`"
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_texts_of_django_are_translated_as_django_does(language: str) -> None:
-    """Ours take the place of Django's on all pages of a project."""
-    ours = texts(catalog(language))
-    for path in Path(django.__file__).parent.rglob(f"locale/{language}/LC_MESSAGES/django.po"):
-        theirs = texts(read(path))
-        assert {text: ours[text] for text in ours.keys() & theirs.keys()}.items() <= theirs.items(), path
+HEADER = r"""
+msgid ""
+msgstr ""
+"Content-Type: text/plain; charset=UTF-8\n"
+"Plural-Forms: nplurals=2; plural=(n != 1);\n"
+
+"""
+
+FAULTY = {
+    'msgid "Retry"\nmsgstr "Reprovi"': "django.mo is not made of django.po",
+    'msgid "Retry"\nmsgstr ""': "not translated: Retry",
+    '#, fuzzy\nmsgid "Retry"\nmsgstr "Reprovi"': "a guess: Retry",
+    '#~ msgid "Retry"\n#~ msgstr "Reprovi"': "obsolete: Retry",
+    'msgid "job %(id)s"\nmsgstr "tasko"': "other placeholders or tags: job %(id)s",
+    'msgid "<b>now</b>"\nmsgstr "nun"': "other placeholders or tags: <b>now</b>",
+    'msgid "1"\nmsgid_plural "%(n)s"\nmsgstr[0] "1"\nmsgstr[1] "2"': "other placeholders or tags: ('1', '%(n)s')",
+    'msgid "Monday"\nmsgstr "dimanĉo"': "not as in Django: Monday",
+}
+
+
+def test_what_is_wrong_with_a_language_is_found(added: Path, tmp_path: Path) -> None:
+    folder = tmp_path / LANGUAGE / "LC_MESSAGES"
+    folder.mkdir(parents=True)
+    shutil.copy(added / "django.mo", folder)
+    for entry, fault in FAULTY.items():
+        (folder / "django.po").write_text(f"{HEADER}{entry}\n")
+        assert fault in list(faults(folder))
+    (folder / "django.po").write_text(f'{HEADER}msgid "Monday"\nmsgstr "lundo"\n')
+    assert list(faults(folder)) == ["django.mo is not made of django.po"]
+
+
+def test_a_complete_language_has_no_fault(added: Path) -> None:
+    """But that Django has other words for some of its texts than ours in brackets."""
+    assert {fault.partition(":")[0] for fault in faults(added)} == {"not as in Django"}

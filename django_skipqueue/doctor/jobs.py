@@ -11,7 +11,6 @@ from ..operators.durations import span
 from ..store import Store
 from ..tasks.registry import registry
 from ..values.records import worker_name
-from ..values.served import serves
 from . import job_sql
 from .finding import Finding, Severity
 
@@ -32,7 +31,7 @@ PRUNE_LAG = 3_600.0
 
 
 def unknown_tasks(store: Store) -> Iterator[Finding]:
-    queue_names = [name for name in store.queues_with_jobs(limit=100) if serves((), name, carried=())]
+    queue_names = store.queues_with_jobs(limit=100)
     known = {task.name for task in registry}
     unknown = [task for (task,) in store.rows(job_sql.TASKS, {"queue_names": queue_names}) if task not in known]
     if unknown:

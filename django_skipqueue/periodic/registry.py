@@ -21,16 +21,9 @@ Problem = tuple[str, str]
 class Entries:
     def __init__(self) -> None:
         self._entries: dict[str, tuple[Entry, Any]] = {}
-        self.are_all = False
-        """Whether those of the settings are left out."""
 
     def __iter__(self) -> Iterator[Entry]:
         return (entry for entry, _ in self._entries.values())
-
-    def start_anew(self) -> None:
-        """Drop all entries, and leave out those of the settings: for a process that fires its own alone."""
-        self._entries.clear()
-        self.are_all = True
 
     def add(self, entry: Entry, target: Any) -> None:
         """Add the entry of a task. That of a reloaded module replaces itself.
@@ -54,7 +47,7 @@ def all_entries() -> tuple[list[Entry], list[Problem]]:
     Nothing of both while `SKIPQUEUE` is not valid, which the checks report.
     """
     try:
-        given: Mapping[str, Mapping[str, Any]] = {} if entries.are_all else load().periodic
+        given: Mapping[str, Mapping[str, Any]] = load().periodic
     except ImproperlyConfigured:
         return [], []
     found: dict[str, Entry] = {}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from django_skipqueue.values.served import DEMO_PREFIX, serves
+from django_skipqueue.values.served import serves
 
 
 @pytest.mark.parametrize(
@@ -11,15 +11,12 @@ from django_skipqueue.values.served import DEMO_PREFIX, serves
         ((), "mail", True),
         (("mail",), "mail", True),
         (("mail",), "other", False),
-        ((), f"{DEMO_PREFIX}mail", False),
-        ((f"{DEMO_PREFIX}mail",), f"{DEMO_PREFIX}mail", True),
-        ((), "demo-mail", True),
         ((), "carried", False),
         (("mail",), "carried", False),
         (("mail", "carried"), "carried", True),
     ],
 )
-def test_a_worker_serves_what_it_was_given_or_all_but_the_demo_and_what_is_carried(
+def test_a_worker_serves_what_it_was_given_or_all_but_what_is_carried(
     given: tuple[str, ...], queue_name: str, expected: bool
 ) -> None:
     assert serves(given, queue_name, carried=("carried",)) is expected

@@ -1,6 +1,5 @@
 """The table of subcommands."""
 
-from ..demo.subcommand import Demo
 from ..maintenance.alerts import Alerts
 from ..maintenance.doctor import Doctor
 from ..maintenance.health import Health
@@ -24,7 +23,6 @@ SUBCOMMANDS: tuple[Subcommand, ...] = (
     Alerts(),
     Batches(),
     Defer(),
-    Demo(),
     Doctor(),
     Health(),
     Limits(),

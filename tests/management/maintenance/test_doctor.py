@@ -2,14 +2,16 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
-from django.utils import translation
+from django.utils.translation import gettext
 
 from django_skipqueue.doctor.checks import CHECKS
 
 from ...app.rows import make_job, make_worker
+from ...harness.languages import speak
 from ..skipqueue.running import skipqueue
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -38,12 +40,12 @@ def test_findings_are_grouped_the_worst_first_with_what_to_paste() -> None:
 
 
 @pytest.mark.usefixtures("new_tables")
-def test_json_has_each_finding(settings: Any) -> None:
-    settings.LANGUAGE_CODE = "de"
+def test_json_has_each_finding(settings: Any, tmp_path: Path) -> None:
+    speak(settings, tmp_path, {"Finished jobs are not deleted in time": "Malnovaj taskoj"})
     make_worker()
     make_job("completed", finished_at=timedelta(days=-3))
-    with translation.override("de"):
-        result = skipqueue("doctor", "--json")
+    assert gettext("Finished jobs are not deleted in time") == "Malnovaj taskoj"
+    result = skipqueue("doctor", "--json")
     assert result.code == 3
     (report,) = result.objects
     first, *others = report["findings"]

@@ -1,1 +1,0 @@
-"""The demonstration: a stream of believable jobs, in queues and of tasks that only its own worker knows."""
