@@ -1,0 +1,120 @@
+"""The places inside of the package from which the contract is read.
+
+No other file of this folder imports a module that users do not import: a rebuild of the package changes this one alone.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, fields
+from inspect import isfunction
+from typing import Any
+
+from django_skipqueue.backend.options import BackendOptions
+from django_skipqueue.conf import Settings
+from django_skipqueue.events import (
+    alert_logs,
+    batch_logs,
+    carried_logs,
+    events,
+    liveness_logs,
+    log_context,
+    logs,
+    queue_logs,
+    relay_logs,
+    schedule_logs,
+    sinks,
+)
+from django_skipqueue.management.terminal.subcommand import Exit
+from django_skipqueue.metrics import catalogue
+from django_skipqueue.placement.choose import CallToPlace
+from django_skipqueue.setting_forms.carriers import CarrierSettings
+from django_skipqueue.store import Store
+from django_skipqueue.supervisor.metrics import figures
+from django_skipqueue.tasks.registry import Registry, registry
+from django_skipqueue.values.batches import BatchProgress, FinishedBatch
+from django_skipqueue.values.deferred import DeferredJobs
+from django_skipqueue.values.notes import Progress
+from django_skipqueue.values.outcomes import Outcome, Settlement
+from django_skipqueue.values.records import Attempt, ClaimedJob, Dependant, RecoveredJob
+from django_skipqueue.values.retry_policy import RetryPolicy
+
+from .public import Members
+from .source import is_ours
+
+ELSEWHERE: dict[type, Members] = {
+    Attempt: "job outcome started ended worker is_written database duration_ms wait_ms",
+    BatchProgress: None,
+    CallToPlace: None,
+    ClaimedJob: "id lease task queue_name args kwargs attempt max_attempts priority run_after locked_at metadata "
+    "timeout unknown_since wait_ms waited_ms",
+    DeferredJobs: "outcomes created existing replaced databases handles",
+    Dependant: None,
+    FinishedBatch: None,
+    Outcome: "status delay refund result last_error error is_unknown exception",
+    Progress: None,
+    RecoveredJob: "id task queue_name attempt status locked_by locked_at metadata",
+    Registry: "get is_async __iter__",
+    RetryPolicy: "backoff retry_on discard_on",
+    Settlement: "job_id lease outcome started ended",
+    Store: "default admit next_due recover prune prune_lag queues_with_jobs",
+}
+"""Classes that the reference describes, and whose modules may change: the store, and what signals and methods give."""
+
+
+def objects() -> Iterator[str]:
+    """The objects that users know by name: the registry, and the package's own tasks, whose names stand in rows."""
+    yield f"registry: {type(registry).__name__}"
+    yield from (f"the task {task.name}" for task in registry if is_ours(task.name))
+
+
+def defaults(keys: Any) -> dict[str, str]:
+    """The default of each field of a dataclass."""
+    return {
+        field.name: "required"
+        if field.default is field.default_factory is MISSING
+        else f"default {field.default if field.default_factory is MISSING else field.default_factory()!r}"
+        for field in fields(keys)
+    }
+
+
+SETTINGS = {name.upper(): default for name, default in defaults(Settings).items()}
+CARRIER_OPTIONS = {name.upper(): default for name, default in defaults(CarrierSettings).items() if name != "name"}
+BACKEND_OPTIONS = defaults(BackendOptions)
+
+EXIT_CODES = {code.name: code.value for code in Exit}
+
+
+# Metrics, events, log lines
+
+
+def metrics() -> Iterator[tuple[str, str, tuple[str, ...], str]]:
+    """Name, kind, labels and help of the metrics of the queue, and of those of one `runworker`."""
+    for metric in (*catalogue.METRICS, *(family.metric for family in figures([], names_databases=False))):
+        yield metric.name, metric.kind, metric.labels, metric.text
+
+
+def event_classes(kind: type[events.Event] = events.Event) -> Iterator[type[events.Event]]:
+    """The events of the package, without their base classes."""
+    own = [each for each in kind.__subclasses__() if is_ours(each.__module__)]
+    yield from (event for each in own for event in event_classes(each)) if own else [kind]
+
+
+send: Callable[[Any], None] = sinks.send
+"""Tells an event to the log and to the receivers of signals."""
+
+WORKER_OF_PROCESS = log_context.worker
+"""The worker that all records of this process name."""
+
+CHOICES = {
+    **dict.fromkeys(("AlertRaised.rule", "AlertOver.rule"), ("oldest_waiting", "failed_share", "recoveries")),
+    "RecoveredJob.status": ("failed", "queued"),
+    "ScheduleSkipped.reason": ("job", "late"),
+}
+"""Values on which a log line depends, by class and field."""
+
+
+def line_writers() -> Iterator[Callable[..., None]]:
+    """The functions that write a log line about one thing."""
+    for module in (alert_logs, batch_logs, carried_logs, liveness_logs, logs, queue_logs, relay_logs, schedule_logs):
+        own = [each for each in vars(module).values() if isfunction(each) and each.__module__ == module.__name__]
+        writers = [each for each in own if each.__annotations__["return"] is None]
+        yield from (each for each in writers if not each.__name__.startswith(("_", "write")))

@@ -1,0 +1,141 @@
+"""Who may do what in the admin: how each address answers each person, and which actions it offers them."""
+
+import logging
+import re
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from io import StringIO
+from typing import Any
+from unittest.mock import patch
+from urllib.parse import quote, urlencode
+
+from django.contrib import admin
+from django.contrib.auth import get_user
+from django.contrib.auth.models import Permission, User
+from django.core.management import call_command
+from django.db import transaction
+from django.db.models.functions import Now
+from django.template.response import SimpleTemplateResponse
+from django.test import Client, RequestFactory, override_settings
+from django.utils.timezone import now
+
+from django_skipqueue.models import FailureRollUp, JobBatch, Queue, Schedule
+
+from ..app.rows import make_job, make_worker
+
+PEOPLE = {
+    "anonymous": "",
+    "staff": "",
+    "view": "view",
+    "add": "view add",
+    "change": "view change",
+    "delete": "view delete",
+    "retry": "view retry",
+    "discard": "view discard",
+    "run": "view run",
+    "not_view": "add delete retry discard run",
+    "superuser": "",
+}
+"""What each person may do to all models. Django lets those who may change a row view it."""
+
+SETTINGS = {"ARCHIVE": None, "QUEUES": {"mail": {"concurrency": None, "rate": None}}}
+ANSWERS = {
+    "args": "[]", "catch_up": "latest", "confirmed": "yes", "cron": "", "interval": "00:05:00", "jitter": "0",
+    "kwargs": "{}", "limit": "none", "minutes": "5", "name": "x", "overlap": "allow", "post": "yes", "priority": "7",
+    "queue": "mail", "queue_name": "mail", "rate": "none", "run_after": "2100-01-01T00:00", "status": "completed",
+    "task": "tests.app.jobs.noop", "timezone": "UTC",
+}  # fmt: skip
+"""What all forms together ask for."""
+
+BULK = {"action": "retry_selected", "query": "", "site": "admin", "user_id": 0, "user": "x", "number": 3}
+"""The arguments of the package's own task."""
+
+
+def permissions() -> Iterator[str]:
+    """A table: a column for each person; a line for each address and method, and for each action of a list.
+
+    `login` is a redirect to that page.
+    """
+    with (
+        override_settings(SKIPQUEUE=SETTINGS, SESSION_ENGINE="django.contrib.sessions.backends.signed_cookies"),
+        patch.object(SimpleTemplateResponse, "rendered_content", ""),  # no status depends on it, and it takes long
+        patch.object(logging.getLogger("django.request"), "disabled", True),  # it logs each refusal with a traceback
+    ):
+        clients, (rows, queries) = [_client(*each) for each in PEOPLE.items()], _rows()
+        yield _cells("", PEOPLE)
+        yield _cells("metrics.view GET", [_answer(client, "get", "/metrics/skipqueue") for client in clients])
+        for model, model_admin in admin.site._registry.items():
+            name = str(model._meta.model_name)
+            if model._meta.app_label != "django_skipqueue":
+                continue
+            for pattern in model_admin.get_urls():
+                path, own = f"{name}/{pattern.pattern}", str(pattern.name).removeprefix("django_skipqueue_")
+                row = quote(str(rows.get(own, rows[name])))
+                address = f"/admin/django_skipqueue/{re.sub('<.*>', row, path)}?{urlencode(queries.get(own, {}))}"
+                for method in ("get", "post"):
+                    yield _cells(f"{path} {method.upper()}", [_answer(client, method, address) for client in clients])
+            offered = [_actions(model_admin, client) for client in clients]
+            for action in set().union(*offered):
+                yield _cells(f"{name} {action}", ["yes" if action in each else "no" for each in offered])
+
+
+def _client(person: str, kinds: str) -> Client:
+    client = Client()
+    if person != "anonymous":
+        user = User.objects.create_user(person, is_staff=True, is_superuser=person == "superuser")
+        own = Permission.objects.filter(content_type__app_label="django_skipqueue")
+        user.user_permissions.set(each for each in own if each.codename.partition("_")[0] in kinds.split())
+        client.force_login(user)
+    return client
+
+
+def _rows() -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
+    """The ids of the rows that the addresses are about, by model or address; and their queries, by address."""
+    archived, worker = make_job("failed", finished_at=timedelta(days=-100)).pk, make_worker().pk
+    call_command("prunejobs", stdout=StringIO())
+    Queue.pause("mail")
+    Queue.limit("mail", 4)
+    Queue.rate("mail", "4/s")
+    cause = {"task": "shop.jobs.send", "exception": "builtins.ValueError", "place": "shop.jobs.post"}
+    times = dict.fromkeys(("starts_at", "first_at", "last_at"), now())
+    FailureRollUp.objects.create(span=60, number=1, last_line=1, last_job_id=1, **cause, **times)
+    every = {"task": ANSWERS["task"], "interval": timedelta(minutes=5)}
+    queued, running, done = make_job("queued").pk, make_job("running").pk, make_job("completed").pk
+    rows = {
+        "archivedjob": archived,
+        "job": make_job("failed").pk,
+        "job_cancel": running,
+        "job_progress": make_job("running", task="django_skipqueue.apply_to_all", kwargs=BULK).pk,
+        "job_run_now": make_job("scheduled").pk,
+        "jobbatch": JobBatch.objects.create(name="b").pk,
+        "queue": "mail",
+        "schedule": Schedule.objects.create(name="s", **every).pk,
+        "schedule_resume": Schedule.objects.create(name="paused", paused_at=Now(), **every).pk,
+        "worker": worker,
+        **dict.fromkeys(("job_change_priority", "job_change_queue", "job_discard", "job_reschedule"), queued),
+        **dict.fromkeys(("job_edit", "job_run_again"), done),
+    }
+    queries = {
+        "job_cause": {"task": cause["task"], "cause": f"{cause['exception']} in {cause['place']}"},
+        **{f"queue_{verb}": {"queue": "mail"} for verb in ("limit", "pause", "rate", "resume")},
+        **{f"worker_{verb}": {"worker": worker} for verb in ("restart", "stop")},
+    }
+    return rows, queries
+
+
+def _answer(client: Client, method: str, address: str) -> str:
+    """The status of the answer. What the request changes is rolled back."""
+    with transaction.atomic():
+        response = getattr(client, method)(address, ANSWERS if method == "post" else None)
+        transaction.set_rollback(True)
+    return "login" if response.headers.get("Location", "").startswith("/admin/login/") else str(response.status_code)
+
+
+def _actions(model_admin: admin.ModelAdmin, client: Client) -> set[str]:
+    request = RequestFactory().get("/")
+    request.user = get_user(client)
+    return set(model_admin.get_actions(request))
+
+
+def _cells(name: str, cells: Iterable[str]) -> str:
+    return f"{name:42}" + "".join(f" {cell:>{len(person)}}" for cell, person in zip(cells, PEOPLE, strict=True))

@@ -1,0 +1,173 @@
+"""The names that users import, with their signatures: annotations and defaults are those of the source."""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from functools import cache
+from importlib import import_module
+from inspect import isclass, isfunction, unwrap
+from operator import attrgetter
+from typing import Any
+
+from django.db.models import NOT_PROVIDED, Manager, Model
+
+from .adapter import ELSEWHERE, objects
+from .public import PUBLIC, Members
+from .source import FUNCTION, assigned, is_ours, nodes_of, unquoted
+
+SPECIAL = ("__init__", "__call__", "__enter__", "__aenter__", "__iter__", "__len__", "__getitem__")
+DECORATORS = ("classmethod", "staticmethod", "property", "cached_property", "contextmanager", "fixture")
+Lines = Iterator[tuple[str, list[str]]]
+"""The lines about each member of a class, by its name."""
+
+
+def api() -> Iterator[str]:
+    """A line for each name, for each member of a class, and for what an alias in an annotation means.
+
+    An alias that several modules use for different types is left out.
+    """
+    lines = [*objects()]
+    for module, name, members in _public():
+        lines += _about(f"{module}.{name}", attrgetter(name)(import_module(module)), members)
+    for kind, members in ELSEWHERE.items():
+        lines += _about(kind.__name__, kind, members)
+    yield from lines
+    for name in {word for line in lines for word in re.findall(r"\w+", line)} & set(assigned()):
+        match assigned()[name]:
+            case [ast.Subscript() | ast.BinOp(op=ast.BitOr()) as meaning]:
+                yield f"{name} means {_annotation(meaning)}"
+
+
+@cache
+def _public() -> list[tuple[str, str, Members]]:
+    """Module, name and members of what users import: also of `__all__`, and all classes where the table names none."""
+    found = []
+    for module, names in PUBLIC.items():
+        loaded = import_module(module)
+        classes = [name for name, value in vars(loaded).items() if isclass(value) and value.__module__ == module]
+        names = dict.fromkeys(getattr(loaded, "__all__", () if names else classes)) | names
+        found += [(module, name, members) for name, members in names.items()]
+    return found
+
+
+@cache
+def _classes() -> list[Any]:
+    return [attrgetter(name)(import_module(module)) for module, name, _ in _public()]
+
+
+def _about(path: str, value: Any, members: Members) -> Iterator[str]:
+    """The lines about one name."""
+    if isfunction(function := unwrap(value)):
+        for node in nodes_of(function):
+            yield from (path + line for line in _function(node, function.__globals__))
+        return
+    found: dict[str, list[str]] = {}
+    if isinstance(value, Manager):
+        found = members_of(type(value.all())) | members_of(type(value))
+    elif isclass(value):
+        yield f"{path} is a class{_bases(value)}"
+        found = members_of(value)
+        if issubclass(value, Model):
+            yield from (f"{path}{line}" for line in _table(value))
+            columns = {field.name for field in (*value._meta.get_fields(), *value._meta.managers)}
+            found = {name: lines for name, lines in found.items() if name not in columns}
+    else:
+        yield f"{path}: {', '.join(value) if isinstance(value, tuple) else type(value).__name__}"
+    for name in found if members is None else members.split():
+        yield from (path + line for line in found.get(name, [f".{name} is missing"]))
+
+
+def _bases(kind: type) -> str:
+    """The nearest base classes that users know: those that are public, or not of this package."""
+    known = [base for base in kind.__mro__[1:-1] if base in _classes() or not is_ours(base.__module__)]
+    nearest = [base for base in known if not any(base in other.__mro__[1:] for other in known)]
+    return "".join(f", {base.__name__}" for base in nearest if base.__name__ != "Generic")
+
+
+def _table(model: type[Model]) -> Iterator[str]:
+    """The table, the permissions and the fields of a model, with what Python or the database writes by default."""
+    options = model._meta
+    yield f" has the table {options.db_table}"
+    own = [codename for codename, _ in options.permissions]
+    yield from (f" has the permission {name}" for name in [*options.default_permissions, *own])
+    for field in options.get_fields():
+        shown = [type(field).__name__, *(["null"] if getattr(field, "null", False) else [])]
+        for name in ("default", "db_default"):
+            value = getattr(field, name, NOT_PROVIDED)
+            if value is not NOT_PROVIDED:
+                shown.append(f"{name} {getattr(value, '__name__', None) or repr(getattr(value, 'value', value))}")
+        yield f".{field.name} is a field: {', '.join(shown)}"
+
+
+def members_of(kind: type) -> dict[str, list[str]]:
+    """The members with public names, and those that base classes which are not public give it."""
+    bases = [base for base in reversed(kind.__mro__) if is_ours(base.__module__)]
+    return {
+        name: lines
+        for base in bases
+        if base is kind or base not in _classes()
+        for node in nodes_of(base)[0].body
+        for name, lines in _member(node, vars(sys.modules[base.__module__]))
+    }
+
+
+def _member(node: ast.stmt, names: Mapping[str, Any]) -> Lines:
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name in SPECIAL or name[0] != "_":
+            yield name, [f".{name}{line}" for line in _function(node, names, of_class=True)]
+            yield from _attributes(node) if name == "__init__" else ()
+        case ast.AnnAssign(target=ast.Name(id=name), annotation=kind, value=default) if name[0] != "_":
+            given = "" if default is None else f" = {ast.unparse(_value(default, names))}"
+            yield name, [f".{name}: {_annotation(kind)}{given}"]
+        case ast.Assign(targets=[ast.Name(id=name)], value=value) if name[0] != "_":
+            yield name, [f".{name} = {ast.unparse(_value(value, names))}"]
+
+
+def _attributes(init: FUNCTION) -> Lines:
+    """What `__init__` sets, with the annotation of the argument of the same name, if there is one."""
+    given = {each.arg: each.annotation for each in (*init.args.args, *init.args.kwonlyargs)}
+    for node in ast.walk(init):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()) if name[0] != "_":
+                kind = given.get(name)
+                yield name, [f".{name}{f': {_annotation(kind)}' if kind else ' is set by __init__'}"]
+
+
+def _function(node: FUNCTION, names: Mapping[str, Any], *, of_class: bool = False) -> Iterator[str]:
+    """The signature, without `self`, and a line for each option of a TypedDict. `names`: the globals of its module."""
+    kinds = [ast.unparse(each).rpartition(".")[2] for each in node.decorator_list]
+    arguments = deepcopy(node.args)
+    if of_class and "staticmethod" not in kinds:
+        del (arguments.posonlyargs or arguments.args)[0]
+    for each in ast.walk(arguments):
+        if isinstance(each, ast.arg) and each.annotation is not None:
+            each.annotation = unquoted(each.annotation)
+    arguments.kw_defaults = [_value(each, names) for each in arguments.kw_defaults]
+    arguments.defaults = [_value(each, names) for each in arguments.defaults]
+    result = f" -> {_annotation(node.returns)}" if node.returns else ""
+    shown = ["async"] * isinstance(node, ast.AsyncFunctionDef) + [kind for kind in kinds if kind in DECORATORS]
+    yield f"({ast.unparse(arguments)}){result}" + "".join(f", {kind}" for kind in shown)
+    match node.args.kwarg:
+        case ast.arg(annotation=ast.Subscript(value=ast.Name(id="Unpack"), slice=ast.Name(id=name))):
+            yield from (f" takes {option}" for option in _keys(names[name]))
+
+
+def _value(node: Any, names: Mapping[str, Any]) -> Any:
+    """A default. In place of the name of a constant, its value."""
+    value = names.get(node.id) if isinstance(node, ast.Name) else None
+    return ast.Constant(value) if isinstance(value, str | int | float) else node
+
+
+def _keys(typed_dict: Any) -> Iterator[str]:
+    """The keys with their types, those of its base classes first."""
+    [node], names = nodes_of(typed_dict), vars(sys.modules[typed_dict.__module__])
+    for base in node.bases:
+        if isinstance(base, ast.Name) and is_ours(names[base.id].__module__):
+            yield from _keys(names[base.id])
+    yield from (lines[0][1:] for key in node.body for _, lines in _member(key, names))
+
+
+def _annotation(node: ast.expr) -> str:
+    return ast.unparse(unquoted(deepcopy(node)))

@@ -1,0 +1,60 @@
+"""The commands, read from their parsers: what `--help` prints differs from one version of Python to the next."""
+
+import argparse
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+from django.core.management import find_commands, load_command_class
+from django.core.management.base import BaseCommand
+from django.test import override_settings
+
+import django_skipqueue
+
+from .adapter import EXIT_CODES
+
+MANAGEMENT = Path(django_skipqueue.__file__).parent / "management"
+HOST = f"{socket.gethostname()}:{os.getpid()}"
+OF_PYTHON = " (default: %(default)s)"
+"""What `BooleanOptionalAction` adds to a help before Python 3.13."""
+
+
+def commands() -> Iterator[str]:
+    """A line for each command, for each of its own options and arguments, and for each exit code."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SKIPQUEUE_")}
+    with override_settings(SKIPQUEUE={}), patch.dict(os.environ, environment, clear=True):
+        for name in find_commands(str(MANAGEMENT)):
+            command = load_command_class("django_skipqueue", name)
+            yield from _command(name, command.help, command.create_parser("manage.py", name))
+    yield from (f"skipqueue exits with {code}: {name}" for name, code in EXIT_CODES.items())
+
+
+def _command(name: str, text: str, parser: argparse.ArgumentParser) -> Iterator[str]:
+    yield f"{name}: {text}"
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            texts = {choice.dest: str(choice.help) for choice in action._choices_actions}
+            for subcommand, its_parser in action.choices.items():
+                yield from _command(f"{name} {subcommand}", texts[subcommand], its_parser)
+        elif not OF_DJANGO.intersection(action.option_strings):
+            yield f"{name} {_usage(action)}: {_help(action)}"
+
+
+def _usage(action: argparse.Action) -> str:
+    """The option with its value, or the argument: `--status STATUS`, `[ID …]`."""
+    value = "" if action.nargs == 0 else str(action.metavar or action.dest.upper())
+    usage = ", ".join(action.option_strings) + f" {value}{' …' if action.nargs in ('*', '+') else ''}"
+    is_needed = action.required if action.option_strings else action.nargs not in ("*", "?")
+    return usage.strip() if is_needed else f"[{usage.strip()}]"
+
+
+def _help(action: argparse.Action) -> str:
+    text = (action.help or "").replace(OF_PYTHON, "").replace("%%", "%").replace(HOST, "HOST:PID")
+    choices = f"; one of {', '.join(map(str, action.choices))}" if action.choices else ""
+    default = f"; default {action.default!r}" if action.default and "default" not in text else ""
+    return f"{text}{choices}{default}"
+
+
+OF_DJANGO = {option for action in BaseCommand().create_parser("", "")._actions for option in action.option_strings}

@@ -1,0 +1,96 @@
+"""The texts of errors and of system checks, read from the source: which file has them does not matter."""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from inspect import isclass
+
+from django_skipqueue import exceptions
+
+from .source import FUNCTION, assigned, template, trees
+
+PASS_THROUGH = ("_", "gettext", "printable")
+"""Functions that return the text that they are given, for a person to read."""
+
+
+def errors() -> Iterator[str]:
+    """`Class: text` for each text with which the package makes an exception, and the text of those made without one.
+
+    `problem: text` is a sentence that a function returns or yields for whoever makes an exception, or a check, of it.
+    """
+    classes = {
+        _name(node.exc.func) for node in nodes() if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)
+    }
+    for node in nodes():
+        if isinstance(node, ast.Call) and _name(node.func) in classes - {"", "with_traceback"} and node.args:
+            yield from _lines(_name(node.func), node.args[0])
+        elif isinstance(node, FUNCTION) and "problem" in node.name:
+            for sentence in _returned(node):
+                yield from _lines("problem", sentence)
+    for name, value in vars(exceptions).items():
+        if isclass(value) and issubclass(value, BaseException):
+            yield f"{name} without a text: {' '.join(str(value()).split())}"
+
+
+def checks() -> Iterator[str]:
+    """The id and the level of each system check with its text, and with its hint."""
+    for node in nodes():
+        if isinstance(node, ast.Call):
+            keywords = {each.arg: each.value for each in node.keywords}
+            id = template(keywords["id"]) if "id" in keywords else ""
+            if id.startswith("skipqueue."):
+                yield from (f"{id} {_name(node.func)}: {text}" for text in _texts(node.args[0]))
+                yield from (f"{id} hint: {text}" for text in _texts(keywords["hint"]))
+
+
+@cache
+def nodes() -> list[ast.AST]:
+    return [node for tree in trees() for node in ast.walk(tree)]
+
+
+@cache
+def results() -> dict[str, list[ast.expr]]:
+    """What functions return, by the name of the function."""
+    found = defaultdict[str, list[ast.expr]](list)
+    for node in nodes():
+        if isinstance(node, FUNCTION):
+            found[node.name] += _returned(node)
+    return found
+
+
+def _returned(function: ast.AST) -> list[ast.expr]:
+    """What a function returns or yields; in place of a value that it makes, the arguments of that."""
+    values = [node.value for node in ast.walk(function) if isinstance(node, ast.Return | ast.Yield) and node.value]
+    return [
+        part
+        for value in values
+        for part in (
+            [*value.args, *(each.value for each in value.keywords)] if isinstance(value, ast.Call) else [value]
+        )
+    ]
+
+
+def _lines(name: str, node: ast.expr) -> Iterator[str]:
+    yield from (f"{name}: {' '.join(text.split())}" for text in _texts(node) if text.replace("{}", "").strip(" :.,;"))
+
+
+def _texts(node: ast.expr) -> Iterator[str]:
+    """The texts that an expression may stand for, if it names a constant or calls a function of the package."""
+    match node:
+        case ast.Call(func=ast.Name(id=name)) if name in PASS_THROUGH:
+            yield from _texts(node.args[0])
+        case ast.Call(func=ast.Name(id=name)) if name in results():
+            yield from map(template, results()[name])
+        case ast.Name(id=name) if name in assigned():
+            yield from (text for text in map(template, assigned()[name]) if text != "{}")
+        case ast.BinOp(left=left, op=ast.Mod()):
+            yield from (re.sub(r"%\(\w+\)s", "{}", text) for text in _texts(left))
+        case _:
+            yield template(node)
+
+
+def _name(node: ast.expr) -> str:
+    """The name of a class or function; empty for what is neither, such as `type(error)`."""
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""

@@ -1,0 +1,48 @@
+"""What is public: the modules from which users import, the names there, and the members of the classes.
+
+A name that stands neither here nor in the `__all__` of one of these modules belongs to the package alone.
+"""
+
+Members = str | None
+"""The names of the members of a class that users know; `None`: all whose names have no underscore in front."""
+
+VERBS = "retry discard cancel run_now postpone reschedule change_queue change_priority"
+FILTERS = "scheduled blocked queued running completed failed discarded unfinished"
+
+PUBLIC: dict[str, dict[str, Members]] = {
+    "django_skipqueue": {
+        "Batch": "__init__ __enter__ name database id row jobs progress aprogress add aadd of get",
+        "Chain": "defer adefer",
+        "JobContext": "job_id attempt max_attempts queue_name worker database lease is_atomic job aget_job batch "
+        "results is_last_attempt cancelled current progress log complete",
+        "Task": "name function is_async options policy timeout atomic redact takes_context __call__ defer adefer "
+        "defer_many adefer_many using s result_of",
+        "TaskCall": "defer adefer after",
+    },
+    "django_skipqueue.admin": dict.fromkeys(
+        ("ArchivedJobAdmin", "BatchAdmin", "JobAdmin", "QueueAdmin", "ScheduleAdmin", "WorkerAdmin"), ""
+    ),
+    "django_skipqueue.backend": {
+        "SkipQueueBackend": "supports_defer supports_async_task supports_get_result supports_priority"
+    },
+    "django_skipqueue.backoff": {"constant": None, "exponential": None, "linear": None},
+    "django_skipqueue.exceptions": {},
+    "django_skipqueue.logging": {"JobContextFilter": "", "JsonFormatter": ""},
+    "django_skipqueue.metrics": {},
+    "django_skipqueue.models": {
+        "ArchivedJob": "handle current_progress worker_name",
+        "Job": f"created replaced handle current_progress worker_name {VERBS} complete fail release heartbeat",
+        "Job.objects": f"enqueue claim by_handle {FILTERS} {VERBS}",
+        "Queue.objects": "paused",
+        "Worker.objects": "live",
+    },
+    "django_skipqueue.opentelemetry": {"instrument": None},
+    "django_skipqueue.prometheus": {"SkipqueueCollector": "describe collect"},
+    "django_skipqueue.pytest_plugin": {"deferred_jobs": None, "inline_jobs": None, "run_jobs": None},
+    "django_skipqueue.routers": {"QueueRouter": None},
+    "django_skipqueue.running": {"run": None},
+    "django_skipqueue.sentry": {"SkipqueueIntegration": "__init__ identifier"},
+    "django_skipqueue.testing": {"CapturedJobs": "__enter__ __aenter__ __getitem__ __len__", "InlineJobs": ""},
+    "django_skipqueue.tracing": {"use": None, "Tracer": None, "Batch": "given size database metadata job_ids"},
+}
+"""By module the names that users import, beside the names of its `__all__`. All exceptions are public."""

@@ -1,0 +1,50 @@
+"""The settings: their defaults, and the sentences with which `manage.py check` says what else they may be."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from django.core.checks import run_checks
+from django.test import override_settings
+
+from django_skipqueue.backend import SkipQueueBackend
+
+from .adapter import BACKEND_OPTIONS, CARRIER_OPTIONS, SETTINGS
+
+
+class Wrong:
+    """A value that no setting may have."""
+
+    def __repr__(self) -> str:
+        return "…"
+
+
+X = Wrong()
+RULES = ("failed_share", "no_worker", "oldest_waiting", "recoveries", "schedule_missed", "sequence_halted", "webhook")
+NESTED: list[dict[str, Any]] = [
+    {"?": X},
+    {"ALERTS": dict.fromkeys((*RULES, "?"), X)},
+    {"ALERTS": {rule: {"mail": X} for rule in RULES}},
+    {"CARRIERS": {"?": {}, "celery": dict.fromkeys((*CARRIER_OPTIONS, "?"), X)}},
+    {"CARRIERS": {"celery": {"APP": "shop.celery", "QUEUES": {"mail": X, "pdf": "amq.pdf"}}, "sms": X}},
+    {"DATABASE": "a", "DATABASES": ("b", "b"), "RETIRING": ("b",)},
+    {"LINKS": {"a": "a", "b": "https://b/{?}", "c": "https://c/{", " ": X}},
+    {"PERIODIC": {"a": {"?": X}, "b": X}},
+    {"PLACEMENT": "spread"},
+    {"QUEUES": {"mail": {"?": X, "concurrency": X, "rate": X}, "a,b": X}},
+    {"RETENTION": {"?": X, "completed": X}},
+]
+"""Settings that are wrong in what they contain."""
+
+
+def settings() -> Iterator[str]:
+    """A line for each setting, for each key below it, and for each sentence about a value that is not allowed."""
+    yield from (f"SKIPQUEUE[{key!r}]: {default}" for key, default in SETTINGS.items())
+    yield from (f"SKIPQUEUE['CARRIERS'][…][{key!r}]: {default}" for key, default in CARRIER_OPTIONS.items())
+    yield from (f"TASKS[…]['OPTIONS'][{key!r}]: {default}" for key, default in BACKEND_OPTIONS.items())
+    for given in [*({key: X} for key in SETTINGS), *NESTED]:
+        with override_settings(SKIPQUEUE=given):
+            found = run_checks(tags=["django_skipqueue"])
+            yield from (str(problem.msg) for problem in found if problem.id == "skipqueue.E001")
+    for key in ("?", *BACKEND_OPTIONS):
+        backend = SkipQueueBackend("default", {"OPTIONS": {key: X}})
+        yield from (str(problem.msg) for problem in backend.check())

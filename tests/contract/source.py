@@ -1,0 +1,93 @@
+"""Reads the source of the package: what stands there is the same under every version of Python and of Django."""
+
+import ast
+import functools
+import inspect
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import django_skipqueue
+
+PACKAGE = Path(django_skipqueue.__file__).parent
+FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def is_ours(module: str) -> bool:
+    return module.partition(".")[0] == django_skipqueue.__name__
+
+
+@functools.cache
+def tree_of(path: str) -> ast.Module:
+    return ast.parse(Path(path).read_text())
+
+
+@functools.cache
+def trees() -> Sequence[ast.Module]:
+    """Every module of the package but the migrations."""
+    return [tree_of(str(path)) for path in sorted(PACKAGE.rglob("*.py")) if "migrations" not in path.parts]
+
+
+@functools.cache
+def assigned() -> Mapping[str, Sequence[ast.expr]]:
+    """The values of what is assigned at the top of any module, by name."""
+    found = defaultdict[str, list[ast.expr]](list)
+    for tree in trees():
+        for node in tree.body:
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                found[node.targets[0].id].append(node.value)
+    return found
+
+
+@functools.cache
+def classes() -> Mapping[str, ast.ClassDef]:
+    """The classes at the top of any module, by name."""
+    return {node.name: node for tree in trees() for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def nodes_of(value: Any) -> list[Any]:
+    """Where a class or a function is defined; of a function with overloads: these."""
+    body: list[Any] = tree_of(_path_of(value)).body
+    for name in value.__qualname__.split("."):
+        found = [node for node in body if isinstance(node, ast.ClassDef | FUNCTION) and node.name == name]
+        body = found[-1].body
+    return found[:-1] or found
+
+
+def _path_of(value: Any) -> str:
+    if inspect.isfunction(value):
+        return value.__code__.co_filename
+    # The `__module__` of a class may be the one that users import it from: its methods know better.
+    methods = [each.__code__.co_filename for each in vars(value).values() if inspect.isfunction(each)]
+    paths = [str(sys.modules[value.__module__].__file__), *(path for path in methods if path.startswith(str(PACKAGE)))]
+    return next(path for path in paths if any(vars(node).get("name") == value.__name__ for node in tree_of(path).body))
+
+
+def unquoted(annotation: ast.expr) -> ast.expr:
+    """An annotation without quotes: a name that is quoted means the same as one that is not."""
+    match annotation:
+        case ast.Subscript(value=ast.Name(id="Literal")):
+            return annotation
+        case ast.Constant(value=str(text)):
+            return unquoted(ast.parse(text, mode="eval").body)
+    for field, value in ast.iter_fields(annotation):
+        if isinstance(value, ast.expr):
+            setattr(annotation, field, unquoted(value))
+        elif isinstance(value, list):
+            setattr(annotation, field, [unquoted(each) for each in value])
+    return annotation
+
+
+def template(node: ast.expr) -> str:
+    """The text of an expression that makes a string; `{}` stands for each value in it."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            return "".join(map(template, parts))
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return template(left) + template(right)
+        case _:
+            return "{}"

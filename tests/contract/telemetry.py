@@ -1,0 +1,176 @@
+"""What the package tells about itself: metrics, events, signals and log lines. The values in them are made up."""
+
+import ast
+import logging
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import fields
+from datetime import UTC, datetime
+from inspect import signature
+from itertools import product
+from types import UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from unittest.mock import patch
+
+from django.dispatch import Signal
+from django.test import override_settings
+
+from django_skipqueue import signals as public_signals
+
+from . import adapter
+from .api import members_of
+from .source import template, trees
+
+LEVELS = {name: name.upper() for name in ("debug", "info", "warning", "error", "critical")} | {"exception": "ERROR"}
+OF_PYTHON = {*vars(logging.makeLogRecord({})), "message", "taskName"}
+"""The attributes of any log record."""
+
+
+def metrics() -> Iterator[str]:
+    """A line for each metric: name, labels, kind and help."""
+    for name, kind, labels, text in adapter.metrics():
+        yield f"{name}{{{', '.join(labels)}}} is a {kind}: {text}"
+
+
+def events() -> Iterator[str]:
+    """A line for each field of an event."""
+    for kind in adapter.event_classes():
+        members = members_of(kind)
+        yield from (kind.__name__ + line for field in fields(kind) for line in members[field.name])
+
+
+def signals() -> Iterator[str]:
+    """A line for the sender of a signal, and one for each argument, with the types that receivers get."""
+    named = {name: value for name, value in vars(public_signals).items() if isinstance(value, Signal)}
+    types = defaultdict[str, set[str]](set)
+
+    def receiver_of(name: str) -> Callable[..., None]:
+        def receive(sender: str, signal: Signal, **arguments: Any) -> None:
+            types[f"{name} is sent by"].add(sender)
+            for argument, value in arguments.items():
+                types[f"{name}({argument}):"].add(type(value).__name__)
+
+        return receive
+
+    with _captured(), _receivers({signal: receiver_of(name) for name, signal in named.items()}):
+        _send(Filling(True), Filling(False))
+    yield from (f"{name} {' or '.join(sorted(found))}" for name, found in types.items())
+    yield from (f"{name} is never sent" for name in named if f"{name} is sent by" not in types)
+
+
+def logs() -> Iterator[str]:
+    """A line for each log line: its text, level, logger and fields.
+
+    They are written for the events, and by the functions that write a line without one.
+    """
+    given = [Filling(*each) for each in product((True, False), range(3))]
+    with _receivers({}):
+        with _captured() as of_events:
+            _send(*given)
+        with _captured(logging.INFO) as of_many:
+            _send(Filling(True, 0, size=60))
+    with _captured() as of_functions:
+        for function, filling in product(adapter.line_writers(), given):
+            arguments = signature(function).parameters.values()
+            function(**{each.name: _made(each.annotation, "text", filling) for each in arguments})
+    events = {getattr(record, "event", None) for record in of_events}
+    others = [record for record in of_functions if getattr(record, "event", None) not in events]
+    yield from map(_line, [*of_events, *of_many, *others])
+    yield from _plain_lines()
+
+
+@contextmanager
+def _receivers(receivers: Mapping[Signal, Callable[..., None]]) -> Iterator[None]:
+    """Lets the signals have these receivers, and no others."""
+    with ExitStack() as stack:
+        for signal in vars(public_signals).values():
+            if isinstance(signal, Signal):
+                stack.enter_context(patch.object(signal, "receivers", []))
+        for signal, receiver in receivers.items():
+            signal.connect(receiver, weak=False)
+        yield
+
+
+@contextmanager
+def _captured(level: int = logging.DEBUG) -> Iterator[list[logging.LogRecord]]:
+    """Collects the records of a process that serves one database, and of which nobody knows a worker."""
+    logger, records = logging.getLogger("django_skipqueue"), list[logging.LogRecord]()
+    handler, before = logging.Handler(), logger.level
+    handler.emit = records.append  # type: ignore[assignment,method-assign]
+    nobody = dict.fromkeys(adapter.WORKER_OF_PROCESS)
+    with (
+        override_settings(SKIPQUEUE={}),
+        patch.dict(adapter.WORKER_OF_PROCESS, nobody),
+        patch.multiple(logger, handlers=[handler], filters=[], propagate=False),
+    ):
+        logger.setLevel(level)  # not by `patch`: loggers cache what is enabled
+        try:
+            yield records
+        finally:
+            logger.setLevel(before)
+
+
+def _line(record: logging.LogRecord) -> str:
+    given = {name: value for name, value in vars(record).items() if name not in OF_PYTHON and value is not None}
+    event = given.pop("event", "no event")
+    error = ["the exception"] * bool(record.exc_info)
+    return f"{record.getMessage()} ({record.levelname} of {record.name}: {', '.join([event, *sorted(given), *error])})"
+
+
+def _plain_lines() -> Iterator[str]:
+    """The lines that are no events: calls of a logger with a literal text."""
+    for tree in trees():
+        for node in ast.walk(tree):
+            match node:
+                case ast.Call(func=ast.Attribute(value=logger, attr=level), args=[text, *_]) if level in LEVELS:
+                    shown = re.sub("%[rs]", "{}", template(text))
+                    if "logger" in ast.unparse(logger) and shown != "{}":
+                        yield f"{shown} ({LEVELS[level]})"
+
+
+# Values that are made up
+
+
+class Filling(NamedTuple):
+    """Which values are made."""
+
+    gives_options: bool
+    """Whether a value that may be `None` is not."""
+    choice: int | None = None
+    """Which of the values of `adapter.CHOICES`; `None`: none of them."""
+    size: int = 1
+    """The number of values in a list."""
+
+
+def _send(*fillings: Filling) -> None:
+    """Send each event with each filling."""
+    for kind, filling in product(adapter.event_classes(), fillings):
+        adapter.send(_made(kind, "", filling))
+
+
+def _made(kind: Any, name: str, filling: Filling) -> Any:
+    """A value of a type. A text is the name of the field that it is for: of `Class.field`, or of an argument."""
+    origin, inner, field = get_origin(kind), get_args(kind), name.rpartition(".")[2]
+    if origin in (Union, UnionType):
+        return None if type(None) in inner and not filling.gives_options else _made(inner[0], name, filling)
+    if origin is Literal:
+        return inner[0]
+    if origin is not None and issubclass(origin, Mapping):
+        made = {"text": _made(inner[1], "text", filling)}
+        return defaultdict(lambda: "text", made) if inner[1] is Any else made
+    if origin is not None:
+        return [_made(inner[0], name, filling)] * filling.size
+    if kind in VALUES:
+        return VALUES[kind]
+    if kind in (str, Any):
+        choices = adapter.CHOICES.get(name)
+        return field if choices is None or filling.choice is None else choices[filling.choice % len(choices)]
+    if issubclass(kind, BaseException):
+        return OSError(field)
+    types = get_type_hints(kind)
+    return kind(**{each: _made(types[each], f"{kind.__name__}.{each}", filling) for each in types})
+
+
+VALUES: dict[Any, Any] = {bool: True, datetime: datetime(2030, 1, 1, tzinfo=UTC), float: 0.5, int: 7}

@@ -1,0 +1,68 @@
+"""The package is what the files of this folder say: README.md has the rule for changes."""
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from . import admin, api, commands, errors, schema, settings, telemetry
+
+pytestmark = pytest.mark.django_db
+
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parents[1]
+READERS: dict[str, Callable[[], Iterator[str]]] = {
+    "admin.txt": admin.permissions,
+    "api.txt": api.api,
+    "checks.txt": errors.checks,
+    "commands.txt": commands.commands,
+    "errors.txt": errors.errors,
+    "events.txt": telemetry.events,
+    "logs.txt": telemetry.logs,
+    "metrics.txt": telemetry.metrics,
+    "schema.sql": schema.schema,
+    "settings.txt": settings.settings,
+    "signals.txt": telemetry.signals,
+}
+"""What reads each file from the package as it is."""
+
+MANAGERS = {
+    "JobManager": "Job.objects",
+    "JobQuerySet": "Job.objects",
+    "QueueQuerySet": "Queue.objects",
+    "WorkerQuerySet": "Worker.objects",
+}
+"""How users reach the members of classes that they do not import."""
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_the_package_is_what_the_file_says(name: str) -> None:
+    now = "".join(f"{line}\n" for line in sorted(set(READERS[name]())))
+    if os.environ.get("SKIPQUEUE_WRITE_CONTRACT"):
+        (FOLDER / name).write_text(now)
+    written = (FOLDER / name).read_text()
+    diff = "\n".join(difflib.unified_diff(written.splitlines(), now.splitlines(), name, "the package", lineterm=""))
+    if diff:
+        pytest.fail(f"{diff}\nTo keep this change: make contract. README.md has the rule.", pytrace=False)
+
+
+def test_every_name_of_the_documentation_is_in_the_contract() -> None:
+    contract = "\n".join([*api.api(), *telemetry.signals()])
+    assert {name for name in documented() if not re.search(rf"(^|\.){name}\b", contract, re.MULTILINE)} == set()
+
+
+def documented() -> Iterator[str]:
+    """The names that the pages for users import, and those that the reference describes, with their members."""
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        text = page.read_text()
+        for names in re.findall(r"^ *from django_skipqueue[\w.]* import ([\w, ]+)$", text, re.MULTILINE):
+            yield from names.split(", ")
+        described = r"^\.\. auto(class|decorator|function|method):: ([\w.]+).*(?:\n   :members: (.+))?"
+        for kind, path, members in re.findall(described, text, re.MULTILINE):
+            owner, _, name = path.rpartition(".")
+            known = MANAGERS.get(name, name)
+            yield f"{MANAGERS[owner.rpartition('.')[2]]}.{name}" if kind == "method" else known
+            yield from (f"{known}.{member}" for member in members.split(", ") if member)
