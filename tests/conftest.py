@@ -10,10 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 from django.db import connections
-from django.db.backends.postgresql.operations import DatabaseOperations
 
 from django_skipqueue.periodic.registry import entries
-from django_skipqueue.store.gates import GATES
 from django_skipqueue.tasks.registry import Registry, registry
 
 from .app import sessions
@@ -31,24 +29,33 @@ from .harness.fixtures import (  # noqa: F401 (fixtures and a hook)
     sent,
     worker_thread,
 )
-from .harness.flush import truncate_filled
-from .harness.rabbitmq import broker_url, rabbitmq, rabbitmq_node, takes_little  # noqa: F401 (fixtures)
+from .harness.flush import flush_little
+from .harness.rabbitmq import broker_url, new_vhosts, rabbitmq, rabbitmq_node, takes_little  # noqa: F401 (fixtures)
+from .harness.table import forget_gates, row  # noqa: F401 (a fixture)
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Before any connection is made: tests that cut those of others shall know their own.
 
     A shell starts what runs in its background with SIGINT ignored, and so would the processes of the tests be.
     """
+    config.addinivalue_line("markers", "slow: takes long and seldom fails; runs only where SKIPQUEUE_SLOW is set")
     os.environ["PGAPPNAME"] = APPLICATION_NAME
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is slow and seldom red is left to the checks before a merge."""
+    for item in items:
+        if item.get_closest_marker("slow") and not os.environ.get("SKIPQUEUE_SLOW"):
+            item.add_marker(pytest.mark.skip(reason="SKIPQUEUE_SLOW is not set"))
+
+
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
     """Before the databases are dropped, end what is left in them: a thread that a test has left stuck has a session."""
-    setattr(DatabaseOperations, "sql_flush", truncate_filled)  # noqa: B010 (it has another signature)
+    flush_little()
     yield
     close_asyncs_connections()
     with django_db_blocker.unblock():
@@ -61,8 +68,7 @@ def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[N
 @pytest.fixture(autouse=True)
 def forgetful_gates() -> None:
     """A process remembers of each gate when it looks again. No test goes on where the one before it has ended."""
-    for gate in GATES:
-        vars(gate).update(vars(type(gate)()))
+    forget_gates()
 
 
 END_OTHER_SESSIONS = """

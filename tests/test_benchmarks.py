@@ -158,6 +158,7 @@ def test_a_row_is_measured_for_real(name: str, tmp_path: Path) -> None:
     assert measured["machine"] in table
 
 
+@pytest.mark.slow  # it starts a node of RabbitMQ and five workers of Celery
 def test_a_relay_has_one_connection_beside_its_supervisor_s_whatever_the_number_of_celery_workers(
     tmp_path: Path, rabbitmq_node: RabbitMQ
 ) -> None:

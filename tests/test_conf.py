@@ -213,14 +213,15 @@ WRONG: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("value", "said"), WRONG.values(), ids=WRONG.keys())
-def test_a_wrong_setting_is_one_clear_sentence_and_never_handed_out(settings: Any, value: Any, said: str) -> None:
-    settings.SKIPQUEUE = value
-    (problem,) = conf.problems()
-    assert problem.startswith(said)
-    with pytest.raises(ImproperlyConfigured) as raised:
-        _ = conf.settings.worker_timeout
-    assert problem in str(raised.value)
+def test_a_wrong_setting_is_one_clear_sentence_and_never_handed_out(settings: Any, subtests: pytest.Subtests) -> None:
+    for name, (value, said) in WRONG.items():
+        with subtests.test(name):
+            settings.SKIPQUEUE = value
+            (problem,) = conf.problems()
+            assert problem.startswith(said)
+            with pytest.raises(ImproperlyConfigured) as raised:
+                _ = conf.settings.worker_timeout
+            assert problem in str(raised.value)
 
 
 def test_a_wrong_token_is_not_shown(settings: Any) -> None:

@@ -19,7 +19,7 @@ from scripts.embedded_rabbitmq import program
 
 from .app.waiting import wait_until
 from .harness.rabbitmq import REQUIRED
-from .test_example_project import MANAGE, TestDemo, completed, server_url  # noqa: F401 (a fixture)
+from .test_example_project import FIGURES, MANAGE, completed, server_url  # noqa: F401 (a fixture)
 
 WITH_RABBITMQ = MANAGE.parent.parent / "scripts" / "with_rabbitmq.py"
 
@@ -57,7 +57,7 @@ def test_celery_sends_every_receipt_once(
 ) -> None:
     output, errors = demo.communicate()
     assert demo.returncode == 0, errors
-    assert TestDemo.FIGURES in output
+    assert FIGURES in output
     assert "the attempts that failed name celery@" in output
     assert len(list(Mailbox(tmp_path).receipts())) == 410
     with psycopg.connect(environment["DATABASE_URL"]) as connection:

@@ -298,10 +298,7 @@ def server_url() -> Iterator[str]:
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-class TestDemo:
-    """`manage.py demo`, in a database of its own on the server under test."""
-
-    FIGURES = """
+FIGURES = """
   receipts sent      410   $2,288.88   counted from the mails in the mailbox
     after a retry     28               the mail server was busy at the first attempt
   failed               2      $39.72
@@ -309,6 +306,11 @@ class TestDemo:
     0411                     $13.86   AddressBlocked: invoices@zaehlwerk.example is blocked: the mailbox is full
   together           412   $2,328.60   of 412 payments, $2,328.60
 """
+"""What the demo prints of the receipts."""
+
+
+class TestDemo:
+    """`manage.py demo`, in a database of its own on the server under test."""
 
     @pytest.mark.timeout(300)
     def test_every_receipt_is_sent_or_accounted_for_in_each_run(self, server_url: str, tmp_path: Path) -> None:
@@ -317,7 +319,7 @@ class TestDemo:
         for _ in range(2):
             demo = subprocess.run([sys.executable, MANAGE, "demo"], env=environment, capture_output=True, text=True)
             assert demo.returncode == 0, demo.stderr
-            assert self.FIGURES in demo.stdout
+            assert FIGURES in demo.stdout
             assert "  Batch   410 sent, 2 failed, says the job" in demo.stdout
             assert "make serve" in demo.stdout
             assert SPEED.search(demo.stdout)

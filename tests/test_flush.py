@@ -4,6 +4,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Permission
+from django.core.management import call_command
 from django.core.management.color import no_style
 from django.db import connection
 
@@ -38,6 +40,15 @@ def test_a_filled_partition_is_emptied(settings: Any) -> None:
     assert ArchivedJob.objects.exists()
     flush()
     assert not ArchivedJob.objects.exists()
+
+
+def test_what_migrate_writes_is_kept() -> None:
+    before = set(Permission.objects.values_list("pk", "content_type_id"))
+    assert before
+    make_job()
+    call_command("flush", interactive=False, reset_sequences=False)
+    assert not Job.objects.exists()
+    assert set(Permission.objects.values_list("pk", "content_type_id")) == before
 
 
 def test_an_empty_one_is_left_alone() -> None:

@@ -112,6 +112,7 @@ def test_a_finding_says_where_and_why_and_fails_the_command(
     (package / "__init__.py").write_text("x = 1\n")
     monkeypatch.setattr(lint, "ROOT", tmp_path)
     monkeypatch.setattr(lint, "PACKAGE", package)
+    monkeypatch.setattr(lint, "CONTRIBUTORS_PAGES", ())
     assert lint.main() == 0
     (package / "__init__.py").write_text("x = 1\nreap = 2\n")
     assert lint.main() == 1

@@ -93,7 +93,7 @@ TASKS = """\
         if not Job.objects.filter(task=context.job.task, run_after__gt=context.job.enqueued_at).exists():
             raise Snooze(after=timedelta(seconds=0.1))
 """
-ORDERS = 300
+ORDERS = 100
 
 
 @pytest.mark.parametrize("source", SETTINGS.values(), ids=SETTINGS.keys())

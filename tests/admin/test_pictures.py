@@ -1,5 +1,9 @@
-"""The pictures of the admin in the documentation: `make pictures` takes them anew."""
+"""The pictures of the admin in the documentation: `make pictures` takes them anew.
 
+Other tests open the pages; without SKIPQUEUE_PICTURES these here are left to SKIPQUEUE_ALL_WIDTHS.
+"""
+
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -19,10 +23,13 @@ from ..app.failing import make_broken_release, roll_up
 from ..app.rows import make_job, make_worker
 from ..store.test_archive import drop_partitions
 from . import scene
+from .browser import another_look
 from .pages import CAUSE
 from .pictures import DESKTOP, PHONE
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+if "SKIPQUEUE_PICTURES" not in os.environ:
+    pytestmark.append(another_look)
 
 
 @pytest.fixture

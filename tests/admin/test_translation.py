@@ -1,21 +1,19 @@
-"""Every text on the admin's pages goes through gettext, and is German in Germany.
+"""Every text on the admin's pages goes through gettext.
 
 The pages are rendered in a language that puts each translated text into brackets; all that the rows carry is made of
-the letter z. Whatever else stands outside of brackets is a text that cannot be translated. Then they are rendered in
-German, and searched for each English text that the German translation has.
+the letter z. Whatever else stands outside of brackets is a text that cannot be translated.
 """
 
 import re
 from collections.abc import Iterator
 from datetime import timedelta
-from functools import cache
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
-from django.utils import translation
 
 from django_skipqueue.admin.health.notices import notices_cache
 from django_skipqueue.admin.verbs import many_jobs
@@ -27,7 +25,7 @@ from django_skipqueue.operators.counts import Count
 from django_skipqueue.tasks.registry import Registry
 
 from ..app.rows import STATUSES, make_job, make_worker
-from ..test_translations import catalog, forms, texts
+from ..harness.languages import bracketed, outside_of_brackets, put_into_brackets, speak
 from .conftest import LIST, QUEUES, WORKERS, page
 
 pytestmark = pytest.mark.django_db
@@ -73,52 +71,14 @@ def texts_on(html: str) -> list[str]:
 
 def untranslated(html: str) -> set[str]:
     """The words of a page that stand outside of brackets."""
-    words: set[str] = set()
-    for text in texts_on(html):
-        rest, replaced = text, 1
-        while replaced:
-            rest, replaced = re.subn("⟦[^⟦⟧]*⟧", " ", rest)
-        words |= {word for word in re.findall(r"[^\W\d_]+", rest) if set(word.lower()) != {"z"}}
-    return words - NOT_TO_BE_TRANSLATED
-
-
-@cache
-def english() -> dict[str, re.Pattern[str]]:
-    """Each text of ours that is another one in German, with the pattern of what a page shows of it."""
-    patterns = {}
-    for text, translated in texts(catalog("de")).items():
-        for source, german in zip(forms(text), forms(translated), strict=True):
-            words = [re.escape(part.strip()) for part in re.split(r"%\(\w+\)s|</?\w+>", source)]
-            pattern = r"\b.+?\b".join(filter(re.compile(r"\w").search, words))
-            if pattern and source.casefold() != german.casefold():
-                patterns[source] = re.compile(rf"(?<!\w){pattern}(?!\w)", re.IGNORECASE)
-    return patterns
-
-
-def english_on(html: str) -> set[str]:
-    """The texts of ours that a page shows in English."""
-    shown = "\n".join(" ".join(text.split()) for text in texts_on(html))
-    return {source for source, pattern in english().items() if pattern.search(shown)}
+    words = {word for text in texts_on(html) for word in outside_of_brackets(text)}
+    return {word for word in words if set(word.lower()) != {"z"}} - NOT_TO_BE_TRANSLATED
 
 
 @pytest.fixture
 def _brackets(monkeypatch: pytest.MonkeyPatch) -> None:
     """A language that puts each text into brackets."""
-
-    def gettext(message: str) -> str:
-        return f"⟦{message}⟧"
-
-    def ngettext(singular: str, plural: str, number: float) -> str:
-        return gettext(singular if number == 1 else plural)
-
-    functions: dict[str, Any] = {
-        "gettext": gettext,
-        "ngettext": ngettext,
-        "pgettext": lambda context, message: gettext(message),
-        "npgettext": lambda context, *texts: ngettext(*texts),
-    }
-    for name, function in functions.items():
-        monkeypatch.setattr(translation._trans, name, function)  # type: ignore[attr-defined]
+    put_into_brackets(monkeypatch)
 
 
 @pytest.fixture
@@ -195,55 +155,22 @@ def test_every_question_and_every_message_can_be_translated(boss: Client, regist
                 assert untranslated(text) == set(), (verb.name, job.status)
 
 
-@pytest.fixture
-def _in_german(settings: Any) -> None:
-    settings.LANGUAGE_CODE = "de"
+def test_a_page_is_in_the_language_of_the_project(boss: Client, settings: Any, tmp_path: Path) -> None:
+    words = ("Queue", "attempt %(number)s running", "running for %(span)s", "Cancel")
+    speak(settings, tmp_path, {text: bracketed(text) for text in words})
+    text = boss.get(page("change", make_job("running", task="zz.zz", queue_name="zz").pk)).text
+    for shown in ("⟦Queue⟧", "⟦attempt 1 running⟧", "⟦running for ", "⟦Cancel⟧…"):
+        assert shown in text
 
 
-@pytest.mark.usefixtures("_in_german")
-def test_no_page_in_german_has_english_texts(boss: Client, registry: Registry) -> None:
-    for address in addresses(make_rows()):
-        notices_cache.clear()
-        assert english_on(boss.get(address, follow=True).text) == set(), address
-
-
-@pytest.mark.usefixtures("_in_german")
-def test_no_question_in_german_has_english_texts(boss: Client, registry: Registry) -> None:
-    jobs = make_rows()[1 :: len(AGES)]  # of each status the one with an attempt
-    for name in ACTIONS:
-        data = {"action": name, "_selected_action": [job.pk for job in jobs]}
-        for more in ({}, {"confirmed": "yes", "minutes": "x", "queue_name": ",", "priority": "x"}):
-            if (
-                name not in ("run_now_selected", "discard_selected", "cancel_selected", "delete_selected") or not more
-            ):  # the others would not ask again
-                assert english_on(boss.post(LIST, data | more, follow=True).text) == set(), (name, more)
-    for verb, button in BUTTONS:
-        for job in jobs:
-            if button.asks:
-                assert english_on(boss.get(page(verb.name, job.pk), follow=True).text) == set(), (verb.name, job.status)
-
-
-@pytest.mark.usefixtures("_in_german")
-def test_pages_are_in_german(boss: Client) -> None:
-    job = make_job("running", task="zz.zz", queue_name="zz")
-    text = boss.get(page("change", job.pk)).text
-    for german in ("Warteschlange", "Versuch 1", "läuft seit", "Abbrechen…"):
-        assert german in text
-
-
-@pytest.mark.usefixtures("_in_german")
-def test_a_question_that_begins_with_its_number_begins_with_a_capital() -> None:
+def test_a_question_that_begins_with_its_number_begins_with_a_capital(settings: Any, tmp_path: Path) -> None:
+    discard = ("Discard %(number)s job", "Discard %(number)s jobs")
+    to_discard = ("%(number)s taskon forĵeti", "%(number)s taskojn forĵeti")
+    speak(settings, tmp_path, {discard: to_discard, "more than %(number)s": "pli ol %(number)s"})
     _, action = ACTIONS["discard_selected"]
     most = counts.CAP + 1
-    assert many_jobs.question_of(action, Summary(Count(most), most, [], most, [])) == "Mehr als 10.000 Jobs verwerfen?"
-
-
-def test_english_on_a_page_is_found() -> None:
-    assert english_on("<p>Wartet. Versuch 2 ist fällig</p>") == set()
-    assert english_on('<p title="Go back">3 jobs <b>were</b> deleted.</p>') >= {
-        "Go back",
-        "%(number)s jobs were deleted.",
-    }
+    expected = f"Pli ol {counts.grouped(counts.CAP)} taskojn forĵeti?"
+    assert many_jobs.question_of(action, Summary(Count(most), most, [], most, [])) == expected
 
 
 def test_what_is_not_translated_is_found() -> None:

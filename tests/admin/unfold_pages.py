@@ -16,7 +16,7 @@ from django_skipqueue.store import Store
 from ..app.rows import make_job
 from ..store.test_archive import drop_partitions
 from . import browser, scene
-from .browser import Complaints
+from .browser import Complaints, another_look
 from .conftest import LIST, QUEUES, WORKERS
 from .conftest import page as address_of
 from .databases.test_browser import SHOWS_OTHER
@@ -51,7 +51,7 @@ def _no_partitions_left() -> Iterator[None]:
     drop_partitions()
 
 
-@pytest.mark.parametrize("colours", ["light", "dark"])
+@pytest.mark.parametrize("colours", ["light", pytest.param("dark", marks=another_look)])
 def test_every_page_can_be_read(
     open_admin: Callable[..., Page], picture: Callable[[Page, str], None], complaints: Complaints, colours: Any
 ) -> None:
@@ -102,7 +102,7 @@ def test_an_action_of_the_list_is_asked_and_done(open_admin: Callable[..., Page]
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
-@pytest.mark.parametrize("colours", ["light", "dark"])
+@pytest.mark.parametrize("colours", ["light", pytest.param("dark", marks=another_look)])
 def test_the_switch_between_databases_is_shown_and_leads_there(
     open_admin: Callable[..., Page],
     picture: Callable[[Page, str], None],

@@ -25,6 +25,7 @@ from django_skipqueue.tasks.registry import Registry, registry
 
 from ..app import jobs
 from ..app.rows import FINISHED, STATUSES, are_in_order, make_job
+from ..harness.table import Row
 from .app import tasks
 from .conftest import FRAMEWORK, OURS, TASKS
 from .running import WORKER, claim, execute, run_next
@@ -218,39 +219,43 @@ class TestRegistry:
 
 
 class TestResult:
-    @pytest.mark.parametrize("status", STATUSES)
-    def test_statuses(self, status: str) -> None:
-        row = make_job(status, task=ADD, args=[1], result=5 if status == "completed" else None)
-        result = task_backends["default"].get_result(str(row.pk))
-        expected = {
-            "scheduled": "READY",
-            "blocked": "READY",
-            "queued": "READY",
-            "running": "RUNNING",
-            "completed": "SUCCESSFUL",
-        }
-        assert result.status == expected.get(status, "FAILED")
-        assert result.is_finished == (status in FINISHED)
-        assert (result.finished_at, result.enqueued_at) == (row.finished_at, row.enqueued_at)
-        if status == "completed":
-            assert result.return_value == 5
-        else:
-            with pytest.raises(ValueError, match="Task failed" if status in FINISHED else "not finished"):
-                assert result.return_value
+    def test_statuses(self, row: Row) -> None:
+        for status in STATUSES:
+            with row(status):
+                made = make_job(status, task=ADD, args=[1], result=5 if status == "completed" else None)
+                result = task_backends["default"].get_result(str(made.pk))
+                expected = {
+                    "scheduled": "READY",
+                    "blocked": "READY",
+                    "queued": "READY",
+                    "running": "RUNNING",
+                    "completed": "SUCCESSFUL",
+                }
+                assert result.status == expected.get(status, "FAILED")
+                assert result.is_finished == (status in FINISHED)
+                assert (result.finished_at, result.enqueued_at) == (made.finished_at, made.enqueued_at)
+                if status == "completed":
+                    assert result.return_value == 5
+                else:
+                    with pytest.raises(ValueError, match="Task failed" if status in FINISHED else "not finished"):
+                        assert result.return_value
 
-    @pytest.mark.parametrize("id", ["", "abc", "-1", "9" * 18, "9" * 19, "9" * 5000, None, 1.5, b"1", {}])
-    def test_an_unknown_id(self, id: Any) -> None:
-        tasks.add.enqueue(1)
-        with pytest.raises(TaskResultDoesNotExist):
-            task_backends["default"].get_result(id)
+    def test_an_unknown_id(self, row: Row) -> None:
+        cases: list[Any] = ["", "abc", "-1", "9" * 18, "9" * 19, "9" * 5000, None, 1.5, b"1", {}]
+        for id in cases:
+            with row(id=id):
+                tasks.add.enqueue(1)
+                with pytest.raises(TaskResultDoesNotExist):
+                    task_backends["default"].get_result(id)
 
-    @pytest.mark.parametrize("spelling", ["0{}", " {}", "{}\n", "+{}", "{}.0", "{}e0"])
-    def test_an_id_has_one_spelling(self, spelling: str) -> None:
-        id = tasks.add.enqueue(1).id
-        arabic = id.translate({ord("0") + digit: 0x660 + digit for digit in range(10)})
-        for wrong in (spelling.format(id), arabic):
-            with pytest.raises(TaskResultDoesNotExist):
-                task_backends["default"].get_result(wrong)
+    def test_an_id_has_one_spelling(self, row: Row) -> None:
+        for spelling in ("0{}", " {}", "{}\n", "+{}", "{}.0", "{}e0"):
+            with row(spelling=spelling):
+                id = tasks.add.enqueue(1).id
+                arabic = id.translate({ord("0") + digit: 0x660 + digit for digit in range(10)})
+                for wrong in (spelling.format(id), arabic):
+                    with pytest.raises(TaskResultDoesNotExist):
+                        task_backends["default"].get_result(wrong)
 
     def test_the_result_of_a_job_is_none_of_djangos(self) -> None:
         row = jobs.add.defer(1)
@@ -496,9 +501,8 @@ class TestOptions:
             found = task_backends["default"].get_result(result.id)
         assert (found.return_value, found.backend) == (2, "mail")
 
-    @pytest.mark.parametrize(
-        ("options", "problem"),
-        [
+    def test_check_says_what_is_wrong(self, subtests: pytest.Subtests) -> None:
+        cases: list[tuple[dict[str, Any], str]] = [
             ({"max_attemps": 3}, "there is no option 'max_attemps'. Did you mean 'max_attempts'?"),
             ({"max_attempts": 0}, "max_attempts must be an integer from 1"),
             ({"timeout": "5"}, "timeout must be a number of seconds"),
@@ -512,14 +516,14 @@ class TestOptions:
             ({"retention": {"failed": "long"}}, "'retention'['failed'] must be a timedelta"),
             ({"retention": {"completed": timedelta(days=2)}}, "is longer than SKIPQUEUE['RETENTION'] says"),
             ({"retention": {"completed": None}}, "is longer than SKIPQUEUE['RETENTION'] says"),
-        ],
-    )
-    def test_check_says_what_is_wrong(self, options: dict[str, Any], problem: str) -> None:
-        (message,) = SkipQueueBackend("x", {"OPTIONS": options}).check()
-        assert message.id == "skipqueue.E007"
-        assert message.msg.startswith("TASKS['x']['OPTIONS']: ")
-        assert problem in message.msg
-        assert message.hint
+        ]
+        for options, problem in cases:
+            with subtests.test(options=options, problem=problem):
+                (message,) = SkipQueueBackend("x", {"OPTIONS": options}).check()
+                assert message.id == "skipqueue.E007"
+                assert message.msg.startswith("TASKS['x']['OPTIONS']: ")
+                assert problem in message.msg
+                assert message.hint
 
     @pytest.mark.parametrize("alias", ["default", "mail", "other"])
     def test_check_is_silent_about_what_is_right(self, alias: str) -> None:

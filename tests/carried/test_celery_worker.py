@@ -282,8 +282,16 @@ django_skipqueue.carried.celery_task.HUB_WAKES = False
 MORE_POOLS = POOLS | {"solo": ("--pool", "solo"), "auto": ("-c", "auto")}
 
 
-@pytest.mark.parametrize("pool", MORE_POOLS.values(), ids=MORE_POOLS)
-@pytest.mark.parametrize("more_jobs", ["", OLDER], ids=["Celery 5.7", "older"])
+@pytest.mark.parametrize(
+    ("pool", "more_jobs"),
+    [
+        pytest.param(
+            pool, more_jobs, id=f"{celery}-{name}", marks=() if name in POOLS and not more_jobs else pytest.mark.slow
+        )
+        for name, pool in MORE_POOLS.items()
+        for celery, more_jobs in {"Celery 5.7": "", "older": OLDER}.items()
+    ],
+)
 def test_nothing_is_left_with_the_broker(
     start: Start, relaying: Relaying, broker_url: str, pool: tuple[str, ...], more_jobs: str
 ) -> None:

@@ -107,11 +107,12 @@ FORGERIES: list[tuple[Callable[[Evidence], Any], Forgery, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("invariant", "forge", "found"), FORGERIES, ids=lambda value: getattr(value, "__name__", ""))
-def test_a_violation_is_found(invariant: Callable[[Evidence], Any], forge: Forgery, found: str) -> None:
-    story = uneventful()
-    forge(story)
-    assert any(found in violation for violation in invariant(story.evidence))
+def test_a_violation_is_found(subtests: pytest.Subtests) -> None:
+    for invariant, forge, found in FORGERIES:
+        with subtests.test(forge.__name__, invariant=invariant.__name__):
+            story = uneventful()
+            forge(story)
+            assert any(found in violation for violation in invariant(story.evidence))
 
 
 def test_every_invariant_has_a_forgery() -> None:

@@ -105,13 +105,15 @@ def violations(forge: Forgery) -> Iterator[str]:
         yield from invariant(story.evidence)
 
 
-@pytest.mark.parametrize("forge", RIGHT, ids=lambda value: value.__name__)
-def test_nothing_is_found_where_nothing_is_wrong(forge: Forgery) -> None:
-    assert not list(violations(forge))
+def test_nothing_is_found_where_nothing_is_wrong(subtests: pytest.Subtests) -> None:
+    for forge in RIGHT:
+        with subtests.test(forge.__name__):
+            assert not list(violations(forge))
 
 
-@pytest.mark.parametrize(("invariant", "forge", "found"), FORGERIES, ids=lambda value: getattr(value, "__name__", ""))
-def test_a_violation_is_found(invariant: Callable[[Evidence], Any], forge: Forgery, found: str) -> None:
-    story = uneventful()
-    forge(story)
-    assert any(found in violation for violation in invariant(story.evidence))
+def test_a_violation_is_found(subtests: pytest.Subtests) -> None:
+    for invariant, forge, found in FORGERIES:
+        with subtests.test(forge.__name__, invariant=invariant.__name__):
+            story = uneventful()
+            forge(story)
+            assert any(found in violation for violation in invariant(story.evidence))

@@ -11,7 +11,6 @@ from django_skipqueue.runtime.standby import Standby
 from django_skipqueue.runtime.worker_options import WorkerOptions
 from django_skipqueue.tasks.registry import THREADS, Registry
 from django_skipqueue.values.records import ClaimedJob
-from django_skipqueue.values.served import DEMO_PREFIX
 
 JOB = ClaimedJob(1, 1, "task", "default", "[]", "{}", 1, 10, 0, 9.0, 9.0, "{}", claim_seconds=0.02)
 
@@ -61,15 +60,6 @@ def test_a_search_that_failed_is_not_made_again_at_once() -> None:
         claims.choose_queues(fail, clock=lambda: 100.0, room=1)
     claims.start_over()
     claims.choose_queues(never, clock=lambda: 100.1, room=1)
-
-
-def test_the_queues_of_the_demo_are_served_only_if_they_are_listed() -> None:
-    demo = f"{DEMO_PREFIX}mail"
-    claims = claiming()
-    assert claims.choose_queues(finding("a", demo), clock=lambda: 100.0, room=1) == ["a"]
-    claims.queues_notified({demo})
-    assert claims.choose_queues(never, clock=lambda: 100.1, room=1) == ["a"]
-    assert claiming(queue_names=(demo,)).choose_queues(never, clock=lambda: 100.0, room=1) == [demo]
 
 
 def test_a_queue_that_a_carrier_runs_is_served_only_if_it_is_listed() -> None:

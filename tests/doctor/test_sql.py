@@ -30,31 +30,30 @@ def test_every_statement_on_the_job_table_is_among_the_cases() -> None:
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("name", CASES)
-def test_it_uses_its_index(busy: psycopg.Connection[Any], name: str) -> None:  # noqa: F811
-    values, indexes = CASES[name]
-    cursor = psycopg.ClientCursor(busy)
-    row = cursor.execute(f"EXPLAIN (FORMAT JSON) {STATEMENTS[name]}", values).fetchone()
-    assert row
-    found = list(nodes(row[0][0]["Plan"]))
-    described = json.dumps(row[0], indent=1)
-    assert "skipqueue_job" not in {node["Relation Name"] for node in found if node["Node Type"] == "Seq Scan"}, (
-        described
-    )
-    used = {node["Index Name"] for node in found if node.get("Index Name", "").startswith("skipqueue_job")}
-    assert used == {f"skipqueue_job_{index}" for index in indexes}, described
-    assert not [node for node in found if node["Node Type"] == "Sort" and node["Plan Rows"] > 5_000], described
+def test_it_uses_its_index(busy: psycopg.Connection[Any], subtests: pytest.Subtests) -> None:  # noqa: F811
+    for name, (values, indexes) in CASES.items():
+        with subtests.test(name):
+            row = psycopg.ClientCursor(busy).execute(f"EXPLAIN (FORMAT JSON) {STATEMENTS[name]}", values).fetchone()
+            assert row
+            found = list(nodes(row[0][0]["Plan"]))
+            described = json.dumps(row[0], indent=1)
+            read_whole = {node["Relation Name"] for node in found if node["Node Type"] == "Seq Scan"}
+            assert "skipqueue_job" not in read_whole, described
+            used = {node["Index Name"] for node in found if node.get("Index Name", "").startswith("skipqueue_job")}
+            assert used == {f"skipqueue_job_{index}" for index in indexes}, described
+            assert not [node for node in found if node["Node Type"] == "Sort" and node["Plan Rows"] > 5_000], described
 
 
-@pytest.mark.parametrize("name", STATEMENTS)
-def test_it_is_bounded_and_reads_only(name: str) -> None:
-    text = STATEMENTS[name]
-    assert re.search(r"\bLIMIT \d+\s*$", text) or "FROM" not in text
-    assert not re.search(r"\b(INSERT|UPDATE|DELETE|ALTER|FOR SHARE)\b", text)
+def test_it_is_bounded_and_reads_only(subtests: pytest.Subtests) -> None:
+    for name, text in STATEMENTS.items():
+        with subtests.test(name):
+            assert re.search(r"\bLIMIT \d+\s*$", text) or "FROM" not in text
+            assert not re.search(r"\b(INSERT|UPDATE|DELETE|ALTER|FOR SHARE)\b", text)
 
 
-@pytest.mark.parametrize("name", STATEMENTS)
-def test_above_it_stands_which_check_uses_it(name: str) -> None:
-    (text,) = [text for module in MODULES if f"\n{name} = " in (text := inspect.getsource(module))]
-    comment = text.split(f"\n{name} = ")[0].rsplit("\n\n", 1)[1]
-    assert re.match(r"# [\w-]+(, [\w-]+)* → ", comment), comment
+def test_above_it_stands_which_check_uses_it(subtests: pytest.Subtests) -> None:
+    for name in STATEMENTS:
+        with subtests.test(name):
+            (text,) = [text for module in MODULES if f"\n{name} = " in (text := inspect.getsource(module))]
+            comment = text.split(f"\n{name} = ")[0].rsplit("\n\n", 1)[1]
+            assert re.match(r"# [\w-]+(, [\w-]+)* → ", comment), comment

@@ -319,9 +319,8 @@ def test_a_death_says_what_follows(caplog: pytest.LogCaptureFixture, restart_in:
 # How a line looks
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
+def test_durations_are_read_at_a_glance(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[float, str]] = [
         (0, "0s"),
         (0.00004, "<0.1ms"),
         (0.0004, "0.4ms"),
@@ -338,10 +337,10 @@ def test_a_death_says_what_follows(caplog: pytest.LogCaptureFixture, restart_in:
         (7500, "2h05m"),
         (3 * 86400 + 4 * 3600, "3d04h"),
         (-0.0012, "-1ms"),
-    ],
-)
-def test_durations_are_read_at_a_glance(seconds: float, text: str) -> None:
-    assert in_words(seconds) == text
+    ]
+    for seconds, text in cases:
+        with subtests.test(seconds=seconds, text=text):
+            assert in_words(seconds) == text
 
 
 def test_a_value_that_has_spaces_is_quoted() -> None:

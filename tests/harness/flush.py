@@ -1,18 +1,19 @@
-"""Emptying the tables after a test: only those that have anything in them.
+"""Emptying the tables after a test that commits: only those that have anything in them.
 
-Django truncates every table after each test that commits. A table costs a file for itself and for each of its indexes,
-and most tests fill two or three tables of thirty.
+Django truncates every table, and then writes again what `migrate` writes. A table costs a file for itself and for each
+of its indexes, and most tests fill two or three tables of thirty. Tests never change what `migrate` writes.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
+from django.core.management.commands import flush
 from django.db import connections
 from django.db.backends.base.operations import BaseDatabaseOperations
 from django.db.backends.postgresql.operations import DatabaseOperations
 
 KEPT = frozenset({"django_content_type", "auth_permission"})
-"""What `migrate` writes, and Django writes again after each flush if it is gone."""
+"""What `migrate` writes."""
 
 # flush → the tables of these that have pages, of their own or in partitions, and those with foreign keys to them, as
 # TRUNCATE wants them together.
@@ -30,6 +31,12 @@ SELECT pg_class.relname FROM filled JOIN pg_class USING (oid) ORDER BY 1
 """
 
 truncate_all = DatabaseOperations.sql_flush
+
+
+def flush_little() -> None:
+    """Have Django empty filled tables alone from now on, and write nothing again."""
+    setattr(DatabaseOperations, "sql_flush", truncate_filled)  # noqa: B010 (it has another signature)
+    setattr(flush, "emit_post_migrate_signal", lambda *_: None)  # noqa: B010 (it has another signature)
 
 
 def truncate_filled(operations: BaseDatabaseOperations, style: Any, tables: Sequence[str], **options: Any) -> list[str]:

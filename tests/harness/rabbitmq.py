@@ -1,12 +1,12 @@
 """A RabbitMQ for the tests: one node for each process of the test run, a virtual host for each test."""
 
 import os
-import secrets
 from collections.abc import Iterator
+from itertools import count
 
 import pytest
 
-from scripts.embedded_rabbitmq import RabbitMQ, program
+from scripts.embedded_rabbitmq import USER, RabbitMQ, program
 
 REQUIRED = os.environ.get("SKIPQUEUE_REQUIRE_RABBITMQ") == "1"
 """Whether tests fail, and are not skipped, where RabbitMQ is not installed."""
@@ -35,14 +35,38 @@ def rabbitmq(rabbitmq_node: RabbitMQ) -> Iterator[RabbitMQ]:
         rabbitmq_node.start()
 
 
+VHOSTS_AT_ONCE = 8
+"""Virtual hosts that one call makes: each call of `rabbitmqctl` starts an Erlang machine, and takes a second."""
+
+ADD_VHOSTS = """
+lists:foreach(
+    fun(Name) ->
+        rabbit_vhost:add(Name, <<"tests">>),
+        rabbit_auth_backend_internal:set_permissions(<<"{user}">>, Name, <<".*">>, <<".*">>, <<".*">>, <<"tests">>)
+    end,
+    [{names}]
+).
+"""
+
+
+@pytest.fixture(scope="session")
+def new_vhosts(rabbitmq_node: RabbitMQ) -> Iterator[str]:
+    """The names of virtual hosts that are there, and that nobody has used. The node goes with all of them."""
+
+    def make() -> Iterator[str]:
+        for batch in count():
+            names = [f"test-{batch}-{number}" for number in range(VHOSTS_AT_ONCE)]
+            texts = ", ".join(f'<<"{name}">>' for name in names)
+            rabbitmq_node.control("eval", ADD_VHOSTS.format(user=USER, names=texts))
+            yield from names
+
+    return make()
+
+
 @pytest.fixture
-def broker_url(rabbitmq: RabbitMQ) -> Iterator[str]:
+def broker_url(rabbitmq: RabbitMQ, new_vhosts: Iterator[str]) -> str:
     """The URL of a virtual host of the test's own."""
-    name = f"test-{secrets.token_hex(4)}"
-    url = rabbitmq.add_vhost(name)
-    yield url
-    if rabbitmq.is_running:
-        rabbitmq.control("delete_vhost", name)
+    return rabbitmq.url(next(new_vhosts))
 
 
 @pytest.fixture

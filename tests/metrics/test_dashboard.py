@@ -47,16 +47,17 @@ def names(expression: str) -> set[str]:
     return set(re.findall(r'(?<!")\bskipqueue_\w+', expression))
 
 
-@pytest.mark.parametrize("expression", sorted(set(expressions())))
-def test_an_expression_names_metrics_and_labels_that_exist(expression: str) -> None:
-    assert names(expression) <= LABELS.keys()
-    known = {label for name in names(expression) for label in LABELS[name]}
-    for given in re.findall(r"\b(?:by|on) \(([^)]*)\)", expression):
-        assert {label.strip() for label in given.split(",")} <= known
-    for given in re.findall(r"{([^}]*)}", expression):
-        assert set(re.findall(r"(\w+)=", given)) <= known or given.startswith("'query'")
-    for opening, closing in ("()", "{}", "[]"):
-        assert expression.count(opening) == expression.count(closing)
+def test_an_expression_names_metrics_and_labels_that_exist(subtests: pytest.Subtests) -> None:
+    for expression in sorted(set(expressions())):
+        with subtests.test(expression=expression):
+            assert names(expression) <= LABELS.keys()
+            known = {label for name in names(expression) for label in LABELS[name]}
+            for given in re.findall(r"\b(?:by|on) \(([^)]*)\)", expression):
+                assert {label.strip() for label in given.split(",")} <= known
+            for given in re.findall(r"{([^}]*)}", expression):
+                assert set(re.findall(r"(\w+)=", given)) <= known or given.startswith("'query'")
+            for opening, closing in ("()", "{}", "[]"):
+                assert expression.count(opening) == expression.count(closing)
 
 
 def test_the_reader_of_expressions_sees_each_name() -> None:
@@ -114,17 +115,21 @@ def test_rules_have_names_severities_and_what_to_do() -> None:
             assert any(label in LABELS[name] for name in names(rule["expr"]))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "skipqueue_oldest_queued_seconds", "skipqueue_workers", "skipqueue_attempts_total",
-        "skipqueue_jobs_recovered_total", "skipqueue_leases_lost_total", "skipqueue_prune_lag_seconds",
-        "skipqueue_claim_pages", "skipqueue_claim_seconds_bucket", "skipqueue_schedule_late_seconds",
+def test_what_matters_has_a_rule(subtests: pytest.Subtests) -> None:
+    for name in (
+        "skipqueue_oldest_queued_seconds",
+        "skipqueue_workers",
+        "skipqueue_attempts_total",
+        "skipqueue_jobs_recovered_total",
+        "skipqueue_leases_lost_total",
+        "skipqueue_prune_lag_seconds",
+        "skipqueue_claim_pages",
+        "skipqueue_claim_seconds_bucket",
+        "skipqueue_schedule_late_seconds",
         "skipqueue_longest_halt_seconds",
-    ],
-)  # fmt: skip
-def test_what_matters_has_a_rule(name: str) -> None:
-    assert any(name in names(rule["expr"]) for rule in rules())
+    ):
+        with subtests.test(name):
+            assert any(name in names(rule["expr"]) for rule in rules())
 
 
 def test_the_how_to_has_every_rule() -> None:

@@ -426,19 +426,20 @@ def test_the_catalogue_has_every_metric_that_is_served() -> None:
     assert sorted([*served, of_several]) == sorted(metric.name for metric in catalogue.METRICS)
 
 
-@pytest.mark.parametrize("metric", catalogue.METRICS, ids=lambda metric: metric.name)
-def test_names_follow_the_conventions(metric: Any) -> None:
-    assert re.fullmatch(r"skipqueue(_[a-z]+)+", metric.name)
-    assert metric.name.endswith("_total") == (metric.kind == "counter")
-    assert metric.kind != "histogram" or metric.name.endswith("_seconds")
+def test_names_follow_the_conventions(subtests: pytest.Subtests) -> None:
+    for metric in catalogue.METRICS:
+        with subtests.test(metric.name):
+            assert re.fullmatch(r"skipqueue(_[a-z]+)+", metric.name)
+            assert metric.name.endswith("_total") == (metric.kind == "counter")
+            assert metric.kind != "histogram" or metric.name.endswith("_seconds")
 
 
 # Statements
 
 
-@pytest.mark.parametrize("name", [name for name in vars(sql) if name.isupper()])
-def test_a_statement_is_bounded_and_reads_only(name: str) -> None:
-    text: str = getattr(sql, name)
-    assert re.search(r"\bLIMIT (\d+|%\(limit\)s)\s*$", text)
-    assert not re.search(r"\b(INSERT|UPDATE|DELETE|ALTER|FOR SHARE)\b", text)
-    assert "skipqueue_job" not in text
+def test_a_statement_is_bounded_and_reads_only(subtests: pytest.Subtests) -> None:
+    for name, text in {name: text for name, text in vars(sql).items() if name.isupper()}.items():
+        with subtests.test(name):
+            assert re.search(r"\bLIMIT (\d+|%\(limit\)s)\s*$", text)
+            assert not re.search(r"\b(INSERT|UPDATE|DELETE|ALTER|FOR SHARE)\b", text)
+            assert "skipqueue_job" not in text

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import product
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from django_skipqueue.values.retry_policy import RetryPolicy
 
 from ..app import jobs
 from ..app.rows import STATUSES, UNFINISHED, WAITING, make_job, make_worker, state
+from ..harness.table import Row
 
 store = Store("default")
 
@@ -49,21 +51,25 @@ def test_a_loop_written_by_hand_works_through_a_queue() -> None:
 
 
 class TestForTheHolderOfTheLease:
-    @pytest.mark.parametrize("result", [None, 0, "", [], {"a": [1.5, None]}, False], ids=repr)
-    def test_complete(self, result: Any) -> None:
-        job = claimed()
-        job.complete(result)
-        after = Job.objects.get()
-        assert (job.status, after.status, after.result) == (Status.COMPLETED, Status.COMPLETED, result)
-        assert after.finished_at
+    def test_complete(self, row: Row) -> None:
+        cases: list[Any] = [None, 0, "", [], {"a": [1.5, None]}, False]
+        for result in cases:
+            with row(result=result):
+                job = claimed()
+                job.complete(result)
+                after = Job.objects.get()
+                assert (job.status, after.status, after.result) == (Status.COMPLETED, Status.COMPLETED, result)
+                assert after.finished_at
 
-    @pytest.mark.parametrize("result", [{1}, float("nan"), "\0", object()], ids=["set", "nan", "nul", "object"])
-    def test_complete_refuses_a_result_that_is_not_json_and_leaves_the_job_running(self, result: Any) -> None:
-        job = claimed()
-        with pytest.raises(InvalidArguments, match="The result"):
-            job.complete(result)
-        assert state(job)["status"] == "running"
-        job.complete("something else")
+    def test_complete_refuses_a_result_that_is_not_json_and_leaves_the_job_running(self, row: Row) -> None:
+        cases: list[Any] = [{1}, float("nan"), "\0", object()]
+        for result in cases:
+            with row(result=result):
+                job = claimed()
+                with pytest.raises(InvalidArguments, match="The result"):
+                    job.complete(result)
+                assert state(job)["status"] == "running"
+                job.complete("something else")
 
     def test_fail_puts_the_job_off_by_the_default_backoff(self) -> None:
         job = claimed()
@@ -74,9 +80,8 @@ class TestForTheHolderOfTheLease:
         (entry,) = after["errors"]
         assert (entry["worker"], entry["attempt"], entry["exception"]) == ("by hand", 1, "builtins.ValueError")
 
-    @pytest.mark.parametrize(
-        ("error", "status"),
-        [
+    def test_fail_does_what_the_policy_and_the_exception_say(self, row: Row) -> None:
+        cases: list[tuple[Exception, str]] = [
             (ValueError("no"), "queued"),
             (Retry(after=0), "queued"),
             (Retry(after=60), "scheduled"),
@@ -84,14 +89,13 @@ class TestForTheHolderOfTheLease:
             (Snooze(after=0), "queued"),
             (Discard("not wanted"), "discarded"),
             (KeyError("listed"), "failed"),
-        ],
-        ids=repr,
-    )
-    def test_fail_does_what_the_policy_and_the_exception_say(self, error: Exception, status: str) -> None:
-        job = claimed()
-        job.fail(error, policy=RetryPolicy(backoff=constant(0), retry_on=(ValueError,)))
-        assert state(job)["status"] == status
-        assert job.status == status, "the object says what the row says"
+        ]
+        for error, status in cases:
+            with row(error=error, status=status):
+                job = claimed()
+                job.fail(error, policy=RetryPolicy(backoff=constant(0), retry_on=(ValueError,)))
+                assert state(job)["status"] == status
+                assert job.status == status, "the object says what the row says"
 
     def test_the_last_attempt_fails_for_good(self) -> None:
         job = claimed(max_attempts=3, attempts=2)
@@ -119,37 +123,40 @@ VERBS: dict[str, Callable[[Job], None]] = {
 }
 
 
-@pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS.keys())
-class TestWithoutTheLease:
-    @pytest.mark.parametrize(
-        "lose",
-        [
-            lambda job: store.recover(worker_ids=["by hand"]),
-            lambda job: store.release([(job.pk, job.lease)]),
-            lambda job: Job.objects.get(pk=job.pk).complete(),
-            lambda job: job.complete(),
-            lambda job: (job.fail(Discard("x")), Job.objects.get(pk=job.pk).retry()),
-            lambda job: Job.objects.all().delete(),
-        ],
-        ids=["recovered", "released", "completed elsewhere", "completed here", "discarded and retried", "deleted"],
-    )
-    def test_nothing_is_written_and_the_holder_is_told(
-        self, verb: Callable[[Job], None], lose: Callable[[Job], Any]
-    ) -> None:
-        job = claimed()
-        lose(job)
-        before = list(Job.objects.values())
-        with pytest.raises(LeaseLost, match=f"Job {job.pk} is "):
-            verb(job)
-        assert list(Job.objects.values()) == before
+def discard_and_retry(job: Job) -> None:
+    job.fail(Discard("x"))
+    Job.objects.get(pk=job.pk).retry()
 
-    @pytest.mark.parametrize("status", [status for status in STATUSES if status != "running"])
-    def test_a_job_that_nobody_has_claimed_is_nobodys_to_settle(self, verb: Callable[[Job], None], status: str) -> None:
-        job = make_job(status)
-        before = state(job)
-        with pytest.raises(LeaseLost):
-            verb(job)
-        assert state(job) == before
+
+LOSSES: dict[str, Callable[[Job], object]] = {
+    "recovered": lambda job: store.recover(worker_ids=["by hand"]),
+    "released": lambda job: store.release([(job.pk, job.lease)]),
+    "completed elsewhere": lambda job: Job.objects.get(pk=job.pk).complete(),
+    "completed here": lambda job: job.complete(),
+    "discarded and retried": discard_and_retry,
+    "deleted": lambda job: Job.objects.all().delete(),
+}
+
+
+class TestWithoutTheLease:
+    def test_nothing_is_written_and_the_holder_is_told(self, row: Row) -> None:
+        for verb, loss in product(VERBS, LOSSES):
+            with row(verb=verb, loss=loss):
+                job = claimed()
+                LOSSES[loss](job)
+                before = list(Job.objects.values())
+                with pytest.raises(LeaseLost, match=f"Job {job.pk} is "):
+                    VERBS[verb](job)
+                assert list(Job.objects.values()) == before
+
+    def test_a_job_that_nobody_has_claimed_is_nobodys_to_settle(self, row: Row) -> None:
+        for verb, status in product(VERBS, [status for status in STATUSES if status != "running"]):
+            with row(verb=verb, status=status):
+                job = make_job(status)
+                before = state(job)
+                with pytest.raises(LeaseLost):
+                    VERBS[verb](job)
+                assert state(job) == before
 
 
 OPERATORS_VERBS: dict[str, tuple[Callable[[Job], bool], str, Status]] = {
@@ -168,33 +175,36 @@ OPERATORS_VERBS: dict[str, tuple[Callable[[Job], bool], str, Status]] = {
 
 
 class TestForOperators:
-    @pytest.mark.parametrize("status", STATUSES)
-    def test_retry_says_whether_the_status_allowed_it(self, status: str) -> None:
-        job = make_job(status)
-        assert job.retry() == (status in ("failed", "discarded"))
+    def test_retry_says_whether_the_status_allowed_it(self, row: Row) -> None:
+        for status in STATUSES:
+            with row(status):
+                job = make_job(status)
+                assert job.retry() == (status in ("failed", "discarded"))
 
-    @pytest.mark.parametrize("status", STATUSES)
-    def test_discard_says_whether_the_status_allowed_it(self, status: str) -> None:
-        job = make_job(status)
-        assert job.discard("not wanted") == (status in WAITING)
-        assert state(job)["last_error"] == ("not wanted" if status in WAITING else "")
+    def test_discard_says_whether_the_status_allowed_it(self, row: Row) -> None:
+        for status in STATUSES:
+            with row(status):
+                job = make_job(status)
+                assert job.discard("not wanted") == (status in WAITING)
+                assert state(job)["last_error"] == ("not wanted" if status in WAITING else "")
 
-    @pytest.mark.parametrize("verb", OPERATORS_VERBS)
-    def test_the_object_has_the_status_that_the_one_statement_wrote(self, verb: str) -> None:
+    def test_the_object_has_the_status_that_the_one_statement_wrote(self, row: Row) -> None:
         """And not one that the row has later: it may have been claimed, or deleted, when the verb returns."""
-        call, before, after = OPERATORS_VERBS[verb]
-        job = make_job(before)
+        for verb in OPERATORS_VERBS:
+            with row(verb):
+                call, before, after = OPERATORS_VERBS[verb]
+                job = make_job(before)
 
-        def receive(**_: Any) -> None:
-            Job.objects.all().delete()
+                def receive(**_: Any) -> None:
+                    Job.objects.all().delete()
 
-        jobs_operated.connect(receive)
-        try:
-            assert call(job)
-        finally:
-            jobs_operated.disconnect(receive)
-        assert job.status is after
-        assert not Job.objects.exists()
+                jobs_operated.connect(receive)
+                try:
+                    assert call(job)
+                finally:
+                    jobs_operated.disconnect(receive)
+                assert job.status is after
+                assert not Job.objects.exists()
 
     def test_a_job_whose_key_is_taken_is_not_retried(self) -> None:
         job = make_job("failed", unique_key="k")
@@ -203,12 +213,13 @@ class TestForOperators:
 
 
 class TestRows:
-    @pytest.mark.parametrize("status", STATUSES)
-    def test_each_status_has_a_filter_of_its_name(self, status: str) -> None:
-        for each in STATUSES:
-            make_job(each)
-        assert [job.status for job in getattr(Job.objects, status)()] == [status]
-        assert [job.status for job in getattr(Job.objects.all(), status)()] == [status]
+    def test_each_status_has_a_filter_of_its_name(self, row: Row) -> None:
+        for status in STATUSES:
+            with row(status):
+                for each in STATUSES:
+                    make_job(each)
+                assert [job.status for job in getattr(Job.objects, status)()] == [status]
+                assert [job.status for job in getattr(Job.objects.all(), status)()] == [status]
 
     def test_alive_is_what_is_not_finished(self) -> None:
         for each in STATUSES:
@@ -223,19 +234,17 @@ class TestRows:
         assert str(job) == f"tests.app.jobs.noop #{job.pk}"
         assert str(make_worker(name="web-1")) == "web-1"
 
-    @pytest.mark.parametrize(
-        ("locked_by", "name"),
-        {
+    def test_who_ran_a_job_is_said_by_its_row_alone(self, row: Row) -> None:
+        for locked_by, name in {
             "web/1:0123456789ab": "web/1",
             "a:b:0123456789ab": "a:b",
             "gpu-1": "gpu-1",
             "web/1:0123456789AB": "web/1:0123456789AB",
             "web/1:0123456789abc": "web/1:0123456789abc",
             "": "",
-        }.items(),
-    )
-    def test_who_ran_a_job_is_said_by_its_row_alone(self, locked_by: str, name: str) -> None:
-        assert make_job("completed", locked_by=locked_by).worker_name == name
+        }.items():
+            with row(locked_by=locked_by, name=name):
+                assert make_job("completed", locked_by=locked_by).worker_name == name
 
     def test_a_worker_is_live_for_a_lease_after_its_heartbeat(self) -> None:
         worker = make_worker()
@@ -261,19 +270,18 @@ class TestConstraints:
         with pytest.raises(IntegrityError, match=r"skipqueue_job_(status|finished)"):
             make_job("paused")
 
-    @pytest.mark.parametrize("status", UNFINISHED)
-    def test_what_is_not_finished_has_no_end(self, status: str) -> None:
-        with pytest.raises(IntegrityError, match="skipqueue_job_finished"):
-            make_job(status, finished_at=timedelta(0))
+    def test_what_is_not_finished_has_no_end(self, row: Row) -> None:
+        for status in UNFINISHED:
+            with row(status), pytest.raises(IntegrityError, match="skipqueue_job_finished"):
+                make_job(status, finished_at=timedelta(0))
 
-    @pytest.mark.parametrize("status", ["completed", "failed", "discarded"])
-    def test_what_is_finished_has_an_end(self, status: str) -> None:
-        with pytest.raises(IntegrityError, match="skipqueue_job_finished"):
-            make_job(status, finished_at=None)
+    def test_what_is_finished_has_an_end(self, row: Row) -> None:
+        for status in ("completed", "failed", "discarded"):
+            with row(status), pytest.raises(IntegrityError, match="skipqueue_job_finished"):
+                make_job(status, finished_at=None)
 
-    @pytest.mark.parametrize(
-        ("change", "name"),
-        {
+    def test_what_no_statement_can_bear_is_refused_however_it_is_written(self, row: Row) -> None:
+        for change, name in {
             "priority = 101": "priority",
             "priority = -101": "priority",
             "run_after = 'infinity'": "run_after",
@@ -285,23 +293,23 @@ class TestConstraints:
             "errors = '{}'": "lists",
             "operations = '{}'": "lists",
             "operations = 'null'": "lists",
-        }.items(),
-    )
-    def test_what_no_statement_can_bear_is_refused_however_it_is_written(self, change: str, name: str) -> None:
-        job = make_job()
-        with pytest.raises(IntegrityError, match=f"skipqueue_job_{name}"), connection.cursor() as cursor:
-            cursor.execute(f"UPDATE skipqueue_job SET {change} WHERE id = %s", [job.pk])
+        }.items():
+            with row(change=change, name=name):
+                job = make_job()
+                with pytest.raises(IntegrityError, match=f"skipqueue_job_{name}"), connection.cursor() as cursor:
+                    cursor.execute(f"UPDATE skipqueue_job SET {change} WHERE id = %s", [job.pk])
 
-    @pytest.mark.parametrize("change", ["priority = 100", "priority = -100", "run_after = '9998-12-31'"])
-    def test_what_is_just_within_bounds_is_not(self, change: str) -> None:
-        job = make_job()
-        with connection.cursor() as cursor:
-            cursor.execute(f"UPDATE skipqueue_job SET {change} WHERE id = %s", [job.pk])
-        job.refresh_from_db()
+    def test_what_is_just_within_bounds_is_not(self, row: Row) -> None:
+        for change in ("priority = 100", "priority = -100", "run_after = '9998-12-31'"):
+            with row(change):
+                job = make_job()
+                with connection.cursor() as cursor:
+                    cursor.execute(f"UPDATE skipqueue_job SET {change} WHERE id = %s", [job.pk])
+                job.refresh_from_db()
 
-    @pytest.mark.parametrize("first", UNFINISHED)
-    @pytest.mark.parametrize("second", UNFINISHED)
-    def test_a_key_is_alive_once(self, first: str, second: str) -> None:
-        make_job(first, unique_key="k")
-        with pytest.raises(IntegrityError, match="skipqueue_job_unique"):
-            make_job(second, unique_key="k")
+    def test_a_key_is_alive_once(self, row: Row) -> None:
+        for first, second in product(UNFINISHED, UNFINISHED):
+            with row(first=first, second=second):
+                make_job(first, unique_key="k")
+                with pytest.raises(IntegrityError, match="skipqueue_job_unique"):
+                    make_job(second, unique_key="k")

@@ -4,7 +4,7 @@ import builtins
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -52,27 +52,31 @@ def fired(table: Cron | Every, start: datetime, end: datetime) -> list[datetime]
 # A day has one of each time, whatever is done to the clock
 
 
-@pytest.mark.parametrize("zone", ZONES)
-@pytest.mark.parametrize("clock", ["0 0", "30 0", "0 1", "30 1", "45 1", "0 2", "15 2", "30 2", "59 2", "0 3", "0 9"])
-def test_each_time_of_a_day_fires_once_on_every_day_of_ten_years(zone: str, clock: str) -> None:
-    times = fired(Cron(f"{clock} * * *", zone), FIRST, LAST)
-    minute, hour = map(int, clock.split())
-    counts: Counter[date] = Counter()
-    for moment in times:
-        local = moment.astimezone(ZoneInfo(zone))
-        counts[local.date()] += 1
-        if local.time() != time(hour, minute):  # the clock skips it on this day
-            assert local.fold == 0
-            named = datetime.combine(local.date(), time(hour, minute))
-            assert local.replace(tzinfo=None) > named
-            just_before = (moment - timedelta(seconds=1)).astimezone(ZoneInfo(zone)).replace(tzinfo=None)
-            assert just_before < named, "the first moment that the clock shows after the one that it skips"
-        else:
-            assert local.fold == 0, "of two, the first"
-    first, last = times[0].astimezone(ZoneInfo(zone)).date(), times[-1].astimezone(ZoneInfo(zone)).date()
-    assert set(counts.values()) == {1}
-    assert len(counts) == (last - first).days + 1, "no day is left out"
-    assert len(counts) in (3652, 3653, 3654)
+CLOCKS = ["0 0", "30 0", "0 1", "30 1", "45 1", "0 2", "15 2", "30 2", "59 2", "0 3", "0 9"]
+"""Minutes and hours, most of them in the nights in which a clock is changed."""
+
+
+def test_each_time_of_a_day_fires_once_on_every_day_of_ten_years(subtests: pytest.Subtests) -> None:
+    for zone, clock in product(ZONES, CLOCKS):
+        with subtests.test(zone=zone, clock=clock):
+            times = fired(Cron(f"{clock} * * *", zone), FIRST, LAST)
+            minute, hour = map(int, clock.split())
+            counts: Counter[date] = Counter()
+            for moment in times:
+                local = moment.astimezone(ZoneInfo(zone))
+                counts[local.date()] += 1
+                if local.time() != time(hour, minute):  # the clock skips it on this day
+                    assert local.fold == 0
+                    named = datetime.combine(local.date(), time(hour, minute))
+                    assert local.replace(tzinfo=None) > named
+                    just_before = (moment - timedelta(seconds=1)).astimezone(ZoneInfo(zone)).replace(tzinfo=None)
+                    assert just_before < named, "the first moment that the clock shows after the one that it skips"
+                else:
+                    assert local.fold == 0, "of two, the first"
+            first, last = times[0].astimezone(ZoneInfo(zone)).date(), times[-1].astimezone(ZoneInfo(zone)).date()
+            assert set(counts.values()) == {1}
+            assert len(counts) == (last - first).days + 1, "no day is left out"
+            assert len(counts) in (3652, 3653, 3654)
 
 
 @settings(max_examples=150, deadline=None)
@@ -134,13 +138,14 @@ EVEN = [
 ]
 
 
-@pytest.mark.parametrize(("zone", "expression", "minutes"), EVEN)
-def test_every_hour_goes_by_elapsed_time(zone: str, expression: str, minutes: int) -> None:
-    table = Cron(expression, zone)
-    for day in days_of_changes(zone, 2026):
-        times = fired(table, day - timedelta(hours=12), day + timedelta(hours=36))
-        assert {later - earlier for earlier, later in pairwise(times)} == {timedelta(minutes=minutes)}
-        assert table.newest(times[-1], planned=times[0], limit=len(times)) == times
+def test_every_hour_goes_by_elapsed_time(subtests: pytest.Subtests) -> None:
+    for zone, expression, minutes in EVEN:
+        with subtests.test(zone=zone, expression=expression, minutes=minutes):
+            table = Cron(expression, zone)
+            for day in days_of_changes(zone, 2026):
+                times = fired(table, day - timedelta(hours=12), day + timedelta(hours=36))
+                assert {later - earlier for earlier, later in pairwise(times)} == {timedelta(minutes=minutes)}
+                assert table.newest(times[-1], planned=times[0], limit=len(times)) == times
 
 
 @pytest.mark.parametrize("minute", [0, 15, 45])
@@ -161,18 +166,21 @@ def test_every_hour_is_every_hour_where_the_clock_is_changed() -> None:
     assert {later - earlier for earlier, later in pairwise(times)} == {timedelta(hours=1)}
 
 
-@pytest.mark.parametrize("expression", ["*/15 2 * * *", "30 */2 * * *", "0 30 2 * * *", "15,45 2 * * *"])
-def test_an_hour_that_is_named_fires_in_the_night_that_has_none(expression: str) -> None:
-    start, end = at("2026-03-29T01:59", "Europe/Berlin"), at("2026-03-29T03:59", "Europe/Berlin")
-    assert fired(Cron(expression, "Europe/Berlin"), start, end) == [at("2026-03-29T03:00", "Europe/Berlin")]
+def test_an_hour_that_is_named_fires_in_the_night_that_has_none(subtests: pytest.Subtests) -> None:
+    for expression in ("*/15 2 * * *", "30 */2 * * *", "0 30 2 * * *", "15,45 2 * * *"):
+        with subtests.test(expression=expression):
+            start, end = at("2026-03-29T01:59", "Europe/Berlin"), at("2026-03-29T03:59", "Europe/Berlin")
+            assert fired(Cron(expression, "Europe/Berlin"), start, end) == [at("2026-03-29T03:00", "Europe/Berlin")]
 
 
-@pytest.mark.parametrize(("expression", "number"), [("*/15 2 * * *", 4), ("30 */2 * * *", 1), ("0 30 2 * * *", 1)])
-def test_an_hour_that_is_named_fires_once_in_the_night_that_has_two(expression: str, number: int) -> None:
-    start, end = at("2026-10-25T01:59", "Europe/Berlin"), at("2026-10-25T03:59", "Europe/Berlin")
-    assert len(fired(Cron(expression, "Europe/Berlin"), start, end)) == number
-    second = at("2026-10-25T02:00", "Europe/Berlin") + timedelta(hours=1, minutes=1)
-    assert fired(Cron(expression, "Europe/Berlin"), second, end) == []
+def test_an_hour_that_is_named_fires_once_in_the_night_that_has_two(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, int]] = [("*/15 2 * * *", 4), ("30 */2 * * *", 1), ("0 30 2 * * *", 1)]
+    for expression, number in cases:
+        with subtests.test(expression=expression, number=number):
+            start, end = at("2026-10-25T01:59", "Europe/Berlin"), at("2026-10-25T03:59", "Europe/Berlin")
+            assert len(fired(Cron(expression, "Europe/Berlin"), start, end)) == number
+            second = at("2026-10-25T02:00", "Europe/Berlin") + timedelta(hours=1, minutes=1)
+            assert fired(Cron(expression, "Europe/Berlin"), second, end) == []
 
 
 def test_a_time_that_is_skipped_and_one_that_is_not_are_one_if_they_coincide() -> None:
@@ -190,9 +198,8 @@ def test_on_the_wall_is_exact() -> None:
 # Expressions
 
 
-@pytest.mark.parametrize(
-    ("expression", "expected"),
-    [
+def test_what_an_expression_means(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, str]] = [
         ("0 9 * * mon-fri", "2026-01-05T09:00"),
         ("0 9 * * MON", "2026-01-05T09:00"),
         ("0 0 1 * *", "2026-02-01T00:00"),
@@ -200,15 +207,14 @@ def test_on_the_wall_is_exact() -> None:
         ("0 0 * * sun#2", "2026-01-11T00:00"),
         ("30 0 0 1 3 *", "2026-03-01T00:00:30"),
         ("0 0 29 2 *", "2028-02-29T00:00"),
-    ],
-)
-def test_what_an_expression_means(expression: str, expected: str) -> None:
-    assert Cron(expression).first(at("2026-01-03T12:00", "UTC")) == at(expected, "UTC")
+    ]
+    for expression, expected in cases:
+        with subtests.test(expression=expression, expected=expected):
+            assert Cron(expression).first(at("2026-01-03T12:00", "UTC")) == at(expected, "UTC")
 
 
-@pytest.mark.parametrize(
-    ("expression", "problem"),
-    [
+def test_an_expression_that_cannot_be_used(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, str]] = [
         ("0 9 * *", "has 4 fields"),
         ("", "has 0 fields"),
         ("@reboot", "has 1 fields"),
@@ -218,17 +224,17 @@ def test_what_an_expression_means(expression: str, expected: str) -> None:
         ("0 0 30 2 *", "Bad day-of-month"),
         ("*/0 * * * *", "Bad minute"),
         ("L/2 * * * *", "cannot be used"),
-    ],
-)
-def test_an_expression_that_cannot_be_used(expression: str, problem: str) -> None:
-    with pytest.raises(InvalidOption, match=problem):
-        Cron(expression)
+    ]
+    for expression, problem in cases:
+        with subtests.test(expression=expression, problem=problem), pytest.raises(InvalidOption, match=problem):
+            Cron(expression)
 
 
-@pytest.mark.parametrize("zone", ["Europe/Bonn", "", "../etc/passwd", "/etc/localtime", "Europe", "a" * 5_000, "\0"])
-def test_a_zone_that_does_not_exist(zone: str) -> None:
-    with pytest.raises(InvalidOption, match="there is no time zone"):
-        Cron("* * * * *", zone)
+def test_a_zone_that_does_not_exist(subtests: pytest.Subtests) -> None:
+    cases: list[str] = ["Europe/Bonn", "", "../etc/passwd", "/etc/localtime", "Europe", "a" * 5_000, "\0"]
+    for zone in cases:
+        with subtests.test(zone=zone), pytest.raises(InvalidOption, match="there is no time zone"):
+            Cron("* * * * *", zone)
 
 
 def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,10 +272,11 @@ def test_an_interval_keeps_its_rhythm(interval: timedelta, planned: datetime, no
     )
 
 
-@pytest.mark.parametrize("interval", [timedelta(0), timedelta(milliseconds=9), timedelta(-1), timedelta(4000), 5])
-def test_an_interval_that_cannot_be_used(interval: Any) -> None:
-    with pytest.raises(InvalidOption, match="an interval must be"):
-        Every(interval)
+def test_an_interval_that_cannot_be_used(subtests: pytest.Subtests) -> None:
+    cases: list[Any] = [timedelta(0), timedelta(milliseconds=9), timedelta(-1), timedelta(4000), 5]
+    for interval in cases:
+        with subtests.test(interval=interval), pytest.raises(InvalidOption, match="an interval must be"):
+            Every(interval)
 
 
 def test_one_of_both() -> None:

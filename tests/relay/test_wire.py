@@ -106,10 +106,11 @@ def test_the_size_of_an_outcome_is_that_of_its_message(attempt: Attempt) -> None
     assert encoded.size == len(wire.join_outcomes([encoded]))
 
 
-@pytest.mark.parametrize("payload", [None, 4, {}, "[]", [], [1, "default"], [["id"]], [["id", [], 3]]])
-def test_no_outcomes_are_read_from_other_messages(payload: object) -> None:
-    with pytest.raises(wire.UnknownFormat):
-        wire.split_outcomes(payload)
+def test_no_outcomes_are_read_from_other_messages(subtests: pytest.Subtests) -> None:
+    cases: list[object] = [None, 4, {}, "[]", [], [1, "default"], [["id"]], [["id", [], 3]]]
+    for payload in cases:
+        with subtests.test(payload=payload), pytest.raises(wire.UnknownFormat):
+            wire.split_outcomes(payload)
 
 
 @given(IDS, IDS, st.text(st.characters(categories=["L", "Nd"], include_characters="-_"), min_size=1))
@@ -117,9 +118,10 @@ def test_the_lease_is_in_the_id(job_id: int, lease: int, alias: str) -> None:
     assert wire.lease_ref_of(wire.message_id(alias, (job_id, lease))) == (job_id, lease)
 
 
-@pytest.mark.parametrize("stranger", [None, 4, "", "skipqueue-default-1", "celery-default-1-1", "skipqueue-x-1-y"])
-def test_other_ids_hold_no_lease(stranger: object) -> None:
-    assert wire.lease_ref_of(stranger) is None
+def test_other_ids_hold_no_lease(subtests: pytest.Subtests) -> None:
+    for stranger in (None, 4, "", "skipqueue-default-1", "celery-default-1-1", "skipqueue-x-1-y"):
+        with subtests.test(stranger=stranger):
+            assert wire.lease_ref_of(stranger) is None
 
 
 JOB = ClaimedJob(1, 2, "shop.send", "default", "[]", "{}", 1, 3, 0, 0.0, 0.0, "{}")
@@ -134,21 +136,31 @@ def test_another_format_names_the_side_to_update() -> None:
         wire.job_from_wire(older)
 
 
-@pytest.mark.parametrize("payload", [None, {}, [], ["x"], [wire.FORMAT], [wire.FORMAT, "default", 1]])
-def test_what_is_no_job_raises(payload: object) -> None:
-    with pytest.raises(wire.UnknownFormat):
-        wire.job_from_wire(payload)
+def test_what_is_no_job_raises(subtests: pytest.Subtests) -> None:
+    cases: list[object] = [None, {}, [], ["x"], [wire.FORMAT], [wire.FORMAT, "default", 1]]
+    for payload in cases:
+        with subtests.test(payload=payload), pytest.raises(wire.UnknownFormat):
+            wire.job_from_wire(payload)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [(0, None), (1, 1), (2, [1]), (3, ["completed"]), (4, None), (5, "long"), (6, 1), (2, None), (3, None)],
-)
-def test_what_is_no_outcome_raises(field: int, value: object) -> None:
-    payload = wire.attempt_to_wire(Attempt(JOB, Outcome("completed"), 0.0, 1.0, "w"))
-    payload[field] = value
-    with pytest.raises(wire.UnknownFormat):
-        wire.attempt_from_wire(payload, now=0.0)
+def test_what_is_no_outcome_raises(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[int, object]] = [
+        (0, None),
+        (1, 1),
+        (2, [1]),
+        (3, ["completed"]),
+        (4, None),
+        (5, "long"),
+        (6, 1),
+        (2, None),
+        (3, None),
+    ]
+    for field, value in cases:
+        with subtests.test(field=field, value=value):
+            payload = wire.attempt_to_wire(Attempt(JOB, Outcome("completed"), 0.0, 1.0, "w"))
+            payload[field] = value
+            with pytest.raises(wire.UnknownFormat):
+                wire.attempt_from_wire(payload, now=0.0)
 
 
 @pytest.mark.parametrize("body", [b"\x80\x04K", b"\xff", b"[" * 100_000], ids=["pickle", "bytes", "deep"])
@@ -157,9 +169,8 @@ def test_what_is_not_json_raises(body: bytes) -> None:
         wire.decode(body)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
+def test_a_job_with_a_field_of_another_type_raises(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[int, object]] = [
         *((field, [1]) for field in range(12)),
         (0, True),
         (0, "1"),
@@ -168,34 +179,42 @@ def test_what_is_not_json_raises(body: bytes) -> None:
         (1, -1),
         (9, None),
         (12, "60"),
-    ],
-)
-def test_a_job_with_a_field_of_another_type_raises(field: int, value: object) -> None:
-    payload = sent(wire.attempt_to_wire(Attempt(JOB, Outcome("completed"), 0.0, 1.0, "w")))
-    payload[2][field] = value
-    with pytest.raises(wire.UnknownFormat):
-        wire.attempt_from_wire(payload, now=0.0)
-    with pytest.raises(wire.UnknownFormat):
-        wire.job_from_wire([wire.FORMAT, "default", *payload[2]])
+    ]
+    for field, value in cases:
+        with subtests.test(field=field, value=value):
+            payload = sent(wire.attempt_to_wire(Attempt(JOB, Outcome("completed"), 0.0, 1.0, "w")))
+            payload[2][field] = value
+            with pytest.raises(wire.UnknownFormat):
+                wire.attempt_from_wire(payload, now=0.0)
+            with pytest.raises(wire.UnknownFormat):
+                wire.job_from_wire([wire.FORMAT, "default", *payload[2]])
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [*((field, [1]) for field in range(8)), (0, "running"), (1, None), (2, "1"), (5, "ValueError"), (6, None)],
-)
-def test_an_outcome_with_a_field_of_another_type_raises(field: int, value: object) -> None:
-    payload = sent(wire.attempt_to_wire(Attempt(JOB, Outcome("completed"), 0.0, 1.0, "w")))
-    payload[3][field] = value
-    with pytest.raises(wire.UnknownFormat):
-        wire.attempt_from_wire(payload, now=0.0)
+def test_an_outcome_with_a_field_of_another_type_raises(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[int, object]] = [
+        *((field, [1]) for field in range(8)),
+        (0, "running"),
+        (1, None),
+        (2, "1"),
+        (5, "ValueError"),
+        (6, None),
+    ]
+    for field, value in cases:
+        with subtests.test(field=field, value=value):
+            payload = sent(wire.attempt_to_wire(Attempt(JOB, Outcome("completed"), 0.0, 1.0, "w")))
+            payload[3][field] = value
+            with pytest.raises(wire.UnknownFormat):
+                wire.attempt_from_wire(payload, now=0.0)
 
 
-@pytest.mark.parametrize("duration", [math.nan, math.inf, 1e300, -1.0, True])
-def test_an_impossible_duration_raises(duration: float) -> None:
-    payload = wire.attempt_to_wire(Attempt(JOB, Outcome("completed"), 0.0, 1.0, "w"))
-    payload[5] = duration
-    with pytest.raises(wire.UnknownFormat):
-        wire.attempt_from_wire(payload, now=0.0)
+def test_an_impossible_duration_raises(subtests: pytest.Subtests) -> None:
+    cases: list[float] = [math.nan, math.inf, 1e300, -1.0, True]
+    for duration in cases:
+        with subtests.test(duration=duration):
+            payload = wire.attempt_to_wire(Attempt(JOB, Outcome("completed"), 0.0, 1.0, "w"))
+            payload[5] = duration
+            with pytest.raises(wire.UnknownFormat):
+                wire.attempt_from_wire(payload, now=0.0)
 
 
 @pytest.mark.parametrize("id", [f"skipqueue-default-{2**63}-1", f"skipqueue-default-1-{2**63}"])

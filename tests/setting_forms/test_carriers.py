@@ -108,8 +108,9 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("value", "said"), WRONG.values(), ids=WRONG.keys())
-def test_what_is_wrong_is_one_clear_sentence(settings: Any, value: dict[str, Any], said: str) -> None:
-    settings.SKIPQUEUE = value
-    (problem,) = conf.problems()
-    assert problem.startswith(said)
+def test_what_is_wrong_is_one_clear_sentence(settings: Any, subtests: pytest.Subtests) -> None:
+    for name, (value, said) in WRONG.items():
+        with subtests.test(name):
+            settings.SKIPQUEUE = value
+            (problem,) = conf.problems()
+            assert problem.startswith(said)

@@ -1,6 +1,7 @@
 """`lost_leases`: how a lease has ended, as far as the job's row shows it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from django_skipqueue.values.lost_leases import LostLease
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 
 from ..app.rows import make_job
+from ..harness.table import Row
 
 store = Store("default")
 
@@ -26,16 +28,17 @@ SNOOZE = Outcome("scheduled", delay=60, refund=1)
 UNKNOWN = Outcome("scheduled", delay=60, refund=1, last_error="UnknownTask: no", is_unknown=True)
 FAILED = Outcome("failed", last_error="ValueError: no", error=ERROR)
 DISCARDED = Outcome("discarded", last_error="not wanted", error=ERROR)
-OUTCOMES = [
-    pytest.param(COMPLETED, id="completed"),
-    pytest.param(RETRY_LATER, id="retry later"),
-    pytest.param(RETRY_NOW, id="retry now"),
-    pytest.param(SNOOZE, id="snooze"),
-    pytest.param(UNKNOWN, id="unknown task"),
-    pytest.param(FAILED, id="failed"),
-    pytest.param(DISCARDED, id="discarded"),
-]
-WITH_ERROR = OUTCOMES[1:3] + OUTCOMES[5:]
+OUTCOMES = {
+    "completed": COMPLETED,
+    "retry later": RETRY_LATER,
+    "retry now": RETRY_NOW,
+    "snooze": SNOOZE,
+    "unknown task": UNKNOWN,
+    "failed": FAILED,
+    "discarded": DISCARDED,
+}
+WAITING = {name: outcome for name, outcome in OUTCOMES.items() if outcome.status == "scheduled"}
+WITH_ERROR = {name: outcome for name, outcome in OUTCOMES.items() if outcome.error}
 
 
 def settlement(job: Job, outcome: Outcome = COMPLETED) -> Settlement:
@@ -59,37 +62,39 @@ def claim_again() -> None:
     assert job.locked_by == "other"
 
 
-def died_once() -> dict[str, Any]:
-    return {"deaths": ["another:0123456789ab"]}
+DEATHS: list[Any] = [None, ["another:0123456789ab"]]
+"""Of workers that had the job before: none, and one."""
 
 
-@pytest.mark.parametrize("outcome", OUTCOMES)
-@pytest.mark.parametrize("died", [False, True], ids=["", "after a death"])
-def test_an_outcome_that_was_written_is_recognized(outcome: Outcome, died: bool) -> None:
-    job = make_job("running", **(died_once() if died else {}))
-    store.settle([settlement(job, outcome)])
-    assert written_status(job, outcome) == outcome.status
+def test_an_outcome_that_was_written_is_recognized(row: Row) -> None:
+    for (name, outcome), deaths in product(OUTCOMES.items(), DEATHS):
+        with row(name, deaths=deaths):
+            job = make_job("running", deaths=deaths)
+            store.settle([settlement(job, outcome)])
+            assert written_status(job, outcome) == outcome.status
 
 
-@pytest.mark.parametrize("outcome", OUTCOMES[1:5])
-def test_a_retry_that_was_run_now_or_postponed_is_recognized(outcome: Outcome) -> None:
-    job = make_job("running")
-    store.settle([settlement(job, outcome)])
-    if outcome.delay:
-        store.run_now([job.pk])
-    else:
-        store.discard([job.pk])
-    assert written_status(job, outcome) == "scheduled"
+def test_a_retry_that_was_run_now_or_postponed_is_recognized(row: Row) -> None:
+    for name, outcome in WAITING.items():
+        with row(name):
+            job = make_job("running")
+            store.settle([settlement(job, outcome)])
+            if outcome.delay:
+                store.run_now([job.pk])
+            else:
+                store.discard([job.pk])
+            assert written_status(job, outcome) == "scheduled"
 
 
-@pytest.mark.parametrize("outcome", WITH_ERROR)
-def test_an_outcome_with_an_error_is_recognized_after_the_next_attempt_has_begun(outcome: Outcome) -> None:
-    job = make_job("running")
-    store.settle([settlement(job, outcome)])
-    store.run_now([job.pk])
-    store.retry([job.pk])
-    claim_again()
-    assert written_status(job, outcome) == outcome.status
+def test_an_outcome_with_an_error_is_recognized_after_the_next_attempt_has_begun(row: Row) -> None:
+    for name, outcome in WITH_ERROR.items():
+        with row(name):
+            job = make_job("running")
+            store.settle([settlement(job, outcome)])
+            store.run_now([job.pk])
+            store.retry([job.pk])
+            claim_again()
+            assert written_status(job, outcome) == outcome.status
 
 
 def test_a_snooze_cannot_be_recognized_after_the_next_attempt_has_begun() -> None:
@@ -100,15 +105,15 @@ def test_a_snooze_cannot_be_recognized_after_the_next_attempt_has_begun() -> Non
     assert written_status(job, SNOOZE) is None
 
 
-@pytest.mark.parametrize("outcome", OUTCOMES)
-@pytest.mark.parametrize("is_kept", [True, False], ids=["", "error kept"])
-def test_a_cancelled_job_is_cancelled_whatever_the_outcome(outcome: Outcome, is_kept: bool) -> None:
-    job = make_job("running")
-    store.cancel([job.pk], reason="not wanted")
-    if is_kept:
-        store.append_cancelled_errors([settlement(job, outcome)])
-    lost = lost_lease(job, outcome)
-    assert (lost.cancel_reason, lost.written_status(outcome)) == ("not wanted", None)
+def test_a_cancelled_job_is_cancelled_whatever_the_outcome(row: Row) -> None:
+    for (name, outcome), is_error_kept in product(OUTCOMES.items(), [False, True]):
+        with row(name, is_error_kept=is_error_kept):
+            job = make_job("running")
+            store.cancel([job.pk], reason="not wanted")
+            if is_error_kept:
+                store.append_cancelled_errors([settlement(job, outcome)])
+            lost = lost_lease(job, outcome)
+            assert (lost.cancel_reason, lost.written_status(outcome)) == ("not wanted", None)
 
 
 def test_a_job_that_was_cancelled_and_retried_before_discards_itself() -> None:
@@ -120,13 +125,15 @@ def test_a_job_that_was_cancelled_and_retried_before_discards_itself() -> None:
     assert written_status(job, DISCARDED) == "discarded"
 
 
-@pytest.mark.parametrize("operations", [[], [5], [{}], [{"verb": 5, "at": "soon"}], [{"verb": "retry", "at": "soon"}]])
-def test_operations_that_others_have_written_end_no_lease_and_break_no_statement(operations: Any) -> None:
-    job, other = (make_job("running", operations=operations) for _ in range(2))
-    store.settle([settlement(job, DISCARDED)])
-    assert written_status(job, DISCARDED) == "discarded"
-    store.cancel([other.pk], reason="not wanted")
-    assert lost_lease(other).cancel_reason == "not wanted"
+def test_operations_that_others_have_written_end_no_lease_and_break_no_statement(row: Row) -> None:
+    forms: list[Any] = [[], [5], [{}], [{"verb": 5, "at": "soon"}], [{"verb": "retry", "at": "soon"}]]
+    for operations in forms:
+        with row(operations=operations):
+            job, other = (make_job("running", operations=operations) for _ in range(2))
+            store.settle([settlement(job, DISCARDED)])
+            assert written_status(job, DISCARDED) == "discarded"
+            store.cancel([other.pk], reason="not wanted")
+            assert lost_lease(other).cancel_reason == "not wanted"
 
 
 def take_by_recovery(job: Job) -> None:
@@ -141,27 +148,25 @@ def delete(job: Job) -> None:
     Job.objects.filter(pk=job.pk).delete()
 
 
-@pytest.mark.parametrize("outcome", OUTCOMES)
-@pytest.mark.parametrize("max_attempts", [1, 2])
-@pytest.mark.parametrize("died", [False, True], ids=["", "after a death"])
-@pytest.mark.parametrize("take", [take_by_recovery, take_by_release, delete])
-def test_an_outcome_of_a_job_that_was_taken_is_not_taken_for_written(
-    outcome: Outcome, max_attempts: int, died: bool, take: Callable[[Job], None]
-) -> None:
-    job = make_job("running", max_attempts=max_attempts, **(died_once() if died else {}))
-    take(job)
-    assert written_status(job, outcome) is None
-    if Job.objects.filter(status="queued").exists():
-        claim_again()
-        assert written_status(job, outcome) is None
+def test_an_outcome_of_a_job_that_was_taken_is_not_taken_for_written(row: Row) -> None:
+    ways = [take_by_recovery, take_by_release, delete]
+    for (name, outcome), max_attempts, deaths, take in product(OUTCOMES.items(), [1, 2], DEATHS, ways):
+        with row(name, max_attempts=max_attempts, deaths=deaths, take=take.__name__):
+            job = make_job("running", max_attempts=max_attempts, deaths=deaths)
+            take(job)
+            assert written_status(job, outcome) is None
+            if Job.objects.filter(status="queued").exists():
+                claim_again()
+                assert written_status(job, outcome) is None
 
 
-@pytest.mark.parametrize("outcome", WITH_ERROR)
-def test_the_error_of_another_attempt_is_not_taken_for_this_one(outcome: Outcome) -> None:
-    job = make_job("running", max_attempts=2, errors=[OTHER])
-    take_by_recovery(job)
-    claim_again()
-    assert written_status(job, outcome) is None
+def test_the_error_of_another_attempt_is_not_taken_for_this_one(row: Row) -> None:
+    for name, outcome in WITH_ERROR.items():
+        with row(name):
+            job = make_job("running", max_attempts=2, errors=[OTHER])
+            take_by_recovery(job)
+            claim_again()
+            assert written_status(job, outcome) is None
 
 
 def test_a_job_that_its_task_has_completed_is_completed_whatever_the_outcome() -> None:

@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import product
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from django_skipqueue.values.records import RecoveredJob
 
 from ..app.rows import FINISHED, STATUSES, UNFINISHED, make_job, make_worker, state
 from ..app.waiting import within
+from ..harness.table import Row
 
 store = Store("default")
 
@@ -27,13 +29,14 @@ SECOND = timedelta(seconds=1)
 
 
 class TestAdmit:
-    @pytest.mark.parametrize("status", STATUSES)
-    def test_only_scheduled_jobs_are_admitted(self, status: str) -> None:
-        job = make_job(status, run_after=-SECOND)
-        assert store.admit().by_queue == ({"default": 1} if status == "scheduled" else {})
-        after = state(job)
-        assert after.pop("status") == ("queued" if status == "scheduled" else status)
-        assert after == {name: getattr(job, name) for name in after}, "nothing else changes"
+    def test_only_scheduled_jobs_are_admitted(self, row: Row) -> None:
+        for status in STATUSES:
+            with row(status):
+                job = make_job(status, run_after=-SECOND)
+                assert store.admit().by_queue == ({"default": 1} if status == "scheduled" else {})
+                after = state(job)
+                assert after.pop("status") == ("queued" if status == "scheduled" else status)
+                assert after == {name: getattr(job, name) for name in after}, "nothing else changes"
 
     def test_what_is_not_due_stays_scheduled(self) -> None:
         make_job("scheduled", run_after=HOUR)
@@ -64,12 +67,13 @@ class TestAdmit:
 
 
 class TestRecover:
-    @pytest.mark.parametrize("status", STATUSES)
-    def test_only_running_jobs_are_recovered(self, status: str) -> None:
-        job = make_job(status, locked_at=-HOUR, locked_by="gone")
-        by_age, by_worker = store.recover(worker_timeout=60), store.recover(worker_ids=["gone"])
-        assert [each.id for each in by_age] == ([job.pk] if status == "running" else [])
-        assert by_worker == []
+    def test_only_running_jobs_are_recovered(self, row: Row) -> None:
+        for status in STATUSES:
+            with row(status):
+                job = make_job(status, locked_at=-HOUR, locked_by="gone")
+                by_age, by_worker = store.recover(worker_timeout=60), store.recover(worker_ids=["gone"])
+                assert [each.id for each in by_age] == ([job.pk] if status == "running" else [])
+                assert by_worker == []
 
     @pytest.mark.parametrize("by", [{"worker_timeout": 60}, {"worker_ids": ["gone"]}], ids=["by age", "by worker"])
     def test_a_recovered_job_is_queued_again_with_its_attempt_charged_and_its_story_told(
@@ -238,29 +242,32 @@ class TestPrune:
 
         return keep
 
-    @pytest.mark.parametrize("status", STATUSES)
-    def test_only_finished_jobs_are_pruned(self, status: str, keep: Callable[..., None]) -> None:
-        keep(completed=0, failed=0, discarded=0)
-        make_job(status)
-        assert store.prune() == ({status: 1} if status in FINISHED else {})
-        assert Job.objects.count() == (status not in FINISHED)
+    def test_only_finished_jobs_are_pruned(self, keep: Callable[..., None], row: Row) -> None:
+        for status in STATUSES:
+            with row(status):
+                keep(completed=0, failed=0, discarded=0)
+                make_job(status)
+                assert store.prune() == ({status: 1} if status in FINISHED else {})
+                assert Job.objects.count() == (status not in FINISHED)
 
-    @pytest.mark.parametrize("status", FINISHED)
-    @pytest.mark.parametrize(
-        ("kept", "left"),
-        [(None, 3), (0, 0), (3600, 2), (5400.5, 2), (timedelta(hours=3), 3), (timedelta(minutes=1), 1)],
-        ids=str,
-    )
-    def test_each_status_has_a_retention_of_its_own(
-        self, status: str, kept: Any, left: int, keep: Callable[..., None]
-    ) -> None:
-        keep(**({"completed": None, "failed": None, "discarded": None} | {status: kept}))
-        for finished in FINISHED:
-            for age in (HOUR * 2, timedelta(minutes=30), timedelta(0)):
-                make_job(finished, finished_at=-age)
-        assert store.prune() == ({status: 3 - left} if left < 3 else {})
-        assert Job.objects.filter(status=status).count() == left
-        assert Job.objects.exclude(status=status).count() == 6
+    def test_each_status_has_a_retention_of_its_own(self, keep: Callable[..., None], row: Row) -> None:
+        cases: list[tuple[Any, int]] = [
+            (None, 3),
+            (0, 0),
+            (3600, 2),
+            (5400.5, 2),
+            (timedelta(hours=3), 3),
+            (timedelta(minutes=1), 1),
+        ]
+        for status, (kept, left) in product(FINISHED, cases):
+            with row(status=status, kept=kept, left=left):
+                keep(**({"completed": None, "failed": None, "discarded": None} | {status: kept}))
+                for finished in FINISHED:
+                    for age in (HOUR * 2, timedelta(minutes=30), timedelta(0)):
+                        make_job(finished, finished_at=-age)
+                assert store.prune() == ({status: 3 - left} if left < 3 else {})
+                assert Job.objects.filter(status=status).count() == left
+                assert Job.objects.exclude(status=status).count() == 6
 
     def test_the_defaults_are_a_day_a_week_and_a_month(self) -> None:
         for status, days in (("completed", 1), ("discarded", 7), ("failed", 30)):
@@ -288,15 +295,16 @@ class TestPrune:
 class TestRetentionOfItsOwn:
     """A job may be kept for a shorter time than its status says."""
 
-    @pytest.mark.parametrize("status", FINISHED)
-    def test_it_is_deleted_when_its_own_time_is_over(self, status: str, db: None) -> None:
-        own = {status: 60}
-        gone = make_job(status, finished_at=timedelta(seconds=-61), retention=own)
-        early = make_job(status, finished_at=timedelta(seconds=-50), retention=own)
-        plain = make_job(status, finished_at=timedelta(seconds=-61))
-        assert store.prune() == {status: 1}
-        assert set(Job.objects.values_list("pk", flat=True)) == {early.pk, plain.pk}
-        assert gone.pk not in {early.pk, plain.pk}
+    def test_it_is_deleted_when_its_own_time_is_over(self, db: None, row: Row) -> None:
+        for status in FINISHED:
+            with row(status):
+                own = {status: 60}
+                gone = make_job(status, finished_at=timedelta(seconds=-61), retention=own)
+                early = make_job(status, finished_at=timedelta(seconds=-50), retention=own)
+                plain = make_job(status, finished_at=timedelta(seconds=-61))
+                assert store.prune() == {status: 1}
+                assert set(Job.objects.values_list("pk", flat=True)) == {early.pk, plain.pk}
+                assert gone.pk not in {early.pk, plain.pk}
 
     def test_another_status_keeps_to_the_settings(self, db: None) -> None:
         make_job("failed", finished_at=timedelta(days=-3), retention={"completed": 60})
@@ -304,10 +312,11 @@ class TestRetentionOfItsOwn:
         make_job("failed", finished_at=timedelta(days=-400), retention={"completed": 60})
         assert store.prune() == {"failed": 1}
 
-    @pytest.mark.parametrize("status", UNFINISHED)
-    def test_a_job_that_is_not_finished_is_kept(self, status: str, db: None) -> None:
-        make_job(status, retention={"completed": 0, "failed": 0, "discarded": 0})
-        assert store.prune() == {}
+    def test_a_job_that_is_not_finished_is_kept(self, db: None, row: Row) -> None:
+        for status in UNFINISHED:
+            with row(status):
+                make_job(status, retention={"completed": 0, "failed": 0, "discarded": 0})
+                assert store.prune() == {}
 
     def test_the_session_time_zone_changes_nothing(self, db: None) -> None:
         make_job("completed", finished_at=timedelta(seconds=-50), retention={"completed": 60})

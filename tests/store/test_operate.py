@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 from ..app.rows import STATUSES, UNFINISHED, WAITING, make_job, multiply, state
 from ..app.sessions import Session
 from ..harness.processes import statuses
+from ..harness.table import Row
 
 store = Store("default")
 
@@ -51,15 +53,15 @@ def apply(verb: str, ids: Iterable[int], **noted: str) -> dict[int, str]:
     return changed
 
 
-@pytest.mark.parametrize("value", [5, None, b"ann"], ids=repr)
-@pytest.mark.parametrize("name", ["by", "reason"])
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_name_or_a_reason_that_is_no_text_is_refused_by_name(verb: str, name: str, value: Any) -> None:
-    job = make_job(VERBS[verb])
-    with pytest.raises(InvalidOption, match=f"{name} must be a str, not "):
-        apply(verb, [job.pk], **{name: value})
-    job.refresh_from_db()
-    assert job.status == VERBS[verb]
+def test_a_name_or_a_reason_that_is_no_text_is_refused_by_name(row: Row) -> None:
+    values: list[Any] = [5, None, b"ann"]
+    for verb, name, value in product(VERBS, ["by", "reason"], values):
+        with row(verb=verb, name=name, value=value):
+            job = make_job(VERBS[verb])
+            with pytest.raises(InvalidOption, match=f"{name} must be a str, not "):
+                apply(verb, [job.pk], **{name: value})
+            job.refresh_from_db()
+            assert job.status == VERBS[verb]
 
 
 @pytest.mark.parametrize("over", ["x", None, [60]], ids=repr)
@@ -69,11 +71,12 @@ def test_a_retry_over_no_time_is_refused(over: Any) -> None:
 
 
 class TestRetry:
-    @pytest.mark.parametrize("status", STATUSES)
-    def test_only_failed_and_discarded_jobs_are_retried(self, status: str) -> None:
-        job = make_job(status)
-        assert store.retry([job.pk]).keys() == ({job.pk} if status in ("failed", "discarded") else set())
-        assert state(job)["status"] == ("queued" if status in ("failed", "discarded") else status)
+    def test_only_failed_and_discarded_jobs_are_retried(self, row: Row) -> None:
+        for status in STATUSES:
+            with row(status):
+                job = make_job(status)
+                assert store.retry([job.pk]).keys() == ({job.pk} if status in ("failed", "discarded") else set())
+                assert state(job)["status"] == ("queued" if status in ("failed", "discarded") else status)
 
     def test_a_retried_job_is_due_at_once_with_all_its_attempts_before_it_and_keeps_its_story(self) -> None:
         job = make_job(
@@ -149,17 +152,19 @@ def test_a_retry_gives_a_task_that_nobody_knew_its_time_of_grace_again() -> None
 
 
 class TestDiscard:
-    @pytest.mark.parametrize("status", STATUSES)
-    def test_only_jobs_that_wait_are_discarded(self, status: str) -> None:
-        job = make_job(status)
-        allowed = status in WAITING
-        assert store.discard([job.pk], reason="not needed").keys() == ({job.pk} if allowed else set())
-        after = state(job)
-        if allowed:
-            assert (after["status"], after["last_error"], after["lease"]) == ("discarded", "not needed", job.lease + 1)
-            assert after["finished_at"]
-        else:
-            assert after == {name: getattr(job, name) for name in after}
+    def test_only_jobs_that_wait_are_discarded(self, row: Row) -> None:
+        for status in STATUSES:
+            with row(status):
+                job = make_job(status)
+                allowed = status in WAITING
+                assert store.discard([job.pk], reason="not needed").keys() == ({job.pk} if allowed else set())
+                after = state(job)
+                if allowed:
+                    ended = (after["status"], after["last_error"], after["lease"])
+                    assert ended == ("discarded", "not needed", job.lease + 1)
+                    assert after["finished_at"]
+                else:
+                    assert after == {name: getattr(job, name) for name in after}
 
     def test_a_discarded_job_frees_its_unique_key(self) -> None:
         job = make_job(unique_key="k")
@@ -183,29 +188,32 @@ class TestDiscard:
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("verb", VERBS)
-def test_rows_that_others_have_locked_are_skipped(verb: str, connect: Callable[..., Any]) -> None:
-    locked, free = (make_job(VERBS[verb]) for _ in range(2))
-    connect(autocommit=False).execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [locked.pk])
+def test_rows_that_others_have_locked_are_skipped(row: Row, connect: Callable[..., Any]) -> None:
     with connection.cursor() as cursor:
         cursor.execute("SET lock_timeout = '5s'")
-        assert apply(verb, [locked.pk, free.pk]).keys() == {free.pk}
+        for verb, status in VERBS.items():
+            with row(verb), connect(autocommit=False) as other:
+                locked, free = make_job(status), make_job(status)
+                other.execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [locked.pk])
+                assert apply(verb, [locked.pk, free.pk]).keys() == {free.pk}
         cursor.execute("RESET lock_timeout")
 
 
 class TestCancel:
-    @pytest.mark.parametrize("status", STATUSES)
-    def test_every_job_that_is_not_finished_is_discarded(self, status: str) -> None:
-        job = make_job(status, last_error="before")
-        alive = status in UNFINISHED
-        assert store.cancel([job.pk], reason="no\nmore").keys() == ({job.pk} if alive else set())
-        after = state(job)
-        if not alive:
-            assert after == state(job)
-            return
-        assert (after["status"], after["last_error"], after["lease"]) == ("discarded", "no\nmore", job.lease + 1)
-        assert after["finished_at"] is not None
-        assert after["locked_at"] is None
+    def test_every_job_that_is_not_finished_is_discarded(self, row: Row) -> None:
+        for status in STATUSES:
+            with row(status):
+                job = make_job(status, last_error="before")
+                before, alive = state(job), status in UNFINISHED
+                assert store.cancel([job.pk], reason="no\nmore").keys() == ({job.pk} if alive else set())
+                after = state(job)
+                if not alive:
+                    assert after == before
+                    continue
+                ended = (after["status"], after["last_error"], after["lease"])
+                assert ended == ("discarded", "no\nmore", job.lease + 1)
+                assert after["finished_at"] is not None
+                assert after["locked_at"] is None
 
     def test_one_job_cancels_itself_and_says_whether_it_could(self) -> None:
         job = make_job("running")
@@ -248,11 +256,12 @@ class TestCancel:
 
 
 class TestRunNow:
-    @pytest.mark.parametrize("status", STATUSES)
-    def test_only_scheduled_jobs_are_run_now(self, status: str) -> None:
-        job = make_job(status)
-        assert store.run_now([job.pk]).keys() == ({job.pk} if status == "scheduled" else set())
-        assert state(job)["status"] == ("queued" if status == "scheduled" else status)
+    def test_only_scheduled_jobs_are_run_now(self, row: Row) -> None:
+        for status in STATUSES:
+            with row(status):
+                job = make_job(status)
+                assert store.run_now([job.pk]).keys() == ({job.pk} if status == "scheduled" else set())
+                assert state(job)["status"] == ("queued" if status == "scheduled" else status)
 
     def test_a_retry_keeps_its_attempts_and_is_claimed(self) -> None:
         job = make_job("scheduled", attempts=3, lease=7, run_after=HOUR, errors=[{"attempt": 3}])
@@ -270,12 +279,13 @@ class TestRunNow:
 
 
 class TestPostpone:
-    @pytest.mark.parametrize("status", STATUSES)
-    def test_only_jobs_that_wait_are_postponed(self, status: str) -> None:
-        job = make_job(status)
-        allowed = status in WAITING
-        assert store.postpone([job.pk], 2 * HOUR).keys() == ({job.pk} if allowed else set())
-        assert state(job)["status"] == ("scheduled" if allowed else status)
+    def test_only_jobs_that_wait_are_postponed(self, row: Row) -> None:
+        for status in STATUSES:
+            with row(status):
+                job = make_job(status)
+                allowed = status in WAITING
+                assert store.postpone([job.pk], 2 * HOUR).keys() == ({job.pk} if allowed else set())
+                assert state(job)["status"] == ("scheduled" if allowed else status)
 
     def test_a_delay_is_counted_from_now_by_the_databases_clock(self) -> None:
         job = make_job(run_after=-HOUR)
@@ -297,32 +307,34 @@ class TestPostpone:
 
 
 class TestReschedule:
-    @pytest.mark.parametrize("status", STATUSES)
-    def test_only_jobs_that_wait_are_rescheduled(self, status: str) -> None:
-        job = make_job(status)
-        assert store.reschedule([job.pk], 2 * HOUR).keys() == ({job.pk} if status in WAITING else set())
+    def test_only_jobs_that_wait_are_rescheduled(self, row: Row) -> None:
+        for status in STATUSES:
+            with row(status):
+                job = make_job(status)
+                assert store.reschedule([job.pk], 2 * HOUR).keys() == ({job.pk} if status in WAITING else set())
 
-    @pytest.mark.parametrize(("hours", "status"), [(48, "scheduled"), (2, "scheduled"), (-2, "queued")])
-    def test_the_time_may_be_later_or_earlier_and_the_gates_decide(self, hours: int, status: str) -> None:
-        job = make_job("scheduled", run_after=24 * HOUR, attempts=2)
-        assert store.reschedule([job.pk], hours * HOUR) == {job.pk: status}
-        (operation,) = (after := state(job))["operations"]
-        assert after["run_after"] - datetime.fromisoformat(operation["at"]) == hours * HOUR
-        assert datetime.fromisoformat(operation["from"]) == job.run_after
-        assert datetime.fromisoformat(operation["to"]) == after["run_after"]
-        changed = {"run_after", "operations"} | ({"status"} if status == "queued" else set())
-        assert {name for name in after if after[name] != getattr(job, name)} == changed
+    def test_the_time_may_be_later_or_earlier_and_the_gates_decide(self, row: Row) -> None:
+        for hours, status in {48: "scheduled", 2: "scheduled", -2: "queued"}.items():
+            with row(hours=hours):
+                job = make_job("scheduled", run_after=24 * HOUR, attempts=2)
+                assert store.reschedule([job.pk], hours * HOUR) == {job.pk: status}
+                (operation,) = (after := state(job))["operations"]
+                assert after["run_after"] - datetime.fromisoformat(operation["at"]) == hours * HOUR
+                assert datetime.fromisoformat(operation["from"]) == job.run_after
+                assert datetime.fromisoformat(operation["to"]) == after["run_after"]
+                changed = {"run_after", "operations"} | ({"status"} if status == "queued" else set())
+                assert {name for name in after if after[name] != getattr(job, name)} == changed
 
 
 class TestChanges:
-    @pytest.mark.parametrize("status", STATUSES)
-    @pytest.mark.parametrize(("verb", "column"), [("change_queue", "queue_name"), ("change_priority", "priority")])
-    def test_only_jobs_that_wait_are_changed_and_once(self, verb: str, column: str, status: str) -> None:
-        job = make_job(status)
-        [(_, value)] = OPTIONS[verb].items()
-        assert apply(verb, [job.pk]) == ({job.pk: status} if status in WAITING else {})
-        assert state(job)[column] == (value if status in WAITING else getattr(job, column))
-        assert apply(verb, [job.pk]) == {}, "it has the value already"
+    def test_only_jobs_that_wait_are_changed_and_once(self, row: Row) -> None:
+        for verb, status in product(["change_queue", "change_priority"], STATUSES):
+            with row(verb=verb, status=status):
+                job = make_job(status)
+                [(column, value)] = OPTIONS[verb].items()
+                assert apply(verb, [job.pk]) == ({job.pk: status} if status in WAITING else {})
+                assert state(job)[column] == (value if status in WAITING else getattr(job, column))
+                assert apply(verb, [job.pk]) == {}, "it has the value already"
 
     def test_the_old_and_the_new_value_are_noted(self) -> None:
         job = make_job(priority=3)
@@ -367,22 +379,24 @@ class TestSpread:
 
 
 class TestOperations:
-    @pytest.mark.parametrize("verb", VERBS)
-    def test_each_verb_is_noted_in_the_row(self, verb: str) -> None:
-        job = make_job(VERBS[verb], attempts=3)
-        assert job.operations is None
-        assert apply(verb, [job.pk], by="anna", reason="the shop was down")
-        (operation,) = state(job)["operations"]
-        assert datetime.fromisoformat(operation.pop("at")).tzinfo
-        values = {operation.pop("from", None), operation.pop("to", None)}
-        assert operation == {"verb": verb, "by": "anna", "reason": "the shop was down", "attempts": 3}
-        assert (None not in values) == (verb in ("reschedule", "change_queue", "change_priority"))
+    def test_each_verb_is_noted_in_the_row(self, row: Row) -> None:
+        for verb, status in VERBS.items():
+            with row(verb):
+                job = make_job(status, attempts=3)
+                assert job.operations is None
+                assert apply(verb, [job.pk], by="anna", reason="the shop was down")
+                (operation,) = state(job)["operations"]
+                assert datetime.fromisoformat(operation.pop("at")).tzinfo
+                values = {operation.pop("from", None), operation.pop("to", None)}
+                assert operation == {"verb": verb, "by": "anna", "reason": "the shop was down", "attempts": 3}
+                assert (None not in values) == (verb in ("reschedule", "change_queue", "change_priority"))
 
-    @pytest.mark.parametrize("verb", VERBS)
-    def test_nothing_is_noted_of_what_was_not_changed(self, verb: str) -> None:
-        job = make_job("completed")
-        assert not apply(verb, [job.pk], by="anna")
-        assert state(job)["operations"] is None
+    def test_nothing_is_noted_of_what_was_not_changed(self, row: Row) -> None:
+        for verb in VERBS:
+            with row(verb):
+                job = make_job("completed")
+                assert not apply(verb, [job.pk], by="anna")
+                assert state(job)["operations"] is None
 
     def test_they_stand_in_order_and_tell_how_many_attempts_there_were(self) -> None:
         job = make_job("failed", attempts=10)
@@ -398,13 +412,14 @@ class TestOperations:
             ("cancel", "cem", "no more", 0),
         ]
 
-    @pytest.mark.parametrize("verb", VERBS)
-    def test_the_newest_fifty_are_kept(self, verb: str) -> None:
-        job = make_job(VERBS[verb], operations=[{"verb": "old", "attempts": number} for number in range(50)])
-        apply(verb, [job.pk])
-        kept = state(job)["operations"]
-        assert [each["attempts"] for each in kept[:-1]] == list(range(1, 50))
-        assert kept[-1]["verb"] == verb
+    def test_the_newest_fifty_are_kept(self, row: Row) -> None:
+        for verb, status in VERBS.items():
+            with row(verb):
+                job = make_job(status, operations=[{"verb": "old", "attempts": number} for number in range(50)])
+                apply(verb, [job.pk])
+                kept = state(job)["operations"]
+                assert [each["attempts"] for each in kept[:-1]] == list(range(1, 50))
+                assert kept[-1]["verb"] == verb
 
     def test_a_name_and_a_reason_of_any_kind_are_written_as_far_as_possible(self) -> None:
         job = make_job("failed")

@@ -6,6 +6,7 @@ Among a million rows only where SKIPQUEUE_MILLION is set: to fill the table take
 import json
 import os
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import psycopg
@@ -121,27 +122,28 @@ def rows_read(node: dict[str, Any]) -> float:
     return float(sum(read) * node["Actual Loops"])
 
 
+PLANNED = [case for case in CASES if case.statement not in PLANLESS]
+
+
 @pytest.mark.django_db
-@pytest.mark.parametrize("explain", MODES.values(), ids=MODES.keys())
-@pytest.mark.parametrize(
-    "case",
-    [case for case in CASES if case.statement not in PLANLESS],
-    ids=lambda case: " ".join((case.statement, case.label)).strip(),
-)
 def test_a_statement_reads_what_it_needs_and_takes_no_more_than_its_limit(
-    state: tuple[Table, int], case: Case, explain: Callable[..., Any]
+    state: tuple[Table, int], subtests: pytest.Subtests
 ) -> None:
     table, size = state
-    found = explained(table, case, explain)
-    described = json.dumps(found[0], indent=1)
-    scans = [node for node in found if node.get("Relation Name") == "skipqueue_job" and "Scan" in node["Node Type"]]
-    if size > 10 * asked_for(case):
-        assert "Seq Scan" not in {node["Node Type"] for node in scans}, described
-    # Ten looked at for each that is asked for, and each once more to change it.
-    assert sum(map(rows_read, scans)) <= 11 * asked_for(case) + running(table, case), described
-    if "limit" in case.values:
-        changed = [node["Actual Rows"] for node in found if node["Node Type"] == "ModifyTable"]
-        assert sum(changed) <= case.values["limit"], described
+    for case, (mode, explain) in product(PLANNED, MODES.items()):
+        with subtests.test(statement=case.statement, label=case.label, mode=mode):
+            found = explained(table, case, explain)
+            described = json.dumps(found[0], indent=1)
+            scans = [
+                node for node in found if node.get("Relation Name") == "skipqueue_job" and "Scan" in node["Node Type"]
+            ]
+            if size > 10 * asked_for(case):
+                assert "Seq Scan" not in {node["Node Type"] for node in scans}, described
+            # Ten looked at for each that is asked for, and each once more to change it.
+            assert sum(map(rows_read, scans)) <= 11 * asked_for(case) + running(table, case), described
+            if "limit" in case.values:
+                changed = [node["Actual Rows"] for node in found if node["Node Type"] == "ModifyTable"]
+                assert sum(changed) <= case.values["limit"], described
 
 
 def running(table: Table, case: Case) -> int:
@@ -151,12 +153,12 @@ def running(table: Table, case: Case) -> int:
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("mode", ["auto", "force_generic_plan", "force_custom_plan"])
-def test_a_claim_never_returns_more_than_its_limit(state: tuple[Table, int], mode: str) -> None:
+def test_a_claim_never_returns_more_than_its_limit(state: tuple[Table, int], subtests: pytest.Subtests) -> None:
     table, size = state
     case = next(case for case in CASES if case.statement == "CLAIM")
-    with table.connection.transaction(force_rollback=True):
-        table.connection.execute(f"SET LOCAL plan_cache_mode = {mode}")
-        for _ in range(7):  # a statement is prepared after a few executions, and its plan kept after a few more
-            claimed = table.connection.execute(STATEMENTS["CLAIM"], {**case.values, "limit": 3}).fetchall()
-            assert len(claimed) == (3 if size else 0)
+    for mode in ("auto", "force_generic_plan", "force_custom_plan"):
+        with subtests.test(mode=mode), table.connection.transaction(force_rollback=True):
+            table.connection.execute(f"SET LOCAL plan_cache_mode = {mode}")
+            for _ in range(7):  # a statement is prepared after a few executions, and its plan kept after a few more
+                claimed = table.connection.execute(STATEMENTS["CLAIM"], {**case.values, "limit": 3}).fetchall()
+                assert len(claimed) == (3 if size else 0)

@@ -19,6 +19,7 @@ from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement, err
 
 from ..app import jobs
 from ..app.rows import FINISHED, lease_of, make_job, settle_and_claim, state
+from ..harness.table import Row
 
 store = Store("default")
 
@@ -65,19 +66,20 @@ def claimed(count: int = 1, **fields: Any) -> list[Job]:
 
 class TestTransitions:
     @BOTH
-    @pytest.mark.parametrize(("outcome", "status"), OUTCOMES.values(), ids=OUTCOMES.keys())
-    def test_an_outcome_is_written(self, settling: Settling, outcome: Outcome, status: str) -> None:
-        (job,) = claimed(max_attempts=5)
-        assert settling([settlement(job, outcome)]) == {job.pk}
-        after = state(job)
-        assert after["status"] == status
-        assert after["lease"] == job.lease + 1, "settling ends the lease"
-        assert after["locked_at"] is None
-        assert after["locked_by"] == "w", "who ran it last stays readable"
-        assert (after["finished_at"] is not None) == (status in FINISHED)
-        assert after["attempts"] == 1 - outcome.refund
-        assert after["last_error"] == (outcome.last_error or "")
-        assert len(after["errors"]) == (outcome.error is not None)
+    def test_an_outcome_is_written(self, row: Row, settling: Settling) -> None:
+        for name, (outcome, status) in OUTCOMES.items():
+            with row(name):
+                (job,) = claimed(max_attempts=5)
+                assert settling([settlement(job, outcome)]) == {job.pk}
+                after = state(job)
+                assert after["status"] == status
+                assert after["lease"] == job.lease + 1, "settling ends the lease"
+                assert after["locked_at"] is None
+                assert after["locked_by"] == "w", "who ran it last stays readable"
+                assert (after["finished_at"] is not None) == (status in FINISHED)
+                assert after["attempts"] == 1 - outcome.refund
+                assert after["last_error"] == (outcome.last_error or "")
+                assert len(after["errors"]) == (outcome.error is not None)
 
     def test_a_delay_counts_from_the_databases_clock(self) -> None:
         (job,) = claimed()
@@ -107,11 +109,12 @@ class TestTransitions:
             assert job.attempts == attempts
 
     @BOTH
-    @pytest.mark.parametrize("result", ["null", "1", '"Łódź 🐘"', '{"a": [1, null, {"b": 1.5}]}', "[]", "false"])
-    def test_a_result_comes_back_equal(self, settling: Settling, result: str) -> None:
-        (job,) = claimed()
-        settling([settlement(job, Outcome("completed", result=result))])
-        assert Job.objects.get().result == json.loads(result)
+    def test_a_result_comes_back_equal(self, row: Row, settling: Settling) -> None:
+        for result in ("null", "1", '"Łódź 🐘"', '{"a": [1, null, {"b": 1.5}]}', "[]", "false"):
+            with row(result):
+                (job,) = claimed()
+                settling([settlement(job, Outcome("completed", result=result))])
+                assert Job.objects.get().result == json.loads(result)
 
     def test_nothing_returned_is_stored_as_null(self) -> None:
         (job,) = claimed()
@@ -282,35 +285,40 @@ LOSSES = [
 ]
 
 
-@pytest.mark.parametrize("lose", LOSSES, ids=lambda lose: lose.__name__)
 class TestFences:
     """A lease that has passed on writes nothing."""
 
     @BOTH
-    def test_a_stale_lease_cannot_settle(self, settling: Settling, lose: Callable[[Job], None]) -> None:
-        stale, *live = claimed(1 + len(OUTCOMES))
-        lose(stale)
-        before = list(Job.objects.filter(pk=stale.pk).values())
-        live = [job for job in Job.objects.filter(pk__in=[job.pk for job in live]) if job.status == "running"]
-        for outcome, _ in OUTCOMES.values():
-            companion = settlement(live.pop()) if live else None
-            written = settling([settlement(stale, outcome), *([companion] if companion else [])])
-            assert written == ({companion.job_id} if companion else set()), "the others of the batch are not affected"
-            assert list(Job.objects.filter(pk=stale.pk).values()) == before
+    def test_a_stale_lease_cannot_settle(self, row: Row, settling: Settling) -> None:
+        for lose in LOSSES:
+            with row(lose.__name__):
+                stale, *live = claimed(1 + len(OUTCOMES))
+                lose(stale)
+                before = list(Job.objects.filter(pk=stale.pk).values())
+                live = [job for job in Job.objects.filter(pk__in=[job.pk for job in live]) if job.status == "running"]
+                for outcome, _ in OUTCOMES.values():
+                    companion = settlement(live.pop()) if live else None
+                    written = settling([settlement(stale, outcome), *([companion] if companion else [])])
+                    assert written == ({companion.job_id} if companion else set()), "the others are not affected"
+                    assert list(Job.objects.filter(pk=stale.pk).values()) == before
 
-    def test_a_stale_lease_cannot_release(self, lose: Callable[[Job], None]) -> None:
-        stale, _ = claimed(2)
-        lose(stale)
-        before = list(Job.objects.order_by("pk").values())
-        assert store.release([lease_of(stale)]) == set()
-        assert list(Job.objects.order_by("pk").values()) == before
+    def test_a_stale_lease_cannot_release(self, row: Row) -> None:
+        for lose in LOSSES:
+            with row(lose.__name__):
+                stale, _ = claimed(2)
+                lose(stale)
+                before = list(Job.objects.order_by("pk").values())
+                assert store.release([lease_of(stale)]) == set()
+                assert list(Job.objects.order_by("pk").values()) == before
 
-    def test_a_stale_lease_cannot_heartbeat(self, lose: Callable[[Job], None]) -> None:
-        stale, _ = claimed(2)
-        lose(stale)
-        before = list(Job.objects.order_by("pk").values())
-        assert store.heartbeat_job(lease_of(stale)) is False
-        assert list(Job.objects.order_by("pk").values()) == before
+    def test_a_stale_lease_cannot_heartbeat(self, row: Row) -> None:
+        for lose in LOSSES:
+            with row(lose.__name__):
+                stale, _ = claimed(2)
+                lose(stale)
+                before = list(Job.objects.order_by("pk").values())
+                assert store.heartbeat_job(lease_of(stale)) is False
+                assert list(Job.objects.order_by("pk").values()) == before
 
 
 def test_of_two_outcomes_for_one_attempt_in_one_batch_one_is_written() -> None:
@@ -329,21 +337,19 @@ PARTS = {"plain": COMPLETED, "error": RETRY_LATER, "reason": ONLY_A_REASON, "not
 
 
 @BOTH
-@pytest.mark.parametrize(
-    "names",
-    [names for size in range(1, len(PARTS) + 1) for names in combinations(PARTS, size)],
-    ids=" ".join,
-)
-def test_of_every_mix_of_outcomes_all_is_written(settling: Settling, names: tuple[str, ...]) -> None:
+def test_of_every_mix_of_outcomes_all_is_written(row: Row, settling: Settling) -> None:
     """The statement of a batch writes only what one of its outcomes has: each mix has to find one that writes all."""
-    held = dict(zip(names, claimed(len(names)), strict=True))
-    assert settling([settlement(job, PARTS[name]) for name, job in held.items()]) == {job.pk for job in held.values()}
-    for name, job in held.items():
-        job.refresh_from_db()
-        assert bool(job.errors) == (name == "error")
-        assert job.last_error == (PARTS[name].last_error or "")
-        assert [bool(job.progress), bool(job.logs)] == [name == "notes"] * 2
-        assert bool(job.operations) == (name == "snooze")
+    for names in [names for size in range(1, len(PARTS) + 1) for names in combinations(PARTS, size)]:
+        with row(" ".join(names)):
+            held = dict(zip(names, claimed(len(names)), strict=True))
+            written = settling([settlement(job, PARTS[name]) for name, job in held.items()])
+            assert written == {job.pk for job in held.values()}
+            for name, job in held.items():
+                job.refresh_from_db()
+                assert bool(job.errors) == (name == "error")
+                assert job.last_error == (PARTS[name].last_error or "")
+                assert [bool(job.progress), bool(job.logs)] == [name == "notes"] * 2
+                assert bool(job.operations) == (name == "snooze")
 
 
 @BOTH
@@ -414,21 +420,20 @@ UNSTORABLE = {
 
 
 @BOTH
-@pytest.mark.parametrize("outcome", UNSTORABLE.values(), ids=UNSTORABLE.keys())
-def test_an_outcome_that_postgresql_refuses_fails_its_own_job_and_blocks_no_other(
-    settling: Settling, outcome: Outcome
-) -> None:
-    held = claimed(4)
-    bad = held[1]
-    batch = [settlement(job, outcome if job is bad else COMPLETED) for job in held]
-    assert settling(batch) == {job.pk for job in held}
-    assert {state(job)["status"] for job in held if job is not bad} == {"completed"}
-    after = state(bad)
-    assert after["status"] == "failed"
-    assert after["last_error"]
-    assert after["errors"][-1]["exception"]
-    assert after["errors"][-1]["message"]
-    assert len(after["errors"]) == 1
+def test_an_outcome_that_postgresql_refuses_fails_its_own_job_and_blocks_no_other(row: Row, settling: Settling) -> None:
+    for name, outcome in UNSTORABLE.items():
+        with row(name):
+            held = claimed(4)
+            bad = held[1]
+            batch = [settlement(job, outcome if job is bad else COMPLETED) for job in held]
+            assert settling(batch) == {job.pk for job in held}
+            assert {state(job)["status"] for job in held if job is not bad} == {"completed"}
+            after = state(bad)
+            assert after["status"] == "failed"
+            assert after["last_error"]
+            assert after["errors"][-1]["exception"]
+            assert after["errors"][-1]["message"]
+            assert len(after["errors"]) == 1
 
 
 TOO_FAR = Outcome("scheduled", delay=1e12)
@@ -560,13 +565,16 @@ class TestSnoozes:
         assert (kept[0]["by"], kept[-1]["verb"]) == ("1", "snooze")
         assert self.snooze(job)[0]["by"] == "1"
 
-    @pytest.mark.parametrize("times", ["x", None, {}, 2.5, 1e300])
-    def test_an_entry_that_another_program_wrote_keeps_no_outcome_from_being_written(self, times: Any) -> None:
-        job = make_job(operations=[{"verb": "snooze", "times": times}])
-        assert len(self.snooze(job)) == 1
+    def test_an_entry_that_another_program_wrote_keeps_no_outcome_from_being_written(self, row: Row) -> None:
+        written: list[Any] = ["x", None, {}, 2.5, 1e300]
+        for times in written:
+            with row(times=times):
+                job = make_job(operations=[{"verb": "snooze", "times": times}])
+                assert len(self.snooze(job)) == 1
 
-    @pytest.mark.parametrize("outcome", [COMPLETED, RETRY_LATER, FAILED, DISCARDED, replace(SNOOZE, is_unknown=True)])
-    def test_no_other_outcome_is_noted(self, outcome: Outcome) -> None:
-        job = make_job("running")
-        assert settle([settlement(job, outcome), settlement(make_job("running"), SNOOZE)])
-        assert Job.objects.get(pk=job.pk).operations is None
+    def test_no_other_outcome_is_noted(self, row: Row) -> None:
+        for outcome in (COMPLETED, RETRY_LATER, FAILED, DISCARDED, replace(SNOOZE, is_unknown=True)):
+            with row(outcome=outcome):
+                job = make_job("running")
+                assert settle([settlement(job, outcome), settlement(make_job("running"), SNOOZE)])
+                assert Job.objects.get(pk=job.pk).operations is None

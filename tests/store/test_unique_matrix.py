@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from datetime import timedelta
+from itertools import product
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 from ..app import jobs
 from ..app.rows import state
 from ..app.sessions import Session
+from ..harness.table import Row
 
 store = Store("default")
 
@@ -28,6 +30,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 HOUR = timedelta(hours=1)
 UNTILS = ["finished", "started", HOUR]
 STATES = ["scheduled", "queued", "running", "retrying", "released", "recovered", "completed", "failed", "discarded"]
+MATRIX = list(product(STATES, UNTILS, [False, True]))
+"""State of the holder, how long it holds its key, and whether many are enqueued at once."""
 
 
 def task(until: Any = "finished", on_conflict: Any = "skip", **options: Any) -> Task[..., Any]:
@@ -74,52 +78,57 @@ def call(task: Task[..., Any], many: bool, value: int) -> tuple[int, str]:
     return job.pk, "created" if job.created else "replaced" if job.replaced else "existing"
 
 
-@pytest.mark.parametrize("many", [False, True], ids=["defer", "defer_many"])
-@pytest.mark.parametrize("until", UNTILS, ids=str)
-@pytest.mark.parametrize("name", STATES)
 class TestMatrix:
-    def test_skip(self, name: str, until: Any, many: bool) -> None:
-        holder = brought_to(name, until)
-        before = state(holder)
-        found = call(task(until), many, 2)
-        if holds(name, until):
-            assert found == (holder.pk, "existing")
-        else:
-            assert found == (Job.objects.latest("pk").pk, "created")
-            assert found[0] != holder.pk
-        assert state(Job.objects.get(pk=holder.pk)) == before
+    def test_skip(self, row: Row) -> None:
+        for name, until, many in MATRIX:
+            with row(name=name, until=until, many=many):
+                holder = brought_to(name, until)
+                before = state(holder)
+                found = call(task(until), many, 2)
+                if holds(name, until):
+                    assert found == (holder.pk, "existing")
+                else:
+                    assert found == (Job.objects.latest("pk").pk, "created")
+                    assert found[0] != holder.pk
+                assert state(Job.objects.get(pk=holder.pk)) == before
 
-    def test_raise(self, name: str, until: Any, many: bool) -> None:
-        holder = brought_to(name, until)
-        if not holds(name, until):
-            assert call(task(until, "raise"), many, 2)[1] == "created"
-            return
-        with pytest.raises(UniqueKeyTaken, match=f"job {holder.pk}: ") as caught:
-            call(task(until, "raise"), many, 2)
-        assert (caught.value.job_id, caught.value.handle) == (holder.pk, holder.handle)
-        assert Job.objects.count() == 1
+    def test_raise(self, row: Row) -> None:
+        for name, until, many in MATRIX:
+            with row(name=name, until=until, many=many):
+                holder = brought_to(name, until)
+                if not holds(name, until):
+                    assert call(task(until, "raise"), many, 2)[1] == "created"
+                    continue
+                with pytest.raises(UniqueKeyTaken, match=f"job {holder.pk}: ") as caught:
+                    call(task(until, "raise"), many, 2)
+                assert (caught.value.job_id, caught.value.handle) == (holder.pk, holder.handle)
+                assert Job.objects.count() == 1
 
-    def test_replace(self, name: str, until: Any, many: bool) -> None:
-        holder = brought_to(name, until)
-        waits = name in ("scheduled", "queued", "retrying", "released", "recovered")
-        found = call(task(until, "replace", run_after=2 * HOUR), many, 2)
-        after = Job.objects.get(pk=holder.pk)
-        if not holds(name, until):
-            assert found[1] == "created"
-        elif waits:
-            assert found == (holder.pk, "replaced")
-            assert (after.args, after.status) == ([2], "scheduled")
-            assert after.run_after > after.enqueued_at + HOUR
-        else:
-            assert found == (holder.pk, "existing")
-        if found[1] != "replaced":
-            assert state(after) == state(holder)
+    def test_replace(self, row: Row) -> None:
+        for name, until, many in MATRIX:
+            with row(name=name, until=until, many=many):
+                holder = brought_to(name, until)
+                waits = name in ("scheduled", "queued", "retrying", "released", "recovered")
+                found = call(task(until, "replace", run_after=2 * HOUR), many, 2)
+                after = Job.objects.get(pk=holder.pk)
+                if not holds(name, until):
+                    assert found[1] == "created"
+                elif waits:
+                    assert found == (holder.pk, "replaced")
+                    assert (after.args, after.status) == ([2], "scheduled")
+                    assert after.run_after > after.enqueued_at + HOUR
+                else:
+                    assert found == (holder.pk, "existing")
+                if found[1] != "replaced":
+                    assert state(after) == state(holder)
 
-    def test_a_manual_retry_takes_no_key_that_is_taken(self, name: str, until: Any, many: bool) -> None:
-        old = brought_to("failed", "finished")
-        brought_to(name, until)
-        retried = Job.objects.filter(pk=old.pk).retry() if many else int(old.retry())
-        assert retried == (not holds(name, until))
+    def test_a_manual_retry_takes_no_key_that_is_taken(self, row: Row) -> None:
+        for name, until, many in MATRIX:
+            with row(name=name, until=until, many=many):
+                old = brought_to("failed", "finished")
+                brought_to(name, until)
+                retried = Job.objects.filter(pk=old.pk).retry() if many else int(old.retry())
+                assert retried == (not holds(name, until))
 
 
 @pytest.mark.parametrize("until", UNTILS, ids=str)

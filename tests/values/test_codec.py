@@ -6,6 +6,7 @@ from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from itertools import product
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -19,6 +20,8 @@ from django.utils.translation import gettext_lazy
 
 from django_skipqueue.exceptions import FlattenedValue, InvalidArguments
 from django_skipqueue.values.codec import clean, decode, encode
+
+from ..harness.table import Row
 
 
 class Colour(enum.StrEnum):
@@ -81,36 +84,34 @@ STORABLE = {
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("value", STORABLE.values(), ids=STORABLE.keys())
-def test_what_encode_accepts_comes_back_equal_from_jsonb(value: Any) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT %s::jsonb::text", [encode("value", value)])
-        (text,) = cursor.fetchone()
-    assert decode(text) == value
+def test_what_encode_accepts_comes_back_equal_from_jsonb(row: Row) -> None:
+    for name, value in STORABLE.items():
+        with row(name):
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT %s::jsonb::text", [encode("value", value)])
+                (text,) = cursor.fetchone()
+            assert decode(text) == value
 
 
-@pytest.mark.parametrize(
-    ("value", "stored"),
-    [
+def test_subclasses_of_what_json_has_are_stored_as_json_has_them(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, Any]] = [
         ((1, (2, 3)), [1, [2, 3]]),
         (Point(1, 2), [1, 2]),
         (OrderedDict(b=1, a=2), {"b": 1, "a": 2}),
         (Colour.RED, "red"),
         (Size.SMALL, 1),
         (Name("Ada"), "Ada"),
-    ],
-    ids=["tuple", "namedtuple", "OrderedDict", "StrEnum", "IntEnum", "subclass of str"],
-)
-def test_subclasses_of_what_json_has_are_stored_as_json_has_them(value: Any, stored: Any) -> None:
-    assert decode(encode("value", value)) == stored
+    ]
+    for value, stored in cases:
+        with subtests.test(value=value, stored=stored):
+            assert decode(encode("value", value)) == stored
 
 
 MANY = MultiValueDict({"tag": ["a", "b"]})
 
 
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
+def test_an_argument_of_which_json_keeps_less_is_refused(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, str]] = [
         (
             Colour.RED,
             "value is Colour.RED, which would arrive as 'red'. Pass its .value, or annotate it with its type.",
@@ -123,18 +124,19 @@ MANY = MultiValueDict({"tag": ["a", "b"]})
         ),
         ([1e17, (Point(1, 2),)], "value[1][0] is a Point"),
         (MANY, "value is a MultiValueDict, which would lose all but the last value of each key. Pass value.dict()"),
-    ],
-    ids=["StrEnum", "IntEnum", "key", "namedtuple", "namedtuple beside a large float", "MultiValueDict"],
-)
-def test_an_argument_of_which_json_keeps_less_is_refused(value: Any, said: str) -> None:
-    with pytest.raises(FlattenedValue) as raised:
-        encode("value", value, True)
-    assert said in str(raised.value)
+    ]
+    for value, said in cases:
+        with subtests.test(value=value, said=said):
+            with pytest.raises(FlattenedValue) as raised:
+                encode("value", value, True)
+            assert said in str(raised.value)
 
 
-@pytest.mark.parametrize("value", [mark_safe("<b>"), Name("Ada"), OrderedDict(a=1), (1, (2,)), True, 1e17, None])
-def test_an_argument_that_arrives_as_an_equal_value_is_not(value: Any) -> None:
-    assert encode("value", value, True) == encode("value", value)
+def test_an_argument_that_arrives_as_an_equal_value_is_not(subtests: pytest.Subtests) -> None:
+    cases: list[Any] = [mark_safe("<b>"), Name("Ada"), OrderedDict(a=1), (1, (2,)), True, 1e17, None]
+    for value in cases:
+        with subtests.test(value=value):
+            assert encode("value", value, True) == encode("value", value)
 
 
 def holds_itself() -> list[Any]:
@@ -177,13 +179,14 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("value", "said"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_json_cannot_say_is_refused_with_its_place(value: Any, said: str) -> None:
-    with pytest.raises(InvalidArguments) as raised:
-        encode("value", value)
-    assert said in str(raised.value)
-    assert str(raised.value).endswith(".")
-    assert len(str(raised.value)) < 600, "an error names the place, it does not repeat the payload"
+def test_what_json_cannot_say_is_refused_with_its_place(subtests: pytest.Subtests) -> None:
+    for name, (value, said) in REFUSED.items():
+        with subtests.test(name):
+            with pytest.raises(InvalidArguments) as raised:
+                encode("value", value)
+            assert said in str(raised.value)
+            assert str(raised.value).endswith(".")
+            assert len(str(raised.value)) < 600, "an error names the place, it does not repeat the payload"
 
 
 @dataclass
@@ -212,25 +215,24 @@ INSTEAD = {
 }
 
 
-@pytest.mark.parametrize(("value", "advice"), INSTEAD.values(), ids=INSTEAD.keys())
-def test_a_refusal_says_what_to_pass_instead(value: Any, advice: str) -> None:
-    with pytest.raises(InvalidArguments) as raised:
-        encode("value", [value])
-    article = "an" if type(value) is object else "a"
-    assert str(raised.value) == f"value[0] is {article} {type(value).__name__}, which is not JSON. Pass {advice}."
+def test_a_refusal_says_what_to_pass_instead(subtests: pytest.Subtests) -> None:
+    for name, (value, advice) in INSTEAD.items():
+        with subtests.test(name):
+            with pytest.raises(InvalidArguments) as raised:
+                encode("value", [value])
+            kind = f"an {type(value).__name__}" if type(value) is object else f"a {type(value).__name__}"
+            assert str(raised.value) == f"value[0] is {kind}, which is not JSON. Pass {advice}."
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize(
-    "text",
-    ["", "plain", "a\0b", "\0" * 50, "\ud800", "\udc00x\ud800", "Łódź 🐘", "\x01\x1b[31m", "\\u0000"],
-    ids=ascii,
-)
-def test_a_cleaned_text_is_stored_by_postgresql_as_it_is(text: str) -> None:
-    cleaned = clean(text, 1000)
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT %s::text, jsonb_build_object('text', %s::text) ->> 'text'", [cleaned, cleaned])
-        assert cursor.fetchone() == (cleaned, cleaned)
+def test_a_cleaned_text_is_stored_by_postgresql_as_it_is(row: Row) -> None:
+    cases: list[str] = ["", "plain", "a\0b", "\0" * 50, "\ud800", "\udc00x\ud800", "Łódź 🐘", "\x01\x1b[31m", "\\u0000"]
+    for text in cases:
+        with row(text=text):
+            cleaned = clean(text, 1000)
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT %s::text, jsonb_build_object('text', %s::text) ->> 'text'", [cleaned, cleaned])
+                assert cursor.fetchone() == (cleaned, cleaned)
 
 
 def test_cleaning_leaves_what_can_be_stored_as_it_is() -> None:
@@ -241,10 +243,10 @@ def test_cleaning_shows_where_something_was() -> None:
     assert clean("a\0b\ud800c", 100) == "a␀b\\ud800c"
 
 
-@pytest.mark.parametrize("length", [0, 1, 99, 100, 101, 150, 1000, 100_000])
-@pytest.mark.parametrize("character", ["x", "\0", "\ud800", "🐘"], ids=ascii)
-def test_a_cleaned_text_is_never_longer_than_its_limit(length: int, character: str) -> None:
-    assert len(clean(character * length, 100)) <= 100
+def test_a_cleaned_text_is_never_longer_than_its_limit(subtests: pytest.Subtests) -> None:
+    for length, character in product([0, 1, 99, 100, 101, 150, 1000, 100_000], ["x", "\0", "\ud800", "🐘"]):
+        with subtests.test(length=length, character=character):
+            assert len(clean(character * length, 100)) <= 100
 
 
 def test_a_long_text_keeps_its_beginning_and_its_end_and_says_how_much_is_missing() -> None:

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -34,27 +35,29 @@ def is_masked(name: str, **options: Any) -> bool:
 
 
 class TestNames:
-    @pytest.mark.parametrize("name", SECRETS)
-    @pytest.mark.parametrize("change", [str, str.upper, str.title, "my_{}".format, "{}_value".format, "{}2".format])
-    def test_a_secret_by_name_is_masked_in_any_spelling(self, name: str, change: Callable[[str], str]) -> None:
-        assert is_masked(change(name))
-        assert is_masked(change(name.replace("_", "-")))
+    def test_a_secret_by_name_is_masked_in_any_spelling(self, subtests: pytest.Subtests) -> None:
+        cases: list[Callable[[str], str]] = [str, str.upper, str.title, "my_{}".format, "{}_value".format, "{}2".format]
+        for name, change in product(SECRETS, cases):
+            with subtests.test(name=name, change=change):
+                assert is_masked(change(name))
+                assert is_masked(change(name.replace("_", "-")))
 
-    @pytest.mark.parametrize(
-        "name",
-        [
+    def test_the_words_of_a_name_are_told_apart(self, subtests: pytest.Subtests) -> None:
+        names = [
             "accessToken", "stripeApiKey", "stripeAPIKey", "APIKey", "X-Authorization", "oauth2Token", "HTTPToken",
             "data.password", "token[0]", "clientSecretV2",
-        ],
-    )  # fmt: skip
-    def test_the_words_of_a_name_are_told_apart(self, name: str) -> None:
-        assert is_masked(name)
+        ]  # fmt: skip
+        for name in names:
+            with subtests.test(name):
+                assert is_masked(name)
 
-    @pytest.mark.parametrize(
-        "name", ["tokens_used", "max_tokens", "tokenizer", "secretary", "passwordless", "key", "api", "keyApi", "", "_"]
-    )
-    def test_a_part_of_a_word_is_no_secret(self, name: str) -> None:
-        assert not is_masked(name)
+    def test_a_part_of_a_word_is_no_secret(self, subtests: pytest.Subtests) -> None:
+        names = [
+            "tokens_used", "max_tokens", "tokenizer", "secretary", "passwordless", "key", "api", "keyApi", "", "_",
+        ]  # fmt: skip
+        for name in names:
+            with subtests.test(name):
+                assert not is_masked(name)
 
     def test_more_names_follow_the_same_rule(self) -> None:
         assert is_masked("cardNumber", also=["card"])
@@ -84,10 +87,12 @@ class TestValues:
     def test_by_the_names_of_positional_arguments_as_far_as_they_are_known(self) -> None:
         assert redact(["ada", SECRET, "x"], names=["login", "password"]).args == ["ada", MASK, "x"]
 
-    @pytest.mark.parametrize("value", ["", 0, False, 1.5, [], {}, "x", [SECRET], {"a": 1}])
-    def test_whatever_it_is_but_nothing(self, value: Any) -> None:
-        assert redact(kwargs={"token": value}).kwargs == {"token": MASK}
-        assert redact(kwargs={"token": None}).kwargs == {"token": None}
+    def test_whatever_it_is_but_nothing(self, subtests: pytest.Subtests) -> None:
+        cases: list[Any] = ["", 0, False, 1.5, [], {}, "x", [SECRET], {"a": 1}]
+        for value in cases:
+            with subtests.test(value=value):
+                assert redact(kwargs={"token": value}).kwargs == {"token": MASK}
+                assert redact(kwargs={"token": None}).kwargs == {"token": None}
 
     def test_the_arguments_themselves_are_left_alone(self) -> None:
         args, kwargs = [{"token": SECRET}], {"password": SECRET}
@@ -108,14 +113,17 @@ class TestValues:
         )
         assert shown.text(f"{SECRET}{SECRET} {SECRET} 1234567 short plain-a") == f"{MASK} {MASK} {MASK} short plain-a"
 
-    @pytest.mark.parametrize("secret", ["pa\"ss\\word'", "it's-a-secret", "-----KEY-----\nabcdef\n", "größe\tüber"])
-    @pytest.mark.parametrize("written", [repr, json.dumps, partial(json.dumps, ensure_ascii=False)])
-    def test_secrets_are_masked_as_python_and_json_write_them(self, secret: str, written: Callable[[Any], str]) -> None:
-        shown = redact(kwargs={"token": secret})
-        for whole in ({"data": secret}, f"no {secret} \" '"):
-            masked = shown.text(written(whole))
-            assert masked.count(MASK) == 1
-            assert not any(part in masked for part in ("pa", "secret", "KEY", "abcdef", "größe", "gr\\u00f6", "ber"))
+    def test_secrets_are_masked_as_python_and_json_write_them(self, subtests: pytest.Subtests) -> None:
+        secrets = ["pa\"ss\\word'", "it's-a-secret", "-----KEY-----\nabcdef\n", "größe\tüber"]
+        ways: list[Callable[[Any], str]] = [repr, json.dumps, partial(json.dumps, ensure_ascii=False)]
+        parts = ("pa", "secret", "KEY", "abcdef", "größe", "gr\\u00f6", "ber")
+        for secret, written in product(secrets, ways):
+            with subtests.test(secret=secret, written=written):
+                shown = redact(kwargs={"token": secret})
+                for whole in ({"data": secret}, f"no {secret} \" '"):
+                    masked = shown.text(written(whole))
+                    assert masked.count(MASK) == 1
+                    assert not any(part in masked for part in parts)
 
 
 def charge_card(login: str, password: str, *card: str, **more: Any) -> None:
@@ -145,10 +153,11 @@ class TestTheOption:
     def test_one_name_alone_is_taken_as_well(self, forget_tasks: None) -> None:
         assert job(redact="card")(charge_card).redact == ("card",)
 
-    @pytest.mark.parametrize("names", [None, 1, [1], [""], ["42"], {"card"}, ("card", "-")])
-    def test_what_is_no_name_is_refused(self, names: Any, forget_tasks: None) -> None:
-        with pytest.raises(InvalidOption, match="redact must be a tuple of names"):
-            job(redact=names)(charge_card)
+    def test_what_is_no_name_is_refused(self, forget_tasks: None, subtests: pytest.Subtests) -> None:
+        cases: list[Any] = [None, 1, [1], [""], ["42"], {"card"}, ("card", "-")]
+        for names in cases:
+            with subtests.test(names=names), pytest.raises(InvalidOption, match="redact must be a tuple of names"):
+                job(redact=names)(charge_card)
 
 
 PASSED = ["ada-lovelace", f"p-{SECRET}", f"c-{SECRET}"]

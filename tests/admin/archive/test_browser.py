@@ -14,7 +14,8 @@ from django_skipqueue.store import Store
 
 from ...app.rows import make_job
 from ...store.test_archive import drop_partitions
-from ..browser import Complaints
+from ..browser import Complaints, another_look
+from ..pictures import DESKTOP, PHONE
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
@@ -31,9 +32,7 @@ def archived(transactional_db: None, settings: Any) -> Iterator[list[int]]:
     drop_partitions()
 
 
-@pytest.mark.parametrize(
-    "viewport", [{"width": 1440, "height": 900}, {"width": 390, "height": 800}], ids=["desk", "phone"]
-)
+@pytest.mark.parametrize("viewport", [PHONE, pytest.param(DESKTOP, marks=another_look)], ids=["phone", "desk"])
 def test_an_operator_finds_an_archived_job_by_its_time_and_runs_it_again(
     archived: list[int], open_admin: Callable[..., Page], complaints: Complaints, viewport: dict[str, int]
 ) -> None:

@@ -10,7 +10,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from ...app.rows import make_job, make_worker
 from .. import scene
-from ..browser import Complaints
+from ..browser import Complaints, another_look
 from ..pictures import PHONE
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -132,7 +132,7 @@ def test_without_a_script_there_is_a_link_and_a_button(boss: User, open_admin: C
     expect(card(page, "Running")).to_have_text("1")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=another_look)])
 def test_nothing_stands_out_of_a_phone(
     boss: User, open_admin: Callable[..., Page], complaints: Complaints, scheme: str
 ) -> None:

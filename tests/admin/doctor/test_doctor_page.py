@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from django.urls import reverse
 from playwright.sync_api import Page, expect
 
 from ...app.rows import make_job, make_worker
-from ..browser import Complaints
+from ...harness.languages import Text, speak
+from ..browser import Complaints, another_look
 from ..conftest import LIST, WORKERS
 
 DOCTOR = f"{LIST}doctor/"
@@ -47,11 +49,17 @@ def test_a_queue_that_is_well_says_so_with_what_was_checked(operator: Client) ->
     assert "No unique key is held for days" in text
 
 
-def test_it_is_in_german(operator: Client, settings: Any) -> None:
-    settings.LANGUAGE_CODE = "de"
+def test_it_is_in_the_language_of_the_project(operator: Client, settings: Any, tmp_path: Path) -> None:
+    translations: dict[Text, Text] = {
+        "Doctor": "Kuracisto",
+        "Running jobs whose worker is gone": "Taskoj sen laboristo",
+        "critical": "kritika",
+        "Checked in %(duration)s at %(time)s.": "Kontrolita en %(duration)s je %(time)s.",
+    }
+    speak(settings, tmp_path, translations)
     make_trouble()
     text = operator.get(DOCTOR).text
-    for expected in ("<h1>Diagnose</h1>", "Laufende Jobs, deren Worker nicht mehr da ist", "kritisch", "Geprüft in"):
+    for expected in ("<h1>Kuracisto</h1>", "Taskoj sen laboristo", "kritika", "Kontrolita en"):
         assert expected in text
     assert "Running jobs" not in text
 
@@ -89,7 +97,7 @@ def test_nothing_in_it_is_markup(operator: Client) -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=another_look)])
 def test_in_a_browser_it_complains_of_nothing_and_fits_a_phone(
     open_admin: Callable[..., Page], complaints: Complaints, scheme: str
 ) -> None:

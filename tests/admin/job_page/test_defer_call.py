@@ -1,5 +1,6 @@
 """`defer_call`: the code that enqueues the same job again."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from django_skipqueue.operators.arguments import redacted
 
 from ...app import jobs as tasks
 from ...app.rows import make_job
+from ...harness.table import Row
 from ..conftest import page
 
 pytestmark = pytest.mark.django_db
@@ -29,27 +31,25 @@ def run(code: str) -> Job:
     return Job.objects.latest("pk")
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"queue_name": "mail", "priority": 7, "max_attempts": 3, "timeout": 1.5, "unique_key": 'it\'s "one"'},
-        {"priority": -100, "queue_name": "ü\\n"},
-    ],
-)
-@pytest.mark.parametrize(
-    "value",
-    [1, -1.5, 1e23, True, None, "é'\"\\\n\t\u2028", [1, [None, {"a b": {"c": []}}]], {"class": 1, "": "x"}, "…"],
-)
-def test_the_code_enqueues_the_same_job(options: dict[str, Any], value: Any) -> None:
-    job = ANY.using(**options).defer(value, b={"x": value})
-    job.refresh_from_db()
-    code = code_of(job)
-    assert code.startswith("from tests.app.jobs import add\n\nadd.")
-    job.delete()
-    made = run(code)
-    made.refresh_from_db()
-    assert {name: getattr(made, name) for name in COPIED} == {name: getattr(job, name) for name in COPIED}
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"queue_name": "mail", "priority": 7, "max_attempts": 3, "timeout": 1.5, "unique_key": 'it\'s "one"'},
+    {"priority": -100, "queue_name": "ü\\n"},
+]
+VALUES = [1, -1.5, 1e23, True, None, "é'\"\\\n\t\u2028", [1, [None, {"a b": {"c": []}}]], {"class": 1, "": "x"}, "…"]
+
+
+def test_the_code_enqueues_the_same_job(row: Row) -> None:
+    for options, value in product(OPTIONS, VALUES):
+        with row(options=options, value=value):
+            job = ANY.using(**options).defer(value, b={"x": value})
+            job.refresh_from_db()
+            code = code_of(job)
+            assert code.startswith("from tests.app.jobs import add\n\nadd.")
+            job.delete()
+            made = run(code)
+            made.refresh_from_db()
+            assert {name: getattr(made, name) for name in COPIED} == {name: getattr(job, name) for name in COPIED}
 
 
 def test_it_is_short_where_nothing_differs() -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from django_skipqueue.admin.job_page.job_page import JobPage
 from django_skipqueue.models import Job
 
 from ...app.rows import STATUSES, make_job
+from ...harness.table import Row
 from ..conftest import LIST, page
 from ..scene import ago
 
@@ -34,17 +36,19 @@ class TestThePage:
         ):  # fmt: skip
             assert expected in text, expected
 
-    @pytest.mark.parametrize("status", STATUSES)
-    def test_nothing_in_it_is_markup(self, operator: Client, status: str) -> None:
-        job = make_job(
-            status, task=HOSTILE, queue_name=HOSTILE, args=[HOSTILE], kwargs={HOSTILE: HOSTILE}, last_error=HOSTILE,
-            result=HOSTILE, metadata={HOSTILE: HOSTILE}, unique_key=HOSTILE, locked_by=HOSTILE,
-            errors=[dict.fromkeys(("worker", "exception", "message", "traceback", "at"), HOSTILE)],
-        )  # fmt: skip
-        for name in ("change", "delete", "history"):
-            text = operator.get(page(name, job.pk)).text
-            assert "<script>alert" not in text
-            assert 'onload="alert' not in text
+    def test_nothing_in_it_is_markup(self, operator: Client, row: Row) -> None:
+        for status in STATUSES:
+            with row(status):
+                job = make_job(
+                    status, task=HOSTILE, queue_name=HOSTILE, args=[HOSTILE], kwargs={HOSTILE: HOSTILE},
+                    last_error=HOSTILE, result=HOSTILE, metadata={HOSTILE: HOSTILE}, unique_key=HOSTILE,
+                    locked_by=HOSTILE,
+                    errors=[dict.fromkeys(("worker", "exception", "message", "traceback", "at"), HOSTILE)],
+                )  # fmt: skip
+                for name in ("change", "delete", "history"):
+                    text = operator.get(page(name, job.pk)).text
+                    assert "<script>alert" not in text
+                    assert 'onload="alert' not in text
 
     @pytest.mark.parametrize("status", STATUSES)
     def test_its_queries_do_not_grow_with_the_attempts(
@@ -54,10 +58,12 @@ class TestThePage:
         with django_assert_max_num_queries(16):  # five of them limit the time
             assert operator.get(page("change", job.pk)).status_code == 200
 
-    @pytest.mark.parametrize("job_id", ["4711", "x", "9" * 40, "9" * 4_400, "-1"])
-    def test_an_id_of_no_job_leads_to_the_list(self, operator: Client, job_id: str) -> None:
-        response = operator.get(f"{LIST}{job_id}/change/", follow=True)
-        assert response.redirect_chain[-1][0] == LIST
+    def test_an_id_of_no_job_leads_to_the_list(self, operator: Client, row: Row) -> None:
+        cases: list[str] = ["4711", "x", "9" * 40, "9" * 4_400, "-1"]
+        for job_id in cases:
+            with row(job_id=job_id):
+                response = operator.get(f"{LIST}{job_id}/change/", follow=True)
+                assert response.redirect_chain[-1][0] == LIST
 
     def test_attempts_that_are_not_kept_are_counted(self, operator: Client) -> None:
         job = make_job("failed", attempts=12, errors=[{"attempt": number} for number in range(3, 13)])
@@ -111,10 +117,12 @@ class TestNotes:
         text = operator.get(page("change", make_job("running", **notes()).pk), headers={"accept-language": "de"}).text
         assert 'value="0.4"' in text
 
-    @pytest.mark.parametrize(("status", "lease"), [("queued", 3), ("running", 4), ("completed", 4)])
-    def test_the_progress_of_another_attempt_is_not_shown(self, operator: Client, status: str, lease: int) -> None:
-        text = operator.get(page("change", make_job(status, **notes(lease=lease)).pk)).text
-        assert "<progress" not in text
+    def test_the_progress_of_another_attempt_is_not_shown(self, operator: Client, row: Row) -> None:
+        cases: list[tuple[str, int]] = [("queued", 3), ("running", 4), ("completed", 4)]
+        for status, lease in cases:
+            with row(status=status, lease=lease):
+                text = operator.get(page("change", make_job(status, **notes(lease=lease)).pk)).text
+                assert "<progress" not in text
 
     def test_a_failed_job_shows_how_far_it_came(self, operator: Client) -> None:
         assert "<progress" in operator.get(page("change", make_job("failed", **notes(lease=4)).pk)).text
@@ -147,14 +155,13 @@ class TestNotes:
         assert attempt.log is not None
         assert (attempt.number, attempt.log.number, attempt.log.dropped) == (2, 2, 7)
 
-    @pytest.mark.parametrize(
-        "written", [3, "x", {}, [3], [{"lines": [["a", 1, None, {}]]}], {"lease": 1, "value": "a"}]
-    )
-    @pytest.mark.parametrize("status", STATUSES)
-    def test_a_row_of_any_form_has_a_page(self, operator: Client, status: str, written: Any) -> None:
-        job = make_job(status, logs=written, progress=written)
-        assert operator.get(page("change", job.pk)).status_code == 200
-        assert operator.get(LIST).status_code == 200
+    def test_a_row_of_any_form_has_a_page(self, operator: Client, row: Row) -> None:
+        cases: list[Any] = [3, "x", {}, [3], [{"lines": [["a", 1, None, {}]]}], {"lease": 1, "value": "a"}]
+        for written, status in product(cases, STATUSES):
+            with row(written=written, status=status):
+                job = make_job(status, logs=written, progress=written)
+                assert operator.get(page("change", job.pk)).status_code == 200
+                assert operator.get(LIST).status_code == 200
 
     def test_the_list_shows_the_progress_of_running_jobs(self, operator: Client) -> None:
         make_job("running", **notes())

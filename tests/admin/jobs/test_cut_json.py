@@ -8,17 +8,19 @@ from django_skipqueue.admin.jobs import cut_json
 class TestCutJson:
     WHOLE = '{"a":1,"bb":[true,null,-1.5e3,"x\\"\\\\y\\n\\u00e9"],"password":"hunter22","c":{"d":{}}}'
 
-    @pytest.mark.parametrize("length", range(1, len(WHOLE)))
-    def test_the_beginning_of_a_json_text_is_a_value(self, length: int) -> None:
-        found = cut_json.decoded(self.WHOLE[:length])
-        assert isinstance(found, dict)
-        if length > 7:
-            assert found["a"] == 1
-        assert not any("hunter" in str(value) for name, value in found.items() if name != "password")
+    def test_the_beginning_of_a_json_text_is_a_value(self, subtests: pytest.Subtests) -> None:
+        for length in range(1, len(self.WHOLE)):
+            with subtests.test(length=length):
+                found = cut_json.decoded(self.WHOLE[:length])
+                assert isinstance(found, dict)
+                if length > 7:
+                    assert found["a"] == 1
+                assert not any("hunter" in str(value) for name, value in found.items() if name != "password")
 
     def test_what_is_whole_is_as_it_was(self) -> None:
         assert cut_json.decoded(self.WHOLE)["c"] == {"d": {}}
 
-    @pytest.mark.parametrize("text", ["}", "]]", "nonsense", '"', "\\"])
-    def test_what_is_no_json_is_no_error(self, text: str) -> None:
-        assert not isinstance(cut_json.decoded(text), dict | list)
+    def test_what_is_no_json_is_no_error(self, subtests: pytest.Subtests) -> None:
+        for text in ("}", "]]", "nonsense", '"', "\\"):
+            with subtests.test(text=text):
+                assert not isinstance(cut_json.decoded(text), dict | list)
