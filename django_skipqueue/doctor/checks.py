@@ -29,6 +29,7 @@ CHECKS = (
     Check("paused-queue", workers.paused_queues, _("No job waits in a paused queue")),
     Check("late-worker", workers.late_workers, _("No worker is late")),
     Check("dead-worker", workers.dead_workers, _("No worker is dead")),
+    Check("unendable-session", workers.unendable_sessions, _("Every supervisor may end the sessions of dead workers")),
     Check("orphaned-job", jobs.orphaned_jobs, _("Every running job has a worker")),
     Check("unknown-task", jobs.unknown_tasks, _("The tasks of the next jobs are registered")),
     Check("long-job", jobs.long_jobs, _("No job has run for more than an hour")),

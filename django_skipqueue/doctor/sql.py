@@ -26,6 +26,24 @@ ORDER BY xact_start
 LIMIT 5
 """
 
+# unendable-session → the roles of supervisors, each with a role of worker processes whose sessions it may not end.
+UNENDABLE_SESSIONS = """
+SELECT DISTINCT supervisor.rolname, worker.rolname
+FROM
+    pg_stat_activity AS ending
+    JOIN pg_roles AS supervisor ON supervisor.oid = ending.usesysid
+    JOIN pg_stat_activity AS ended ON ended.datname = ending.datname
+    JOIN pg_roles AS worker ON worker.oid = ended.usesysid
+WHERE
+    ending.datname = current_database()
+    AND starts_with(ending.application_name, 'skipqueue supervisor')
+    AND starts_with(ended.application_name, 'skipqueue:')
+    AND NOT supervisor.rolsuper
+    AND (worker.rolsuper OR NOT pg_has_role(supervisor.oid, worker.oid, 'USAGE'))
+ORDER BY 1, 2
+LIMIT 5
+"""
+
 # idle-transaction → the sessions of this database that have been idle in a transaction for the longest time.
 IDLE_TRANSACTIONS = """
 SELECT

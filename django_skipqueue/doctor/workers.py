@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from django.utils.translation import gettext
+from psycopg.sql import Identifier
 
 from ..conf import settings
 from ..events.log_format import printable
@@ -13,7 +14,7 @@ from ..operators.worker_health import WorkerHealth, Workforce, recovered
 from ..store import Store
 from ..store.observe import QueueNow
 from . import job_sql, sql
-from .finding import Finding, Severity
+from .finding import Finding, Severity, statement
 
 NAMED = 10
 """How many workers or queues one finding names, at most."""
@@ -51,6 +52,23 @@ def late_workers(store: Store) -> Iterator[Finding]:
                 "Look at their machines and logs: a machine that swaps or sleeps, a lost network, or a task that keeps "
                 "Python's interpreter lock. Their jobs are recovered once they count as dead."
             ),
+        )
+
+
+def unendable_sessions(store: Store) -> Iterator[Finding]:
+    """Supervisors whose role may not end what a machine that freezes leaves: a transaction with locks on its jobs."""
+    for supervisor, worker in store.rows(sql.UNENDABLE_SESSIONS):
+        yield Finding(
+            "unendable-session",
+            Severity.WARNING,
+            gettext("A supervisor may not end the sessions of dead workers"),
+            gettext(
+                "Supervisors connect as %(supervisor)s, and workers as %(worker)s. If a machine freezes, its open "
+                "transactions keep its jobs locked until the server gives up."
+            )
+            % {"supervisor": supervisor, "worker": worker},
+            gettext("Let all machines connect as one role, or make the one a member of the other. No superuser."),
+            statement("GRANT {worker} TO {supervisor};", worker=Identifier(worker), supervisor=Identifier(supervisor)),
         )
 
 

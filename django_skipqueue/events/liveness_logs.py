@@ -159,6 +159,18 @@ def database_back(who: str) -> None:
     write(logging.INFO, "database_back", {"who": who})
 
 
+def sessions_ended(alias: str, count: int) -> None:
+    """Dead workers had left transactions open, with locks on their jobs: a machine froze, or lost power."""
+    shown = {"database": alias, "count": count, "reason": "dead workers had left transactions open"}
+    write(logging.WARNING, "sessions_ended", shown, extra={"database": alias})
+
+
+def sessions_left(alias: str, count: int) -> None:
+    """The role of this supervisor may not end the sessions that dead workers have left."""
+    hint = "their jobs wait until the server gives up: manage.py skipqueue doctor prints the GRANT"
+    write(logging.ERROR, "sessions_left", {"database": alias, "count": count, "hint": hint}, extra={"database": alias})
+
+
 def notifications_unavailable(who: str) -> None:
     """A process did not get its own notification: a pooler gives each transaction another connection."""
     hint = "it only polls, as behind a pooler in transaction mode: connect it directly, or say --no-listen"

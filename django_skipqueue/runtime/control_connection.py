@@ -44,6 +44,9 @@ PLANS_KEPT = 1.0
 STATEMENT_TIMEOUT = "57014"
 """The SQLSTATE of a statement that the server has cancelled."""
 
+TRANSACTION_TIME = 20.0
+"""Seconds after which the server ends a transaction of a control connection: more than two statements may take."""
+
 OPENING_TIME = 120.0
 """Seconds that opening a connection may take: no timeout covers the look-up of the server's address."""
 
@@ -59,9 +62,13 @@ class ControlConnection:
         store: Store,
         *,
         who: str,
+        session_name: str | None = None,
         before_statements: Callable[[float], object] = lambda _: None,
     ) -> None:
-        """`before_statements` is called with the longest time, in seconds, that the next statements may take."""
+        """`session_name` is the session's `application_name`: see `values.records.session_name`.
+
+        `before_statements` is called with the longest time, in seconds, that the next statements may take.
+        """
         self.is_broken = False
         """Whether the last statements failed."""
         self.timed_out = False
@@ -70,6 +77,8 @@ class ControlConnection:
         """When to try again after a failure, in monotonic seconds."""
         self.on_broken: Callable[[], object] = lambda: None
         """Called after the connection broke and the error was handled."""
+        self.on_options_taken: Callable[[], object] = lambda: None
+        """Called after statements have succeeded on a connection that has the options of `guard`."""
         self._store = store
         self._before_statements = before_statements
         self._listening = False
@@ -83,9 +92,13 @@ class ControlConnection:
         self._has_timed_out = False
         self._cut_at = NEVER  # in monotonic seconds
         self._timeouts = True
+        self._is_bounded = False
         connections[store.alias] = own_connection(store.alias)
         self._wrapper: Any = connections[store.alias]
-        self._wrapper.settings_dict["OPTIONS"].setdefault("fallback_application_name", f"skipqueue {who}")
+        options = self._wrapper.settings_dict["OPTIONS"]
+        if session_name:
+            options["application_name"] = session_name
+        options.setdefault("fallback_application_name", f"skipqueue {who}")
         guard(self._wrapper, store.alias)
         self._is_watched = threading.current_thread() is threading.main_thread()
         if self._is_watched:
@@ -126,6 +139,8 @@ class ControlConnection:
         """
         if self._listening:
             self._probe.check()
+            if self.is_session:
+                self._bound_transactions()
             return False
         self._store.listen()
         if as_supervisor:
@@ -153,9 +168,16 @@ class ControlConnection:
         """Prepare the statements of exchanges from now on, unless that has failed before. Only for a session."""
         if self._may_prepare and not self._prepares:
             self._prepares = True
+            self._bound_transactions()
             self._store.plan_once()
             self._wrapper.connection.prepare_threshold = 0
             self._planned_at = time.monotonic()
+
+    def _bound_transactions(self) -> None:
+        """Have the server end a transaction that takes too long. Only for a session; from PostgreSQL 17 on."""
+        if not self._is_bounded and self._wrapper.pg_version >= 170_000:
+            self._store.bound_transactions(TRANSACTION_TIME)
+        self._is_bounded = True
 
     def note_exchange(self, seconds: float) -> None:
         """Have the prepared statements planned again if an exchange took long: the table may have grown since.
@@ -187,7 +209,7 @@ class ControlConnection:
 
     def close(self) -> None:
         """Close the connection; the next statement opens another."""
-        self._listening = self._prepares = False
+        self._listening = self._prepares = self._is_bounded = False
         self._probe.interrupt()
         self._wrapper.close()
 
@@ -236,6 +258,9 @@ class ControlConnection:
         self._failures = 0
         self.is_broken = False
         self.retry_at = 0.0
+        if self._timeouts:
+            self.on_options_taken()
+            self.on_options_taken = lambda: None
 
     def _is_good_after(self, error: Error) -> bool:
         """Whether the connection is still usable after an error, and leads to a server that accepts writes."""

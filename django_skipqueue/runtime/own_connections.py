@@ -29,7 +29,12 @@ KEEPALIVES = {
 }
 """Options of libpq that detect a dead peer within seconds. A project's own options override them."""
 
-TIMEOUTS = "-c statement_timeout=8s -c lock_timeout=5s -c idle_in_transaction_session_timeout=10s"
+SERVER_KEEPALIVES = (
+    "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3 -c tcp_user_timeout=10000"
+)
+"""Options of the server by which it detects a dead client within seconds, and ends its transaction."""
+
+TIMEOUTS = f"-c statement_timeout=8s -c lock_timeout=5s -c idle_in_transaction_session_timeout=10s {SERVER_KEEPALIVES}"
 """Timeouts of the server. They are connection options, so that setting them takes no statement."""
 
 READ_COMMITTED = r"-c default_transaction_isolation=read\ committed"
@@ -44,6 +49,21 @@ def guard(connection: BaseDatabaseWrapper, alias: str, *, timeouts: bool = True)
     ours = (TIMEOUTS, READ_COMMITTED) if timeouts else ("", "")
     options["options"] = " ".join(filter(None, [ours[0], given.get("options", ""), ours[1]]))
     connection.settings_dict = {**connection.settings_dict, "OPTIONS": options}
+
+
+def name_sessions(name: str) -> None:
+    """Give this `application_name` to the sessions that Django opens in this process from now on."""
+    for connection in connections.all():
+        if connection.vendor == "postgresql":
+            connections.settings[connection.alias].setdefault("OPTIONS", {})["application_name"] = name
+
+
+def keep_sessions_alive(alias: str) -> None:
+    """Have the server detect soon that this process is gone, in the sessions that Django opens from now on."""
+    options = connections.settings[alias].setdefault("OPTIONS", {})
+    given = options.get("options", "")
+    if SERVER_KEEPALIVES not in given:
+        options["options"] = f"{SERVER_KEEPALIVES} {given}".rstrip()
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """The methods that read which worker holds which jobs."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ..values.lost_leases import LostLease
 from ..values.records import LeaseRef
@@ -12,8 +12,9 @@ from .statements import Statements
 class Leases(Statements):
     """Used by workers, by loops written by hand, and by supervisors after a worker died."""
 
-    def has_jobs(self, worker_id: str) -> bool:
-        return bool(self.rows(sql.WORKER_HAS_JOBS, {"worker_id": worker_id}))
+    def still_holding(self, worker_ids: Sequence[str]) -> set[str]:
+        """The ids of the workers among these that still hold jobs."""
+        return {id for (id,) in self.rows(sql.STILL_HOLDING, {"worker_ids": list(worker_ids)})}
 
     def lost_leases(self, leases: Iterable[LeaseRef]) -> dict[LeaseRef, LostLease]:
         """The leases among these that are no longer valid, and how each has ended."""

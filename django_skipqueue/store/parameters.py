@@ -197,27 +197,25 @@ def pipelined(
     connection: psycopg.Connection[Any],
     statements: Sequence[Statement | None],
     meanwhile: Callable[[], object] | None,
-    *,
-    is_brief: bool = False,
 ) -> list[Rows | Cursor]:
     """Run the statements in one round trip and one implicit transaction. Returns the rows of each.
 
-    `meanwhile` is called while PostgreSQL runs them, and not at all if a statement fails while it is being sent. The
-    transaction is committed after `meanwhile` has returned; if it `is_brief`, as soon as the statements are done.
+    PostgreSQL commits as soon as it has run the statements. `meanwhile` is called during that, and not at all if a
+    statement fails while it is being sent.
     """
     is_lone = meanwhile is None and sum(statement is not None for statement in statements) <= 1
     results: list[Rows | Cursor]
     with nullcontext() if is_lone else connection.pipeline() as pipeline:  # costs more than a small statement
         results = [psycopg.Cursor(connection).execute(*statement) if statement else [] for statement in statements]
-        if is_brief and pipeline:
-            _commit_soon(connection, pipeline)
+        if pipeline:
+            _end_transaction(connection, pipeline)
         if meanwhile:
             meanwhile()
     return results
 
 
-def _commit_soon(connection: psycopg.Connection[Any], pipeline: psycopg.Pipeline) -> None:
-    """Have PostgreSQL commit as soon as it has run the statements.
+def _end_transaction(connection: psycopg.Connection[Any], pipeline: psycopg.Pipeline) -> None:
+    """Have PostgreSQL commit as soon as it has run the statements: without a Sync no timeout of the server ends them.
 
     `pipeline.sync()` does that as well, but waits until they are run. So this sends the same message, and leaves a
     place for its result: the end of the pipeline takes it from there.

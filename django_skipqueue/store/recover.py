@@ -7,7 +7,7 @@ from typing import Any
 from ..conf import settings
 from ..events.events import JobsRecovered
 from ..values.codec import shorten
-from ..values.records import LeaseRef, RecoveredJob
+from ..values.records import LeaseRef, RecoveredJob, session_name
 from . import sql
 from .notify import LIMITS_PAYLOAD, notify_supervisors, wake
 from .statements import BATCH, Statements
@@ -17,6 +17,15 @@ NO_HEARTBEAT = "its worker wrote no heartbeat within the worker timeout"
 
 class Recovering(Statements):
     """Used by supervisors and relays. Skips rows that others have locked, so several of them may call it at once."""
+
+    def end_sessions(self, worker_ids: Sequence[str]) -> tuple[int, int]:
+        """End the database sessions of dead workers that are in a transaction: they may have locked their jobs.
+
+        Returns how many were told to end, which takes PostgreSQL a moment, and how many this role may not end.
+        """
+        names = [name for name in map(session_name, worker_ids) if name]
+        told = [is_told for (is_told,) in self.rows(sql.END_SESSIONS, {"names": names})] if names else []
+        return sum(told), told.count(False)
 
     def recover(
         self,

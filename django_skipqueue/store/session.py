@@ -29,6 +29,13 @@ class Session(Statements):
         ((pid,),) = self.rows(sql.BACKEND_PID)
         return int(pid)
 
+    def bound_transactions(self, seconds: float) -> None:
+        """Have the server end this session if one of its transactions takes longer. Needs PostgreSQL 17.
+
+        For a connection that no pooler shares.
+        """
+        self.rows(sql.BOUND_TRANSACTIONS, {"timeout": f"{seconds:.0f}s"})
+
     def plan_once(self) -> None:
         """Have this connection plan each prepared statement once, for all values of its parameters.
 

@@ -83,7 +83,7 @@ class Settling(Batches):
         try:
             with connection.wrap_database_errors:
                 statements = [settle, *admitting, claim]
-                results = pipelined(connection.connection, statements, meanwhile, is_brief=admits)
+                results = pipelined(connection.connection, statements, meanwhile)
         except DatabaseError as error:
             if not is_refused(error) or not batch:
                 raise

@@ -1,14 +1,19 @@
 """What a supervisor's child runs: a worker, or a relay if the options name a carrier."""
 
+from functools import partial
+
 from ..relay.relay import Relay
+from ..runtime.own_connections import keep_sessions_alive, name_sessions
 from ..runtime.worker_options import WorkerOptions
+from ..values.records import session_name
 from ..worker.worker import Worker
 from .process import WorkerProcess
 
 
 def run_child(options: WorkerOptions, process: WorkerProcess, lifeline: int) -> int:
+    name_sessions(session_name(process.id) or "")
     runs: type[Relay | Worker] = Relay if options.carrier else Worker
-    return runs(
+    loop = runs(
         options,
         id=process.id,
         name=process.name,
@@ -16,4 +21,6 @@ def run_child(options: WorkerOptions, process: WorkerProcess, lifeline: int) -> 
         running_jobs=process.running_jobs,
         stamps=process.stamps,
         standby=process.standby,
-    ).run()
+    )
+    loop.when_options_are_taken(partial(keep_sessions_alive, options.database))
+    return loop.run()

@@ -11,6 +11,7 @@ from django.db import Error
 
 from ..events import liveness_logs
 from ..runtime.service import Service
+from ..services.dead_sessions import DeadSessions
 from ..store import Store
 from ..values.times import NEVER
 from .process import LOCKED_INTERVAL, DeadProcess, WorkerProcess
@@ -30,6 +31,7 @@ class RecoverOwn(Service):
         processes: Sequence[WorkerProcess],
     ) -> None:
         self._store = store
+        self._sessions = DeadSessions(store)
         self._processes = processes
 
     @property
@@ -44,7 +46,7 @@ class RecoverOwn(Service):
         self._store.delete_workers([dead.id])
         if dead.no_statement_after > now:
             dead.look_at = dead.no_statement_after
-        elif self._store.has_jobs(dead.id):  # other transactions have locked the rest
+        elif self._store.still_holding([dead.id]):  # other transactions have locked the rest
             dead.look_at = now + LOCKED_INTERVAL
         else:
             process.awaiting_recovery.remove(dead)
@@ -61,6 +63,7 @@ class RecoverOwn(Service):
 
     def _take_back(self, name: str, dead: DeadProcess) -> bool:
         """Recover running jobs and release the others, one batch. Returns whether there were any."""
+        self._sessions.end([dead.id])
         recovered = self._store.recover(worker_ids=[dead.id], job_ids=dead.job_ids, reason=f"worker died: {dead.cause}")
         released = self._store.release_orphans(dead.id, known=dead.job_ids)
         if released:

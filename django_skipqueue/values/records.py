@@ -7,13 +7,22 @@ from typing import Any, NamedTuple, TypedDict
 
 from .outcomes import Outcome, Settlement
 
-_WORKER_ID = re.compile("(.*):[0-9a-f]{12}", re.DOTALL)
+_WORKER_ID = re.compile("(.*):([0-9a-f]{12})", re.DOTALL)
 
 
 def worker_name(worker_id: str) -> str:
     """The NAME in the id of a worker process, `NAME:12 hex digits`. Any other text is returned unchanged."""
     match = _WORKER_ID.fullmatch(worker_id)
     return match[1] if match else worker_id
+
+
+def session_name(worker_id: str) -> str | None:
+    """The `application_name` of a worker process's database sessions. `None` for the id of a loop written by hand.
+
+    Whoever recovers the jobs of a dead worker ends the sessions of this name first.
+    """
+    match = _WORKER_ID.fullmatch(worker_id)
+    return f"skipqueue:{match[2]}" if match else None
 
 
 LeaseRef = tuple[int, int]

@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ..events import liveness_logs
 from ..events.events import WorkerStarted, WorkerStopped
@@ -22,6 +22,7 @@ from ..runtime.standby import Standby
 from ..runtime.wakeup import Wakeup
 from ..runtime.worker_options import WorkerOptions
 from ..store import Store
+from ..values.records import session_name
 from ..values.times import NEVER
 from ..values.worker_requests import RESTART_REASON
 from .own_row import OwnRow
@@ -53,10 +54,19 @@ class ControlLoop(ABC):
         self._standby = standby or Standby()
         self._dispatcher = EventDispatcher()
         self._store = Store(options.database, send=self._dispatcher.send)
-        self._control = ControlConnection(self._store, who=f"{self._kind} {name}", before_statements=self._stamp)
+        self._control = ControlConnection(
+            self._store,
+            who=f"{self._kind} {name}",
+            session_name=session_name(id),
+            before_statements=self._stamp,
+        )
         self._own_row = OwnRow(self._store, options, id=id, name=name, standby=self._standby, requested=self._requested)
         self._stopping, self._shutdown_deadline = False, NEVER
         self._exit_code = EXIT_CLEAN
+
+    def when_options_are_taken(self, call: Callable[[], object]) -> None:
+        """Call this once the server has taken the options of the control connection; a pooler may refuse them."""
+        self._control.on_options_taken = call
 
     def _make_loop(self, services: Sequence[Service]) -> None:
         """Make the loop with these services, in this order. A heartbeat that is due comes before each."""

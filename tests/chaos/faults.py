@@ -19,7 +19,7 @@ from django.db import Error, connection, transaction
 from django_skipqueue import Task
 
 from . import WORKER_TIMEOUT, jobs
-from .evidence import LOG_BLOCKED, POSTGRES, URGENT, Death
+from .evidence import LOG_BLOCKED, POSTGRES, URGENT, Death, Fault
 from .load import defer_many
 from .machines import Machine
 from .promises import promise
@@ -52,6 +52,8 @@ CLAIMERS = """
 SELECT count(DISTINCT split_part(holder, '/', 1))
 FROM chaos_change WHERE after = 'running' AND before <> 'running' AND at > to_timestamp(%s)
 """
+
+HELD = "SELECT count(*) FROM skipqueue_job WHERE status = 'running' AND split_part(locked_by, '/', 1) = %s"
 
 VERY_LONG = SILENT - 1
 """Seconds that a job takes that is to run all through such a time: longer than the worker timeout."""
@@ -100,7 +102,16 @@ def pause_machine(stage: Stage, machine: Machine, choose: random.Random) -> None
     with stage.fault("machine paused", machine.name, silences=True) as fault:
         fault.deaths = machine.pause()
         stage.wait(LONG)
+        _note_held(stage, fault, machine)
         machine.resume()
+
+
+def _note_held(stage: Stage, fault: Fault, machine: Machine) -> None:
+    """A machine that has been silent for so long holds no job: the other one has ended its sessions and taken them."""
+    with stage.cluster.connect() as connection:
+        ((held,),) = connection.execute(HELD, [machine.name]).fetchall()
+    if held:
+        fault.overdue.append(f"{held} jobs of a machine that has been silent for {LONG:g} s are still running")
 
 
 def pause_supervisor(stage: Stage, machine: Machine, choose: random.Random) -> None:
@@ -245,6 +256,7 @@ def stall_network(stage: Stage, machine: Machine, choose: random.Random) -> None
         fault.deaths = [Death(pid, time.time(), alone=False) for pid in machine.pids]
         machine.proxy.stall()
         stage.wait(LONG)
+        _note_held(stage, fault, machine)
         machine.proxy.flow()
 
 

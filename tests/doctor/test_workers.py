@@ -1,9 +1,12 @@
 """Workers: whether there are any, whether they are on time, and whether they serve every queue."""
 
 import re
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
+from django.db import connection
 
 from django_skipqueue.doctor import workers
 from django_skipqueue.models import Queue
@@ -106,3 +109,34 @@ def test_jobs_in_a_paused_queue_are_named_with_the_command_that_resumes_it(found
     assert finding.severity == "info"
     assert finding.found == "Queues: 1. re ports (jobs: 1, the first for 3 h)"
     assert finding.command == "python manage.py skipqueue resume 're ports'"
+
+
+ROLES = ("tests_supervisor", "tests worker")
+
+
+@pytest.fixture
+def roles(transactional_db: None) -> Iterator[None]:
+    """Two roles that may connect with the password `x`."""
+    with connection.cursor() as cursor:
+        for role in ROLES:
+            cursor.execute(f'DROP ROLE IF EXISTS "{role}"; CREATE ROLE "{role}" LOGIN PASSWORD \'x\'')
+        yield
+        for role in ROLES:
+            cursor.execute(f'DROP ROLE "{role}"')
+
+
+@pytest.mark.usefixtures("roles")
+def test_a_supervisor_that_may_not_end_the_sessions_of_workers_is_given_the_grant(
+    found: Found, connect: Callable[..., Any]
+) -> None:
+    supervisor, worker = ROLES
+    connect(user=supervisor, password="x", application_name="skipqueue supervisor host")
+    connect(user=supervisor, password="x", application_name="skipqueue:0123456789ab")
+    assert found("unendable-session") == []
+    ended = connect(user=worker, password="x", application_name="skipqueue:0123456789ac")
+    (finding,) = found("unendable-session")
+    assert finding.severity == "warning"
+    with connection.cursor() as cursor:
+        cursor.execute(finding.command)
+    assert found("unendable-session") == []
+    ended.close()

@@ -81,7 +81,7 @@ def test_nothing_that_an_operator_leaves_open_keeps_a_process_waiting(
     store.release_orphans(worker.pk, known=[])
     store.recover(worker_ids=[dead.pk])
     store.recover()
-    store.has_jobs(dead.pk)
+    store.still_holding([dead.pk])
     store.prune_workers([dead.pk], age=60)
     store.delete_workers([worker.pk, dead.pk])
     store.paused_queues()

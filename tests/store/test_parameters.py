@@ -24,17 +24,14 @@ def ours(connect: Connect) -> psycopg.Connection[Any]:
     return connection
 
 
-@pytest.mark.parametrize("is_brief", [True, False])
-def test_the_caller_goes_on_while_the_statements_run(
-    connect: Connect, ours: psycopg.Connection[Any], is_brief: bool
-) -> None:
+def test_the_caller_goes_on_while_the_statements_run(connect: Connect, ours: psycopg.Connection[Any]) -> None:
     with connect(autocommit=False) as other:
         other.execute("SELECT pg_advisory_xact_lock(4)")  # the statement of the pipeline ends after this transaction
-        _, rows = pipelined(ours, [LOCK, ("SELECT 1", {})], other.commit, is_brief=is_brief)
+        _, rows = pipelined(ours, [LOCK, ("SELECT 1", {})], other.commit)
     assert fetched(rows) == [(1,)]
 
 
-def test_a_brief_one_is_committed_while_the_caller_goes_on(connect: Connect, ours: psycopg.Connection[Any]) -> None:
+def test_the_statements_are_committed_while_the_caller_goes_on(connect: Connect, ours: psycopg.Connection[Any]) -> None:
     other = connect()
     free: list[bool] = []
 
@@ -42,35 +39,17 @@ def test_a_brief_one_is_committed_while_the_caller_goes_on(connect: Connect, our
         free.append(other.execute(IS_FREE).fetchone() == (True,))
         return free[-1]
 
-    pipelined(ours, [LOCK, LOCK], lambda: wait_until(is_committed), is_brief=True)
+    pipelined(ours, [LOCK, LOCK], lambda: wait_until(is_committed))
     assert free[-1]
 
 
-def test_one_that_is_not_brief_is_committed_after_the_caller_has_returned(
-    connect: Connect, ours: psycopg.Connection[Any]
-) -> None:
-    other = connect()
-    taken: list[bool] = []
-
-    def is_running() -> bool:
-        taken.append(other.execute(IS_FREE).fetchone() == (False,))
-        return taken[-1]
-
-    pipelined(ours, [LOCK, LOCK], lambda: wait_until(is_running), is_brief=False)
-    assert taken[-1]
-    assert other.execute(IS_FREE).fetchone() == (True,)
-
-
-@pytest.mark.parametrize("is_brief", [True, False])
 @pytest.mark.parametrize("failing", [0, 1, 2])
-def test_an_error_is_raised_and_the_connection_can_be_used_again(
-    ours: psycopg.Connection[Any], is_brief: bool, failing: int
-) -> None:
+def test_an_error_is_raised_and_the_connection_can_be_used_again(ours: psycopg.Connection[Any], failing: int) -> None:
     ours.execute("CREATE TEMPORARY TABLE noted (number integer)")
     statements: list[Statement | None] = [("INSERT INTO noted VALUES (%(number)s)", {"number": n}) for n in range(3)]
     statements[failing] = ("SELECT 1 / %(number)s", {"number": 0})
     with pytest.raises(psycopg.errors.DivisionByZero):
-        pipelined(ours, statements, lambda: None, is_brief=is_brief)
+        pipelined(ours, statements, lambda: None)
     assert ours.execute("SELECT count(*) FROM noted").fetchone() == (0,)
     assert ours.info.pipeline_status == psycopg.pq.PipelineStatus.OFF
-    assert [fetched(rows) for rows in pipelined(ours, [LOCK, ("SELECT 2", {})], None, is_brief=is_brief)][1] == [(2,)]
+    assert [fetched(rows) for rows in pipelined(ours, [LOCK, ("SELECT 2", {})], None)][1] == [(2,)]

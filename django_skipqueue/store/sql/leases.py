@@ -33,14 +33,20 @@ EXCEPT
 SELECT id FROM free
 """
 
-# supervisor, after a worker died → a row if the worker still holds jobs: recovery has skipped their locked rows. Index:
-# recover. Without ORDER BY the planner reads the table instead, because it expects to find a matching row early.
-WORKER_HAS_JOBS = """
-SELECT 1
-FROM skipqueue_job
-WHERE status = 'running' AND locked_by = %(worker_id)s
-ORDER BY locked_at
-LIMIT 1
+# supervisor, after workers died → the ids of those that still hold jobs: recovery has skipped their locked rows. Index:
+# recover, which is walked once for each worker until a job of it is found. Without ORDER BY the planner reads the table
+# instead, because it expects to find a matching row early.
+STILL_HOLDING = """
+SELECT worker.id
+FROM unnest(%(worker_ids)s::text[]) AS worker (id)
+WHERE EXISTS (
+    SELECT FROM (
+        SELECT 1 FROM skipqueue_job AS job
+        WHERE job.status = 'running' AND job.locked_by = worker.id
+        ORDER BY job.locked_at
+        LIMIT 1
+    ) AS held
+)
 """
 
 # Job.heartbeat, for loops written by hand, which have no worker row → the id if the lease is still valid. Index: the

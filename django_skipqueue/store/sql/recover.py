@@ -1,5 +1,33 @@
 """Recover the jobs of dead workers."""
 
+# supervisor, before it recovers the jobs of dead workers → whether each of their sessions that is in a transaction was
+# told to end. A machine that froze or lost power leaves such a session, with locks on the rows of its jobs, and no
+# timeout of the server ends it while it waits for the client to read. A session without a transaction locks nothing:
+# behind a pooler it may be another client's by now.
+# This role may end the sessions of roles that it is a member of; as a member of pg_signal_backend those of all roles,
+# except superusers; as a superuser all. The state of a session that it may not see is NULL.
+END_SESSIONS = """
+SELECT CASE WHEN may.end_it THEN pg_terminate_backend(session.pid) ELSE false END
+FROM
+    pg_stat_activity AS session
+    JOIN pg_roles AS owner ON owner.oid = session.usesysid
+    JOIN pg_roles AS own ON own.rolname = current_user
+    CROSS JOIN LATERAL (
+        SELECT
+            own.rolsuper
+            OR (
+                NOT owner.rolsuper
+                AND session.state IS NOT NULL
+                AND (pg_has_role(owner.oid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE'))
+            )
+    ) AS may (end_it)
+WHERE
+    session.application_name = ANY (%(names)s::text[])
+    AND session.datname = current_database()
+    AND (session.xact_start IS NOT NULL OR session.state IS NULL)
+    AND session.pid <> pg_backend_pid()
+"""
+
 # supervisor → the recovered jobs.
 # With `worker_ids`: all jobs that these workers hold. With `locked_before`: the jobs locked before that time whose
 # holder has no row. With neither: the jobs locked for longer than `age` whose holder has no row, or a heartbeat older

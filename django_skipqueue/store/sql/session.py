@@ -22,6 +22,12 @@ SELECT set_config('lock_timeout', %(timeout)s, true)
 # doctor, reindex → the process id of the server's process that runs this statement.
 BACKEND_PID = "SELECT pg_backend_pid()"
 
+# worker, supervisor, on a connection that no pooler shares: sets the time after which the server ends the session of a
+# transaction that is still open. It ends a transaction whose client is gone, where no other timeout does.
+BOUND_TRANSACTIONS = """
+SELECT set_config('transaction_timeout', %(timeout)s, false)
+"""
+
 # worker, on a connection that no pooler shares: to plan each prepared statement once. Without it PostgreSQL plans a
 # statement with each call until it has compared the plans: 1 ms for a claim, which takes another.
 PLAN_ONCE = "SET plan_cache_mode = force_generic_plan"
