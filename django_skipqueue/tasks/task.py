@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+INTERNAL_PREFIX = "django_skipqueue."
+"""The names of the package's own tasks begin with this."""
+
 
 class Task(Generic[P, R]):
     """A function registered with `@job`. Calling it calls the function; `.defer()` makes a job of the call."""
@@ -219,6 +222,7 @@ class Task(Generic[P, R]):
 
         Neither their types nor other code of the project's is used, unless `unique_key` is a function.
         """
+        self._require_public()
         self._form(len(args), tuple(kwargs))
         call = EncodedCall(encode("args", args), encode("kwargs", kwargs), **self.call_columns(args, kwargs))
         return check_size(call, settings.max_argument_bytes)
@@ -229,6 +233,11 @@ class Task(Generic[P, R]):
         The arguments fit the signature. Raises `InvalidOption` for a value that cannot be used.
         """
         return call_columns(self, args, kwargs)
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether it is the package's own. The package enqueues its jobs; nobody else defers or schedules them."""
+        return self.name.startswith(INTERNAL_PREFIX)
 
     @property
     def named_database(self) -> str | None:
@@ -270,6 +279,7 @@ class Task(Generic[P, R]):
 
     def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any], most: int) -> EncodedCall:
         """Encode one call. Checks it against the signature, JSON and the limit of `most` bytes."""
+        self._require_public()
         names, keys, types = self._form(len(args), tuple(kwargs))
         plain, named = args, kwargs
         if types is not None:
@@ -279,6 +289,10 @@ class Task(Generic[P, R]):
         except FlattenedValue:
             texts = texts_of(names, keys, *declared_values(self, plain, named))
         return check_size(EncodedCall(*texts, **self.call_columns(args, kwargs)), most)
+
+    def _require_public(self) -> None:
+        if self.is_internal:
+            raise InvalidTask(f"{self.name} is the package's own task: only the package enqueues its jobs.")
 
     def _calls(self, calls: Iterable[Mapping[str, Any] | Sequence[Any]]) -> Iterator[EncodedCall]:
         most = settings.max_argument_bytes

@@ -59,7 +59,15 @@ def _run(context: JobContext, action: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _request(bulk: BulkAction, job: Job) -> HttpRequest:
-    """The request of the user. Raises `Discard` if the user may no longer apply the verb, or another retried it."""
+    """The request of the user.
+
+    Raises `Discard` if the admin has not asked for this, the user may no longer apply the verb, or another retried it.
+    """
+    if not bulk.is_genuine:
+        raise Discard(
+            "The admin has not signed these arguments. Have web servers and workers the same SECRET_KEY, or one as a "
+            "fallback of the other?"
+        )
     operations = job.operations or []
     if len(operations) >= MOST_OPERATIONS:  # older ones are gone, and a retry by somebody else may be among them
         raise Discard("The history of the job is full, so nobody can tell who has retried it.")

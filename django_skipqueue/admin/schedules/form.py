@@ -27,7 +27,7 @@ TIMES = {"cron", "interval", "timezone"}
 
 
 def _tasks() -> list[tuple[str, str]]:
-    return [("", "---------"), *sorted((task.name, task.name) for task in registry)]
+    return [("", "---------"), *sorted((task.name, task.name) for task in registry if not task.is_internal)]
 
 
 def _zones() -> list[tuple[str, str]]:

@@ -30,8 +30,8 @@ def record_all(request: HttpRequest, verb: Verb, message: str, instruction: Inst
 
 
 def filter_of(request: HttpRequest) -> str:
-    """The query of a list's address, to be read, and to be typed after that address."""
-    return f"?{unquote_plus(request.GET.urlencode())}"
+    """The query of a list's address, to be read, and to be typed after that address. Without NUL, as the filters."""
+    return f"?{unquote_plus(request.GET.urlencode())}".replace("\0", "")
 
 
 def with_reason(entry: str, instruction: Instruction) -> str:

@@ -5,7 +5,7 @@ import os
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any
 
@@ -15,15 +15,18 @@ from django.contrib.auth.models import User
 from django.db import connection
 from django.db.models.functions import Now
 from django.test import Client
+from django.urls import reverse
 
-from django_skipqueue.admin.bulk.bulk_action import queue_with_workers
+from django_skipqueue.admin.bulk.bulk_action import BulkAction, queue_with_workers
 from django_skipqueue.admin.bulk.progress import Progress
 from django_skipqueue.admin.jobs import actions
 from django_skipqueue.admin.verbs import selection
 from django_skipqueue.admin.verbs.copy_job import BULK_TASK
 from django_skipqueue.admin.verbs.table import ACTIONS, RETRY
+from django_skipqueue.exceptions import InvalidTask
 from django_skipqueue.models import Job, Queue
 from django_skipqueue.operators import counts, window
+from django_skipqueue.periodic.entry import Entry, prepared
 from django_skipqueue.store import Store
 from django_skipqueue.tasks.registry import registry
 from django_skipqueue.testing import run_jobs
@@ -505,8 +508,8 @@ class TestForWhomItActs:
         self, operator: Client, log_in: Callable[..., Client], username: str, left: int
     ) -> None:
         job = self.of_another(operator, "discarded")
-        kwargs = {**bulk_job().kwargs, "user": "root"}
-        Job.objects.filter(pk=job.pk).update(kwargs=kwargs)
+        signed = replace(BulkAction.of(bulk_job()), user="root").signed()
+        Job.objects.filter(pk=job.pk).update(kwargs=asdict(signed))
         client = log_in("view_job", "retry_job") if username == "ann" else operator
         client.post(page("retry", job.pk))
         run_jobs(queue_names=["only"])
@@ -563,3 +566,58 @@ def test_a_worker_that_is_killed_has_another_go_on(
     wait_until(lambda: state(job)["status"] == "completed", deadline=60.0)
     assert bulk_job().result == {"changed": number, "skipped": 0}
     assert Job.objects.filter(operations__0__verb="retry", operations__1__isnull=True).count() == number
+
+
+class TestForgeries:
+    """A row, a schedule or a message that somebody else has made acts for nobody."""
+
+    def test_an_enqueued_action_that_the_admin_has_not_signed_changes_nothing(self, operator: Client) -> None:
+        jobs = [make_job("failed") for _ in range(3)]
+        make_worker()
+        retry_all(operator)
+        genuine = bulk_job().kwargs
+        forged = [
+            genuine | {"signature": ""},
+            genuine | {"action": "delete_selected"},
+            genuine | {"user": "somebody"},
+            genuine | {"query": ""},
+        ]
+        bulk_job().delete()
+        made = [Job.objects.enqueue(BULK_TASK, kwargs=json.dumps(kwargs)) for kwargs in forged]
+        run_jobs()
+        assert [state(job)["status"] for job in made] == ["discarded"] * len(forged)
+        assert "has not signed" in state(made[0])["last_error"]
+        assert [state(job)["status"] for job in jobs] == ["failed"] * len(jobs)
+
+    def test_nobody_defers_or_schedules_a_task_of_the_package(self) -> None:
+        task = registry.get(BULK_TASK)
+        kwargs = {"action": "delete_selected"}
+        times: Any = {"interval": timedelta(1), "timezone": "UTC", "source": "admin"}
+        entry = Entry(name="forged", task=BULK_TASK, kwargs=kwargs, **times)
+        deferrals: list[Callable[[], object]] = [
+            lambda: task.defer(**kwargs),
+            lambda: task.defer_many([kwargs]),
+            lambda: task.using(priority=1).s(**kwargs),
+            lambda: prepared(BULK_TASK, [], kwargs),
+            entry.check,
+        ]
+        for deferral in deferrals:
+            with pytest.raises(InvalidTask, match="the package's own task"):
+                deferral()
+        assert not Job.objects.exists()
+
+    def test_the_form_of_a_schedule_does_not_offer_it(self, operator: Client) -> None:
+        assert BULK_TASK not in operator.get(reverse("admin:django_skipqueue_schedule_add")).text
+
+
+@pytest.mark.parametrize(
+    "query", ["task=tests.app.jobs.noop%00", "q=%00", "status=failed&time=%00", "queue=default%00"]
+)
+def test_an_address_with_a_nul_changes_no_job_without_an_entry_in_the_log(operator: Client, query: str) -> None:
+    for _ in range(2):
+        make_job("failed")
+    data = {"action": "delete_selected", "_selected_action": "all", "select_across": "1", "confirmed": "yes"}
+    operator.post(f"{LIST}?{query}", data, follow=True)
+    (entry,) = LogEntry.objects.all()
+    assert "\0" not in entry.change_message
+    assert not Job.objects.exists()
