@@ -114,5 +114,9 @@ class UndecodableArguments(SkipQueueError):
     """The stored arguments of the job do not fit the annotations of its task."""
 
 
+class UnreadableArguments(UndecodableArguments):
+    """The stored arguments of the job are not a list and a dict that Python can read. The job fails for good."""
+
+
 class RowMissing(SkipQueueError):
     """A row that was passed to the task as a model instance does not exist any more."""

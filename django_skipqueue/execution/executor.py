@@ -26,7 +26,7 @@ from ..conf import settings
 from ..events import log_context, logs
 from ..events.events import AttemptStarted
 from ..events.sinks import send, wanted
-from ..exceptions import InvalidArguments, UnknownTask, UnstorableResult
+from ..exceptions import InvalidArguments, UnknownTask, UnreadableArguments, UnstorableResult
 from ..tasks.context import JobContext, complete, current_attempt
 from ..tasks.registry import registry, where_to_look
 from ..tasks.task import Task
@@ -201,7 +201,7 @@ class Executor:
         entry = self._entry(running, error, time.monotonic())
         if task is None and isinstance(error, UnknownTask):
             return _postpone_unknown_task(job, entry)
-        if task is None or isinstance(error, UnstorableResult):
+        if task is None or isinstance(error, UnstorableResult | UnreadableArguments):
             return Outcome("failed", last_error=summary(error), error=entry, exception=error)
         return self._decide(job, task, error, entry)
 
@@ -232,11 +232,22 @@ def _call(task: Task[Any, Any], running: RunningAttempt) -> Any:
 
 def _arguments(task: Task[Any, Any], running: RunningAttempt) -> tuple[list[Any], dict[str, Any]]:
     job, types = running.job, task.call_types
-    args, kwargs = decode(job.args), decode(job.kwargs)
+    args, kwargs = _read_arguments(job)
     if types is not None:
         args, kwargs = types.decode(args, kwargs)
     if task.takes_context:
         args.insert(0, task.context(JobContext.of(running, task.atomic), job))
+    return args, kwargs
+
+
+def _read_arguments(job: ClaimedJob) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments as the row has them. Raises `UnreadableArguments` for a row that somebody has written by hand."""
+    try:
+        args, kwargs = decode(job.args), decode(job.kwargs)
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or thousands of levels
+        raise UnreadableArguments(f"The stored arguments cannot be read: {shorten(str(error))}.") from None
+    if not isinstance(args, list) or not isinstance(kwargs, dict):
+        raise UnreadableArguments("The stored arguments cannot be read: args must be a list, and kwargs an object.")
     return args, kwargs
 
 
@@ -271,7 +282,7 @@ def _without_secrets(task: Task[Any, Any], job: ClaimedJob, outcome: Outcome) ->
     """The outcome with the secret arguments masked in its error, which goes into the log and the row."""
     if outcome.error is None:
         return outcome
-    masked = task.redacted(decode(job.args), decode(job.kwargs)).text
+    masked = task.redacted(*_read_arguments(job)).text
     texts = {name: masked(outcome.error[name]) for name in ("message", "traceback")}
     return replace(outcome, last_error=masked(outcome.last_error or ""), error=outcome.error | texts)
 

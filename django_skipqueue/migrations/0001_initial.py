@@ -1,5 +1,6 @@
 """The tables of the queue, their indexes and constraints, and what PostgreSQL should know about their use."""
 
+import math
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,6 +28,7 @@ PRUNE_AT = Func(
     template="((finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention->>status)::float8))",
     output_field=models.DateTimeField(),
 )
+INTERVALS = (1 / 10_000, 366 * 86_400.0)
 HAS_BEGUN = Q(started_at__isnull=False) | Q(attempts__gt=0)
 HALTS = Q(limit_kind="halting", status="failed")
 
@@ -100,6 +102,19 @@ JOB_CONSTRAINTS = [
     models.CheckConstraint(
         name="skipqueue_job_run_after",
         condition=Q(run_after__gte=datetime(1, 1, 2, tzinfo=UTC), run_after__lt=datetime(9999, 1, 1, tzinfo=UTC)),
+    ),
+    models.CheckConstraint(
+        name="skipqueue_job_numbers",
+        condition=Q(
+            *(
+                Q(**{column: None}) | Q(**{f"{column}__gte": 0, f"{column}__lt": math.inf})
+                for column in ("timeout", "unique_seconds")
+            ),
+            Q(rate_interval=None) | Q(rate_interval__range=INTERVALS),
+            Q(capacity=None) | Q(capacity__gte=0),
+            enqueued_at__gte=datetime(1, 1, 2, tzinfo=UTC),
+            enqueued_at__lt=datetime(9999, 1, 1, tzinfo=UTC),
+        ),
     ),
     models.CheckConstraint(
         name="skipqueue_job_names",
@@ -327,6 +342,19 @@ class Migration(migrations.Migration):
                 "verbose_name": "queue",
                 "verbose_name_plural": "queues",
                 "db_table": "skipqueue_queue",
+                "constraints": [
+                    models.CheckConstraint(
+                        name="skipqueue_queue_limits",
+                        condition=Q(concurrency__isnull=True) | Q(concurrency__gte=0),
+                    ),
+                    models.CheckConstraint(
+                        name="skipqueue_queue_rates",
+                        condition=(
+                            Q(rate_interval__isnull=True) | Q(rate_interval=0) | Q(rate_interval__range=INTERVALS)
+                        )
+                        & (Q(rate_burst__isnull=True) | Q(rate_burst__gte=0)),
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(

@@ -3,6 +3,7 @@
 Only the methods of `Store` write a job's status, lease, attempts and times. The methods here call them.
 """
 
+import math
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +17,7 @@ from ..exceptions import LeaseLost
 from ..values.codec import encode
 from ..values.notes import Progress, progress_of
 from ..values.outcomes import COMPLETED, Outcome, Settlement, error_entry
+from ..values.rates import INTERVALS
 from ..values.records import LeaseRef
 from ..values.retry_policy import RetryPolicy
 from .abstract_job import AbstractJob
@@ -27,6 +29,9 @@ from .verbs import JobVerbs
 FIRST_TIME, END_OF_TIME = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 """Datetimes between these convert to any time zone without overflow."""
 
+
+SECONDS = ("timeout", "unique_seconds")
+"""Columns with a number of seconds."""
 
 _UNFINISHED, _FINISHED = ([status.value for status in statuses] for statuses in (UNFINISHED, FINISHED))
 
@@ -167,6 +172,20 @@ class Job(JobVerbs, AbstractJob):
             models.CheckConstraint(
                 name="skipqueue_job_run_after",
                 condition=Q(run_after__gte=FIRST_TIME, run_after__lt=END_OF_TIME),
+            ),
+            models.CheckConstraint(
+                # Numbers that break Python or a statement: NaN, infinity, less than 0. None of them is large to read.
+                name="skipqueue_job_numbers",
+                condition=Q(
+                    *(
+                        Q(**{column: None}) | Q(**{f"{column}__gte": 0, f"{column}__lt": math.inf})
+                        for column in SECONDS
+                    ),
+                    Q(rate_interval=None) | Q(rate_interval__range=INTERVALS),
+                    Q(capacity=None) | Q(capacity__gte=0),
+                    enqueued_at__gte=FIRST_TIME,
+                    enqueued_at__lt=END_OF_TIME,
+                ),
             ),
             models.CheckConstraint(
                 # Roll-ups have both in their primary key, and an index entry must fit into a third of a page.

@@ -5,12 +5,14 @@ from datetime import timedelta
 from typing import TypeVar
 
 from django.db import OperationalError, models
+from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from ..admission.queues import columns_of, rate_columns_of
 from ..conf import chosen_or_all, settings
 from ..exceptions import InvalidOption
 from ..store import Store
+from ..values.rates import INTERVALS
 from .querysets import QueueManager
 
 T = TypeVar("T")
@@ -39,6 +41,18 @@ class Queue(models.Model):
         db_table = "skipqueue_queue"
         verbose_name = _("queue")
         verbose_name_plural = _("queues")
+        constraints = (
+            models.CheckConstraint(
+                # A value that `limit` and `rate` refuse would break the statements that admit jobs of all queues.
+                name="skipqueue_queue_limits",
+                condition=Q(concurrency__isnull=True) | Q(concurrency__gte=0),
+            ),
+            models.CheckConstraint(
+                name="skipqueue_queue_rates",
+                condition=(Q(rate_interval__isnull=True) | Q(rate_interval=0) | Q(rate_interval__range=INTERVALS))
+                & (Q(rate_burst__isnull=True) | Q(rate_burst__gte=0)),
+            ),
+        )
 
     def __str__(self) -> str:
         return self.name

@@ -9,12 +9,15 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Protocol
 
+from django.db import DatabaseError
+
 from ..events.events import JobsAdmitted
 from ..values.gate_result import GateResult
 from . import sql
 from .dependencies import Dependencies
 from .limits import KEYS_AT_ONCE, LimitGate, Sweep, admit_or_announce, with_rates
 from .notify import wake
+from .parameters import is_refused
 from .rates import RateGate, admit_rates, sweep_rates
 from .statements import BATCH, Statements
 
@@ -118,13 +121,22 @@ class Admitting(Statements):
         """Admit up to `limit` jobs at each gate whose condition has ended."""
         admitted: Counter[str] = Counter()
         has_discarded = False
+        refusals: list[DatabaseError] = []
         for gate in GATES:
-            passed = gate.admit(self, limit=limit)
+            try:
+                passed = gate.admit(self, limit=limit)
+            except DatabaseError as error:
+                if not is_refused(error):
+                    raise
+                refusals.append(error)  # of a row that breaks the gate's statement: the other gates go on
+                continue
             admitted.update(passed.by_queue)
             has_discarded = has_discarded or passed.has_discarded
         wake(self, admitted)
         if admitted:
             self.send(JobsAdmitted(self.alias, dict(admitted)))
+        if refusals:
+            raise refusals[0]
         return GateResult(dict(admitted), has_discarded)
 
     def sweep_limits(self, *, limit: int = KEYS_AT_ONCE) -> bool:

@@ -55,7 +55,11 @@ LARGE, FLATTENED = 1, 2
 integer, which is not equal; and a value of which JSON keeps less."""
 
 
-def _check(name: str, value: Any) -> int:
+MOST_LEVELS = 200
+"""Lists and dicts that may be nested in each other. Python reads a thousand on an empty stack; a worker's is not."""
+
+
+def _check(name: str, value: Any, levels: int = MOST_LEVELS) -> int:
     """Raise `InvalidArguments` for a value that JSON does not have or `jsonb` refuses. `name` is the path to `value`.
 
     Returns the sum of what is found in the value: `LARGE`, `FLATTENED`.
@@ -71,10 +75,12 @@ def _check(name: str, value: Any) -> int:
     elif isinstance(value, float):
         found = _check_float(name, value)
     elif isinstance(value, list | tuple):
+        _check_levels(name, levels)
         for position, item in enumerate(value):
-            found |= _check(f"{name}[{position}]", item)
+            found |= _check(f"{name}[{position}]", item, levels - 1)
     elif isinstance(value, dict):
-        found = _check_dict(name, value)
+        _check_levels(name, levels)
+        found = _check_dict(name, value, levels - 1)
     elif not isinstance(value, int):
         article = "an" if kind.__name__[0] in "AEIOaeio" else "a"
         raise InvalidArguments(f"{name} is {article} {kind.__name__}, which is not JSON. Pass {instead_of(value)}.")
@@ -87,7 +93,13 @@ def _check_float(name: str, value: float) -> int:
     return LARGE if abs(value) >= 1e16 else 0
 
 
-def _check_dict(name: str, value: dict[Any, Any]) -> int:
+def _check_levels(name: str, levels: int) -> None:
+    if not levels:
+        path, _, _ = name.partition("[")
+        raise InvalidArguments(f"{path} is nested too deeply, or contains itself: it has over {MOST_LEVELS} levels.")
+
+
+def _check_dict(name: str, value: dict[Any, Any], levels: int) -> int:
     found = 0
     for key, item in value.items():
         if not isinstance(key, str):
@@ -95,7 +107,7 @@ def _check_dict(name: str, value: dict[Any, Any]) -> int:
         _check_text(f"the key {key!r} in {name}", key)
         if type(key) is not str and is_flattened(key):
             found |= FLATTENED
-        found |= _check(f"{name}[{key!r}]", item)
+        found |= _check(f"{name}[{key!r}]", item, levels)
     return found
 
 

@@ -11,6 +11,9 @@ MOST = 10_000
 
 LONGEST_PERIOD = 366 * 86_400
 
+INTERVALS = (1 / MOST, float(LONGEST_PERIOD))
+"""The least and the greatest number of seconds for each job."""
+
 SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 """The seconds of each unit."""
 

@@ -6,8 +6,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from django.db import DataError, IntegrityError, connection
 
-from django_skipqueue.models import Job
+from django_skipqueue.models import Job, Queue
 from django_skipqueue.store import Store, policy_sql, sql
 from django_skipqueue.store import gates as verbs
 from django_skipqueue.store.gates import GATES
@@ -18,7 +19,7 @@ from django_skipqueue.values.gate_result import GateResult
 from django_skipqueue.values.records import EncodedCall, JobSpec
 
 from ..app import jobs
-from ..app.rows import make_job
+from ..app.rows import make_job, state
 from ..harness.processes import statuses
 
 store = Store("default")
@@ -136,3 +137,33 @@ def test_workers_are_notified_if_a_gate_holds_only_some_of_the_jobs(
     assert len(store.enqueue_many(JobSpec("t", queue_name="mail"), calls)) == 3
     assert statuses() == {"blocked": len(held)} | ({"queued": 3 - len(held)} if len(held) < 3 else {})
     assert woken == expected
+
+
+BAD_LIMITS = ["concurrency = -1", "rate_interval = 1e-320", "rate_interval = 'NaN'", "rate_burst = -1"]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("change", BAD_LIMITS)
+def test_a_queue_takes_no_limit_that_would_break_the_statements_of_all_queues(change: str) -> None:
+    Queue.pause("a")
+    with pytest.raises(IntegrityError, match="skipqueue_queue_"), connection.cursor() as cursor:
+        cursor.execute(f"UPDATE skipqueue_queue SET {change}")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_gate_that_postgresql_refuses_leaves_the_others_to_admit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*args: object, **options: object) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1 / 0")
+
+    first, *others = GATES
+    monkeypatch.setattr(first, "admit", refused)
+    job, later = make_job("scheduled", run_after=timedelta(seconds=-1)), make_job("scheduled")
+    with pytest.raises(DataError, match="division by zero"):
+        store.admit()
+    assert state(job)["status"] == "scheduled"
+    monkeypatch.undo()
+    monkeypatch.setattr(others[-1], "admit", refused)
+    with pytest.raises(DataError, match="division by zero"):
+        store.admit()
+    assert [state(each)["status"] for each in (job, later)] == ["queued", "scheduled"]
