@@ -36,3 +36,8 @@ def schedule_resumed(event: ScheduleResumed) -> None:
 def schedule_unusable(name: str, problem: str) -> None:
     """An entry of code or settings cannot be used. It has no row, or an older one."""
     write(logging.ERROR, "schedule_unusable", {"name": name, "error": problem})
+
+
+def schedule_brought_back(name: str) -> None:
+    """The next time of a schedule was too far in the future: the database's clock was ahead when it was written."""
+    write(logging.WARNING, "schedule_brought_back", {"name": name, "reason": "the database's clock was ahead"})

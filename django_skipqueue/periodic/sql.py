@@ -124,6 +124,39 @@ WHERE
 RETURNING name
 """
 
+# bring_back → the database's clock in seconds since the epoch, and by what each schedule fires that waits for its next
+# time, with that time. The table has a row for each schedule.
+WAITING = """
+SELECT
+    extract(epoch FROM statement_timestamp())::float8, id, cron, "interval", timezone,
+    extract(epoch FROM next_run_at)::float8
+FROM skipqueue_schedule
+WHERE paused_at IS NULL AND next_run_at > statement_timestamp() + make_interval(secs => %(margin)s)
+"""
+
+# bring_back → the names of the schedules whose next times are now these. No schedule has fired at a time that the clock
+# has not reached: it is read after the row is locked, because a supervisor may be firing the schedule. Index: the
+# primary key, in its order, so that two supervisors never deadlock.
+BRING_BACK = """
+WITH ahead AS MATERIALIZED (
+    SELECT schedule.id, to_timestamp(entry.next) AS next
+    FROM
+        json_to_recordset(%(entries)s::json) AS entry (id bigint, next float8)
+        JOIN skipqueue_schedule AS schedule ON schedule.id = entry.id
+    WHERE
+        schedule.paused_at IS NULL
+        AND schedule.next_run_at > to_timestamp(entry.next) + make_interval(secs => %(margin)s)
+    ORDER BY schedule.id
+    FOR NO KEY UPDATE OF schedule SKIP LOCKED
+)
+UPDATE skipqueue_schedule AS schedule
+SET next_run_at = ahead.next,
+    fire_at = ahead.next
+FROM ahead
+WHERE schedule.id = ahead.id AND ahead.next > clock_timestamp()
+RETURNING schedule.name
+"""
+
 # synchronise → those of the names that belong to schedules of the admin. Index: the unique one of names.
 TAKEN = "SELECT name FROM skipqueue_schedule WHERE name = ANY (%(names)s::text[]) AND source = 'admin'"
 

@@ -4,19 +4,26 @@ Invariant: two deployments that run at once do not change a row to and fro: the 
 how), and only supervisors with the definition that is in the row fire it.
 """
 
+import json
 from collections.abc import Sequence
+from contextlib import suppress
 
+from ..exceptions import InvalidOption
 from ..store import Store
 from ..values.codec import encode
 from . import sql
 from .entry import Entry
 from .fire import instant
+from .timetable import timetable
 
 CONFIRM_SECONDS = 30.0
 """Seconds between two confirmations."""
 
 STALE = 120.0
 """Seconds without a confirmation after which a definition is in nobody's code."""
+
+AHEAD_SECONDS = 10.0
+"""Seconds by which a schedule's next time may be later than the one computed now: its clock was read a moment ago."""
 
 KEPT = 7 * 86_400.0
 """Seconds for which the row of such a definition is kept, with its pause and its last run: all may have been down."""
@@ -41,3 +48,21 @@ def synchronise(store: Store, entries: Sequence[Entry], *, has_started: bool) ->
     store.execute(sql.REMOVE, {"kept": KEPT})
     others = [entry.name for entry in entries if entry.name not in written]
     return [name for (name,) in store.rows(sql.TAKEN, {"names": others})] if others else []
+
+
+def bring_back(store: Store) -> list[str]:
+    """Give schedules that wait too long their next time by the clock of now. Returns their names.
+
+    A clock that was ahead for a moment, as in a virtual machine that was restored, has left times far in the future.
+    """
+    ahead = []
+    for now, id, cron, interval, zone, next in store.rows(sql.WAITING, {"margin": AHEAD_SECONDS}):
+        first = None
+        with suppress(InvalidOption):  # a row that somebody has written by hand: to fire it says what is wrong
+            first = timetable(cron=cron, interval=interval, zone=zone).first(instant(now))
+        if first is not None and first.timestamp() + AHEAD_SECONDS < next:
+            ahead.append({"id": id, "next": first.timestamp()})
+    if not ahead:
+        return []
+    rows = store.rows(sql.BRING_BACK, {"entries": json.dumps(ahead), "margin": AHEAD_SECONDS})
+    return [name for (name,) in rows]

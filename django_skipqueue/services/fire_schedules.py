@@ -10,7 +10,7 @@ from ..events import schedule_logs
 from ..periodic.entry import Entry
 from ..periodic.fire import Skip, fire, next_due
 from ..periodic.registry import Problem, all_entries
-from ..periodic.synchronise import CONFIRM_SECONDS, synchronise
+from ..periodic.synchronise import CONFIRM_SECONDS, bring_back, synchronise
 from ..runtime.service import Periodic
 from ..store import Store
 
@@ -61,6 +61,8 @@ class FireSchedules(Periodic):
         if not self._has_started:
             for name, problem in [*self._problems, *((name, TAKEN) for name in taken)]:
                 schedule_logs.schedule_unusable(name, problem)
+        for name in bring_back(self._store):
+            schedule_logs.schedule_brought_back(name)
         self._digests = [entry.digest for entry in self._entries]
         self._has_started = True
         self._confirm_at = time.monotonic() + CONFIRM_SECONDS

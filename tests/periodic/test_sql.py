@@ -29,7 +29,9 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "PLAN": ({"id": 5, "next": 2e9}, {"skipqueue_schedule_pkey"}),
     "NOTE_ERROR": ({"id": 5, "error": "no", "delay": 60.0}, {"skipqueue_schedule_pkey"}),
 }
-READ_ALL = {"LATE", "TIMES", "CLOCK", "TAKEN", "LIMIT_LOCKS", "CONFIRM", "RETIRE", "REMOVE"}
+READ_ALL = {
+    "LATE", "TIMES", "CLOCK", "TAKEN", "LIMIT_LOCKS", "CONFIRM", "RETIRE", "REMOVE", "WAITING", "BRING_BACK",
+}  # fmt: skip
 """Those that read no table, or the whole of this small one, a few times a minute."""
 
 FILL = """

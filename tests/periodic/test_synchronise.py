@@ -313,3 +313,28 @@ def test_of_several_databases_only_that_of_its_task_has_the_entry(registry: Regi
         ["here"],
         ["there"],
     ]
+
+
+@pytest.mark.parametrize("source", ["code", "admin"])
+@pytest.mark.parametrize("times", [{"interval": timedelta(seconds=1), "cron": ""}, {"cron": "* * * * *"}])
+def test_a_schedule_written_while_the_clock_was_ahead_fires_by_the_clock_of_now(
+    source: str, times: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    made = make_schedule(source=source, digest="d", confirmed_at=Now(), **times)
+    tomorrow = timedelta(days=1)
+    Schedule.objects.update(next_run_at=Now() + tomorrow, fire_at=Now() + tomorrow)
+    run(FireSchedules(STORE))
+    made.refresh_from_db()
+    assert made.next_run_at == made.fire_at
+    ((is_soon,),) = STORE.rows("SELECT fire_at <= statement_timestamp() + interval '1 minute' FROM skipqueue_schedule")
+    assert is_soon
+    assert f"schedule brought back name={made.name}" in caplog.text
+
+
+def test_a_schedule_that_waits_as_long_as_it_should_keeps_its_time(caplog: pytest.LogCaptureFixture) -> None:
+    make_schedule(interval=timedelta(hours=1), cron="", next_run_at=Now() + timedelta(hours=1))
+    make_schedule("paused", interval=timedelta(1), cron="", next_run_at=Now() + timedelta(9), paused_at=Now())
+    before = list(Schedule.objects.values())
+    run(FireSchedules(STORE))
+    assert list(Schedule.objects.values()) == before
+    assert "brought back" not in caplog.text
