@@ -55,6 +55,6 @@ def nested(levels: int, kind: type = list) -> object:
 @pytest.mark.parametrize("kind", [list, dict])
 def test_defer_takes_no_more_levels_than_a_worker_reads(kind: type) -> None:
     assert echo.defer(nested(MOST_LEVELS, kind)).pk
-    with pytest.raises(InvalidArguments, match="value is nested too deeply, or .* over 200 levels"):
+    with pytest.raises(InvalidArguments, match=r"value is nested too deeply, or .* over 200 levels"):
         echo.defer(nested(MOST_LEVELS + 1, kind))
     assert Job.objects.count() == 1
