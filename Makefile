@@ -17,7 +17,7 @@ WITH_RABBITMQ := $(BIN)/python scripts/with_rabbitmq.py
 MANAGE := $(BIN)/python example_project/manage.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test coverage check lint format types contract guards docs migrations wheel messages pictures bench bench-peers bench-check chaos soak build clean
+.PHONY: help setup demo serve test coverage check lint format types contract guards lineage docs migrations wheel messages pictures bench bench-peers bench-check chaos soak build clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,7 +31,7 @@ serve: $(EXAMPLE_STAMP) ## Run the shop, its admin and a worker until Ctrl-C (PO
 	@$(WITH_POSTGRES) --database shop $(MANAGE) serve --port $(PORT)
 
 test: setup ## Run the tests (ARGS="-k claim" chooses some of them)
-	$(WITH_POSTGRES) $(BIN)/pytest -n 3 $(ARGS)
+	PYTHONDONTWRITEBYTECODE= $(WITH_POSTGRES) $(BIN)/pytest -n 4 $(ARGS)
 
 coverage: setup ## Run the tests, and report which code of the package they do not run (from Python 3.12 on)
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' || { echo '$(NOT_3_11)'; exit 1; }
@@ -77,6 +77,9 @@ contract: setup ## Write what users rely on into the files of tests/contract, fo
 
 guards: setup ## Take each guard of correctness out, and see the tests fail (ARGS="claim settle" takes some)
 	$(WITH_POSTGRES) $(BIN)/python -m tests.guards $(ARGS)
+
+lineage: setup ## Check that no test has been lost: it is there, has another name, or went for a reason
+	$(WITH_POSTGRES) $(BIN)/python scripts/check_lineage.py
 
 pictures: setup ## Take the pictures of the admin that the documentation shows, into docs/_static
 	SKIPQUEUE_PICTURES=docs/_static $(WITH_POSTGRES) $(BIN)/pytest tests/admin/test_pictures.py $(ARGS)

@@ -243,6 +243,7 @@ CREATE TABLE public.skipqueue_job (
     CONSTRAINT skipqueue_job_finished CHECK ((((finished_at IS NULL) AND (status = ANY (ARRAY['scheduled'::text, 'blocked'::text, 'queued'::text, 'running'::text]))) OR ((finished_at IS NOT NULL) AND (status = ANY (ARRAY['completed'::text, 'failed'::text, 'discarded'::text]))))),
     CONSTRAINT skipqueue_job_lists CHECK (((jsonb_typeof(errors) = 'array'::text) AND (jsonb_typeof(operations) = 'array'::text) AND (jsonb_typeof(deaths) = 'array'::text))),
     CONSTRAINT skipqueue_job_names CHECK (((octet_length(queue_name) <= 1000) AND (octet_length(task) <= 1000))),
+    CONSTRAINT skipqueue_job_numbers CHECK ((((timeout IS NULL) OR ((timeout >= (0.0)::double precision) AND (timeout < 'Infinity'::double precision))) AND ((unique_seconds IS NULL) OR ((unique_seconds >= (0.0)::double precision) AND (unique_seconds < 'Infinity'::double precision))) AND ((rate_interval IS NULL) OR ((rate_interval >= (0.0001)::double precision) AND (rate_interval <= (31622400.0)::double precision))) AND ((capacity IS NULL) OR (capacity >= 0)) AND (enqueued_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (enqueued_at < '9999-01-01 00:00:00+00'::timestamp with time zone))),
     CONSTRAINT skipqueue_job_priority CHECK (((priority >= '-100'::integer) AND (priority <= 100))),
     CONSTRAINT skipqueue_job_run_after CHECK (((run_after >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (run_after < '9999-01-01 00:00:00+00'::timestamp with time zone))),
     args jsonb NOT NULL,
@@ -287,6 +288,8 @@ CREATE TABLE public.skipqueue_job (
 WITH (autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_analyze_scale_factor='0.02', autovacuum_analyze_threshold='2000', autovacuum_vacuum_cost_delay='0', fillfactor='85');
 
 CREATE TABLE public.skipqueue_queue (
+    CONSTRAINT skipqueue_queue_limits CHECK (((concurrency IS NULL) OR (concurrency >= 0))),
+    CONSTRAINT skipqueue_queue_rates CHECK ((((rate_interval IS NULL) OR (rate_interval = (0.0)::double precision) OR ((rate_interval >= (0.0001)::double precision) AND (rate_interval <= (31622400.0)::double precision))) AND ((rate_burst IS NULL) OR (rate_burst >= 0)))),
     concurrency smallint,
     name text NOT NULL,
     paused_at timestamp with time zone,
