@@ -1,0 +1,126 @@
+"""`python -m tests.guards [TEXT …]`: take each guard out of a copy of the tree, and see that its tests go red."""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+
+from .guard import ROOT, Guard, all_guards
+
+PYTEST = (sys.executable, "-m", "pytest", "-x", "-q")
+PLUGINS = ("-p", "no:randomly", "-p", "no:cacheprovider", "-p", "tests.guards.impatient")
+
+LONGEST = 60
+"""Seconds for a test. One that hangs is red."""
+
+LOCK_TIMEOUT = "-c lock_timeout=15s"
+"""For the sessions of the tests: one that waits for a lock that is never released need not hang for so long."""
+
+
+def main() -> int:
+    """Try the guards whose names contain one of the given texts; 0 if each of them has made its tests red."""
+    parser = argparse.ArgumentParser(prog="python -m tests.guards", description=__doc__)
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="of the names of the guards; default: all guards")
+    parser.add_argument("--jobs", type=int, default=2, help="guards at a time (default: %(default)s)")
+    options = parser.parse_args()
+    guards = [guard for guard in all_guards() if any(text in guard.name for text in options.texts or [""])]
+    if not guards:
+        parser.error("no guard has such a name")
+    with tempfile.TemporaryDirectory(prefix="skipqueue-guards-") as home:
+        copies: SimpleQueue[Path] = SimpleQueue()
+        for number in range(options.jobs):
+            copies.put(copy_tree(Path(home) / str(number)))
+        if complaint := with_guards(Path(home) / "0", guards, options.jobs):
+            say(f"The tests are not green with all guards in place:\n{complaint}")
+            return 1
+        with ThreadPoolExecutor(options.jobs) as pool:
+            results = list(pool.map(lambda guard: is_red(guard, copies), guards))
+    say(f"\n{results.count(True)} passed, {results.count(False)} failed")
+    return 0 if all(results) else 1
+
+
+def copy_tree(folder: Path) -> Path:
+    """Copy the files of the working tree that git knows, or would add."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():  # not deleted since the last commit
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    return folder
+
+
+def with_guards(copy: Path, guards: Iterable[Guard], jobs: int) -> str:
+    """Run all tests that the guards name, and return what pytest says, if one is not green."""
+    tests = sorted({test for guard in guards for test in guard.red})
+    began = time.monotonic()
+    code, output = run_pytest(copy, f"-n{jobs}", *tests)
+    say(f"{len(tests)} tests with all guards in place  ({time.monotonic() - began:.0f} s)")
+    return output if code else ""
+
+
+def is_red(guard: Guard, copies: "SimpleQueue[Path]") -> bool:
+    """Take the guard out of a copy that nobody uses, run its tests one by one, and say how they end."""
+    copy, began, complaint = copies.get(), time.monotonic(), ""
+    try:
+        guard.apply(copy)
+        verdict = "red"
+        for test in guard.red:
+            if verdict == "red":
+                code, output = run_pytest(copy, test)
+                verdict = "red" if code == 1 and has_failed(test, output) else "BROKEN" if code else "GREEN"
+                complaint = "" if verdict == "red" else f"{test}\n{output[-3000:]}"
+        guard.apply(copy, "--reverse")
+    except ValueError as error:
+        verdict, complaint = "BROKEN", str(error)
+    copies.put(copy)
+    line = f"{verdict:<6} {guard.name}  ({time.monotonic() - began:.0f} s)"
+    say(f"{line}\n{complaint}" if complaint else line)
+    return verdict == "red"
+
+
+def run_pytest(copy: Path, *arguments: str) -> tuple[int, str]:
+    """Run pytest in a copy, and return its exit code and its output.
+
+    PYTHONPATH is before the installed package, which a plugin of pytest imports before it reads the settings.
+    """
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    path = os.pathsep.join([str(copy), str(copy / "example_project")])
+    done = subprocess.run(
+        [*PYTEST, *PLUGINS, f"--timeout={LONGEST}", *arguments],
+        cwd=copy,
+        env={**environment, "PYTHONPATH": path, "PGOPTIONS": LOCK_TIMEOUT},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    return done.returncode, done.stdout
+
+
+def has_failed(test: str, output: str) -> bool:
+    """Whether the test itself has failed: an error of a fixture, or of an import, proves nothing."""
+    return re.search(rf"^FAILED {re.escape(test)}(\[| |$)", output, re.MULTILINE) is not None
+
+
+def say(line: str) -> None:
+    """Print a line at once, whoever else prints."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""What an atomic task comes to if PostgreSQL refuses its outcome."""
+
+from collections.abc import Iterator
+
+import pytest
+from django.db import connection
+
+from django_skipqueue.execution.executor import Executor
+from django_skipqueue.execution.running_attempt import RunningAttempt
+from django_skipqueue.models import Job
+
+from ..app.models import Ledger
+from ..app.rows import settle_and_claim
+from ..app.worker_jobs import atomic_write
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def none_completes() -> Iterator[None]:
+    """As a constraint of the project's does."""
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE skipqueue_job ADD CONSTRAINT theirs CHECK (status <> 'completed')")
+        yield
+        cursor.execute("ALTER TABLE skipqueue_job DROP CONSTRAINT theirs")
+
+
+@pytest.mark.usefixtures("none_completes")
+def test_an_outcome_that_is_refused_rolls_back_what_the_task_wrote() -> None:
+    atomic_write.using(max_attempts=1).defer("once")
+    _, [claimed] = settle_and_claim([], queue_names=["default"], limit=1, worker_id="w")
+    attempt = Executor(worker="w", database="default").execute(RunningAttempt(claimed))
+    assert (attempt.is_written, attempt.outcome.status) == (False, "failed")
+    assert Job.objects.running().exists()
+    assert not Ledger.objects.exists()

@@ -1,0 +1,23 @@
+"""What a batch calls back once it is over."""
+
+import pytest
+
+from django_skipqueue import Batch
+from django_skipqueue.store import Store
+from django_skipqueue.store.batches import Looked
+from django_skipqueue.testing import run_jobs
+
+from ..batches.jobs import callbacks_of
+from ..batches.test_batch import EVERY, GOOD, OVER
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_batch_whose_callbacks_have_run_calls_nothing_back_again() -> None:
+    """Until they have run, they are unfinished jobs of the batch, for which it would wait."""
+    with Batch(**EVERY) as batch:
+        pass
+    run_jobs()
+    before = batch.row.finished_at
+    assert Store("default").finish_batches([batch.id]) == Looked()
+    assert (batch.row.finished_at, callbacks_of()) == (before, [GOOD, OVER])

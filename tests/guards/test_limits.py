@@ -1,0 +1,17 @@
+"""Which jobs hold the permits of a key."""
+
+import pytest
+
+from django_skipqueue.store import Store
+
+from ..app.rows import make_job, state
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_a_job_that_waits_for_its_rate_holds_its_permit() -> None:
+    limit = {"limit_key": "k", "limit_kind": "concurrency", "capacity": 1}
+    make_job("blocked", **limit, has_permit=True, rate_key="r", rate_interval=60.0, rate_burst=1)
+    waiting = make_job("blocked", **limit)
+    assert Store("default").admit_keys(["k"]).counts == {}
+    assert state(waiting)["status"] == "blocked"

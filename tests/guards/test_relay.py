@@ -1,0 +1,43 @@
+"""What a relay hands over, and what it takes back while a row is locked."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from django_skipqueue.models import Job
+from django_skipqueue.relay.carried_jobs import CarriedJobs
+from django_skipqueue.relay.hand_over import TakeBack
+from django_skipqueue.store import Store
+
+from ..app.rows import lease_of, make_job, state
+from ..app.sessions import Session
+from ..app.waiting import wait_until, within
+from ..relay.fake_carrier import FakeCarrier
+from ..relay.test_relay import RELAY, Start, carrier, carriers, holders, noop, start  # noqa: F401 (fixtures)
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_a_job_that_is_not_confirmed_is_not_handed_over(carrier: FakeCarrier, start: Start) -> None:  # noqa: F811
+    carrier.confirms_at_once = False
+    start()
+    for number in (1, 2, 3):  # the relay would have handed the first one over before it publishes the last one
+        noop.defer()
+        wait_until(lambda expected=number: len(carrier.published) == expected)
+    assert set(holders().values()) == {RELAY}
+
+
+def test_a_locked_row_keeps_no_other_job_from_being_taken_back(session: Callable[[], Session]) -> None:
+    locked, free = make_job("running"), make_job("running")
+    jobs = CarriedJobs()
+    jobs.release(map(lease_of, (locked, free)))
+    disconnected: Any = SimpleNamespace(is_open=False)
+    other = session()
+    other.begin()
+    other(lambda: list(Job.objects.select_for_update().filter(pk=locked.pk)))
+    with within(10):
+        TakeBack(Store("default"), jobs, disconnected).run(0.0)
+    other.rollback()
+    assert (state(free)["status"], list(jobs.to_release)) == ("queued", [lease_of(locked)])

@@ -1,0 +1,86 @@
+"""What a supervisor does for the jobs of its workers, again and again."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from django.db import connections
+
+from django_skipqueue.models import Job
+from django_skipqueue.runtime.control_connection import ControlConnection
+from django_skipqueue.runtime.standby import PROMISE, Standby
+from django_skipqueue.runtime.worker_options import WorkerOptions
+from django_skipqueue.store import Store
+from django_skipqueue.supervisor.process import DeadProcess, WorkerProcess
+from django_skipqueue.supervisor.recover_own import RecoverOwn
+from django_skipqueue.supervisor.watch_queues import WatchQueues
+from django_skipqueue.values.times import NEVER
+
+from ..app.rows import make_job, state
+from ..app.sessions import Session
+
+store = Store("default")
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+POLL_INTERVAL = 30.0
+
+
+def test_locked_jobs_of_a_dead_process_are_recovered_once_they_are_free(
+    session: Callable[[], Session], worker_id: str
+) -> None:
+    job = make_job("running", locked_by=worker_id)
+    dead = DeadProcess(worker_id, -9, "signal 9 (SIGKILL)", [job.pk], no_statement_after=0.0)
+    service = RecoverOwn(store, [WorkerProcess("w", 1, awaiting_recovery=[dead])])
+    other = session()
+    other.begin()
+    other(lambda: list(Job.objects.select_for_update()))
+    service.run(100.0)
+    assert 100.0 < service.due_at < NEVER
+    other.rollback()
+    service.run(service.due_at)
+    assert state(job)["status"] == "queued"
+
+
+@pytest.fixture
+def process() -> WorkerProcess:
+    """A worker with a free slot."""
+    process = WorkerProcess("w", 1)
+    process.pid, process.standby = os.getpid(), Standby()
+    process.standby.offer(slots=1, room=1, claimed=0)
+    return process
+
+
+@pytest.fixture
+def found() -> list[list[str]]:
+    """The queues with jobs that each look has found."""
+    return []
+
+
+@pytest.fixture
+def watch(process: WorkerProcess, found: list[list[str]]) -> Iterator[WatchQueues]:
+    """The service of a supervisor that gets no notifications."""
+    before, alarm = connections["default"], signal.getsignal(signal.SIGALRM)
+    control = ControlConnection(store, who="test")
+    options = WorkerOptions(name="w", database="default", listen=False, poll_interval=POLL_INTERVAL)
+    yield WatchQueues(store, control, [process], options, looked=lambda names, paused: found.append(names))
+    control.close()
+    connections["default"] = before
+    signal.signal(signal.SIGALRM, alarm)
+
+
+def test_a_job_that_nobody_was_notified_of_is_found_by_the_next_look(
+    watch: WatchQueues, found: list[list[str]]
+) -> None:
+    watch.run(100.0)
+    make_job()
+    watch.run(100.0 + POLL_INTERVAL)
+    assert found == [[], ["default"]]
+
+
+def test_the_promise_to_call_a_worker_ends_by_itself(watch: WatchQueues, process: WorkerProcess) -> None:
+    watch.run(100.0)
+    watch.run(100.5)
+    assert 0 < process.standby.watched_until - time.monotonic() <= PROMISE

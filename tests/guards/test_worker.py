@@ -1,0 +1,27 @@
+"""What a worker does not do."""
+
+from collections.abc import Callable
+
+import pytest
+
+from django_skipqueue.worker.worker import Worker
+
+from ..app import jobs
+from ..app.waiting import wait_until
+from ..harness.processes import statuses
+from ..harness.threads import WorkerThread
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_a_worker_without_a_recent_heartbeat_claims_nothing(worker_thread: Callable[..., WorkerThread]) -> None:
+    def seem_dead(worker: Worker) -> None:
+        worker._own_row.is_alive = lambda now: False  # type: ignore[method-assign]
+
+    started = worker_thread(prepare=seem_dead)
+    wait_until(lambda: started.listens)
+    for _ in range(3):  # a turn begins with a stamp: at the end of these, two are over
+        stamps = started.worker._stamps.last().number
+        jobs.noop.defer()
+        wait_until(lambda before=stamps: started.worker._stamps.last().number > before)
+    assert statuses() == {"queued": 3}
