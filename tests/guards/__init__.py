@@ -7,8 +7,8 @@ what it ensures, the promises that need it, and the tests that go red. The patch
     Promise: 3 (a job has at most one live lease)
     Red: tests/store/test_settle.py::TestFences::test_a_stale_lease_cannot_settle
 
-`make guards` takes each guard out of a copy of the tree, and sees that its tests fail. For some of them say
-`make guards ARGS="settle claim"`: those that have one of these texts in their names. `make test` only checks that each patch can be
-applied. If a change of the package moves a guard, its patch is made again: take the guard out by hand, and put the
-output of `git diff -U2` into the file.
+`make guards` takes each guard out of a copy of the tree, and sees that its tests fail. For some guards say
+`make guards ARGS="settle claim"`: each guard that has one of these texts in its name is taken. `make test` only checks
+that each patch can be applied. If a change of the package moves a guard, make its patch again: take the guard out by
+hand, and put the output of `git diff -U2` into the file.
 """

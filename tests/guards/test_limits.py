@@ -1,5 +1,7 @@
 """Which jobs hold the permits of a key."""
 
+from typing import Any
+
 import pytest
 
 from django_skipqueue.store import Store
@@ -10,7 +12,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_a_job_that_waits_for_its_rate_holds_its_permit() -> None:
-    limit = {"limit_key": "k", "limit_kind": "concurrency", "capacity": 1}
+    limit: dict[str, Any] = {"limit_key": "k", "limit_kind": "concurrency", "capacity": 1}
     make_job("blocked", **limit, has_permit=True, rate_key="r", rate_interval=60.0, rate_burst=1)
     waiting = make_job("blocked", **limit)
     assert Store("default").admit_keys(["k"]).counts == {}

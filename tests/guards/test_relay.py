@@ -1,6 +1,7 @@
 """What a relay hands over, and what it takes back while a row is locked."""
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,12 +21,16 @@ from ..relay.test_relay import RELAY, Start, carrier, carriers, holders, noop, s
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+def has_published(carrier: FakeCarrier, number: int) -> bool:  # noqa: F811
+    return len(carrier.published) == number
+
+
 def test_a_job_that_is_not_confirmed_is_not_handed_over(carrier: FakeCarrier, start: Start) -> None:  # noqa: F811
     carrier.confirms_at_once = False
     start()
     for number in (1, 2, 3):  # the relay would have handed the first one over before it publishes the last one
         noop.defer()
-        wait_until(lambda expected=number: len(carrier.published) == expected)
+        wait_until(partial(has_published, carrier, number))
     assert set(holders().values()) == {RELAY}
 
 

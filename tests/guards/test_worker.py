@@ -1,6 +1,7 @@
 """What a worker does not do."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -14,6 +15,11 @@ from ..harness.threads import WorkerThread
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+def has_turned(worker: Worker, stamps: int) -> bool:
+    """Whether a turn of its loop has begun since then."""
+    return worker._stamps.last().number > stamps
+
+
 def test_a_worker_without_a_recent_heartbeat_claims_nothing(worker_thread: Callable[..., WorkerThread]) -> None:
     def seem_dead(worker: Worker) -> None:
         worker._own_row.is_alive = lambda now: False  # type: ignore[method-assign]
@@ -23,5 +29,5 @@ def test_a_worker_without_a_recent_heartbeat_claims_nothing(worker_thread: Calla
     for _ in range(3):  # a turn begins with a stamp: at the end of these, two are over
         stamps = started.worker._stamps.last().number
         jobs.noop.defer()
-        wait_until(lambda before=stamps: started.worker._stamps.last().number > before)
+        wait_until(partial(has_turned, started.worker, stamps))
     assert statuses() == {"queued": 3}

@@ -1,0 +1,24 @@
+"""What the other gates do if PostgreSQL refuses the statement of one."""
+
+import pytest
+from django.db import DataError, connection
+
+from django_skipqueue.store import Store
+from django_skipqueue.store.gates import GATES
+
+from ..app.rows import make_job, state
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def refuse(*_: object, **__: object) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1 / 0")
+
+
+def test_a_gate_that_is_refused_leaves_the_gates_after_it_to_admit(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
+    monkeypatch.setattr(GATES[0], "admit", refuse)
+    with pytest.raises(DataError, match="division by zero"):
+        Store("default").admit()
+    assert state(waiting)["status"] == "queued"
