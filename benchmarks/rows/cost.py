@@ -27,7 +27,7 @@ def cost(sizes: Sizes) -> Figures:
         _wait_until_done()
         (worker,) = supervisor.children()
         with server() as watching, transaction.atomic():
-            session = psutil.Process(_session(watching, "skipqueue worker%"))
+            session = psutil.Process(_session(watching, "skipqueue:%"))
             mine = psutil.Process(connection.connection.info.backend_pid)
             here, wal, inserting = time.process_time(), written_ahead(), cpu_seconds(mine)
             jobs.noop.defer_many([(number,) for number in range(sizes.jobs)])

@@ -198,6 +198,7 @@ def every_record(lines: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     schedule_logs.schedule_fired(ScheduleFired("default", "s", "shop.jobs.send", [7, 8], 0.5))
     schedule_logs.schedule_skipped(ScheduleSkipped("default", "s", "job", 7))
     schedule_logs.schedule_failed(ScheduleFailed("default", "s", "no"))
+    schedule_logs.schedule_brought_back("s")
     schedule_logs.schedule_unusable("s", "no")
     schedule_logs.schedule_paused(SchedulePaused("default", "s", "anna"))
     schedule_logs.schedule_resumed(ScheduleResumed("default", "s", "anna"))

@@ -46,7 +46,7 @@ def test_a_worker_that_is_called_does_not_listen_itself(runworker: Run) -> None:
         jobs.noop.defer()
         wait_until(lambda: not Job.objects.unfinished().exists())
     # One that the supervisor has kept waiting, on a busy machine, listens for a while.
-    wait_until(lambda: listeners("skipqueue worker %") == 0, "no worker listens")
+    wait_until(lambda: listeners("skipqueue:%") == 0, "no worker listens")
 
 
 def test_one_job_makes_one_worker_claim(runworker: Run) -> None:
@@ -74,7 +74,7 @@ def active_workers(since: str) -> int:
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND application_name LIKE 'skipqueue worker %%'"
+            " WHERE datname = current_database() AND application_name LIKE 'skipqueue:%%'"
             f" AND state_change > {since}"
         )
         return int(cursor.fetchone()[0])
@@ -153,7 +153,7 @@ def test_while_the_supervisor_is_stopped_an_idle_worker_listens_and_then_stops(r
     jobs.noop.defer()
     wait_for_statuses(completed=3)
     process.send(signal.SIGCONT)
-    wait_until(lambda: last_statement("skipqueue worker %").startswith("UNLISTEN"), "the worker listens no more")
+    wait_until(lambda: last_statement("skipqueue:%").startswith("UNLISTEN"), "the worker listens no more")
     jobs.noop.defer()
     wait_for_statuses(completed=4)
 
