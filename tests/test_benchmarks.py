@@ -147,6 +147,7 @@ def test_carried_drains_are_shown_beside_plain_ones_with_the_ratio_of_each_pair(
     )
 
 
+@pytest.mark.slow  # it measures
 @pytest.mark.parametrize("name", ["drain", "floor"])
 def test_a_row_is_measured_for_real(name: str, tmp_path: Path) -> None:
     written = tmp_path / "figures.json"

@@ -21,6 +21,8 @@ from .app.waiting import wait_until
 from .harness.rabbitmq import REQUIRED
 from .test_example_project import FIGURES, MANAGE, completed, server_url  # noqa: F401 (a fixture)
 
+pytestmark = pytest.mark.slow  # each runs the demo with RabbitMQ and Celery
+
 WITH_RABBITMQ = MANAGE.parent.parent / "scripts" / "with_rabbitmq.py"
 
 needs_rabbitmq = pytest.mark.skipif(program() is None and not REQUIRED, reason="RabbitMQ is not installed.")

@@ -312,6 +312,7 @@ FIGURES = """
 class TestDemo:
     """`manage.py demo`, in a database of its own on the server under test."""
 
+    @pytest.mark.slow  # `make check` runs the demo
     @pytest.mark.timeout(300)
     def test_every_receipt_is_sent_or_accounted_for_in_each_run(self, server_url: str, tmp_path: Path) -> None:
         environment = {**os.environ, "DATABASE_URL": server_url, "EMAIL_FILE_PATH": str(tmp_path)}

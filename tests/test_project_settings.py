@@ -96,6 +96,7 @@ TASKS = """\
 ORDERS = 100
 
 
+@pytest.mark.slow  # workers run all kinds of tasks under each of the settings
 @pytest.mark.parametrize("source", SETTINGS.values(), ids=SETTINGS.keys())
 def test_workers_do_everything_under_settings_of_the_projects(runworker: Run, source: str) -> None:
     calls = [EncodedCall(f"[{number}]", "{}", None) for number in range(ORDERS)]

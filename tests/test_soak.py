@@ -81,6 +81,7 @@ def all_have_ended(moment: datetime) -> bool:
         return bool(cursor.fetchone()[0])
 
 
+@pytest.mark.slow  # it runs thousands of jobs
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.timeout(600 + JOBS // 200)
 def test_a_worker_and_its_table_are_as_large_after_many_jobs_as_after_a_few(

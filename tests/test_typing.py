@@ -135,6 +135,7 @@ def loop() -> None:
 """
 
 
+@pytest.mark.slow  # it runs mypy
 @pytest.mark.skipif(
     not (find_spec("mypy") and find_spec("mypy_django_plugin")), reason="mypy with django-stubs is not installed"
 )

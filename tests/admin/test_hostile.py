@@ -46,6 +46,7 @@ def markup(client: Client, address: str) -> list[str]:
 HARMLESS_FIRST = {"harmless": "harmless", **TEXTS}
 
 
+@pytest.mark.slow  # it renders every page twice
 @pytest.mark.django_db
 def test_no_page_has_more_markup_than_with_harmless_rows(operator: Client, row: Row) -> None:
     expected: list[list[str]] = []
@@ -87,6 +88,7 @@ def test_what_an_address_carries_is_text(operator: Client, row: Row) -> None:
             assert found.status_code == 404 or Markup(found.text).elements == of_a_job
 
 
+@pytest.mark.slow  # it renders many pages of megabytes
 @pytest.mark.django_db
 class TestMegabytes:
     @pytest.mark.parametrize("unit", ["x", "\N{RIGHT-TO-LEFT OVERRIDE}<b>&"])

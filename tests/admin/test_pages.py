@@ -71,6 +71,7 @@ def findings_of(page: Page) -> list[str]:
     return found
 
 
+@pytest.mark.slow  # axe examines every page
 @pytest.mark.parametrize(
     "look", [LIGHT, pytest.param(DARK, marks=another_look), pytest.param(NARROW, marks=another_look)], ids=str
 )

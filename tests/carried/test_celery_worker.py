@@ -26,6 +26,8 @@ from ..harness.processes import ManagePy, is_alive
 from ..relay.consumer import Consumer
 from .celery_worker import Relaying, a_job, start_worker
 
+pytestmark = pytest.mark.slow  # each starts a worker of Celery
+
 POOLS = {"prefork": ("--pool", "prefork", "-c", "2"), "threads": ("--pool", "threads", "-c", "4")}
 
 Start = Callable[..., ManagePy]

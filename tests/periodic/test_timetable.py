@@ -56,6 +56,7 @@ CLOCKS = ["0 0", "30 0", "0 1", "30 1", "45 1", "0 2", "15 2", "30 2", "59 2", "
 """Minutes and hours, most of them in the nights in which a clock is changed."""
 
 
+@pytest.mark.slow  # every day of ten years in several zones
 def test_each_time_of_a_day_fires_once_on_every_day_of_ten_years(subtests: pytest.Subtests) -> None:
     for zone, clock in product(ZONES, CLOCKS):
         with subtests.test(zone=zone, clock=clock):

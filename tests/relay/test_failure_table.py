@@ -37,7 +37,10 @@ from ..harness.proxy import Proxy
 from . import halting
 from .consumer import Consumer, job_of
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.slow,  # each kills a part of RabbitMQ, a relay or Celery
+]
 
 CARRIER = carrier_id("celery")
 SINCE = datetime(2026, 1, 1, tzinfo=UTC)

@@ -23,6 +23,7 @@ from django_skipqueue.models import Job
 from django_skipqueue.operators import counts
 
 from ...app.rows import STATUSES, make_job
+from ...harness.table import Row
 from ..conftest import LIST, messages_of
 
 pytestmark = pytest.mark.django_db
@@ -59,14 +60,15 @@ def statuses() -> dict[int, str]:
 
 
 class TestTheQuestion:
-    @pytest.mark.parametrize("action", ACTIONS)
-    def test_nothing_is_changed_before_it_is_answered(self, operator: Client, action: str) -> None:
-        jobs = [make_job(status) for status in STATUSES]
-        before = statuses()
-        response = post(operator, action, jobs)
-        assert re.search(r" \d of 7 jobs( now)?\?$", response.context["title"])
-        assert statuses() == before
-        assert not LogEntry.objects.exists()
+    def test_nothing_is_changed_before_it_is_answered(self, operator: Client, row: Row) -> None:
+        for action in ACTIONS:
+            with row(action):
+                jobs = [make_job(status) for status in STATUSES]
+                before = statuses()
+                response = post(operator, action, jobs)
+                assert re.search(r" \d of 7 jobs( now)?\?$", response.context["title"])
+                assert statuses() == before
+                assert not LogEntry.objects.exists()
 
     def test_it_says_which_jobs_will_be_skipped(self, operator: Client) -> None:
         jobs = [make_job("failed"), make_job("completed"), make_job("running"), make_job("running")]
@@ -76,23 +78,20 @@ class TestTheQuestion:
         assert "Will be skipped: 2 running, 1 completed." in text
         assert "Will be skipped: 1 completed." in " ".join(post(operator, "retry_selected", jobs[:2]).text.split())
 
-    @pytest.mark.parametrize(
-        ("action", "status", "title"),
-        [
+    def test_what_would_skip_them_all_is_not_offered(self, operator: Client, row: Row) -> None:
+        cases: list[tuple[str, str, str]] = [
             ("retry_selected", "completed", "None of these 2 jobs can be retried."),
             ("run_now_selected", "queued", "None of these 2 jobs waits for a time."),
             ("postpone_selected", "running", "None of these 2 jobs can be postponed."),
             ("discard_selected", "running", "None of these 2 jobs can be discarded."),
             ("cancel_selected", "failed", "None of these 2 jobs can be cancelled."),
             ("delete_selected", "running", "None of these 2 jobs can be deleted."),
-        ],
-    )
-    def test_what_would_skip_them_all_is_not_offered(
-        self, operator: Client, action: str, status: str, title: str
-    ) -> None:
-        response = post(operator, action, [make_job(status), make_job(status)])
-        assert response.context["title"] == response.context["original"] == title
-        assert 'name="confirmed"' not in response.text
+        ]
+        for action, status, title in cases:
+            with row(action=action, status=status, title=title):
+                response = post(operator, action, [make_job(status), make_job(status)])
+                assert response.context["title"] == response.context["original"] == title
+                assert 'name="confirmed"' not in response.text
 
     def test_it_counts_tasks_and_exceptions_of_those_it_is_about(self, operator: Client) -> None:
         jobs = [make_job("failed", task="a.pay", last_error="psp.Refused: card of ann") for _ in range(3)]
@@ -294,25 +293,23 @@ class TestTheLog:
 
 
 class TestPermissions:
-    @pytest.mark.parametrize(("action", "permission"), ACTIONS.items())
-    def test_an_action_is_for_those_who_may(self, log_in: Callable[..., Client], action: str, permission: str) -> None:
-        job = make_job("failed")
-        client = log_in("view_job", *(set(ACTIONS.values()) - {permission}))
-        assert action not in client.get(LIST).text
-        post(client, action, [job], confirmed="yes", minutes="5")
-        assert statuses() == {job.pk: "failed"}
+    def test_an_action_is_for_those_who_may(self, log_in: Callable[..., Client], row: Row) -> None:
+        for action, permission in ACTIONS.items():
+            with row(action=action, permission=permission):
+                job = make_job("failed")
+                client = log_in("view_job", *(set(ACTIONS.values()) - {permission}))
+                assert action not in client.get(LIST).text
+                post(client, action, [job], confirmed="yes", minutes="5")
+                assert statuses() == {job.pk: "failed"}
 
-    @pytest.mark.parametrize(("action", "permission"), ACTIONS.items())
-    def test_its_own_permission_is_enough(self, log_in: Callable[..., Client], action: str, permission: str) -> None:
-        job = make_job({"retry_selected": "failed", "delete_selected": "failed"}.get(action, "scheduled"))
-        client = log_in("view_job", permission)
-        assert action in client.get(LIST).text
-        assert (
-            "1 job "
-            in messages_of(post(client, action, [job], confirmed="yes", minutes="90", queue_name="mail", priority="7"))[
-                0
-            ]
-        )
+    def test_its_own_permission_is_enough(self, log_in: Callable[..., Client], row: Row) -> None:
+        for action, permission in ACTIONS.items():
+            with row(action=action, permission=permission):
+                job = make_job({"retry_selected": "failed", "delete_selected": "failed"}.get(action, "scheduled"))
+                client = log_in("view_job", permission)
+                assert action in client.get(LIST).text
+                answers = {"confirmed": "yes", "minutes": "90", "queue_name": "mail", "priority": "7"}
+                assert "1 job " in messages_of(post(client, action, [job], **answers))[0]
 
     @pytest.mark.parametrize(
         ("state", "offered"),

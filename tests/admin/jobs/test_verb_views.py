@@ -14,6 +14,7 @@ from django_skipqueue.models import Job
 
 from ...app import jobs
 from ...app.rows import STATUSES, UNFINISHED, WAITING, make_job, state
+from ...harness.table import Row
 from ..conftest import LIST, messages_of, page
 
 pytestmark = pytest.mark.django_db
@@ -60,53 +61,59 @@ def press(client: Client, verb: str, job: Job) -> Any:
 
 
 class TestButtons:
-    @pytest.mark.parametrize("status", STATUSES)
-    def test_they_are_those_that_the_status_allows(self, operator: Client, status: str) -> None:
-        job = make_job(status)
-        text = operator.get(page("change", job.pk)).text
-        assert {verb for verb in ALLOWED if page(verb, job.pk) in text} == {
-            verb for verb, allowed in ALLOWED.items() if status in allowed
-        }
-        assert (page("delete", job.pk) in text) == (status != "running")
+    def test_they_are_those_that_the_status_allows(self, operator: Client, row: Row) -> None:
+        for status in STATUSES:
+            with row(status):
+                job = make_job(status)
+                text = operator.get(page("change", job.pk)).text
+                assert {verb for verb in ALLOWED if page(verb, job.pk) in text} == {
+                    verb for verb, allowed in ALLOWED.items() if status in allowed
+                }
+                assert (page("delete", job.pk) in text) == (status != "running")
 
-    @pytest.mark.parametrize("status", STATUSES)
-    def test_who_may_only_look_has_none(self, log_in: Callable[..., Client], status: str) -> None:
-        job = make_job(status)
-        text = log_in("view_job").get(page("change", job.pk)).text
-        assert not any(page(verb, job.pk) in text for verb in (*ALLOWED, "delete"))
+    def test_who_may_only_look_has_none(self, log_in: Callable[..., Client], row: Row) -> None:
+        for status in STATUSES:
+            with row(status):
+                job = make_job(status)
+                text = log_in("view_job").get(page("change", job.pk)).text
+                assert not any(page(verb, job.pk) in text for verb in (*ALLOWED, "delete"))
 
-    @pytest.mark.parametrize(("verb", "permission"), PERMISSIONS.items())
-    def test_each_needs_its_own_permission(self, log_in: Callable[..., Client], verb: str, permission: str) -> None:
-        job = make_job(BEFORE.get(verb, "failed"))
-        before = state(job)
-        client = log_in("view_job", "change_job", "delete_job", *(set(PERMISSIONS.values()) - {permission}))
-        assert page(verb, job.pk) not in client.get(page("change", job.pk)).text
-        assert press(client, verb, job).status_code == 403
-        assert state(job) == before
-        assert Job.objects.count() == 1
+    def test_each_needs_its_own_permission(self, log_in: Callable[..., Client], row: Row) -> None:
+        for verb, permission in PERMISSIONS.items():
+            with row(verb=verb, permission=permission):
+                job = make_job(BEFORE.get(verb, "failed"))
+                before = state(job)
+                client = log_in("view_job", "change_job", "delete_job", *(set(PERMISSIONS.values()) - {permission}))
+                assert page(verb, job.pk) not in client.get(page("change", job.pk)).text
+                assert press(client, verb, job).status_code == 403
+                assert state(job) == before
+                assert Job.objects.count() == 1
 
-    @pytest.mark.parametrize(("verb", "permission"), PERMISSIONS.items())
-    def test_who_may_not_look_may_not_press(self, log_in: Callable[..., Client], verb: str, permission: str) -> None:
-        job = make_job(BEFORE.get(verb, "failed"))
-        before = state(job)
-        data = {"confirmed": "yes", "minutes": "90"}
-        assert log_in(permission).post(page(verb, job.pk), data).status_code == 403
-        assert state(job) == before
-        assert Job.objects.count() == 1
+    def test_who_may_not_look_may_not_press(self, log_in: Callable[..., Client], row: Row) -> None:
+        for verb, permission in PERMISSIONS.items():
+            with row(verb=verb, permission=permission):
+                job = make_job(BEFORE.get(verb, "failed"))
+                before = state(job)
+                data = {"confirmed": "yes", "minutes": "90"}
+                assert log_in(permission).post(page(verb, job.pk), data).status_code == 403
+                assert state(job) == before
+                assert Job.objects.count() == 1
 
-    @pytest.mark.parametrize("verb", ALLOWED)
-    def test_a_get_changes_nothing(self, operator: Client, verb: str) -> None:
-        job = make_job("failed")
-        before = state(job)
-        assert operator.get(page(verb, job.pk), follow=True).status_code in (200, 405)
-        assert state(job) == before
+    def test_a_get_changes_nothing(self, operator: Client, row: Row) -> None:
+        for verb in ALLOWED:
+            with row(verb):
+                job = make_job("failed")
+                before = state(job)
+                assert operator.get(page(verb, job.pk), follow=True).status_code in (200, 405)
+                assert state(job) == before
 
-    @pytest.mark.parametrize("verb", ALLOWED)
-    def test_a_post_from_elsewhere_is_refused(self, operator: Client, verb: str) -> None:
-        job = make_job("failed")
-        operator.handler.enforce_csrf_checks = True
-        assert press(operator, verb, job).status_code == 403
-        assert state(job)["status"] == "failed"
+    def test_a_post_from_elsewhere_is_refused(self, operator: Client, row: Row) -> None:
+        for verb in ALLOWED:
+            with row(verb):
+                job = make_job("failed")
+                operator.handler.enforce_csrf_checks = True
+                assert press(operator, verb, job).status_code == 403
+                assert state(job)["status"] == "failed"
 
     def test_strangers_are_asked_to_log_in(self, client: Client) -> None:
         job = make_job("failed")
@@ -114,20 +121,19 @@ class TestButtons:
 
 
 class TestTheQuestion:
-    @pytest.mark.parametrize(
-        "verb", ["reschedule", "change_queue", "change_priority", "discard", "cancel", "run_again"]
-    )
-    def test_what_cannot_be_taken_back_is_asked_first(self, operator: Client, verb: str) -> None:
-        job = make_job(BEFORE.get(verb, "completed"))
-        before = state(job)
-        response = operator.get(page(verb, job.pk))
-        assert f"job {job.pk}" in response.context["title"]
-        assert response.context["title"].endswith("?")
-        assert 'name="confirmed"' in response.text
-        assert 'name="confirmed"' in operator.post(page(verb, job.pk)).text
-        assert state(job) == before
-        assert Job.objects.count() == 1
-        assert not LogEntry.objects.exists()
+    def test_what_cannot_be_taken_back_is_asked_first(self, operator: Client, row: Row) -> None:
+        for verb in ("reschedule", "change_queue", "change_priority", "discard", "cancel", "run_again"):
+            with row(verb):
+                job = make_job(BEFORE.get(verb, "completed"))
+                before = state(job)
+                response = operator.get(page(verb, job.pk))
+                assert f"job {job.pk}" in response.context["title"]
+                assert response.context["title"].endswith("?")
+                assert 'name="confirmed"' in response.text
+                assert 'name="confirmed"' in operator.post(page(verb, job.pk)).text
+                assert state(job) == before
+                assert Job.objects.count() == 1
+                assert not LogEntry.objects.exists()
 
     def test_retry_alone_is_done_at_once(self, operator: Client) -> None:
         job = make_job("failed")
@@ -335,8 +341,9 @@ class TestRaces:
         assert state(job) == before
         assert not LogEntry.objects.exists()
 
-    @pytest.mark.parametrize("verb", ALLOWED)
-    def test_a_job_that_is_gone_leads_to_the_list(self, operator: Client, verb: str) -> None:
-        response = operator.post(page(verb, 4_711), follow=True)
-        assert response.redirect_chain[-1][0] == LIST
-        assert messages_of(response) == ["There is no job 4711. It may have been deleted."]
+    def test_a_job_that_is_gone_leads_to_the_list(self, operator: Client, row: Row) -> None:
+        for verb in ALLOWED:
+            with row(verb):
+                response = operator.post(page(verb, 4_711), follow=True)
+                assert response.redirect_chain[-1][0] == LIST
+                assert messages_of(response) == ["There is no job 4711. It may have been deleted."]
