@@ -46,9 +46,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is slow and seldom red is left to the checks before a merge."""
+    """What is slow and seldom red is left to the checks before a merge, and so is what needs a node of RabbitMQ."""
     for item in items:
-        if item.get_closest_marker("slow") and not os.environ.get("SKIPQUEUE_SLOW"):
+        is_slow = item.get_closest_marker("slow") or "rabbitmq_node" in getattr(item, "fixturenames", ())
+        if is_slow and not os.environ.get("SKIPQUEUE_SLOW"):
             item.add_marker(pytest.mark.skip(reason="SKIPQUEUE_SLOW is not set"))
 
 

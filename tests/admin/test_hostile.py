@@ -132,6 +132,7 @@ class TestMegabytes:
         assert operator.get(page("change", job.pk)).status_code == 200
 
 
+@pytest.mark.slow  # it opens every page in a browser
 @pytest.mark.browser
 @pytest.mark.django_db(transaction=True)
 def test_a_real_browser_shows_it_as_text_and_runs_nothing(

@@ -319,6 +319,7 @@ PAGES_OF_A_JOB = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow  # each address with each id that is none
 class TestForeignIds:
     @pytest.mark.parametrize("action", ACTIONS)
     def test_what_is_no_id_changes_nothing(self, rows: Rows, row: Row, action: str) -> None:
