@@ -1,4 +1,4 @@
-"""The pictures of the admin in the documentation: `make pictures` takes them anew.
+"""The pictures of the admin in the documentation: `make pictures` takes them again.
 
 Other tests open the pages; without SKIPQUEUE_PICTURES these here are left to SKIPQUEUE_ALL_WIDTHS.
 """
