@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from importlib import import_module
-from itertools import product
+from itertools import count, product
 from pkgutil import iter_modules
 from typing import Any, NamedTuple
 
@@ -50,8 +50,10 @@ from ..app.sessions import LAST_MIGRATION, connect, schema
 PLANLESS = {
     "LISTEN", "LISTEN_AS_SUPERVISOR", "UNLISTEN", "PLAN_ONCE", "PLAN_ANEW", "ENQUEUE_AND_ADMIT", "ENQUEUE_AND_NOTIFY",
     "EXPECTED_QUEUED", "EXPECTED_RUNNING", "EXPECTED_BLOCKED", "EXPLAIN_CLAIM", "LOCK_ARCHIVE", "ADMIT_WITHOUT_WAITING",
+    "BOUND_TRANSACTIONS",
 }  # fmt: skip
-"""Commands that PostgreSQL does not plan, and several statements in one, each of which stands among the others too."""
+"""Commands that PostgreSQL does not plan, several statements in one, each of which stands among the others too, and
+a setting that PostgreSQL knows from 17 on."""
 
 STATEMENTS: dict[str, str] = {
     name: text
@@ -493,6 +495,9 @@ def fill(connection: psycopg.Connection[Any]) -> None:
     connection.execute("VACUUM ANALYZE")
 
 
+NUMBERS = count()
+
+
 def explain_literals(connection: psycopg.Connection[Any], case: Case, how: str = "FORMAT JSON") -> Any:
     """The plan of the statement with its values written into it, as Django sends it."""
     cursor = psycopg.ClientCursor(connection)
@@ -510,14 +515,14 @@ def explain_prepared(connection: psycopg.Connection[Any], case: Case, how: str =
     declared = ", ".join("unknown" if not oid else type_name(connection, oid) for oid in oids)
     cursor = psycopg.ClientCursor(connection)
     cursor.execute(f"SET plan_cache_mode = {mode}")
-    cursor.execute(f"PREPARE busy{f' ({declared})' if names else ''} AS {text}")
-    try:
-        values = ", ".join(f"%({name})s" for name in names)
-        return cursor.execute(
-            f"EXPLAIN ({how}) EXECUTE busy{f' ({values})' if names else ''}", case.values or None
-        ).fetchone()
-    finally:
-        cursor.execute("DEALLOCATE busy; RESET plan_cache_mode")
+    name = f"explained_{next(NUMBERS)}"  # one whose statement fails stays prepared, and must not be in the next one's way
+    cursor.execute(f"PREPARE {name}{f' ({declared})' if names else ''} AS {text}")
+    values = ", ".join(f"%({name})s" for name in names)
+    found = cursor.execute(
+        f"EXPLAIN ({how}) EXECUTE {name}{f' ({values})' if names else ''}", case.values or None
+    ).fetchone()
+    cursor.execute(f"DEALLOCATE {name}; RESET plan_cache_mode")
+    return found
 
 
 @cache
