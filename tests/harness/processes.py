@@ -20,6 +20,7 @@ from django.db import connections
 from django_skipqueue.models import Job, Worker
 
 from ..app.waiting import DEADLINE, wait_until
+from .template import Forked, template
 
 ROOT = Path(__file__).parents[2]
 
@@ -81,11 +82,13 @@ class ManagePy:
             "DJANGO_SETTINGS_MODULE": "process_settings",
             **(environment or {}),
         }
-        self.process = (
-            self._in_terminal(command, folder, environment)
-            if terminal
-            else self._in_background(command, folder, environment)
-        )
+        self.process: subprocess.Popen[bytes] | Forked
+        if terminal:
+            self.process = self._in_terminal(command, folder, environment)
+        elif module == "django" and "--reload" not in arguments:
+            self.process = template().start(list(arguments), folder, environment, self._log)
+        else:
+            self.process = self._in_background(command, folder, environment)
 
     def _in_background(self, command: list[str], folder: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
         with self._log.open("wb") as log:

@@ -1,0 +1,187 @@
+"""A process from which `manage.py` processes are forked: it has imported Django and the queue once for all of them.
+
+A fork and the settings take a tenth of the processor time that a new Python takes. The template has no settings: it
+imports what can be imported without them. What a child does, it does in a process of its own, as a new Python would.
+
+As a program it reads a line of JSON for each child from the socket whose number is its argument, and writes a line
+when the child runs and when it has ended.
+"""
+
+import contextlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+LOADS = """
+import sys, django
+django.setup()
+import django_skipqueue.management.commands.runworker, django_skipqueue.supervisor.supervisor
+import django_skipqueue.supervisor.child, django_skipqueue.steward.steward
+print(*sys.modules)
+"""
+"""What a worker imports. Its names are printed."""
+
+
+class Forked:
+    """A child of the template, with as much of the methods of `subprocess.Popen` as tests call."""
+
+    def __init__(self, template: "Template", pid: int) -> None:
+        self._template = template
+        self.pid = pid
+
+    def poll(self) -> int | None:
+        return self._template.exit_code(self.pid)
+
+    def wait(self, timeout: float | None = None) -> int:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if deadline is not None and time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("manage.py", timeout or 0)
+            self._template.listen(0.5)
+        return code
+
+    def send_signal(self, number: signal.Signals) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+class Template:
+    """The template process, and how its children have ended."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(theirs.fileno())],
+                cwd=ROOT,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self._received = b""
+        self._started: list[int] = []
+        self._codes: dict[int, int] = {}
+        self._lock = threading.RLock()
+
+    def start(self, arguments: list[str], folder: Path, environment: Mapping[str, str], log: Path) -> Forked:
+        log.touch()
+        request = {"arguments": arguments, "folder": str(folder), "environment": dict(environment), "log": str(log)}
+        with self._lock:
+            self._socket.sendall(json.dumps(request).encode() + b"\n")
+            while not self._started:
+                self.listen(None)
+            return Forked(self, self._started.pop())
+
+    def exit_code(self, pid: int) -> int | None:
+        self.listen(0)
+        return self._codes.get(pid)
+
+    def listen(self, timeout: float | None) -> None:
+        """Read what the template says, for which it gets this many seconds."""
+        with self._lock:
+            if select.select([self._socket], [], [], timeout)[0]:
+                data = self._socket.recv(65536)
+                assert data, "the template of the processes has ended"
+                *lines, self._received = (self._received + data).split(b"\n")
+                for pid, code in map(json.loads, lines):
+                    if code is None:
+                        self._started.append(pid)
+                        self._codes.pop(pid, None)
+                    else:
+                        self._codes[pid] = code
+
+
+@cache
+def template() -> Template:
+    """The template of this process."""
+    return Template()
+
+
+def serve(number: int) -> dict[str, Any]:
+    """Fork children. Returns in each child, with its request; ends in the template once nobody asks any more."""
+    asking = socket.socket(fileno=number)
+    ended, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    received = b""
+    while True:
+        ready, _, _ = select.select([asking, ended], [], [])
+        if ended in ready:
+            os.read(ended, 4096)
+            for pid, code in _ended():
+                asking.sendall(json.dumps([pid, code]).encode() + b"\n")
+        if asking in ready:
+            if not (data := asking.recv(65536)):
+                sys.exit()
+            *lines, received = (received + data).split(b"\n")
+            for line in lines:
+                if pid := os.fork():
+                    asking.sendall(json.dumps([pid, None]).encode() + b"\n")
+                else:
+                    signal.set_wakeup_fd(-1)
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    os.close(ended)
+                    os.close(wake)
+                    asking.close()
+                    return dict(json.loads(line))
+
+
+def _ended() -> list[tuple[int, int]]:
+    found = []
+    with contextlib.suppress(ChildProcessError):
+        while (waited := os.waitpid(-1, os.WNOHANG))[0]:
+            found.append((waited[0], os.waitstatus_to_exitcode(waited[1])))
+    return found
+
+
+def become(request: dict[str, Any]) -> None:
+    """Make this child what a new Python would be that runs `python -m django …` in this folder."""
+    os.setsid()
+    os.chdir(request["folder"])
+    for path, flags, numbers in [("/dev/null", os.O_RDONLY, [0]), (request["log"], os.O_WRONLY, [1, 2])]:
+        file = os.open(path, flags)
+        for descriptor in numbers:
+            os.dup2(file, descriptor)
+        os.close(file)
+    environment = request["environment"]
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:1] = [request["folder"], *environment["PYTHONPATH"].split(os.pathsep)]
+    sys.argv[1:] = request["arguments"]
+
+
+def load() -> None:
+    """Import what a worker imports and what needs no settings. Models need them."""
+    environment = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "example_project")]),
+    }
+    os.environ.pop("DJANGO_SETTINGS_MODULE", None)
+    loaded = subprocess.run(
+        [sys.executable, "-c", LOADS], env=environment, stdout=subprocess.PIPE, check=True, text=True
+    )
+    for name in loaded.stdout.split():
+        if name.split(".")[0] != "tests":
+            with contextlib.suppress(Exception):
+                import_module(name)
+
+
+if __name__ == "__main__":
+    load()
+    become(serve(int(sys.argv[1])))
+    runpy.run_module("django", run_name="__main__", alter_sys=True)
