@@ -1,13 +1,15 @@
 """What a supervisor and one of its workers let each other know, in memory that both share.
 
-The worker shows how many slots are free, and which calls it has answered. The supervisor shows until when it looks for
-jobs in the worker's place, and when it wrote the worker's heartbeat. So an idle worker sends no statements, and one
-notification wakes one worker.
+The worker shows how many slots are free, which calls it has answered, and a job that must run alone. The supervisor
+shows until when it looks for jobs in the worker's place, and when it wrote the worker's heartbeat. So an idle worker
+sends no statements, and one notification wakes one worker.
 
 Invariant: a promise of the supervisor ends by itself. A worker whose supervisor hangs soon looks for jobs on its own.
 """
 
 import mmap
+
+from ..values.records import LeaseRef
 
 PROMISE = 1.5
 """Seconds for which a supervisor promises to watch the queues. It renews the promise twice a second."""
@@ -18,8 +20,8 @@ SLOTS, ROOM, HEARD, ANSWERED, CLAIMED, IS_SESSION = range(6)
 WATCHED_UNTIL, HEARTBEAT_AT = range(6, 8)
 """The places of the times."""
 
-RUNNING = 8
-"""The place of one more count."""
+RUNNING, SUSPECT, SUSPECT_LEASE = range(8, 11)
+"""The places of further counts."""
 
 
 class Standby:
@@ -30,7 +32,7 @@ class Standby:
 
     def __init__(self) -> None:
         # An item of a view is written and read as a whole. `struct.pack_into` first fills its place with zeros.
-        memory = memoryview(mmap.mmap(-1, 72))
+        memory = memoryview(mmap.mmap(-1, 88))
         self._counts, self._times = memory.cast("q"), memory.cast("d")
         self._read = self._looked = 0
 
@@ -80,6 +82,18 @@ class Standby:
         self._counts[SLOTS] = slots
         self._counts[ROOM] = room
         self._counts[ANSWERED] = self._looked  # last: who sees it sees the others as well
+
+    def offer_suspect(self, ref: LeaseRef) -> None:
+        self._counts[SUSPECT_LEASE] = ref[1]
+        self._counts[SUSPECT] = ref[0]
+
+    # Both write
+
+    def take_suspect(self) -> LeaseRef | None:
+        """Return the lease of the job that the worker offers, if any, and end the offer."""
+        ref = self._counts[SUSPECT], self._counts[SUSPECT_LEASE]
+        self._counts[SUSPECT] = 0
+        return ref if ref[0] else None
 
     # The supervisor writes
 

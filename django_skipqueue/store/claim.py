@@ -5,7 +5,7 @@ from itertools import starmap
 
 from django.db import transaction
 
-from ..values.records import ClaimedJob, QueuePosition
+from ..values.records import ClaimedJob, LeaseRef, QueuePosition
 from . import sql
 from .parameters import claim_values, in_claim_order, positions_as_values
 from .session import Session
@@ -18,6 +18,12 @@ class Claiming(Session):
         """Claim up to `limit` jobs: the queues in the listed order, within each queue the highest priority first."""
         values = claim_values(queue_names, after={}, limit=limit, worker_id=worker_id)
         return in_claim_order(starmap(ClaimedJob, self.rows(sql.CLAIM, values)), queue_names)
+
+    def take_over(self, suspect: LeaseRef, *, worker_id: str) -> ClaimedJob | None:
+        """Claim a job that another worker has claimed and not begun. `None`: that lease has ended."""
+        id, lease = suspect
+        rows = self.rows(sql.TAKE_OVER, {"id": id, "lease": lease, "worker_id": worker_id})
+        return ClaimedJob(*rows[0]) if rows else None
 
     def queues_with_jobs(self, *, after: str = "", limit: int | None = None, with_paused: bool = False) -> list[str]:
         """The names of the queues with jobs to claim: at most `limit` names, alphabetically after `after`.

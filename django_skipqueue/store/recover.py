@@ -33,18 +33,21 @@ class Recovering(Statements):
         worker_timeout: float | None = None,
         worker_ids: Sequence[str] | None = None,
         job_ids: Sequence[int] | None = None,
+        crashed: bool = False,
         reason: str = NO_HEARTBEAT,
         limit: int = BATCH,
     ) -> list[RecoveredJob]:
         """Recover the jobs of `worker_ids`, or of every holder without a heartbeat for `worker_timeout` seconds.
 
         Default: the setting. Only `job_ids`, if given. The attempt is charged; a job without attempts left fails.
+        `crashed`: a process has ended, for which the jobs may be the cause. So they wait for some seconds.
         """
         age = 0.0 if worker_ids is not None else settings.worker_timeout if worker_timeout is None else worker_timeout
         return self._recover(
             age=age,
             worker_ids=None if worker_ids is None else list(worker_ids),
             job_ids=None if job_ids is None else list(job_ids),
+            crashed=crashed,
             reason=shorten(reason),
             limit=limit,
         )
@@ -60,11 +63,15 @@ class Recovering(Statements):
 
     def _recover(self, **chosen: Any) -> list[RecoveredJob]:
         """Run RECOVER. A parameter that is not given restricts nothing."""
-        nothing = {"age": 0.0, "locked_before": None, "worker_ids": None, "job_ids": None, "ids": None, "leases": None}
+        nothing = {
+            "age": 0.0,
+            "crashed": False,
+            **dict.fromkeys(["locked_before", "worker_ids", "job_ids", "ids", "leases"]),
+        }
         recovered = [RecoveredJob._make(row) for row in self.rows(sql.RECOVER, nothing | chosen)]
         wake(self, (job.queue_name for job in recovered if job.status == "queued"))
-        if any(job.status == "blocked" for job in recovered):
-            notify_supervisors(self, LIMITS_PAYLOAD)
+        if any(job.status in ("blocked", "scheduled") for job in recovered):
+            notify_supervisors(self, LIMITS_PAYLOAD)  # a scheduled one has given its permit up
         if recovered:
             self.send(JobsRecovered(self.alias, recovered))
         return recovered

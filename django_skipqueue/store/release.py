@@ -14,12 +14,13 @@ from .statements import Statements
 class Releasing(Statements):
     """Used by workers, by loops written by hand, and by supervisors after a worker died."""
 
-    def release(self, leases: Iterable[LeaseRef], *, interrupted: bool = False) -> set[int]:
+    def release(self, leases: Iterable[LeaseRef], *, interrupted: bool = False, later: bool = False) -> set[int]:
         """Put jobs back into their queues without charging the attempt. Returns the ids whose lease was still valid.
 
         `interrupted`: the jobs were running. Their rows keep that, for the people who look at them later.
+        `later`: they wait for up to 10 seconds first, and give up their permits meanwhile.
         """
-        rows = self.rows(sql.RELEASE, {**leases_as_values(leases), "interrupted": interrupted})
+        rows = self.rows(sql.RELEASE, {**leases_as_values(leases), "interrupted": interrupted, "later": later})
         return self._released(rows)
 
     def release_orphans(

@@ -1,5 +1,6 @@
 """What a supervisor's child runs: a worker, or a relay if the options name a carrier."""
 
+from dataclasses import replace
 from functools import partial
 
 from ..relay.relay import Relay
@@ -12,7 +13,9 @@ from .process import WorkerProcess
 
 def run_child(options: WorkerOptions, process: WorkerProcess, lifeline: int) -> int:
     name_sessions(session_name(process.id) or "")
-    runs: type[Relay | Worker] = Relay if options.carrier else Worker
+    if process.suspect:
+        options = replace(options, concurrency=1, max_jobs=1)
+    runs = Relay if options.carrier else partial(Worker, suspect=process.suspect)
     loop = runs(
         options,
         id=process.id,

@@ -88,11 +88,11 @@ class ForkedProcess:
         self._close_lifeline()
         return os.waitstatus_to_exitcode(status)
 
-    def restart_later(self, *, longest: float = LONGEST_RESTART_DELAY) -> float:
+    def restart_later(self) -> float:
         """Start the next process later. Returns the delay in seconds, which grows with deaths soon after a start."""
         self._deaths = self._deaths + 1 if time.monotonic() - self._filled_at < SETTLED else 0
         doublings = self._deaths - 2
-        delay = 0.0 if doublings < 0 else min(longest, FIRST_RESTART_DELAY * 2**doublings)
+        delay = 0.0 if doublings < 0 else min(LONGEST_RESTART_DELAY, FIRST_RESTART_DELAY * 2**doublings)
         self.start_at = time.monotonic() + delay
         return delay
 

@@ -21,10 +21,8 @@ from ..runtime.protocol import (
 from ..runtime.stamps import Stamps
 from ..runtime.standby import Standby
 from ..values.codec import shorten
-from .forked_process import LONGEST_RESTART_DELAY, ForkedProcess, Run
-
-ORDERLY_RESTART_DELAY = 1.0
-"""Seconds until a restart, at most, if jobs caused the end and the process had settled others: only those were lost."""
+from ..values.records import LeaseRef
+from .forked_process import ForkedProcess, Run
 
 LAST_STATEMENT = 1.0
 """Seconds after the death of a process within which its last claim may still be committed. If it is committed later,
@@ -64,6 +62,10 @@ class DeadProcess:
     look_at: float = 0.0
     """When to recover or release its jobs, or the rest of them, in monotonic seconds."""
 
+    @property
+    def ended_well(self) -> bool:
+        return self.code in (EXIT_CLEAN, EXIT_RECYCLED)
+
 
 @dataclass(eq=False)
 class WorkerProcess(ForkedProcess):
@@ -71,6 +73,8 @@ class WorkerProcess(ForkedProcess):
 
     concurrency: int
     is_relay: bool = False
+    suspect: LeaseRef | None = None
+    """The job that the next process takes over, runs alone, and ends after; `None`: it claims jobs."""
     id: str = ""
     """The name and 12 hex digits, new for every process."""
     running_jobs: RunningJobs = field(init=False)
@@ -170,7 +174,11 @@ class WorkerProcess(ForkedProcess):
         self.start_at = time.monotonic()
 
     def schedule_restart(self, dead: DeadProcess | None = None) -> float:
-        """Start the next process later. Returns the delay in seconds, which grows with deaths soon after a start."""
-        blames_jobs = dead is not None and (bool(self._frozen) or dead.code in (EXIT_STUCK, EXIT_BLOCKED))
-        is_orderly = blames_jobs and self.stamps.last().jobs_done > 0
-        return self.restart_later(longest=ORDERLY_RESTART_DELAY if is_orderly else LONGEST_RESTART_DELAY)
+        """Start the next process, and return the delay in seconds. It grows with deaths soon after a start.
+
+        But it is 0 if the process has begun jobs: in its place the jobs that it was running wait.
+        """
+        if dead is not None and (dead.job_ids or dead.code in (EXIT_RECYCLED, EXIT_STUCK, EXIT_BLOCKED)):
+            self.restart_now()
+            return 0.0
+        return self.restart_later()

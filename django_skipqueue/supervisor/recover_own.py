@@ -16,12 +16,15 @@ from ..store import Store
 from ..values.times import NEVER
 from .process import LOCKED_INTERVAL, DeadProcess, WorkerProcess
 
+LONGEST_RUN = 0.2
+"""Seconds after which no further process is handled in one run."""
+
 REFUSED_INTERVAL = 10.0
 """Seconds until the next try for a dead process after an error of the database."""
 
 
 class RecoverOwn(Service):
-    """Handles one dead process at a time, so that an error about one does not delay the others."""
+    """Handles the dead processes that hold jobs one by one, so that an error about one does not delay the others."""
 
     name = "recover_own"
 
@@ -33,15 +36,48 @@ class RecoverOwn(Service):
         self._store = store
         self._sessions = DeadSessions(store)
         self._processes = processes
+        self._handled: list[DeadProcess] = []
 
     @property
     def due_at(self) -> float:
-        return min((dead.look_at for process in self._processes for dead in process.awaiting_recovery), default=NEVER)
+        return min((dead.look_at for _, dead in self._waiting()), default=NEVER)
 
     def run(self, now: float) -> None:
-        """Recover or release one batch of one dead process. If it has no jobs left, delete its row."""
-        process, dead = self._first()
-        if self._take_back(process.name, dead):
+        """Delete the rows of all that ended well and hold no job. Then recover or release jobs of the others."""
+        self._forget_idle([pair for pair in self._waiting() if pair[1].ended_well and pair[1].look_at <= now])
+        while due := [pair for pair in self._waiting() if pair[1].look_at <= now]:
+            self._take_back(*min(due, key=lambda pair: (pair[1].ended_well, pair[1].look_at)), now)
+            if time.monotonic() > now + LONGEST_RUN:
+                break
+
+    def refused(self, error: Error) -> None:
+        """Put the next try for these processes off. The others are not delayed."""
+        for dead in self._handled:
+            dead.look_at = time.monotonic() + REFUSED_INTERVAL
+        liveness_logs.service_failed(self.name, error, REFUSED_INTERVAL)
+
+    def _waiting(self) -> list[tuple[WorkerProcess, DeadProcess]]:
+        return [(process, dead) for process in self._processes for dead in process.awaiting_recovery]
+
+    def _forget_idle(self, ended: list[tuple[WorkerProcess, DeadProcess]]) -> None:
+        self._handled = [dead for _, dead in ended]
+        if ended:
+            holding = self._store.still_holding([dead.id for dead in self._handled])
+            self._store.delete_workers([dead.id for dead in self._handled if dead.id not in holding])
+            for process, dead in ended:
+                if dead.id not in holding:
+                    process.awaiting_recovery.remove(dead)
+
+    def _take_back(self, process: WorkerProcess, dead: DeadProcess, now: float) -> None:
+        """Recover or release one batch of its jobs. If it has no jobs left, delete its row."""
+        self._handled = [dead]
+        self._sessions.end([dead.id])
+        reason = f"worker died: {dead.cause}"
+        recovered = self._store.recover(worker_ids=[dead.id], job_ids=dead.job_ids, crashed=True, reason=reason)
+        released = self._store.release_orphans(dead.id, known=dead.job_ids)
+        if released:
+            liveness_logs.unstarted_released(process.name, len(released))
+        if recovered or released:
             return
         self._store.delete_workers([dead.id])
         if dead.no_statement_after > now:
@@ -50,22 +86,3 @@ class RecoverOwn(Service):
             dead.look_at = now + LOCKED_INTERVAL
         else:
             process.awaiting_recovery.remove(dead)
-
-    def refused(self, error: Error) -> None:
-        """Put the next try for this process off. The others are not delayed."""
-        _, dead = self._first()
-        dead.look_at = time.monotonic() + REFUSED_INTERVAL
-        liveness_logs.service_failed(self.name, error, REFUSED_INTERVAL)
-
-    def _first(self) -> tuple[WorkerProcess, DeadProcess]:
-        waiting = [(process, dead) for process in self._processes for dead in process.awaiting_recovery]
-        return min(waiting, key=lambda pair: pair[1].look_at)
-
-    def _take_back(self, name: str, dead: DeadProcess) -> bool:
-        """Recover running jobs and release the others, one batch. Returns whether there were any."""
-        self._sessions.end([dead.id])
-        recovered = self._store.recover(worker_ids=[dead.id], job_ids=dead.job_ids, reason=f"worker died: {dead.cause}")
-        released = self._store.release_orphans(dead.id, known=dead.job_ids)
-        if released:
-            liveness_logs.unstarted_released(name, len(released))
-        return bool(recovered or released)

@@ -53,6 +53,7 @@ from .health_port import HealthPort
 from .process import DeadProcess, WorkerProcess
 from .pulse import Pulse
 from .recover_own import RecoverOwn
+from .run_alone import RunAlone
 from .shared_state import SharedState, ShowState
 from .state import DatabaseState, SupervisorState, observe
 from .systemd import NotifySystemd
@@ -99,10 +100,13 @@ class Supervisor:
         )
         self._log = log or LogQueue()
         concurrency, is_relay = options.concurrency, bool(options.carrier)
-        self._processes = [WorkerProcess(name, concurrency, is_relay) for name in options.worker_names]
+        self._workers = [WorkerProcess(name, concurrency, is_relay) for name in options.worker_names]
+        self._alone = WorkerProcess(f"{options.name}/alone", 1, start_at=NEVER)
+        self._processes = [*self._workers, self._alone]
+        self._run_alone = RunAlone(self._workers, self._alone)
         self._heartbeat = self._heartbeats()
         self._contention = Contention()
-        self._call_workers = CallWorkers(self._processes, options.serves, self._contention)
+        self._call_workers = CallWorkers(self._workers, options.serves, self._contention)
         self._watch = WatchQueues(
             self._store, self._control, self._processes, options, looked=self._call_workers.looked
         )
@@ -142,6 +146,7 @@ class Supervisor:
             self._systemd,
             *([ShowState(self._shared, self._states)] if self._shared else []),
             RecoverOwn(self._store, self._processes),
+            self._run_alone,
             Timer("start", self._next_start, self._start_processes),
             self._watch,
             self._call_workers,
@@ -158,7 +163,7 @@ class Supervisor:
         if self._control.is_broken:
             database = DatabaseState.LOST
         alias, pulse, watchdog = self.options.database, self._pulse, self._watchdog
-        return [observe(alias, self._processes, pulse=pulse, watchdog=watchdog, database=database)]
+        return [observe(alias, self._workers, pulse=pulse, watchdog=watchdog, database=database)]
 
     def run(self) -> None:
         log_context.serve(self.options.database)
@@ -241,6 +246,7 @@ class Supervisor:
         grace = self.options.shutdown_timeout if command == STOP else 0.0
         self._kill_at = min(self._kill_at, time.monotonic() + grace + KILL_AFTER)
         self._recover_deadline = self._kill_at if command == STOP else time.monotonic() + 1
+        self._run_alone.due_at = NEVER
         for process in self._processes:
             process.start_at = NEVER
             process.stop(command)
@@ -301,16 +307,11 @@ class Supervisor:
     def _died(self, process: WorkerProcess, dead: DeadProcess) -> None:
         ended_well = dead.code == EXIT_CLEAN
         its_work_is_done = ended_well and (self.options.drain or self.options.max_jobs is not None)
-        if dead.code == EXIT_RECYCLED:
-            if not self._stopping:
-                process.restart_now()
-        elif dead.code == EXIT_STUCK:  # logged as `job stuck` and `worker recycled`
-            if not self._stopping:
-                process.schedule_restart(dead)
-        elif not (self._stopping or its_work_is_done):
-            liveness_logs.worker_died(process.name, dead.cause, process.schedule_restart(dead))
-        elif not ended_well:
-            liveness_logs.worker_died(process.name, dead.cause, None)
+        restarts = not (self._stopping or its_work_is_done or process is self._alone)
+        restart_in = process.schedule_restart(dead) if restarts else None
+        is_logged = dead.code in (EXIT_RECYCLED, EXIT_STUCK)  # as `worker recycled` and `job stuck`
+        if not is_logged and (restarts or not ended_well):
+            liveness_logs.worker_died(process.name, dead.cause, restart_in)
 
     # Waiting
 

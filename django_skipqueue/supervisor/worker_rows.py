@@ -15,6 +15,7 @@ def rows_of(options: WorkerOptions, processes: Sequence[WorkerProcess]) -> list[
             options,
             id=process.id,
             name=process.name,
+            concurrency=process.concurrency,
             pid=process.pid,
             memory_mb=resident_mb_of(process.pid),
             jobs_done=process.stamps.last().jobs_done,

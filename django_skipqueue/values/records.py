@@ -161,6 +161,8 @@ class ClaimedJob(NamedTuple):
     """When a worker first claimed the job without knowing its task; `None`: never since the last attempt that ran."""
     claim_seconds: float = 0.0
     """Seconds from the start of the claim's statement until this row was updated."""
+    is_suspect: bool | None = None
+    """Whether two workers in a row died while they ran it: it runs alone in a process from now on."""
     claimed_at: float | None = None
     """When the claim was sent, in monotonic seconds of the process that sent it."""
 
@@ -250,8 +252,8 @@ class RecoveredJob(NamedTuple):
     queue_name: str
     attempt: int
     status: str
-    """The new status: scheduled after two deaths in a row; failed after three, or the last attempt; blocked if it has a
-    rate; else queued."""
+    """The new status: failed after the last attempt, or the third death in a row; scheduled after the second one, or
+    after a crash; blocked if it has a rate; else queued."""
     locked_by: str
     locked_at: datetime
     metadata: str

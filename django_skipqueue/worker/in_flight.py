@@ -28,6 +28,7 @@ from .orphan_check import OrphanCheck
 from .outcome_reports import OutcomeReports
 from .pending_outcomes import PendingOutcomes
 from .round_trips import Exchange, Exchanger
+from .suspects import Suspects
 from .write_notes import WriteNotes
 
 DEFER_RESULT_ABOVE = 100
@@ -73,6 +74,7 @@ class InFlightJobs:
         self.batch_check = BatchCheck(store, is_idle=lambda: not self.jobs)
         self.orphan_check = OrphanCheck(options.worker_timeout, self._release_orphans)
         self.write_roll_ups = WriteRollUps(store, self._tally)
+        self.suspects = Suspects(standby, self._put_back)
         self.write_notes = WriteNotes(store, lambda: pool.attempts)
         self._misplaced: list[ClaimedJob] = []  # claimed although their runner was full: to be released at once
         control.on_broken = self._connection_broke
@@ -197,10 +199,17 @@ class InFlightJobs:
             self._tally.claimed(claimed)
             self._exchanger.claimed(claimed)
             self.jobs.update((job.ref, job) for job in claimed)
+            if self._options.concurrency > 1 and any(job.is_suspect for job in claimed):
+                self.suspects.take([job for job in claimed if job.is_suspect], time.monotonic())
+                claimed = [job for job in claimed if not job.is_suspect]
             if not all(free.values()):
                 self._misplaced += [job for job in claimed if not free[registry.runner_of(job.task)]]
                 claimed = [job for job in claimed if free[registry.runner_of(job.task)]]
             self._pool.submit(claimed)
+
+    def take_over(self, suspect: ClaimedJob) -> None:
+        self.jobs[suspect.ref] = suspect
+        self._pool.submit([suspect])
 
     def _report_lost(self) -> None:
         if self._reports.lost and not self._control.is_broken:
@@ -215,7 +224,7 @@ class InFlightJobs:
         found = self._store.lost_leases(held) if held else {}
         lost_leases = {ref: lease for ref, lease in found.items() if not lease.is_completed}
         if lost_leases:
-            for job in self._pool.drop(lost_leases):
+            for job in self._pool.drop(lost_leases) + self.suspects.drop(lost_leases):
                 del self.jobs[job.ref]
         for ref, lease in lost_leases.items():
             if ref in self.jobs:
@@ -236,15 +245,22 @@ class InFlightJobs:
 
     def release_unstarted(self) -> None:
         self.apply_exchange()
-        self._release_withdrawn(self._pool.withdraw())
+        self._release_withdrawn(self._pool.withdraw() + self.suspects.withdraw())
 
     def _release_withdrawn(self, withdrawn: list[ClaimedJob]) -> None:
         withdrawn, self._misplaced = withdrawn + self._misplaced, []
-        if withdrawn:
-            if locked := self._locked(withdrawn):
+        self._release_unlocked(withdrawn)
+
+    def _put_back(self, suspects: list[ClaimedJob]) -> None:
+        self.apply_exchange()
+        self._release_unlocked(suspects, later=True)
+
+    def _release_unlocked(self, jobs: list[ClaimedJob], *, later: bool = False) -> None:
+        if jobs:
+            if locked := self._locked(jobs):
                 self.orphan_check.expect(time.monotonic())
-            self._forget([job for job in withdrawn if job.id in locked])
-            self._release([job for job in withdrawn if job.id not in locked])
+            self._forget([job for job in jobs if job.id in locked])
+            self._release([job for job in jobs if job.id not in locked], later=later)
 
     def settle_last(self) -> None:
         self._pending.look_now()
@@ -288,11 +304,11 @@ class InFlightJobs:
                 locked = self._store.locked(job.ref for job in jobs)
         return locked
 
-    def _release(self, jobs: list[ClaimedJob], *, interrupted: bool = False) -> None:
+    def _release(self, jobs: list[ClaimedJob], *, interrupted: bool = False, later: bool = False) -> None:
         """Release jobs. If the release fails, the jobs are orphans: the next orphan check finds them."""
         if jobs:
             with self._control.handling_errors():
-                self._store.release((job.ref for job in jobs), interrupted=interrupted)
+                self._store.release((job.ref for job in jobs), interrupted=interrupted, later=later)
         self._forget(jobs)
 
     def _forget(self, jobs: list[ClaimedJob]) -> None:

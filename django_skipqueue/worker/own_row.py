@@ -26,7 +26,10 @@ RETRY_DELAY = 1.0
 
 
 def described(options: WorkerOptions, *, id: str, name: str, pid: int, **figures: int | None) -> Mapping[str, Any]:
-    """The row of a worker process, without its times. figures: memory_mb and jobs_done, if they are known."""
+    """The row of a worker process, without its times.
+
+    figures: memory_mb and jobs_done, if they are known; and the concurrency, if it is not that of the options.
+    """
     return {
         "id": id,
         "name": name,

@@ -18,12 +18,14 @@ from ..runtime.service import Service, Timer
 from ..runtime.stamps import Stamps
 from ..runtime.standby import Standby
 from ..runtime.worker_options import WorkerOptions
+from ..values.records import LeaseRef
 from ..values.times import NEVER
 from .control_loop import ControlLoop
 from .in_flight import InFlightJobs
 from .recycle import Recycling
 from .settle_and_claim import SettleAndClaim
 from .surplus_check import SurplusCheck
+from .take_over import TakeOver
 from .watch_itself import WatchItself
 
 LOCKED_DELAY = 0.05
@@ -48,7 +50,9 @@ class Worker(ControlLoop):
         running_jobs: RunningJobs | None = None,
         stamps: Stamps | None = None,
         standby: Standby | None = None,
+        suspect: LeaseRef | None = None,
     ) -> None:
+        """`suspect`: take this job over, run no other, and end."""
         super().__init__(options, id=id, name=name, lifeline=lifeline, stamps=stamps, standby=standby)
         interrupter = Interrupter(self._wakeup.call)
         executor = Executor(worker=name, database=options.database, interrupter=interrupter)
@@ -63,7 +67,10 @@ class Worker(ControlLoop):
             dispatcher=self._dispatcher,
             standby=self._standby,
         )
-        self._make_loop(self._services(options, interrupter))
+        services = self._services(options, interrupter)
+        if suspect:
+            services.insert(0, TakeOver(self._store, suspect, id, taken=self._in_flight.take_over, gone=self._stop))
+        self._make_loop(services)
         self._claims_nothing_because = ""  # the reason that was logged last
 
     def _services(self, options: WorkerOptions, interrupter: Interrupter) -> list[Service]:
@@ -79,6 +86,7 @@ class Worker(ControlLoop):
             *([WatchItself(control, self._standby, look=in_flight.claiming.start_over)] if options.listen else []),
             SettleAndClaim(in_flight, control, room=self._room, exchanged=self._exchanged),
             SurplusCheck(in_flight, control),
+            in_flight.suspects,
             in_flight.batch_check,
             in_flight.write_roll_ups,
             in_flight.write_notes,

@@ -41,7 +41,7 @@ def test_locked_jobs_of_a_dead_process_are_recovered_once_they_are_free(
     assert 100.0 < service.due_at < NEVER
     other.rollback()
     service.run(service.due_at)
-    assert state(job)["status"] == "queued"
+    assert state(job)["status"] == "scheduled"
 
 
 @pytest.fixture

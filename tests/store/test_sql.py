@@ -122,7 +122,7 @@ IN_2030 = datetime(2030, 1, 1, tzinfo=UTC)
 ENDED = NOTED | {"last_error": "r"}
 KEYED = {"unique_seconds": 3600.0}
 ENQUEUED = COMMON | KEYED | UNLIMITED | {"args": "[]", "kwargs": "{}"}
-NOBODYS = {"age": 0.0, "reason": "r", "limit": 1000} | dict.fromkeys(
+NOBODYS = {"age": 0.0, "crashed": False, "reason": "r", "limit": 1000} | dict.fromkeys(
     ("locked_before", "worker_ids", "job_ids", "ids", "leases")
 )
 TAKEN_KEYS = [f"key-{number}" for number in range(84_000, 84_300)]
@@ -151,6 +151,7 @@ CASES = [
     Case("END_SESSIONS", {"names": ["skipqueue:000000000002"]}, set()),
     Case("PLAN_ANEW", {}, set()),
     Case("LISTEN_AS_SUPERVISOR", {}, set()),
+    Case("TAKE_OVER", {"id": 99_001, "lease": 1, "worker_id": WORKER}, {"pkey"}),
     Case("CLAIM", CLAIM_VALUES, {"claim", QUEUE}),
     Case("CLAIM", CLAIM_VALUES | {"limit": 1}, {"claim", QUEUE}, "a single one"),
     Case(
@@ -169,8 +170,8 @@ CASES = [
     Case("QUEUES_OF", {"ids": LEASES["ids"]}, {"pkey"}),
     Case("LOCKED_ROWS", LEASES, {"pkey"}),
     Case("STILL_HOLDING", {"worker_ids": [WORKER, DEAD_WORKER]}, {"recover"}),
-    Case("RELEASE", LEASES | {"interrupted": False}, {"pkey"}),
-    Case("RELEASE", LEASES | {"interrupted": True}, {"pkey"}, "of running jobs"),
+    Case("RELEASE", LEASES | {"interrupted": False, "later": False}, {"pkey"}),
+    Case("RELEASE", LEASES | {"interrupted": True, "later": False}, {"pkey"}, "of running jobs"),
     Case("RELEASE_ORPHANS", {"worker_id": WORKER, "known": [99_001], "claimed_until": None}, {"recover", "pkey"}),
     Case(
         "RELEASE_ORPHANS",
@@ -515,7 +516,7 @@ def explain_prepared(connection: psycopg.Connection[Any], case: Case, how: str =
     declared = ", ".join("unknown" if not oid else type_name(connection, oid) for oid in oids)
     cursor = psycopg.ClientCursor(connection)
     cursor.execute(f"SET plan_cache_mode = {mode}")
-    name = f"explained_{next(NUMBERS)}"  # one whose statement fails stays prepared, and must not be in the next one's way
+    name = f"explained_{next(NUMBERS)}"  # one whose statement fails stays prepared
     cursor.execute(f"PREPARE {name}{f' ({declared})' if names else ''} AS {text}")
     values = ", ".join(f"%({name})s" for name in names)
     found = cursor.execute(
@@ -610,6 +611,7 @@ def test_jobs_that_are_alive_are_found_by_partial_indexes(busy: psycopg.Connecti
 
 
 RECORDS: dict[str, tuple[str, ...]] = {
+    "TAKE_OVER": ClaimedJob._fields[:-1],
     "CLAIM": ClaimedJob._fields[:-1],  # the last one, `claimed_at`, is the worker's
     "CLAIM_OR_ADMIT": ClaimedJob._fields[:-1],
     "ENQUEUE": InsertedJob._fields,

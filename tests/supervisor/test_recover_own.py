@@ -5,15 +5,18 @@ import signal
 import time
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.execution.running_jobs import RunningJobs
+from django_skipqueue.models import Worker
 from django_skipqueue.runtime.protocol import EXIT_BLOCKED, EXIT_CLEAN, EXIT_RECYCLED, EXIT_STUCK
 from django_skipqueue.store import Store
 from django_skipqueue.supervisor.process import LAST_STATEMENT, DeadProcess, WorkerProcess
 from django_skipqueue.supervisor.recover_own import RecoverOwn
 from django_skipqueue.values.times import NEVER
 
-from ..app.rows import make_job, state
+from ..app.rows import make_job, make_worker, state
 
 store = Store("default")
 
@@ -31,6 +34,21 @@ def test_what_the_last_claim_of_a_dead_process_commits_later_is_released(worker_
     assert (state(late)["status"], state(late)["attempts"]) == ("queued", 0)
     service.run(dead.no_statement_after)
     assert service.due_at == NEVER
+
+
+@pytest.mark.django_db
+def test_all_that_ended_well_are_forgotten_at_once_and_who_crashed_is_not_kept_waiting() -> None:
+    ids = [make_worker(name=f"w/{number}").pk for number in range(300)]
+    job = make_job("running", locked_by=ids[-1])
+    ended = [DeadProcess(id, EXIT_RECYCLED, "it was recycled", [], no_statement_after=0.0) for id in ids[:-1]]
+    crashed = DeadProcess(ids[-1], -9, "signal 9 (SIGKILL)", [job.pk], no_statement_after=0.0)
+    service = RecoverOwn(store, [WorkerProcess("w", 1, awaiting_recovery=[*ended, crashed])])
+    with CaptureQueriesContext(connection) as queries:
+        service.run(time.monotonic())
+    assert state(job)["status"] == "scheduled"
+    assert not Worker.objects.exists()
+    assert service.due_at == NEVER
+    assert len(queries) < 15
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ SLOW_SUPERVISOR = """
     done = []
 
     def late(self):
-        (process,) = self._processes
+        (process,) = self._workers
         if process.has_started and not done:
             done.append(True)
             os.killpg(0, signal.SIGTERM)

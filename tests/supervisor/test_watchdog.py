@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from django_skipqueue.models import Job
-from django_skipqueue.runtime.protocol import EXIT_STUCK
+from django_skipqueue.runtime.protocol import EXIT_BLOCKED, EXIT_STUCK
 from django_skipqueue.runtime.stamps import Stamps
 from django_skipqueue.supervisor.forked_process import LONGEST_RESTART_DELAY
-from django_skipqueue.supervisor.process import ORDERLY_RESTART_DELAY, DeadProcess, WorkerProcess
+from django_skipqueue.supervisor.process import DeadProcess, WorkerProcess
 from django_skipqueue.supervisor.watchdog import FROZEN_AFTER, SILENT_AFTER, STACKS_SIGNAL, STACKS_TIME, Watchdog
 
 from ..app import jobs
@@ -116,16 +116,15 @@ def test_a_supervisor_that_was_paused_with_its_worker_gives_it_the_whole_time_ag
 
 
 @pytest.mark.parametrize(
-    ("code", "jobs_done", "longest"),
-    [(EXIT_STUCK, 1, ORDERLY_RESTART_DELAY), (EXIT_STUCK, 0, LONGEST_RESTART_DELAY), (-9, 1, LONGEST_RESTART_DELAY)],
+    ("code", "job_ids", "longest"),
+    [(EXIT_STUCK, [], 0.0), (EXIT_BLOCKED, [], 0.0), (-9, [7], 0.0), (-9, [], LONGEST_RESTART_DELAY)],
 )
-def test_who_ends_in_order_because_of_a_job_is_replaced_soon_each_time_if_it_gets_anything_done(
-    code: int, jobs_done: int, longest: float
+def test_who_dies_of_a_job_is_replaced_at_once_and_who_dies_without_one_later_and_later(
+    code: int, job_ids: list[int], longest: float
 ) -> None:
     process = FakeProcess()
     process._filled_at = float("inf")  # each dies soon after its start
-    process.stamps.put(jobs_done=jobs_done, within=5)
-    dead = DeadProcess(process.id, code, "a job was stuck", [], 0.0)
+    dead = DeadProcess(process.id, code, "a job was stuck", job_ids, 0.0)
     assert max(process.schedule_restart(dead) for _ in range(20)) == longest
 
 

@@ -796,10 +796,10 @@ class WatchedReleases(Store):
 
     seen: list[list[int]]
 
-    def release(self, leases: Iterable[LeaseRef], *, interrupted: bool = False) -> set[int]:
+    def release(self, leases: Iterable[LeaseRef], *, interrupted: bool = False, later: bool = False) -> set[int]:
         leases = list(leases)
         self.seen.append([id for id, _ in leases])
-        return super().release(leases, interrupted=interrupted)
+        return super().release(leases, interrupted=interrupted, later=later)
 
 
 def watch_releases(worker: Worker) -> None:

@@ -51,6 +51,19 @@ chosen AS MATERIALIZED (
 """
 )
 
+# worker that runs a suspect alone → the job, which another worker of its supervisor has claimed and not begun. That
+# ends the lease of the claim. No attempt is charged: the claim has charged it. Index: the primary key.
+TAKE_OVER = to_run(
+    """
+UPDATE skipqueue_job AS job
+SET lease = job.lease + 1,
+    locked_by = %(worker_id)s,
+    locked_at = statement_timestamp(),
+    started_at = statement_timestamp()
+WHERE job.id = %(id)s AND job.lease = %(lease)s
+{claimed}"""
+)
+
 # worker without a list of queues, supervisor → the names of the queues with queued jobs: at most `limit` names,
 # alphabetically after `after`; without the paused ones, unless `with_paused`. Index: claim, one probe for each name.
 QUEUES_WITH_JOBS = """

@@ -2,8 +2,8 @@
 
 Invariant: the gates are checked for every job that enters from outside: an enqueue, a retry, a manual retry, and a job
 that the previous gate admits. Release and recovery do not check the gates, because their jobs have passed them. But a
-recovered job that has a rate waits for it again, and one whose worker died twice in a row waits at the time gate.
-Postponing a job has it wait there, too.
+recovered job that has a rate waits for it again. One whose worker crashed, or whose workers died twice in a row, waits
+at the time gate, and so does a postponed job.
 """
 
 import re

@@ -34,8 +34,11 @@ WHERE
 # than `age`. With `ids` and `leases`: these jobs, which a carrier gave back because its workers have died.
 # The attempt is charged; a job without attempts left fails. Index: recover.
 # `deaths` lists the workers in a row that died while they ran the job. After the second death the job waits for up to
-# 30 s, so that it does not run beside the same jobs again. After the third it fails, whatever its max_attempts. A
-# manual retry empties the list, and so does every outcome except that of an unknown task.
+# 30 s, so that it does not run beside the same jobs again; after the first one for up to 5 s, if the process `crashed`:
+# a job may be the cause. From the second death on a job is a suspect, which runs alone in a process. If this one dies
+# as well, the job fails, whatever its max_attempts: no other job can be the cause. A worker with one slot runs each job
+# alone, and so does a loop written by hand, which has no row. A carrier runs jobs in processes that have no rows here.
+# A manual retry empties the list, and so does every outcome except that of an unknown task.
 # A job that has a rate waits for it again, with the permit that it holds.
 # A job is never taken from a live worker, however long it runs: only the heartbeat in the worker's row counts. A loop
 # written by hand has no row: the job's own heartbeat counts. A job is never taken from a carrier: it may run there.
@@ -80,7 +83,9 @@ recovered AS (
                 verdict.status,
                 CASE WHEN verdict.status = 'blocked' AND job.limit_key IS NOT NULL THEN true END,
                 CASE
-                    WHEN verdict.status = 'scheduled' THEN statement_timestamp() + random() * interval '30 seconds'
+                    WHEN verdict.status = 'scheduled'
+                    THEN statement_timestamp()
+                        + random() * CASE WHEN death.number = 1 THEN interval '5 seconds' ELSE interval '30 seconds' END
                     ELSE job.run_after
                 END,
                 CASE WHEN verdict.status = 'failed' THEN statement_timestamp() END,
@@ -100,17 +105,24 @@ recovered AS (
                 -- One worker that loses the job several times counts once; a carrier counts each time.
                 (SELECT CASE WHEN job.deaths ? job.locked_by AND %(leases)s::bigint[] IS NULL THEN job.deaths
                     ELSE COALESCE(job.deaths, '[]') || to_jsonb(job.locked_by) END) AS died (workers),
-                jsonb_array_length(died.workers) AS death (number),
+                LATERAL (
+                    SELECT
+                        jsonb_array_length(died.workers),
+                        jsonb_array_length(died.workers) >= 3 AND NOT EXISTS (
+                            SELECT FROM skipqueue_worker AS worker
+                            WHERE worker.id = job.locked_by AND worker.concurrency > 1 AND NOT worker.is_carrier
+                        )
+                ) AS death (number, is_proof),
                 LATERAL (
                     SELECT
                         CASE
-                            WHEN death.number >= 3 OR job.attempts >= job.max_attempts THEN 'failed'
-                            WHEN death.number = 2 THEN 'scheduled'
+                            WHEN death.is_proof OR job.attempts >= job.max_attempts THEN 'failed'
+                            WHEN death.number >= 2 OR %(crashed)s THEN 'scheduled'
                             WHEN job.rate_key IS NOT NULL THEN 'blocked'
                             ELSE 'queued'
                         END,
                         %(reason)s || CASE
-                            WHEN death.number >= 3
+                            WHEN death.is_proof
                             THEN '; three workers in a row died while they ran this job, so it is not run again'
                             ELSE ''
                         END

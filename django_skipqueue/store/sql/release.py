@@ -2,10 +2,14 @@
 
 # release → id and queue of the jobs that were put back into their queues. No attempt is charged. A row whose lease does
 # not match stays unchanged. `interrupted`: the jobs were running; then their rows keep which worker gave them up, and
-# when. Index: the primary key.
+# when. `later`: they wait for up to 10 s first. Index: the primary key.
 RELEASE = """
 UPDATE skipqueue_job AS job
-SET status = 'queued',
+SET status = CASE WHEN %(later)s::boolean THEN 'scheduled' ELSE 'queued' END,
+    run_after = CASE
+        WHEN %(later)s::boolean THEN statement_timestamp() + random() * interval '10 seconds'
+        ELSE job.run_after
+    END,
     lease = job.lease + 1,
     attempts = job.attempts - 1,
     locked_at = NULL,

@@ -1,6 +1,5 @@
 """The end of the statements that claim."""
 
-# `claim_seconds` is the time from the start of the statement until this row was updated.
 _TO_RUN = """UPDATE skipqueue_job AS job
 SET status = 'running',
     lease = job.lease + 1,
@@ -9,7 +8,10 @@ SET status = 'running',
     locked_at = statement_timestamp(),
     started_at = statement_timestamp(){more}
 WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
-RETURNING
+"""
+
+# The columns of `ClaimedJob`. `claim_seconds` is the time from the start of the statement until this row was updated.
+_CLAIMED = """RETURNING
     job.id AS id,
     job.lease AS lease,
     job.task AS task,
@@ -24,9 +26,13 @@ RETURNING
     job.metadata::text AS metadata,
     job.timeout AS timeout,
     date_part('epoch', job.unknown_since) AS unknown_since,
-    date_part('epoch', clock_timestamp() - statement_timestamp()) AS claim_seconds"""
+    date_part('epoch', clock_timestamp() - statement_timestamp()) AS claim_seconds,
+    jsonb_array_length(job.deaths) >= 2 AS is_suspect"""
 
 
 def to_run(statement: str, *, more: str = "") -> str:
-    """Replace `{to_run}` in a statement, which has chosen jobs, by its end. `more`: other columns that it sets."""
-    return statement.replace("{to_run}", _TO_RUN.replace("{more}", more))
+    """Replace `{to_run}` in a statement, which has chosen jobs, by its end. `more`: other columns that it sets.
+
+    Replace `{claimed}` by the columns that it returns.
+    """
+    return statement.replace("{to_run}", _TO_RUN.replace("{more}", more) + "{claimed}").replace("{claimed}", _CLAIMED)

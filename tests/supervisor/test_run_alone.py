@@ -1,0 +1,151 @@
+"""A job during which two workers died runs alone in a process: it harms nobody, and only it can be the cause."""
+
+import signal
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.db.models.functions import Now
+
+from django_skipqueue.models import Job, Worker
+from django_skipqueue.store import Store
+
+from ..app import jobs, worker_jobs
+from ..app.models import Ledger
+from ..app.rows import make_job, make_worker, state
+from ..app.waiting import wait_until
+from ..harness.processes import ManagePy, is_alive, statuses, wait_for_statuses, workers
+
+Run = Callable[..., ManagePy]
+
+TWO_DEATHS = ["w/1:00000000000a", "w/1:00000000000b"]
+
+store = Store("default")
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def hold(entry: str) -> None:
+    jobs.record_and_hold.using(max_attempts=9).defer(entry)
+    wait_for_entry(entry)
+
+
+def go() -> None:
+    Ledger.objects.create(entry="go")
+
+
+def wait_for_entry(entry: str) -> None:
+    wait_until(lambda: Ledger.objects.filter(entry=entry).exists(), f"{entry} has started")
+
+
+def suspect(task: Any, *args: Any) -> Job:
+    """A job as it is after the death of two workers, in its queue again."""
+    job = task.using(max_attempts=9, run_after=timedelta(hours=1)).defer(*args)
+    Job.objects.filter(pk=job.pk).update(status="queued", run_after=Now(), deaths=TWO_DEATHS)
+    return Job.objects.get(pk=job.pk)
+
+
+def hurry() -> int:
+    """Jobs that wait for some seconds do not. Returns how many did."""
+    return Job.objects.scheduled().update(run_after=Now())
+
+
+def test_it_runs_beside_no_other_job_while_the_others_go_on(runworker: Run) -> None:
+    runworker("-c", "4", "--poll-interval", "0.2", "--name", "w")
+    hold("busy")
+    job = suspect(jobs.record_and_hold, "alone")
+    wait_for_entry("alone")
+    places = {name.partition(":")[0] for name in Job.objects.running().values_list("locked_by", flat=True)}
+    assert places == {"w/1", "w/alone"}
+    assert dict(Worker.objects.values_list("name", "concurrency")) == {"w/1": 4, "w/alone": 1}
+    go()
+    wait_for_statuses(completed=2)
+    job.refresh_from_db()
+    assert (job.attempts, job.errors) == (1, [])
+    wait_until(lambda: not Worker.objects.filter(name="w/alone").exists(), "its process has ended")
+
+
+def test_if_its_process_dies_it_fails_and_costs_nobody_else_anything(runworker: Run) -> None:
+    process = runworker("-c", "4", "--poll-interval", "0.2", "--name", "w")
+    hold("busy")
+    (worker,) = workers()
+    job = suspect(worker_jobs.exit_hard, 7, 0)
+    wait_for_statuses(running=1, failed=1)
+    job.refresh_from_db()
+    assert job.last_error.endswith("three workers in a row died while they ran this job, so it is not run again")
+    assert 'worker died worker=w/alone cause="exit code 7"\n' in process.log
+    assert is_alive(worker.pid)
+    go()
+    wait_for_statuses(completed=1, failed=1)
+    assert Job.objects.completed().get().attempts == 1
+
+
+def test_several_run_one_after_the_other_and_lose_no_attempt_by_waiting(runworker: Run) -> None:
+    runworker("-c", "4", "--poll-interval", "0.2", "--name", "w")
+    workers()
+    first, second = (suspect(jobs.record_and_hold, entry) for entry in ("first", "second"))
+    wait_until(lambda: statuses() == {"running": 1, "scheduled": 1}, "one of them was put back")
+    go()
+    wait_until(lambda: not hurry() and statuses() == {"completed": 2}, "both have run")
+    assert [state(job)["attempts"] for job in (first, second)] == [1, 1]
+
+
+def test_it_is_stopped_with_the_others(runworker: Run) -> None:
+    process = runworker("-c", "4", "--poll-interval", "0.2", "--shutdown-timeout", "0")
+    suspect(jobs.record_and_hold, "alone")
+    wait_for_entry("alone")
+    process.send(signal.SIGTERM)
+    assert process.wait() == 0
+    assert (statuses(), Job.objects.get().attempts) == ({"queued": 1}, 0)
+    assert not Worker.objects.exists()
+
+
+def test_a_worker_with_one_slot_runs_it_itself(runworker: Run) -> None:
+    runworker("-c", "1", "--poll-interval", "0.2", "--name", "w")
+    suspect(jobs.record, "alone")
+    wait_for_statuses(completed=1)
+    assert Job.objects.get().locked_by.startswith("w/1:")
+
+
+def test_jobs_that_crash_take_the_workers_away_from_nobody(runworker: Run) -> None:
+    process = runworker("-c", "2", "--poll-interval", "0.2", "--name", "w")
+    workers()
+    worker_jobs.exit_hard.using(max_attempts=99).defer_many([(7, 0)] * 3)
+    jobs.noop.using(max_attempts=99, queue_name="others").defer_many([()] * 50)
+    wait_until(lambda: not hurry() and statuses() == {"completed": 50, "failed": 3}, "all have ended")
+    assert process.log.count("worker died worker=w/alone") == 3
+    assert process.log.count("restart_in=0s") == process.log.count("worker died worker=w/1")
+
+
+def test_a_death_beside_other_jobs_proves_nothing() -> None:
+    make_worker(id="w/1:00000000000c", concurrency=2)
+    job = make_job("running", attempts=3, locked_by="w/1:00000000000c", deaths=TWO_DEATHS)
+    store.recover(worker_ids=["w/1:00000000000c"], job_ids=[job.pk], crashed=True)
+    assert (state(job)["status"], len(state(job)["deaths"])) == ("scheduled", 3)
+    make_worker(id="w/alone:00000000000d", name="w/alone", concurrency=1)
+    Job.objects.update(status="running", locked_by="w/alone:00000000000d", locked_at=Now())
+    store.recover(worker_ids=["w/alone:00000000000d"], job_ids=[job.pk], crashed=True)
+    assert state(job)["status"] == "failed"
+
+
+def test_only_who_has_the_last_lease_takes_it_over(worker_id: str) -> None:
+    job = suspect(jobs.noop)
+    (claimed,) = store.claim(queue_names=["default"], limit=1, worker_id=worker_id)
+    assert claimed.is_suspect
+    taken = store.take_over(claimed.ref, worker_id="w/alone:00000000000d")
+    assert taken is not None
+    assert (taken.id, taken.attempt, taken.lease) == (job.pk, 1, claimed.lease + 1)
+    assert store.take_over(claimed.ref, worker_id="w/alone:00000000000e") is None
+    assert store.release([claimed.ref], later=True) == set()
+    assert state(job)["locked_by"] == "w/alone:00000000000d"
+
+
+def test_a_job_that_is_put_back_waits_for_some_seconds(worker_id: str) -> None:
+    suspect(jobs.noop)
+    (claimed,) = store.claim(queue_names=["default"], limit=1, worker_id=worker_id)
+    store.release([claimed.ref], later=True)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT status, attempts, run_after - now() BETWEEN '-1 s' AND '10 s' FROM skipqueue_job")
+        assert cursor.fetchone() == ("scheduled", 0, True)
