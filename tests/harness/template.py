@@ -119,12 +119,12 @@ def serve(number: int) -> dict[str, Any]:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     received = b""
     while True:
-        ready, _, _ = select.select([asking, ended], [], [])
+        ready, _, _ = select.select([asking.fileno(), ended], [], [])
         if ended in ready:
             os.read(ended, 4096)
             for pid, code in _ended():
                 asking.sendall(json.dumps([pid, code]).encode() + b"\n")
-        if asking in ready:
+        if asking.fileno() in ready:
             if not (data := asking.recv(65536)):
                 sys.exit()
             *lines, received = (received + data).split(b"\n")
