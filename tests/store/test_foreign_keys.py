@@ -1,0 +1,38 @@
+"""Rows of the project's that refer to a job by a foreign key: they hold up neither its claim nor its outcome."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection
+
+from django_skipqueue.models import Job
+from django_skipqueue.store import Store
+from django_skipqueue.values.outcomes import COMPLETED, Settlement
+
+from ..app.rows import make_job
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def invoices() -> Iterator[None]:
+    """A table whose foreign key is checked at each INSERT, and not at the commit."""
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE invoices (job_id bigint REFERENCES skipqueue_job)")
+        yield
+        cursor.execute("DROP TABLE invoices")
+
+
+@pytest.mark.usefixtures("invoices")
+def test_an_open_transaction_that_refers_to_a_job_delays_neither_its_claim_nor_its_outcome(
+    connect: Callable[..., psycopg.Connection[Any]],
+) -> None:
+    job = make_job()
+    with connect(autocommit=False) as other:
+        other.execute("INSERT INTO invoices (job_id) VALUES (%s)", [job.pk])
+        (claimed,) = Job.objects.claim(queue_names=["default"], worker_id="me")
+        assert Store("default").settle([Settlement(claimed.pk, claimed.lease, COMPLETED)]) == {job.pk}
+        other.rollback()
+    assert Job.objects.get(pk=job.pk).status == "completed"
