@@ -102,7 +102,7 @@ class Settings:
     is no archive, they are deleted."""
 
     alerts: dict[str, Any] = field(default_factory=dict)
-    """The limits whose excess raises an alert, by rule, and the address of a webhook: see `values.alert_rules`."""
+    """The limits that raise an alert when exceeded, by rule, and the address of a webhook: see `values.alert_rules`."""
 
     periodic: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Schedules by name: see `setting_forms.periodic`."""
