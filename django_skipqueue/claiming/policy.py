@@ -183,7 +183,7 @@ class ClaimPolicy:
         self._is_idle = False
 
     def _rest(self, names: Sequence[str], from_front: bool, now: float) -> None:
-        """Set the next look after a claim that left room: soon, if there may be jobs where it did not look."""
+        """Set the time of the next claim after one that left slots free: soon, if it may have passed over jobs."""
         self._owes_front = self._owes_front and not from_front
         self._look_at = now + self._poll_interval
         self._is_idle = not self._is_drain

@@ -29,7 +29,7 @@ class Runner(Protocol):
 
     @property
     def blocked_at(self) -> float:
-        """The time from which leftover code counts as blocking other jobs, in monotonic seconds.
+        """The time from which code that runs on after its attempt counts as blocking other jobs, in monotonic seconds.
 
         Read it again at that time: it may have moved.
         """

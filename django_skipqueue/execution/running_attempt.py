@@ -181,7 +181,7 @@ class RunningAttempt:
 
     @property
     def has_harmed_thread(self) -> bool:
-        """Whether an exception was raised in its thread between any two instructions."""
+        """Whether `interrupt` has raised an exception in the thread of the attempt, which may be left in any state."""
         return self.interruption is not None and self.coroutine is None
 
     # In the thread of the control loop

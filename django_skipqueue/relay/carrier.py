@@ -33,7 +33,7 @@ def carrier_of(locked_by: str) -> str:
 
 
 def home_of(alias: str, since: datetime) -> str:
-    """Where the outcomes of a carrier's jobs are to go: the alias of their database, and a mark of that very database.
+    """The address for the outcomes of a carrier's jobs: the alias of their database, and a mark of that database.
 
     Two projects may share a broker, and have the same alias. `since`: when the carrier's row was written first.
     """
@@ -92,7 +92,7 @@ class Carrier(Protocol):
 
     name: str
     home: str
-    """Where outcomes are to go. The relay sets it before it connects."""
+    """The address for outcomes, made by `home_of`. The relay sets it before it connects."""
 
     def connect(self) -> None:
         """Open the connection, and declare what is lacking. Raises `CarrierMisconfigured` too."""

@@ -42,11 +42,11 @@ class CarrierRow(Periodic):
         }
         self._interval = interval
         self._is_reached = False  # by the last heartbeat
-        self._refused = 0  # as many of the window's are written
+        self._refused = 0  # the refusals of the window that the row counts already
         self.is_written = False
         """Whether the row exists."""
         self.home = ""
-        """Where the outcomes of the carrier's jobs are to go; empty until the row exists."""
+        """The address for the outcomes of the carrier's jobs, made by `home_of`; empty until the row exists."""
 
     @property
     def due_at(self) -> float:

@@ -35,7 +35,7 @@ class CarrierConnection(Service):
         lost: Callable[[], object],
         stamp: Callable[[float], object] = lambda _: None,
     ) -> None:
-        """`home` returns where outcomes are to go; nothing is opened while it is empty.
+        """`home` returns the address for outcomes, made by `home_of`. While that is empty, no connection is opened.
 
         `lost` is called after the connection broke, and `stamp` with the seconds that opening it may take.
         """

@@ -96,9 +96,9 @@ class CallWorkers(Service):
                 self._call(queue_name, jobs, now)
 
     def notified(self, payloads: Collection[str]) -> None:
-        """Call for the jobs of notifications, now or at the machine's turn; not for those of paused queues.
+        """Call workers for the jobs that these notifications announce, now or at the machine's turn.
 
-        If a queue was resumed since the last look, the next look finds its jobs.
+        Jobs of paused queues are left out. If a queue was resumed since the last look, the next look finds its jobs.
         """
         for queue_name, jobs in map(jobs_in, payloads):
             if queue_name and self._serves(queue_name) and queue_name not in self._paused:

@@ -48,7 +48,7 @@ def history_of(job: Job) -> list[Entry]:
 
 
 def _logged(job: Job) -> QuerySet[LogEntry]:
-    """The entries of the log about the job: of those that are looked at, a range of the primary key."""
+    """The entries about the job among the newest `LOOKED_AT` entries of Django's log, a range of the primary key."""
     newest = LogEntry.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
     about_jobs = ContentType.objects.get_for_model(Job)
     return LogEntry.objects.filter(pk__gt=newest - LOOKED_AT, content_type=about_jobs, object_id=logged_id(job.pk))

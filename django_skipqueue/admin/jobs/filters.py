@@ -258,7 +258,7 @@ class TimeFilter(admin.SimpleListFilter):
 class RunsFilter(admin.SimpleListFilter):
     """By the time that jobs have run. It is there for running jobs only."""
 
-    title = _("runs for")
+    title = _("running time")
     parameter_name = "runs"
 
     def __init__(self, request: HttpRequest, params: dict[str, Any], model: type[Job], model_admin: Any) -> None:

@@ -57,7 +57,7 @@ COLUMNS = (
     Column("state", _("state"), _state),
     Column("held", _("permits held"), _held),
     Column("waiting", _("jobs wait"), lambda state: str(state.waiting)),
-    Column("oldest", _("oldest waits"), lambda state: span(state.oldest)),
+    Column("oldest", _("oldest job"), lambda state: span(state.oldest)),
 )
 
 

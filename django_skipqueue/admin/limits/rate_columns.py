@@ -49,7 +49,7 @@ RATE_COLUMNS = (
     RateColumn("held", _("tokens now"), _tokens),
     RateColumn("waiting", _("jobs wait"), lambda state: str(state.waiting)),
     RateColumn("due", _("next admitted"), _due),
-    RateColumn("oldest", _("oldest waits"), lambda state: span(state.oldest)),
+    RateColumn("oldest", _("oldest job"), lambda state: span(state.oldest)),
 )
 
 

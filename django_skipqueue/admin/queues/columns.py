@@ -129,7 +129,7 @@ def _jobs_link(queue: QueueState, status: str, text: str) -> SafeString:
 COLUMNS = (
     Column("queue", _("queue"), _queue),
     Column("queued", _("queued"), _queued),
-    Column("oldest", _("oldest waits"), _oldest),
+    Column("oldest", _("oldest job"), _oldest),
     Column("blocked", _("blocked"), _blocked),
     Column("running", _("running"), _running),
     Column("rate", _("jobs/min"), _rate),

@@ -91,9 +91,7 @@ class QueueAdmin(OwnViews):
             return self._done(request, name, pauses.sentence(Queue.objects.get(name=name)))
         title = gettext("Pause the queue “%(queue)s”?") % {"queue": name}
         context = self.context(request, gettext("Pause the queue"), title=title) | {
-            "explanation": gettext(
-                "Workers claim none of its jobs any more. Those that are claimed already still run."
-            ),
+            "explanation": gettext("Workers stop taking jobs from this queue. Jobs already running finish."),
             "can_be_done": True,
             "form": form,
             "target": request.get_full_path(),

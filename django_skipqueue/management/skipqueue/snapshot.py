@@ -27,9 +27,9 @@ class Snapshot:
     at: datetime
     """By the database's clock."""
     queues: list[QueueNow]
-    """Those with queued or running jobs, those with a rate, and those that are paused."""
+    """The queues that have queued or running jobs, have a rate, or are paused."""
     rates: dict[str, QueueRate]
-    """Those of the queues in which jobs have ended in the last minutes."""
+    """The rates of the queues in which jobs have ended in the last minutes."""
     paused: dict[str, Queue]
     jobs: dict[str, Count]
     """The numbers of jobs outside the queues: waiting for a time or another job, and failed."""
