@@ -243,6 +243,19 @@ def retention_problems(name: str, value: object) -> Iterator[str]:
             )
 
 
+def own_retention_problems(name: str, value: Any) -> Iterator[str]:
+    """One sentence for each mistake in the retention of some jobs: it may only be shorter than that of all."""
+    wrong = list(retention_problems(name, value))
+    yield from wrong
+    for status, kept in {} if wrong else value.items():
+        general, own = settings.retention_of(status), as_time(kept)
+        if general is not None and (own is None or own > general):
+            yield (
+                f"{name}[{status!r}] is longer than SKIPQUEUE['RETENTION'] says for all jobs, {general}. "
+                "Raise that, and lower it for the others."
+            )
+
+
 def _archive_problems(name: str, value: object) -> Iterator[str]:
     if value is not False and not (_is_retention(value) and value not in (0, timedelta(0))):
         yield (

@@ -16,7 +16,7 @@ from django.utils.timezone import make_naive
 from ..conf import settings
 from ..exceptions import UnknownTask
 from ..job_names import job_name
-from ..tasks.options import COLUMNS, Options
+from ..tasks.options import COLUMNS, Options, retention_column
 from ..tasks.registry import registry
 from ..tasks.unique import within_retention
 from ..values.codec import decode, encode
@@ -62,13 +62,12 @@ def spec(task: AnyTask, own: Options, options: BackendOptions, *, alias: str) ->
         ALIAS: alias,
         DEFERRED: task.run_after is not None,
     }
-    kept = {status: time.total_seconds() for status, time in options.times_kept.items()}
     made = JobSpec(task.module_path, **{name: getattr(own, name) for name in COLUMNS})._replace(
         max_attempts=options.max_attempts if own.max_attempts is None else own.max_attempts,
         run_after=task.run_after,
         # The task's own timeout is read at each attempt.
         timeout=options.timeout if own.timeout is None else None,
-        retention=json.dumps(kept) if kept else None,
+        retention=retention_column(options.retention),
         metadata=json.dumps({key: value for key, value in remembered.items() if value}),
     )
     return within_retention(made)

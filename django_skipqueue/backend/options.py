@@ -6,13 +6,12 @@ Invariant: reading the options sends no query and imports nothing, because backe
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from dataclasses import fields as fields_of
-from datetime import timedelta
 from typing import Any
 
 from django.utils.module_loading import import_string
 
 from ..backoff import Backoff
-from ..conf import Retention, as_time, retention_problems, settings
+from ..conf import Retention, own_retention_problems, settings
 from ..exceptions import InvalidOption
 from ..runtime.preflight import engine_problem
 from ..tasks.options import Options
@@ -39,12 +38,6 @@ class BackendOptions:
     def default_database(self) -> str:
         """The alias of the database for an id that names none."""
         return self.database or settings.database
-
-    @property
-    def times_kept(self) -> dict[str, timedelta]:
-        """The retention by status, without statuses kept for ever: `SKIPQUEUE["RETENTION"]` keeps these too."""
-        times = {status: as_time(kept) for status, kept in self.retention.items()}
-        return {status: kept for status, kept in times.items() if kept is not None}
 
 
 KNOWN = tuple(field.name for field in fields_of(BackendOptions))
@@ -79,7 +72,8 @@ def problems(given: Mapping[str, Any]) -> Iterator[str]:
     except InvalidOption as error:
         yield str(error)
     yield from _backoff_problems(given.get("backoff"))
-    yield from _retention_problems(given.get("retention"))
+    if (retention := given.get("retention")) is not None:
+        yield from own_retention_problems("'retention'", retention)
 
 
 def _backoff_problems(backoff: Any) -> Iterator[str]:
@@ -92,18 +86,3 @@ def _backoff_problems(backoff: Any) -> Iterator[str]:
         return
     if isinstance(delay, bool) or not isinstance(delay, int | float) or not delay >= 0:
         yield f"'backoff' must give seconds for the number of an attempt, but for 1 it gave {delay!r}."
-
-
-def _retention_problems(retention: Any) -> Iterator[str]:
-    """Report a retention longer than `SKIPQUEUE["RETENTION"]`: the prune deletes jobs after the shorter of the two."""
-    if retention is None:
-        return
-    wrong = list(retention_problems("'retention'", retention))
-    yield from wrong
-    for status, kept in {} if wrong else retention.items():
-        general, own = settings.retention_of(status), as_time(kept)
-        if general is not None and (own is None or own > general):
-            yield (
-                f"'retention'[{status!r}] is longer than SKIPQUEUE['RETENTION'] says for all jobs, {general}. "
-                "Raise that, and lower it for the other aliases."
-            )

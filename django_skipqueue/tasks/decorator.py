@@ -58,6 +58,8 @@ def job(
     fair_by: the jobs of one tenant do not keep those of another waiting: `fair_by="tenant"` names the argument, or the
     arguments. A job has one of these three.
     rate: at most so many of its jobs start in a time for each key: `rate("100/m", by="tenant")`.
+    retention: how long its finished jobs are kept, by status, where that is shorter than `SKIPQUEUE["RETENTION"]`:
+    `retention={"completed": timedelta(minutes=10)}`.
     database: the alias of the database for its jobs, in place of what `SKIPQUEUE["PLACEMENT"]` chooses, or `DATABASE`.
     shard_by: under the placement `spread`, jobs whose values of these arguments are equal are in the same database.
     takes_context: the function takes a `JobContext` before its own arguments.

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from ..backoff import Backoff, check_backoff
+from ..conf import own_retention_problems
 from ..exceptions import InvalidOption
 from ..values.redaction import words
 from ..values.retry_policy import RetryPolicy
-from .options import Options, RunOptions
+from .options import Options, RunOptions, retention_column
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +37,23 @@ def checked(options: RunOptions) -> Given:
     backoff = options.get("backoff")
     if backoff is not None:
         check_backoff(backoff)
+    own: dict[str, Any] = {each.name: options[each.name] for each in fields(Options) if each.name in options}  # type: ignore[literal-required]
+    if "retention" in own:
+        own["retention"] = _retention(own["retention"])
     return Given(
-        Options(**{each.name: options[each.name] for each in fields(Options) if each.name in options}),  # type: ignore[literal-required]
+        Options(**own),
         backoff=backoff,
         retry_on=_exceptions("retry_on", options.get("retry_on")),
         discard_on=_exceptions("discard_on", options.get("discard_on")) or (),
         redact=_names_to_redact(options.get("redact", ())),
     )
+
+
+def _retention(kept: Any) -> str | None:
+    """`retention` as the column has it."""
+    for problem in own_retention_problems("retention", kept):
+        raise InvalidOption(problem)
+    return retention_column(kept)
 
 
 def _exceptions(option: str, classes: Any) -> tuple[type[BaseException], ...] | None:

@@ -3,7 +3,8 @@
 Invariant: every `Options` object holds values that the table can store.
 """
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from inspect import Signature
@@ -14,8 +15,9 @@ from ..admission.rates import Rate
 from ..backoff import Backoff
 from ..batches.call import AfterFailure
 from ..columns import check_columns, check_key
+from ..conf import Retention, as_time
 from ..exceptions import InvalidArguments, InvalidOption
-from ..values.codec import size_of
+from ..values.codec import encode, size_of
 from ..values.deferred import OnConflict
 from ..values.records import EncodedCall, JobReference, JobSpec
 from .shards import check_shard
@@ -45,6 +47,7 @@ class UsingOptions(JobOptions, total=False):
     run_after: datetime | timedelta | None
     database: str | None
     shard_key: str | int | None
+    metadata: Mapping[str, Any] | None
     after: Sequence[Any] | None
     after_failure: AfterFailure | None
 
@@ -69,6 +72,11 @@ class TaskOptions(RunOptions, total=False):
     name: str | None
     database: str | None
     atomic: bool
+    retention: Mapping[str, Retention]
+
+
+MAX_METADATA_BYTES = 4_000
+"""Every claim reads the metadata of its jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +103,10 @@ class Options:
     """The arguments that choose the database under the placement `spread`."""
     shard_key: str | int | None = None
     """In place of their values."""
+    retention: str | None = None
+    """The column, made by `retention_column`."""
+    metadata: str = "{}"
+    """The column, made by `metadata_column`."""
     after: tuple[JobReference, ...] = ()
     """The jobs that must be finished before."""
     after_failure: AfterFailure = "wait"
@@ -202,6 +214,29 @@ class Options:
 
 COLUMNS = [field.name for field in fields(Options) if field.name in JobSpec._fields] + ["unique_seconds"]
 """The options that become columns of a job."""
+
+
+def retention_column(kept: Mapping[str, Retention]) -> str | None:
+    """A retention as the column has it: seconds by status. `None`, which the setting has as well, is left out."""
+    times = {status: as_time(time) for status, time in kept.items()}
+    seconds = {status: time.total_seconds() for status, time in times.items() if time is not None}
+    return json.dumps(seconds) if seconds else None
+
+
+def metadata_column(metadata: Any) -> str:
+    """The metadata as the column has them. Raises `InvalidOption` for what is no JSON object, or too large."""
+    if not isinstance(metadata, Mapping):
+        raise InvalidOption(f"metadata must be a dict, not {type(metadata).__name__}.")
+    try:
+        text = encode("metadata", dict(metadata))
+    except InvalidArguments as error:
+        raise InvalidOption(str(error)) from None
+    if size_of(text) > MAX_METADATA_BYTES:
+        raise InvalidOption(
+            f"metadata is {size_of(text):,} bytes long, and at most {MAX_METADATA_BYTES:,} are allowed. "
+            "Store what is large elsewhere, and give its key."
+        )
+    return text
 
 
 def check_size(call: EncodedCall, most: int) -> EncodedCall:

@@ -28,7 +28,7 @@ from .call_columns import call_columns
 from .call_texts import declared_values, parts_of, texts_of
 from .context import JobContext
 from .database_advice import explained
-from .options import COLUMNS, Options, TaskOptions, UsingOptions, check_size
+from .options import COLUMNS, Options, TaskOptions, UsingOptions, check_size, metadata_column
 from .registry import EVENT_LOOP, THREADS, registry
 from .shards import check_database, database_of, insert_many, shard_of
 from .unique import within_retention
@@ -139,6 +139,7 @@ class Task(Generic[P, R]):
         run_after: a datetime, or a timedelta that counts from the database's clock at the `.defer()`.
         database: the alias of the database to use, in place of what `SKIPQUEUE["PLACEMENT"]` chooses, or `DATABASE`.
         shard_key: under the placement `spread`, jobs with an equal one are in the same database.
+        metadata: a small dict of yours about the job, as JSON: the admin shows it, and `SKIPQUEUE["LINKS"]` can use it.
         after: jobs that must be finished before this one begins.
         after_failure: what happens if one of those fails or is discarded: `wait` until it is retried and completes
         (default), `discard` this one, or `run` it all the same.
@@ -151,6 +152,8 @@ class Task(Generic[P, R]):
             given["after"] = references_to(given["after"])
         if given.get("on_conflict", self.options.on_conflict) == "rerun" != self.options.on_conflict:
             raise InvalidOption('Give on_conflict="rerun" to @job: workers have to know it of every job of the task.')
+        if "metadata" in given:
+            given["metadata"] = metadata_column(given["metadata"])
         if "database" in given:
             check_database(given["database"])
         if given.keys() & {"unique", "unique_key"}:  # the one takes the place of the other

@@ -321,7 +321,7 @@ def test_exceptions_page_has_every_exception() -> None:
 
 def test_tasks_page_has_every_option_of_the_decorator() -> None:
     assert literals(rows("tasks")) == {*TaskOptions.__annotations__, "takes_context"}
-    only_given = {"concurrency", "sequence", "fair_by", "rate", "shard_by"}
+    only_given = {"concurrency", "sequence", "fair_by", "rate", "shard_by", "retention"}
     assert {*UsingOptions.__annotations__, *only_given} == {field.name for field in fields(Options)}
 
 

@@ -1,0 +1,97 @@
+"""`@job(retention=…)` and `.using(metadata=…)`: what a job is kept for, and what its links can use."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils.timezone import now
+
+from django_skipqueue import chain, job
+from django_skipqueue.admin.job_page.links import links_of_job
+from django_skipqueue.exceptions import InvalidOption
+from django_skipqueue.models import Job
+from django_skipqueue.store import Store
+from django_skipqueue.tasks.task import Task
+from django_skipqueue.testing import run_jobs
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("registry")]
+
+
+def send(order_id: int) -> None: ...
+
+
+def make_task(**options: Any) -> Task[[int], None]:
+    decorate: Any = job(**options)
+    task: Task[[int], None] = decorate(send)
+    return task
+
+
+def test_a_task_says_how_long_its_jobs_are_kept() -> None:
+    brief = make_task(retention={"completed": 0, "failed": timedelta(hours=1), "discarded": 60.5})
+    brief.defer(1)
+    brief.defer_many([[2]])
+    kept = make_task(name="kept").defer(3)
+    assert kept.retention is None
+    stored = [each.retention for each in Job.objects.exclude(pk=kept.pk)]
+    assert stored == [{"completed": 0.0, "failed": 3600.0, "discarded": 60.5}] * 2
+    run_jobs()
+    assert Store("default").prune() == {"completed": 2}
+    assert Job.objects.get().pk == kept.pk
+
+
+@pytest.mark.parametrize(
+    ("retention", "problem"),
+    [
+        (60, "retention must be a dict of finished statuses, not 60."),
+        ({"complete": 60}, "retention has no status 'complete'"),
+        ({"failed": "long"}, r"retention\['failed'\] must be a timedelta, seconds"),
+        (
+            {"completed": timedelta(days=2)},
+            r"is longer than SKIPQUEUE\['RETENTION'\] says for all jobs, 1 day, 0:00:00",
+        ),
+        ({"completed": None}, r"retention\['completed'\] is longer than"),
+    ],
+)
+def test_a_retention_that_cannot_be_kept_is_refused(retention: Any, problem: str) -> None:
+    with pytest.raises(InvalidOption, match=problem):
+        make_task(retention=retention)
+
+
+def test_a_retention_without_end_is_the_one_of_the_settings(settings: Any) -> None:
+    settings.SKIPQUEUE = {"RETENTION": {"failed": None}}
+    assert make_task(retention={"failed": None}).defer(1).retention is None
+
+
+def test_links_use_the_metadata_of_a_call(settings: Any) -> None:
+    settings.SKIPQUEUE = {"LINKS": {"Order": "https://shop.example/orders/{metadata[order_id]}/"}}
+    deferred = make_task().using(metadata={"order_id": 42}).defer(1)
+    (stored,) = Job.objects.all()
+    assert deferred.metadata == stored.metadata == {"order_id": 42}
+    assert links_of_job(stored, now()) == [("Order", "https://shop.example/orders/42/")]
+
+
+def test_every_way_to_defer_takes_metadata() -> None:
+    task = make_task().using(metadata={"order_id": 42})
+    task.defer_many([[1], [2]])
+    chain(task.s(3), task.s(4)).defer()
+    assert [each.metadata for each in Job.objects.all()] == [{"order_id": 42}] * 4
+
+
+@pytest.mark.parametrize(
+    ("metadata", "problem"),
+    [
+        ("order 42", "metadata must be a dict, not str."),
+        ({"order": object()}, "metadata"),
+        ({"text": "x" * 4_000}, "metadata is 4,011 bytes long, and at most 4,000 are allowed."),
+    ],
+)
+def test_metadata_that_is_no_small_json_is_refused(metadata: Any, problem: str) -> None:
+    with pytest.raises(InvalidOption, match=problem):
+        make_task().using(metadata=metadata)
+
+
+def test_a_decorator_takes_no_metadata_and_a_call_no_retention() -> None:
+    with pytest.raises(TypeError, match="metadata"):
+        make_task(metadata={"order_id": 42})
+    with pytest.raises(TypeError, match="retention"):
+        make_task().using(retention={"completed": 0})  # type: ignore[call-arg]
