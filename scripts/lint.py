@@ -9,7 +9,8 @@ import ast
 import graphlib
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -261,6 +262,57 @@ def page_name(path: str, page: str) -> Iterator[str]:
                 yield told(path, number, page_name, name)
 
 
+BLOCK = re.compile(r"^ *```python\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
+
+LIBRARIES = {"django", "django_skipqueue", *sys.stdlib_module_names}
+"""What readers import. Other names without an import are those of the reader's own project."""
+
+
+def page_import(pages: Mapping[str, str]) -> Iterator[str]:
+    """The page uses a name that no block of the page has imported before."""
+    blocks = {path: list(python_blocks(page)) for path, page in pages.items()}
+    of_libraries = {name for found in blocks.values() for _, nodes in found for name in imported(nodes)}
+    for path, found in blocks.items():
+        known: set[str] = set()
+        for line, nodes in found:
+            known.update(bound(nodes))
+            for node in nodes:
+                if isinstance(node, ast.Name) and node.id in of_libraries - known:
+                    yield told(path, line + node.lineno, page_import, node.id)
+
+
+def python_blocks(page: str) -> Iterator[tuple[int, list[ast.AST]]]:
+    """The line above each block, and the nodes of its syntax tree."""
+    for block in BLOCK.finditer(page):
+        yield page[: block.start(1)].count("\n"), list(ast.walk(ast.parse(textwrap.dedent(block[1]))))
+
+
+def imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """The names that these nodes import from libraries."""
+    for node in nodes:
+        match node:
+            case ast.ImportFrom(module=str(module), names=names) if module.partition(".")[0] in LIBRARIES:
+                yield from (name.asname or name.name for name in names)
+            case ast.Import(names=names):
+                yield from (name.name for name in names if name.name in LIBRARIES)
+
+
+def bound(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """The names that these nodes import, define, take as arguments or assign."""
+    for node in nodes:
+        match node:
+            case ast.ImportFrom(names=names) | ast.Import(names=names):
+                yield from ((name.asname or name.name).partition(".")[0] for name in names)
+            case (
+                ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.ClassDef(name=name)
+                | ast.arg(arg=name)
+                | ast.Name(id=name, ctx=ast.Store())
+            ):
+                yield name
+
+
 def told(path: str, line: int, rule: Callable[..., object], detail: str) -> str:
     """A finding as it is printed."""
     return f"{path}:{line}: {rule.__name__.replace('_', '-')}: {rule.__doc__}{f' ({detail})' if detail else ''}"
@@ -275,6 +327,8 @@ def main() -> int:
     found += import_cycle(PACKAGE.name)
     for page in CONTRIBUTORS_PAGES:
         found += page_name(page, (ROOT / page).read_text())
+    pages = [*ROOT.glob("README.md"), *sorted((ROOT / "docs").rglob("*.md"))]
+    found += page_import({str(page.relative_to(ROOT)): page.read_text() for page in pages})
     for finding in found:
         print(finding)
     return bool(found)

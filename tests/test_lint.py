@@ -103,6 +103,29 @@ def test_a_page_names_modules_that_exist() -> None:
     ]
 
 
+BLOCKS = """
+```python
+from django_skipqueue import job
+from shop.jobs import ours
+```
+
+```python
+@job
+def send(total: Decimal) -> None: ...
+
+ours(theirs, total=send)
+```
+"""
+
+
+def test_a_page_imports_what_it_takes_from_libraries() -> None:
+    other = "```python\nfrom decimal import Decimal\nfrom shop.jobs import theirs\n```\n"
+    assert list(lint.page_import({"a.md": BLOCKS, "b.md": other})) == [
+        "a.md:9: page-import: The page uses a name that no block of the page has imported before. (Decimal)"
+    ]
+    assert list(lint.page_import({"a.md": other + BLOCKS})) == []
+
+
 def test_a_finding_says_where_and_why_and_fails_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
