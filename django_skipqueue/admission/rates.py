@@ -29,7 +29,7 @@ class Rate:
 
 
 def rate(text: str, /, *, by: str | tuple[str, ...] = (), burst: int | None = None, name: str | None = None) -> Rate:
-    """At most so many jobs start in a time: `@job(rate=rate("100/m", by="tenant"))`.
+    """Limit how many jobs of a key start in a time: `@job(rate=rate("100/m", by="tenant"))`.
 
     text: a number of jobs, and a second, minute, hour or day: "50/s", "100/m", "10/h", "1/d"; also "3/10s".
     by: the argument, or the arguments, whose values make the key; by default there is one key for the whole task.

@@ -71,7 +71,7 @@ class EventLoopRunner:
 
     @property
     def blocked_at(self) -> float:
-        """The time from which leftover code counts as blocking the event loop, or a thread that the loop needs.
+        """The time from which code that runs on after its attempt counts as blocking the event loop, or its threads.
 
         In monotonic seconds. While attempts run, one of them may block the loop, until its time limit. Once one of them
         is stuck, the loop must respond.

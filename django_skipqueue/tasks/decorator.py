@@ -53,11 +53,11 @@ def job(
     atomic: the function and its outcome share one transaction on the queue's database; `def` only.
     redact: names of arguments, at any depth, whose values the admin and the log mask, beside `password`, `token` and
     their like.
-    concurrency: at most so many of its jobs run at once for each key: `limit(2, by="account_id")`.
+    concurrency: how many of its jobs of a key may run at once: `limit(2, by="account_id")`.
     sequence: its jobs run one after the other for each key: `by("order_id")`.
     fair_by: the jobs of one tenant do not keep those of another waiting: `fair_by="tenant"` names the argument, or the
     arguments. A job has one of these three.
-    rate: at most so many of its jobs start in a time for each key: `rate("100/m", by="tenant")`.
+    rate: how many of its jobs of a key may start in a time: `rate("100/m", by="tenant")`.
     retention: how long its finished jobs are kept, by status, where that is shorter than `SKIPQUEUE["RETENTION"]`:
     `retention={"completed": timedelta(minutes=10)}`.
     database: the alias of the database for its jobs, in place of what `SKIPQUEUE["PLACEMENT"]` chooses, or `DATABASE`.
