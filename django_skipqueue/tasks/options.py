@@ -78,6 +78,9 @@ class TaskOptions(RunOptions, total=False):
 MAX_METADATA_BYTES = 4_000
 """Every claim reads the metadata of its jobs."""
 
+RESERVED_METADATA = {"backend", "deferred", "opentelemetry", "schedule", "sentry"}
+"""The keys of `django.tasks`, of schedules and of tracers."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
@@ -224,9 +227,11 @@ def retention_column(kept: Mapping[str, Retention]) -> str | None:
 
 
 def metadata_column(metadata: Any) -> str:
-    """The metadata as the column has them. Raises `InvalidOption` for what is no JSON object, or too large."""
+    """The metadata as the column has it. Raises `InvalidOption` for a reserved key, and for no small JSON object."""
     if not isinstance(metadata, Mapping):
         raise InvalidOption(f"metadata must be a dict, not {type(metadata).__name__}.")
+    if taken := RESERVED_METADATA & set(metadata):
+        raise InvalidOption(f"metadata cannot have the key {min(taken)!r}: the queue uses it. Choose another name.")
     try:
         text = encode("metadata", dict(metadata))
     except InvalidArguments as error:

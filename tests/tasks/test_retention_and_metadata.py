@@ -6,11 +6,14 @@ from typing import Any
 import pytest
 from django.utils.timezone import now
 
-from django_skipqueue import chain, job
+from django_skipqueue import chain, job, opentelemetry, sentry
 from django_skipqueue.admin.job_page.links import links_of_job
+from django_skipqueue.backend import mapping
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Job
+from django_skipqueue.periodic import fire
 from django_skipqueue.store import Store
+from django_skipqueue.tasks import options
 from django_skipqueue.tasks.task import Task
 from django_skipqueue.testing import run_jobs
 
@@ -20,8 +23,8 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("registry")]
 def send(order_id: int) -> None: ...
 
 
-def make_task(**options: Any) -> Task[[int], None]:
-    decorate: Any = job(**options)
+def make_task(**given: Any) -> Task[[int], None]:
+    decorate: Any = job(**given)
     task: Task[[int], None] = decorate(send)
     return task
 
@@ -82,12 +85,18 @@ def test_every_way_to_defer_takes_metadata() -> None:
     [
         ("order 42", "metadata must be a dict, not str."),
         ({"order": object()}, "metadata"),
+        ({"order": 42, "backend": "stripe"}, "metadata cannot have the key 'backend': the queue uses it."),
         ({"text": "x" * 4_000}, "metadata is 4,011 bytes long, and at most 4,000 are allowed."),
     ],
 )
 def test_metadata_that_is_no_small_json_is_refused(metadata: Any, problem: str) -> None:
     with pytest.raises(InvalidOption, match=problem):
         make_task().using(metadata=metadata)
+
+
+def test_the_reserved_keys_are_those_of_the_queue() -> None:
+    used = {mapping.ALIAS, mapping.DEFERRED, opentelemetry.KEY, fire.METADATA_KEY, sentry.KEY}
+    assert used == options.RESERVED_METADATA
 
 
 def test_a_decorator_takes_no_metadata_and_a_call_no_retention() -> None:
