@@ -15,6 +15,7 @@ from django_skipqueue.store import Store
 
 from .app.rows import make_job
 from .harness.flush import truncate_filled
+from .store.test_archive import partitions
 
 pytestmark = pytest.mark.django_db
 
@@ -40,6 +41,7 @@ def test_a_filled_partition_is_emptied(settings: Any) -> None:
     assert ArchivedJob.objects.exists()
     flush()
     assert not ArchivedJob.objects.exists()
+    assert partitions() == []
 
 
 def test_what_migrate_writes_is_kept() -> None:

@@ -1,4 +1,4 @@
-"""Emptying the tables after a test that commits: only those that have anything in them.
+"""Emptying the tables after a test that commits: only those that have anything in them. Months of the archive go.
 
 Django truncates every table, and then writes again what `migrate` writes. A table costs a file for itself and for each
 of its indexes, and most tests fill two or three tables of thirty. Tests never change what `migrate` writes.
@@ -30,6 +30,9 @@ WITH RECURSIVE filled (oid) AS (
 SELECT pg_class.relname FROM filled JOIN pg_class USING (oid) ORDER BY 1
 """
 
+# flush → the months of the archive. `migrate` makes none.
+PARTITIONS = "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = to_regclass('skipqueue_archivedjob')"
+
 truncate_all = DatabaseOperations.sql_flush
 
 
@@ -42,6 +45,8 @@ def flush_little() -> None:
 def truncate_filled(operations: BaseDatabaseOperations, style: Any, tables: Sequence[str], **options: Any) -> list[str]:
     """What Django runs to empty these tables, for those that are not empty."""
     with connections[operations.connection.alias].cursor() as cursor:
+        cursor.execute(PARTITIONS)
+        dropped = [f"DROP TABLE {table}" for (table,) in cursor.fetchall()]
         cursor.execute(FILLED_TABLES, [[table for table in tables if table not in KEPT]])
         filled = [table for (table,) in cursor.fetchall()]
-    return truncate_all(operations, style, filled, **options) if filled else []
+    return dropped + (truncate_all(operations, style, filled, **options) if filled else [])
