@@ -4,7 +4,9 @@ In the format of `logs`: the event first, then `key=value`.
 """
 
 import logging
+from collections.abc import Collection
 
+from ..values.records import LeaseRef
 from . import log_context
 from .log_format import in_a_line, in_words
 from .logs import write, write_about_worker
@@ -34,6 +36,13 @@ def unstarted_released(worker: str, count: int) -> None:
 
 def recycling(worker: str, reason: str) -> None:
     write_about_worker(logging.INFO, "worker_recycled", worker, reason=reason)
+
+
+def recycling_waits(worker: str, refs: Collection[LeaseRef]) -> None:
+    """A worker in which an attempt was interrupted waits long for others. The first ten are named."""
+    ids = ",".join(str(id) for id, _ in sorted(refs)[:10])
+    hint = "they may hang on a lock that the interrupted attempt has left taken"
+    write_about_worker(logging.WARNING, "worker_not_recycled", worker, count=len(refs), ids=ids, hint=hint)
 
 
 def worker_died(worker: str, cause: str, restart_in: float | None) -> None:
@@ -177,6 +186,6 @@ def notifications_unavailable(who: str) -> None:
     write(logging.WARNING, "notifications_unheard", {"who": who, "hint": hint})
 
 
-def timeouts_refused(who: str, error: BaseException) -> None:
-    """The server timeouts could not be set when the connection was opened: a pooler refuses the option."""
-    write(logging.WARNING, "server_timeouts_refused", {"who": who, "error": in_a_line(error)})
+def timeouts_refused(who: str, problem: str) -> None:
+    """The server timeouts could not be set when the connection was opened: a pooler refuses or ignores the option."""
+    write(logging.WARNING, "server_timeouts_refused", {"who": who, "error": problem})

@@ -21,6 +21,7 @@ from psycopg import Notify, errors
 from psycopg.pq import TransactionStatus
 
 from ..events import liveness_logs
+from ..events.log_format import in_a_line
 from ..store import Store
 from ..store.notify import PROBE_PREFIX, echo
 from ..values.times import NEVER
@@ -92,6 +93,7 @@ class ControlConnection:
         self._has_timed_out = False
         self._cut_at = NEVER  # in monotonic seconds
         self._timeouts = True
+        self._are_checked = False
         self._is_bounded = False
         connections[store.alias] = own_connection(store.alias)
         self._wrapper: Any = connections[store.alias]
@@ -178,6 +180,13 @@ class ControlConnection:
         if not self._is_bounded and self._wrapper.pg_version >= 170_000:
             self._store.bound_transactions(TRANSACTION_TIME)
         self._is_bounded = True
+
+    def check_timeouts(self) -> None:
+        """Log once if a pooler has dropped the timeouts without an error. Sends a statement, the first time."""
+        if self._timeouts and not self._are_checked:
+            self._are_checked = True
+            if self._store.lock_timeout() == "0":
+                liveness_logs.timeouts_refused(self._label, "a pooler ignores the startup parameter options")
 
     def note_exchange(self, seconds: float) -> None:
         """Have the prepared statements planned again if an exchange took long: the table may have grown since.
@@ -279,7 +288,7 @@ class ControlConnection:
             guard(self._wrapper, self._store.alias, timeouts=False)
             self.is_broken = True
             self.retry_at = time.monotonic() + FIRST_DELAY
-            liveness_logs.timeouts_refused(self._label, error)
+            liveness_logs.timeouts_refused(self._label, in_a_line(error))
             return
         delay = self._next_delay()
         self.is_broken = True

@@ -29,6 +29,11 @@ class Session(Statements):
         ((pid,),) = self.rows(sql.BACKEND_PID)
         return int(pid)
 
+    def lock_timeout(self) -> str:
+        """The setting of this connection, such as `5s`; `0`: statements wait for ever."""
+        ((timeout,),) = self.rows(sql.LOCK_TIMEOUT)
+        return str(timeout)
+
     def bound_transactions(self, seconds: float) -> None:
         """Have the server end this session if one of its transactions takes longer. Needs PostgreSQL 17.
 

@@ -186,6 +186,7 @@ class Supervisor:
         self._log.end(LAST_LINES)
 
     def _heartbeats_written(self, began: float) -> None:
+        self._control.check_timeouts()
         for process in self._processes:
             if process.pid:
                 process.standby.heartbeat_at = began

@@ -18,6 +18,9 @@ from .process import WorkerProcess
 INTERVAL = 0.5
 """Seconds between two promises. Then it is seen as well whether the connection still listens."""
 
+LOOK_SHARE = 0.1
+"""Share of the time that looks may take: among a million dead index entries a look takes seconds."""
+
 SEARCHED = 5_000
 """Queues that one look finds, at most. If there are more, workers are called for every queue that they are given."""
 
@@ -51,8 +54,10 @@ class WatchQueues(Periodic):
             self._look_at = now  # what came before was not announced here
         if self._look_at <= now and any(process.has_room for process in self._processes):
             self._look_at = now + self._options.poll_interval
+            started = time.monotonic()
             paused = self._store.paused_queues(limit=SEARCHED)
             names = self._store.queues_with_jobs(limit=SEARCHED)
+            self._look_at = max(self._look_at, now + (time.monotonic() - started) / LOOK_SHARE)
             more = self._options.queue_names if len(names) == SEARCHED else ()
             self._looked([*names, *more], paused)
         if now - self._ran_at < PROMISE / 2:  # else other services take so long that calls would come late

@@ -17,6 +17,10 @@ INTERRUPTED_TIME = 10.0
 """Seconds between an interruption and the replacement of the process, at least. So several interruptions in a row share
 one replacement."""
 
+LONG_WAIT = 60.0
+"""Seconds after an interruption at which a log line names the attempts that the process still waits for: they may hang
+on a lock that the interrupted attempt has left taken."""
+
 QUIET_CHECK = 1.0
 """Seconds between two checks of the running attempts."""
 
@@ -37,8 +41,14 @@ class Recycling(Service):
         *,
         jobs_done: Callable[[], int],
         recycle: Callable[[str], object],
+        waits: Callable[[set[LeaseRef]], object] = lambda _: None,
     ) -> None:
-        """`jobs_done` returns the number of settled attempts. `recycle` is called once, with the reason."""
+        """`jobs_done` returns the number of settled attempts. `recycle` is called once, with the reason.
+
+        `waits` is called with the attempts that keep an interrupted process from being replaced for `LONG_WAIT`.
+        """
+        self._waits = waits
+        self._told_of = 0.0  # the interruption for which it was called
         self._jobs_done = jobs_done
         self._recycle = recycle
         self._is_decided = False
@@ -86,4 +96,10 @@ class Recycling(Service):
         self._next_quiet_check = now + QUIET_CHECK
         running = self._interrupter.running()
         ran_before, self._ran_before = self._ran_before, running
-        return not running or (ran_before is not None and not running & ran_before)
+        if not running or (ran_before is not None and not running & ran_before):
+            return True
+        interrupted_at = self._interrupter.interrupted_at
+        if ran_before and interrupted_at + LONG_WAIT <= now and self._told_of != interrupted_at:
+            self._told_of = interrupted_at
+            self._waits(running & ran_before)
+        return False

@@ -5,6 +5,7 @@ releasing jobs or stopping.
 """
 
 import time
+from functools import partial
 
 from ..events import liveness_logs
 from ..execution.executor import Executor
@@ -81,7 +82,13 @@ class Worker(ControlLoop):
                 self._dispatcher, who=f"worker {self.name}", hint="the process is replaced", then=self._stop_blocked
             ),
             in_flight.cancel_check,
-            Recycling(options, interrupter, jobs_done=lambda: self.jobs_done, recycle=self._recycle),
+            Recycling(
+                options,
+                interrupter,
+                jobs_done=lambda: self.jobs_done,
+                recycle=self._recycle,
+                waits=partial(liveness_logs.recycling_waits, self.name),
+            ),
             in_flight.orphan_check,
             *([WatchItself(control, self._standby, look=in_flight.claiming.start_over)] if options.listen else []),
             SettleAndClaim(in_flight, control, room=self._room, exchanged=self._exchanged),

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 from django.db import connections
@@ -13,6 +14,7 @@ from django_skipqueue.runtime.control_connection import ControlConnection
 from django_skipqueue.runtime.standby import PROMISE, Standby
 from django_skipqueue.runtime.worker_options import WorkerOptions
 from django_skipqueue.store import Store
+from django_skipqueue.supervisor import watch_queues
 from django_skipqueue.supervisor.process import DeadProcess, WorkerProcess
 from django_skipqueue.supervisor.recover_own import RecoverOwn
 from django_skipqueue.supervisor.watch_queues import WatchQueues
@@ -84,3 +86,18 @@ def test_the_promise_to_call_a_worker_ends_by_itself(watch: WatchQueues, process
     watch.run(100.0)
     watch.run(100.5)
     assert 0 < process.standby.watched_until - time.monotonic() <= PROMISE
+
+
+def test_looks_that_take_long_take_a_tenth_of_the_time(
+    watch: WatchQueues, found: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 7.0])  # before and after the look
+    monkeypatch.setattr(Store, "queues_with_jobs", lambda self, **_: [])
+    with monkeypatch.context() as patched:
+        patched.setattr(watch_queues, "time", SimpleNamespace(monotonic=lambda: next(clock, 7.0)))
+        watch.run(100.0)
+    watch.run(100.0 + POLL_INTERVAL)
+    watch.run(169.0)
+    assert len(found) == 1
+    watch.run(170.0)
+    assert len(found) == 2

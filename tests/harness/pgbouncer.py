@@ -34,17 +34,21 @@ auth_type = any
 pool_mode = transaction
 default_pool_size = {pool_size}
 max_client_conn = 200
+ignore_startup_parameters = {ignored}
 """
 
 
 @contextmanager
-def pgbouncer(server: Mapping[str, Any]) -> Iterator[Path]:
-    """The folder with the socket of a PgBouncer before this server: `host`, `port`, `dbname`, `user`, `password`."""
+def pgbouncer(server: Mapping[str, Any], *, ignored: str = "") -> Iterator[Path]:
+    """The folder with the socket of a PgBouncer before this server: `host`, `port`, `dbname`, `user`, `password`.
+
+    ignored: the startup parameters that it drops without an error. It refuses others that it does not know.
+    """
     assert PROGRAM
     folder = Path(tempfile.mkdtemp(prefix="pgbouncer-"))
     target = " ".join(f"{name}='{value}'" for name, value in server.items() if value)
     configuration = CONFIGURATION.format(
-        database=server["dbname"], target=target, folder=folder, port=PORT, pool_size=POOL_SIZE
+        database=server["dbname"], target=target, folder=folder, port=PORT, pool_size=POOL_SIZE, ignored=ignored
     )
     (folder / "ini").write_text(configuration)
     identity: dict[str, Any] = {}

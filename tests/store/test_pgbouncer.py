@@ -65,6 +65,18 @@ def behind(folder: Path, database: dict[str, Any]) -> dict[str, Any]:
     return {"HOST": str(folder), "PORT": PORT, "OPTIONS": options, "DISABLE_SERVER_SIDE_CURSORS": True}
 
 
+@pytest.mark.parametrize("ignored", ["", "extra_float_digits, options"], ids=["refuses", "ignores"])
+def test_a_pooler_without_our_timeouts_is_named_once(runworker: Run, transactional_db: None, ignored: str) -> None:
+    jobs.noop.defer()
+    with pgbouncer(database_behind("default"), ignored=ignored) as folder:
+        process = runworker("--poll-interval", "0.2", "--worker-timeout", "2", settings=settings(folder))
+        wait_for_statuses(completed=1)
+        process.wait_for('server timeouts refused who="supervisor')
+        process.send(signal.SIGTERM)
+        assert process.wait() == 0
+    assert process.log.count('server timeouts refused who="supervisor') == 1
+
+
 def settings(folder: Path) -> str:
     """The same for a process of its own."""
     changed = behind(folder, connections["default"].settings_dict)

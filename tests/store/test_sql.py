@@ -164,6 +164,7 @@ CASES = [
     Case("FIRST_IN_QUEUES", positions_as_values(["mail", "default", "none"], LATER), {"claim"}),
     Case("LIMIT_STATEMENTS", {"timeout": "20s"}, set()),
     Case("BACKEND_PID", {}, set()),
+    Case("LOCK_TIMEOUT", {}, set()),
     Case("SETTLE", settlements_as_values(SETTLED), {"pkey"}),
     Case("SETTLE", settlements_as_values(SETTLED[:1]), {"pkey"}, "a single one"),
     Case("SETTLE_SNOOZES", settlements_as_values(SETTLED), {"pkey"}),

@@ -11,9 +11,10 @@ import pytest
 from django_skipqueue.execution.interruption import Interrupter
 from django_skipqueue.models import Job, Worker
 from django_skipqueue.runtime.worker_options import WorkerOptions
+from django_skipqueue.values.records import LeaseRef
 from django_skipqueue.values.times import NEVER
 from django_skipqueue.worker import memory
-from django_skipqueue.worker.recycle import INTERRUPTED_TIME, Recycling
+from django_skipqueue.worker.recycle import INTERRUPTED_TIME, LONG_WAIT, Recycling
 
 from ..app.jobs import noop
 from ..app.waiting import wait_until
@@ -64,6 +65,21 @@ def test_an_interruption_does_not_begin_the_count_of_max_jobs_anew(max_jobs: int
     recycling.run(1_000.0 + INTERRUPTED_TIME)
     assert bool(reasons) is is_replaced
     assert recycling.due_at == NEVER
+
+
+def test_attempts_that_keep_an_interrupted_process_from_being_replaced_are_named_once() -> None:
+    interrupter = Interrupter()
+    interrupter.interrupted_at = 1_000.0
+    interrupter.running = lambda: {(7, 1), (8, 1)}  # type: ignore[method-assign]
+    told: list[set[LeaseRef]] = []
+    options = WorkerOptions(name="host", database="default")
+    recycling = Recycling(options, interrupter, jobs_done=lambda: 1, recycle=told.append, waits=told.append)
+    for second in range(int(INTERRUPTED_TIME), int(LONG_WAIT)):
+        recycling.run(1_000.0 + second)
+    assert not told
+    for second in range(int(LONG_WAIT), 2 * int(LONG_WAIT)):
+        recycling.run(1_000.0 + second)
+    assert told == [{(7, 1), (8, 1)}]
 
 
 def test_drain_ends_although_processes_are_replaced(runworker: Run) -> None:

@@ -22,6 +22,9 @@ SELECT set_config('lock_timeout', %(timeout)s, true)
 # doctor, reindex → the process id of the server's process that runs this statement.
 BACKEND_PID = "SELECT pg_backend_pid()"
 
+# supervisor → the time for which its statements wait for a lock; 0 if a pooler has ignored the connection's options.
+LOCK_TIMEOUT = "SELECT current_setting('lock_timeout')"
+
 # worker, supervisor, on a connection that no pooler shares: sets the time after which the server ends the session of a
 # transaction that is still open. It ends a transaction whose client is gone, where no other timeout does.
 BOUND_TRANSACTIONS = """
