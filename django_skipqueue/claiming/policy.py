@@ -4,7 +4,7 @@ Pure: callers pass the time, in monotonic seconds, and the results of claims.
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from ..events import logs
@@ -82,12 +82,17 @@ class ClaimPolicy:
         """When to claim, even if no outcome is to be written. While the supervisor watches, it calls."""
         return max(self._look_at, self._standby.watched_until) if self._is_idle else self._look_at
 
-    def room(self, unfinished: Mapping[str, int], coming: int, now: float) -> int:
-        """How many more jobs to claim, beside the `unfinished` of each runner and the `coming` ones already claimed."""
+    def room(
+        self, unfinished: Mapping[str, int], coming: int, now: float, *, unresponsive: Collection[str] = ()
+    ) -> int:
+        """How many more jobs to claim, beside the `unfinished` of each runner and the `coming` ones already claimed.
+
+        unresponsive: the runners that do not begin the jobs they have.
+        """
         if registry.uses_threads_alone:
             return self.capacities[THREADS].room(unfinished[THREADS] + coming, now, most=self._most)
         self.free = {
-            runner: capacity.room(unfinished[runner] + coming, now, most=self._most)
+            runner: 0 if runner in unresponsive else capacity.room(unfinished[runner] + coming, now, most=self._most)
             for runner, capacity in self.capacities.items()
         }
         return self._kinds.room(self.queue_names[:FEW], self.free, now) if any(self.free.values()) else 0

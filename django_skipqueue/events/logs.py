@@ -24,6 +24,9 @@ logger = logging.getLogger("django_skipqueue.worker")
 STUCK_CALLS = 6
 """The innermost calls of a stuck attempt that are logged. The row has the whole stack."""
 
+RUNNING_SHOWN = 5
+"""The attempts in a blocked event loop that are logged, the longest first."""
+
 LARGE_BATCH = 50
 """If more jobs than this are completed in one round trip, they share a line."""
 
@@ -260,6 +263,20 @@ def blocked(worker: str, lines: list[str]) -> None:
     write_about_worker(logging.ERROR, "worker_blocked", worker, reason=reason)
     for line in lines:
         write_about_worker(logging.ERROR, "worker_blocked", worker, thread=line)
+
+
+def event_loop_blocked(worker: str, running: Mapping[str, float], stack: str, released: int) -> None:
+    """An `async def` task blocks the event loop: the jobs that waited for it were released.
+
+    running: the seconds of each attempt in the loop, by its task and id. stack: that of the loop's thread.
+    """
+    longest = sorted(running, key=lambda name: -running[name])
+    parts = [f"{name} for {in_words(running[name])}" for name in longest[:RUNNING_SHOWN]]
+    if len(longest) > RUNNING_SHOWN:
+        parts.append(f"{len(longest) - RUNNING_SHOWN} more")
+    calls = innermost_calls(stack, STUCK_CALLS)
+    in_it = ", ".join(parts)
+    write_about_worker(logging.WARNING, "event_loop_blocked", worker, released=released, running=in_it, stack=calls)
 
 
 def stuck(attempt: Attempt, error: str, stack: str) -> None:

@@ -45,7 +45,8 @@ class EventLoopRunner:
         self._free_entries = list(entries)
         self._finish = finish
         self._waiting: deque[ClaimedJob] = deque()
-        self._running: dict[asyncio.Task[None], RunningAttempt | None] = {}  # None once the attempt is reported
+        self._running: dict[asyncio.Task[None], RunningAttempt | None] = {}  # None: not begun yet, or already reported
+        self._unbegun: set[asyncio.Task[None]] = set()  # each takes a job when it begins
         self._stuck: set[RunningAttempt] = set()  # given up, and still running
         self._is_ending = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -56,6 +57,7 @@ class EventLoopRunner:
         self._tidying: Future[None] | None = None
         self._ahead_of_tidying: set[asyncio.Task[None]] = set()
         self._called_at = NEVER  # since when a call of `_fill` is due, in monotonic seconds
+        self._due_to_begin_at = NEVER  # since when the next of `_unbegun` is due
         self._left_alone_at = NEVER  # since when no attempt runs that began before the tidying
         self._calls_left_at = NEVER  # since when too many calls are left behind
         self._is_given_up = False
@@ -79,11 +81,15 @@ class EventLoopRunner:
         if self._is_given_up:
             return NEVER
         loop_at = query_thread_at = NEVER
-        if self._called_at < NEVER and (self._stuck or not any(list(self._running.values()))):
-            loop_at = self._called_at + STUCK_AFTER
+        if self.silent_since < NEVER and (self._stuck or not any(list(self._running.values()))):
+            loop_at = self.silent_since + STUCK_AFTER
         if self._is_tidying():
             query_thread_at = self._left_alone_at + LEFTOVER_TIME
         return min(loop_at, query_thread_at, self._calls_left_at)
+
+    @property
+    def silent_since(self) -> float:
+        return min(self._called_at, self._due_to_begin_at)
 
     @property
     def is_used_up(self) -> bool:
@@ -102,7 +108,7 @@ class EventLoopRunner:
 
     @property
     def unfinished(self) -> int:
-        return len(self._waiting) + max(0, len(self._running) - len(self._stuck))
+        return len(self._waiting) + max(0, len(self._running) - len(self._unbegun) - len(self._stuck))
 
     def withdraw(self) -> list[ClaimedJob]:
         return self.withdraw_last(len(self._waiting))
@@ -153,19 +159,29 @@ class EventLoopRunner:
         assert self._loop is not None  # noqa: S101
         if self._waiting:
             self._check_soon()
-        while len(self._running) - len(self._stuck) < self._concurrency:
-            if len(self._running) >= 2 * self._concurrency:  # the number of entries: each attempt takes one
-                return
-            try:
-                job = self._waiting.popleft()
-            except IndexError:  # all started, or withdrawn meanwhile
-                return
-            running = RunningAttempt(job)
-            task = self._loop.create_task(self._execute(running), context=contextvars.Context())
-            self._running[task] = running
+        while (
+            len(self._unbegun) < len(self._waiting)
+            and len(self._running) - len(self._stuck) < self._concurrency
+            and len(self._running) < 2 * self._concurrency  # the number of entries: each attempt takes one
+        ):
+            task = self._loop.create_task(self._execute(), context=contextvars.Context())
+            self._running[task] = None
+            self._unbegun.add(task)
+            self._due_to_begin_at = min(self._due_to_begin_at, time.monotonic())
             task.add_done_callback(self._done)
 
-    async def _execute(self, running: RunningAttempt) -> None:
+    def _note_begun(self, task: "asyncio.Task[None]") -> None:
+        self._unbegun.discard(task)
+        self._due_to_begin_at = time.monotonic() if self._unbegun else NEVER
+
+    async def _execute(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 (for the type checker: this is a task of the event loop)
+        self._note_begun(task)
+        try:  # not before: the jobs of coroutines that have not begun can be withdrawn
+            running = self._running[task] = RunningAttempt(self._waiting.popleft())
+        except IndexError:  # withdrawn meanwhile
+            return
         entry = self._free_entries.pop()
         self._running_jobs.begin(entry, running.job.id)
         attempt = await self._executor.execute_async(running)
@@ -175,8 +191,6 @@ class EventLoopRunner:
             self._stuck.discard(running)
             self._running_jobs.end(entry)
         self._free_entries.append(entry)
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 (for the type checker: this is a task of the event loop)
         self._running[task] = None
         # Queries ran in the thread that asgiref keeps for them. To tidy its connections takes as long as a small job,
         # so that is done after an error, and when no other job is there. Nothing waits for it: the thread may be busy
@@ -186,7 +200,7 @@ class EventLoopRunner:
             self._tidy_soon(failed)
 
     def _is_idle(self) -> bool:
-        return not self._waiting and len(self._running) == 1
+        return not self._waiting and len(self._running) - len(self._unbegun) == 1
 
     def _tidy_soon(self, failed: bool) -> None:
         """Tidy the connections of the query thread soon. Calls share a tidying that has not finished."""
@@ -235,12 +249,12 @@ class EventLoopRunner:
         self._left_alone_at = NEVER if self._ahead_of_tidying else time.monotonic()
 
     def _done(self, task: "asyncio.Task[None]") -> None:
-        running = self._running.pop(task)
+        if task in self._unbegun:  # cancelled before its first step, by a task that cancels all others: its job waits
+            self._note_begun(task)
+        del self._running[task]
         if task in self._ahead_of_tidying:
             self._ahead_of_tidying.remove(task)
             self._note_left_alone()
-        if running is not None and task.cancelled():  # before its first step, by a task that cancels all others
-            self._waiting.appendleft(running.job)
         self._report_broken(task)
         if self._call_threads.replace_left() >= MOST_LEFT:
             self._calls_left_at = time.monotonic()

@@ -153,7 +153,7 @@ class Interrupter:
             else:
                 attempt.is_stuck = True
                 self._limited.pop(attempt.job.ref, None)
-                stuck.append((attempt, _stack_of(attempt.thread)))
+                stuck.append((attempt, stack_of(attempt.thread)))
         return stuck
 
     def _begin(self, attempt: RunningAttempt) -> None:
@@ -189,7 +189,7 @@ class Interrupter:
             self.interrupted_at = min(self.interrupted_at, time.monotonic())
 
 
-def _stack_of(thread: int) -> str:
+def stack_of(thread: int) -> str:
     frame = sys._current_frames().get(thread)
     return formatted_stack(frame) if frame else ""
 

@@ -12,13 +12,19 @@ from ..events import logs
 from ..tasks.registry import registry
 from ..values.records import Attempt, ClaimedJob, LeaseRef
 from .executor import Executor, Finished
-from .interruption import stacks
+from .interruption import stack_of, stacks
 from .runners import ENTRIES_PER_SLOT, RUNNERS, Runner, entries_of_runners
 from .running_attempt import RunningAttempt
 from .running_jobs import RunningJobs
 
 CHANCE = 0.5
 """Seconds that a runner gets to respond before it counts as blocked."""
+
+RESPONSE_TIME = 0.5
+"""Seconds that jobs wait for a runner that has a free slot and does not begin them, before they are withdrawn."""
+
+LOG_INTERVAL = 60.0
+"""Seconds between two log lines about a runner that does not respond, at least."""
 
 END_TIME = 2.0
 """Seconds to wait for the end of a runner. Its threads are daemons, and run no job any more."""
@@ -38,6 +44,7 @@ class Pool:
             for (name, make_runner), entries in zip(RUNNERS.items(), entries_of_runners(concurrency), strict=True)
         }
         self._wake = wake
+        self._next_log = 0.0
 
     def submit(self, jobs: Iterable[ClaimedJob]) -> None:
         parts: dict[str, list[ClaimedJob]] = {name: [] for name in self._runners}
@@ -79,6 +86,29 @@ class Pool:
     def withdraw_last(self, counts: Mapping[str, int]) -> list[ClaimedJob]:
         """Take back the last jobs of each runner that have not started, up to these numbers, in their order."""
         return [job for name, count in counts.items() if count for job in self._runners[name].withdraw_last(count)]
+
+    @property
+    def unresponsive_at(self) -> float:
+        """The time from which a runner does not respond, in monotonic seconds; `NEVER`: all begin their jobs."""
+        return min(runner.silent_since for runner in self._runners.values()) + RESPONSE_TIME
+
+    def unresponsive(self, now: float) -> list[str]:
+        """The names of the runners that do not respond: an attempt blocks the event loop."""
+        return [name for name, runner in self._runners.items() if runner.silent_since + RESPONSE_TIME <= now]
+
+    def withdraw_held_up(self, now: float) -> list[ClaimedJob]:
+        """Take back the jobs that wait in a runner which does not respond, and log what runs in it."""
+        held_up: list[ClaimedJob] = []
+        for name in self.unresponsive(now):
+            withdrawn = self._runners[name].withdraw()
+            if withdrawn and self._next_log <= now:
+                self._next_log = now + LOG_INTERVAL
+                running = [each for each in list(self.attempts) if registry.runner_of(each.job.task) == name]
+                shown = {f"{each.job.task} id={each.job.id}": now - each.started for each in running}
+                stack = stack_of(running[0].thread) if running else ""
+                logs.event_loop_blocked(self._executor.worker, shown, stack, released=len(withdrawn))
+            held_up += withdrawn
+        return held_up
 
     @property
     def attempts(self) -> Collection[RunningAttempt]:

@@ -34,6 +34,10 @@ class Runner(Protocol):
         Read it again at that time: it may have moved.
         """
 
+    @property
+    def silent_since(self) -> float:
+        """Since when the runner has begun no job although a slot is free, in monotonic seconds; `NEVER`: none waits."""
+
     def submit(self, jobs: list[ClaimedJob]) -> None:
         """Run these jobs in this order, as slots become free."""
 

@@ -21,7 +21,7 @@ from .thread_connections import ThreadConnections
 class ThreadRunner:
     """Runs up to `concurrency` attempts in as many threads, started with the first job."""
 
-    blocked_at = NEVER  # no thread can block another
+    blocked_at = silent_since = NEVER  # no thread can block another
 
     def __init__(
         self, executor: Executor, concurrency: int, running_jobs: RunningJobs, entries: Sequence[int], finish: Finish

@@ -87,7 +87,7 @@ class InFlightJobs:
         if self._dispatcher.is_full or self._pending.has_more:
             return 0
         coming = self._buffer.claimed
-        room = self.claiming.room(self._unfinished(), coming, now)
+        room = self.claiming.room(self._unfinished(), coming, now, unresponsive=self._pool.unresponsive(now))
         if self._options.max_jobs is None:
             return room
         return max(0, min(room, self._options.max_jobs - self.jobs_done - len(self.jobs) - coming))
@@ -95,6 +95,8 @@ class InFlightJobs:
     @property
     def free_slots(self) -> int:
         """The free slots of the fullest runner: a job of any kind could begin at once."""
+        if self._pool.unresponsive(time.monotonic()):
+            return 0
         if registry.uses_threads_alone:
             return max(self._options.concurrency - self._pool.unfinished(THREADS), 0)
         return max(self._options.concurrency - max(self._unfinished().values()), 0)
@@ -119,6 +121,11 @@ class InFlightJobs:
         return (
             len(self.jobs) > self._options.concurrency and max(self._unfinished().values()) > self._options.concurrency
         )
+
+    @property
+    def unresponsive_at(self) -> float:
+        """The time from which jobs may wait here for a runner that does not respond."""
+        return self._pool.unresponsive_at
 
     @property
     def has_misplaced(self) -> bool:
@@ -235,13 +242,15 @@ class InFlightJobs:
     def release_surplus(self, now: float) -> None:
         """Release the jobs that would wait here too long, the last claimed first, so that another worker may run them.
 
+        Those in a runner that does not respond wait too long in any case.
         Attempts that have finished but are not written yet count as progress. The last exchange is applied only if
         there are jobs to release: otherwise it waits for the next one.
         """
         surplus = self.claiming.surplus(self._unfinished(), _count_by_runner(self._finished()), now)
-        if any(surplus.values()) or self._misplaced:
+        held_up = self._pool.withdraw_held_up(now)
+        if any(surplus.values()) or held_up or self._misplaced:
             self.apply_exchange()
-            self._release_withdrawn(self._pool.withdraw_last(surplus))
+            self._release_withdrawn(held_up + self._pool.withdraw_last(surplus))
 
     def release_unstarted(self) -> None:
         self.apply_exchange()

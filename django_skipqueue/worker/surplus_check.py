@@ -2,7 +2,6 @@
 
 from ..runtime.control_connection import ControlConnection
 from ..runtime.service import Service
-from ..values.times import NEVER
 from .in_flight import InFlightJobs
 
 INTERVAL = 0.1
@@ -25,7 +24,8 @@ class SurplusCheck(Service):
         """At once if a claimed job has no free slot in its runner, otherwise the time of the next check."""
         if self._in_flight.has_misplaced:
             return self._control.retry_at
-        return max(self._next_look, self._control.retry_at) if self._in_flight.has_waiting else NEVER
+        due_at = 0.0 if self._in_flight.has_waiting else self._in_flight.unresponsive_at
+        return max(due_at, self._next_look, self._control.retry_at)
 
     def run(self, now: float) -> None:
         self._next_look = now + INTERVAL

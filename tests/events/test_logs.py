@@ -171,6 +171,7 @@ def every_record(lines: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
         "wait_ms": 1.5,
         "jobs_done": 1,
         "known": ["default"],
+        "running": {"shop.jobs.send id=7": 1.5},
         "until": datetime.now(UTC),
         **dict.fromkeys(["timeout", "retry_in", "restart_in", "grace", "seconds", "interval"], 1.5),
         **dict.fromkeys(["count", "job_id"], 3),
@@ -243,6 +244,16 @@ def test_completed_jobs_have_a_line_each(lines: pytest.LogCaptureFixture) -> Non
     assert len(lines.records) == logs.LARGE_BATCH
     assert lines.messages[0] == "job completed task=shop.jobs.send id=7 attempt=2/10 ran=12ms waited=0.2s"
     assert {name: getattr(lines.records[0], name) for name in EXTRA} == EXTRA
+
+
+def test_a_blocked_event_loop_is_one_line_with_the_attempts_that_run_longest(lines: pytest.LogCaptureFixture) -> None:
+    running = {f"shop.jobs.send id={number}": float(number) for number in range(1, 8)}
+    logs.event_loop_blocked("host/1", running, '  File "/shop/jobs.py", line 3, in fetch\n    requests.get(url)\n', 3)
+    (message,) = lines.messages
+    longest = "shop.jobs.send id=7 for 7.0s, shop.jobs.send id=6 for 6.0s, "
+    assert message.startswith(f'event loop blocked worker=host/1 released=3 running="{longest}')
+    assert ", shop.jobs.send id=3 for 3.0s, 2 more" in message
+    assert "requests.get(url)" in message
 
 
 def test_a_large_batch_has_one_line_unless_details_are_wanted(lines: pytest.LogCaptureFixture) -> None:

@@ -16,7 +16,7 @@ from django_skipqueue.execution import event_loop, executor, interruption, threa
 from django_skipqueue.execution import pool as pool_module
 from django_skipqueue.execution.event_loop import EventLoopRunner
 from django_skipqueue.execution.executor import Executor
-from django_skipqueue.execution.pool import Pool
+from django_skipqueue.execution.pool import RESPONSE_TIME, Pool
 from django_skipqueue.runtime.wakeup import Wakeup
 from django_skipqueue.signals import job_started
 from django_skipqueue.tasks.registry import EVENT_LOOP, THREADS
@@ -218,6 +218,52 @@ def test_what_a_task_left_in_the_event_loop_does_not_keep_the_worker_from_ending
     started = time.monotonic()
     pool.stop()
     assert time.monotonic() - started < DEADLINE
+
+
+# A coroutine that blocks the event loop
+
+
+@pytest.mark.parametrize("comes", ["with the blocker", "later"])
+def test_jobs_that_wait_for_a_blocked_event_loop_are_withdrawn_and_never_run(
+    make_pool: MakePool, gates: Any, comes: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = make_pool(4)
+    blocker, waiting = claimed(f"{WORKER_APP}.ablock_loop", "g"), [claimed(f"{APP}.anoop") for _ in range(3)]
+    if comes == "later":
+        pool.submit([blocker])
+        wait_until(lambda: gates["g"].inside)
+        pool.submit(waiting)
+    else:
+        pool.submit([blocker, *waiting])
+        wait_until(lambda: gates["g"].inside)
+    now = time.monotonic()
+    assert not pool.unresponsive(now)
+    assert not pool.withdraw_held_up(now)
+    assert now < pool.unresponsive_at <= now + RESPONSE_TIME
+    over = pool.unresponsive_at
+    assert pool.withdraw_held_up(over) == waiting
+    assert pool.unresponsive(over) == [EVENT_LOOP]
+    assert f"{WORKER_APP}.ablock_loop id={blocker.id} for" in caplog.text
+    assert "pass_gate" in caplog.text
+    assert "anoop" not in caplog.text
+    pool.submit(waiting[:1])
+    assert pool.withdraw_held_up(over) == waiting[:1]
+    assert len(caplog.records) == 1, "one line a minute"
+    assert pool.unfinished(EVENT_LOOP) == 1
+    gates["g"].open()
+    assert [attempt.job for attempt in finish(pool, 1)] == [blocker]
+    wait_until(lambda: pool.unresponsive_at == float("inf"))
+    pool.submit(waiting[:1])
+    assert [attempt.job for attempt in finish(pool, 1)] == waiting[:1]
+
+
+def test_jobs_that_wait_for_slots_do_not_make_the_event_loop_unresponsive(make_pool: MakePool, gates: Any) -> None:
+    pool = make_pool(1)
+    pool.submit([claimed(f"{WORKER_APP}.apass_gate", "g"), claimed(f"{APP}.anoop")])
+    wait_until(lambda: gates["g"].inside)
+    wait_until(lambda: pool.unresponsive_at == float("inf"))
+    gates["g"].open()
+    finish(pool, 2)
 
 
 # What is stuck

@@ -230,6 +230,22 @@ def test_a_long_job_keeps_no_job_from_another_worker(worker_thread: Start, gates
     assert not Job.objects.exclude(task__endswith="pass_gate").exclude(attempts=1).exists()
 
 
+def test_jobs_that_a_coroutine_keeps_from_beginning_are_run_by_another_worker(worker_thread: Start, gates: Any) -> None:
+    worker_jobs.ablock_loop.using(priority=1).defer("g")
+    jobs.anoop.defer_many([()] * 8)
+    blocked = worker_thread(concurrency=4)
+    wait_until(lambda: gates["g"].inside)
+    wait_until(lambda: Job.objects.running().count() == 1, "those that have not begun are released")
+    assert not blocked.worker._in_flight.free_slots
+    jobs.noop.using(queue_name="for threads").defer()
+    wait_until(lambda: Job.objects.completed().filter(task=jobs.noop.name).exists(), "its threads go on")
+    worker_thread(concurrency=4)
+    wait_for_statuses(completed=9, running=1)
+    assert not Job.objects.exclude(attempts=1).exists()
+    gates["g"].open()
+    wait_for_statuses(completed=10)
+
+
 def test_a_long_job_lets_short_ones_pass_in_the_other_slots(worker_thread: Start, gates: Any) -> None:
     worker_jobs.pass_gate.using(priority=1).defer("long")
     jobs.noop.defer_many([()] * 500)
