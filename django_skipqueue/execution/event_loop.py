@@ -22,6 +22,7 @@ from .call_threads import MOST_LEFT, CallThreads
 from .executor import Executor, Finish
 from .forked_children import children
 from .interruption import STUCK_AFTER
+from .query_thread import QueryThread
 from .running_attempt import RunningAttempt
 from .running_jobs import RunningJobs
 from .thread_connections import IDLE_TIME, ThreadConnections
@@ -67,6 +68,7 @@ class EventLoopRunner:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._call_threads.use_in(self._loop)
+            QueryThread().use_in(self._loop)
             self._thread.start()
         self._waiting.extend(jobs)
         self._call()

@@ -133,7 +133,8 @@ class Interrupter:
     @property
     def next_deadline(self) -> float:
         """When to call `enforce` next, in monotonic seconds."""
-        return min((attempt.due_at for attempt in list(self._limited.values())), default=NEVER)
+        now = time.monotonic()
+        return min((attempt.deadline(now) for attempt in list(self._limited.values())), default=NEVER)
 
     def cancel(self, job: ClaimedJob, reason: str) -> None:
         """Interrupt the attempt of this job, if it runs, was not interrupted yet and has not committed an outcome."""
@@ -146,7 +147,7 @@ class Interrupter:
         now = time.monotonic()
         stuck = []
         for attempt in list(self._limited.values()):
-            if attempt.due_at > now or attempt.has_ended:
+            if attempt.deadline(now) > now or attempt.has_ended:
                 continue
             if attempt.interruption is None:
                 self._interrupt(attempt, JobTimeout(f"timed out after {attempt.timeout:g} s"))

@@ -23,6 +23,9 @@ from ..values.times import NEVER
 EXPOSED = "exposed"
 """The state in which the control loop may raise an exception in the attempt, between any two instructions."""
 
+LONGEST_WAIT = 60.0
+"""Seconds for which the clock of an attempt stands still, at most: its time must end behind a call that hangs, too."""
+
 SHIELDED = "shielded"
 """The state in which nothing is raised, while a connection is opened, commits or rolls back. If the attempt is
 interrupted meanwhile, it raises the exception itself when it leaves the shield."""
@@ -45,6 +48,7 @@ class RunningAttempt:
     """
 
     __slots__ = (
+        "_clock",
         "_open",
         "_unreported",
         "completed",
@@ -72,13 +76,15 @@ class RunningAttempt:
         """The task of the event loop, for the attempt of an `async def` task."""
         self.started = 0.0
         self.due_at = NEVER
-        """The time of its interruption; once interrupted, the time from which it counts as stuck."""
+        """The time of its interruption, if its clock never stops; once interrupted, the time from which it is stuck."""
         self.interruption: Interruption | None = None
         self.completed: Outcome | None = None
         """The outcome that the task itself has committed."""
         self.is_stuck = False
         self.has_ended = False
         self._open: dict[str, bool] = {}  # its key is EXPOSED or SHIELDED, for a moment both; none at the end
+        self._clock: tuple[float, float | None] = (0.0, None)
+        """For how long it stood still, and since when it does; one value, for any thread to read."""
         self._unreported = [True]
         self.worker = ""
         self.database = ""
@@ -156,7 +162,25 @@ class RunningAttempt:
         self.completed = outcome
         self.unshield()
 
+    # Under the lock of the query thread
+
+    def stop_clock(self) -> None:
+        stood_still, since = self._clock
+        self._clock = (stood_still, time.monotonic() if since is None else since)
+
+    def start_clock(self) -> None:
+        stood_still, since = self._clock
+        if since is not None:
+            self._clock = (stood_still + time.monotonic() - since, None)
+
     # For any thread
+
+    def deadline(self, now: float) -> float:
+        """`due_at`, later by the time for which the clock stood still."""
+        if self.interruption is not None:
+            return self.due_at
+        stood_still, since = self._clock
+        return self.due_at + min(stood_still if since is None else stood_still + now - since, LONGEST_WAIT)
 
     def notes(self) -> AttemptNotes:
         if self.noted is None:

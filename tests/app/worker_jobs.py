@@ -153,6 +153,20 @@ async def apass_gate_in_a_thread(name: str) -> None:
 
 
 @job
+async def apass_gates_in_a_thread(*names: str) -> None:
+    """At once, as far as the thread allows."""
+    await asyncio.gather(*(sync_to_async(pass_gate)(name) for name in names))
+
+
+@job
+async def apass_gate_instead_of_a_call(name: str) -> None:
+    """Give the call up before it begins: another attempt has the thread."""
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(sync_to_async(pass_gate)(name), 0.05)
+    await gates[name].await_()
+
+
+@job
 async def ablock_loop(name: str) -> None:
     """As no `async def` should."""
     pass_gate(name)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from django_skipqueue.execution import event_loop, executor, interruption, thread_connections
+from django_skipqueue.execution import event_loop, executor, interruption, running_attempt, thread_connections
 from django_skipqueue.execution import pool as pool_module
 from django_skipqueue.execution.event_loop import EventLoopRunner
 from django_skipqueue.execution.executor import Executor
@@ -559,6 +559,59 @@ def test_the_thread_for_queries_that_a_timed_out_attempt_left_blocked_is_found(
     wait_until(pool.find_blockage, "it is found to be blocked")
     assert "the thread of its queries" in caplog.text
     assert "pass_gate (" in caplog.text
+
+
+def time_is_over(pool: Pool) -> None:
+    """Go on until the limits of all attempts that run now would have ended them."""
+    over = time.monotonic() + 2 * LIMIT
+    wait_until(lambda: not enforce_limits(pool) and time.monotonic() > over)
+
+
+def test_the_time_for_which_a_call_waits_for_those_of_others_is_not_in_the_limit(
+    make_pool: MakePool, gates: Any
+) -> None:
+    pool = make_pool(3)
+    task = f"{WORKER_APP}.apass_gate_in_a_thread"
+    pool.submit([claimed(task, "slow")])
+    wait_until(lambda: gates["slow"].inside)
+    pool.submit([limited(task, "quick"), limited(task, "hung")])
+    gates["quick"].open()
+    time_is_over(pool)
+    assert not pool.finished
+    gates["slow"].open()
+    errors = [attempt.outcome.last_error for attempt in finish_in_time(pool, 3)]
+    assert errors == [None, None, f"JobTimeout: timed out after {LIMIT} s"], "its own call counts"
+
+
+def test_a_call_that_waits_for_those_of_the_same_attempt_does_not_stop_its_clock(
+    make_pool: MakePool, gates: Any
+) -> None:
+    pool = make_pool(1)
+    pool.submit([limited(f"{WORKER_APP}.apass_gates_in_a_thread", "hung", "behind it")])
+    [attempt] = finish_in_time(pool, 1)
+    assert attempt.outcome.last_error == f"JobTimeout: timed out after {LIMIT} s"
+
+
+def test_a_call_that_is_cancelled_before_it_begins_stops_the_clock_no_more(make_pool: MakePool, gates: Any) -> None:
+    pool = make_pool(2)
+    pool.submit([claimed(f"{WORKER_APP}.apass_gate_in_a_thread", "slow")])
+    wait_until(lambda: gates["slow"].inside)
+    pool.submit([limited(f"{WORKER_APP}.apass_gate_instead_of_a_call", "hung")])
+    [attempt] = finish_in_time(pool, 1)
+    assert attempt.outcome.last_error == f"JobTimeout: timed out after {LIMIT} s"
+
+
+def test_a_call_that_waits_for_too_long_does_not_stop_the_clock_for_ever(
+    make_pool: MakePool, gates: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running_attempt, "LONGEST_WAIT", 0.1)
+    pool = make_pool(2)
+    task = f"{WORKER_APP}.apass_gate_in_a_thread"
+    pool.submit([claimed(task, "hung")])
+    wait_until(lambda: gates["hung"].inside)
+    pool.submit([limited(task, "behind it")])
+    [attempt] = finish_in_time(pool, 1)
+    assert attempt.outcome.last_error == f"JobTimeout: timed out after {LIMIT} s"
 
 
 @pytest.mark.usefixtures("gates")
