@@ -5,6 +5,7 @@ Pure: callers pass the time, in monotonic seconds, and the results of claims.
 
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from ..events import logs
@@ -40,6 +41,10 @@ class Search(Protocol):
         """Their names in alphabetical order: at most `limit` of those that come after the name `after`."""
 
 
+Holds = Callable[[Callable[[str], bool]], int]
+"""Counts the unfinished jobs that the worker has of the queues whose names are meant."""
+
+
 class Claim(NamedTuple):
     names: Sequence[str]
     """The names of the queues."""
@@ -51,7 +56,7 @@ class Claim(NamedTuple):
 class ClaimPolicy:
     """Used by the control loop's thread."""
 
-    def __init__(self, options: WorkerOptions, standby: Standby | None = None) -> None:
+    def __init__(self, options: WorkerOptions, standby: Standby | None = None, holds: Holds = lambda _: 0) -> None:
         self.queue_names = list(options.queue_names)
         """The queues to claim from, in this order: those given by --queues, or those in which a search found jobs."""
         self.capacities = {runner: Capacity(options.concurrency) for runner in RUNNER_NAMES}
@@ -59,6 +64,11 @@ class ClaimPolicy:
         """The last claim, if it timed out: find the positions of its jobs before the next claim."""
         self._cursor = ClaimCursor()
         self._standby = standby or Standby()
+        self._hanging = self._standby.hanging_queues
+        self._holds = holds
+        self._slots = options.concurrency
+        self._room_chosen = LARGEST  # jobs to claim from the queues that were chosen last
+        self._left_others_out = False  # whether these were hanging ones alone
         self._is_drain = options.drain
         self._look_at = 0.0
         self._is_idle = False  # whether the next look is only in case that a notification was lost
@@ -120,7 +130,34 @@ class ClaimPolicy:
             turn = most if len(names) > most else 1
             self.queue_names = names[turn:] + names[:turn]
             names = names[:most]
-        return names if registry.uses_threads_alone else self._kinds.with_room(names, self.free, now)
+        return self._spare(names if registry.uses_threads_alone else self._kinds.with_room(names, self.free, now), now)
+
+    def gave_up(self, job: ClaimedJob, started: float, now: float) -> None:
+        """Note that the attempt of this job was given up as stuck: its queue may hang."""
+        self._hanging.note(job.queue_name, now - started, now)
+
+    def _spare(self, names: list[str], now: float) -> list[str]:
+        """Spare half of the slots for the queues that do not hang.
+
+        The hanging ones have the other half together, and a claim of their own. A claim of the others follows it.
+        """
+        self._room_chosen, left_others_out, self._left_others_out = LARGEST, self._left_others_out, False
+        if self._hanging.is_empty(now) or not self._has_several():
+            return names
+        hang = partial(self._hanging.hangs, now=now, slots=self._slots)
+        hanging, others = [name for name in names if hang(name)], [name for name in names if not hang(name)]
+        room = max(self._slots // 2, 1) - self._holds(hang) if hanging else 0
+        if room <= 0 or (left_others_out and others):
+            return others
+        self._room_chosen, self._left_others_out = room, bool(others)
+        return hanging
+
+    def _has_several(self) -> bool:
+        """Whether this worker serves more than one queue, as far as it knows."""
+        names = set(self.queue_names)
+        if not self._listed:
+            names.update(filter(self._serves, (task.options.queue_name for task in registry)))
+        return len(names) > 1
 
     def _search(self, search: Search, clock: Callable[[], float]) -> None:
         """Find the queues that have jobs, and shuffle them, so that workers started together begin with different ones.
@@ -173,7 +210,7 @@ class ClaimPolicy:
         is_full = len(jobs) == room or size >= LARGE_CLAIM
         if not registry.uses_threads_alone:
             self._kinds.note(names, jobs, is_full=is_full, now=ended)
-        if is_full:
+        if is_full or self._left_others_out:
             self._look_again(ended)
         elif len(names) >= max(room, FEW) and not self._listed:  # other queues may have jobs
             self._forget(names, ended)
@@ -203,7 +240,7 @@ class ClaimPolicy:
         return not self._is_drain and self._standby.watched_until > now
 
     def limit(self, room: int, after: Mapping[str, QueuePosition]) -> int:
-        return min(room, (self._batch_size if after else self._head_batch_size).rows)
+        return min(room, self._room_chosen, (self._batch_size if after else self._head_batch_size).rows)
 
     def failed(self, claim: Claim, *, timed_out: bool, now: float) -> None:
         """Note that a claim failed. timed_out: the search for a first job took too long, or jobs are too large."""

@@ -120,14 +120,17 @@ class Pool:
         """When to call `enforce_limits` and `find_blockage` next, in monotonic seconds."""
         return min(self._executor.interrupter.next_deadline, self._blocked_at())
 
-    def enforce_limits(self) -> None:
-        """Interrupt attempts whose time is over. A stuck one counts as finished."""
+    def enforce_limits(self) -> list[RunningAttempt]:
+        """Interrupt attempts whose time is over. Returns those given up as stuck, which count as finished."""
+        given_up = []
         for running, stack in self._executor.interrupter.enforce():
             attempt = self._executor.stuck(running, stack)
             if running.take_report():  # else it finished while its retry policy ran
                 self.finished.append(attempt)
                 logs.stuck(attempt, str(running.error), stack)
                 self._runners[registry.runner_of(running.job.task)].give_up(running)
+                given_up.append(running)
+        return given_up
 
     @property
     def has_stuck(self) -> bool:

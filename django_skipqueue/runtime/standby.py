@@ -10,6 +10,7 @@ Invariant: a promise of the supervisor ends by itself. A worker whose supervisor
 import mmap
 
 from ..values.records import LeaseRef
+from .hanging_queues import HangingQueues
 
 PROMISE = 1.5
 """Seconds for which a supervisor promises to watch the queues. It renews the promise twice a second."""
@@ -30,7 +31,9 @@ class Standby:
     A call passes three stages: the worker has read it, then heard it, then answered it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, hanging_queues: HangingQueues | None = None) -> None:
+        self.hanging_queues = hanging_queues or HangingQueues()
+        """What the worker knows from the processes that it replaces."""
         # An item of a view is written and read as a whole. `struct.pack_into` first fills its place with zeros.
         memory = memoryview(mmap.mmap(-1, 88))
         self._counts, self._times = memory.cast("q"), memory.cast("d")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from ..execution.runners import ENTRIES_PER_SLOT
 from ..execution.running_jobs import RunningJobs
+from ..runtime.hanging_queues import HangingQueues
 from ..runtime.protocol import (
     CALL,
     EXIT_BLOCKED,
@@ -85,6 +86,8 @@ class WorkerProcess(ForkedProcess):
     """Ended processes with jobs that are not recovered or released yet."""
     standby: Standby = field(init=False)
     """What the supervisor and the process let each other know."""
+    hanging_queues: HangingQueues = field(default_factory=HangingQueues)
+    """What each process of this name tells the next one."""
     _done_before: int = 0
     _calls: int = 0
     """Number of calls that the process was sent."""
@@ -97,7 +100,7 @@ class WorkerProcess(ForkedProcess):
         self._frozen = ""
         self.id = f"{shorten(self.name, 200)}:{secrets.token_hex(6)}"
         self.stamps = Stamps()
-        self.standby = Standby()
+        self.standby = Standby(self.hanging_queues)
         self._calls, self._unanswered = 0, []
         self.running_jobs = RunningJobs(ENTRIES_PER_SLOT * self.concurrency)
         super().fork(run)

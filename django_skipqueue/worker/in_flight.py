@@ -54,7 +54,7 @@ class InFlightJobs:
         standby: Standby,
     ) -> None:
         self.jobs: dict[LeaseRef, ClaimedJob] = {}
-        self.claiming = ClaimPolicy(options, standby)
+        self.claiming = ClaimPolicy(options, standby, holds=self._holds)
         self.jobs_claimed = 0
         self.jobs_done = 0
         self._standby = standby
@@ -104,6 +104,11 @@ class InFlightJobs:
     @property
     def jobs_running(self) -> int:
         return sum(min(unfinished, self._options.concurrency) for unfinished in self._unfinished().values())
+
+    def _holds(self, are_meant: Callable[[str], bool]) -> int:
+        """How many unfinished jobs it has of the queues whose names are meant."""
+        finished = self._pending.refs()
+        return sum(are_meant(job.queue_name) for ref, job in self.jobs.items() if ref not in finished)
 
     def _unfinished(self) -> dict[str, int]:
         return {runner: self._pool.unfinished(runner) for runner in RUNNER_NAMES}

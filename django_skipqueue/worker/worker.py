@@ -143,7 +143,8 @@ class Worker(ControlLoop):
 
         The process is replaced if all slots are stuck, or if leftover code of finished attempts blocks other jobs.
         """
-        self._pool.enforce_limits()
+        for running in self._pool.enforce_limits():
+            self._in_flight.claiming.gave_up(running.job, running.started, time.monotonic())
         if self._pool.find_blockage() or self._pool.is_used_up:
             self._stop_blocked()
 

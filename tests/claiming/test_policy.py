@@ -262,3 +262,65 @@ class TestWhileTheSupervisorWatches:
         claims.called("a")
         claims.called("")
         assert "z" in claims.choose_queues(finding("a", "z"), clock=lambda: 201.0, room=4)
+
+
+class TestHangingQueues:
+    """Queues with many attempts that were given up as stuck lately."""
+
+    NAMES = ("mail", "hung", "pdf", "dead")
+
+    def claiming(self, held: int, *, names: tuple[str, ...] = NAMES, concurrency: int = 8) -> ClaimPolicy:
+        """A worker that has given up attempts of two queues, and has some jobs of these now."""
+        standby = Standby()
+        policy = ClaimPolicy(
+            WorkerOptions(name="w", database="default", concurrency=concurrency, queue_names=names),
+            standby,
+            holds=lambda are_meant: held if [name for name in names if are_meant(name)] == ["hung", "dead"] else 0,
+        )
+        for name in ("hung", "dead") * 4:
+            policy.gave_up(JOB._replace(queue_name=name), 90.0, 100.0)
+        return policy
+
+    def turns(self, policy: ClaimPolicy, number: int = 4, now: float = 100.0) -> list[tuple[list[str], int]]:
+        turns = []
+        for _ in range(number):
+            names = policy.choose_queues(never, clock=lambda: now, room=8)
+            turns.append((names, policy.limit(8, {})))
+        return turns
+
+    def test_they_have_half_of_the_slots_together_and_every_other_claim(self) -> None:
+        hanging, others = ["hung", "dead"], ["mail", "pdf"]
+        assert self.turns(self.claiming(held=0)) == [(hanging, 4), (others, 8)] * 2
+        assert self.turns(self.claiming(held=3)) == [(hanging, 1), (others, 8)] * 2
+        assert self.turns(self.claiming(held=4)) == [(others, 8)] * 4
+        assert self.turns(self.claiming(held=9)) == [(others, 8)] * 4
+
+    def test_a_claim_of_hanging_queues_is_followed_by_one_of_the_others_at_once(self) -> None:
+        policy = self.claiming(held=0)
+        for names, look in ((["hung", "dead"], 100.2), (["mail", "pdf"], 101.2)):
+            assert policy.choose_queues(never, clock=lambda: 100.1, room=8) == names
+            policy.claimed([], room=4, names=names, after={}, started=100.1, ended=100.2)
+            assert policy.next_look == pytest.approx(look)
+
+    def test_they_have_all_slots_again_after_a_while(self) -> None:
+        assert self.turns(self.claiming(held=4), now=300.0) == [([*self.NAMES], 8)] * 4
+
+    def test_if_no_queue_but_hanging_ones_is_served_slots_are_spared_for_jobs_to_come(self) -> None:
+        names = ("hung", "dead")
+        assert self.turns(self.claiming(held=1, names=names)) == [([*names], 3)] * 4
+        assert self.turns(self.claiming(held=4, names=names)) == [([], 8)] * 4
+
+    def test_the_only_queue_has_all_slots(self) -> None:
+        policy = claiming(queue_names=("hung",))
+        for _ in range(4):
+            policy.gave_up(JOB._replace(queue_name="hung"), 90.0, 100.0)
+        assert self.turns(policy) == [(["hung"], 8)] * 4
+
+    def test_a_worker_that_serves_all_queues_knows_those_of_the_tasks(self) -> None:
+        policy = claiming()
+        for _ in range(2):
+            assert policy.choose_queues(finding("hung"), clock=lambda: 100.0, room=8) == ["hung"]
+            assert policy.limit(8, {}) == 8
+            policy.gave_up(JOB._replace(queue_name="hung"), 90.0, 100.0)
+        assert policy.choose_queues(finding("hung"), clock=lambda: 100.0, room=8) == ["hung"]
+        assert policy.limit(8, {}) == 2

@@ -193,7 +193,7 @@ def test_a_process_with_an_attempt_that_is_stuck_is_replaced_when_nothing_else_r
     worker = worker_thread(concurrency=2, poll_interval=0.05)
     wait_for_statuses(failed=1, running=1)
     for _ in range(10):
-        noop.defer()
+        noop.using(queue_name="q").defer()  # the long job has the half of the slots that its queue may have
     wait_for_statuses(failed=1, running=1, completed=10)
     gates["long"].open()
     assert worker.wait() == EXIT_STUCK

@@ -17,12 +17,13 @@ from django.test import override_settings
 
 from django_skipqueue import signals
 from django_skipqueue.claiming.policy import FEW
-from django_skipqueue.execution import event_loop
+from django_skipqueue.execution import event_loop, interruption
 from django_skipqueue.execution.running_jobs import RunningJobs
 from django_skipqueue.models import Job
 from django_skipqueue.runtime import dispatcher as dispatcher
 from django_skipqueue.runtime import own_connections
-from django_skipqueue.runtime.protocol import EXIT_BLOCKED, EXIT_CLEAN
+from django_skipqueue.runtime.hanging_queues import HangingQueues
+from django_skipqueue.runtime.protocol import EXIT_BLOCKED, EXIT_CLEAN, EXIT_STUCK
 from django_skipqueue.store import Store
 from django_skipqueue.store.parameters import ExchangeResult
 from django_skipqueue.tasks.registry import THREADS
@@ -169,6 +170,27 @@ def test_jobs_that_hang_in_a_queue_of_their_own_do_not_starve_the_others(worker_
     for worker in started:
         worker.worker._pool.stop()
     assert Ledger.objects.exists()
+
+
+def test_hung_calls_leave_half_of_the_slots_to_other_queues_when_they_outnumber_the_slots(
+    worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that they have filled are replaced, and the next process knows of it."""
+    monkeypatch.setattr(interruption, "STUCK_AFTER", 0.05)
+    hanging_queues = HangingQueues()
+
+    def replace(worker: Worker) -> None:
+        worker._in_flight.claiming._hanging = hanging_queues
+
+    for timeout in (0.2, 60):
+        worker_jobs.pass_gate.using(queue_name="a", timeout=timeout, max_attempts=1).defer_many([("hung",)] * 4)
+    first = worker_thread(concurrency=4, prepare=replace)
+    assert first.wait() == EXIT_STUCK
+    jobs.noop.using(queue_name="b").defer_many([()] * 40)
+    worker_thread(concurrency=4, prepare=replace)
+    wait_until(lambda: gates["hung"].came == 6)
+    jobs.noop.using(queue_name="b").defer_many([()] * 40)
+    wait_for_statuses(failed=4, completed=80, running=2, queued=2)
 
 
 def test_more_queues_than_a_claim_looks_at_are_all_served(worker_thread: Start) -> None:

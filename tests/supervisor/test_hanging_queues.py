@@ -1,0 +1,48 @@
+"""Calls that hang, in a queue of their own, beside quick jobs of another queue."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from django_skipqueue.models import Job
+
+from ..app.rows import make_job
+from ..harness.processes import ManagePy
+
+Run = Callable[..., ManagePy]
+
+JOBS = """
+    import time
+
+    from django_skipqueue import job
+    from django_skipqueue.backoff import constant
+
+
+    @job(timeout=1, queue_name="hung", backoff=constant(1))
+    def hang():
+        time.sleep(3600)
+
+
+    @job(queue_name="quick")
+    def quick():
+        pass
+"""
+
+SECONDS = 60.0
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+def test_hung_calls_that_outnumber_the_slots_do_not_starve_other_queues(runworker: Run) -> None:
+    """Each holds a slot for six seconds, and comes back a second later; a process full of them is replaced."""
+    for _ in range(8):
+        make_job(task="extra.jobs.hang", queue_name="hung", max_attempts=25)
+    runworker("--processes", "1", "-c", "4", jobs=JOBS)
+    deferred, over = 0, time.monotonic() + SECONDS
+    while time.monotonic() < over:
+        make_job(task="extra.jobs.quick", queue_name="quick")
+        deferred += 1
+        time.sleep(0.05)  # one after the other, as calls come
+    done = Job.objects.completed().count()
+    assert done > 0.8 * deferred, f"{done} of {deferred} quick jobs are done"
