@@ -191,6 +191,8 @@ class EventLoopRunner:
             self._finish(attempt)
         else:  # it was given up as stuck
             self._stuck.discard(running)
+            if kept_back := running.take_kept_back():
+                self._finish(kept_back)
             self._running_jobs.end(entry)
         self._free_entries.append(entry)
         self._running[task] = None

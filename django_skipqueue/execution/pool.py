@@ -1,7 +1,8 @@
 """Runs each job in the runner that its task names.
 
-Invariant: each submitted job is returned exactly once: as an attempt in `finished`, or by `withdraw`. The pool uses no
-table of the queue. If a thread of a runner fails, its exception is put into `finished`, so that no job waits for ever.
+Invariant: each submitted job is returned exactly once: as an attempt in `finished`, or by `withdraw`. A stuck attempt
+gives its slot away; if its job has a permit, it is returned after its code has ended. The pool uses no table of the
+queue. If a thread of a runner fails, its exception is put into `finished`, so that no job waits for ever.
 """
 
 import time
@@ -34,8 +35,17 @@ class Pool:
     """The jobs that a worker runs, and those that wait to run. Used by the control loop's thread."""
 
     def __init__(
-        self, executor: Executor, *, concurrency: int, wake: Callable[[], None], running_jobs: RunningJobs | None = None
+        self,
+        executor: Executor,
+        *,
+        concurrency: int,
+        wake: Callable[[], None],
+        running_jobs: RunningJobs | None = None,
+        keeps_permits: bool = False,
     ) -> None:
+        """keeps_permits: return a stuck attempt of a job with a permit only when its code has ended."""
+        self._keeps_permits = keeps_permits
+        self._kept_back: dict[LeaseRef, RunningAttempt] = {}
         self._running_jobs = running_jobs or RunningJobs(ENTRIES_PER_SLOT * concurrency)
         self.finished: deque[Finished] = deque()
         self._executor = executor
@@ -65,7 +75,19 @@ class Pool:
                 self.finished.appendleft(finished)
                 break
             taken.append(finished)
+            if self._kept_back:
+                self._kept_back.pop(finished.job.ref, None)
         return taken
+
+    @property
+    def kept_back(self) -> Collection[LeaseRef]:
+        """The leases of the jobs whose stuck attempts are returned when their code has ended."""
+        return self._kept_back.keys()
+
+    def take_kept_back(self) -> list[Attempt]:
+        """Return these attempts now: the process is about to end, and their code with it."""
+        kept_back, self._kept_back = self._kept_back, {}
+        return [attempt for running in kept_back.values() if (attempt := running.take_kept_back())]
 
     def drop(self, refs: Mapping[LeaseRef, object]) -> list[ClaimedJob]:
         """Take back the jobs with these leases that have not started. The others keep their order."""
@@ -121,12 +143,18 @@ class Pool:
         return min(self._executor.interrupter.next_deadline, self._blocked_at())
 
     def enforce_limits(self) -> list[RunningAttempt]:
-        """Interrupt attempts whose time is over. Returns those given up as stuck, which count as finished."""
+        """Interrupt attempts whose time is over. Returns those given up as stuck, whose slots other jobs get."""
         given_up = []
         for running, stack in self._executor.interrupter.enforce():
             attempt = self._executor.stuck(running, stack)
+            is_kept_back = self._keeps_permits and running.job.holds_permit and not running.is_cancelled
+            if is_kept_back:
+                running.keep_back(attempt)  # before the report is taken: its thread finds it at its end
             if running.take_report():  # else it finished while its retry policy ran
-                self.finished.append(attempt)
+                if is_kept_back:
+                    self._kept_back[running.job.ref] = running
+                else:
+                    self.finished.append(attempt)
                 logs.stuck(attempt, str(running.error), stack)
                 self._runners[registry.runner_of(running.job.task)].give_up(running)
                 given_up.append(running)

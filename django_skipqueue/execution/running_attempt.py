@@ -17,7 +17,7 @@ from typing import NoReturn
 from ..exceptions import JobCancelled, JobInterrupted, JobTimeout
 from ..notes.attempt_notes import AttemptNotes
 from ..values.outcomes import Outcome
-from ..values.records import ClaimedJob
+from ..values.records import Attempt, ClaimedJob
 from ..values.times import NEVER
 
 EXPOSED = "exposed"
@@ -49,6 +49,7 @@ class RunningAttempt:
 
     __slots__ = (
         "_clock",
+        "_kept_back",
         "_open",
         "_unreported",
         "completed",
@@ -86,6 +87,7 @@ class RunningAttempt:
         self._clock: tuple[float, float | None] = (0.0, None)
         """For how long it stood still, and since when it does; one value, for any thread to read."""
         self._unreported = [True]
+        self._kept_back: list[Attempt] = []
         self.worker = ""
         self.database = ""
         self.noted: AttemptNotes | None = None
@@ -97,6 +99,17 @@ class RunningAttempt:
             return self._unreported.pop()
         except IndexError:
             return False
+
+    def keep_back(self, attempt: Attempt) -> None:
+        """Have this attempt reported in place of its own outcome, once its code has ended."""
+        self._kept_back.append(attempt)
+
+    def take_kept_back(self) -> Attempt | None:
+        """Claim the right to report what was kept back. Returns it to the first caller only."""
+        try:
+            return self._kept_back.pop()
+        except IndexError:
+            return None
 
     # In the thread of the attempt
 

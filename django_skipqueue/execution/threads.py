@@ -140,6 +140,8 @@ class ThreadRunner:
             if running.take_report():  # else it was given up as stuck
                 self._reported[entry] += 1  # first: the control loop then claims for the free slot
                 self._finish(attempt)
+            elif kept_back := running.take_kept_back():
+                self._finish(kept_back)
             if running.has_harmed_thread:
                 return
             if connections.opened:

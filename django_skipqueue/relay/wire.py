@@ -25,7 +25,7 @@ _WHOLE, _NUMBER, _NONE = (int,), (int, float), type(None)
 _JOB_TYPES = (
     (_WHOLE, _WHOLE, (str,), (str,), (str,), (str,), _WHOLE, _WHOLE, _WHOLE, _NUMBER, _NUMBER, (str,))
     + ((*_NUMBER, _NONE),) * 2
-    + (_NUMBER,)
+    + ((bool,), _NUMBER)
 )
 _OUTCOME_TYPES = ((str,), _NUMBER, _WHOLE, (str, _NONE), (str, _NONE), (dict, _NONE), (bool,), (str, _NONE))
 

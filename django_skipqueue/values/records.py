@@ -159,6 +159,8 @@ class ClaimedJob(NamedTuple):
     """Seconds that an attempt may take; `None`: the task's `timeout`."""
     unknown_since: float | None = None
     """When a worker first claimed the job without knowing its task; `None`: never since the last attempt that ran."""
+    holds_permit: bool = False
+    """Whether other jobs wait for its end: it has the key of a limit or of a sequence, or is a fair one."""
     claim_seconds: float = 0.0
     """Seconds from the start of the claim's statement until this row was updated."""
     is_suspect: bool | None = None

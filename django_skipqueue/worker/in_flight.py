@@ -107,8 +107,8 @@ class InFlightJobs:
 
     def _holds(self, are_meant: Callable[[str], bool]) -> int:
         """How many unfinished jobs it has of the queues whose names are meant."""
-        finished = self._pending.refs()
-        return sum(are_meant(job.queue_name) for ref, job in self.jobs.items() if ref not in finished)
+        ended = self._pending.refs().union(self._pool.kept_back)
+        return sum(are_meant(job.queue_name) for ref, job in self.jobs.items() if ref not in ended)
 
     def _unfinished(self) -> dict[str, int]:
         return {runner: self._pool.unfinished(runner) for runner in RUNNER_NAMES}
@@ -116,6 +116,11 @@ class InFlightJobs:
     def _finished(self) -> list[Attempt]:
         taken = [attempt for attempt in self._pool.finished.copy() if isinstance(attempt, Attempt)]
         return [*self._pending.attempts, *taken, *self._buffer.attempts]
+
+    @property
+    def has_open_jobs(self) -> bool:
+        """Whether it has jobs beside those whose stuck attempts keep their permits."""
+        return len(self.jobs) > len(self._pool.kept_back)
 
     @property
     def has_finished(self) -> bool:
@@ -290,9 +295,11 @@ class InFlightJobs:
     def release_running(self) -> bool:
         """Settle finished attempts and release all other jobs, before the worker ends. Returns whether any still run.
 
+        An attempt that was kept back is settled here, although its code runs until the process ends.
         Jobs whose rows are locked come first, and the release waits for them: their own transactions may be about to
         end. Another worker may start a released job at once, so this process must end soon after the last release.
         """
+        self._pending.add(self._pool.take_kept_back())
         self.settle_last()
         with self._control.handling_errors():
             self.write_notes.write_all()

@@ -57,7 +57,13 @@ class Worker(ControlLoop):
         super().__init__(options, id=id, name=name, lifeline=lifeline, stamps=stamps, standby=standby)
         interrupter = Interrupter(self._wakeup.call)
         executor = Executor(worker=name, database=options.database, interrupter=interrupter)
-        self._pool = Pool(executor, concurrency=options.concurrency, wake=self._wakeup.call, running_jobs=running_jobs)
+        self._pool = Pool(
+            executor,
+            concurrency=options.concurrency,
+            wake=self._wakeup.call,
+            running_jobs=running_jobs,
+            keeps_permits=True,
+        )
         self._in_flight = InFlightJobs(
             options,
             id=id,
@@ -117,9 +123,8 @@ class Worker(ControlLoop):
 
     def _exchanged(self, found_empty: bool) -> None:
         """Stop if no further exchange is needed: --max-jobs is reached, or --drain has found nothing left."""
-        if self.options.max_jobs is not None and self.jobs_done >= self.options.max_jobs:
-            self._stop()
-        elif found_empty and self.options.drain and not self._in_flight.jobs:
+        self._stop_if_max_jobs_are_done()
+        if found_empty and self.options.drain and not self._stopping and not self._in_flight.has_open_jobs:
             self._stop_if_drained()
 
     def _room(self, now: float) -> int:
@@ -145,6 +150,7 @@ class Worker(ControlLoop):
         """
         for running in self._pool.enforce_limits():
             self._in_flight.claiming.gave_up(running.job, running.started, time.monotonic())
+            self._stop_if_max_jobs_are_done()
         if self._pool.find_blockage() or self._pool.is_used_up:
             self._stop_blocked()
 
@@ -161,10 +167,15 @@ class Worker(ControlLoop):
             self._exit_code = EXIT_STUCK if self._pool.has_stuck else EXIT_RECYCLED
             self._stop(NEVER)  # no deadline: running jobs may finish
 
+    def _stop_if_max_jobs_are_done(self) -> None:
+        """For --max-jobs. The stuck attempts that are kept back count: the end of the process ends them."""
+        if self.options.max_jobs is not None and self.jobs_done + len(self._pool.kept_back) >= self.options.max_jobs:
+            self._stop()
+
     def _stop_if_drained(self) -> None:
         """For --drain: stop once no job is queued or due. Jobs claimed by other workers do not count."""
         with self._control.handling_errors():
-            if self._has_runnable_jobs() or self._has_orphans():
+            if self._has_runnable_jobs() or (not self._in_flight.jobs and self._has_orphans()):
                 # Another process has locked the job: a supervisor that admits it, or a worker that releases it.
                 self._in_flight.claiming.look_at(time.monotonic() + LOCKED_DELAY)
             else:
@@ -203,10 +214,13 @@ class Worker(ControlLoop):
     # Stopping
 
     def _shut_down(self) -> None:
-        """Release jobs that have not started, finish and settle running ones. After the deadline, release those too."""
+        """Release jobs that have not started, finish and settle running ones. After the deadline, release those too.
+
+        A stuck attempt is not waited for. If it is kept back, its outcome is written last.
+        """
         in_flight = self._in_flight
         in_flight.release_unstarted()
-        while in_flight.jobs and (left := self._shutdown_deadline - time.monotonic()) > 0:
+        while in_flight.has_open_jobs and (left := self._shutdown_deadline - time.monotonic()) > 0:
             self._sleep(left)
             self._turn()
         self._pool.charge_only_stuck()

@@ -1,11 +1,14 @@
 """Tasks with limits and sequences."""
 
+import asyncio
 import time
+from contextlib import suppress
 
 from django_skipqueue import JobContext, by, job, limit, unique_by
 from django_skipqueue.backoff import constant
 
 from .models import Ledger
+from .worker_jobs import gates
 
 
 def note(event: str, key: str, number: int, job_id: int) -> None:
@@ -76,3 +79,24 @@ def runs_again(context: JobContext, key: str, number: int = 0, seconds: float = 
 def shared_fairly(tenant: str, seconds: float = 0.0) -> None:
     """Take some time."""
     time.sleep(seconds)
+
+
+@job(concurrency=limit(1, by="key"), max_attempts=1)
+def pass_gate_alone(key: str, name: str) -> None:
+    """Stay until the gate opens, whoever interrupts it."""
+    with gates[name]:
+        gates[name].wait()
+
+
+@job(concurrency=limit(1, by="key"), max_attempts=1)
+async def apass_gate_alone(key: str, name: str) -> None:
+    with gates[name]:
+        while not gates[name]._open.is_set():
+            with suppress(asyncio.CancelledError):
+                await gates[name].await_()
+
+
+@job(sequence=by("key"), max_attempts=2, backoff=constant(0))
+def pass_gate_in_order(key: str, name: str) -> None:
+    with gates[name]:
+        gates[name].wait()

@@ -334,6 +334,30 @@ def test_a_stuck_attempt_comes_out_once_although_it_ends_after_all(make_pool: Ma
 
 @EITHER
 @pytest.mark.usefixtures("_no_grace")
+@pytest.mark.parametrize("end", ["of the code", "of the process"])
+def test_a_stuck_attempt_of_a_job_with_a_permit_comes_out_once_at_its_end(
+    make_pool: MakePool, gates: Any, kind: str, end: str
+) -> None:
+    pool = make_pool(1)
+    pool._keeps_permits = True
+    stuck = limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")._replace(holds_permit=True)
+    pool.submit([stuck, claimed(f"{APP}.{kind}noop")])
+    find_stuck(pool)
+    [after] = finish(pool, 1)
+    assert after.job.task == f"{APP}.{kind}noop"
+    assert [*pool.kept_back] == [stuck.ref]
+    assert pool.unfinished(EVENT_LOOP if kind else THREADS) == 0
+    came_out = pool.take_kept_back() if end == "of the process" else []
+    gates["g"].open()
+    wait_until(lambda: not pool.has_stuck and stuck.id not in pool._running_jobs.job_ids())
+    came_out += pool.take_finished()
+    assert [(attempt.job, attempt.outcome.status) for attempt in came_out] == [(stuck, "failed")]
+    assert not pool.kept_back
+    assert not pool.take_kept_back()
+
+
+@EITHER
+@pytest.mark.usefixtures("_no_grace")
 def test_what_is_stuck_takes_no_place(make_pool: MakePool, gates: Any, kind: str) -> None:
     """Not until as many are stuck as may run at once."""
     pool = make_pool(2)

@@ -32,6 +32,7 @@ JOBS = st.builds(
     metadata=TEXTS,
     timeout=st.none() | SECONDS,
     unknown_since=st.none() | TIMES,
+    holds_permit=st.booleans(),
     claim_seconds=SECONDS,
     claimed_at=st.none() | TIMES,
 )

@@ -26,6 +26,7 @@ _CLAIMED = """RETURNING
     job.metadata::text AS metadata,
     job.timeout AS timeout,
     date_part('epoch', job.unknown_since) AS unknown_since,
+    job.limit_key IS NOT NULL AS holds_permit,
     date_part('epoch', clock_timestamp() - statement_timestamp()) AS claim_seconds,
     jsonb_array_length(job.deaths) >= 2 AS is_suspect"""
 

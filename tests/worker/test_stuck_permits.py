@@ -1,0 +1,160 @@
+"""A stuck attempt of a job with a limit or a sequence: it gives its slot away, and keeps its permit."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_skipqueue.execution import interruption
+from django_skipqueue.models import Job
+from django_skipqueue.runtime.protocol import EXIT_CLEAN, EXIT_STUCK
+from django_skipqueue.store import Store
+
+from ..app import jobs
+from ..app.limited_jobs import apass_gate_alone, pass_gate_alone, pass_gate_in_order
+from ..app.rows import make_job
+from ..app.waiting import wait_until
+from ..harness.processes import ManagePy, statuses, wait_for_statuses, workers
+from ..harness.threads import WorkerThread
+
+store = Store("default")
+
+Start = Callable[..., WorkerThread]
+Run = Callable[..., ManagePy]
+HOUR = 3600.0
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def _no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attempt is stuck at once."""
+    monkeypatch.setattr(interruption, "STUCK_AFTER", 0.05)
+
+
+def wait_for_kept_back(started: WorkerThread) -> None:
+    wait_until(lambda: started.worker._pool.kept_back, "an attempt is stuck, and keeps its permit")
+
+
+@pytest.mark.usefixtures("_no_grace")
+@pytest.mark.parametrize("task", [pass_gate_alone, apass_gate_alone], ids=["def", "async def"])
+def test_no_job_of_its_key_begins_while_its_code_runs_and_other_jobs_have_its_slot(
+    worker_thread: Start, gates: Any, task: Any
+) -> None:
+    stuck = task.using(timeout=0.2).defer("k", "stuck")
+    after = task.defer("k", "after")
+    worker = worker_thread(concurrency=2)
+    wait_for_kept_back(worker)
+    quick = (jobs.anoop if task is apass_gate_alone else jobs.noop).using(queue_name="q").defer_many([()] * 50)
+    for key in ("other", "another"):
+        task.using(queue_name="q").defer(key, "beside")  # half of the slots are spared for a queue that does not hang
+    wait_until(lambda: gates["beside"].inside == 2, "both slots are free for others")
+    gates["beside"].open()
+    wait_for_statuses(completed=len(quick) + 2, running=1, blocked=1)
+    assert store.sweep_limits() == 0, "no supervisor finds a free permit"
+    assert not gates["after"].came
+    gates["stuck"].open()
+    gates["after"].open()
+    wait_for_statuses(completed=len(quick) + 3, failed=1)
+    stuck.refresh_from_db()
+    after.refresh_from_db()
+    assert stuck.last_error == "JobTimeout: timed out after 0.2 s"
+    assert "it is stuck" in stuck.errors[0]["message"]
+    assert after.started_at is not None
+    assert stuck.finished_at is not None
+
+
+@pytest.mark.usefixtures("_no_grace")
+def test_the_next_attempt_of_a_sequence_begins_when_the_code_of_the_stuck_one_has_ended(
+    worker_thread: Start, gates: Any
+) -> None:
+    pass_gate_in_order.using(timeout=0.2).defer("k", "g")
+    worker = worker_thread(concurrency=4)
+    wait_for_kept_back(worker)
+    gates["g"].open()
+    wait_for_statuses(completed=1)
+    assert (gates["g"].came, gates["g"].most) == (2, 1)
+
+
+@pytest.mark.usefixtures("_no_grace")
+def test_a_process_full_of_stuck_attempts_ends_and_writes_their_outcomes_last(worker_thread: Start, gates: Any) -> None:
+    for key in "ab":
+        pass_gate_alone.using(timeout=0.2).defer(key, "g")
+    following = pass_gate_alone.defer("a", "next")
+    assert worker_thread(concurrency=2).wait() == EXIT_STUCK
+    assert statuses() == {"failed": 2, "queued": 1}, "the permit is free"
+    assert {job.last_error for job in Job.objects.failed()} == {"JobTimeout: timed out after 0.2 s"}
+    assert gates["g"].inside == 2
+    gates["next"].open()
+    worker_thread(concurrency=2)
+    wait_until(lambda: Job.objects.completed().filter(pk=following.pk).exists())
+
+
+@pytest.mark.usefixtures("_no_grace")
+@pytest.mark.parametrize("options", [{"drain": True}, {"max_jobs": 2}, {}], ids=["--drain", "--max-jobs", "SIGTERM"])
+def test_a_worker_that_stops_does_not_wait_for_it(worker_thread: Start, gates: Any, options: dict[str, Any]) -> None:
+    pass_gate_alone.using(timeout=0.2, max_attempts=2).defer("k", "g")
+    jobs.noop.defer()
+    worker = worker_thread(concurrency=2, shutdown_timeout=HOUR, poll_interval=0.05, **options)
+    if not options:
+        wait_for_kept_back(worker)
+        wait_until(lambda: statuses().get("completed"))
+        worker.stop()
+    assert worker.wait() == EXIT_CLEAN
+    assert statuses() == {"scheduled": 1, "completed": 1}
+    assert gates["g"].inside == 1
+
+
+@pytest.mark.usefixtures("_no_grace")
+def test_a_stuck_attempt_that_is_cancelled_keeps_no_permit(worker_thread: Start, gates: Any) -> None:
+    """The operator has given the permit back."""
+    stuck = pass_gate_alone.using(timeout=0.2).defer("k", "g")
+    gates["after"].open()
+    pass_gate_alone.defer("k", "after")
+    worker = worker_thread(concurrency=2)
+    wait_for_kept_back(worker)
+    assert store.cancel([stuck.pk])
+    wait_until(lambda: store.sweep_limits() or not Job.objects.blocked().exists())
+    wait_for_statuses(discarded=1, completed=1)
+    gates["g"].open()
+    wait_until(lambda: not worker.worker._in_flight.jobs)
+    assert statuses() == {"discarded": 1, "completed": 1}
+
+
+JOBS = """
+    import time
+    from pathlib import Path
+
+    from django_skipqueue import job
+    from django_skipqueue.backoff import constant
+
+
+    @job(timeout=1, backoff=constant(0))
+    def hang(path):
+        is_first = not Path(path).exists()
+        Path(path).touch()
+        if is_first:
+            time.sleep(3600)
+"""
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["it is replaced", "it dies"])
+def test_the_job_runs_again_when_the_process_of_its_stuck_attempt_has_ended(
+    runworker: Run, tmp_path: Path, dies: bool
+) -> None:
+    limited: dict[str, Any] = {"limit_key": "k", "limit_kind": "limit", "capacity": 1, "max_attempts": 2}
+    job = make_job(task="extra.jobs.hang", args=[str(tmp_path / "begun")], **limited)
+    process = runworker("--processes", "1", "-c", "2" if dies else "1", jobs=JOBS)
+    process.wait_for("job stuck", deadline=40)
+    if dies:
+        assert statuses() == {"running": 1}
+        (worker,) = workers()
+        os.kill(worker.pid, signal.SIGKILL)
+    wait_for_statuses(completed=1)
+    job.refresh_from_db()
+    (error,) = job.errors
+    assert error["exception"].rpartition(".")[2] == ("WorkerDied" if dies else "JobTimeout")
+    assert job.attempts == 2
