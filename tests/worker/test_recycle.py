@@ -73,7 +73,7 @@ def test_attempts_that_keep_an_interrupted_process_from_being_replaced_are_named
     interrupter.running = lambda: {(7, 1), (8, 1)}  # type: ignore[method-assign]
     told: list[set[LeaseRef]] = []
     options = WorkerOptions(name="host", database="default")
-    recycling = Recycling(options, interrupter, jobs_done=lambda: 1, recycle=told.append, waits=told.append)
+    recycling = Recycling(options, interrupter, jobs_done=lambda: 1, recycle=lambda _: None, waits=told.append)
     for second in range(int(INTERRUPTED_TIME), int(LONG_WAIT)):
         recycling.run(1_000.0 + second)
     assert not told
