@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import django
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from .console import Console
@@ -21,6 +22,7 @@ class Dispatcher(BaseCommand):
     subcommands: Sequence[Subcommand] = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
+        _add_skip_checks(parser)
         added = parser.add_subparsers(dest="subcommand", metavar="SUBCOMMAND")
         for subcommand in sorted(self.subcommands, key=lambda each: each.name):
             text = subcommand.help
@@ -66,9 +68,19 @@ class Alias(Subcommand):
 
 
 def _add_djangos(parser: CommandParser) -> None:
-    """Let Django's options follow the name of the subcommand as well."""
-    add = parser.add_argument
-    add("-v", "--verbosity", type=int, choices=range(4), default=argparse.SUPPRESS, help="0: less, 2 and 3: more")
-    add("--traceback", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error")
-    add("--no-color", action="store_true", default=argparse.SUPPRESS, help="no colours, even on a terminal")
-    add("--force-color", action="store_true", default=argparse.SUPPRESS, help="colours, even if this is no terminal")
+    """Let Django's options follow the subcommand. Without a default none replaces an option before the subcommand."""
+    add, absent = parser.add_argument, argparse.SUPPRESS
+    add("--version", action="version", version=django.get_version(), help="show the version of Django")
+    add("-v", "--verbosity", type=int, choices=range(4), default=absent, help="0: less, 2 and 3: more")
+    add("--settings", default=absent, metavar="MODULE", help="the settings module, in place of DJANGO_SETTINGS_MODULE")
+    add("--pythonpath", default=absent, metavar="DIRECTORY", help="a directory to import from first")
+    add("--traceback", action="store_true", default=absent, help="show the traceback of an error")
+    add("--no-color", action="store_true", default=absent, help="no colours, even on a terminal")
+    add("--force-color", action="store_true", default=absent, help="colours, even if this is no terminal")
+    _add_skip_checks(parser)
+
+
+def _add_skip_checks(parser: CommandParser) -> None:
+    """Add Django's option, which Django gives to commands with system checks alone: `worker` has them."""
+    help = "run no system checks; only worker runs them"
+    parser.add_argument("--skip-checks", action="store_true", default=argparse.SUPPRESS, help=help)

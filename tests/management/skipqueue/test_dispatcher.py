@@ -1,11 +1,12 @@
 """`manage.py skipqueue`: the dispatcher, its exit codes, and what goes to which stream."""
 
+import argparse
 import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import BaseCommand, CommandError, call_command
 from django.test import override_settings
 
 from django_skipqueue.conf import settings
@@ -30,6 +31,22 @@ def test_worker_is_runworker_and_passes_its_options_through(manage: Callable[...
     assert "night serves" in worker.log
     job.refresh_from_db()
     assert job.status == "completed"
+
+
+@pytest.mark.parametrize("subcommand", [each.name for each in Command.subcommands])
+def test_each_subcommand_takes_the_options_of_django(subcommand: str) -> None:
+    parser = Command().create_parser("manage.py", "skipqueue")
+    of_django = {option for action in BaseCommand().create_parser("", "")._actions for option in action.option_strings}
+    [subparsers] = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    taken = {option for action in subparsers.choices[subcommand]._actions for option in action.option_strings}
+    assert taken >= of_django
+
+
+def test_the_options_of_django_may_stand_on_both_sides_of_the_subcommand(manage: Callable[..., Any]) -> None:
+    options = ["--settings", "process_settings", "--pythonpath", ".", "--skip-checks", "--no-color"]
+    for arguments in (["status", *options], [*options, "status"]):
+        process = manage("skipqueue", *arguments)
+        assert process.wait() == 0, process.log
 
 
 def test_prune_does_what_prunejobs_does() -> None:
