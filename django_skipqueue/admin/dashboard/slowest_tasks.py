@@ -76,7 +76,7 @@ def slowest_of(rows: Iterable[tuple[Any, ...]]) -> list[SlowTask]:
 
 
 def _histogram(filled: Iterable[tuple[Any, Any]]) -> list[int]:
-    counts = histogram.empty()
+    counts = histogram.full(())
     for place, number in filled:
         counts[int(place) - 1] = int(number)
     return counts
