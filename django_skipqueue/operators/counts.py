@@ -1,6 +1,7 @@
 """Counts that stop: a page needs no exact number of a million jobs, and an exact count reads all of them."""
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django.db.models import QuerySet
@@ -19,6 +20,12 @@ def rate_in_words(per_minute: float) -> str:
     return grouped(round(per_minute)) if per_minute >= 9.95 or not per_minute else number_format(per_minute, 1)
 
 
+def expected(jobs: "QuerySet[Any]") -> int:
+    """How many of these jobs the planner expects, from the statistics of the last ANALYZE. Reads no row."""
+    [plan] = json.loads(jobs.order_by().values("pk").explain(format="json"))
+    return int(plan["Plan"]["Plan Rows"])
+
+
 @dataclass(frozen=True)
 class Count:
     """A number that is exact up to `cap`, and stands for "more" above it."""
@@ -27,6 +34,8 @@ class Count:
     is_least: bool = False
     """Whether there may be more, though fewer than the cap were found."""
     cap: int = field(default_factory=lambda: CAP)
+    estimate: int = 0
+    """About how many there are, if more than `cap`, and more than were found; 0 if nobody can tell."""
 
     @classmethod
     def of(cls, jobs: "QuerySet[Any]") -> "Count":
@@ -41,6 +50,11 @@ class Count:
         """
         return cls.of(jobs.order_by().values("pk"))
 
+    def or_about(self, number: int) -> "Count":
+        """This count with an estimate, rounded to two digits, if it stops short of it."""
+        rounded = round(number, 2 - len(str(number)))
+        return replace(self, estimate=rounded) if self.is_capped and rounded > max(self.found, self.cap) else self
+
     @property
     def is_capped(self) -> bool:
         """Whether there are more than the cap, or may be more than were found."""
@@ -48,7 +62,7 @@ class Count:
 
     @property
     def shown(self) -> int:
-        return min(self.found, self.cap)
+        return self.estimate or min(self.found, self.cap)
 
     def __str__(self) -> str:
         return f"{grouped(self.shown)}+" if self.is_capped else grouped(self.shown)
@@ -56,6 +70,8 @@ class Count:
     @property
     def in_words(self) -> str:
         number = {"number": grouped(self.shown)}
+        if self.estimate:
+            return gettext("about %(number)s") % number
         if self.found > self.cap:
             return gettext("more than %(number)s") % number
         return gettext("at least %(number)s") % number if self.is_least else number["number"]

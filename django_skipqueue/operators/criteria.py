@@ -6,15 +6,13 @@ statement reads more than `WINDOW_SIZE` rows.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 
 from django.db.models import QuerySet
-from django.db.models.functions import Now
 
 from ..models import Job
 from . import causes
 from .job_states import is_in
-from .list_order import Indexed, is_indexed, time_column
+from .list_order import Indexed, Moment, between, is_indexed, time_column
 from .search import Search, having_argument
 from .window import Window
 
@@ -32,12 +30,22 @@ class Criteria:
     """Names and values, as typed: `("payment_id", "42")`, `("order.id", "7")`."""
     text: str = ""
     """As in the search box of the admin."""
-    since: timedelta | None = None
-    """How long ago a job may have finished, or have been claimed; in any other state, have been enqueued."""
+    since: Moment | None = None
+    """When a job has finished, or was claimed, at the earliest; in any other state, when it was enqueued."""
+    before: Moment | None = None
+    """The end of that time."""
 
     @property
     def indexed(self) -> Indexed:
-        return Indexed.covering(self.state, self.queue_name, self.since)
+        return Indexed.covering(self.state, self.queue_name, self.since, before=self.before)
+
+    @property
+    def are_searched(self) -> bool:
+        """Whether the jobs are looked for by more than their state and queue, and the time that orders their list."""
+        has_time = self.since is not None or self.before is not None
+        return bool(self.task or self.cause or self.arguments or self.text) or (
+            has_time and not is_indexed(time_column(self.state))
+        )
 
     def windows(self) -> Iterator[Window]:
         window: Window | None = Window.at(self.indexed, 1)
@@ -57,8 +65,8 @@ class Criteria:
             jobs = jobs.filter(task=self.task)
         if self.cause is not None:
             jobs = jobs.filter(causes.raised(self.cause))
-        if self.since is not None and not is_indexed(time_column(self.state)):
-            jobs = jobs.filter(enqueued_at__gte=Now() - self.since)
+        if not is_indexed(time_column(self.state)):
+            jobs = jobs.filter(between(time_column(self.state), self.since, self.before))
         for path, value in self.arguments:
             jobs = having_argument(jobs, path, value)
         return Search(self.text).among(jobs) if self.text else jobs

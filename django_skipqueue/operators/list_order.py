@@ -5,7 +5,7 @@ Invariant: the first page of every list is the front of an index; nothing is sor
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import F, Func, Q, Value
@@ -23,6 +23,21 @@ from .counts import Count
 from .job_states import RETRYING, is_in, status_of
 
 EVERYTHING = Q()
+
+Moment = timedelta | datetime
+"""A time, or how long ago it was by the database's clock."""
+
+
+def between(column: str, since: Moment | None, before: Moment | None) -> Q:
+    """The condition that the time in this column is not earlier than `since`, and earlier than `before`."""
+    bounds = {f"{column}__gte": since, f"{column}__lt": before}
+    return Q(
+        **{
+            lookup: Now() - moment if isinstance(moment, timedelta) else moment
+            for lookup, moment in bounds.items()
+            if moment is not None
+        }
+    )
 
 
 def time_column(state: str | None) -> str:
@@ -82,24 +97,27 @@ class Indexed:
 
     status: str | None = None
     queue_name: str | None = None
-    since: timedelta | None = None
-    """Only the jobs that were claimed, or finished, within this time; `None` for every other status."""
+    since: Moment | None = None
+    """Only the jobs that were claimed, or finished, at this time or later; `None` for every other status."""
     cause: Cause | None = None
     """That of the last error; `None`: any, or none."""
     limit_key: str | None = None
     """Of blocked jobs, the key for a permit of which they wait; `None`: any, or none."""
     batch_id: int | None = None
     """The batch of the jobs; `None`: any, or none."""
+    before: Moment | None = None
+    """Only the jobs that were claimed, or finished, earlier than this; `None` for every other status."""
 
     @classmethod
     def covering(
         cls,
         state: str | None,
         queue_name: str | None = None,
-        since: timedelta | None = None,
+        since: Moment | None = None,
         cause: Cause | None = None,
         limit_key: str | None = None,
         batch_id: int | None = None,
+        before: Moment | None = None,
     ) -> "Indexed":
         """The smallest indexed set that holds the jobs in `state` and `queue_name` (`None`: in any) of this time."""
         status = None if state is None else status_of(state)
@@ -110,7 +128,9 @@ class Indexed:
         if limit_key is not None and status == Status.BLOCKED:
             return cls(status, limit_key=limit_key)
         has_queue = status in (Status.QUEUED, Status.FAILED)
-        return cls(status, queue_name if has_queue else None, since if is_indexed(time_column(status)) else None)
+        if not is_indexed(time_column(status)):
+            since = before = None
+        return cls(status, queue_name if has_queue else None, since, before=before)
 
     @property
     def order(self) -> Order:
@@ -130,8 +150,7 @@ class Indexed:
             jobs = jobs.filter(batch_id=self.batch_id)
         if self.queue_name is not None:
             jobs = jobs.filter(queue_name=self.queue_name)
-        if self.since is not None:
-            jobs = jobs.filter(**{f"{time_column(self.status)}__gte": Now() - self.since})
+        jobs = jobs.filter(between(time_column(self.status), self.since, self.before))
         if self.cause is not None:
             jobs = jobs.filter(has_cause(self.cause))
             if self.status == Status.SCHEDULED:

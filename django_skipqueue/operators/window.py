@@ -6,10 +6,10 @@ Invariant: no page searches more than `WINDOW_SIZE` jobs, and the page says whic
 from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from ..models import Job, Status
-from .counts import grouped
+from .counts import Count, expected, grouped
 from .list_order import Indexed
 
 WINDOW_SIZE = 50_000
@@ -37,9 +37,9 @@ class Window:
 
     @classmethod
     def at(cls, indexed: Indexed, number: int) -> "Window":
-        """The window of this number; the front if the list is too short for it."""
-        size = size_of(indexed)
-        start = indexed.edge(size * (number - 1)) if 1 < number <= MOST_WINDOWS else None
+        """The window of this number, at most the last of `MOST_WINDOWS`; the front if the list is too short for it."""
+        size, number = size_of(indexed), min(number, MOST_WINDOWS)
+        start = indexed.edge(size * (number - 1)) if number > 1 else None
         number = number if start else 1
         return cls(indexed, number, start, indexed.edge(size * number))
 
@@ -60,6 +60,15 @@ class Window:
     @property
     def has_next(self) -> bool:
         return self.end is not None and self.number < MOST_WINDOWS
+
+    def rest(self) -> Count:
+        """How many jobs of the list come after this window; an estimate if they are many."""
+        if self.end is None:
+            return Count(0)
+        counted = self.indexed.count(Q(self.indexed.order.after(self.end)))
+        if not counted.is_capped:
+            return counted
+        return counted.or_about(expected(self.indexed.jobs()) - self.number * size_of(self.indexed))
 
     @property
     def first(self) -> str:

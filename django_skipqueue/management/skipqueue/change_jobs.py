@@ -15,7 +15,7 @@ from ..terminal.console import Console
 from ..terminal.identity import operator
 from ..terminal.subcommand import Exit, Subcommand
 from .batches import Tally, change
-from .choosing import add_criteria, by_ids_or_criteria
+from .choosing import add_criteria, by_ids_or_criteria, cut_note
 from .survey import Survey
 from .verbs import Instruction, Verb
 
@@ -46,9 +46,7 @@ class ChangeJobs(Subcommand):
         choice = by_ids_or_criteria(options, self._verb.states)
         choice.require_known()
         survey = Survey.of(choice, self._verb.fits, console)
-        if survey.is_cut:
-            console.say(choice.cut_note)
-        elif not survey.total:
+        if not survey.cut and not survey.total:
             choice.explain_nothing()
         if options["dry_run"]:
             survey.show(console, in_json=options["json"])
@@ -64,7 +62,9 @@ class ChangeJobs(Subcommand):
         return self._report(console, tally, survey)
 
     def _is_confirmed(self, console: Console, survey: Survey) -> bool:
-        """Ask. Raise `CommandError` if there is nobody to ask."""
+        """Say what is left out, and ask. Raise `CommandError` if there is nobody to ask."""
+        if survey.cut:
+            console.say(cut_note(survey.cut))
         some = "" if survey.eligible == survey.total else f"{survey.eligible:,} of "
         number = f"{some}{counted(survey.total, 'job')}"
         if not console.is_interactive:
@@ -73,17 +73,18 @@ class ChangeJobs(Subcommand):
         return console.confirm(f"{self._verb.order} {number}?")
 
     def _report(self, console: Console, tally: Tally, survey: Survey, *, verb: str = "") -> Exit:
-        """Say how many jobs were changed, and why the others were not: `3 skipped: 3 are completed already`."""
+        """Say how many jobs were changed, and why others were not: `3 skipped: 3 are completed already`."""
         skipped = survey.skipped
         if tally.unchanged:
             skipped.append(f"{tally.unchanged:,} {self._verb.exception}")
         number = survey.total - survey.eligible + tally.unchanged
         others = f", {number:,} skipped: {', '.join(skipped)}" if skipped else ""
-        console.say(f"{counted(tally.changed, 'job')} {verb or self._verb.done}{others}.")
+        left_out = f" {cut_note(survey.cut)}" if survey.cut else ""
+        console.say(f"{counted(tally.changed, 'job')} {verb or self._verb.done}{others}.{left_out}")
         if tally.is_interrupted:
             console.say("Interrupted. Run the command again to go on.")
             return Exit.INTERRUPTED
-        return Exit.DONE if tally.changed else Exit.NEGATIVE
+        return Exit.PARTIAL if survey.cut else Exit.DONE if tally.changed else Exit.NEGATIVE
 
 
 def _instruction(options: dict[str, Any]) -> Instruction:

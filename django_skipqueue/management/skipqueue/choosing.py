@@ -1,20 +1,22 @@
 """The jobs that a subcommand is for: those with some ids, or those that meet criteria, and the options that say which.
 
-Invariant: jobs are read a window at a time. Without `--all` only the first window of each list is read, and the
-subcommand says so if the list goes on.
+Invariant: jobs are read a window at a time. Without `--all` a task, an error, an argument or a text is searched for in
+the first window of each list, and the subcommand says how many jobs of the list it has not looked at.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.db.models import QuerySet
 
+from ...events.log_format import counted
 from ...models import Job
 from ...operators import window
 from ...operators.criteria import Criteria
 from ...operators.job_states import STATES
+from ...operators.window import Window
 from ..terminal import option_types
 from ..terminal.subcommand import Exit
 from .names import full_task_name, queue_problem, task_problem
@@ -23,8 +25,8 @@ from .names import full_task_name, queue_problem, task_problem
 @dataclass(frozen=True)
 class Part:
     jobs: QuerySet[Job]
-    is_cut: bool = False
-    """Whether its list goes on, and the rest is not read."""
+    cut_after: Window | None = None
+    """The window after which its list goes on, if the rest is not read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +39,10 @@ class Choice:
         if self.ids:
             yield Part(Job.objects.filter(pk__in=self.ids).order_by("pk"))
         for criteria in self.criteria:
+            reads_all = self.reads_all or not criteria.are_searched
             for each in criteria.windows():
-                yield Part(criteria.within(each), is_cut=each.end is not None and not self.reads_all)
-                if not self.reads_all:
+                yield Part(criteria.within(each), None if reads_all or each.end is None else each)
+                if not reads_all:
                     break
 
     def require_known(self) -> None:
@@ -57,9 +60,14 @@ class Choice:
             if problem := problem or (criteria.queue_name and queue_problem(criteria.queue_name)):
                 raise CommandError(problem)
 
-    @property
-    def cut_note(self) -> str:
-        return f"Only the first jobs of a list were searched, at most {window.WINDOW_SIZE:,}; --all goes on to its end."
+
+def cut_note(cut: Sequence[Window]) -> str:
+    """How many jobs come in their lists after these windows, and how to look at them as well."""
+    rests = [window.rest() for window in cut]
+    number = sum(rest.shown for rest in rests)
+    is_least = any(rest.is_capped and not rest.estimate for rest in rests)
+    exactness = "at least " if is_least else "about " if any(rest.estimate for rest in rests) else ""
+    return f"Not looked at: {exactness}{counted(number, 'more job')}; --all goes on to the end of the list."
 
 
 def add_criteria(parser: CommandParser) -> None:
@@ -83,19 +91,23 @@ def add_criteria(parser: CommandParser) -> None:
     add("--search", metavar="TEXT", default="", help="with this text, as in the search box of the admin")
     add(
         "--since",
-        type=option_types.duration,
-        metavar="DURATION",
-        help="finished or claimed within this time, such as 90s, 15m, 1h, 2d; those that wait: enqueued",
+        type=option_types.moment,
+        metavar="TIME",
+        help="finished or claimed since this time: 90s, 15m, 1h, 2d ago, today, yesterday, 2026-11-25, "
+        '"2026-11-25 14:00"; those that wait: enqueued',
     )
+    add("--until", type=option_types.moment, metavar="TIME", help="finished, claimed or enqueued before this time")
     add(
         "--all",
         action="store_true",
-        help=f"read each list to its end, not its first {window.WINDOW_SIZE:,} jobs only",
+        help=f"search each list to its end, not its first {window.WINDOW_SIZE:,} jobs only",
     )
 
 
 def has_criteria(options: dict[str, Any]) -> bool:
-    return any(options[name] for name in ("state", "queue", "task", "exception", "arguments", "search", "since"))
+    return any(
+        options[name] for name in ("state", "queue", "task", "exception", "arguments", "search", "since", "until")
+    )
 
 
 def by_criteria(options: dict[str, Any], states: Collection[str | None] = (None,)) -> Choice:
@@ -111,6 +123,7 @@ def by_criteria(options: dict[str, Any], states: Collection[str | None] = (None,
                 arguments=tuple(options["arguments"]),
                 text=options["search"],
                 since=options["since"],
+                before=options["until"],
             )
             for state in chosen
         ),

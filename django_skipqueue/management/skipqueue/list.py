@@ -5,10 +5,11 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.db.models.functions import Now
 
+from ...operators.window import Window
 from ..terminal import option_types
 from ..terminal.console import Console
 from ..terminal.subcommand import Exit, Subcommand
-from .choosing import add_criteria, by_criteria
+from .choosing import add_criteria, by_criteria, cut_note
 from .job_texts import arguments_text, as_json, call_of, error_line, state_cell, when
 
 HEADINGS = ("id", "status", "queue", "task", "attempts", "when", "arguments and error")
@@ -28,17 +29,17 @@ class List(Subcommand):
     def run(self, console: Console, **options: Any) -> Exit:
         choice, limit = by_criteria(options), options["limit"]
         found: list[Any] = []
-        is_cut = False
+        cut: list[Window] = []
         for part in choice.parts():
             found += part.jobs.annotate(now=Now())[: limit + 1 - len(found)]
-            is_cut = part.is_cut
+            cut += [part.cut_after] if part.cut_after else []
             if len(found) > limit:
                 break
-        if not found and not is_cut:
+        if not found and not cut:
             choice.explain_nothing()
         print_jobs(console, found[:limit], in_json=options["json"])
-        _say_what_is_missing(console, len(found), limit, choice.cut_note if is_cut else "")
-        return Exit.DONE if found else Exit.NEGATIVE
+        _say_what_is_missing(console, len(found), limit, cut_note(cut) if cut and len(found) <= limit else "")
+        return Exit.DONE if found else Exit.PARTIAL if cut else Exit.NEGATIVE
 
 
 def print_jobs(console: Console, jobs: list[Any], *, in_json: bool) -> None:

@@ -11,6 +11,7 @@ from django.db.models.fields import BooleanField
 
 from ...models import Status
 from ...operators.job_states import RETRYING, STATES
+from ...operators.window import Window
 from ..terminal.console import Console
 from .choosing import Choice
 
@@ -20,16 +21,16 @@ HAS_RUN = ExpressionWrapper(Q(attempts__gt=0), BooleanField())
 @dataclass(frozen=True)
 class Survey:
     kinds: Counter[tuple[str, str, bool]]
-    is_cut: bool
-    """Whether more may be found further down."""
+    cut: list[Window]
+    """The windows after which lists go on that were not looked at."""
 
     @classmethod
     def of(cls, choice: Choice, fits: Q, console: Console) -> "Survey":
         kinds: Counter[tuple[str, str, bool]] = Counter()
         does_fit = ExpressionWrapper(fits, BooleanField())
-        is_cut = False
+        cut: list[Window] = []
         for part in choice.parts():
-            is_cut = is_cut or part.is_cut
+            cut += [part.cut_after] if part.cut_after else []
             jobs = part.jobs.order_by().annotate(has_run=HAS_RUN, fits=does_fit)
             groups = jobs.values_list("status", "has_run", "task", "fits").annotate(number=Count("pk"))
             for status, has_run, task, fit, number in groups:
@@ -37,7 +38,7 @@ class Survey:
                 kinds[state, task, bool(fit)] += number
             console.progress(f"{kinds.total():,} jobs found …")
         console.end_progress()
-        return cls(kinds, is_cut)
+        return cls(kinds, cut)
 
     @property
     def total(self) -> int:

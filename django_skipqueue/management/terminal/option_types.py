@@ -5,7 +5,10 @@ Each raises `ArgumentTypeError`, whose message becomes a usage error.
 
 import re
 from argparse import ArgumentTypeError
-from datetime import timedelta
+from datetime import datetime, time, timedelta
+
+from django.utils.dateparse import parse_date, parse_datetime
+from django.utils.timezone import get_current_timezone, is_naive, localdate, make_aware
 
 from ...operators.ids import is_id
 
@@ -13,6 +16,8 @@ UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 """Seconds of each unit."""
 
 DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+|\d+(?:\.\d+)?", re.ASCII)
+
+DAYS_AGO = {"today": 0, "yesterday": 1}
 
 PART = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
 
@@ -27,6 +32,24 @@ def duration(text: str) -> timedelta:
     if not 0 < seconds <= LONGEST.total_seconds():
         raise ArgumentTypeError(f"{text!r} must be more than 0, and at most {LONGEST.days}d.")
     return timedelta(seconds=seconds)
+
+
+def moment(text: str) -> timedelta | datetime:
+    """A duration, which means how long ago, or a time of the project's time zone: `today`, `2026-11-25 14:00`."""
+    if DURATION.fullmatch(text):
+        return duration(text)
+    try:
+        days_ago = DAYS_AGO.get(text)
+        day = parse_date(text) if days_ago is None else localdate() - timedelta(days=days_ago)
+        found = parse_datetime(text) if day is None else datetime.combine(day, time())
+        if found is not None:
+            return make_aware(found, get_current_timezone()) if is_naive(found) else found
+    except (ValueError, OverflowError):  # of a date that does not exist
+        pass
+    raise ArgumentTypeError(
+        f"{text!r} is neither a duration such as 15m or 2d, nor a time such as yesterday, 2026-11-25 or "
+        "2026-11-25 14:00."
+    )
 
 
 class JobId(int):

@@ -27,6 +27,8 @@ class Exit(IntEnum):
     """The options are wrong. `argparse` uses the same code."""
     NEGATIVE = 3
     """No job matched, nothing was changed, or the queue is not healthy: the answer is no."""
+    PARTIAL = 4
+    """Only a part of the jobs was looked at."""
     INTERRUPTED = 130
     """By Ctrl-C, as in a shell."""
     UNREAD = 141
@@ -92,7 +94,7 @@ class Subcommand:
     """Whether the answer is no as soon as it is no for one of several databases."""
 
     def _worst(self, codes: Sequence[int]) -> Exit:
-        for code in (Exit.INTERRUPTED, Exit.USAGE, Exit.ERROR):
+        for code in (Exit.INTERRUPTED, Exit.USAGE, Exit.ERROR, Exit.PARTIAL):
             if code in codes:
                 return code
         is_no = (any if self.needs_all else all)(code == Exit.NEGATIVE for code in codes)

@@ -10,7 +10,7 @@ import pytest
 from django_skipqueue.management.skipqueue import batches
 from django_skipqueue.management.skipqueue.verbs import VERBS, Verb
 from django_skipqueue.models import Job
-from django_skipqueue.operators import window
+from django_skipqueue.operators import counts, window
 
 from ...app.limit_rows import make_halted
 from ...app.rows import STATUSES, make_job, multiply, state
@@ -177,14 +177,36 @@ class TestWindows:
     def jobs(self) -> list[Job]:
         return [make_job("failed", finished_at=timedelta(minutes=-minute)) for minute in range(7)]
 
-    def test_only_the_first_is_changed_and_it_says_so(self, jobs: list[Job]) -> None:
-        result = skipqueue("retry", "--failed", "--yes")
-        assert [status_of(job) for job in jobs] == ["queued"] * 2 + ["failed"] * 5
-        assert "Only the first jobs of a list were searched, at most 2; --all goes on to its end." in result.err
+    @pytest.mark.parametrize("option", ["--yes", "--dry-run"])
+    def test_what_is_searched_for_is_changed_in_the_first_and_the_last_line_says_so(
+        self, jobs: list[Job], option: str
+    ) -> None:
+        result = skipqueue("retry", "--failed", "--task", jobs[0].task, option)
+        retried = "queued" if option == "--yes" else "failed"
+        assert [status_of(job) for job in jobs] == [retried] * 2 + ["failed"] * 5
+        assert result.code == 4
+        last = result.err.splitlines()[-1]
+        assert last.startswith("2 jobs ")
+        assert last.endswith("retried. Not looked at: 5 more jobs; --all goes on to the end of the list.")
 
-    def test_all_goes_on_to_the_end(self, jobs: list[Job]) -> None:
-        result = skipqueue("retry", "--failed", "--yes", "--all")
-        assert result.err == "7 jobs retried.\n"
+    def test_a_search_of_the_first_that_finds_nothing_is_no_answer(self, jobs: list[Job]) -> None:
+        result = skipqueue("retry", "--failed", "--search", "nosuch", "--yes")
+        assert (result.code, result.err[:40]) == (4, "0 jobs retried. Not looked at: 5 more jo")
+
+    def test_jobs_of_a_list_that_are_too_many_to_count_are_estimated(
+        self, jobs: list[Job], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(counts, "CAP", 3)
+        monkeypatch.setattr(window, "expected", lambda jobs: 1_234_567)
+        result = skipqueue("retry", "--failed", "--task", jobs[0].task, "--yes")
+        assert "Not looked at: about 1,200,000 more jobs;" in result.err
+
+    @pytest.mark.parametrize(
+        "options", [["--all", "--task", "tests.app.jobs.noop"], [], ["--queue", "default"], ["--since", "1d"]]
+    )
+    def test_all_or_a_status_and_queue_alone_go_on_to_the_end(self, jobs: list[Job], options: list[str]) -> None:
+        result = skipqueue("retry", "--failed", "--yes", *options)
+        assert (result.code, result.err) == (0, "7 jobs retried.\n")
 
     @pytest.mark.parametrize("status", ["scheduled", "queued"])
     def test_no_job_is_postponed_twice(self, status: str) -> None:

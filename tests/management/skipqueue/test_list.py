@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils.timezone import localtime
 
 from django_skipqueue import job
 from django_skipqueue.operators import causes, window
@@ -70,6 +71,19 @@ def test_since_is_the_time_that_matters_in_the_status(status: str, column: str) 
     assert listed("--status", status, "--since", "1h30m") == [wanted.pk]
 
 
+def test_a_time_may_have_two_ends() -> None:
+    now = localtime().replace(microsecond=0)
+    made = [make_job("failed", finished_at=now - timedelta(days=days, minutes=1)) for days in range(4)]
+    two_days_ago, yesterday = (f"{now - timedelta(days=days):%Y-%m-%d %H:%M:%S}" for days in (2, 1))
+    assert listed("--failed", "--since", two_days_ago, "--until", yesterday) == [made[1].pk]
+    assert listed("--failed", "--until", "2d") == [made[2].pk, made[3].pk]
+
+
+def test_waiting_jobs_have_a_time_with_two_ends_as_well() -> None:
+    made = [make_job(enqueued_at=timedelta(hours=-hours)) for hours in range(3)]
+    assert listed("--since", "90m", "--until", "30m") == [made[1].pk]
+
+
 def test_jobs_are_found_by_the_exception_of_their_last_error() -> None:
     failed, retrying = make_failing(UNAVAILABLE), make_failing(UNAVAILABLE, "scheduled")
     make_failing(BAD_VALUE)
@@ -121,8 +135,8 @@ class TestWindows:
         for _ in range(4):
             make_job()
         result = skipqueue("list", "--task", "deep")
-        assert (result.code, result.out) == (3, "")
-        assert "No job found. Only the first jobs of a list were searched, at most 2" in result.err
+        assert (result.code, result.out) == (4, "")
+        assert result.err == "No job found. Not looked at: 3 more jobs; --all goes on to the end of the list.\n"
 
     @pytest.mark.parametrize("status", COLUMNS)
     def test_all_goes_on_to_the_end(self, status: str) -> None:

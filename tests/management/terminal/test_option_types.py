@@ -2,13 +2,14 @@
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.utils.timezone import get_current_timezone, localtime, override
 
 from django_skipqueue.events.log_format import in_words
-from django_skipqueue.management.terminal.option_types import argument, duration, job_id, positive
+from django_skipqueue.management.terminal.option_types import argument, duration, job_id, moment, positive
 
 
 def test_a_duration_has_units(subtests: pytest.Subtests) -> None:
@@ -37,6 +38,7 @@ def test_what_is_no_such_value_is_refused(subtests: pytest.Subtests) -> None:
             (duration, text)
             for text in ("", "soon", "-5m", "5 m", "1w", "0", "0s", "1h30", "99999d", "1e3", "nan", "٣m")
         ),
+        *((moment, text) for text in ("", "tomorrow", "2026-13-01", "2026-11-25 25:00", "25.11.2026", "-1h", "0s")),
         *((job_id, text) for text in ("", "x", "-1", "1.5", "##1", str(2**63))),
         *((argument, text) for text in ("", "payment_id", "=42")),
         *((positive, text) for text in ("0", "-1", "x")),
@@ -44,6 +46,28 @@ def test_what_is_no_such_value_is_refused(subtests: pytest.Subtests) -> None:
     for read, text in cases:
         with subtests.test(read=read, text=text), pytest.raises(ArgumentTypeError):
             read(text)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
+def test_a_time_is_one_of_the_time_zone(zone: str, subtests: pytest.Subtests) -> None:
+    with override(zone):
+        midnight = localtime().replace(hour=0, minute=0, second=0, microsecond=0)
+        tz = get_current_timezone()
+        cases = {
+            "today": midnight,
+            "yesterday": midnight - timedelta(days=1),
+            "2026-11-25": datetime(2026, 11, 25, tzinfo=tz),
+            "2026-11-25 14:30": datetime(2026, 11, 25, 14, 30, tzinfo=tz),
+            "2026-11-25T14:30:05": datetime(2026, 11, 25, 14, 30, 5, tzinfo=tz),
+            "2026-11-25T14:30Z": datetime(2026, 11, 25, 14, 30, tzinfo=UTC),
+        }
+        for text, expected in cases.items():
+            with subtests.test(text=text):
+                assert moment(text) == expected
+
+
+def test_a_time_may_be_a_duration_ago() -> None:
+    assert moment("1h30m") == timedelta(minutes=90)
 
 
 def test_an_argument_has_a_name_and_a_value() -> None:
