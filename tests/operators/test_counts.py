@@ -6,7 +6,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.models import Job
 from django_skipqueue.operators import counts
-from django_skipqueue.operators.counts import Count
+from django_skipqueue.operators.counts import Count, expected
 
 from ..app.rows import make_job
 
@@ -31,6 +31,34 @@ def test_no_more_rows_are_counted_than_the_cap_and_one() -> None:
 )
 def test_a_capped_count_says_that_there_are_more(found: int, text: str, in_words: str) -> None:
     assert (str(Count(found)), Count(found).in_words) == (text, in_words)
+
+
+@pytest.mark.parametrize(
+    ("found", "about", "in_words"),
+    [
+        (10_001, 9_996_543, "about 10,000,000"),
+        (10_001, 190_639, "about 190,000"),
+        (10_001, 9_000, "more than 10,000"),
+        (10_001, 0, "more than 10,000"),
+        (7, 1_000_000, "7"),
+    ],
+)
+def test_a_count_that_stops_may_have_an_estimate(found: int, about: int, in_words: str) -> None:
+    count = Count(found).or_about(about)
+    assert count.in_words == in_words
+    assert count.shown == int(in_words.rpartition(" ")[2].replace(",", ""))
+
+
+@pytest.mark.django_db
+def test_the_planner_says_about_how_many_jobs_there_are() -> None:
+    for number in range(300):
+        make_job("failed" if number % 3 else "queued", task="a" if number % 2 else "b")
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE skipqueue_job")
+    with CaptureQueriesContext(connection) as queries:
+        assert 150 <= expected(Job.objects.failed()) <= 250
+        assert 60 <= expected(Job.objects.failed().filter(task="a").order_by("finished_at")) <= 140
+    assert all(query["sql"].startswith("EXPLAIN ") for query in queries.captured_queries)
 
 
 def test_a_count_of_a_part_is_the_least() -> None:

@@ -5,6 +5,7 @@ not offered.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -76,8 +77,10 @@ class JobActions(EditViews):
 
     def ask_or_apply(self, request: HttpRequest, verb: Verb, action: Action, queryset: QuerySet[Job]) -> HttpResponse:
         selection = _selection(request, queryset)
+        queue_name = queue_with_workers() if selection.ids is None and _is_large(selection) else None
+        if selection.is_part and queue_name is None:  # then the rest of the list stays as it is
+            selection = replace(selection, expected=int)
         number = _large_number(request, selection)
-        queue_name = queue_with_workers() if number and selection.ids is None else None
         form = verb.form(request.POST, number=number)
         if not form.is_valid():
             return self.ask_for_many(request, verb, action, selection, form, is_for_workers=queue_name is not None)
@@ -118,13 +121,23 @@ def _selection(request: HttpRequest, found: QuerySet[Job]) -> Selection:
     if request.POST.get("select_across") != "1":
         return Selection.by_hand(request.POST.getlist(helpers.ACTION_CHECKBOX_NAME))
     changelist = getattr(request, CHANGELIST)
-    return Selection.all_matching(found, is_part=changelist.partly_searched is not None, listed=changelist.total)
+    return Selection.all_matching(
+        found,
+        is_part=changelist.partly_searched is not None,
+        listed=changelist.total,
+        expected=changelist.expected,
+    )
+
+
+def _is_large(selection: Selection) -> bool:
+    """Whether the chosen jobs are, or may be, more than `MANY`."""
+    return selection.is_part or (selection.listed or selection.total).found > MANY
 
 
 def _large_number(request: HttpRequest, selection: Selection) -> int:
     """The number of chosen jobs where that is, or may be, more than `MANY`, else 0; once one was shown, that number."""
-    few = 0 if selection.is_part else MANY
-    if selection.total.found <= few:
+    if not _is_large(selection):
         return 0
     shown = request.POST.get("number", "")
+    few = 0 if selection.is_part else MANY
     return int(shown) if is_id(shown) and int(shown) > few else selection.total.shown

@@ -61,8 +61,16 @@ class JobChangeList(ChangeList):
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Job]:
         jobs = super().get_queryset(request, exclude_parameters)
+        self._filtered = jobs
         self.window = Window.at(self.indexed, self.window_number) if self._needs_a_window else None
         return self._found_among(jobs, request)
+
+    def expected(self) -> int:
+        """About how many jobs of all of the list match, by the database's statistics; 0 if these do not say.
+
+        They know statuses, queues, tasks and times, and not what is in a text.
+        """
+        return 0 if Search(self.query).words else counts.expected(self._filtered)
 
     def jobs_within(self, window: Window, request: HttpRequest) -> QuerySet[Job]:
         self.window = window

@@ -1,6 +1,6 @@
 """The jobs an action is for: some chosen by hand, or all that match a list."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -27,6 +27,8 @@ class Selection:
     """Whether these are all that match in a part of the list only. A worker searches the rest of it."""
     listed: Count | None = None
     """Their number, if their list has counted them."""
+    expected: Callable[[], int] = int
+    """About how many match in all of the list, by the database's statistics; 0 if these do not say."""
 
     @classmethod
     def by_hand(cls, chosen: Iterable[str]) -> "Selection":
@@ -34,8 +36,15 @@ class Selection:
         return cls(Job.objects.filter(pk__in=ids).order_by("pk"), ids)
 
     @classmethod
-    def all_matching(cls, jobs: QuerySet[Job], *, is_part: bool = False, listed: Count | None = None) -> "Selection":
-        return cls(jobs, None, is_part, listed)
+    def all_matching(
+        cls,
+        jobs: QuerySet[Job],
+        *,
+        is_part: bool = False,
+        listed: Count | None = None,
+        expected: Callable[[], int] = int,
+    ) -> "Selection":
+        return cls(jobs, None, is_part, listed, expected)
 
     def posted(self) -> list[tuple[str, str]]:
         if self.ids is None:
@@ -44,7 +53,8 @@ class Selection:
 
     @cached_property
     def total(self) -> Count:
-        return replace(self.listed or Count.in_any_order(self.jobs), is_least=self.is_part)
+        counted = replace(self.listed or Count.in_any_order(self.jobs), is_least=self.is_part)
+        return counted.or_about(self.expected()) if counted.is_capped else counted
 
     def count_from(self, first: int) -> Count:
         if self.ids is not None:

@@ -52,7 +52,8 @@ class Summary:
         """Read the jobs of the selection, for a verb that these statuses allow. `is_least`: there may be more."""
         columns = ("status", "attempts", Left("task", 200), Left("last_error", 200))
         rows = list(selection.jobs.values_list(*columns)[:MOST_READ])
-        count = replace(Count(len(rows)) if len(rows) < MOST_READ else selection.total, is_least=is_least)
+        is_all = len(rows) < MOST_READ and not is_least
+        count = Count(len(rows)) if is_all else replace(selection.total, is_least=is_least)
         found = Counter(status for status, *_ in rows)
         refused = [(found[status], status.label) for status in Status if found[status] and status not in statuses]
         kinds = Counter(

@@ -113,6 +113,19 @@ class TestHandingOver:
         assert "A worker searches all of it, and changes all jobs that match." in text
         assert "Type 2 to delete these jobs." in text
 
+    def test_of_a_list_that_was_searched_in_part_all_that_match_are_estimated_if_they_go(
+        self, operator: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(window, "WINDOW_SIZE", 2)
+        monkeypatch.setattr(counts, "expected", lambda jobs: 51_234)
+        for _ in range(4):
+            make_job("failed", task="a")
+        asked = {"action": "delete_selected", "_selected_action": "all", "select_across": "1"}
+        assert "Delete 2 jobs?" in operator.post(f"{FAILED}&task=a", asked).text
+        make_worker()
+        assert "Type 51,000 to delete these jobs." in operator.post(f"{FAILED}&task=a", asked).text
+        assert "Type 2 to delete these jobs." in operator.post(f"{FAILED}&task=a&q=a", asked).text
+
     def test_few_jobs_of_a_list_that_was_searched_in_part_are_changed_by_a_worker(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:

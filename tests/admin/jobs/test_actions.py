@@ -127,8 +127,10 @@ class TestTheQuestion:
         assert response.context["title"] == "Retry 6 jobs?"
         assert "Of the first 2 jobs:" in response.text
         monkeypatch.setattr(counts, "CAP", 5)
-        response = post(operator, "retry_selected", jobs[:1], select_across="1")
-        assert response.context["title"] == "Retry more than 5 jobs?"
+        for expected, number in ((0, "more than 5"), (5, "more than 5"), (9_999_123, "about 10,000,000")):
+            monkeypatch.setattr(counts, "expected", lambda jobs, expected=expected: expected)
+            response = post(operator, "retry_selected", jobs[:1], select_across="1")
+            assert response.context["title"] == f"Retry {number} jobs?"
 
     @pytest.mark.parametrize("cause", ["", "&task=a.pay&cause=KeyError"])
     def test_the_jobs_are_counted_once_by_their_ids_alone(
@@ -251,6 +253,25 @@ class TestTheAnswer:
         assert Job.objects.count() == 4
         make_job("completed")  # what comes meanwhile makes the typed number no wrong one
         post(operator, "delete_selected", jobs[:1], confirmed="yes", number="4", typed="4", **everything)
+        assert not Job.objects.exists()
+
+    def test_who_deletes_more_than_are_counted_types_about_how_many_they_are(
+        self, operator: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """And not the number at which the count stops, which may be a thousandth of it."""
+        monkeypatch.setattr(actions, "MANY", 2)
+        monkeypatch.setattr(summary, "MOST_READ", 2)
+        monkeypatch.setattr(counts, "CAP", 3)
+        monkeypatch.setattr(counts, "expected", lambda jobs: 9_999_123)
+        jobs = [make_job("completed") for _ in range(5)]
+        everything = {"select_across": "1", "address": f"{LIST}?status=completed"}
+        response = post(operator, "delete_selected", jobs[:1], **everything)
+        assert response.context["title"] == "Delete about 10,000,000 jobs?"
+        assert "Type 10,000,000 to delete these jobs." in response.text
+        answer = {"confirmed": "yes", "number": "10000000"}
+        assert "errorlist" in post(operator, "delete_selected", jobs[:1], typed="3", **answer, **everything).text
+        assert Job.objects.count() == 5
+        post(operator, "delete_selected", jobs[:1], typed="10,000,000", **answer, **everything)
         assert not Job.objects.exists()
 
 
