@@ -22,7 +22,7 @@ from ...operators.ids import is_id
 from ..job_page.history import history_of
 from ..job_page.job_page import JobPage
 from ..jobs import job_cells
-from ..jobs.filters import QueueFilter, TaskFilter
+from ..jobs.filters import BEFORE, FIRST, QueueFilter, TaskFilter
 from ..jobs.job_admin import JobAdmin
 from ..ui.cells import badge_of
 from ..ui.own_views import OwnViews
@@ -31,7 +31,7 @@ from ..verbs import log
 from ..verbs.copy_job import copy_archived_job, why_held_elsewhere, why_not_copied
 from ..verbs.table import BUTTONS, RUN_AGAIN
 from .changelist import ArchiveChangeList
-from .filters import BEFORE, FIRST, PeriodFilter, StatusFilter
+from .filters import FinishedFilter, StatusFilter
 
 BUTTON = next(button for verb, button in BUTTONS if verb is RUN_AGAIN)
 
@@ -40,7 +40,7 @@ BUTTON = next(button for verb, button in BUTTONS if verb is RUN_AGAIN)
 class ArchivedJobAdmin(OwnViews):
     list_display = JobAdmin.list_display
     list_display_links = JobAdmin.list_display_links
-    list_filter = (StatusFilter, PeriodFilter, QueueFilter, TaskFilter)
+    list_filter = (StatusFilter, FinishedFilter, QueueFilter, TaskFilter)
     list_per_page = list_max_show_all = 50
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER

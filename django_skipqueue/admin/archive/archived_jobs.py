@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from ...models import ArchivedJob, Status
-from ...operators.list_order import LAST_FINISHED, Indexed, Order
+from ...operators.list_order import LAST_FINISHED, Indexed, Order, between
 
 
 @dataclass(frozen=True)
@@ -16,10 +16,6 @@ class ArchivedJobs(Indexed):
     """All in a range of time, those of a task, or those of a status: failed or discarded."""
 
     task: str | None = None
-    first: datetime | None = None
-    """The earliest time at which they finished."""
-    before: datetime | None = None
-    """The time before which they finished."""
 
     @classmethod
     def of(
@@ -27,18 +23,14 @@ class ArchivedJobs(Indexed):
     ) -> "ArchivedJobs":
         """The smallest indexed set that holds the jobs with this status and task (`None`: with any)."""
         has_status = task is None and status in (Status.FAILED, Status.DISCARDED)
-        return cls(status=status if has_status else None, task=task, first=first, before=before)
+        return cls(status=status if has_status else None, task=task, since=first, before=before)
 
     @property
     def order(self) -> Order:
         return LAST_FINISHED
 
     def jobs(self) -> Any:
-        wanted = {
-            "status": self.status,
-            "task": self.task,
-            "finished_at__gte": self.first,
-            "finished_at__lt": self.before,
-        }
+        wanted = {"status": self.status, "task": self.task}
         conditions = {lookup: value for lookup, value in wanted.items() if value is not None}
-        return ArchivedJob.objects.filter(**conditions).order_by(*self.order.by())
+        time = between("finished_at", self.since, self.before)
+        return ArchivedJob.objects.filter(time, **conditions).order_by(*self.order.by())

@@ -11,11 +11,10 @@ from django.utils.translation import gettext
 
 from ...models import FINISHED, Status
 from ...operators.search import Search
-from ..jobs.changelist import WINDOW_VAR, JobChangeList
+from ..jobs.changelist import JobChangeList
 from ..jobs.filters import QueueFilter, StateFilter, TaskFilter
 from ..jobs.tabs import Tab
 from .archived_jobs import ArchivedJobs
-from .filters import PeriodFilter
 
 
 class ArchiveChangeList(JobChangeList):
@@ -24,18 +23,15 @@ class ArchiveChangeList(JobChangeList):
         return self._indexed(self.state)
 
     @property
-    def further(self) -> Iterator[tuple[Any, str]]:
-        """The other places to search: label and address."""
-        if self.window is not None and self.window.has_next:
-            yield gettext("further down"), self.get_query_string({WINDOW_VAR: self.window.number + 1})
+    def command(self) -> str:
+        """None: no subcommand lists archived jobs."""
+        return ""
+
+    @property
+    def elsewhere(self) -> Iterator[tuple[Any, str]]:
         for tab in self.tabs:
             if not tab.is_selected:
                 yield tab.label, tab.address
-
-    @property
-    def is_narrowed(self) -> bool:
-        period = self._period
-        return super().is_narrowed or period.first is not None or period.before is not None
 
     @cached_property
     def tabs(self) -> list[Tab]:
@@ -52,13 +48,7 @@ class ArchiveChangeList(JobChangeList):
         return self._indexed(state).count()
 
     def _indexed(self, status: str | None) -> ArchivedJobs:
-        period = self._period
-        return ArchivedJobs.of(status, self._chosen(TaskFilter), first=period.first, before=period.before)
-
-    @property
-    def _period(self) -> PeriodFilter:
-        period: PeriodFilter = self._filter(PeriodFilter)
-        return period
+        return ArchivedJobs.of(status, self._chosen(TaskFilter), first=self._first, before=self._before)
 
     @property
     def _needs_a_window(self) -> bool:

@@ -3,7 +3,9 @@
 Invariant: opening the list, however it is filtered, reads a page from an index, or searches one window of it.
 """
 
+import shlex
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
@@ -13,9 +15,11 @@ from django.http import HttpRequest
 from django.utils.text import capfirst
 from django.utils.translation import gettext
 
+from ...conf import settings
 from ...models import Job, Status
 from ...operators import counts
 from ...operators.counts import Count
+from ...operators.ids import is_id
 from ...operators.job_states import RETRYING, STATES
 from ...operators.list_order import Indexed, is_indexed, time_column
 from ...operators.scheduled_counts import ScheduledCounts
@@ -24,9 +28,11 @@ from ...operators.window import Window
 from ...values.cause import Cause
 from ..ui.paginator import Found
 from .filters import (
+    TIMES,
     BatchFilter,
     CauseFilter,
     LimitFilter,
+    PeriodFilter,
     QueueFilter,
     RunsFilter,
     StateFilter,
@@ -40,6 +46,8 @@ from .tabs import Tab
 WINDOW_VAR = "look"
 """In the address: the number of the window that is searched."""
 
+HOUR = timedelta(hours=1)
+
 NARROWING = (CauseFilter, LimitFilter, QueueFilter, RunsFilter, TaskFilter, TimeFilter)
 """The filters of which the index of batches knows nothing."""
 
@@ -52,7 +60,7 @@ class JobChangeList(ChangeList):
 
     def __init__(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
         number = request.GET.get(WINDOW_VAR, "")
-        self.window_number = int(number) if len(number) <= 2 and number.isdecimal() else 1
+        self.window_number = max(int(number), 1) if is_id(number) else 1
         super().__init__(request, *args, **kwargs)
         self.title = capfirst(str(self.opts.verbose_name_plural))
 
@@ -111,12 +119,17 @@ class JobChangeList(ChangeList):
 
     @property
     def indexed(self) -> Indexed:
+        return self._indexed_in(self.state, batch_id=self._batch_id)
+
+    def _indexed_in(self, state: str | None, batch_id: int | None = None) -> Indexed:
         return Indexed.covering(
-            self.state,
+            state,
             self._chosen(QueueFilter),
+            self._first,
             cause=self._cause,
             limit_key=self._limit_key,
-            batch_id=self._batch_id,
+            batch_id=batch_id,
+            before=self._before,
         )
 
     @property
@@ -137,11 +150,41 @@ class JobChangeList(ChangeList):
     def partly_searched(self) -> Window | None:
         return None if self.window is None or self.window.is_whole_list else self.window
 
+    @cached_property
+    def unsearched(self) -> Count | None:
+        """How many jobs of the list come after the part that was searched; `None` if there are none."""
+        rest = None if self.partly_searched is None else self.partly_searched.rest()
+        return rest if rest and rest.found else None
+
+    @property
+    def command(self) -> str:
+        """The command that searches all of the list; empty if it has no options for the filters."""
+        time = self._chosen(TimeFilter)
+        if any(map(self._chosen, (BatchFilter, LimitFilter, RunsFilter))) or (time and self._first):
+            return ""
+        options = {
+            "status": self.state,
+            "queue": self._chosen(QueueFilter),
+            "task": self._chosen(TaskFilter),
+            "exception": self._chosen(CauseFilter),
+            "since": _as_option(self._first) or (time and f"{TIMES[time][0] // HOUR}h"),
+            "until": _as_option(self._before),
+            "search": self.query,
+            "database": settings.database if settings.serves_several else "",
+        }
+        given = [f"--{name}={value}" for name, value in options.items() if value]
+        return shlex.join(["python", "manage.py", "skipqueue", "list", *given, "--all"])
+
     @property
     def further(self) -> Iterator[tuple[Any, str]]:
         """The other places to search: label and address."""
         if self.window is not None and self.window.has_next:
             yield gettext("further down"), self.get_query_string({WINDOW_VAR: self.window.number + 1})
+        yield from self.elsewhere
+
+    @property
+    def elsewhere(self) -> Iterator[tuple[Any, str]]:
+        """The other lists: label and address."""
         for state in (None, Status.FAILED, RETRYING, Status.QUEUED, Status.SCHEDULED, Status.RUNNING, Status.COMPLETED):
             if state != self.state:
                 yield STATES[state] if state else gettext("all jobs"), self._address(state)
@@ -152,9 +195,7 @@ class JobChangeList(ChangeList):
 
     @property
     def is_narrowed(self) -> bool:
-        return bool(self.query) or any(
-            map(self._chosen, (BatchFilter, CauseFilter, LimitFilter, QueueFilter, RunsFilter, TaskFilter, TimeFilter))
-        )
+        return bool(self.query) or self._has_period or any(map(self._chosen, (BatchFilter, *NARROWING)))
 
     @cached_property
     def tabs(self) -> list[Tab]:
@@ -182,8 +223,9 @@ class JobChangeList(ChangeList):
         queue_name, time, column = self._chosen(QueueFilter), self._chosen(TimeFilter), time_column(state)
         if self._batch_id is not None:
             return self._count_of_batch(state)
-        indexed = Indexed.covering(state, queue_name, cause=self._cause, limit_key=self._limit_key)
-        if indexed.cause is not None and queue_name is time is None and not self.query:
+        indexed = self._indexed_in(state)
+        is_period_left = self._is_left_to_search(indexed)
+        if indexed.cause is not None and queue_name is time is None and not self.query and not is_period_left:
             return indexed.count()
         if indexed.limit_key is not None and not self._is_narrowed_within_a_key:
             return indexed.count()
@@ -194,6 +236,7 @@ class JobChangeList(ChangeList):
             or self._limit_key is not None
             or queue_name != indexed.queue_name
             or (time is not None and not is_indexed(column))
+            or is_period_left
         ):
             return None
         if indexed.status == Status.SCHEDULED:
@@ -203,7 +246,7 @@ class JobChangeList(ChangeList):
 
     def _count_of_batch(self, state: str) -> Count | None:
         """The number of jobs of the batch; `None` where its index does not have it."""
-        if self.query or state in (RETRYING, Status.SCHEDULED) or any(map(self._chosen, NARROWING)):
+        if self.query or state in (RETRYING, Status.SCHEDULED) or self._is_narrowed_within_a_batch:
             return None
         return Indexed.covering(state, batch_id=self._batch_id).count()
 
@@ -218,9 +261,11 @@ class JobChangeList(ChangeList):
             return False
         time = self._filter(TimeFilter)
         if self._batch_id is not None:
-            return bool(search.words) or self.state in (RETRYING, Status.SCHEDULED) or any(map(self._chosen, NARROWING))
+            is_narrowed = self._is_narrowed_within_a_batch or self.state in (RETRYING, Status.SCHEDULED)
+            return bool(search.words) or is_narrowed
         if self.indexed.cause is not None:
-            return bool(search.words) or any(map(self._chosen, (LimitFilter, QueueFilter, TimeFilter)))
+            others = (LimitFilter, QueueFilter, TimeFilter)
+            return bool(search.words) or self._has_period or any(map(self._chosen, others))
         if self.indexed.limit_key is not None:
             return self._is_narrowed_within_a_key
         return (
@@ -230,13 +275,37 @@ class JobChangeList(ChangeList):
             or self._limit_key is not None
             or self._chosen(QueueFilter) != self.indexed.queue_name
             or (time is not None and time.value() is not None and not time.is_indexed)
+            or self._is_left_to_search(self.indexed)
             or (self.state == RETRYING and not self._scheduled.are_mostly_retries)
             or (self.state == Status.SCHEDULED and self._scheduled.are_mostly_retries)
         )
 
     @property
     def _is_narrowed_within_a_key(self) -> bool:
-        return bool(self.query) or any(map(self._chosen, (CauseFilter, QueueFilter, TaskFilter, TimeFilter)))
+        filters = (CauseFilter, QueueFilter, TaskFilter, TimeFilter)
+        return bool(self.query) or self._has_period or any(map(self._chosen, filters))
+
+    @property
+    def _is_narrowed_within_a_batch(self) -> bool:
+        return self._has_period or any(map(self._chosen, NARROWING))
+
+    def _is_left_to_search(self, indexed: Indexed) -> bool:
+        """Whether a period is chosen that this index does not find."""
+        return (self._first, self._before) != (indexed.since, indexed.before)
+
+    @property
+    def _has_period(self) -> bool:
+        return self._first is not None or self._before is not None
+
+    @property
+    def _first(self) -> datetime | None:
+        chosen = self._filter(PeriodFilter)
+        return None if chosen is None else chosen.first
+
+    @property
+    def _before(self) -> datetime | None:
+        chosen = self._filter(PeriodFilter)
+        return None if chosen is None else chosen.before
 
     @property
     def _cause(self) -> Cause | None:
@@ -259,3 +328,7 @@ class JobChangeList(ChangeList):
 
     def _filter(self, kind: type[Any]) -> Any:
         return next((each for each in self.filter_specs if isinstance(each, kind)), None)
+
+
+def _as_option(moment: datetime | None) -> str:
+    return f"{moment:%Y-%m-%dT%H:%M%z}" if moment else ""

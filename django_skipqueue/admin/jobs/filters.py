@@ -1,7 +1,7 @@
 """The filters of the job list. None reads the job table for its choices."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
@@ -10,8 +10,10 @@ from django.contrib.admin.views.main import ChangeList
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest
+from django.utils.dateparse import parse_datetime
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString, mark_safe
+from django.utils.timezone import get_current_timezone, is_naive, make_aware
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -21,7 +23,7 @@ from ...operators import causes, known_names
 from ...operators.arguments import redacted
 from ...operators.ids import is_id
 from ...operators.job_states import STATES, is_in
-from ...operators.list_order import is_indexed, time_column
+from ...operators.list_order import between, is_indexed, time_column
 from ...values.cause import Cause
 from ...values.codec import shorten
 from ..ui.cells import CELL_LIMIT
@@ -253,6 +255,55 @@ class TimeFilter(admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         return queryset.filter(since(self.value(), self.column))
+
+
+FIRST, BEFORE = "first", "before"
+
+
+class PeriodFilter(admin.ListFilter):
+    """By the time that orders the list, as in `TimeFilter`: two times to type, either of which may be empty."""
+
+    title = _("period")
+    parameter_name = "period"  # not in the address: django-unfold reads it of every filter
+    template = "admin/django_skipqueue/job/period_filter.html"
+
+    def __init__(self, request: HttpRequest, params: dict[str, Any], model: type[Any], model_admin: Any) -> None:
+        super().__init__(request, params, model, model_admin)
+        typed = {name: params.pop(name, [""])[-1] for name in (FIRST, BEFORE)}
+        self.used_parameters = {name: text for name, text in typed.items() if text}
+        self.first, self.before = _moment(typed[FIRST]), _moment(typed[BEFORE])
+        self.column = self.column_of(request.GET.get(StateFilter.parameter_name))
+
+    def column_of(self, state: str | None) -> str:
+        return time_column(state)
+
+    def has_output(self) -> bool:
+        return True
+
+    def expected_parameters(self) -> list[str | None]:
+        return [FIRST, BEFORE]
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        """The two fields, and the other parameters of the address, which its form has to keep."""
+        ours = {*self.expected_parameters(), "look"}
+        others = [(name, value) for name, value in changelist.params.items() if name not in ours]
+        yield {"first": _typed(self.first), "before": _typed(self.before), "others": others}
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(between(self.column, self.first, self.before))
+
+
+def _moment(text: str) -> datetime | None:
+    """The time that was typed; `None` for anything else."""
+    try:
+        moment = parse_datetime(text)
+        return make_aware(moment, get_current_timezone()) if moment and is_naive(moment) else moment
+    except (ValueError, OverflowError):
+        return None
+
+
+def _typed(moment: datetime | None) -> str:
+    return "" if moment is None else f"{moment.astimezone(get_current_timezone()):%Y-%m-%dT%H:%M}"
 
 
 class RunsFilter(admin.SimpleListFilter):

@@ -25,9 +25,12 @@ from . import job_cells
 from .actions import JobActions
 from .changelist import JobChangeList
 from .filters import (
+    BEFORE,
+    FIRST,
     BatchFilter,
     CauseFilter,
     LimitFilter,
+    PeriodFilter,
     QueueFilter,
     RunsFilter,
     StateFilter,
@@ -49,6 +52,7 @@ class JobAdmin(JobActions):
         QueueFilter,
         TaskFilter,
         TimeFilter,
+        PeriodFilter,
     )
     list_per_page = list_max_show_all = 50
     show_full_result_count = False
@@ -108,7 +112,7 @@ class JobAdmin(JobActions):
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
         """Allow no lookup in the address but the filters: another one could read the whole table."""
-        return lookup in {each.parameter_name for each in self.list_filter}
+        return lookup in {FIRST, BEFORE, *(each.parameter_name for each in self.list_filter)}
 
     @admin.display(description=_("status"))
     def status_badge(self, job: Job) -> SafeString:

@@ -1,17 +1,25 @@
 """`window`: what no index finds is searched for in a part of the list."""
 
+import re
+import shlex
 from datetime import timedelta
+from html import unescape
+from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from django.db import connection
 from django.db.models import F
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils.timezone import localtime
 
 from django_skipqueue.models import Job
-from django_skipqueue.operators import window
+from django_skipqueue.operators import causes, counts, window
 
+from ...app.failing import UNAVAILABLE, make_failing
 from ...app.rows import make_job
+from ...management.skipqueue.running import skipqueue
 from ..conftest import LIST, listed
 
 pytestmark = pytest.mark.django_db
@@ -82,3 +90,104 @@ class TestWindow:
     def test_there_is_no_other_part_to_look_at(self, operator: Client, look: str) -> None:
         job, *_ = [make_job(task="a") for _ in range(3)][-1:]
         assert job.pk in listed(operator, f"?q=a&look={look}")
+
+
+class TestTheEndOfTheSearch:
+    """The last window of a list that goes on."""
+
+    @pytest.fixture(autouse=True)
+    def _small_window(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(window, "WINDOW_SIZE", 2)
+        monkeypatch.setattr(window, "MOST_WINDOWS", 2)
+        for number in range(7):
+            make_job("failed", task=f"a{number}", kwargs={"n": 1})
+
+    @pytest.mark.parametrize("look", ["2", "3", "20", "21", "99", "1000"])
+    def test_beyond_it_the_front_is_not_searched_again(self, operator: Client, look: str) -> None:
+        assert [job.task for job in operator.get(f"{LIST}?q=n=1&look={look}").context["cl"].result_list] == ["a4", "a3"]
+        text = " ".join(operator.get(f"{LIST}?q=nosuch&look={look}").text.split())
+        assert "No match among jobs 3 to 4" in text
+        assert "further down</a>" not in text
+
+    def test_it_says_how_many_are_left_and_what_to_type(self, operator: Client) -> None:
+        text = " ".join(operator.get(f"{LIST}?status=failed&q=order.id='x y'&queue=default&time=day").text.split())
+        assert "Not searched: 5 jobs further down." in text
+        command = re.search("<code>(.*?)</code>", text)
+        assert command
+        words = shlex.split(unescape(command[1]))
+        assert words[:4] == ["python", "manage.py", "skipqueue", "list"]
+        assert words[4:] == ["--status=failed", "--queue=default", "--since=24h", "--search=order.id='x y'", "--all"]
+
+    @pytest.mark.django_db(transaction=True)
+    def test_what_it_says_to_type_finds_the_job(self, operator: Client) -> None:
+        first, before = (localtime() + timedelta(days=days) for days in (-1, 1))
+        period = f"first={first:%Y-%m-%dT%H:%M}&before={before:%Y-%m-%dT%H:%M}"
+        command = operator.get(f"{LIST}?q=a0&{period}").context["cl"].command
+        assert "a0" in skipqueue(*shlex.split(command)[3:]).out
+
+    @pytest.mark.parametrize(
+        "address", ["?q=x&batch=1", "?q=x&status=running&runs=1m", "?q=x&time=day&first=2026-01-01"]
+    )
+    def test_where_no_option_says_it_there_is_no_command(self, operator: Client, address: str) -> None:
+        assert operator.get(LIST + address).context["cl"].command == ""
+
+    def test_many_are_estimated(self, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(counts, "CAP", 2)
+        monkeypatch.setattr(window, "expected", lambda jobs: 10_000_004)
+        assert "Not searched: about 10,000,000 jobs further down." in operator.get(f"{LIST}?q=a0").text
+
+    def test_at_the_end_of_the_list_none_are_left(self, operator: Client) -> None:
+        assert "Not searched" not in operator.get(f"{LIST}?q=a0&status=queued").text
+
+
+class TestAPeriod:
+    def test_of_finished_and_running_jobs_an_index_finds_it(
+        self, operator: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """So a search begins there, however deep in the list it is."""
+        monkeypatch.setattr(window, "WINDOW_SIZE", 2)
+        now = localtime()
+        made: dict[str, list[Job]] = {}
+        for status, column in (("completed", "finished_at"), ("running", "locked_at"), ("failed", "finished_at")):
+            times: list[dict[str, Any]] = [{column: now - timedelta(hours=hours)} for hours in range(10)]
+            made[status] = [make_job(status, task="a", **time) for time in times]
+        first, before = (f"{now - timedelta(hours=hours, minutes=30):%Y-%m-%dT%H:%M}" for hours in (8, 6))
+        for status, jobs in made.items():
+            address = f"?status={status}&first={first}&before={before}"
+            for search in ("", "&q=a"):
+                assert set(listed(operator, address + search)) == {jobs[7].pk, jobs[8].pk}, (status, search)
+            assert "Not searched" not in operator.get(f"{LIST}{address}&q=nosuch").text
+            assert tab(operator, address, status) == "2"
+
+    @pytest.mark.parametrize("status", ["", "queued", "blocked"])
+    def test_of_all_others_it_is_the_time_of_the_enqueue(self, operator: Client, status: str) -> None:
+        now = localtime()
+        jobs = [make_job(status or "queued", enqueued_at=now - timedelta(hours=hours)) for hours in range(4)]
+        first, before = (f"{now - timedelta(hours=hours, minutes=30):%Y-%m-%dT%H:%M}" for hours in (2, 0))
+        assert set(listed(operator, f"?status={status}&first={first}&before={before}")) == {jobs[1].pk, jobs[2].pk}
+        assert jobs[3].pk in listed(operator, f"?status={status}&before={before}")
+
+    def test_its_form_keeps_the_other_filters(self, operator: Client) -> None:
+        text = operator.get(LIST, {"status": "failed", "q": "abc", "first": "2026-01-01T00:00"}).text
+        form = text.partition('class="skipqueue-period"')[2].partition("</form>")[0]
+        assert '<input type="hidden" name="status" value="failed">' in form
+        assert '<input type="hidden" name="q" value="abc">' in form
+        assert form.count('name="first"') == 1
+        assert 'value="2026-01-01T00:00"' in form
+
+    @pytest.mark.parametrize("typed", ["", "soon", "2026-99-99T00:00", "0001-01-01T00:00", "9999-12-31T23:59"])
+    def test_a_time_that_is_none_is_no_error(self, operator: Client, typed: str) -> None:
+        make_job()
+        assert operator.get(LIST, {"before": typed, "first": typed}).status_code == 200
+
+    def test_with_a_cause_it_is_looked_for(self, operator: Client) -> None:
+        old, new = (make_failing(UNAVAILABLE, finished_at=timedelta(hours=-hours)) for hours in (5, 1))
+        cause = {"task": UNAVAILABLE.task, "cause": causes.text_of(UNAVAILABLE), "status": "failed"}
+        before = f"{localtime() - timedelta(hours=3):%Y-%m-%dT%H:%M}"
+        found = operator.get(LIST, cause | {"before": before}).context["cl"].result_list
+        assert [job.pk for job in found] == [old.pk]
+        assert new.pk in listed(operator, "?" + urlencode(cause))
+
+
+def tab(operator: Client, address: str, state: str) -> str:
+    return next(str(tab.count) for tab in operator.get(LIST + address).context["cl"].tabs if tab.state == state)
