@@ -8,6 +8,7 @@ from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
 from playwright.sync_api import Locator, Page, expect
 
+from ...app.failing import make_broken_release
 from ...app.rows import make_job, make_worker
 from .. import scene
 from ..browser import Complaints, another_look
@@ -16,6 +17,7 @@ from ..pictures import PHONE
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 DASHBOARD = "django_skipqueue/job/dashboard/"
+FAILURES = "django_skipqueue/job/failures/"
 FAST = "localStorage.setItem('django_skipqueue.refresh', '2')"
 
 
@@ -141,4 +143,31 @@ def test_nothing_stands_out_of_a_phone(
     page = open_admin(boss, DASHBOARD, viewport=PHONE, color_scheme=scheme)
     expect(page.locator(".skipqueue-chart")).to_have_count(4)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    assert complaints == []
+
+
+NARROW_NAMES = """
+() => [...document.querySelectorAll("#content-main table .skipqueue-name")]
+    .filter(name => name.checkVisibility() && name.getClientRects().length > 3)
+    .map(name => name.textContent)
+"""
+"""The names in tables that are broken into more than three lines."""
+
+
+@pytest.mark.parametrize("width", [768, 820, pytest.param(1000, marks=another_look), 1099])
+def test_a_tablet_scrolls_down_alone_and_breaks_no_name_into_letters(
+    boss: User, open_admin: Callable[..., Page], complaints: Complaints, width: int
+) -> None:
+    scene.make_jobs(scene.make_workers())
+    scene.make_rollups(hours=1)
+    scene.make_schedules()
+    scene.make_limits()
+    scene.make_batches()
+    make_broken_release()
+    page = open_admin(boss, DASHBOARD, viewport={"width": width, "height": 1100})
+    for address in (DASHBOARD, FAILURES):
+        page.goto(page.url.partition("django_skipqueue")[0] + address)
+        expect(page.locator(".skipqueue-causes tbody tr").first).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate(NARROW_NAMES) == []
     assert complaints == []
