@@ -55,12 +55,15 @@ class OpenIncident:
     value: float
     limit: float
     since: datetime
+    worst_queue: str = ""
+    """Of an incident of all queues, the queue that it is about now, if it is about one."""
 
     @property
     def sentence(self) -> str:
         of_all, of_queue = SENTENCES[self.rule]
-        return (of_queue if self.queue_name else of_all) % {
-            "queue": printable(shorten(self.queue_name, MAX_KEY_BYTES)),
+        queue_name = self.queue_name or self.worst_queue
+        return (of_queue if queue_name else of_all) % {
+            "queue": printable(shorten(queue_name, MAX_KEY_BYTES)),
             "value": self._amount(self.value),
             "limit": self._amount(self.limit),
         }

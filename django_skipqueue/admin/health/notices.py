@@ -7,7 +7,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from django.db import DatabaseError
@@ -141,7 +141,7 @@ class Notices:
         gone = recovered(workforce)
         late_workers = tuple([worker for worker in workforce.late_or_stale if worker not in gone][:MOST])
         no_worker, no_relay = NoWorker.of(workforce, waiting), tuple(NoRelay.of(workforce, waiting))
-        return cls(no_worker, no_relay, no_free_slot, late_workers, PausedQueues.now(), open_incidents())
+        return cls(no_worker, no_relay, no_free_slot, late_workers, PausedQueues.now(), tuple(_incidents(waiting)))
 
 
 class _Cache:
@@ -195,6 +195,15 @@ def _no_free_slot(workforce: Workforce, waiting: Sequence[str]) -> Iterator[NoFr
             slots = sum(worker.concurrency for worker in workers)
             longest = max(ran for _, _, ran in held)
             yield NoFreeSlot(tuple(map(_printed, queue_names)), slots, _printed(task), longest, waits)
+
+
+def _incidents(waiting: Sequence[str]) -> Iterator[OpenIncident]:
+    """The open incidents. That of a job that waits names its queue: then one query for each queue that waits."""
+    for incident in open_incidents():
+        if incident.rule == "oldest_waiting" and not incident.queue_name:
+            waits = {name: _waits(name) or timedelta(0) for name in waiting[:MOST]}
+            incident = replace(incident, worst_queue=max(waits, key=waits.__getitem__, default=""))
+        yield incident
 
 
 def _long_jobs() -> Iterator[tuple[str, str, timedelta]]:

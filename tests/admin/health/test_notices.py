@@ -185,7 +185,7 @@ class TestNoFreeSlot:
         self.hang(workers[2], 2, task="crm.jobs.push_to_crm")
         make_job(queue_name="mail", run_after=timedelta(hours=-11))
         text = " ".join(operator.get(LIST).text.split())
-        assert "All 2 slots for queue <strong>mail</strong> are taken" in text
+        assert "<strong>mail</strong>: all 2 slots are taken" in text
         assert "<strong>crm.jobs.push_to_crm</strong>, the longest for 12 h" in text
         assert "The next job has waited for 11 h." in text
 
@@ -252,4 +252,27 @@ def test_no_other_row_of_the_table_is_shown(log_in: Callable[..., Client]) -> No
     Incident.objects.create(rule="recoveries", queue_name="", threshold=5.0, raised_at=Now(), over_at=Now())
     Incident.objects.create(rule="of a newer version", queue_name="", raised_at=Now())
     assert Notices.now().incidents == ()
-    assert "Alert:" not in log_in("view_job").get(LIST).content.decode()
+    assert "Alert since" not in log_in("view_job").get(LIST).content.decode()
+
+
+def test_an_alert_has_one_full_stop(log_in: Callable[..., Client]) -> None:
+    """The format of a time may end with one: "1:55 a.m."."""
+    Incident.objects.create(rule="recoveries", value=9.0, threshold=5.0, raised_at=Now(), since="2026-03-01T01:55Z")
+    text = " ".join(log_in("view_job").get(LIST).text.split())
+    assert "Alert since March 1, 2026, 1:55 a.m.:</strong> Jobs recovered" in text
+    assert ".." not in re.sub("<[^>]*>", "", text.partition("Alert since")[2].partition("</p>")[0])
+
+
+def test_an_alert_of_all_queues_names_the_queue_whose_job_waits(operator: Client) -> None:
+    Incident.objects.create(rule="oldest_waiting", value=420.0, threshold=300.0, raised_at=Now())
+    for name, minutes in (("crm", 2), ("geo", 7), ("mail", 1)):
+        make_job(queue_name=name, run_after=timedelta(minutes=-minutes))
+    assert "A job in queue geo has waited for 7 min (limit: 5 min)." in operator.get(LIST).text
+
+
+def test_what_keeps_jobs_from_running_is_red_and_the_rest_is_not(operator: Client) -> None:
+    make_job()
+    make_worker(queues=["other"], name="w", heartbeat=timedelta(seconds=-40))
+    Queue.pause("sms")
+    banners = re.findall('<div class="skipqueue-banner" data-status="(.*?)"', operator.get(LIST).text)
+    assert banners == ["critical", "warning", "warning"]
