@@ -23,7 +23,7 @@ NOTHING = "\N{EN DASH}"
 BADGES = {"running": "running", "finished": "completed", "failures": "failed"}
 """The colour of each state: that of a status of jobs."""
 
-BAR = '<progress class="skipqueue-progress" max="1" value="{}" aria-label="{}"></progress>'
+BAR = '<progress class="skipqueue-progress" max="1" value="{}" data-status="{}" aria-label="{}"></progress>'
 
 
 class Column(NamedTuple):
@@ -55,7 +55,7 @@ def progress(batch: BatchState) -> Cell:
     if batch.share is None:
         return batch.numbers
     label = gettext("Progress of batch %(id)s") % {"id": batch.row.pk}
-    return format_html("{}" + BAR, batch.numbers, f"{batch.share:.4f}", label)
+    return format_html("{}" + BAR, batch.numbers, f"{batch.share:.4f}", BADGES[batch.state], label)
 
 
 def numbers(batch: BatchState) -> Cell:

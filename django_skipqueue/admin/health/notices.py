@@ -202,8 +202,9 @@ def _incidents(waiting: Sequence[str]) -> Iterator[OpenIncident]:
     for incident in open_incidents():
         if incident.rule == "oldest_waiting" and not incident.queue_name:
             waits = {name: _waits(name) or timedelta(0) for name in waiting[:MOST]}
-            incident = replace(incident, worst_queue=max(waits, key=waits.__getitem__, default=""))
-        yield incident
+            yield replace(incident, worst_queue=max(waits, key=waits.__getitem__, default=""))
+        else:
+            yield incident
 
 
 def _long_jobs() -> Iterator[tuple[str, str, timedelta]]:

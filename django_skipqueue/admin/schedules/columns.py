@@ -23,7 +23,7 @@ NOTHING = "\N{EN DASH}"
 BADGES = {"active": "completed", "paused": "paused", "late": "failed", "error": "failed", "retired": "discarded"}
 """The colour of each state: that of a status of jobs."""
 
-CELL = '{}<span class="skipqueue-detail">{}</span>'
+CELL = '{} <span class="skipqueue-detail">{}</span>'
 
 
 class Column(NamedTuple):

@@ -8,12 +8,13 @@ from typing import Any
 
 from django import forms
 from django.conf import settings
-from django.contrib.admin.widgets import AdminTextInputWidget
+from django.contrib.admin.widgets import AdminTextareaWidget, AdminTextInputWidget
 from django.utils.translation import gettext_lazy as _
 
 from ...conf import settings as queue_settings
 from ...exceptions import InvalidOption, SkipQueueError
 from ...models import Schedule
+from ...models.schedule import CatchUp, Overlap
 from ...operators.arguments import redacted
 from ...periodic.entry import Entry, jitter_seconds
 from ...periodic.timetable import timetable, zone_names
@@ -35,15 +36,27 @@ def _zones() -> list[tuple[str, str]]:
 
 
 class ScheduleForm(forms.ModelForm):
-    task = forms.ChoiceField(label=_("task"), choices=_tasks)
-    args = forms.JSONField(label=_("positional arguments"), required=False, help_text=_("A list, as JSON."))
-    kwargs = forms.JSONField(label=_("keyword arguments"), required=False, help_text=_("An object, as JSON."))
+    task = forms.ChoiceField(label=_("Task"), choices=_tasks)
+    args = forms.JSONField(
+        label=_("Positional arguments"),
+        required=False,
+        initial=list,
+        help_text=_("A list, as JSON."),
+        widget=AdminTextareaWidget({"rows": 2}),
+    )
+    kwargs = forms.JSONField(
+        label=_("Keyword arguments"),
+        required=False,
+        initial=dict,
+        help_text=_("An object, as JSON."),
+        widget=AdminTextareaWidget({"rows": 2}),
+    )
     cron = forms.CharField(
-        label=_("cron expression"),
+        label=_("Cron expression"),
         required=False,
         help_text=_("Minute, hour, day of the month, month, day of the week: 0 9 * * mon-fri. Or give an interval."),
     )
-    timezone = forms.ChoiceField(label=_("time zone"), choices=_zones, help_text=_("Of the cron expression."))
+    timezone = forms.ChoiceField(label=_("Time zone"), choices=_zones, help_text=_("Of the cron expression."))
 
     class Meta:
         model = Schedule
@@ -60,6 +73,7 @@ class ScheduleForm(forms.ModelForm):
             self.initial.update(args=self._shown.args, kwargs=self._shown.kwargs)
         if "interval" in self.fields:  # not of somebody who may only look
             self.fields["timezone"].initial = settings.TIME_ZONE
+            self.fields["catch_up"].initial, self.fields["overlap"].initial = CatchUp.LATEST, Overlap.ALLOW
             self.fields["interval"].required = self.fields["jitter"].required = False
             task = self.initial.get("task")
             if task and task not in dict(_tasks()):  # this process does not know it: it stays as it is

@@ -23,9 +23,11 @@ from ...exceptions import SkipQueueError
 from ...models import Schedule
 from ...operators.arguments import redacted
 from ...operators.durations import exact
+from ...operators.ids import is_id
 from ...operators.schedule_states import MOST, ScheduleState, schedule_states
 from ...periodic import operate
 from ...store import Store
+from ..jobs.job_cells import arguments
 from ..ui.cells import shortened
 from ..ui.own_views import OwnViews
 from ..ui.refreshing import refreshing
@@ -130,9 +132,13 @@ class ScheduleAdmin(OwnViews):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        return super().changeform_view(
-            request, object_id, form_url, {"show_save_and_continue": False} | (extra_context or {})
-        )
+        more = {"show_save_and_continue": False, "verbs": self._verbs(request, object_id)}
+        return super().changeform_view(request, object_id, form_url, more | (extra_context or {}))
+
+    def _verbs(self, request: HttpRequest, object_id: str | None) -> dict[str, str]:
+        """The buttons of the page of a schedule, and where each is posted."""
+        row = Schedule.objects.filter(pk=object_id).first() if object_id and is_id(object_id) else None
+        return _verbs_for(row) if row and request.user.has_perm(MAY_RUN) else {}
 
     def get_readonly_fields(self, request: HttpRequest, obj: Schedule | None = None) -> tuple[str, ...]:
         """How it is, above the form; of code and settings also what it does."""
@@ -187,20 +193,23 @@ class ScheduleAdmin(OwnViews):
 
     @admin.display(description=_("arguments"))
     def arguments(self, row: Schedule) -> SafeString:
-        call = redacted(row.task, row.args, row.kwargs)
-        return format_html("<code>{} {}</code>", str(call.args), str(call.kwargs))
+        text = arguments(row.task, redacted(row.task, row.args, row.kwargs))
+        return format_html("<code>{}</code>", text) if text else SafeString(NOTHING)
 
     def _row(self, schedule: ScheduleState, *, may_run: bool) -> dict[str, Any]:
-        pk = schedule.row.pk
-        verbs = ("resume" if schedule.row.paused_at else "pause", "run") if may_run else ()
         return {
             "name": shortened(schedule.row.name),
             "cells": [(column, column.cell(schedule)) for column in COLUMNS],
-            "verbs": {verb: reverse(f"admin:django_skipqueue_schedule_{verb}", args=[pk]) for verb in verbs},
+            "verbs": _verbs_for(schedule.row) if may_run else {},
         }
 
 
 OPTIONS = ("catch_up", "overlap", "jitter", "source")
+
+
+def _verbs_for(row: Schedule) -> dict[str, str]:
+    verbs = ("resume" if row.paused_at else "pause", "run")
+    return {verb: reverse(f"admin:django_skipqueue_schedule_{verb}", args=[row.pk]) for verb in verbs}
 
 
 def _state_of(row: Any) -> ScheduleState:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.db.models.functions import Now
 from django.test import Client
 from django.urls import reverse
 
@@ -61,6 +62,14 @@ def test_a_row_says_how_far_a_batch_is(operator: Client) -> None:
     assert 'value="0.6667"' in text
     for expected in (">running</span>", "queued: <strong>1", "failed: <strong>1", "completed: <strong>1"):
         assert expected in text
+
+
+def test_the_bar_of_a_batch_with_failures_has_their_colour(operator: Client) -> None:
+    batch = make_batch()
+    assert 'value="0.0000" data-status="running"' in operator.get(BATCHES).text
+    batch.jobs.update(status="failed", finished_at=Now())
+    JobBatch.objects.update(finished_at=Now(), failed=3)
+    assert 'value="1.0000" data-status="failed"' in operator.get(BATCHES).text
 
 
 def test_the_filter_shows_the_batches_of_a_state(operator: Client) -> None:
