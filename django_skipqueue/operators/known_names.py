@@ -1,7 +1,7 @@
 """The known queues and tasks, for filters and for suggestions, found without reading the job table.
 
-They are the names in the code (registered tasks and their queues), the queues of workers, the queues with jobs to claim
-(one index probe each), and the names in the newest and the last failed jobs.
+They are the names in the code (registered tasks but the package's own, and the queues of all), the queues of workers,
+the queues with jobs to claim (one index probe each), and the names in the newest and the last failed jobs.
 """
 
 from django.db.models.functions import Left
@@ -25,7 +25,7 @@ def queue_names() -> list[str]:
 
 
 def task_names() -> list[str]:
-    return sorted({*(task.name for task in registry), *_sample("task")})
+    return sorted({*(task.name for task in registry if not task.is_internal), *_sample("task")})
 
 
 def _sample(column: str) -> set[str]:

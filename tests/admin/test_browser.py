@@ -274,7 +274,7 @@ def test_a_laptop_shows_all_columns_with_longer_words_as_well(
 
 @pytest.mark.parametrize("width", [390, pytest.param(820, marks=another_look), pytest.param(1000, marks=another_look)])
 def test_below_a_laptop_jobs_are_cards_with_their_errors_and_filters_are_folded(
-    boss: User, open_admin: Callable[..., Page], complaints: Complaints, width: int
+    boss: User, open_admin: Callable[..., Page], complaints: Complaints, registry: Registry, width: int
 ) -> None:
     scene.make_jobs([make_worker(), make_worker()])
     page = open_admin(boss, f"{JOBS}?status=retrying", viewport={"width": width, "height": 900})

@@ -5,6 +5,7 @@ Invariant: opening the list, however it is filtered, reads a page from an index,
 
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
@@ -194,6 +195,11 @@ class JobChangeList(ChangeList):
         return self.get_query_string(remove=[SEARCH_VAR, WINDOW_VAR])
 
     @property
+    def has_elsewhere(self) -> bool:
+        """Whether other lists may have a match: not if all jobs were searched."""
+        return self.unsearched is not None or (self.is_narrowed and self.state is not None)
+
+    @property
     def is_narrowed(self) -> bool:
         return bool(self.query) or self._has_period or any(map(self._chosen, (BatchFilter, *NARROWING)))
 
@@ -216,7 +222,9 @@ class JobChangeList(ChangeList):
 
     def _count_for_tab(self, state: str) -> Count | None:
         """The number of jobs that the list would have for this state; it has counted its own."""
-        return self.total if state == self.state and self.window is None else self._count(state)
+        if state == self.state:
+            return replace(self.total, is_least=self.unsearched is not None)
+        return self._count(state)
 
     def _count(self, state: str) -> Count | None:
         """The number of jobs in this state that pass the filters; `None` where no index has it."""

@@ -1,6 +1,6 @@
 """The filters of the job list. None reads the job table for its choices."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
@@ -113,15 +113,23 @@ class QueueFilter(NameFilter):
         return known_names.queue_names()
 
 
+MOST_LINKS = 15
+"""Tasks that are links. The names of more are typed, with suggestions."""
+
+
 class TaskFilter(NameFilter):
     title = _("task")
     parameter_name = "task"
     column = "task"
     template = "admin/django_skipqueue/job/task_filter.html"
+    others: Sequence[tuple[str, str]] | None = None
+    """The other parameters of the address, which the form has to keep; `None`: the tasks are links."""
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         """Each task: the name of its function, which may break after an underscore, and its module."""
         every, *tasks = super().choices(changelist)
+        if len(tasks) > MOST_LINKS:
+            self.others = _others(changelist, self.parameter_name)
         yield {**every, "module": ""}
         for choice in sorted(tasks, key=lambda choice: str(choice["display"]).rpartition(".")):
             module, _, function = str(choice["display"]).rpartition(".")
@@ -285,12 +293,16 @@ class PeriodFilter(admin.ListFilter):
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         """The two fields, and the other parameters of the address, which its form has to keep."""
-        ours = {*self.expected_parameters(), "look"}
-        others = [(name, value) for name, value in changelist.params.items() if name not in ours]
+        others = _others(changelist, FIRST, BEFORE)
         yield {"first": _typed(self.first), "before": _typed(self.before), "others": others}
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset.filter(between(self.column, self.first, self.before))
+
+
+def _others(changelist: ChangeList, *names: str) -> list[tuple[str, str]]:
+    """The parameters of the address but these, and the part of the list that is searched."""
+    return [(name, value) for name, value in changelist.params.items() if name not in (*names, "look")]
 
 
 def _moment(text: str) -> datetime | None:

@@ -46,7 +46,7 @@ def call_and_error(job: Any) -> SafeString:
     call = called(job.task, job.args_text, job.kwargs_text)
     error = "" if job.status == Status.COMPLETED else call.text(job.last_error).strip().partition("\n")[0]
     return format_html(
-        '<span class="skipqueue-call">{}</span>{}',
+        '<span class="skipqueue-call" title="{0}">{0}</span>{1}',
         arguments(job.task, call),
         format_html('<span class="skipqueue-error" title="{0}">{0}</span>', shortened(error)) if error else "",
     )

@@ -17,6 +17,7 @@ from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, reverse
+from django.utils.functional import lazy
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
@@ -38,6 +39,14 @@ from ..ui.own_views import OwnViews
 from ..ui.refreshing import refreshing
 from . import carrier_cells
 from .requests import REQUESTED, REQUESTS, RequestButton
+
+
+def _actions() -> SafeString:
+    """The title of a column that has none on the screen."""
+    return format_html('<span class="visually-hidden">{}</span>', gettext("Actions"))
+
+
+ACTIONS: Any = lazy(_actions, SafeString)()
 
 SHOWN_JOBS = 5
 
@@ -219,7 +228,7 @@ class WorkerAdmin(OwnViews):
             '{} <span class="skipqueue-detail">{}</span>', size, done % {"number": grouped(worker.jobs_done)}
         )
 
-    @admin.display(description="", empty_value="")
+    @admin.display(description=ACTIONS, empty_value="")
     def buttons(self, worker: Any) -> SafeString | str:
         """Links to the questions whether to restart it or to stop. A carrier has none, nor one that counts as dead."""
         if worker.is_carrier or state_after(worker.now - worker.heartbeat_at) == "stale":

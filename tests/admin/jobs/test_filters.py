@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from django_skipqueue.admin.jobs import filters
+
 from ...app.rows import make_job
 from ..conftest import LIST, listed
 
@@ -21,6 +23,25 @@ class TestFilters:
         assert listed(operator, "?queue=mail") == listed(operator, "?status=failed&queue=mail") == [mail.pk]
         assert listed(operator, "?task=b") == [other.pk]
         assert listed(operator, "?queue=nobody") == []
+
+    def test_tasks_of_the_package_are_not_offered_unless_they_have_jobs(self, operator: Client) -> None:
+        assert "apply_to_all" not in operator.get(LIST).text
+        make_job("failed", task="django_skipqueue.apply_to_all")
+        assert "apply_to_all" in operator.get(LIST).text.partition("By task")[2]
+
+    def test_many_tasks_are_typed_with_suggestions(self, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+        job = make_job(task="shop.a")
+        make_job(task="shop.b")
+        monkeypatch.setattr(filters, "MOST_LINKS", 1_000)
+        assert 'list="skipqueue-tasks"' not in operator.get(LIST).text
+        monkeypatch.setattr(filters, "MOST_LINKS", 1)
+        text = operator.get(f"{LIST}?status=queued&task=shop.a&look=2").text
+        form = text.partition("By task")[2].partition("</form>")[0]
+        assert '<option value="shop.b"></option>' in form
+        assert 'name="task" list="skipqueue-tasks" value="shop.a"' in form
+        assert '<input type="hidden" name="status" value="queued">' in form
+        assert "look" not in form
+        assert listed(operator, "?status=queued&task=shop.a") == [job.pk]
 
     @pytest.mark.parametrize(("preset", "found"), [("hour", 1), ("day", 2), ("week", 3), ("month", 4), ("never", 5)])
     @pytest.mark.parametrize(

@@ -73,3 +73,8 @@ class TestArguments:
         text = job_cells.arguments("t", job_cells.called("t", f'["{"x" * 500}"]', "{}"))
         assert len(text) == CELL_LIMIT
         assert text.endswith("…")
+
+    def test_what_the_column_has_no_room_for_is_its_title(self, operator: Client) -> None:
+        make_job(kwargs={"email": "grace@example.com", "payment_id": 42})
+        title = 'title="email=&quot;grace@example.com&quot;, payment_id=42"'
+        assert f'<span class="skipqueue-call" {title}>' in operator.get(LIST).text

@@ -52,7 +52,20 @@ class TestTabs:
 
     @pytest.mark.parametrize("more", ["&task=a", "&q=a"])
     def test_they_count_nothing_that_has_to_be_looked_for(self, operator: Client, more: str) -> None:
-        assert not any(tab.count for tab in operator.get(f"{LIST}?{more}").context["cl"].tabs)
+        assert not any(tab.count for tab in operator.get(f"{LIST}?{more}").context["cl"].tabs if tab.state)
+
+    @pytest.mark.parametrize("more", ["task=aa", "q=aa"])
+    def test_the_open_one_has_the_number_that_was_found(
+        self, operator: Client, monkeypatch: pytest.MonkeyPatch, more: str
+    ) -> None:
+        for task in ("bb", "aa", "bb", "aa", "aa"):
+            make_job("failed", task=task)
+        counted = []
+        for size in (10, 3):
+            monkeypatch.setattr(window, "WINDOW_SIZE", size)
+            tabs = operator.get(f"{LIST}?status=failed&{more}").context["cl"].tabs
+            counted += [str(tab.count) for tab in tabs if tab.count is not None]
+        assert counted == ["3", "2+"]
 
 
 class TestRetrying:

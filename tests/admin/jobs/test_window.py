@@ -136,6 +136,13 @@ class TestTheEndOfTheSearch:
         monkeypatch.setattr(window, "expected", lambda jobs: 10_000_004)
         assert "Not searched: about 10,000,000 jobs further down." in operator.get(f"{LIST}?q=a0").text
 
+    def test_where_everything_was_searched_no_other_list_is_offered(
+        self, operator: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(window, "WINDOW_SIZE", 100)
+        assert "Search:" not in operator.get(f"{LIST}?q=nosuch").text
+        assert "Search:" in operator.get(f"{LIST}?q=nosuch&status=queued").text
+
     def test_at_the_end_of_the_list_none_are_left(self, operator: Client) -> None:
         assert "Not searched" not in operator.get(f"{LIST}?q=a0&status=queued").text
 

@@ -31,6 +31,11 @@ def test_a_row_says_what_a_worker_is(operator: Client) -> None:
         assert expected in text
 
 
+def test_the_column_of_the_buttons_has_a_title_for_screen_readers(operator: Client) -> None:
+    make_worker()
+    assert '<span class="visually-hidden">Actions</span>' in operator.get(WORKERS).text.partition("<tbody>")[0]
+
+
 def test_a_worker_without_queues_serves_all(operator: Client) -> None:
     make_worker(queues=[])
     assert '<td class="field-queue_names">all queues</td>' in operator.get(WORKERS).text
