@@ -1,5 +1,6 @@
 """Checks that a database can hold the queue, for the system checks and before a worker starts."""
 
+import re
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -76,8 +77,7 @@ def check_database(alias: str) -> None:
             version = connection.pg_version  # type: ignore[attr-defined]
             missing = missing_migrations(connection)
     except Error as error:
-        reason = " ".join(str(error).split())
-        raise QueueUnreachable(alias, reason) from error
+        raise QueueUnreachable(alias, _sentences(str(error))) from error
     if problem := version_problem(alias, version):
         raise QueueUnavailable(" ".join(problem))
     if missing:
@@ -85,6 +85,12 @@ def check_database(alias: str) -> None:
             f"The database {alias!r} lacks the queue's tables or a change to them ({', '.join(missing)}). "
             f"Run: {migrate_command(alias)}"
         )
+
+
+def _sentences(text: str) -> str:
+    """The lines of an error of the driver as sentences of one line: a line may end without a full stop."""
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    return re.sub(r"(?<=[^.:?!,])\n", ". ", "\n".join(filter(None, lines))).replace("\n", " ")
 
 
 @contextmanager

@@ -49,6 +49,7 @@ def test_a_server_that_cannot_be_reached_is_told_with_its_reason(change: Callabl
     message = refusal("other")
     assert "'other' cannot be reached: " in message
     assert "/nonexistent" in message
+    assert "No such file or directory. Is the server running" in message
 
 
 def test_a_database_that_does_not_exist_is_told(change: Callable[..., None]) -> None:

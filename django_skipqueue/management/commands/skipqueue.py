@@ -2,10 +2,17 @@
 
 from ..skipqueue.subcommands import SUBCOMMANDS
 from ..terminal.dispatcher import Alias, Dispatcher
+from .importtasks import Command as ImportTasks
+from .runrelay import Command as RunRelay
 from .runworker import Command as RunWorker
 
 
 class Command(Dispatcher):
-    """The dispatcher with its subcommands, and with `runworker` under a name that nothing shadows."""
+    """The dispatcher with its subcommands, and with the other commands under names that nothing shadows."""
 
-    subcommands = (*SUBCOMMANDS, Alias("worker", RunWorker))
+    subcommands = (
+        *SUBCOMMANDS,
+        Alias("import-tasks", ImportTasks),
+        Alias("relay", RunRelay),
+        Alias("worker", RunWorker),
+    )

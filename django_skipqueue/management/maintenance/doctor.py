@@ -40,7 +40,7 @@ class Doctor(Subcommand):
         if options["json"]:
             console.json({"seconds": seconds, "findings": [asdict(each) for each in findings]})
         else:
-            for line in _lines(findings, seconds):
+            for line in _lines(findings, seconds, names_all=options.get("verbosity", 1) > 1):
                 console.line(line)
         return _exit_code(findings)
 
@@ -52,7 +52,7 @@ def _exit_code(findings: list[Finding]) -> Exit:
     return Exit.DONE if is_well else Exit.NEGATIVE
 
 
-def _lines(findings: list[Finding], seconds: float) -> Iterator[str]:
+def _lines(findings: list[Finding], seconds: float, *, names_all: bool) -> Iterator[str]:
     for severity in Severity:
         of_this = [each for each in findings if each.severity == severity]
         if of_this and severity != Severity.OK:
@@ -61,7 +61,12 @@ def _lines(findings: list[Finding], seconds: float) -> Iterator[str]:
             for finding in of_this:
                 yield from _described(finding)
     well = [each for each in findings if each.severity == Severity.OK]
-    yield from _wrapped(f"{len(well)} checks found nothing, in {seconds:.2f} s: {', '.join(e.code for e in well)}.", "")
+    verdict = "All is well: " if _exit_code(findings) == Exit.DONE else ""
+    summary = f"{verdict}{len(well)} checks found nothing, in {seconds:.2f} s"
+    if not names_all:
+        yield f"{summary}. -v 2 names them."
+        return
+    yield from _wrapped(f"{summary}: {', '.join(e.code for e in well)}.", "")
     for finding in well:
         if finding.found:
             yield from _wrapped(finding.found, "")

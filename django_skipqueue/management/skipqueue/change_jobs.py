@@ -32,7 +32,11 @@ class ChangeJobs(Subcommand):
         add_criteria(parser)
         add("--yes", action="store_true", help="do not ask; needed for several jobs if nobody can answer")
         add("--dry-run", action="store_true", help="say what would be done, and change nothing")
-        add("--json", action="store_true", help="with --dry-run: print a JSON object for each status and task")
+        add(
+            "--json",
+            action="store_true",
+            help="print a JSON object: of the outcome, or with --dry-run for each status and task",
+        )
         if self._verb.leaves_rows:
             add("--reason", default="", help="why; it is kept in the row of each job")
         if self._verb.is_spread:
@@ -52,14 +56,14 @@ class ChangeJobs(Subcommand):
             survey.show(console, in_json=options["json"])
             return self._report(console, Tally(survey.eligible), survey, verb=f"would be {self._verb.done}")
         if not survey.eligible:
-            return self._report(console, Tally(), survey)
+            return self._report(console, Tally(), survey, in_json=options["json"])
         if len(choice.ids) != 1 and not options["yes"] and not self._is_confirmed(console, survey):
             console.say("Nothing was changed.")
             return Exit.NEGATIVE
         tally = change(self._verb, choice, _instruction(options), console=console, total=survey.eligible)
         if tally.unchanged and len(choice.ids) == 1 and (why := why_its_key_is_taken(choice.ids[0])):
             console.say(why)
-        return self._report(console, tally, survey)
+        return self._report(console, tally, survey, in_json=options["json"])
 
     def _is_confirmed(self, console: Console, survey: Survey) -> bool:
         """Say what is left out, and ask. Raise `CommandError` if there is nobody to ask."""
@@ -72,12 +76,14 @@ class ChangeJobs(Subcommand):
             raise CommandError(f"{question}; --yes does it without asking.", returncode=Exit.USAGE)
         return console.confirm(f"{self._verb.order} {number}?")
 
-    def _report(self, console: Console, tally: Tally, survey: Survey, *, verb: str = "") -> Exit:
+    def _report(self, console: Console, tally: Tally, survey: Survey, *, verb: str = "", in_json: bool = False) -> Exit:
         """Say how many jobs were changed, and why others were not: `3 skipped: 3 are completed already`."""
         skipped = survey.skipped
         if tally.unchanged:
             skipped.append(f"{tally.unchanged:,} {self._verb.exception}")
         number = survey.total - survey.eligible + tally.unchanged
+        if in_json:
+            console.json({"changed": tally.changed, "skipped": number, "is_partial": bool(survey.cut)})
         others = f", {number:,} skipped: {', '.join(skipped)}" if skipped else ""
         left_out = f" {cut_note(survey.cut)}" if survey.cut else ""
         console.say(f"{counted(tally.changed, 'job')} {verb or self._verb.done}{others}.{left_out}")

@@ -114,6 +114,13 @@ def counted(count: Count) -> str:
     return f"{count.shown:,}{'+' if count.is_capped else ''}"
 
 
+def in_full(count: Count) -> str:
+    """The number within a sentence: `at least 5,001`, `more than 10,000`."""
+    if count.found > count.cap:
+        return f"more than {count.shown:,}"
+    return f"{'at least ' if count.is_least else ''}{count.shown:,}"
+
+
 def _count_as_json(count: Count) -> dict[str, Any]:
     return {"count": count.shown, "or_more": count.is_capped}
 

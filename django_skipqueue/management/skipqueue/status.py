@@ -19,7 +19,7 @@ from ..terminal import option_types
 from ..terminal.console import Console, shown_time
 from ..terminal.subcommand import Exit, Subcommand
 from ..terminal.tables import RED, YELLOW, Coloured
-from .snapshot import FAILED_IN_LAST_HOUR, Snapshot, counted
+from .snapshot import FAILED_IN_LAST_HOUR, Snapshot, counted, in_full
 
 HEADINGS = ("queue", "queued", "oldest", "running", "longest", "jobs/min", "p95 wait", "workers", "note")
 
@@ -75,8 +75,8 @@ def _show(console: Console, snapshot: Snapshot) -> None:
     if snapshot.blocked.queues:
         console.line(_blocked(snapshot))
     jobs = snapshot.jobs
-    last_hour = counted(jobs[FAILED_IN_LAST_HOUR])
-    texts = [f"{counted(count)} {name}" for name, count in jobs.items() if name != FAILED_IN_LAST_HOUR]
+    last_hour = in_full(jobs[FAILED_IN_LAST_HOUR])
+    texts = [f"{in_full(count)} {name}" for name, count in jobs.items() if name != FAILED_IN_LAST_HOUR]
     console.line(f"Jobs: {', '.join(texts)} ({last_hour} in the last hour).")
     if snapshot.halted:
         console.line(_halted(snapshot))
@@ -123,7 +123,7 @@ def _blocked(snapshot: Snapshot) -> str:
 def _halted(snapshot: Snapshot) -> str:
     first = snapshot.halted[0]
     since = f"job {first.job_id} failed {in_words(first.seconds)} ago"
-    return f"Halted sequences: {counted(snapshot.halted_keys)} ({since}). See: skipqueue limits"
+    return f"Halted sequences: {in_full(snapshot.halted_keys)} ({since}). See: skipqueue limits"
 
 
 def _workers(snapshot: Snapshot) -> str:

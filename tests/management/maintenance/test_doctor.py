@@ -1,5 +1,6 @@
 """`skipqueue doctor`: findings in 80 columns, as JSON, and as an exit code."""
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -18,13 +19,24 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.mark.usefixtures("new_tables")
-def test_a_queue_that_is_well_is_a_few_lines_and_0() -> None:
+def test_a_queue_that_is_well_is_one_line_and_0() -> None:
     make_worker()
     result = skipqueue("doctor")
     assert result.code == 0
-    assert result.out.startswith(f"{len(CHECKS)} checks found nothing, in ")
-    assert "skipqueue_job: " in result.out
+    assert re.fullmatch(
+        rf"All is well: {len(CHECKS)} checks found nothing, in \d+\.\d\d s\. -v 2 names them\.\n", result.out
+    )
     assert result.err == ""
+
+
+@pytest.mark.usefixtures("new_tables")
+def test_the_checks_that_found_nothing_are_named_if_more_is_asked_for() -> None:
+    make_worker()
+    result = skipqueue("doctor", "-v", "2")
+    assert result.code == 0
+    assert result.out.startswith(f"All is well: {len(CHECKS)} checks found nothing, in ")
+    assert "prune-lag" in result.out
+    assert "skipqueue_job: " in result.out
 
 
 def test_findings_are_grouped_the_worst_first_with_what_to_paste() -> None:
@@ -32,6 +44,8 @@ def test_findings_are_grouped_the_worst_first_with_what_to_paste() -> None:
     make_job("completed", finished_at=timedelta(days=-3))
     result = skipqueue("doctor")
     assert result.code == 3
+    assert "All is well" not in result.out
+    assert result.out.endswith(" s. -v 2 names them.\n")
     headings = [line for line in result.out.splitlines() if line.isupper() and " " not in line]
     assert headings == ["CRITICAL", "WARNING"]
     assert "  Running jobs whose worker is gone (orphaned-job)\n    Jobs: 1. job " in result.out

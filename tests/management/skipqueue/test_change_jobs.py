@@ -88,6 +88,16 @@ def test_a_dry_run_counts_and_writes_nothing(verb: Verb) -> None:
     assert state(fit) == before
 
 
+def test_json_is_the_outcome() -> None:
+    made = [make_job("failed") for _ in range(2)]
+    done = make_job("completed")
+    result = skipqueue("retry", *(job.pk for job in (*made, done)), "--yes", "--json")
+    assert (result.code, result.objects) == (0, [{"changed": 2, "skipped": 1, "is_partial": False}])
+    assert result.err == "2 jobs retried, 1 skipped: 1 is completed already.\n"
+    result = skipqueue("retry", done.pk, "--json")
+    assert (result.code, result.objects) == (3, [{"changed": 0, "skipped": 1, "is_partial": False}])
+
+
 @pytest.mark.parametrize(
     ("verb", "statuses"),
     [

@@ -11,6 +11,7 @@ from django.test import override_settings
 
 from django_skipqueue.conf import settings
 from django_skipqueue.management.commands.skipqueue import Command
+from django_skipqueue.management.skipqueue.subcommands import SUBCOMMANDS
 from django_skipqueue.models import Job, Queue
 
 from ...app.rows import make_job
@@ -49,6 +50,15 @@ def test_the_options_of_django_may_stand_on_both_sides_of_the_subcommand(manage:
         assert process.wait() == 0, process.log
 
 
+def test_the_other_commands_are_subcommands_as_well(manage: Callable[..., Any]) -> None:
+    relay = manage("skipqueue", "relay")
+    assert relay.wait() == 1
+    assert "CARRIERS" in relay.log
+    tasks = manage("skipqueue", "import-tasks", "--dry-run")
+    assert tasks.wait() == 1
+    assert "SkipQueueBackend" in tasks.log
+
+
 def test_prune_does_what_prunejobs_does() -> None:
     make_job("completed", finished_at="2020-01-01T00:00Z")
     assert skipqueue("prune").out == "Deleted 1 jobs: 1 completed.\n"
@@ -84,7 +94,7 @@ def test_each_subcommand_takes_the_database() -> None:
     assert here.status == "failed"
 
 
-@pytest.mark.parametrize("subcommand", [each.name for each in Command.subcommands if each.name != "worker"])
+@pytest.mark.parametrize("subcommand", [each.name for each in SUBCOMMANDS])
 def test_an_unknown_database_is_one_sentence(subcommand: str) -> None:
     needed: dict[str, list[str]] = {"defer": ["x"], "show": ["1"], "pause": ["q"], "resume": ["q"]}
     needed["postpone"] = ["1", "--for", "1h"]

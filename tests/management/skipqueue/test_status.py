@@ -91,7 +91,15 @@ def test_counts_end_at_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(4):
         make_job("failed")
     assert snapshot()["jobs"]["failed"] == {"count": 2, "or_more": True}
-    assert "2+ failed" in skipqueue("status").out
+    assert "more than 2 failed (more than 2 in the last hour)." in skipqueue("status").out
+
+
+def test_a_number_that_may_be_higher_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many scheduled jobs the retrying ones are counted among those that are due next."""
+    monkeypatch.setattr(counts, "CAP", 3)
+    for number in range(6):
+        make_job("scheduled", attempts=number % 2)
+    assert "Jobs: at least 2 scheduled, at least 2 retrying," in skipqueue("status").out
 
 
 def test_late_workers_are_named() -> None:
