@@ -13,6 +13,7 @@ from django.utils.translation import gettext, ngettext
 from ..carriers.states import carrier_for
 from ..carriers.words import carrier_with, clock_time
 from ..conf import settings
+from ..exceptions import UnknownTask
 from ..models import Job, Status
 from ..models.expressions import CLAIM_ORDER, MINUS_PRIORITY, Row
 from ..operators import pauses
@@ -27,6 +28,9 @@ from .operations import number_of_attempts
 from .rates import why_it_waits_for_its_rate
 
 LINE_LIMIT = 200
+
+UNKNOWN_TASK = f"{UnknownTask.__name__}: "
+"""The start of the error of a job whose worker does not have the task."""
 
 
 def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
@@ -84,6 +88,14 @@ def _why_it_is_scheduled(job: Job, now: datetime, workforce: Workforce) -> str:
         return gettext("It was due %(span)s ago, but no worker is alive.") % values
     if job.run_after <= now:
         return gettext("It is due now, and goes into its queue within a second or two.")
+    if job.last_error.startswith(UNKNOWN_TASK):
+        return (
+            gettext(
+                "The worker that claimed it does not have its task: the task has another name now, or the worker runs "
+                "old code. Another try is due in %(span)s, at %(time)s."
+            )
+            % values
+        )
     if job.attempts:
         return gettext("Attempt %(attempt)s is due in %(span)s, at %(time)s.") % values
     return gettext("Scheduled: due in %(span)s, at %(time)s.") % values

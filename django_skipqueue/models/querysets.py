@@ -15,7 +15,7 @@ from ..exceptions import InvalidOption
 from ..store import Store
 from ..store.current_batch import in_current_batch
 from ..store.unique import explained_deadlock, taken_by
-from ..values.codec import decode
+from ..values.codec import decode, encode
 from ..values.deferred import OnConflict
 from ..values.handles import parse_handle
 from ..values.records import EncodedCall, InsertedJob, JobColumns, JobSpec
@@ -72,21 +72,23 @@ class JobManager(_JobManager["Job"]):
         self,
         task: str,
         *,
-        args: str = "[]",
-        kwargs: str = "{}",
+        args: str | Sequence[Any] = "[]",
+        kwargs: str | Mapping[str, Any] = "{}",
         unique_key: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         **columns: Unpack[JobColumns],
     ) -> "Job":
         """Insert one job on the caller's connection.
 
-        args, kwargs: JSON texts. metadata: the caller's own data about the job.
+        args, kwargs: a list and a dict, or their JSON texts. metadata: the caller's own data about the job.
         columns: queue_name, priority, max_attempts, run_after (a timedelta counts from now), timeout (in seconds).
 
         If a job holds `unique_key`, returns that job, with `created` False. Raises `InvalidOption` for a value that the
-        table cannot store.
+        table cannot store, and `InvalidArguments` for arguments that are not JSON.
         """
         spec = JobSpec(task, metadata=json.dumps(metadata or {}), **columns)
+        args = args if isinstance(args, str) else encode("args", list(args))
+        kwargs = kwargs if isinstance(kwargs, str) else encode("kwargs", dict(kwargs))
         return self.insert(spec, EncodedCall(args, kwargs, unique_key))
 
     def insert(self, spec: JobSpec, call: EncodedCall, *, on_conflict: OnConflict = "skip") -> "Job":

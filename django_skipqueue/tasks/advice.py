@@ -13,6 +13,8 @@ METHODS = {
     "delay": ".defer(…)",
     "delay_on_commit": ".defer(…), which is part of the transaction",
     "apply_async": ".defer(…), with options .using(…).defer(…)",
+    "defer_async": ".adefer(…)",
+    "configure": ".using(…)",
     "enqueue": ".defer(…)",
     "aenqueue": ".adefer(…)",
     "send": ".defer(…)",
@@ -49,6 +51,10 @@ OPTIONS = {
 """For each option of other queues: the name here."""
 
 
+SCHEDULES = ("cron", "crontab", "every", "interval", "periodic")
+"""Options by which other queues enqueue a task again and again."""
+
+
 def instead_of_method(name: str) -> str:
     """The end of a message about an attribute that a task does not have."""
     return f" Use {METHODS[name]}." if name in METHODS else ""
@@ -63,7 +69,10 @@ def check_names(
     """
     for name in options:
         if name not in known:
-            hint = f" Give {name} to @job." if name in elsewhere else _meant(name, list(known))
+            if name in SCHEDULES:
+                hint = " A schedule has a decorator of its own, above @job: @periodic('0 9 * * mon-fri')."
+            else:
+                hint = f" Give {name} to @job." if name in elsewhere else _meant(name, list(known))
             raise TypeError(f"{function}() has no option {name!r}.{hint}")
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import io
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from enum import Enum
@@ -42,5 +43,6 @@ ADVICE: tuple[tuple[Callable[[Any], bool], str], ...] = (
         lambda value: dataclasses.is_dataclass(value) and not isinstance(value, type),
         f"dataclasses.asdict(value){ANNOTATED}",
     ),
+    (_is_a(io.IOBase), "its path, or what it contains"),
     (_is_a(Iterable), "list(value)"),
 )

@@ -1,7 +1,7 @@
 """`JobQuerySet`: the verbs of operators change what the query set has, and nothing else."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Any, get_type_hints
 
 import pytest
@@ -10,7 +10,7 @@ from django.db.models import Exists, OuterRef, Window
 from django.db.models.functions import RowNumber
 from django.test.utils import CaptureQueriesContext
 
-from django_skipqueue.exceptions import InvalidOption
+from django_skipqueue.exceptions import InvalidArguments, InvalidOption
 from django_skipqueue.models import Job, verbs
 from django_skipqueue.models.querysets import JobQuerySet
 from django_skipqueue.signals import jobs_operated
@@ -178,3 +178,16 @@ def test_enqueue_writes_each_column_that_it_is_given() -> None:
     columns = {"queue_name": "mail", "priority": 5, "max_attempts": 2, "timeout": 3.5}
     job = Job.objects.enqueue("t", args="[1]", kwargs='{"a": 2}', metadata={"own": 1}, **columns)  # type: ignore[arg-type]
     assert state(job) | columns | {"args": [1], "kwargs": {"a": 2}, "metadata": {"own": 1}} == state(job)
+
+
+@pytest.mark.parametrize("args", ["[1, [2]]", [1, [2]], (1, (2,))])
+@pytest.mark.parametrize("kwargs", ['{"n": null}', {"n": None}])
+def test_enqueue_takes_arguments_as_json_text_or_as_values(args: Any, kwargs: Any) -> None:
+    job = Job.objects.enqueue("t", args=args, kwargs=kwargs)
+    job.refresh_from_db()
+    assert (job.args, job.kwargs) == ([1, [2]], {"n": None})
+
+
+def test_enqueue_refuses_arguments_that_are_not_json() -> None:
+    with pytest.raises(InvalidArguments, match=r"kwargs\['day'\] is a date, which is not JSON"):
+        Job.objects.enqueue("t", kwargs={"day": date(2026, 1, 1)})

@@ -29,6 +29,7 @@ DEFER_MANY = "from tests.app import jobs; jobs.noop.defer_many([(), ()])"
         ("delay", "Use .defer(…)."),
         ("apply_async", "Use .defer(…), with options .using(…).defer(…)."),
         ("enqueue", "Use .defer(…)."),
+        ("defer_async", "Use .adefer(…)."),
         ("nosuch", "has no attribute 'nosuch'."),
     ],
 )
@@ -62,6 +63,12 @@ def test_an_option_of_another_queue_is_answered_with_ours(name: str) -> None:
 def test_the_decorator_says_so_too(name: str) -> None:
     with pytest.raises(TypeError, match=rf"job\(\) has no option '{name}'\. Did you mean "):
         job(**{name: 1})  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("name", ["cron", "every"])
+def test_a_schedule_is_answered_with_the_decorator_for_it(name: str) -> None:
+    with pytest.raises(TypeError, match=rf"job\(\) has no option '{name}'\. A schedule has a decorator.* @periodic\("):
+        job(**{name: "* * * * *"})  # type: ignore[call-overload]
 
 
 def test_an_option_that_this_place_does_not_have_lists_those_it_has() -> None:

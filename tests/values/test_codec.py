@@ -1,6 +1,7 @@
 """What may enter a row: `encode` refuses what `jsonb` would refuse or change, `clean` makes any text storable."""
 
 import enum
+import io
 import math
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
@@ -204,6 +205,7 @@ INSTEAD = {
     "lazy text": (gettext_lazy("a"), "str(value)"),
     "set": ({1}, "list(value)"),
     "generator": ((n for n in "ab"), "list(value)"),
+    "open file": (io.StringIO(), "its path, or what it contains"),
     "keys": ({}.keys(), "list(value)"),
     "bytes": (b"a", "base64.b64encode(value).decode(), or the key of what is stored elsewhere"),
     "enum": (Light.RED, "its value, or annotate it with its type"),

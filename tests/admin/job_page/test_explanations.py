@@ -92,6 +92,12 @@ class TestScheduled:
         job = make_job("scheduled", attempts=2, errors=[failure(2, seconds_ago=1)], run_after=timedelta(seconds=90))
         assert waits(job).startswith("Attempt 3 is due in ")
 
+    def test_for_a_worker_that_has_its_task(self) -> None:
+        error = "UnknownTask: No task is registered as 'shop.jobs.old'."
+        text = waits(make_job("scheduled", run_after=timedelta(seconds=6.9), last_error=error))
+        assert text.startswith("The worker that claimed it does not have its task: ")
+        assert re.search(r"Another try is due in [5-7] s, at ", text)
+
     def test_by_hand(self) -> None:
         job = make_job("scheduled", operations=[operation("postpone", seconds_ago=1)])
         assert waits(job).startswith("Postponed by ann: due in 1 h, at ")
