@@ -1,6 +1,6 @@
 """The charts of the dashboard: throughput, waiting times, run times, depths. A further one is a line in `charts`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from django.utils.translation import gettext
@@ -23,7 +23,7 @@ def charts(situation: Situation) -> list[Chart]:
     return [
         _throughput(situation),
         _depths(situation),
-        _times(situation, "waited", _("Waiting time"), lambda bucket: bucket.waited),
+        _times(situation, "waited", _("Waiting time"), lambda bucket: bucket.waited, *_oldest(situation)),
         _times(situation, "ran", _("Run time"), lambda bucket: bucket.ran),
     ]
 
@@ -37,12 +37,21 @@ def _throughput(situation: Situation) -> Chart:
     return _chart(situation, "throughput", title, series, scale.of_numbers, _number, stacks=True)
 
 
-def _times(situation: Situation, name: str, title: Any, times: Callable[[Bucket], Sequence[int]]) -> Chart:
+def _oldest(situation: Situation) -> Iterator[Series]:
+    """How long the oldest queued job has waited: a job that has not begun is in no quantile."""
+    values = [bucket.oldest for bucket in situation.buckets]
+    if any(values):
+        yield Series(_("oldest waiting"), "oldest", values, _last(values, span))
+
+
+def _times(
+    situation: Situation, name: str, title: Any, times: Callable[[Bucket], Sequence[int]], *more: Series
+) -> Chart:
     series = []
     for share, label in SHARES:
         values = [histogram.quantile(times(bucket), share) for bucket in situation.buckets]
         series.append(Series(label, label, values, _last(values, span)))
-    return _chart(situation, name, title, series, scale.of_durations, _duration)
+    return _chart(situation, name, title, [*series, *more], scale.of_durations, _duration)
 
 
 def _depths(situation: Situation) -> Chart:

@@ -6,7 +6,7 @@ NOW = "SELECT date_part('epoch', statement_timestamp())"
 # charts → the roll-ups of a task in a queue since a time: when each starts, its numbers and histograms. At most a row
 # for each minute of a day. Index: the primary key of the roll-ups.
 TIMELINE = """
-SELECT date_part('epoch', starts_at), completed, retried, failed, discarded, waited, ran
+SELECT date_part('epoch', starts_at), completed, retried, failed, discarded, waited, ran, oldest_seconds
 FROM skipqueue_rollup
 WHERE
     span = %(span)s

@@ -21,6 +21,8 @@ class Bucket:
     discarded: int = 0
     waited: Sequence[int] = field(default_factory=histogram.empty)
     ran: Sequence[int] = field(default_factory=histogram.empty)
+    oldest: float | None = None
+    """The longest time in seconds for which a queued job had been due."""
 
     def add(self, other: "Bucket") -> None:
         self.completed += other.completed
@@ -29,6 +31,8 @@ class Bucket:
         self.discarded += other.discarded
         self.waited = histogram.added(self.waited, other.waited)
         self.ran = histogram.added(self.ran, other.ran)
+        if other.oldest is not None:
+            self.oldest = max(self.oldest or 0.0, other.oldest)
 
 
 def timeline(store: Store, axis: TimeAxis, span: Span, queue_name: str = "") -> list[Bucket]:
@@ -39,9 +43,9 @@ def timeline(store: Store, axis: TimeAxis, span: Span, queue_name: str = "") -> 
 
 def buckets_of(axis: TimeAxis, rows: Iterable[tuple[Any, ...]]) -> list[Bucket]:
     buckets = [Bucket() for _ in range(axis.buckets)]
-    for starts_at, completed, retried, failed, discarded, waited, ran in rows:
+    for starts_at, completed, retried, failed, discarded, waited, ran, oldest in rows:
         place = axis.place(starts_at)
         if place is not None:
             times = (waited or histogram.empty(), ran or histogram.empty())
-            buckets[place].add(Bucket(completed, retried, failed, discarded, *times))
+            buckets[place].add(Bucket(completed, retried, failed, discarded, *times, oldest))
     return buckets

@@ -166,6 +166,18 @@ def test_quantiles_are_those_of_all_processes_and_queues_and_gaps_where_nothing_
     assert chart("ran").scale.top >= 0.2
 
 
+def test_jobs_that_have_not_begun_are_a_line_beside_the_waiting_times() -> None:
+    """They wait for 7 minutes, and the quantiles, which know jobs that have begun alone, say 0.02 s."""
+    make_rollup(minutes=5, completed=20, waited=[0.02] * 20)
+    assert set(values(chart("waited"))) == {"p50", "p95"}
+    for minutes, oldest in ((6, 360.0), (4, 480.0)):
+        make_rollup(minutes=minutes, depth=3, oldest_seconds=oldest)
+    (line,) = [series for series in chart("waited").series if series.style == "oldest"]
+    assert [value for value in line.values if value is not None] == [360.0, 480.0]
+    assert line.summary == "8 min"
+    assert {str(series.label) for series in chart("ran").series} == {"p50", "p95"}
+
+
 def test_the_deepest_queues_have_lines_of_their_own_and_the_others_one_together() -> None:
     names = [f"q{number}" for number in range(7)]
     for number, name in enumerate(names):
