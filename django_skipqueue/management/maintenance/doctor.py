@@ -61,8 +61,8 @@ def _lines(findings: list[Finding], seconds: float, *, names_all: bool) -> Itera
             for finding in of_this:
                 yield from _described(finding)
     well = [each for each in findings if each.severity == Severity.OK]
-    verdict = "All is well: " if _exit_code(findings) == Exit.DONE else ""
-    summary = f"{verdict}{len(well)} checks found nothing, in {seconds:.2f} s"
+    opening = "All is well: " if _exit_code(findings) == Exit.DONE else ""
+    summary = f"{opening}{len(well)} checks found nothing, in {seconds:.2f} s"
     if not names_all:
         yield f"{summary}. -v 2 names them."
         return
