@@ -1,6 +1,5 @@
 """The cells of the job list: short, and safe whatever the job carries."""
 
-import json
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,11 +13,11 @@ from django.utils.translation import gettext
 
 from ...carriers.words import carrier_with, with_carrier
 from ...models import FINISHED, Job, Status
-from ...operators.arguments import names_in_order, redacted
+from ...operators.arguments import redacted
 from ...operators.durations import distance, roughly, span
 from ...operators.job_states import RETRYING, state_of
 from ...values.redaction import Redacted
-from ..ui.cells import CELL_LIMIT, shortened
+from ..ui.cells import CELL_LIMIT, arguments, shortened
 from . import cut_json
 
 
@@ -60,15 +59,6 @@ def called(task: str, args: str, kwargs: str) -> Redacted:
     """The arguments with their secrets masked, from JSON texts that may be cut off."""
     positional, named = cut_json.decoded(args), cut_json.decoded(kwargs)
     return redacted(task, positional if isinstance(positional, list) else [], named if isinstance(named, dict) else {})
-
-
-def arguments(task: str, call: Redacted) -> str:
-    """The arguments as in a call: `payment_id=42, email="x"`; a value alone where its place has no known name."""
-    names = names_in_order(task, call.args)
-    shown = [f"{name}={_dumped(value)}" for name, value in zip(names, call.args, strict=False)]
-    shown += [_dumped(value) for value in call.args[len(names) :]]
-    shown += [f"{name}={_dumped(value)}" for name, value in call.kwargs.items()]
-    return shortened(", ".join(shown))
 
 
 def when(job: Job, now: datetime) -> SafeString:
@@ -118,7 +108,3 @@ def _moment(job: Job, now: datetime) -> tuple[str, datetime]:
     if job.status == Status.QUEUED:
         return gettext("waiting %(span)s") % {"span": roughly(now - job.run_after)}, job.run_after
     return gettext("due %(span)s ago") % {"span": roughly(now - job.run_after)}, job.run_after
-
-
-def _dumped(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)

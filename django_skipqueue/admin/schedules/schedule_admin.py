@@ -27,8 +27,7 @@ from ...operators.ids import is_id
 from ...operators.schedule_states import MOST, ScheduleState, schedule_states
 from ...periodic import operate
 from ...store import Store
-from ..jobs.job_cells import arguments
-from ..ui.cells import shortened
+from ..ui.cells import arguments, shortened
 from ..ui.own_views import OwnViews
 from ..ui.refreshing import refreshing
 from .columns import COLUMNS, NOTHING, last_run, next_runs, state_badge, times
