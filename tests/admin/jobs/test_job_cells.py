@@ -8,6 +8,7 @@ import pytest
 from django.test import Client
 
 from django_skipqueue.admin.jobs import job_cells
+from django_skipqueue.admin.ui import cells
 from django_skipqueue.admin.ui.cells import CELL_LIMIT
 
 from ...app.rows import make_job
@@ -63,14 +64,14 @@ class TestArguments:
         ],
     )
     def test_they_read_like_a_call(self, args: str, kwargs: str, text: str) -> None:
-        assert job_cells.arguments("t", job_cells.called("t", args, kwargs)) == text
+        assert cells.arguments("t", job_cells.called("t", args, kwargs)) == text
 
     def test_those_passed_by_place_have_the_names_that_the_task_gives_them(self) -> None:
         task = "tests.app.jobs.add"
-        assert job_cells.arguments(task, job_cells.called(task, "[1]", '{"b": 2}')) == "a=1, b=2"
+        assert cells.arguments(task, job_cells.called(task, "[1]", '{"b": 2}')) == "a=1, b=2"
 
     def test_long_ones_are_cut(self) -> None:
-        text = job_cells.arguments("t", job_cells.called("t", f'["{"x" * 500}"]', "{}"))
+        text = cells.arguments("t", job_cells.called("t", f'["{"x" * 500}"]', "{}"))
         assert len(text) == CELL_LIMIT
         assert text.endswith("…")
 
