@@ -7,10 +7,13 @@ from django.utils.translation import gettext
 from ..conf import settings
 from ..events.log_format import printable
 from ..job_names import job_name
+from ..models import Job
+from ..operators.arguments import redacted
 from ..operators.durations import span
 from ..store import Store
 from ..tasks.registry import registry
 from ..values.records import worker_name
+from ..values.redaction import MASK
 from . import job_sql
 from .finding import Finding, Severity
 
@@ -97,7 +100,7 @@ def stuck_keys(store: Store) -> Iterator[Finding]:
                 "id": job,
                 "task": printable(task),
                 "status": status,
-                "key": printable(key),
+                "key": printable(_shown_key(store, job_id, key)),
                 "age": span(age),
                 "number": _number(rows),
             },
@@ -151,6 +154,12 @@ def listed(store: Store, rows: Sequence[tuple[int, str, str, float]]) -> str:
         for job_id, task, locked_by, age in rows[:NAMED]
     )
     return gettext("Jobs: %(number)s. %(jobs)s") % {"number": _number(rows), "jobs": "; ".join(shown)}
+
+
+def _shown_key(store: Store, job_id: int, key: str) -> str:
+    """The key of this job with its secrets masked; nothing of it if the job has gone meanwhile."""
+    job = Job.objects.using(store.alias).filter(pk=job_id).first()
+    return MASK if job is None else redacted(job.task, job.args, job.kwargs).text(key)
 
 
 def _number(rows: Sequence[object]) -> str:

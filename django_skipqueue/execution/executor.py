@@ -201,8 +201,11 @@ class Executor:
         entry = self._entry(running, error, time.monotonic())
         if task is None and isinstance(error, UnknownTask):
             return _postpone_unknown_task(job, entry)
-        if task is None or isinstance(error, UnstorableResult | UnreadableArguments):
-            return Outcome("failed", last_error=summary(error), error=entry, exception=error)
+        failed = Outcome("failed", last_error=summary(error), error=entry, exception=error)
+        if task is None or isinstance(error, UnreadableArguments):
+            return failed
+        if isinstance(error, UnstorableResult):
+            return _without_secrets(task, job, failed)
         return self._decide(job, task, error, entry)
 
     def _decide_with_timeout(

@@ -134,12 +134,12 @@ def _fired(store: Store, schedule: DueSchedule) -> list[Event]:
         problem = error
     except Exception as error:  # of whatever kind: somebody may have written anything into the row
         problem = error
-    text = _error_text(schedule, problem)
+    text = error_text(schedule, problem)
     store.execute(sql.NOTE_ERROR, {"id": schedule.id, "error": text, "delay": ERROR_RETRY_SECONDS})
     return [] if text == schedule.error else [ScheduleFailed(store.alias, schedule.name, text)]
 
 
-def _error_text(schedule: DueSchedule, problem: Exception) -> str:
+def error_text(schedule: DueSchedule, problem: Exception) -> str:
     """The message in one line, without the secrets of the schedule's arguments: it is shown, logged and sent."""
     text = " ".join(str(problem).split()) or type(problem).__name__
     try:

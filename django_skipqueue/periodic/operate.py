@@ -6,7 +6,7 @@ Invariant: the row is locked while it is changed, so that no supervisor fires it
 from datetime import datetime
 from typing import Any
 
-from django.db import transaction
+from django.db import Error, transaction
 
 from ..events.events import SchedulePaused, ScheduleResumed
 from ..exceptions import InvalidOption, SkipQueueError
@@ -14,9 +14,10 @@ from ..store import Store
 from ..store.enqueue import new_job
 from ..store.parameters import noted
 from ..values.codec import decode
+from ..values.records import InsertedJob
 from . import sql
-from .entry import known_task
-from .fire import DueSchedule, instant, is_unfinished, spec_at
+from .entry import check_call, known_task
+from .fire import DueSchedule, error_text, instant, is_unfinished, spec_at
 
 
 def pause(store: Store, schedule_id: int, *, by: str = "") -> bool:
@@ -44,7 +45,8 @@ def resume(store: Store, schedule_id: int, *, by: str = "") -> bool:
 def run_now(store: Store, schedule_id: int) -> int:
     """Enqueue a job of the schedule now, and return its id. Its next time stays as it is. Works while it is paused.
 
-    Raises `SkipQueueError` if the job cannot be enqueued. It runs the project's code, like `.defer()`.
+    Raises `SkipQueueError` if the job cannot be enqueued; no secret of its arguments is in the message. It runs the
+    project's code, like `.defer()`.
     """
     with transaction.atomic(using=store.alias):
         schedule = _locked(store, schedule_id)
@@ -53,14 +55,27 @@ def run_now(store: Store, schedule_id: int) -> int:
         last = schedule.last_job_id
         if schedule.overlap == "skip" and last is not None and is_unfinished(store, last):
             raise InvalidOption(f"The last job, {last}, is unfinished, and the schedule skips overlapping jobs.")
-        task = known_task(schedule.task)
-        call = task.encoded(decode(schedule.args), decode(schedule.kwargs))
-        spec = spec_at(task.spec(), schedule, instant(schedule.now), jitter=0.0)
-        inserted = new_job(store, store.enqueue, spec, call)
-        if inserted is None:
-            raise InvalidOption(f"Another job holds the unique key {call.unique_key!r}.")
+        try:
+            inserted = _enqueued(store, schedule)
+        except Error:  # of the database
+            raise
+        except Exception as error:  # of whatever kind: the project's code makes the key, and the row may be odd
+            kind = type(error) if isinstance(error, SkipQueueError) else InvalidOption
+            raise kind(error_text(schedule, error)) from None
         store.execute(sql.RAN, {"id": schedule_id, "job_id": inserted.id})
         return inserted.id
+
+
+def _enqueued(store: Store, schedule: DueSchedule) -> InsertedJob:
+    args, kwargs = decode(schedule.args), decode(schedule.kwargs)
+    check_call(args, kwargs)
+    task = known_task(schedule.task)
+    call = task.encoded(args, kwargs)
+    spec = spec_at(task.spec(), schedule, instant(schedule.now), jitter=0.0)
+    inserted = new_job(store, store.enqueue, spec, call)
+    if inserted is None:
+        raise InvalidOption(f"Another job holds the unique key {call.unique_key!r}.")
+    return inserted
 
 
 def plan_anew(store: Store, schedule_id: int) -> datetime | None:

@@ -5,7 +5,7 @@ copies of a job.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from django.contrib.admin.models import LogEntry
@@ -13,6 +13,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.db.models import QuerySet
 
 from ...models import Job
+from ...operators.arguments import redacted
 from ..ui.shown_database import logged_id
 from .operations import SNOOZE, Operation, operations_of
 
@@ -35,7 +36,11 @@ class Entry:
 
 
 def history_of(job: Job) -> list[Entry]:
-    """The newest first. An operation that stands in the row and in Django's log is listed once."""
+    """The newest first. An operation that stands in the row and in Django's log is listed once.
+
+    The secrets of the job are masked: a reason may quote one.
+    """
+    masked = redacted(job.task, job.args, job.kwargs).text
     entries = list(_logged(job).select_related("user").order_by("-action_time")[:SHOWN])
     history: list[Entry] = []
     for operation in reversed([each for each in operations_of(job) if each.verb != SNOOZE]):
@@ -44,7 +49,8 @@ def history_of(job: Job) -> list[Entry]:
         if twin := _twin(operation, entries):
             entries.remove(twin)
     history += (Entry(entry.action_time, entry.user.get_username(), entry.get_change_message()) for entry in entries)
-    return sorted(history, key=lambda entry: entry.at, reverse=True)
+    shown = [replace(entry, text=masked(entry.text), reason=masked(entry.reason)) for entry in history]
+    return sorted(shown, key=lambda entry: entry.at, reverse=True)
 
 
 def _logged(job: Job) -> QuerySet[LogEntry]:

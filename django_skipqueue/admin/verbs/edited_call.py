@@ -104,8 +104,8 @@ def arguments_of(job: Job, task: Task[Any, Any]) -> list[Argument]:
 class ArgumentField(forms.CharField):
     """The JSON of one argument; empty where the parameter's default is to be used."""
 
-    def __init__(self, argument: Argument, check: Callable[[str, Any], object]) -> None:
-        """`check` raises `InvalidArguments` for a value that the parameter does not take."""
+    def __init__(self, argument: Argument, check: Callable[[str, Any], object], masked: Callable[[str], str]) -> None:
+        """`check` raises `InvalidArguments` for a value that the parameter does not take; `masked` hides secrets."""
         text = "" if argument.shown is MISSING else json.dumps(argument.shown, indent=2, ensure_ascii=False)
         rows = min(max(text.count("\n") + 1, 2), 20)
         super().__init__(
@@ -117,6 +117,7 @@ class ArgumentField(forms.CharField):
         )
         self.argument = argument
         self._check = check
+        self._masked = masked
 
     def clean(self, value: Any) -> Any:
         text = super().clean(value)
@@ -130,10 +131,10 @@ class ArgumentField(forms.CharField):
         except UnknownMask:
             raise forms.ValidationError(_("This mask stands for no value of the job. Type the value.")) from None
         except InvalidArguments as error:
-            raise forms.ValidationError(str(error)) from None
+            raise forms.ValidationError(self._masked(str(error))) from None  # the error may quote the value
         except (ValueError, RecursionError) as error:
             raise forms.ValidationError(
-                gettext("This is not JSON: %(error)s. Put text in double quotes.") % {"error": error}
+                gettext("This is not JSON: %(error)s. Put text in double quotes.") % {"error": self._masked(str(error))}
             ) from None
         return restored_value
 
@@ -143,8 +144,9 @@ class EditForm(forms.Form):
         super().__init__(posted if posted and CONFIRMED in posted else None)
         self.job, self.task = job, task
         self.arguments = arguments_of(job, task)
+        self._masked = task.redacted(job.args, job.kwargs).text
         for place, argument in enumerate(self.arguments):
-            self.fields[f"argument_{place}"] = ArgumentField(argument, task.encoded_argument)
+            self.fields[f"argument_{place}"] = ArgumentField(argument, task.encoded_argument, self._masked)
 
     @cached_property
     def call(self) -> tuple[list[Any], dict[str, Any]]:
@@ -181,8 +183,7 @@ class EditForm(forms.Form):
                 self.encoded = self._encoded()
                 self.database = database_of_key(spec_of(self.job), self.encoded, self.task)
             except Exception as error:  # also one that the project's function for the unique key raises
-                call = self.task.redacted(self.job.args, self.job.kwargs)  # the error may quote an argument
-                raise forms.ValidationError(call.text(str(error)) or type(error).__name__) from None
+                raise forms.ValidationError(self._masked(str(error)) or type(error).__name__) from None
             if reason := unreachable(self.database):
                 raise forms.ValidationError(reason)
         return self.cleaned_data

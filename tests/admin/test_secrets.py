@@ -1,0 +1,198 @@
+"""Every place that shows an error, a key or a row, with a secret in it: the admin, the commands, the log, the row."""
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.test import Client
+
+from django_skipqueue import job
+from django_skipqueue.models import Job, Schedule
+from django_skipqueue.services.prune import Pruner
+from django_skipqueue.store import Store
+from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.values.redaction import MASK
+
+from ..app.rows import STATUSES, make_job
+from ..app.waiting import wait_until
+from ..management.skipqueue.running import skipqueue
+from ..periodic.schedules import fire_all, make_schedule
+from ..store.test_archive import drop_partitions
+from .conftest import LIST, page
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SECRET = "hunter22hunter22"
+TASK = "shop.log_in"
+LONG_AGO = timedelta(days=-5)
+SCHEDULES = "/admin/django_skipqueue/schedule/"
+ARCHIVE = "/admin/django_skipqueue/archivedjob/"
+
+
+def log_in(user: str, password: str) -> Any:
+    """A task whose errors, results and keys quote its secret."""
+    if user == "ada":
+        raise ValueError(f"the password of {user} is not {password}")
+    return {password: Decimal(1)}
+
+
+def pay(token: UUID, amount: int = 1) -> None:
+    """A task whose secret has an annotation."""
+
+
+@pytest.fixture(autouse=True)
+def _tasks(registry: Registry) -> None:
+    job(name=TASK, unique_key=lambda user, password: f"login:{user}:{password}", max_attempts=1)(log_in)
+    job(name="shop.pay", max_attempts=1)(pay)
+
+
+def make(status: str, *, number: int = 0, **fields: Any) -> Job:
+    """A job that has the secret in every column that may quote an argument."""
+    error = {"attempt": 1, "exception": "builtins.ValueError", "message": f"not {SECRET}", "place": "shop.log_in"}
+    values = {
+        "task": TASK,
+        "args": ["ada", SECRET],
+        "unique_key": f"login:{status}{number}:{SECRET}",
+        "limit_key": f"rerun:login:{SECRET}",
+        "limit_kind": "sequence",
+        "capacity": 1,
+        "rate_key": f"rate:{SECRET}",
+        "rate_interval": 60.0,
+        "rate_burst": 1,
+        "result": {"password": SECRET} if status == "completed" else None,
+        "metadata": {"token": SECRET},
+        "last_error": f"ValueError: not {SECRET}",
+        "errors": [{**error, "traceback": f"Traceback\n  shop.py\nValueError: not {SECRET}"}],
+        "operations": [{"verb": "retry", "by": "ann", "reason": f"try {SECRET}", "at": "2026-01-01T00:00:00+00:00"}],
+    } | fields
+    return make_job(status, **values)
+
+
+@pytest.fixture
+def jobs() -> dict[str, Job]:
+    found = {status: make(status, enqueued_at=LONG_AGO, run_after=LONG_AGO) for status in STATUSES}
+    make("blocked", number=1, limit_key=None, limit_kind=None, capacity=None)  # waits for its rate alone
+    return found
+
+
+def follow(client: Client, address: str, **posted: str) -> str:
+    return str(client.post(address, posted, follow=True).text)
+
+
+def test_no_page_of_the_admin_shows_it(
+    operator: Client, jobs: dict[str, Job], settings: Any, subtests: pytest.Subtests
+) -> None:
+    settings.SKIPQUEUE = {"ARCHIVE": None}
+    archived = make("failed", number=2, finished_at=timedelta(days=-40))
+    Pruner(Store("default")).batch()
+    schedule = make_schedule("s", task=TASK, args=["ada", SECRET], due=1)
+    fire_all()
+    finished = {status: jobs[status].pk for status in ("completed", "failed", "discarded")}
+    unfitting = make("failed", number=3, task="shop.pay", args=[SECRET])
+    pages = {
+        LIST: TASK,
+        **{f"{LIST}?status={status}": TASK for status in STATUSES},
+        **{page("change", job.pk): MASK for job in jobs.values()},
+        page("history", jobs["failed"].pk): "history",
+        page("delete", jobs["completed"].pk): "Delete",
+        **{page("edit", pk): MASK for pk in finished.values()},
+        **{page("run_again", pk): "Run" for pk in finished.values()},
+        page("cancel", jobs["running"].pk): "Cancel",
+        f"{LIST}limits/": MASK,
+        f"{LIST}limits/?from=rerun:login:h": "from here on",
+        f"{LIST}?status=blocked&limit_of={jobs['blocked'].pk}": TASK,
+        f"{LIST}dashboard/": MASK,
+        f"{LIST}doctor/": MASK,
+        f"{LIST}failures/": "",
+        SCHEDULES: "cannot fire",
+        f"{SCHEDULES}{schedule.pk}/change/": MASK,
+        ARCHIVE: TASK,
+        f"{ARCHIVE}{archived.pk}/change/": MASK,
+        f"{ARCHIVE}{archived.pk}/run-again/": "Run",
+    }
+    for address, shown in pages.items():
+        with subtests.test(address):
+            response = operator.get(address)
+            assert response.status_code == 200
+            assert shown in response.text
+            assert SECRET not in response.text
+    run = f"{SCHEDULES}{schedule.pk}/run/"
+    pay_schedule = make_schedule("t", task="shop.pay", kwargs={"token": SECRET})
+    broken_schedule = make_schedule("u", task=TASK, kwargs={"password": SECRET, "user": SECRET})
+    answers = {
+        "run now": lambda: follow(operator, run),
+        "run now, with a key that is taken": lambda: follow(operator, run),
+        "run now, with an argument that does not fit": lambda: follow(operator, f"{SCHEDULES}{pay_schedule.pk}/run/"),
+        "run now, with a secret twice": lambda: follow(operator, f"{SCHEDULES}{broken_schedule.pk}/run/"),
+        "run again unchanged, with an argument that does not fit": lambda: follow(
+            operator, page("edit", unfitting.pk), confirmed="yes", argument_0=f'"{MASK}"', argument_1=""
+        ),
+        "retry, with a key that is taken": lambda: follow(
+            operator, page("retry", make("failed", number=4, unique_key=jobs["queued"].unique_key).pk)
+        ),
+    }
+    for name, answer in answers.items():
+        with subtests.test(name):
+            text = answer()
+            assert "shop" in text
+            assert SECRET not in text
+    drop_partitions()
+
+
+def test_no_command_prints_it(jobs: dict[str, Job], subtests: pytest.Subtests) -> None:
+    make_schedule("s", task=TASK, args=["ada", SECRET], due=1)
+    make_schedule("t", task="shop.pay", kwargs={"token": SECRET})
+    fire_all()
+    shown = [str(each.pk) for each in jobs.values()]
+    commands: list[list[str]] = [
+        *(["list", "--status", status] for status in STATUSES),
+        *(["show", pk] for pk in shown),
+        ["status"],
+        ["limits"],
+        ["limits", f"rerun:login:{SECRET}"],
+        ["schedules"],
+        ["schedules", "run", "s"],
+        ["schedules", "run", "s"],
+        ["schedules", "run", "t"],
+        ["doctor"],
+        ["retry", shown[-1]],
+        ["health"],
+        ["batches"],
+    ]
+    in_json = [command for command in commands if command[0] in ("list", "show", "status", "limits", "doctor")]
+    for command in [*commands, *([*command, "--json"] for command in [*in_json, ["schedules"]])]:
+        with subtests.test(" ".join(command)):
+            result = skipqueue(*command)
+            assert result.out + result.err
+            assert SECRET not in result.out + result.err
+
+
+def test_neither_the_row_nor_the_log_of_an_attempt_has_it_in_an_error(
+    caplog: pytest.LogCaptureFixture, worker_thread: Callable[..., Any]
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="django_skipqueue")
+    formatter = logging.Formatter()
+    for task, args in {(TASK, ("ada", SECRET)), (TASK, ("bob", SECRET)), ("shop.pay", (SECRET,))}:
+        make_job("queued", task=task, args=list(args), max_attempts=1)
+    worker_thread()
+    wait_until(lambda: caplog.text.count("job failed") == 3)
+    found = Job.objects.failed()
+    assert sorted(job.last_error.partition(":")[0] for job in found) == [
+        "UndecodableArguments", "UnstorableResult", "ValueError",
+    ]  # fmt: skip
+    for failed in found:
+        assert MASK in failed.last_error
+        assert SECRET not in str([failed.last_error, failed.errors])
+    assert "UnstorableResult" in caplog.text
+    assert SECRET not in "\n".join(map(formatter.format, caplog.records))
+    assert SECRET not in caplog.text
+
+
+def test_the_error_of_a_schedule_does_not_have_it() -> None:
+    make_schedule("s", task="shop.pay", kwargs={"token": SECRET, "amont": SECRET}, due=1)
+    fire_all()
+    assert SECRET not in Schedule.objects.get().error != ""
