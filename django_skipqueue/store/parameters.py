@@ -17,6 +17,7 @@ from ..exceptions import InvalidOption
 from ..values.codec import shorten
 from ..values.outcomes import COMPLETED, Outcome, Settlement, error_entry, summary
 from ..values.records import QUEUE_HEAD, ClaimedJob, EncodedCall, LeaseRef, Noted, QueuePosition
+from ..values.tracebacks import stand_in
 
 Rows = list[tuple[Any, ...]]
 Cursor = psycopg.Cursor[tuple[Any, ...]]
@@ -239,7 +240,13 @@ def is_refused(error: DatabaseError) -> bool:
     return state[:2] in ("22", "23", "54") if state else isinstance(cause, psycopg.DataError)
 
 
-def storable_failure(settlement: Settlement, error: DatabaseError) -> Settlement:
+def without_detail(error: DatabaseError) -> Exception:
+    """The error of a refusal without PostgreSQL's DETAIL, which quotes the row with the secrets in its arguments."""
+    primary = getattr(getattr(error.__cause__, "diag", None), "message_primary", None)
+    return stand_in(error, primary or str(error))
+
+
+def storable_failure(settlement: Settlement, error: Exception) -> Settlement:
     """The settlement with its outcome replaced by a failure that PostgreSQL can store."""
     attempt = (settlement.outcome.error or {}).get("attempt", 0)
     entry = error_entry(error, attempt=attempt, worker="", duration_ms=settlement.duration_ms)

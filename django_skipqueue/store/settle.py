@@ -28,6 +28,7 @@ from .parameters import (
     pipelined,
     settlements_as_values,
     storable_failure,
+    without_detail,
 )
 
 SettledRow = tuple[int, int, int | None]
@@ -150,9 +151,9 @@ class Settling(Batches):
             if len(batch) == 1:
                 job_id, lease, *_ = batch[0]
                 if (job_id, lease) in refused:  # the row itself makes every update fail
-                    self.send(OutcomeRefused(job_id, error))
+                    self.send(OutcomeRefused(job_id, without_detail(error)))
                     return set()
-                storable = storable_failure(batch[0], error)
+                storable = storable_failure(batch[0], without_detail(error))
                 refused[storable.job_id, storable.lease] = storable.outcome
                 return self._settle([storable], refused)
             middle = len(batch) // 2

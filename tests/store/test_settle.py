@@ -455,6 +455,22 @@ def test_a_row_for_which_even_the_failure_is_refused_is_left_alone_and_logged(
     assert f"outcome refused id={bad.pk} error=" in caplog.text
 
 
+@pytest.mark.parametrize("condition", ["result IS NULL", "lease < 2"])  # refuses the outcome, or the failure as well
+def test_the_error_of_a_refusal_does_not_quote_the_row(condition: str, caplog: pytest.LogCaptureFixture) -> None:
+    (bad,) = claimed(args=["ada", "hunter22hunter22"])
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE skipqueue_job ADD CONSTRAINT theirs CHECK ({condition}) NOT VALID")
+    try:
+        settle([settlement(bad, Outcome("completed", result="1"))])
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE skipqueue_job DROP CONSTRAINT theirs")
+    after = state(bad)
+    told = f"{after['last_error']} {after['errors']} {caplog.text}"
+    assert "violates check constraint" in told
+    assert "hunter22" not in told
+
+
 @BOTH
 def test_a_delay_that_no_row_can_have_fails_its_own_job(settling: Settling) -> None:
     bad, good = claimed(2)
