@@ -4,6 +4,7 @@ Invariant: a few probes of indexes for each shown key, whatever the number of jo
 masked like those in the arguments it is made of, and a search never finds them.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -65,14 +66,14 @@ class RateState:
         }
 
 
-def rate_states(store: Store, *, start: str = "", most: int) -> list[RateState]:
-    """At most `most` keys of rates with waiting jobs, in alphabetical order, from a text on."""
-    keys = [*([start] if start else []), *store.blocked_rates(after=start, limit=most)]
-    return [RateState(each) for each in store.rate_keys_now(keys)][:most]
+def rate_states(store: Store, *, most: int) -> list[RateState]:
+    """At most `most` keys of rates with waiting jobs, in alphabetical order."""
+    return rate_states_of(store, store.blocked_rates(limit=most))
 
 
-def rate_state(store: Store, key: str) -> list[RateState]:
-    return [RateState(each) for each in store.rate_keys_now([key])]
+def rate_states_of(store: Store, keys: Iterable[str]) -> list[RateState]:
+    """These keys in their order, as far as they have waiting jobs."""
+    return [RateState(each) for each in store.rate_keys_now(list(keys))]
 
 
 def waiting_for_a_token(key: str) -> "QuerySet[Job]":

@@ -1,6 +1,6 @@
 """The view of limits: the keys for which jobs wait.
 
-Invariant: it changes nothing, and reads a bounded number of keys.
+Invariant: it changes nothing, and takes a bounded time.
 """
 
 from django.core.exceptions import PermissionDenied

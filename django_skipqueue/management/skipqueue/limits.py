@@ -9,7 +9,7 @@ from ...events.log_format import in_words, printable
 from ...models import Status
 from ...operators.limit_states import LimitState, halted_by_key, halted_states, holders_of, limit_states
 from ...operators.list_order import Indexed
-from ...operators.rate_states import RateState, rate_state, rate_states, waiting_for_a_token
+from ...operators.rate_states import RateState, rate_states, rate_states_of, waiting_for_a_token
 from ...store import Store
 from ..terminal.console import Console
 from ..terminal.option_types import positive
@@ -105,7 +105,7 @@ def _as_json(state: LimitState) -> dict[str, Any]:
 
 def _show(console: Console, key: str, *, in_json: bool) -> Exit:
     store = Store.default()
-    states, rates = limit_states(store, [key], halted_by_key(store)), rate_state(store, key)
+    states, rates = limit_states(store, [key], halted_by_key(store)), rate_states_of(store, [key])
     held = list(holders_of(key).annotate(now=Now()).order_by("pk")[:MOST_JOBS])
     waiting = list(Indexed(Status.BLOCKED, limit_key=key).jobs().annotate(now=Now())[:MOST_JOBS])
     if rates:

@@ -37,6 +37,13 @@ def keys(response: Any) -> list[str]:
     return [state.now.key for state in response.context["page"].keys]
 
 
+def lists(client: Client, query: str) -> list[Any]:
+    """What a page shows of the alphabetical lists: the keys, whether there are more, and whether a page follows."""
+    page = client.get(LIMITS + query).context["page"]
+    shown = [[state.now.key for state in states] for states in (page.keys, page.rates[: limits_page.MOST_RATES])]
+    return [*shown, page.most_rates, page.has_next]
+
+
 def test_the_page_shows_halted_sequences_and_then_all_keys(operator: Client) -> None:
     make_limited("limit:t account=1", held=2, waiting=3)
     failed = make_halted("sequence:t order=7", minutes=720)
@@ -99,8 +106,27 @@ class TestSecrets:
             assert "tok-4711" not in html
 
     def test_no_search_finds_it(self, operator: Client) -> None:
-        assert len(keys(operator.get(LIMITS))) == 2
+        shown = operator.get(LIMITS)
+        assert keys(shown) == ["limit:shop.send a=1"]
+        assert [state.now.key for state in shown.context["page"].masked] == ['limit:shop.pay token="tok-4711"']
         assert keys(operator.get(f"{LIMITS}?from=limit:shop.pay token=")) == ["limit:shop.send a=1"]
+
+    @pytest.mark.parametrize("readable", [1, 2, 3])
+    def test_no_list_tells_where_it_is_among_the_others(
+        self, operator: Client, monkeypatch: pytest.MonkeyPatch, readable: int
+    ) -> None:
+        """A page that begins before the secret has the rows and links of one behind it. Its job begins no page."""
+        monkeypatch.setattr(limits_page, "PER_PAGE", 2)
+        monkeypatch.setattr(limits_page, "MOST_RATES", 2)
+        make_rated('rate:shop.pay token="tok-4711"', task="shop.pay", kwargs={"token": "tok-4711"})
+        for number in range(readable - 1):
+            make_limited(f"limit:shop.z{number}")
+        for number in range(readable):
+            make_rated(f"rate:shop.z{number}")
+        for kind in ("limit", "rate"):
+            before, behind = (lists(operator, f'?from={kind}:shop.pay token="tok-{digit}') for digit in "39")
+            assert before == behind, kind
+        assert lists(operator, f"?after={self.made.pk}") == lists(operator, "")
 
 
 class TestTheJobsOfAKey:
