@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
+from django.conf import settings as django_settings
+from django.utils.crypto import salted_hmac
+
 from ..columns import MAX_KEY_BYTES
 from ..conf import settings
 from ..exceptions import InvalidOption
@@ -25,6 +28,8 @@ Until = Literal["finished", "started"] | timedelta
 CONFLICTS: tuple[OnConflict, ...] = ("skip", "replace", "raise", "rerun")
 
 FINISHED = ("completed", "discarded", "failed")
+
+SALT = "django_skipqueue.tasks.unique"
 
 READABLE_BYTES = 900
 """The bytes of a long key that stay readable. After them comes a digest of the whole key."""
@@ -116,8 +121,13 @@ def within_retention(spec: JobSpec) -> JobSpec:
 
 
 def hashed(name: str, value: Any) -> str:
-    """What stands in a key in place of a value that is, or contains, a secret."""
-    return f"sha256:{_digest(_canonical(name, value))}"
+    """What stands in a key in place of a value that is, or contains, a secret: a hash that needs the project's key.
+
+    The oldest of its secret keys makes it. So nothing changes when a key moves to `SECRET_KEY_FALLBACKS`, neither for
+    jobs that wait nor between processes with the settings of before and after.
+    """
+    oldest = [django_settings.SECRET_KEY, *django_settings.SECRET_KEY_FALLBACKS][-1]
+    return f"hmac:{salted_hmac(SALT, _canonical(name, value), oldest, algorithm='sha256').hexdigest()}"
 
 
 def _canonical(name: str, value: Any) -> str:

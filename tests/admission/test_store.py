@@ -640,7 +640,7 @@ def test_a_secret_is_in_the_key_as_its_hash() -> None:
     assert key == same != other
     assert "tok" not in key.replace("token", "")
     assert "geheim" not in key
-    assert 'token="sha256:' in key
+    assert 'token="hmac:' in key
 
 
 def test_a_plain_job_has_no_key() -> None:

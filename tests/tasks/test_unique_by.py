@@ -93,10 +93,33 @@ def test_a_secret_is_not_in_the_key(registry: Registry) -> None:
     task = task_of(log_in)
     made = key(task, "ada", 'pa"ss word')
     assert made is not None
-    assert made.startswith(f'{NAME}.log_in(user="ada", password=sha256:')
-    assert "pa" not in made.partition("sha256:")[2].replace("pa)", "")
+    assert made.startswith(f'{NAME}.log_in(user="ada", password=hmac:')
+    assert "pa" not in made.partition("hmac:")[2].replace("pa)", "")
     assert made == key(task, password='pa"ss word', user="ada")
     assert made != key(task, "ada", "other word")
+
+
+def test_a_secret_of_few_characters_cannot_be_guessed_from_the_key(registry: Registry, settings: Any) -> None:
+    """Only who has the secret key can try values. The readable part of a key does not depend on it."""
+    task = task_of(log_in)
+    made = key(task, "ada", "123456")
+    settings.SECRET_KEY = "another"
+    assert made != key(task, "ada", "123456")
+    assert key(task_of(charge, "payment_id"), 1) == f"{NAME}.charge(payment_id=1)"
+
+
+def test_a_change_of_the_secret_key_changes_no_key_while_the_old_one_is_a_fallback(
+    registry: Registry, settings: Any
+) -> None:
+    task = task_of(log_in)
+    settings.SECRET_KEY = "old"
+    before = key(task, "ada", "123456")
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "new", ["old"]
+    assert key(task, "ada", "123456") == before
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "newest", ["new", "old"]
+    assert key(task, "ada", "123456") == before
+    settings.SECRET_KEY_FALLBACKS = []
+    assert key(task, "ada", "123456") != before
 
 
 @given(st.text(min_size=0, max_size=2000).filter(lambda text: "\0" not in text and text.isprintable()))
