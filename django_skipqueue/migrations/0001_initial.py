@@ -1,7 +1,7 @@
 """The tables of the queue, their indexes and constraints, and what PostgreSQL should know about their use."""
 
 import math
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db import migrations, models
@@ -31,6 +31,13 @@ PRUNE_AT = Func(
 INTERVALS = (1 / 10_000, 366 * 86_400.0)
 HAS_BEGUN = Q(started_at__isnull=False) | Q(attempts__gt=0)
 HALTS = Q(limit_kind="halting", status="failed")
+
+
+def are_times(*columns: str) -> Q:
+    """The condition that Python has these times."""
+    first, end = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
+    return Q(*(Q(**{name: None}) | Q(**{f"{name}__gte": first, f"{name}__lt": end}) for name in columns))
+
 
 JOB_INDEXES = [
     Index(
@@ -117,6 +124,9 @@ JOB_CONSTRAINTS = [
         ),
     ),
     models.CheckConstraint(
+        name="skipqueue_job_times", condition=are_times("started_at", "finished_at", "locked_at", "unknown_since")
+    ),
+    models.CheckConstraint(
         name="skipqueue_job_names",
         condition=Q(
             *(
@@ -132,6 +142,38 @@ JOB_CONSTRAINTS = [
                 Exact(Func(F(column), function="jsonb_typeof", output_field=models.TextField()), "array")
                 for column in ("errors", "operations", "deaths")
             )
+        ),
+    ),
+]
+
+TIME_CONSTRAINTS = [
+    ("queue", models.CheckConstraint(name="skipqueue_queue_times", condition=are_times("paused_at", "paused_until"))),
+    (
+        "worker",
+        models.CheckConstraint(
+            name="skipqueue_worker_times", condition=are_times("started_at", "heartbeat_at", "reached_at")
+        ),
+    ),
+    (
+        "jobbatch",
+        models.CheckConstraint(name="skipqueue_batch_times", condition=are_times("created_at", "finished_at")),
+    ),
+    (
+        "schedule",
+        models.CheckConstraint(
+            name="skipqueue_schedule_times",
+            condition=are_times(
+                "created_at",
+                "next_run_at",
+                "fire_at",
+                "last_run_at",
+                "skipped_at",
+                "paused_at",
+                "confirmed_at",
+                "retired_at",
+            )
+            & (Q(interval=None) | Q(interval__range=(timedelta(0), timedelta(days=36_600))))
+            & Q(jitter__range=(0, 36_600 * 86_400)),
         ),
     ),
 ]
@@ -690,5 +732,6 @@ class Migration(migrations.Migration):
                 "default_permissions": (),
             },
         ),
+        *[AddConstraint(model, constraint) for model, constraint in TIME_CONSTRAINTS],
         migrations.RunPython(run_on_postgresql(JOB_STORAGE, WORKER_STORAGE, ROLLUP_STORAGE), migrations.RunPython.noop),
     ]

@@ -11,6 +11,7 @@ from ..values.handles import handle_of
 from ..values.notes import Progress, progress_of
 from ..values.records import worker_name
 from .status import Status
+from .stored_json import StoredJSON
 
 
 class AbstractJob(models.Model):
@@ -18,8 +19,8 @@ class AbstractJob(models.Model):
 
     queue_name = models.TextField(_("queue"))
     task = models.TextField(_("task"))
-    args = models.JSONField(_("positional arguments"), default=list)
-    kwargs = models.JSONField(_("keyword arguments"), default=dict)
+    args = StoredJSON(_("positional arguments"), default=list)
+    kwargs = StoredJSON(_("keyword arguments"), default=dict)
     status = models.TextField(_("status"), choices=Status)
     priority = models.SmallIntegerField(_("priority"), db_default=0)
     attempts = models.SmallIntegerField(_("attempts"), db_default=0)
@@ -29,13 +30,13 @@ class AbstractJob(models.Model):
     locked_by = models.TextField(_("worker"), db_default="")
     started_at = models.DateTimeField(_("started at"), null=True)
     finished_at = models.DateTimeField(_("finished at"), null=True)
-    result = models.JSONField(_("result"), null=True)
+    result = StoredJSON(_("result"), null=True)
     last_error = models.TextField(_("last error"), db_default="")
-    errors = models.JSONField(_("errors"), db_default=models.Value([], models.JSONField()))
-    progress = models.JSONField(_("progress"), null=True)
-    logs = models.JSONField(_("logs"), null=True)
+    errors = StoredJSON(_("errors"), db_default=models.Value([], models.JSONField()))
+    progress = StoredJSON(_("progress"), null=True)
+    logs = StoredJSON(_("logs"), null=True)
     timeout = models.FloatField(_("timeout"), null=True)
-    retention = models.JSONField(_("retention"), null=True)
+    retention = StoredJSON(_("retention"), null=True)
     unique_key = models.TextField(_("unique key"), null=True)  # noqa: DJ001 (NULL is what a unique index ignores)
     unique_seconds = models.FloatField(_("seconds of the unique key"), null=True)
     limit_key = models.TextField(_("limit key"), null=True)  # noqa: DJ001 (NULL: no limit)
@@ -44,8 +45,8 @@ class AbstractJob(models.Model):
     rate_key = models.TextField(_("rate key"), null=True)  # noqa: DJ001 (NULL: no rate)
     rate_interval = models.FloatField(_("interval of the rate"), null=True)
     rate_burst = models.SmallIntegerField(_("burst of the rate"), null=True)
-    metadata = models.JSONField(_("metadata"), db_default=models.Value({}, models.JSONField()))
-    operations = models.JSONField(_("operations"), null=True)
+    metadata = StoredJSON(_("metadata"), db_default=models.Value({}, models.JSONField()))
+    operations = StoredJSON(_("operations"), null=True)
 
     class Meta:
         abstract = True

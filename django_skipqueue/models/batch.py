@@ -9,7 +9,9 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ..migrations._postgresql import BigIntegers
+from .expressions import are_times
 from .querysets import JobBatchManager
+from .stored_json import StoredJSON
 
 
 class JobBatch(models.Model):
@@ -19,7 +21,7 @@ class JobBatch(models.Model):
     name = models.TextField(_("name"), db_default="")
     parent_id = models.BigIntegerField(_("outer batch"), null=True)
     """The id of the batch that waits for this one; `None`: none does."""
-    callbacks = models.JSONField(_("callbacks"), default=dict)
+    callbacks = StoredJSON(_("callbacks"), default=dict)
     """The calls to be made, by `on_success`, `on_failure` and `on_finish`."""
     created_at = models.DateTimeField(_("created at"), db_default=Now())
     finished_at = models.DateTimeField(_("finished at"), null=True)
@@ -44,6 +46,9 @@ class JobBatch(models.Model):
             models.Index(  # for the admin
                 fields=["id"], name="skipqueue_batch_failures", condition=Q(failed__gt=0) | Q(discarded__gt=0)
             ),
+        )
+        constraints = (
+            models.CheckConstraint(name="skipqueue_batch_times", condition=are_times("created_at", "finished_at")),
         )
 
     def __str__(self) -> str:

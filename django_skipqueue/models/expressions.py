@@ -1,5 +1,6 @@
 """SQL expressions in the exact spelling of the indexes: PostgreSQL does not use an index for any other spelling."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 from django.db.models import BigIntegerField, F, Func, Q, SmallIntegerField, TextField, Value
@@ -29,6 +30,17 @@ CAUSE = Func(
     output_field=BigIntegerField(),
 )
 """The cause of the job's last error as a number of 64 bits: an entry of an index must not be long. Index: cause."""
+
+
+FIRST_TIME, END_OF_TIME = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
+"""Datetimes between these convert to any time zone without overflow."""
+
+
+def are_times(*columns: str) -> Q:
+    """The condition that Python has these times: PostgreSQL also has infinity, and years before 1 and after 9999."""
+    return Q(
+        *(Q(**{column: None}) | Q(**{f"{column}__gte": FIRST_TIME, f"{column}__lt": END_OF_TIME}) for column in columns)
+    )
 
 
 def has_cause(cause: Cause) -> "Exact[Any]":

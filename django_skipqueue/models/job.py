@@ -4,7 +4,6 @@ Only the methods of `Store` write a job's status, lease, attempts and times. The
 """
 
 import math
-from datetime import UTC, datetime
 from typing import Any
 
 from django.db import models
@@ -21,14 +20,22 @@ from ..values.rates import INTERVALS
 from ..values.records import LeaseRef
 from ..values.retry_policy import RetryPolicy
 from .abstract_job import AbstractJob
-from .expressions import CAUSE, CLAIM_ORDER, HALTS, HAS_BEGUN, HOLDS_KEY, LIMIT_RANK, MINUS_PRIORITY
+from .expressions import (
+    CAUSE,
+    CLAIM_ORDER,
+    END_OF_TIME,
+    FIRST_TIME,
+    HALTS,
+    HAS_BEGUN,
+    HOLDS_KEY,
+    LIMIT_RANK,
+    MINUS_PRIORITY,
+    are_times,
+)
 from .querysets import JobManager
 from .status import FINISHED, UNFINISHED, WAITING, Status
+from .stored_json import StoredJSON
 from .verbs import JobVerbs
-
-FIRST_TIME, END_OF_TIME = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
-"""Datetimes between these convert to any time zone without overflow."""
-
 
 SECONDS = ("timeout", "unique_seconds")
 """Columns with a number of seconds."""
@@ -49,7 +56,7 @@ class Job(JobVerbs, AbstractJob):
 
     lease = models.BigIntegerField(_("lease"), db_default=0)
     locked_at = models.DateTimeField(_("locked at"), null=True)
-    deaths = models.JSONField(_("deaths"), null=True)
+    deaths = StoredJSON(_("deaths"), null=True)
     unknown_since = models.DateTimeField(_("unknown since"), null=True)
     batch_id = models.BigIntegerField(_("batch"), null=True)
     awaits_jobs = models.BooleanField(_("waits for other jobs"), null=True)
@@ -186,6 +193,10 @@ class Job(JobVerbs, AbstractJob):
                     enqueued_at__gte=FIRST_TIME,
                     enqueued_at__lt=END_OF_TIME,
                 ),
+            ),
+            models.CheckConstraint(
+                name="skipqueue_job_times",
+                condition=are_times("started_at", "finished_at", "locked_at", "unknown_since"),
             ),
             models.CheckConstraint(
                 # Roll-ups have both in their primary key, and an index entry must fit into a third of a page.

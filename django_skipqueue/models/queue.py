@@ -13,6 +13,7 @@ from ..conf import chosen_or_all, settings
 from ..exceptions import InvalidOption
 from ..store import Store
 from ..values.rates import INTERVALS
+from .expressions import are_times
 from .querysets import QueueManager
 
 T = TypeVar("T")
@@ -52,6 +53,7 @@ class Queue(models.Model):
                 condition=(Q(rate_interval__isnull=True) | Q(rate_interval=0) | Q(rate_interval__range=INTERVALS))
                 & (Q(rate_burst__isnull=True) | Q(rate_burst__gte=0)),
             ),
+            models.CheckConstraint(name="skipqueue_queue_times", condition=are_times("paused_at", "paused_until")),
         )
 
     def __str__(self) -> str:

@@ -1,11 +1,15 @@
 """`Schedule`: when a task is enqueued again and again."""
 
+from datetime import timedelta
+
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
+from .expressions import are_times
 from .querysets import ScheduleManager
+from .stored_json import StoredJSON
 
 
 class Source(models.TextChoices):
@@ -31,6 +35,11 @@ class Overlap(models.TextChoices):
     SKIP = "skip", _("nothing is enqueued")
 
 
+TIMES = (
+    "created_at", "next_run_at", "fire_at", "last_run_at", "skipped_at", "paused_at", "confirmed_at", "retired_at",
+)  # fmt: skip
+
+
 class Schedule(models.Model):
     """When a task is enqueued again and again, by a cron expression or at an interval.
 
@@ -39,8 +48,8 @@ class Schedule(models.Model):
 
     name = models.TextField(_("name"), unique=True)
     task = models.TextField(_("task"))
-    args = models.JSONField(_("positional arguments"), db_default=models.Value([], models.JSONField()))
-    kwargs = models.JSONField(_("keyword arguments"), db_default=models.Value({}, models.JSONField()))
+    args = StoredJSON(_("positional arguments"), db_default=models.Value([], models.JSONField()))
+    kwargs = StoredJSON(_("keyword arguments"), db_default=models.Value({}, models.JSONField()))
     cron = models.TextField(_("cron expression"), db_default="")
     interval = models.DurationField(_("interval"), null=True)
     timezone = models.TextField(_("time zone"), db_default="UTC")
@@ -83,6 +92,12 @@ class Schedule(models.Model):
             models.CheckConstraint(
                 name="skipqueue_schedule_moment",
                 condition=Q(Q(cron="") & Q(interval__isnull=False)) | Q(~Q(cron="") & Q(interval__isnull=True)),
+            ),
+            models.CheckConstraint(
+                name="skipqueue_schedule_times",
+                condition=are_times(*TIMES)
+                & (Q(interval=None) | Q(interval__range=(timedelta(0), timedelta(days=36_600))))
+                & Q(jitter__range=(0, 36_600 * 86_400)),
             ),
         )
 

@@ -9,7 +9,9 @@ from django.utils.translation import gettext_lazy as _
 
 from ..conf import settings
 from ..store import Store
+from .expressions import are_times
 from .querysets import WorkerManager
+from .stored_json import StoredJSON
 
 
 class Worker(models.Model):
@@ -23,7 +25,7 @@ class Worker(models.Model):
     name = models.TextField(_("name"))
     hostname = models.TextField(_("host"))
     pid = models.IntegerField(_("process id"))
-    queues = models.JSONField(_("queues"), default=list)
+    queues = StoredJSON(_("queues"), default=list)
     concurrency = models.IntegerField(_("concurrency"))
     started_at = models.DateTimeField(_("started at"), db_default=Now())
     heartbeat_at = models.DateTimeField(_("last heartbeat"), db_default=Now())
@@ -46,6 +48,11 @@ class Worker(models.Model):
         db_table = "skipqueue_worker"
         verbose_name = _("worker")
         verbose_name_plural = _("workers")
+        constraints = (
+            models.CheckConstraint(
+                name="skipqueue_worker_times", condition=are_times("started_at", "heartbeat_at", "reached_at")
+            ),
+        )
 
     def __str__(self) -> str:
         return self.name

@@ -31,9 +31,15 @@ def named(task_name: str, args: list[Any]) -> Iterator[tuple[str, Any]]:
         yield known[place] if place < len(known) else f"[{place}]", value
 
 
-def redacted(task_name: str, args: list[Any], kwargs: dict[str, Any]) -> Redacted:
+def as_call(args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a row. What somebody has written by hand in place of a list or an object counts as one value."""
+    return args if isinstance(args, list) else [args], kwargs if isinstance(kwargs, dict) else {"": kwargs}
+
+
+def redacted(task_name: str, args: Any, kwargs: Any) -> Redacted:
     """The arguments with their secrets masked; of a task that is not registered, those that have a name in the row."""
     task = _known(task_name)
+    args, kwargs = as_call(args, kwargs)
     return task.redacted(args, kwargs) if task else redact(args, kwargs, also=settings.redact)
 
 

@@ -1,9 +1,9 @@
 """The methods that read the keys of limits, sequences and rates. Their cost does not grow with the number of jobs."""
 
-import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from ..values.codec import decode_shown
 from . import policy_sql
 from .statements import Statements, raised
 
@@ -94,7 +94,7 @@ class ObservingLimits(Statements):
     def keys_now(self, keys: Sequence[str]) -> list[KeyNow]:
         rows = self.rows(policy_sql.KEYS_NOW, {"keys": list(keys), "limit": MOST_COUNTED + 1}) if keys else []
         return [
-            KeyNow(key, next_id, task, json.loads(args), json.loads(kwargs), *row)
+            KeyNow(key, next_id, task, decode_shown(args), decode_shown(kwargs), *row)
             for key, next_id, task, args, kwargs, *row in rows
         ]
 
@@ -102,7 +102,7 @@ class ObservingLimits(Statements):
         values = {"keys": list(keys), "limit": MOST_COUNTED + 1}
         rows = self.rows(policy_sql.RATE_KEYS_NOW, values) if keys else []
         return [
-            RateKeyNow(key, next_id, task, json.loads(args), json.loads(kwargs), *row)
+            RateKeyNow(key, next_id, task, decode_shown(args), decode_shown(kwargs), *row)
             for key, next_id, task, args, kwargs, *row in rows
         ]
 

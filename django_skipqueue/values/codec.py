@@ -27,6 +27,18 @@ def decode(text: str) -> Any:
     return [] if text == "[]" else _decode(text)[0]
 
 
+UNREADABLE = "(this JSON cannot be read)"
+"""Shown in place of JSON that Python cannot decode, with thousands of levels or digits: no job could store it."""
+
+
+def decode_shown(text: str) -> Any:
+    """Decode a JSON text that is only shown: `UNREADABLE` in place of one that somebody has written by hand."""
+    try:
+        return decode(text)
+    except (ValueError, RecursionError):
+        return UNREADABLE
+
+
 def encode(name: str, value: Any, is_argument: bool = False) -> str:
     """Encode `value` as JSON text. Raises `InvalidArguments` with the part of `name` that cannot be stored, and why.
 

@@ -53,7 +53,7 @@ def _tasks(registry: Registry) -> None:
 def make(status: str, *, number: int = 0, **fields: Any) -> Job:
     """A job that has the secret in every column that may quote an argument."""
     error = {"attempt": 1, "exception": "builtins.ValueError", "message": f"not {SECRET}", "place": "shop.log_in"}
-    values = {
+    values: dict[str, Any] = {
         "task": TASK,
         "args": ["ada", SECRET],
         "unique_key": f"login:{status}{number}:{SECRET}",
@@ -123,7 +123,7 @@ def test_no_page_of_the_admin_shows_it(
     run = f"{SCHEDULES}{schedule.pk}/run/"
     pay_schedule = make_schedule("t", task="shop.pay", kwargs={"token": SECRET})
     broken_schedule = make_schedule("u", task=TASK, kwargs={"password": SECRET, "user": SECRET})
-    answers = {
+    answers: dict[str, Callable[[], str]] = {
         "run now": lambda: follow(operator, run),
         "run now, with a key that is taken": lambda: follow(operator, run),
         "run now, with an argument that does not fit": lambda: follow(operator, f"{SCHEDULES}{pay_schedule.pk}/run/"),

@@ -4,7 +4,7 @@ Invariant: the list is stored as the query of its address, and evaluated by the 
 """
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from django.contrib.admin import ModelAdmin
@@ -51,8 +51,16 @@ class BulkAction:
     """Of all other values, with the project's `SECRET_KEY`: nobody else makes a job that acts for a user."""
 
     @classmethod
-    def of(cls, job: Job) -> "BulkAction":
-        return cls(**job.kwargs)
+    def of(cls, job: Job) -> "BulkAction | None":
+        """Read it from the job; `None` if somebody has written other arguments into its row."""
+        given = job.kwargs if isinstance(job.kwargs, dict) else {}
+        kinds = {field.name: field.type for field in fields(cls)}
+        try:
+            read = cls(**given)
+        except TypeError:
+            return None
+        is_sound = all(kinds[name] is Any or type(value) is kinds[name] for name, value in given.items())
+        return read if is_sound and read.action in ACTIONS else None
 
     @property
     def is_genuine(self) -> bool:

@@ -33,9 +33,15 @@ class Progress:
 
     @classmethod
     def of(cls, job: Job) -> "Progress | None":
-        """Read it from the job; `None` if the job has not begun."""
-        written = job.metadata.get(KEY)
-        return None if written is None else cls(**{**written, "edges": tuple(map(_from_json, written["edges"]))})
+        """Read it from the job; `None` if the job has not begun, or somebody has written something else there."""
+        written = job.metadata.get(KEY) if isinstance(job.metadata, dict) else None
+        try:
+            start, end = map(_from_json, written["edges"])  # type: ignore[index]
+            read = cls(**{**written, "edges": (start, end)})  # type: ignore[dict-item]
+        except (TypeError, ValueError, KeyError):
+            return None
+        numbers = (read.newest, read.after, read.counted or 0, read.changed, read.skipped)
+        return read if all(isinstance(number, int) for number in numbers) else None
 
     @classmethod
     def at_the_start(cls, window: Window) -> "Progress":

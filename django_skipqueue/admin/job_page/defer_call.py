@@ -22,7 +22,7 @@ SECRET = "..."  # noqa: S105 (what stands for one)
 
 
 def defer_call(job: Job, call: Redacted) -> str:
-    """An import, and a call of `.defer()`; empty if the task is not registered here, or the code is too long.
+    """An import, and a call of `.defer()`; empty if the task is not registered here, or there is no such code.
 
     For a task of `django.tasks` it is a call of `.enqueue()`.
 
@@ -31,6 +31,8 @@ def defer_call(job: Job, call: Redacted) -> str:
     try:
         task = registry.get(job.task)
     except UnknownTask:
+        return ""
+    if not isinstance(job.args, list) or not isinstance(job.kwargs, dict):
         return ""
     if task.alias is None:
         method, options = "defer", ", ".join(_options(job, task, call))
@@ -63,7 +65,8 @@ def _djangos_options(job: Job, task: Task[Any, Any]) -> Iterator[str]:
     """The options in which a job of `django.tasks` differs from others of its task: its `.using()` takes fewer."""
     own = {"queue_name": task.options.queue_name, "priority": task.options.priority, "backend": task.alias}
     given = {name: getattr(job, name) for name in ("queue_name", "priority")}
-    given["backend"] = job.metadata.get("backend", task.alias)
+    metadata = job.metadata if isinstance(job.metadata, dict) else {}
+    given["backend"] = metadata.get("backend", task.alias)
     for name, value in given.items():
         if value != own[name]:
             yield f"{name}={_literal(value, value)}"

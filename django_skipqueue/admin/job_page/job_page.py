@@ -12,7 +12,7 @@ from django.utils.translation import gettext, ngettext
 from ...carriers.words import carrier_with, clock_time
 from ...explanations.operations import number_of_attempts
 from ...models import WAITING, JobBatch, Schedule, Status
-from ...operators.arguments import named, redacted
+from ...operators.arguments import as_call, named, redacted
 from ...operators.durations import span
 from ...operators.worker_health import Workforce
 from ...periodic.fire import METADATA_KEY
@@ -95,11 +95,11 @@ class JobPage(ShownState):
 
     @property
     def missing_arguments(self) -> int:
-        return max(len(self.job.args) + len(self.job.kwargs) - ARGUMENTS_SHOWN, 0)
+        return max(len(self.call.args) + len(self.call.kwargs) - ARGUMENTS_SHOWN, 0)
 
     @property
     def is_masked(self) -> bool:
-        return (self.call.args, self.call.kwargs) != (self.job.args, self.job.kwargs)
+        return (self.call.args, self.call.kwargs) != as_call(self.job.args, self.job.kwargs)
 
     @property
     def result(self) -> str | None:

@@ -9,7 +9,14 @@ from typing import Any
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.db.models.functions import Now
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseNotFound, HttpResponseRedirect
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseNotAllowed,
+    HttpResponseNotFound,
+    HttpResponseRedirect,
+)
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext
 
@@ -68,6 +75,8 @@ class BulkViews(VerbViews):
         if job is None:
             return HttpResponseNotFound() if is_fragment else self.redirect_job_missing(request, str(job_id))
         bulk = BulkAction.of(job)
+        if bulk is None:
+            raise Http404
         may_stop = self.may(request, CANCEL) or bulk.user_id == request.user.pk
         if request.method == "POST":
             if not may_stop:
@@ -111,5 +120,5 @@ def discard_bulk_job(job_id: int, verb: Verb, query: str, instruction: Instructi
     if job is None:
         return False
     bulk = BulkAction.of(job)
-    is_the_same = (bulk.action, bulk.query) == (verb.action_name, query)
+    is_the_same = bulk is not None and (bulk.action, bulk.query) == (verb.action_name, query)
     return is_the_same and bool(Store.default().discard([job_id], by=instruction.user))

@@ -16,7 +16,7 @@ from ..ui.cells import badge_of
 from ..ui.shown_database import are_several
 from ..verbs import log, one_job
 from ..verbs.copy_job import why_not_copied
-from ..verbs.edited_call import EDIT, LOG_ENTRY, LOG_ENTRY_OF_COPY, EditForm
+from ..verbs.edited_call import EDIT, LOG_ENTRY, LOG_ENTRY_OF_COPY, EditForm, why_not_edited
 from ..verbs.table import RUN_AGAIN
 from .bulk_views import BulkViews
 
@@ -31,7 +31,7 @@ class EditViews(BulkViews):
         if job is None:
             return self.redirect_job_missing(request, str(job_id))
         fits = job.status in RUN_AGAIN.statuses
-        if reason := why_not_copied(job) if fits else one_job.does_not_fit(EDIT, job):
+        if reason := (why_not_copied(job) or why_not_edited(job)) if fits else one_job.does_not_fit(EDIT, job):
             return self._refuse(request, job, reason)
         try:
             task = registry.get(job.task)

@@ -11,7 +11,10 @@ from django.db.models import TextField
 from django.db.models.functions import Cast
 from django.utils.translation import gettext
 
+from ...columns import check_columns
+from ...exceptions import InvalidOption
 from ...models import FINISHED, ArchivedJob, Job
+from ...values.codec import UNREADABLE
 from ...values.records import EncodedCall, JobSpec
 from . import key_database
 from .verb import Changed
@@ -29,8 +32,8 @@ def copy_jobs(ids: Collection[int]) -> Changed:
     beside another job of this key.
     """
     copied = {}
-    for job in Job.objects.filter(pk__in=ids, status__in=FINISHED).exclude(task=BULK_TASK).annotate(**TEXTS):
-        copy = None if why_held_elsewhere(job) else _insert_copy(job)
+    for job in Job.objects.filter(pk__in=ids, status__in=FINISHED).annotate(**TEXTS):
+        copy = None if why_not_copied(job) or why_held_elsewhere(job) else _insert_copy(job)
         if copy is not None and copy.created:
             copied[job.pk] = copy.pk
     return copied
@@ -38,9 +41,15 @@ def copy_jobs(ids: Collection[int]) -> Changed:
 
 def why_not_copied(job: Any) -> str:
     """The message for a job that must not be copied; empty for all others."""
-    if job.task != BULK_TASK:
-        return ""
-    return gettext("Job %(id)s acts for the user who asked for it, so it cannot be run again.") % {"id": job.pk}
+    if job.task == BULK_TASK:
+        return gettext("Job %(id)s acts for the user who asked for it, so it cannot be run again.") % {"id": job.pk}
+    if UNREADABLE in (job.args, job.kwargs, job.metadata, job.retention):
+        return gettext("Job %(id)s has JSON that cannot be read, so it cannot be run again.") % {"id": job.pk}
+    try:
+        check_columns(spec_of(job)._asdict())
+    except InvalidOption as error:  # somebody has written the row by hand
+        return gettext("Job %(id)s cannot be run again: %(error)s") % {"id": job.pk, "error": error}
+    return ""
 
 
 def why_held_elsewhere(job: Any) -> str:

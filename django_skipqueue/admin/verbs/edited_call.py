@@ -79,6 +79,13 @@ class Argument:
         return " · ".join(texts)
 
 
+def why_not_edited(job: Job) -> str:
+    """The message for a job whose arguments somebody has written by hand as no call; empty for all others."""
+    if isinstance(job.args, list) and isinstance(job.kwargs, dict):
+        return ""
+    return gettext("The arguments of job %(id)s are no list and no object, so they cannot be edited.") % {"id": job.pk}
+
+
 def arguments_of(job: Job, task: Task[Any, Any]) -> list[Argument]:
     call = task.redacted(job.args, job.kwargs)
     left, left_shown = dict(job.kwargs), dict(call.kwargs)

@@ -27,9 +27,7 @@ TIMES = ("run_after", "enqueued_at", "started_at", "finished_at")
 
 
 def call_of(job: Job) -> Redacted:
-    return redacted(
-        job.task, job.args if isinstance(job.args, list) else [], job.kwargs if isinstance(job.kwargs, dict) else {}
-    )
+    return redacted(job.task, job.args, job.kwargs)
 
 
 def state_cell(job: Job) -> Coloured:

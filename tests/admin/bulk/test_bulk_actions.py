@@ -521,7 +521,9 @@ class TestForWhomItActs:
         self, operator: Client, log_in: Callable[..., Client], username: str, left: int
     ) -> None:
         job = self.of_another(operator, "discarded")
-        signed = replace(BulkAction.of(bulk_job()), user="root").signed()
+        asked = BulkAction.of(bulk_job())
+        assert asked is not None
+        signed = replace(asked, user="root").signed()
         Job.objects.filter(pk=job.pk).update(kwargs=asdict(signed))
         client = log_in("view_job", "retry_job") if username == "ann" else operator
         client.post(page("retry", job.pk))
