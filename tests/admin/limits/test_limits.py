@@ -202,7 +202,8 @@ class TestRates:
         response = operator.get(LIMITS)
         assert [row[0] for row in cells(response.text)] == ["a", "b"]
         assert "Only the first 2 keys of rates" in response.text
-        assert [row[0] for row in cells(operator.get(LIMITS, {"from": "b"}).text)] == ["b", "c"]
+        for text in ("b", "aa"):
+            assert [row[0] for row in cells(operator.get(LIMITS, {"from": text}).text)] == ["b", "c"]
 
     def test_a_search_finds_no_secret(self, operator: Client, registry: Registry) -> None:
         job(concurrency=limit(1, by="token"))(pay)
