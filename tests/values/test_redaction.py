@@ -45,7 +45,8 @@ class TestNames:
     def test_the_words_of_a_name_are_told_apart(self, subtests: pytest.Subtests) -> None:
         names = [
             "accessToken", "stripeApiKey", "stripeAPIKey", "APIKey", "X-Authorization", "oauth2Token", "HTTPToken",
-            "data.password", "token[0]", "clientSecretV2",
+            "data.password", "token[0]", "clientSecretV2", "passWord", "smtp_pass", "awsAccessKey", "ssh-private-key",
+            "DATABASE_DSN", "sessionId", "db_credentials", "PWD", "bearer", "jwt",
         ]  # fmt: skip
         for name in names:
             with subtests.test(name):
@@ -54,6 +55,7 @@ class TestNames:
     def test_a_part_of_a_word_is_no_secret(self, subtests: pytest.Subtests) -> None:
         names = [
             "tokens_used", "max_tokens", "tokenizer", "secretary", "passwordless", "key", "api", "keyApi", "", "_",
+            "passed", "passenger", "card", "session", "keyboard", "public_key", "cookiecutter",
         ]  # fmt: skip
         for name in names:
             with subtests.test(name):
