@@ -39,4 +39,7 @@ def _has_token(request: HttpRequest) -> bool:
 
 def _is_staff(request: HttpRequest) -> bool:
     user = getattr(request, "user", None)
-    return user is not None and user.is_staff and user.has_perm("django_skipqueue.view_job")
+    is_staff = user is not None and user.is_staff
+    return is_staff and any(
+        user.has_perm(f"django_skipqueue.{verb}_job") for verb in ("view", "change")
+    )  # as Django does

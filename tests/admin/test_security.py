@@ -41,7 +41,17 @@ PEOPLE: dict[str, list[str]] = {
     "planner": ["view_schedule", "add_schedule", "change_schedule", "delete_schedule"],
     "pauser": ["view_queue", "change_queue"],
     "changer": ["change_job", "change_worker"],  # which Django takes for a permission to view
-    "blind": ["retry_job", "discard_job", "add_job", "delete_job", "add_worker", "delete_worker"],
+    "blind": [
+        "retry_job",
+        "discard_job",
+        "add_job",
+        "delete_job",
+        "add_worker",
+        "delete_worker",
+        "add_schedule",
+        "delete_schedule",
+        "run_schedule",
+    ],  # fmt: skip
     "boss": ["*"],
 }
 LOOKERS = {"viewer", "retrier", "discarder", "copier", "deleter", "changer", "boss"}
@@ -360,3 +370,9 @@ class TestForeignIds:
                 for send in (client.get, client.post):
                     assert send(f"{LIST}{foreign}/{name}/").status_code in (302, 404, 405)
                 assert rows.are_as_they_were()
+
+
+@pytest.mark.parametrize("model", ["job", "queue", "worker", "schedule", "jobbatch"])
+@pytest.mark.parametrize("name", ["change", "history", "delete"])
+def test_an_id_with_a_nul_is_not_found(model: str, name: str) -> None:
+    assert browser_of("boss").get(f"/admin/django_skipqueue/{model}/a%00b/{name}/").status_code == 404

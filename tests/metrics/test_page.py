@@ -65,8 +65,9 @@ def test_where_no_token_is_set_none_is_right(client: Client, token: str) -> None
     assert client.get(ADDRESS, **with_token(token)).status_code == 403
 
 
-def test_staff_who_may_view_jobs_read_them(log_in: LogIn) -> None:
-    client = log_in("view_job")
+@pytest.mark.parametrize("codename", ["view_job", "change_job"])
+def test_staff_who_may_view_jobs_read_them(log_in: LogIn, codename: str) -> None:
+    client = log_in(codename)
     assert b"skipqueue_workers" in client.get(ADDRESS).content
     assert b"skipqueue_workers" in client.get(IN_THE_ADMIN).content
 

@@ -73,6 +73,10 @@ class ScheduleAdmin(OwnViews):
     class Media:
         css = {"all": ["django_skipqueue/admin.css", "django_skipqueue/schedule_list.css"]}
 
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Who may not view schedules may not add one either."""
+        return super().has_add_permission(request) and self.has_view_permission(request)
+
     def has_change_permission(self, request: HttpRequest, obj: Schedule | None = None) -> bool:
         """What code or settings define is changed there."""
         return super().has_change_permission(request, obj) and (obj is None or obj.source == "admin")
@@ -80,7 +84,7 @@ class ScheduleAdmin(OwnViews):
     def has_delete_permission(self, request: HttpRequest, obj: Schedule | None = None) -> bool:
         """What code or settings define is removed there. One that they no longer have can be deleted at once."""
         is_free = obj is None or obj.source == "admin" or obj.retired_at is not None
-        return super().has_delete_permission(request, obj) and is_free
+        return super().has_delete_permission(request, obj) and self.has_view_permission(request, obj) and is_free
 
     def get_urls(self) -> list[URLPattern]:
         verbs = [

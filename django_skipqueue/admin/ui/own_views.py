@@ -5,14 +5,27 @@ limit of `time_limit`, unless it is marked as having one.
 """
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
 
 from .own_log import OwnLog
 from .shown_database import in_its_database
 from .time_limit import time_limited
+
+
+def without_nul(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    """The view; 404 for an id with a NUL, which PostgreSQL would refuse with an error."""
+
+    @wraps(view)
+    def shown(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if any("\0" in str(value) for value in (*args, *kwargs.values())):
+            raise Http404
+        return view(request, *args, **kwargs)
+
+    return shown
 
 
 class OwnViews(OwnLog):
@@ -23,7 +36,7 @@ class OwnViews(OwnLog):
         """The addresses as the admin site takes them, each with a view of one database whose queries are limited."""
         patterns = self.get_urls()
         for pattern in patterns:
-            pattern.callback = in_its_database(self, time_limited(self, pattern.callback))
+            pattern.callback = without_nul(in_its_database(self, time_limited(self, pattern.callback)))
         return patterns
 
     def page(self, address: str, name: str, view: Callable[..., HttpResponse]) -> URLPattern:

@@ -64,6 +64,8 @@ def in_its_database(model_admin: Any, view: View) -> View:
             return view(request, *args, **kwargs)
         alias = request.GET.get(PARAMETER, settings.database)
         _take_off(request)
+        if not model_admin.admin_site.has_permission(request):  # the answer would tell whether there is such a database
+            return _plain(model_admin, "admin/404.html", 404)(request)
         if elsewhere := _by_handle(request):
             return HttpResponseRedirect(elsewhere)
         if alias not in settings.served_databases:

@@ -76,6 +76,8 @@ def test_those_who_are_not_logged_in_learn_of_no_database(client: Client, alias:
     response = client.get(with_alias(LIST, alias))
     assert response.status_code == 302
     assert response.headers["Location"].startswith("/admin/login/?next=")
+    named = client.get(f"{LIST}{alias}:1/change/")
+    assert (named.status_code, named.headers["Location"]) == (302, f"/admin/login/?next={LIST}{alias}%3A1/change/")
 
 
 def test_a_request_leaves_no_database_behind(operator: Client) -> None:
