@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Permission
 
 from django_skipqueue.events import liveness_logs, logs
 from django_skipqueue.exceptions import UnknownTask
 from django_skipqueue.models import Job
+from django_skipqueue.models.tables import table_names
 from django_skipqueue.tasks.registry import registry
 from django_skipqueue.values.outcomes import Outcome
 from django_skipqueue.values.records import Attempt, ClaimedJob, RecoveredJob
@@ -96,3 +98,13 @@ def test_a_real_worker_writes_no_line_that_a_row_has_forged(runworker: Callable[
     assert Job.objects.scheduled().exists()
     assert "no.such.task" in worker.log
     assert not re.search(r"^2030-01-01 CRITICAL forged", worker.log, re.MULTILINE)
+
+
+@pytest.mark.django_db
+def test_the_threat_model_has_a_row_for_each_permission_and_each_table() -> None:
+    text = (Path(__file__).parents[1] / "SECURITY.md").read_text()
+    permissions = Permission.objects.filter(content_type__app_label="django_skipqueue")
+    assert permissions.count() > 15
+    for permission in permissions:
+        assert f"`{permission.codename}`" in text, permission.codename
+    assert [name for name in table_names() if f"`{name}`" not in text] == []

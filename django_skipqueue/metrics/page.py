@@ -39,7 +39,6 @@ def _has_token(request: HttpRequest) -> bool:
 
 def _is_staff(request: HttpRequest) -> bool:
     user = getattr(request, "user", None)
-    is_staff = user is not None and user.is_staff
-    return is_staff and any(
-        user.has_perm(f"django_skipqueue.{verb}_job") for verb in ("view", "change")
-    )  # as Django does
+    if user is None or not user.is_staff:
+        return False
+    return any(user.has_perm(f"django_skipqueue.{verb}_job") for verb in ("view", "change"))  # as in the admin

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn
 
+import psycopg
 from django.db import Error, OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.loader import MigrationLoader
@@ -77,7 +78,14 @@ def check_database(alias: str) -> None:
             version = connection.pg_version  # type: ignore[attr-defined]
             missing = missing_migrations(connection)
     except Error as error:
-        raise QueueUnreachable(alias, _sentences(str(error))) from error
+        reason = _sentences(str(error))
+        if isinstance(error.__cause__, psycopg.errors.InsufficientPrivilege):
+            raise QueueUnavailable(
+                f"The role that logs in to the database {alias!r} lacks a right: {reason}. A worker reads "
+                "django_migrations, and needs the rights on the queue's tables that the page Roles and grants of the "
+                "documentation lists."
+            ) from error
+        raise QueueUnreachable(alias, reason) from error
     if problem := version_problem(alias, version):
         raise QueueUnavailable(" ".join(problem))
     if missing:

@@ -1,0 +1,244 @@
+"""The roles of the page *Roles and grants*, made by its own SQL: what each can do, and what it cannot."""
+
+import re
+import secrets
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection, connections
+from django.db.utils import ProgrammingError
+from django.test import Client
+from psycopg import sql
+
+from django_skipqueue import Batch, job, unique_by
+from django_skipqueue.exceptions import QueueUnavailable
+from django_skipqueue.models import Job, RollUp, Schedule
+from django_skipqueue.models.tables import table_names
+from django_skipqueue.runtime.preflight import check_database
+from django_skipqueue.tasks.registry import Registry
+
+from ..admin.pages import make_pages
+from ..app import jobs, limited_jobs, rated_jobs
+from ..app.rows import make_job
+from ..app.waiting import wait_until
+from ..harness.processes import ManagePy, wait_for_statuses
+from ..management.skipqueue.running import skipqueue
+from ..periodic.schedules import make_schedule
+from ..store.test_archive import drop_partitions
+from .test_pages import PAGES, blocks
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PASSWORD = "only for tests"
+PREFIX = f"tests_{secrets.token_hex(4)}_"
+"""Roles belong to the server: another run of the tests has others."""
+
+(PAGE,) = (page for page in PAGES if page.stem == "roles")
+SQL = {
+    (found := re.search(r"CREATE ROLE shop_(\w+)", block.code)) and found[1]: block.code.replace("shop_", PREFIX)
+    for block in blocks(PAGE)
+    if block.language == "sql"
+}
+"""The SQL of the page that makes each role."""
+
+
+def execute(statement: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+@pytest.fixture
+def roles(transactional_db: None) -> Iterator[Mapping[str, str]]:
+    """The names of the roles."""
+    assert set(SQL) == {"migrate", "worker", "web", "reader"}
+    names = {name: f"{PREFIX}{name}" for name in SQL}
+    try:
+        for name, statements in SQL.items():
+            execute(f"{statements}; ALTER ROLE {names[str(name)]} PASSWORD '{PASSWORD}'")
+        yield {str(name): value for name, value in names.items()}
+    finally:
+        for value in names.values():
+            execute(f"DROP OWNED BY {value}; DROP ROLE {value}")
+
+
+@contextmanager
+def acting_as(role: str) -> Iterator[None]:
+    """Within it, this process logs in to the database as this role."""
+    settings = connections["default"].settings_dict
+    before = {name: settings[name] for name in ("USER", "PASSWORD")}
+    connection.close()
+    settings.update(USER=role, PASSWORD=PASSWORD)
+    try:
+        yield
+    finally:
+        connection.close()
+        settings.update(before)
+
+
+@contextmanager
+def refused() -> Iterator[None]:
+    with pytest.raises(ProgrammingError) as caught:
+        yield
+    assert isinstance(caught.value.__cause__, psycopg.errors.InsufficientPrivilege)
+
+
+def charge(token: str) -> None:
+    """A task with a unique key."""
+
+
+def test_a_web_server_enqueues_and_reads_no_argument(roles: Mapping[str, str], registry: Registry) -> None:
+    charged = job(unique=unique_by("token"))(charge)
+    with acting_as(roles["web"]):
+        jobs.noop.defer()
+        jobs.noop.defer_many([(), ()])
+        limited_jobs.free_two.defer("x")
+        rated_jobs.free_hundred.defer(1)
+        charged.defer("abc")
+        assert charged.defer_many([("abc",), ("def",)])
+        for statement in (
+            "SELECT args FROM skipqueue_job",
+            "SELECT result, last_error FROM skipqueue_job",
+            "UPDATE skipqueue_job SET priority = 1",
+            "DELETE FROM skipqueue_job",
+            "INSERT INTO skipqueue_schedule (name, task, cron) VALUES ('s', 't', '@daily')",
+            "INSERT INTO skipqueue_batch (callbacks) VALUES ('{}')",
+            "SELECT 1 FROM skipqueue_worker",
+            "CREATE TABLE t ()",
+        ):
+            with refused():
+                execute(statement)
+        with refused():
+            charged.defer("abc")
+        with refused():
+            jobs.noop.using(after=[1]).defer()
+    assert Job.objects.count() == 7
+
+
+def test_what_the_page_adds_for_a_web_server(roles: Mapping[str, str], registry: Registry) -> None:
+    charged = job(unique=unique_by("token"))(charge)
+    execute(
+        f"GRANT SELECT ON skipqueue_job TO {roles['web']}; GRANT SELECT, INSERT ON skipqueue_batch TO {roles['web']}"
+    )
+    with acting_as(roles["web"]):
+        assert charged.defer("abc").pk == charged.defer("abc").pk
+        with Batch(name="b", on_finish=jobs.noop):
+            jobs.noop.defer()
+
+
+def test_a_worker_runs_jobs_and_owns_nothing(roles: Mapping[str, str], runworker: Callable[..., ManagePy]) -> None:
+    make_job("scheduled", run_after=timedelta(seconds=-1))
+    make_job("completed", finished_at=timedelta(days=-400))  # to be pruned
+    make_schedule("s", due=1)
+    limited_jobs.free_two.defer("x")
+    rated_jobs.free_hundred.defer(1)
+    jobs.noop.using(after=[jobs.noop.defer()]).defer()
+    login = f"DATABASES['default'].update(USER={roles['worker']!r}, PASSWORD={PASSWORD!r})"
+    process = runworker(settings=login)
+    wait_for_statuses(completed=6)
+    wait_until(lambda: RollUp.objects.exists(), "the runs are counted")
+    process.send(signal.SIGTERM)
+    assert process.wait() == 0
+    assert "permission denied" not in process.log
+    with acting_as(roles["worker"]):
+        check_database("default")
+        assert skipqueue("status").code == 0
+        for statement in (
+            "CREATE TABLE t ()",
+            "ALTER TABLE skipqueue_job ADD COLUMN x integer",
+            "TRUNCATE skipqueue_job",
+            "DROP TABLE skipqueue_job",
+            "INSERT INTO django_migrations (app, name, applied) VALUES ('x', 'x', now())",
+            "SELECT 1 FROM auth_user",
+        ):
+            with refused():
+                execute(statement)
+
+
+def test_a_worker_that_may_not_read_the_migrations_says_so(roles: Mapping[str, str]) -> None:
+    execute(f"REVOKE SELECT ON django_migrations FROM {roles['worker']}")
+    with acting_as(roles["worker"]), pytest.raises(QueueUnavailable) as caught:
+        check_database("default")
+    assert str(caught.value) == (
+        "The role that logs in to the database 'default' lacks a right: permission denied for table django_migrations. "
+        "A worker reads django_migrations, and needs the rights on the queue's tables that the page Roles and grants "
+        "of the documentation lists."
+    )
+
+
+OF_DJANGO = "auth_user, auth_permission, auth_user_user_permissions, auth_group, auth_group_permissions, "
+OF_DJANGO += "auth_user_groups, django_content_type, django_session, django_admin_log"
+
+
+def test_a_reader_sees_all_pages_and_changes_nothing(
+    roles: Mapping[str, str], settings: Any, registry: Registry, subtests: pytest.Subtests
+) -> None:
+    settings.SKIPQUEUE = {"ARCHIVE": None}
+    boss = Client()
+    boss.force_login(User.objects.create_superuser("boss"))
+    addresses = make_pages()
+    failed = Job.objects.failed().order_by("pk")[0].pk
+    execute(f"GRANT SELECT ON {OF_DJANGO} TO {roles['reader']}")
+    try:
+        with acting_as(roles["reader"]):
+            for name, address in addresses.items():
+                with subtests.test(name):
+                    assert boss.get(f"/admin/{address}").status_code == 200
+            for command in ("list", "status", "limits", "batches", "schedules", "health", "doctor", f"show {failed}"):
+                with subtests.test(command):
+                    assert skipqueue(*command.split()).code in (0, 3)
+            changes: list[Callable[[], object]] = [
+                lambda: jobs.noop.defer(),
+                lambda: Job.objects.get(pk=failed).retry(),
+                lambda: Job.objects.filter(pk=failed).delete(),
+                lambda: Schedule.objects.create(name="s", task="t", cron="@daily"),
+                lambda: execute("CREATE TABLE t ()"),
+            ]
+            for change in changes:
+                with refused():
+                    change()
+    finally:
+        drop_partitions()
+
+
+@pytest.fixture
+def empty_database(transactional_db: None) -> Iterator[str]:
+    """The name of a database without tables."""
+    name = f"{PREFIX}empty"
+    with psycopg.connect(**parameters(), autocommit=True) as session:
+        session.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        yield name
+        session.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def parameters(**options: str) -> dict[str, Any]:
+    given = connection.get_connection_params()
+    return {name: given[name] for name in ("host", "port", "user", "password", "dbname") if name in given} | options
+
+
+def test_the_role_of_migrations_makes_the_tables_and_grants_the_rest(
+    roles: Mapping[str, str], empty_database: str, manage: Callable[..., ManagePy]
+) -> None:
+    with psycopg.connect(**parameters(dbname=empty_database), autocommit=True) as session:
+        session.execute(SQL["migrate"].partition(";")[2])
+    login = f"DATABASES['default'].update(NAME={empty_database!r}, USER={roles['migrate']!r}, PASSWORD={PASSWORD!r})"
+    process = manage("migrate", settings=login)
+    assert process.wait() == 0, process.log
+    with psycopg.connect(**parameters(dbname=empty_database), autocommit=True) as session:
+        owners = session.execute("SELECT tableowner FROM pg_tables WHERE schemaname = 'public'").fetchall()
+        assert set(owners) == {(roles["migrate"],)}
+        for name in ("worker", "web", "reader"):
+            session.execute(SQL[name].partition(";")[2])
+        for name in ("migrate", "worker", "web", "reader"):
+            session.execute(f"DROP OWNED BY {roles[name]} CASCADE")
+
+
+def test_the_page_names_every_table() -> None:
+    for name in ("worker", "reader"):
+        named = set(re.findall(r"skipqueue_\w+", SQL[name]))
+        assert named == set(table_names())
