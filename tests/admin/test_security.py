@@ -51,7 +51,7 @@ PEOPLE: dict[str, list[str]] = {
         "add_schedule",
         "delete_schedule",
         "run_schedule",
-    ],  # fmt: skip
+    ],
     "boss": ["*"],
 }
 LOOKERS = {"viewer", "retrier", "discarder", "copier", "deleter", "changer", "boss"}
