@@ -6,7 +6,6 @@ In the format of `logs`: the event first, then `key=value`.
 import logging
 from collections.abc import Collection
 
-from ..values.records import LeaseRef
 from . import log_context
 from .log_format import in_a_line, in_words
 from .logs import write, write_about_worker
@@ -38,11 +37,11 @@ def recycling(worker: str, reason: str) -> None:
     write_about_worker(logging.INFO, "worker_recycled", worker, reason=reason)
 
 
-def recycling_waits(worker: str, refs: Collection[LeaseRef]) -> None:
+def recycling_waits(worker: str, job_ids: Collection[int]) -> None:
     """A worker in which an attempt was interrupted waits long for others. The first ten are named."""
-    ids = ",".join(str(id) for id, _ in sorted(refs)[:10])
+    ids = ",".join(map(str, sorted(job_ids)[:10]))
     hint = "they may hang on a lock that the interrupted attempt has left taken"
-    write_about_worker(logging.WARNING, "worker_not_recycled", worker, count=len(refs), ids=ids, hint=hint)
+    write_about_worker(logging.WARNING, "worker_not_recycled", worker, count=len(job_ids), ids=ids, hint=hint)
 
 
 def worker_died(worker: str, cause: str, restart_in: float | None) -> None:

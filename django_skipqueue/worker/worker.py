@@ -5,7 +5,6 @@ releasing jobs or stopping.
 """
 
 import time
-from functools import partial
 
 from ..events import liveness_logs
 from ..execution.executor import Executor
@@ -93,7 +92,7 @@ class Worker(ControlLoop):
                 interrupter,
                 jobs_done=lambda: self.jobs_done,
                 recycle=self._recycle,
-                waits=partial(liveness_logs.recycling_waits, self.name),
+                waits=lambda refs: liveness_logs.recycling_waits(self.name, [id for id, _ in refs]),
             ),
             in_flight.orphan_check,
             *([WatchItself(control, self._standby, look=in_flight.claiming.start_over)] if options.listen else []),

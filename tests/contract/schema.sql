@@ -184,6 +184,7 @@ CREATE TABLE public.skipqueue_archivedjob (
 PARTITION BY RANGE (finished_at);
 
 CREATE TABLE public.skipqueue_batch (
+    CONSTRAINT skipqueue_batch_times CHECK ((((created_at IS NULL) OR ((created_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (created_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((finished_at IS NULL) OR ((finished_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (finished_at < '9999-01-01 00:00:00+00'::timestamp with time zone))))),
     callback_ids bigint[],
     callbacks jsonb NOT NULL,
     completed bigint,
@@ -246,6 +247,7 @@ CREATE TABLE public.skipqueue_job (
     CONSTRAINT skipqueue_job_numbers CHECK ((((timeout IS NULL) OR ((timeout >= (0.0)::double precision) AND (timeout < 'Infinity'::double precision))) AND ((unique_seconds IS NULL) OR ((unique_seconds >= (0.0)::double precision) AND (unique_seconds < 'Infinity'::double precision))) AND ((rate_interval IS NULL) OR ((rate_interval >= (0.0001)::double precision) AND (rate_interval <= (31622400.0)::double precision))) AND ((capacity IS NULL) OR (capacity >= 0)) AND (enqueued_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (enqueued_at < '9999-01-01 00:00:00+00'::timestamp with time zone))),
     CONSTRAINT skipqueue_job_priority CHECK (((priority >= '-100'::integer) AND (priority <= 100))),
     CONSTRAINT skipqueue_job_run_after CHECK (((run_after >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (run_after < '9999-01-01 00:00:00+00'::timestamp with time zone))),
+    CONSTRAINT skipqueue_job_times CHECK ((((started_at IS NULL) OR ((started_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (started_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((finished_at IS NULL) OR ((finished_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (finished_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((locked_at IS NULL) OR ((locked_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (locked_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((unknown_since IS NULL) OR ((unknown_since >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (unknown_since < '9999-01-01 00:00:00+00'::timestamp with time zone))))),
     args jsonb NOT NULL,
     attempts smallint DEFAULT 0 NOT NULL,
     awaits_jobs boolean,
@@ -290,6 +292,7 @@ WITH (autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='2000',
 CREATE TABLE public.skipqueue_queue (
     CONSTRAINT skipqueue_queue_limits CHECK (((concurrency IS NULL) OR (concurrency >= 0))),
     CONSTRAINT skipqueue_queue_rates CHECK ((((rate_interval IS NULL) OR (rate_interval = (0.0)::double precision) OR ((rate_interval >= (0.0001)::double precision) AND (rate_interval <= (31622400.0)::double precision))) AND ((rate_burst IS NULL) OR (rate_burst >= 0)))),
+    CONSTRAINT skipqueue_queue_times CHECK ((((paused_at IS NULL) OR ((paused_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (paused_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((paused_until IS NULL) OR ((paused_until >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (paused_until < '9999-01-01 00:00:00+00'::timestamp with time zone))))),
     concurrency smallint,
     name text NOT NULL,
     paused_at timestamp with time zone,
@@ -347,6 +350,7 @@ CREATE TABLE public.skipqueue_rollup_progress (
 CREATE TABLE public.skipqueue_schedule (
     "interval" interval,
     CONSTRAINT skipqueue_schedule_moment CHECK ((((cron = ''::text) AND ("interval" IS NOT NULL)) OR ((NOT (cron = ''::text)) AND ("interval" IS NULL)))),
+    CONSTRAINT skipqueue_schedule_times CHECK ((((created_at IS NULL) OR ((created_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (created_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((next_run_at IS NULL) OR ((next_run_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (next_run_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((fire_at IS NULL) OR ((fire_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (fire_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((last_run_at IS NULL) OR ((last_run_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (last_run_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((skipped_at IS NULL) OR ((skipped_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (skipped_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((paused_at IS NULL) OR ((paused_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (paused_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((confirmed_at IS NULL) OR ((confirmed_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (confirmed_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((retired_at IS NULL) OR ((retired_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (retired_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND (("interval" IS NULL) OR (("interval" >= '00:00:00'::interval) AND ("interval" <= '36600 days'::interval))) AND ((jitter >= (0.0)::double precision) AND (jitter <= (3162240000.0)::double precision)))),
     args jsonb DEFAULT '[]'::jsonb NOT NULL,
     catch_up text DEFAULT 'latest'::text NOT NULL,
     confirmed_at timestamp with time zone,
@@ -374,6 +378,7 @@ CREATE TABLE public.skipqueue_schedule (
 );
 
 CREATE TABLE public.skipqueue_worker (
+    CONSTRAINT skipqueue_worker_times CHECK ((((started_at IS NULL) OR ((started_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (started_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((heartbeat_at IS NULL) OR ((heartbeat_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (heartbeat_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((reached_at IS NULL) OR ((reached_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (reached_at < '9999-01-01 00:00:00+00'::timestamp with time zone))))),
     concurrency integer NOT NULL,
     heartbeat_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
     hostname text NOT NULL,

@@ -167,7 +167,7 @@ def every_record(lines: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
         "job": JOB,
         "outcome": FAILED,
         "counts": {"completed": 1},
-        "refs": [(1, 1)],
+        "job_ids": [3],
         "wait_ms": 1.5,
         "jobs_done": 1,
         "known": ["default"],
