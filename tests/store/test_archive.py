@@ -182,17 +182,6 @@ def prune_all() -> dict[str, int]:
 class TestRowsThatCannotBeArchived:
     """They keep no other from being archived, are logged, and stay in the job table."""
 
-    def test_one_without_a_partition(self, committed: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:
-        committed(ARCHIVE=None)
-        bad = make_job("completed")
-        made = [make_job("completed", finished_at=OLD).pk for _ in range(20)]
-        execute("UPDATE skipqueue_job SET finished_at = '-infinity' WHERE id = " + str(bad.pk))
-        with within(20):
-            prune_all()
-        assert set(ArchivedJob.objects.values_list("pk", flat=True)) == set(made)
-        assert execute("SELECT id FROM skipqueue_job") == [(bad.pk,)]
-        assert f"job not pruned id={bad.pk} error=" in caplog.text
-
     def test_one_that_a_constraint_refuses(self, committed: None, caplog: pytest.LogCaptureFixture) -> None:
         bad = make_job("completed", finished_at=OLD, queue_name="bad")
         made = [make_job("completed", finished_at=OLD).pk for _ in range(20)]
