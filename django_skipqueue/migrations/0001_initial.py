@@ -146,12 +146,19 @@ JOB_CONSTRAINTS = [
     ),
 ]
 
-TIME_CONSTRAINTS = [
+CONSTRAINTS_OF_OTHERS = [
     ("queue", models.CheckConstraint(name="skipqueue_queue_times", condition=are_times("paused_at", "paused_until"))),
     (
         "worker",
         models.CheckConstraint(
             name="skipqueue_worker_times", condition=are_times("started_at", "heartbeat_at", "reached_at")
+        ),
+    ),
+    (
+        "worker",
+        models.CheckConstraint(
+            name="skipqueue_worker_queues",
+            condition=Exact(Func(F("queues"), function="jsonb_typeof", output_field=models.TextField()), "array"),
         ),
     ),
     (
@@ -732,6 +739,6 @@ class Migration(migrations.Migration):
                 "default_permissions": (),
             },
         ),
-        *[AddConstraint(model, constraint) for model, constraint in TIME_CONSTRAINTS],
+        *[AddConstraint(model, constraint) for model, constraint in CONSTRAINTS_OF_OTHERS],
         migrations.RunPython(run_on_postgresql(JOB_STORAGE, WORKER_STORAGE, ROLLUP_STORAGE), migrations.RunPython.noop),
     ]

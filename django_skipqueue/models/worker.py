@@ -4,7 +4,9 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import models
+from django.db.models import F, Func
 from django.db.models.functions import Now
+from django.db.models.lookups import Exact
 from django.utils.translation import gettext_lazy as _
 
 from ..conf import settings
@@ -51,6 +53,10 @@ class Worker(models.Model):
         constraints = (
             models.CheckConstraint(
                 name="skipqueue_worker_times", condition=are_times("started_at", "heartbeat_at", "reached_at")
+            ),
+            models.CheckConstraint(
+                name="skipqueue_worker_queues",
+                condition=Exact(Func(F("queues"), function="jsonb_typeof", output_field=models.TextField()), "array"),
             ),
         )
 

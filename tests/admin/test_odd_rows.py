@@ -168,6 +168,7 @@ def test_the_commands_print_them(odd: dict[int, str], subtests: pytest.Subtests)
             assert skipqueue("show", pk, "--json").code == 0
 
 
+CALLBACKS = (*NOT_AN_OBJECT, '{"on_finish": 5}', '{"on_success": {"task": 5, "args": 5}}', '{"surprise": [null]}')
 OTHERS = {
     "schedule": (
         "INSERT INTO skipqueue_schedule (name, task, cron, {column})"
@@ -189,10 +190,19 @@ OTHERS = {
             "completed": ("-1",),
         },
     ),
+    "jobbatch with callbacks": (
+        "INSERT INTO skipqueue_batch (name, {column}) VALUES ('b', {value})",
+        {"callbacks": CALLBACKS},
+    ),
     "worker": (
         "INSERT INTO skipqueue_worker (id, name, hostname, pid, concurrency, queues, {column})"
         " VALUES ('w:0123456789ab', 'w', 'h', 1, 1, '[]', {value})",
         {"heartbeat_at": TIMES, "started_at": TIMES, "memory_mb": ("-1",)},
+    ),
+    "worker with queues": (
+        "INSERT INTO skipqueue_worker (id, name, hostname, pid, concurrency, {column})"
+        " VALUES ('w:0123456789ab', 'w', 'h', 1, 1, {value})",
+        {"queues": (*NOT_A_LIST, "[5]", "[null]", "[[]]")},
     ),
     "queue": (
         "INSERT INTO skipqueue_queue (name, {column}) VALUES ('q', {value})",
@@ -204,19 +214,22 @@ OTHERS = {
 
 def test_the_pages_of_other_models_show_odd_rows(operator: Client, subtests: pytest.Subtests) -> None:
     root = "/admin/django_skipqueue/"
-    for model, (statement, columns) in OTHERS.items():
+    for name, (statement, columns) in OTHERS.items():
+        model = name.partition(" ")[0]
         for column, values in columns.items():
             for value in values:
-                written = f"'{value}'::jsonb" if column in ("args", "kwargs") else value
-                with subtests.test(model, column=column, value=value[:60]), connection.cursor() as cursor:
+                written = f"'{value}'::jsonb" if column in ("args", "kwargs", "callbacks", "queues") else value
+                with subtests.test(name, column=column, value=value[:60]), connection.cursor() as cursor:
                     try:
                         cursor.execute(f"{statement.format(column=column, value=written)} RETURNING *")
                     except IntegrityError:
                         continue
                     pk = cursor.fetchone()[0]
-                    own = (f"{model}/{quote(pk)}/{name}/" for name in ("change", "history"))
-                    found = [operator.get(root + each) for each in (f"{model}/", *own, "job/dashboard/")]
-                    cursor.execute(f"DELETE FROM {statement.split()[2]}")
+                    own = (f"{model}/{quote(pk)}/{view}/" for view in ("change", "history"))
+                    try:
+                        found = [operator.get(root + each) for each in (f"{model}/", *own, "job/dashboard/")]
+                    finally:
+                        cursor.execute(f"DELETE FROM {statement.split()[2]}")
                     assert {response.status_code for response in found} == {200}
                     assert not any("hunter22" in response.text for response in found)
 

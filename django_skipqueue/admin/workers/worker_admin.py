@@ -199,7 +199,7 @@ class WorkerAdmin(OwnViews):
 
     @admin.display(description=_("queues"))
     def queue_names(self, worker: Worker) -> str:
-        return shortened(", ".join(worker.queues)) or gettext("all queues")
+        return shortened(", ".join(map(str, worker.queues))) or gettext("all queues")
 
     @admin.display(description=_("slots"))
     def slots(self, worker: Any) -> SafeString:
