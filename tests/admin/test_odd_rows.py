@@ -169,7 +169,7 @@ def test_the_commands_print_them(odd: dict[int, str], subtests: pytest.Subtests)
 
 
 CALLBACKS = (*NOT_AN_OBJECT, '{"on_finish": 5}', '{"on_success": {"task": 5, "args": 5}}', '{"surprise": [null]}')
-OTHERS = {
+OTHERS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
     "schedule": (
         "INSERT INTO skipqueue_schedule (name, task, cron, {column})"
         " VALUES ('s', 'tests.app.jobs.gather', '@daily', {value})",
