@@ -10,13 +10,16 @@ from uuid import UUID
 import pytest
 from django.test import Client
 
-from django_skipqueue import job
+from django_skipqueue import Batch, job
+from django_skipqueue.admin.failures.shown_cause import query_of
 from django_skipqueue.models import Job, Schedule
 from django_skipqueue.services.prune import Pruner
 from django_skipqueue.store import Store
 from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.values.cause import Cause
 from django_skipqueue.values.redaction import MASK
 
+from ..app.failing import roll_up
 from ..app.rows import STATUSES, make_job
 from ..app.waiting import wait_until
 from ..management.skipqueue.running import skipqueue
@@ -30,6 +33,7 @@ SECRET = "hunter22hunter22"
 TASK = "shop.log_in"
 LONG_AGO = timedelta(days=-5)
 SCHEDULES = "/admin/django_skipqueue/schedule/"
+BATCHES = "/admin/django_skipqueue/jobbatch/"
 ARCHIVE = "/admin/django_skipqueue/archivedjob/"
 
 
@@ -84,13 +88,17 @@ def follow(client: Client, address: str, **posted: str) -> str:
 
 
 def test_no_page_of_the_admin_shows_it(
-    operator: Client, jobs: dict[str, Job], settings: Any, subtests: pytest.Subtests
+    operator: Client, jobs: dict[str, Job], registry: Registry, settings: Any, subtests: pytest.Subtests
 ) -> None:
     settings.SKIPQUEUE = {"ARCHIVE": None}
     archived = make("failed", number=2, finished_at=timedelta(days=-40))
     Pruner(Store("default")).batch()
     schedule = make_schedule("s", task=TASK, args=["ada", SECRET], due=1)
     fire_all()
+    with Batch(name="b", on_finish=registry.get(TASK).s("ada", SECRET)) as batch:
+        registry.get(TASK).defer("bob", SECRET)
+    cause = Cause(TASK, "builtins.ValueError", "shop.log_in")
+    roll_up(cause, job_id=jobs["failed"].pk)
     finished = {status: jobs[status].pk for status in ("completed", "failed", "discarded")}
     unfitting = make("failed", number=3, task="shop.pay", args=[SECRET])
     pages = {
@@ -107,7 +115,14 @@ def test_no_page_of_the_admin_shows_it(
         f"{LIST}?status=blocked&limit_of={jobs['blocked'].pk}": TASK,
         f"{LIST}dashboard/": MASK,
         f"{LIST}doctor/": MASK,
-        f"{LIST}failures/": "",
+        f"{LIST}failures/": TASK,
+        f"{LIST}failures/cause/?{query_of(cause)}": TASK,
+        f"{LIST}?status=failed&{query_of(cause)}": TASK,
+        f"{LIST}metrics/": "skipqueue_",
+        "/admin/": "Jobs",
+        BATCHES: "b",
+        f"{BATCHES}{batch.id}/change/": TASK,
+        f"{LIST}?batch={batch.id}": TASK,
         SCHEDULES: "cannot fire",
         f"{SCHEDULES}{schedule.pk}/change/": MASK,
         ARCHIVE: TASK,
@@ -143,7 +158,9 @@ def test_no_page_of_the_admin_shows_it(
     drop_partitions()
 
 
-def test_no_command_prints_it(jobs: dict[str, Job], subtests: pytest.Subtests) -> None:
+def test_no_command_prints_it(jobs: dict[str, Job], registry: Registry, subtests: pytest.Subtests) -> None:
+    with Batch(name="b", on_finish=registry.get(TASK).s("ada", SECRET)) as batch:
+        registry.get(TASK).defer("bob", SECRET)
     make_schedule("s", task=TASK, args=["ada", SECRET], due=1)
     make_schedule("t", task="shop.pay", kwargs={"token": SECRET})
     fire_all()
@@ -162,6 +179,7 @@ def test_no_command_prints_it(jobs: dict[str, Job], subtests: pytest.Subtests) -
         ["retry", shown[-1]],
         ["health"],
         ["batches"],
+        ["batches", str(batch.id)],
     ]
     in_json = [command for command in commands if command[0] in ("list", "show", "status", "limits", "doctor")]
     for command in [*commands, *([*command, "--json"] for command in [*in_json, ["schedules"]])]:
