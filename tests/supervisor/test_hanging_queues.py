@@ -6,11 +6,33 @@ from collections.abc import Callable
 import pytest
 
 from django_skipqueue.models import Job
+from django_skipqueue.runtime.log_queue import LogQueue
+from django_skipqueue.supervisor.process import WorkerProcess
 
 from ..app.rows import make_job
+from ..app.waiting import wait_until
 from ..harness.processes import ManagePy
 
 Run = Callable[..., ManagePy]
+
+
+def test_each_process_of_a_name_knows_which_queues_hang_from_the_last_one() -> None:
+    process = WorkerProcess("w/1", concurrency=1)
+
+    def give_up(lifeline: int, log: LogQueue) -> int:
+        process.standby.hanging_queues.note("mail", 1.0, time.monotonic())
+        return 0
+
+    def look(lifeline: int, log: LogQueue) -> int:
+        hanging = process.standby.hanging_queues
+        return [name for name in ("mail", "pdf") if hanging.hangs(name, time.monotonic(), slots=2)] != ["mail"]
+
+    for run in (give_up, look):
+        process.fork(run)
+        dead = wait_until(process.ended)
+        assert dead is not None
+        assert dead.code == 0
+
 
 JOBS = """
     import time
