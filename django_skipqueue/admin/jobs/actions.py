@@ -131,7 +131,7 @@ def _selection(request: HttpRequest, found: QuerySet[Job]) -> Selection:
 
 def _is_large(selection: Selection) -> bool:
     """Whether the chosen jobs are, or may be, more than `MANY`."""
-    return selection.is_part or (selection.listed or selection.total).found > MANY
+    return (selection.listed or selection.total).found > (0 if selection.is_part else MANY)
 
 
 def _large_number(request: HttpRequest, selection: Selection) -> int:
