@@ -378,6 +378,7 @@ CREATE TABLE public.skipqueue_schedule (
 );
 
 CREATE TABLE public.skipqueue_worker (
+    CONSTRAINT skipqueue_worker_queues CHECK ((jsonb_typeof(queues) = 'array'::text)),
     CONSTRAINT skipqueue_worker_times CHECK ((((started_at IS NULL) OR ((started_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (started_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((heartbeat_at IS NULL) OR ((heartbeat_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (heartbeat_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((reached_at IS NULL) OR ((reached_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (reached_at < '9999-01-01 00:00:00+00'::timestamp with time zone))))),
     concurrency integer NOT NULL,
     heartbeat_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
