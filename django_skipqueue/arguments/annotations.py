@@ -77,6 +77,14 @@ def plain_types(annotation: Any) -> tuple[type, ...]:
     return tuple(kind for kind in (str, int, float) if kind in map(_bare, members))
 
 
+def scalar_types(annotation: Any) -> tuple[type, ...]:
+    """The members of an annotation of texts, numbers, bools and None alone; of another annotation none."""
+    annotation = _bare(annotation)
+    members = typing.get_args(annotation) if typing.get_origin(annotation) in UNIONS else (annotation,)
+    kinds = tuple(map(_bare, members))
+    return kinds if set(kinds) <= {str, int, float, bool, types.NoneType} else ()
+
+
 def resolved(annotations: Mapping[str, Any], names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Each annotation with its names resolved in these globals. Those that cannot be resolved are left out."""
     for name, annotation in annotations.items():

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, Signature
 from typing import Any
 
-from .annotations import annotations_of, codec_of, plain_types
+from .annotations import annotations_of, codec_of, plain_types, scalar_types
 from .codec import Codec, decode_part, encode_part
 from .collections import DictOf, ListOf
-from .scalars import MemberValue
+from .scalars import CheckedScalar, MemberValue
 
 POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -41,6 +41,13 @@ class CallTypes:
         annotations = annotations_of(function)
         kinds = {name: plain_types(annotations[name]) for name in signature.parameters if name in annotations}
         return cls(signature, {name: MemberValue(found) for name, found in kinds.items() if found})
+
+    @classmethod
+    def of_scalars(cls, function: Callable[..., Any], signature: Signature) -> "CallTypes":
+        """The types of the parameters declared as texts, numbers, bools and None, to check the values of a call."""
+        annotations = annotations_of(function)
+        kinds = {name: scalar_types(annotations[name]) for name in signature.parameters if name in annotations}
+        return cls(signature, {name: CheckedScalar(found) for name, found in kinds.items() if found})
 
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of a call as JSON, which is accepted as well. Raises `InvalidArguments`."""

@@ -4,6 +4,7 @@ import datetime
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from enum import Enum, Flag
+from types import NoneType
 from typing import Any
 from uuid import UUID
 
@@ -165,6 +166,27 @@ class MemberValue(Codec):
 
     def encode(self, name: str, value: Any) -> Any:
         return value.value if self.fits(value) else value
+
+    def decode(self, name: str, value: Any) -> Any:
+        return value
+
+
+class CheckedScalar(Codec):
+    """Texts, numbers, bools and None, for the check of a call. They are JSON as they are. An int is a float as well."""
+
+    def __init__(self, kinds: tuple[type, ...]) -> None:
+        self._kinds = kinds
+
+    def __str__(self) -> str:
+        return " | ".join("None" if kind is NoneType else kind.__name__ for kind in self._kinds)
+
+    def fits(self, value: Any) -> bool:
+        return isinstance(value, self._kinds) or (float in self._kinds and isinstance(value, int))
+
+    def encode(self, name: str, value: Any) -> Any:
+        if not self.fits(value):
+            self.refuse(name, value)
+        return value
 
     def decode(self, name: str, value: Any) -> Any:
         return value

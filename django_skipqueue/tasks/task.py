@@ -175,6 +175,12 @@ class Task(Generic[P, R]):
         return CallTypes.of(self.__wrapped__, self.signature)
 
     @cached_property
+    def _scalars(self) -> "CallTypes":
+        from ..arguments.call_types import CallTypes
+
+        return CallTypes.of_scalars(self.__wrapped__, self.signature)
+
+    @cached_property
     def result_type(self) -> "Codec | None":
         """The type of what the task returns, by its annotation; `None` if it is plain JSON, or not annotated."""
         from ..arguments.annotations import codec_of_result
@@ -284,6 +290,8 @@ class Task(Generic[P, R]):
         """Encode one call. Checks it against the signature, JSON and the limit of `most` bytes."""
         self._require_public()
         names, keys, types = self._form(len(args), tuple(kwargs))
+        if django_settings.DEBUG:  # a mistake that the task would find in a worker: it is easier to find here
+            self._scalars.encode(args, kwargs)
         plain, named = args, kwargs
         if types is not None:
             plain, named = types.encode(args, kwargs)

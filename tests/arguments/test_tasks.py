@@ -2,9 +2,10 @@
 
 import datetime
 import json
+import re
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any
+from typing import Any, NewType
 from uuid import UUID
 
 import pytest
@@ -327,3 +328,37 @@ def test_registering_evaluates_no_annotation(registry: Registry) -> None:
 
 
 Later = Decimal
+
+
+Number = NewType("Number", int)
+
+
+def paid(number: Number, amount: float, note: str | None = None, *tags: str, at: Any = None, **more: bool) -> None:
+    """What newcomers annotate."""
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "problem"),
+    [
+        ((7, 1.5), {}, ""),
+        ((7, 1), {"note": None, "at": "whatever", "urgent": True}, ""),
+        ((7, 1.5, "a note", "b", "c"), {}, ""),
+        (("abc", 1.5), {}, "number is 'abc', but its annotation is int."),
+        ((7.0, 1.5), {}, "number is 7.0, but its annotation is int."),
+        ((None, 1.5), {}, "number is None, but its annotation is int."),
+        ((7, "1.5"), {}, "amount is '1.5', but its annotation is float."),
+        ((7, 1.5), {"note": 3}, "note is 3, but its annotation is str | None."),
+        ((7, 1.5, None, "a", 3), {}, "tags[1] is 3, but its annotation is str."),
+        ((7, 1.5), {"urgent": "yes"}, "urgent is 'yes', but its annotation is bool."),
+    ],
+)
+def test_while_debug_is_on_texts_and_numbers_are_what_their_annotations_say(
+    registry: Registry, settings: Any, args: tuple[Any, ...], kwargs: dict[str, Any], problem: str
+) -> None:
+    task: Any = job(paid)
+    settings.DEBUG = True
+    if problem:
+        with pytest.raises(InvalidArguments, match=re.escape(problem)):
+            task.encoded(args, kwargs)
+        settings.DEBUG = False
+    task.encoded(args, kwargs)
