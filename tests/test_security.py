@@ -53,7 +53,8 @@ ATTEMPT = Attempt(JOB, Outcome("failed", last_error=FORGED), 1.0, 2.0, FORGED)
 VALUES: dict[str, Any] = {
     "job": JOB, "attempt": ATTEMPT, "attempts": [ATTEMPT], "worker": FORGED, "who": FORGED, "sender": FORGED,
     "worker_id": FORGED, "queue_name": FORGED, "queue_names": [FORGED], "error": ValueError(FORGED), "cause": FORGED,
-    "lines": [FORGED], "reason": FORGED, "job_id": 7,
+    "lines": [FORGED], "reason": FORGED, "problem": FORGED, "running": {FORGED: 1.0}, "job_id": 7, "job_ids": [7],
+    "released": 1,
     "signal_name": "SIGTERM", "jobs_done": 1, "count": 1, "counts": {"failed": 1}, "timeout": 1.0,
     "changed": FORGED, "code": 1, "log_format": FORGED, "grace": 1.0, "wait_ms": 1.0, "known": [FORGED],
     "retry_in": 1.0, "restart_in": 1.0, "seconds": 1.0, "service": FORGED, "stack": FORGED, "hint": FORGED,
