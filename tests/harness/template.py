@@ -129,9 +129,16 @@ def serve(number: int) -> dict[str, Any]:
                 sys.exit()
             *lines, received = (received + data).split(b"\n")
             for line in lines:
+                has_group, tells = os.pipe()
                 if pid := os.fork():
+                    os.close(tells)
+                    os.read(has_group, 1)  # until the child leads its process group: a test may signal that at once
+                    os.close(has_group)
                     asking.sendall(json.dumps([pid, None]).encode() + b"\n")
                 else:
+                    os.setsid()
+                    os.close(tells)
+                    os.close(has_group)
                     signal.set_wakeup_fd(-1)
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     os.close(ended)
@@ -150,7 +157,6 @@ def _ended() -> list[tuple[int, int]]:
 
 def become(request: dict[str, Any]) -> None:
     """Make this child what a new Python would be that runs `python -m django …` in this folder."""
-    os.setsid()
     os.chdir(request["folder"])
     for path, flags, numbers in [("/dev/null", os.O_RDONLY, [0]), (request["log"], os.O_WRONLY, [1, 2])]:
         file = os.open(path, flags)
