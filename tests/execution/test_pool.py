@@ -375,8 +375,8 @@ def test_what_is_stuck_takes_no_place(make_pool: MakePool, gates: Any, kind: str
     finish(pool, 1)
     assert pool.is_used_up
     gates["g"].open()
-    wait_until(lambda: not pool.take_finished() and not pool.has_stuck)
-    assert not pool.is_used_up
+    wait_until(lambda: not pool.has_stuck and not pool.is_used_up, "nothing is stuck any more")
+    assert not pool.take_finished()
 
 
 @EITHER
