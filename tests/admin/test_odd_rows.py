@@ -135,6 +135,7 @@ def test_their_own_pages_show_them(operator: Client, odd: dict[int, str], subtes
                 assert "hunter22" not in response.text
 
 
+@pytest.mark.slow
 def test_their_verbs_answer(operator: Client, odd: dict[int, str], subtests: pytest.Subtests) -> None:
     for pk, name in odd.items():
         column = name.partition(" ")[0]
@@ -157,6 +158,7 @@ def test_a_copy_has_nothing_that_stands_for_unreadable_json(operator: Client, od
         assert cursor.fetchone() == (0,)
 
 
+@pytest.mark.slow
 def test_the_commands_print_them(odd: dict[int, str], subtests: pytest.Subtests) -> None:
     for command in (["list", "--limit", "500"], ["status"], ["limits"], ["doctor"], ["health"]):
         for more in ([], ["--json"]) if command[0] != "health" else ([],):
