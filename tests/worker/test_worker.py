@@ -188,7 +188,7 @@ def test_hung_calls_leave_half_of_the_slots_to_other_queues_when_they_outnumber_
     assert first.wait() == EXIT_STUCK
     jobs.noop.using(queue_name="b").defer_many([()] * 40)
     worker_thread(concurrency=4, prepare=replace)
-    wait_until(lambda: gates["hung"].came == 6)
+    wait_for_statuses(failed=4, completed=40, running=2, queued=2)
     jobs.noop.using(queue_name="b").defer_many([()] * 40)
     wait_for_statuses(failed=4, completed=80, running=2, queued=2)
 
