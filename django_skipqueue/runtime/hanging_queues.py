@@ -22,7 +22,7 @@ class HangingQueues:
         self._names, self._until = memory[: 8 * ENTRIES].cast("q"), memory[8 * ENTRIES :].cast("d")
 
     def note(self, queue_name: str, seconds: float, now: float) -> None:
-        """Note that an attempt of a job of this queue was given up after so many seconds."""
+        """Note that an attempt of a job of this queue ran for `seconds` and was given up."""
         entry = min(range(ENTRIES), key=self._until.__getitem__)
         self._names[entry] = hash(queue_name)  # forked processes share the seed of `hash`
         self._until[entry] = now + max(SHORTEST, 2 * seconds)
@@ -31,7 +31,7 @@ class HangingQueues:
         return max(self._until.tolist()) <= now
 
     def hangs(self, queue_name: str, now: float, *, slots: int) -> bool:
-        """Whether so many of its attempts were given up lately that they could have filled half of the slots."""
+        """Whether the number of its attempts that were given up lately reaches half of the slots."""
         name = hash(queue_name)
         given_up = sum(name == each and until > now for each, until in zip(self._names, self._until, strict=True))
         return given_up >= max(min(slots, ENTRIES) // 2, 1)

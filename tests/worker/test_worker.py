@@ -175,7 +175,7 @@ def test_jobs_that_hang_in_a_queue_of_their_own_do_not_starve_the_others(worker_
 def test_hung_calls_leave_half_of_the_slots_to_other_queues_when_they_outnumber_the_slots(
     worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that they have filled are replaced, and the next process knows of it."""
+    """The process whose slots the hung calls fill is replaced, and the next process knows which queue hangs."""
     monkeypatch.setattr(interruption, "STUCK_AFTER", 0.05)
     hanging_queues = HangingQueues()
 
