@@ -6,7 +6,7 @@ from datetime import datetime
 from ..events.events import JobsReleased
 from ..values.records import LeaseRef
 from . import sql
-from .notify import wake
+from .notify import LIMITS_PAYLOAD, notify_supervisors, wake
 from .parameters import leases_as_values
 from .statements import Statements
 
@@ -21,7 +21,7 @@ class Releasing(Statements):
         `later`: they wait for up to 10 seconds first, and give up their permits meanwhile.
         """
         rows = self.rows(sql.RELEASE, {**leases_as_values(leases), "interrupted": interrupted, "later": later})
-        return self._released(rows)
+        return self._released(rows, later=later)
 
     def release_orphans(
         self, worker_id: str, *, known: Iterable[int], claimed_until: datetime | None = None
@@ -33,9 +33,12 @@ class Releasing(Statements):
         values = {"worker_id": worker_id, "known": list(known), "claimed_until": claimed_until}
         return self._released(self.rows(sql.RELEASE_ORPHANS, values))
 
-    def _released(self, rows: list[tuple[int, str]]) -> set[int]:
+    def _released(self, rows: list[tuple[int, str]], *, later: bool = False) -> set[int]:
         """Notify the workers of the queues of these jobs, and send the event. Returns the ids."""
-        wake(self, (queue_name for _, queue_name in rows))
+        if rows and later:
+            notify_supervisors(self, LIMITS_PAYLOAD)  # the jobs are due soon, and their permits are free
+        else:
+            wake(self, (queue_name for _, queue_name in rows))
         ids = [id for id, _ in rows]
         if ids:
             self.send(JobsReleased(self.alias, ids))

@@ -15,7 +15,7 @@ from psycopg.pq import TransactionStatus
 from django_skipqueue.events.events import JobsDeferred
 from django_skipqueue.models import Job
 from django_skipqueue.store import Store, sql
-from django_skipqueue.store.notify import jobs_in
+from django_skipqueue.store.notify import LIMITS_PAYLOAD, jobs_in
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 from django_skipqueue.values.records import EncodedCall, JobSpec
 
@@ -528,3 +528,16 @@ class TestWhereOneMessageIsNotPossible:
 )  # fmt: skip
 def test_whatever_a_stranger_sends_is_a_queue_and_a_number(payload: str, meant: tuple[str, int]) -> None:
     assert jobs_in(payload) == meant
+
+
+@pytest.mark.parametrize(("later", "workers", "supervisors"), [(False, ["a"], []), (True, [], [LIMITS_PAYLOAD])])
+def test_who_puts_jobs_back_for_some_seconds_tells_supervisors_and_no_worker(
+    listener: Listener, later: bool, workers: list[str], supervisors: list[str]
+) -> None:
+    noop("a")
+    (job,) = store.claim(queue_names=["a"], limit=1, worker_id="w")
+    listener.heard()
+    others = Listener("skipqueue_supervisors")
+    store.release([job.ref], later=later)
+    assert (listener.heard(), others.payloads()) == (workers, supervisors)
+    others.connection.close()
