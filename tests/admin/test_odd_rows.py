@@ -214,6 +214,7 @@ OTHERS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
 """For each other model an INSERT, and values of a column."""
 
 
+@pytest.mark.slow
 def test_the_pages_of_other_models_show_odd_rows(operator: Client, subtests: pytest.Subtests) -> None:
     root = "/admin/django_skipqueue/"
     for name, (statement, columns) in OTHERS.items():

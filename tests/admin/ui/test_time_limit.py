@@ -73,6 +73,7 @@ def is_quick(ask: Callable[[], Any]) -> Any:
     return answer
 
 
+@pytest.mark.slow
 def test_every_page_answers_while_somebody_holds_a_lock(
     addresses: Mapping[str, str], operator: Client, lock: Callable[[str], Session]
 ) -> None:

@@ -34,6 +34,13 @@ def test_worker_is_runworker_and_passes_its_options_through(manage: Callable[...
     assert job.status == "completed"
 
 
+def test_it_needs_no_framework_of_tasks(manage: Callable[..., Any]) -> None:
+    """Django 5.2 has none of its own, and its backport is an extra."""
+    gone = "import sys; sys.modules |= dict.fromkeys(['django_tasks', 'django.tasks', 'kombu', 'celery'])"
+    process = manage("skipqueue", "status", settings=gone)
+    assert process.wait() == 0, process.log
+
+
 @pytest.mark.parametrize("subcommand", [each.name for each in Command.subcommands])
 def test_each_subcommand_takes_the_options_of_django(subcommand: str) -> None:
     parser = Command().create_parser("manage.py", "skipqueue")
