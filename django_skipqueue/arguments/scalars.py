@@ -11,7 +11,7 @@ from uuid import UUID
 from django.utils.dateparse import parse_duration
 from django.utils.duration import duration_iso_string
 
-from .codec import NUMBER, STRING, Codec
+from .codec import NUMBER, STRING, Codec, kind_of
 
 
 class Scalar(Codec):
@@ -172,7 +172,10 @@ class MemberValue(Codec):
 
 
 class CheckedScalar(Codec):
-    """Texts, numbers, bools and None, for the check of a call. They are JSON as they are. An int is a float as well."""
+    """Texts, numbers, bools and None, for the check of a call. They are JSON as they are. An int is a float as well.
+
+    What is not JSON is left to the encoder, which says what to pass instead.
+    """
 
     def __init__(self, kinds: tuple[type, ...]) -> None:
         self._kinds = kinds
@@ -184,7 +187,7 @@ class CheckedScalar(Codec):
         return isinstance(value, self._kinds) or (float in self._kinds and isinstance(value, int))
 
     def encode(self, name: str, value: Any) -> Any:
-        if not self.fits(value):
+        if kind_of(value) and not self.fits(value):
             self.refuse(name, value)
         return value
 

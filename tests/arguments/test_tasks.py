@@ -362,3 +362,9 @@ def test_while_debug_is_on_texts_and_numbers_are_what_their_annotations_say(
             task.encoded(args, kwargs)
         settings.DEBUG = False
     task.encoded(args, kwargs)
+
+
+def test_of_what_is_not_json_it_says_what_to_pass_instead(registry: Registry, settings: Any) -> None:
+    settings.DEBUG = True
+    with pytest.raises(InvalidArguments, match="number is a Group, which is not JSON"):
+        job(paid).encoded((Group(), 1.5), {})
