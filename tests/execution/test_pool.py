@@ -63,6 +63,8 @@ def make_pool(gates: Any, wakeup: Wakeup) -> Iterator[MakePool]:
         gate.open()
     for pool in pools:
         pool.withdraw()
+        # The coroutine of an attempt that is left behind would go on in whichever thread collects it as garbage.
+        wait_until(lambda pool=pool: not (pool.attempts or pool.unfinished(EVENT_LOOP)))
         with contextlib.suppress(RuntimeError):  # stopped by the test already
             pool.stop()
 
