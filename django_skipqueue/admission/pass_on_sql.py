@@ -99,14 +99,20 @@ pair AS MATERIALIZED (
         OR waiting.rank < holder.rank
         OR (holder.is_in_order AND waiting.id < holder.id)
 ),
-put_back AS MATERIALIZED (
-    SELECT {key} AS name, ctid AS place
+worse AS MATERIALIZED (
+    SELECT ctid AS place
     FROM skipqueue_job
     WHERE
         id = ANY (ARRAY (SELECT holder_id FROM pair))
         AND (status || '' = 'queued' OR (status || '' = 'blocked' AND has_permit))
     ORDER BY id
     FOR NO KEY UPDATE SKIP LOCKED
+),
+put_back AS (
+    UPDATE skipqueue_job AS job
+    SET {put_back}
+    WHERE job.ctid = ANY (ARRAY (SELECT place FROM worse))
+    RETURNING job.{key} AS name
 ),
 chosen AS MATERIALIZED (
     SELECT ctid AS place
@@ -120,11 +126,6 @@ chosen AS MATERIALIZED (
         AND {waiting}
     ORDER BY id
     FOR NO KEY UPDATE SKIP LOCKED
-),
-blocked AS (
-    UPDATE skipqueue_job AS job
-    SET {put_back}
-    WHERE job.ctid = ANY (ARRAY (SELECT place FROM put_back))
 ),
 admitted AS (
     UPDATE skipqueue_job AS job

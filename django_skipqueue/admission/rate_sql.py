@@ -49,10 +49,18 @@ FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
 # for a while does not hold more than one burst. `free`: those that can be taken now.
 # The key is due again when the next token is there, and not at once: a twentieth of a second later, or half a second if
 # the queued jobs are as many as the burst; but several times in the time of a burst.
+# The jobs of paused queues are passed over.
 # Index: rate_waiting and rate_queued, and the primary key of the buckets, once for each key; for the key of a queue the
-# primary key of queues.
+# primary key of queues. The table of queues is read whole: it has a row for each queue that was paused or limited.
 ADMIT_BY_RATE = """
-WITH bucket AS MATERIALIZED (
+WITH paused AS MATERIALIZED (
+    SELECT ARRAY (
+        SELECT name
+        FROM skipqueue_queue
+        WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statement_timestamp())
+    ) AS names
+),
+bucket AS MATERIALIZED (
     SELECT
         key.name,
         rated.seconds,
@@ -61,7 +69,8 @@ WITH bucket AS MATERIALIZED (
         level.taken,
         COALESCE(floor(rated.burst - level.taken + 0.000001)::integer, 1000) AS free
     FROM
-        unnest((SELECT NULLIF(current_setting('skipqueue.locked_rates', true), '')::text[])) AS key (name)
+        paused
+        CROSS JOIN unnest((SELECT NULLIF(current_setting('skipqueue.locked_rates', true), '')::text[])) AS key (name)
         LEFT JOIN skipqueue_rate AS rate ON rate.key = key.name
         CROSS JOIN LATERAL (
             SELECT rate_interval, rate_burst
@@ -71,6 +80,7 @@ WITH bucket AS MATERIALIZED (
                 AND awaits_jobs IS NULL
                 AND (limit_key IS NULL OR has_permit)
                 AND rate_key = key.name
+                AND queue_name <> ALL (paused.names)
             ORDER BY (-priority), run_after, id
             LIMIT 1
         ) AS head
@@ -114,6 +124,7 @@ WITH bucket AS MATERIALIZED (
 chosen AS MATERIALIZED (
     SELECT bucket.name, job.place
     FROM
+        paused,
         bucket,
         LATERAL (
             SELECT ctid AS place
@@ -123,6 +134,7 @@ chosen AS MATERIALIZED (
                 AND awaits_jobs IS NULL
                 AND (limit_key IS NULL OR has_permit)
                 AND rate_key = bucket.name
+                AND queue_name <> ALL (paused.names)
             ORDER BY (-priority), run_after, id
             LIMIT bucket.free
             FOR NO KEY UPDATE SKIP LOCKED
@@ -149,11 +161,13 @@ changed AS MATERIALIZED (
                     AND awaits_jobs IS NULL
                     AND (limit_key IS NULL OR has_permit)
                     AND rate_key = bucket.name
+                    AND queue_name <> ALL (paused.names)
                 LIMIT number.taken_now + 1
             ) AS one
         ) > number.taken_now AS has_more
     FROM
-        bucket
+        paused
+        CROSS JOIN bucket
         LEFT JOIN (SELECT name, count(*) AS number FROM chosen GROUP BY name) AS counted ON counted.name = bucket.name
         CROSS JOIN LATERAL (SELECT COALESCE(counted.number, 0) AS taken_now) AS number
 ),

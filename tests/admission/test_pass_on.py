@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from django_skipqueue.models import Job, Queue
+from django_skipqueue.models import Job, Queue, RateBucket
+from django_skipqueue.services.admit import Admit
 from django_skipqueue.services.pass_on import HELD_UP_SECONDS, PassOn
 from django_skipqueue.store import Store
 from django_skipqueue.store.notify import LIMIT_PREFIX, RATE_PREFIX
@@ -214,6 +215,24 @@ def test_what_is_free_does_not_go_to_a_paused_queue() -> None:
     Queue.resume("bulk")
     store.admit_keys(store.blocked_keys())
     assert queued() == {bulk}
+
+
+def test_a_token_does_not_go_to_a_paused_queue() -> None:
+    shares_rate.defer()
+    paused = shares_rate.using(queue_name="bulk", priority=9).defer().pk
+    served = shares_rate.using(queue_name="urgent").defer().pk
+    Queue.pause("bulk")
+    Job.objects.filter(status="queued").delete()
+    RateBucket.objects.all().delete()
+    store.admit_rates(store.blocked_rates())
+    assert queued() == {served}
+    Job.objects.filter(status="queued").delete()
+    RateBucket.objects.all().delete()
+    store.admit_rates(store.blocked_rates())
+    assert queued() == set()
+    Queue.resume("bulk")
+    Admit(store).run(0.0)
+    assert queued() == {paused}, "the next sweep finds it"
 
 
 def test_nor_to_a_job_of_one_that_waits_behind_another() -> None:

@@ -81,6 +81,7 @@ class Change(NamedTuple):
             ("scheduled", "queued"): "admit",
             ("scheduled", "blocked"): "admit",
             ("blocked", "queued"): "admit",
+            ("queued", "blocked"): "put_back",
             ("queued", "running"): "claim",
             ("blocked", "running"): "claim",
             ("scheduled", "discarded"): "discard",

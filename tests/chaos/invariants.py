@@ -36,7 +36,7 @@ SPEED_LIMIT = 10.0
 WAIT_LIMIT = 5.0
 """Seconds, at most, from an urgent job's enqueue, or any job's claim, to its begin."""
 
-KEEP_THE_LEASE = ("enqueue", "admit", "prune", "hand_over")
+KEEP_THE_LEASE = ("enqueue", "admit", "put_back", "prune", "hand_over")
 """The verbs that do not count the lease up."""
 
 LAST_BREATH = 0.2

@@ -17,7 +17,7 @@ from django.db import Error, connection, transaction
 
 from django_skipqueue import Batch, Task, chain
 from django_skipqueue.batches.call import AfterFailure, TaskCall
-from django_skipqueue.models import Job
+from django_skipqueue.models import Job, Queue
 from django_skipqueue.store import Store
 
 from . import jobs
@@ -34,7 +34,10 @@ URGENT_INTERVAL = 0.5
 
 
 NARROW = "narrow"
-"""The queue that has a limit of its own: see `settings`."""
+"""The queue that has a limit of its own: see `settings`. It is paused at times."""
+
+QUEUES = ("default", NARROW)
+"""Where the jobs of a limit or a rate wait."""
 
 
 class Rollback(Exception):
@@ -83,6 +86,7 @@ class Load:
             self._roll_back: 3,
             self._cancel: 4,
             self._retry: 1,
+            self._pause: 1,
         } | ({self._overrun: 1} if has_timeouts else {})
         self._kinds, self._weights = list(kinds), list(kinds.values())
 
@@ -158,7 +162,13 @@ class Load:
         self._defer(jobs.doze, self._choose.randint(1, 3))
 
     def _limited(self) -> None:
-        self._defer(jobs.limited, self._choose.randrange(4), self._short())
+        """Of any priority, in two queues."""
+        task = jobs.limited.using(priority=self._choose.choice((0, 0, 5, -5)), queue_name=self._choose.choice(QUEUES))
+        self._defer(task, self._choose.randrange(4), self._short())
+
+    def _pause(self) -> None:
+        """Pause a queue whose jobs have the permits and the tokens of others."""
+        Queue.pause(NARROW, for_=timedelta(seconds=self._choose.uniform(0.2, 2)))
 
     def _in_order(self) -> None:
         self._defer(jobs.in_order, self._choose.randrange(4), self._choose.choice((0,) * 9 + (1,)))
@@ -175,7 +185,8 @@ class Load:
     def _rated(self) -> None:
         """More than may start at once."""
         key = self._choose.randrange(3)
-        self._did(*defer_many(jobs.rated, [(key, self._choose.choice((0, 0, 1))) for _ in range(4)]))
+        task = jobs.rated.using(priority=self._choose.choice((0, 5)), queue_name=self._choose.choice(QUEUES))
+        self._did(*defer_many(task, [(key, self._choose.choice((0, 0, 1))) for _ in range(4)]))
 
     def _rated_and_limited(self) -> None:
         key = self._choose.randrange(3)

@@ -65,12 +65,18 @@ def rates_hold(evidence: Evidence) -> Iterator[str]:
         bucket.queued.discard(change.job)
         if (change.before, change.after) == ("blocked", "running"):
             yield f"job {change.job} was claimed without a token of {change.rate_key}"
+        if change.verb == "put_back":  # its token goes to another job, in the statement that puts it back
+            bucket.passed_on.append(change.stated)
         if change.after != "queued" or change.verb == "release":  # a job that is given back keeps its token
             continue
         if change.before != "blocked":
             yield f"job {change.job} was queued by a {change.verb}, without a token of {change.rate_key}"
             continue
-        early = bucket.take(change)
+        early = 0.0
+        if change.stated in bucket.passed_on:
+            bucket.passed_on.remove(change.stated)
+        else:
+            early = bucket.take(change)
         if early:
             yield f"{change.rate_key} had no token for job {change.job}: it came {early:.2f} s too early"
         bucket.queued.add(change.job)
@@ -147,6 +153,8 @@ class Bucket:
     last: Change | None = None
     queued: set[int] = field(default_factory=set)
     """The jobs that have a token, and that nobody has claimed."""
+    passed_on: list[float] = field(default_factory=list)
+    """When the statements began that have put jobs back, each with a token for another job."""
 
     def take(self, change: Change) -> float:
         """Take a token for this admission; the seconds by which it came before there was one."""

@@ -158,7 +158,7 @@ def test_a_resume_notifies_the_workers_and_the_supervisors() -> None:
         Queue.pause("mail")
         assert (workers.payloads(), supervisors.payloads()) == ([], [",queues"])
         Queue.resume("mail")
-        assert (workers.payloads(), supervisors.payloads()) == (["mail"], [",queues"])
+        assert (workers.payloads(), supervisors.payloads()) == (["mail"], [",queues", ",limits"])
 
 
 def test_both_are_signalled_and_logged(
