@@ -22,7 +22,7 @@ from .current_batch import in_current_batch
 from .dependencies import Dependencies
 from .limits import admit_after_commit
 from .notify import wake, wake_supervisors
-from .parameters import calls_as_values
+from .parameters import calls_as_values, unindented
 from .unique import UniqueKeys, explained_deadlock
 
 
@@ -91,7 +91,7 @@ class Enqueueing(UniqueKeys, Dependencies):
         """Send the message. Returns the id and the time of the enqueue, and whether the end of it has a row."""
         mark = token_hex(8)
         try:
-            cursor.execute(statement, {**values, "call": mark})
+            cursor.execute(unindented(statement), {**values, "call": mark})
             cursor.nextset()  # the first result is that of BEGIN
             id, now, *_ = cursor.fetchone()
             while cursor.nextset():

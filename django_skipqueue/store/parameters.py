@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import repeat
 from operator import add, attrgetter, itemgetter
 from typing import Any, NamedTuple
@@ -207,12 +208,24 @@ def pipelined(
     is_lone = meanwhile is None and sum(statement is not None for statement in statements) <= 1
     results: list[Rows | Cursor]
     with nullcontext() if is_lone else connection.pipeline() as pipeline:  # costs more than a small statement
-        results = [psycopg.Cursor(connection).execute(*statement) if statement else [] for statement in statements]
+        results = [
+            psycopg.Cursor(connection).execute(unindented(statement[0]), statement[1]) if statement else []
+            for statement in statements
+        ]
         if pipeline:
             _end_transaction(connection, pipeline)
         if meanwhile:
             meanwhile()
     return results
+
+
+@cache
+def unindented(statement: str) -> str:
+    """The statement without the indentation of its lines.
+
+    psycopg parses a statement of more than 4,096 characters each time that it sends it.
+    """
+    return "\n".join(line.strip() for line in statement.splitlines())
 
 
 def _end_transaction(connection: psycopg.Connection[Any], pipeline: psycopg.Pipeline) -> None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 import pytest
+from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 from psycopg.adapt import PyFormat, Transformer
 
 from django_skipqueue.admission import lone_sql, pass_on_sql, queue_sql, rate_sql
@@ -31,6 +32,7 @@ from django_skipqueue.store.parameters import (
     notes_as_values,
     positions_as_values,
     settlements_as_values,
+    unindented,
 )
 from django_skipqueue.values.cause import Cause
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
@@ -694,3 +696,16 @@ def test_what_the_lease_fences_is_found_by_id_and_lease_and_nothing_else() -> No
     for name in ("SETTLE", "SETTLE_SNOOZES", "RELEASE", "HEARTBEAT_JOB", "HAND_OVER"):
         condition = STATEMENTS[name].rsplit("WHERE", 1)[1].split("RETURNING")[0]
         assert set(re.findall(r"job\.(\w+)", condition)) == {"id", "lease"}, name
+
+
+def test_the_driver_remembers_how_to_send_what_is_sent_often() -> None:
+    for name in (
+        "SETTLE",
+        "CLAIM",
+        "LOCK_KEYS",
+        "CHOOSE_BY_KEY",
+        "CLAIM_OR_ADMIT",
+        "ADMIT_BY_KEY",
+        "ENQUEUE_AND_ADMIT",
+    ):
+        assert len(unindented(STATEMENTS[name]).encode()) <= MAX_CACHED_STATEMENT_LENGTH, name
