@@ -8,7 +8,7 @@ A worker keeps as many waiting jobs as it finished in the last half second. It r
 be longer than the previous ones. So no job waits here for much longer than half a second.
 """
 
-from collections import deque
+from ..values.recent import Recent
 
 SPAN = 0.2
 """Seconds of work to hold in advance."""
@@ -37,20 +37,3 @@ class Prefetch:
     def kept(self, now: float) -> int:
         """How many jobs that have not started may go on waiting."""
         return self._within_patience.count(now)
-
-
-class Recent:
-    def __init__(self, span: float) -> None:
-        self._span = span
-        self._added: deque[tuple[float, int]] = deque()
-        self._count = 0
-
-    def add(self, count: int, now: float) -> None:
-        self._added.append((now, count))
-        self._count += count
-
-    def count(self, now: float) -> int:
-        """Number of events within the span before `now`. Forgets older ones."""
-        while self._added and self._added[0][0] < now - self._span:
-            self._count -= self._added.popleft()[1]
-        return self._count

@@ -38,13 +38,20 @@ class EventLoopRunner:
     """Runs up to `concurrency` attempts at once, in one event loop in a thread of its own."""
 
     def __init__(
-        self, executor: Executor, concurrency: int, running_jobs: RunningJobs, entries: Sequence[int], finish: Finish
+        self,
+        executor: Executor,
+        concurrency: int,
+        running_jobs: RunningJobs,
+        entries: Sequence[int],
+        finish: Finish,
+        follow: Callable[[ClaimedJob], ClaimedJob | None],
     ) -> None:
         self._executor = executor
         self._concurrency = concurrency
         self._running_jobs = running_jobs
         self._free_entries = list(entries)
         self._finish = finish
+        self._follow = follow
         self._waiting: deque[ClaimedJob] = deque()
         self._running: dict[asyncio.Task[None], RunningAttempt | None] = {}  # None: not begun yet, or already reported
         self._unbegun: set[asyncio.Task[None]] = set()  # each takes a job when it begins
@@ -196,6 +203,8 @@ class EventLoopRunner:
             self._running_jobs.end(entry)
         self._free_entries.append(entry)
         self._running[task] = None
+        if following := self._follow(running.job):
+            self._waiting.appendleft(following)  # `_done` has it begin
         # Queries ran in the thread that asgiref keeps for them. To tidy its connections takes as long as a small job,
         # so that is done after an error, and when no other job is there. Nothing waits for it: the thread may be busy
         # or hang in a call of another task, or of an attempt that timed out.

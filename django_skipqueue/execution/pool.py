@@ -14,6 +14,7 @@ from ..tasks.registry import registry
 from ..values.records import Attempt, ClaimedJob, LeaseRef
 from .executor import Executor, Finished
 from .interruption import stack_of, stacks
+from .lines import Lines
 from .runners import ENTRIES_PER_SLOT, RUNNERS, Runner, entries_of_runners
 from .running_attempt import RunningAttempt
 from .running_jobs import RunningJobs
@@ -49,17 +50,20 @@ class Pool:
         self._running_jobs = running_jobs or RunningJobs(ENTRIES_PER_SLOT * concurrency)
         self.finished: deque[Finished] = deque()
         self._executor = executor
+        self.lines = Lines()
         self._runners: dict[str, Runner] = {
-            name: make_runner(executor, concurrency, self._running_jobs, entries, self._finish)
+            name: make_runner(executor, concurrency, self._running_jobs, entries, self._finish, self.lines.follow)
             for (name, make_runner), entries in zip(RUNNERS.items(), entries_of_runners(concurrency), strict=True)
         }
         self._wake = wake
         self._next_log = 0.0
 
     def submit(self, jobs: Iterable[ClaimedJob]) -> None:
+        """Run these jobs, in their order. Those of a limit wait in line until this worker has a permit for them."""
         parts: dict[str, list[ClaimedJob]] = {name: [] for name in self._runners}
         for job in jobs:
-            parts[registry.runner_of(job.task)].append(job)
+            for begun in (job,) if job.permit_key is None else self.lines.enter(job):
+                parts[registry.runner_of(begun.task)].append(begun)
         for name, part in parts.items():
             if part:
                 self._runners[name].submit(part)
@@ -103,11 +107,15 @@ class Pool:
         self._executor.interrupter.cancel(job, reason)
 
     def withdraw(self) -> list[ClaimedJob]:
-        return [job for runner in self._runners.values() for job in runner.withdraw()]
+        withdrawn = [job for runner in self._runners.values() for job in runner.withdraw()]
+        self.lines.withdrawn(withdrawn)
+        return withdrawn + self.lines.withdraw()
 
     def withdraw_last(self, counts: Mapping[str, int]) -> list[ClaimedJob]:
         """Take back the last jobs of each runner that have not started, up to these numbers, in their order."""
-        return [job for name, count in counts.items() if count for job in self._runners[name].withdraw_last(count)]
+        last = [job for name, count in counts.items() if count for job in self._runners[name].withdraw_last(count)]
+        self.lines.withdrawn(last)
+        return last
 
     @property
     def unresponsive_at(self) -> float:
@@ -123,6 +131,7 @@ class Pool:
         held_up: list[ClaimedJob] = []
         for name in self.unresponsive(now):
             withdrawn = self._runners[name].withdraw()
+            self.lines.withdrawn(withdrawn)
             if withdrawn and self._next_log <= now:
                 self._next_log = now + LOG_INTERVAL
                 running = [each for each in list(self.attempts) if registry.runner_of(each.job.task) == name]

@@ -57,7 +57,10 @@ class Runner(Protocol):
         """End the runner, which has no jobs left. Waits until the deadline at most, in monotonic seconds."""
 
 
-MakeRunner = Callable[[Executor, int, RunningJobs, Sequence[int], Finish], Runner]
+Follow = Callable[[ClaimedJob], ClaimedJob | None]
+"""Called in the thread of a job that has ended: the job that begins in its place, if any."""
+
+MakeRunner = Callable[[Executor, int, RunningJobs, Sequence[int], Finish, Follow], Runner]
 
 RUNNERS: dict[str, MakeRunner] = {THREADS: ThreadRunner, EVENT_LOOP: EventLoopRunner}
 

@@ -7,10 +7,10 @@ broken the connections of its thread, a new thread replaces the old one.
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..events import logs
-from ..values.records import ClaimedJob
+from ..values.records import Attempt, ClaimedJob
 from ..values.times import NEVER
 from .executor import Executor, Finish
 from .running_attempt import RunningAttempt
@@ -24,13 +24,20 @@ class ThreadRunner:
     blocked_at = silent_since = NEVER  # no thread can block another
 
     def __init__(
-        self, executor: Executor, concurrency: int, running_jobs: RunningJobs, entries: Sequence[int], finish: Finish
+        self,
+        executor: Executor,
+        concurrency: int,
+        running_jobs: RunningJobs,
+        entries: Sequence[int],
+        finish: Finish,
+        follow: Callable[[ClaimedJob], ClaimedJob | None],
     ) -> None:
         self._executor = executor
         self._concurrency = concurrency
         self._to_start = concurrency
         self._running_jobs = running_jobs
         self._finish = finish
+        self._follow = follow
         self._waiting: queue.SimpleQueue[ClaimedJob | None] = queue.SimpleQueue()
         self._threads: dict[int, threading.Thread] = {}  # by entry
         self._stuck: dict[int, threading.Thread] = {}  # by entry: those with a stuck attempt
@@ -39,6 +46,7 @@ class ThreadRunner:
         self._is_ending = False
         self._submitted = 0
         self._reported = dict.fromkeys(entries, 0)  # attempts by entry; each number has one writer
+        self._followed = dict.fromkeys(entries, 0)  # jobs that have begun in the place of others, likewise
 
     def submit(self, jobs: list[ClaimedJob]) -> None:
         self._submitted += len(jobs)
@@ -81,7 +89,7 @@ class ThreadRunner:
 
     @property
     def unfinished(self) -> int:
-        return self._submitted - sum(self._reported.values())
+        return self._submitted + sum(self._followed.values()) - sum(self._reported.values())
 
     @property
     def is_used_up(self) -> bool:
@@ -131,7 +139,8 @@ class ThreadRunner:
                 self._start_another()
 
     def _work(self, entry: int, connections: ThreadConnections) -> None:
-        while (job := self._next(connections)) is not None:
+        following: ClaimedJob | None = None
+        while (job := following or self._next(connections)) is not None:
             if connections.opened:
                 connections.check()
             self._running_jobs.begin(entry, job.id)
@@ -142,14 +151,22 @@ class ThreadRunner:
                 self._finish(attempt)
             elif kept_back := running.take_kept_back():
                 self._finish(kept_back)
-            if running.has_harmed_thread:
+            if following := self._follow(job):
+                self._followed[entry] += 1
+            if running.has_harmed_thread or not self._tidied(connections, attempt):
+                if following:
+                    self._waiting.put(following)
                 return
-            if connections.opened:
-                try:
-                    connections.tidy(failed=attempt.outcome.error is not None)
-                except BaseException as error:
-                    logs.thread_replaced(attempt, error)
-                    return
+
+    def _tidied(self, connections: ThreadConnections, attempt: Attempt) -> bool:
+        """Prepare the connections for the next job. Returns False if that has failed."""
+        if connections.opened:
+            try:
+                connections.tidy(failed=attempt.outcome.error is not None)
+            except BaseException as error:
+                logs.thread_replaced(attempt, error)
+                return False
+        return True
 
     def _next(self, connections: ThreadConnections) -> ClaimedJob | None:
         """Wait for the next job. `None`: the thread must end."""

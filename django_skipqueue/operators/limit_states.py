@@ -101,7 +101,7 @@ def limit_states(store: Store, keys: Iterable[str], halted: Mapping[str, HaltedK
 def holders_of(key: str) -> "QuerySet[Job]":
     """The jobs that hold a permit of this key. Index: limit_held."""
     held = (
-        Q(status__in=["queued", "running"])
+        (Q(status__in=["queued", "running"]) & ~Q(has_permit=False))
         | Q(HAS_BEGUN, status="scheduled", limit_kind__in=["sequence", "halting"])
         | Q(limit_kind="halting", status="failed")
         | Q(status="blocked", has_permit=True)

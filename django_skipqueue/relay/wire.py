@@ -18,7 +18,7 @@ from ..values.records import LEFT_OUT, Attempt, ClaimedJob, LeaseRef
 FORMAT = 1
 """Changes with each change of what is sent."""
 
-_JOB_FIELDS = tuple(name for name in ClaimedJob._fields if name not in ("is_suspect", "claimed_at"))
+_JOB_FIELDS = tuple(name for name in ClaimedJob._fields if name not in ("is_suspect", "permit_key", "claimed_at"))
 _OUTCOME_FIELDS = ("status", "delay", "refund", "result", "last_error", "error", "is_unknown", "notes")
 
 _WHOLE, _NUMBER, _NONE = (int,), (int, float), type(None)

@@ -79,7 +79,7 @@ class Enqueueing(UniqueKeys, Dependencies):
     def _enqueue_alone(self, cursor: Any, spec: JobSpec, call: EncodedCall, values: Mapping[str, Any]) -> InsertedJob:
         """Insert one job, commit, admit it if it has a limit, and notify the workers, in one round trip."""
         statement = sql.ENQUEUE_AND_NOTIFY if call.limit_key is None else policy_sql.ENQUEUE_AND_ADMIT
-        id, now, is_queued = self._committed(cursor, statement, values)
+        id, now, is_queued = self._committed(cursor, unindented(statement), values)
         self.send(JobsDeferred(self.alias, spec.task, spec.queue_name, [id]))
         if call.limit_key is not None and is_queued:
             self.send(JobsAdmitted(self.alias, {spec.queue_name: 1}))
@@ -91,7 +91,7 @@ class Enqueueing(UniqueKeys, Dependencies):
         """Send the message. Returns the id and the time of the enqueue, and whether the end of it has a row."""
         mark = token_hex(8)
         try:
-            cursor.execute(unindented(statement), {**values, "call": mark})
+            cursor.execute(statement, {**values, "call": mark})
             cursor.nextset()  # the first result is that of BEGIN
             id, now, *_ = cursor.fetchone()
             while cursor.nextset():

@@ -17,7 +17,7 @@ from django.db import DatabaseError
 from ..exceptions import InvalidOption
 from ..values.codec import shorten
 from ..values.outcomes import COMPLETED, Outcome, Settlement, error_entry, summary
-from ..values.records import QUEUE_HEAD, ClaimedJob, EncodedCall, LeaseRef, Noted, QueuePosition
+from ..values.records import QUEUE_HEAD, AheadWish, ClaimedJob, EncodedCall, LeaseRef, Noted, QueuePosition
 from ..values.tracebacks import stand_in
 
 Rows = list[tuple[Any, ...]]
@@ -101,6 +101,19 @@ def claim_values(
     return {**positions_as_values(queue_names, after), "limit": limit, "worker_id": worker_id}
 
 
+def ahead_as_values(wishes: Sequence[AheadWish], *, worker_id: str) -> dict[str, Any]:
+    """The parameters of CLAIM_AHEAD."""
+    return {
+        **leases_as_values(ref for wish in wishes for ref in wish.leases),
+        "keys": [wish.key for wish in wishes],
+        "tasks": [wish.task for wish in wishes],
+        "queue_names": [wish.queue_name for wish in wishes],
+        "permits": [wish.permits for wish in wishes],
+        "most": [wish.most for wish in wishes],
+        "worker_id": worker_id,
+    }
+
+
 def positions_as_values(queue_names: Sequence[str], after: Mapping[str, QueuePosition]) -> dict[str, Any]:
     """Each queue with the position to search from; a queue that is not in `after` is searched from its front."""
     starts = [after.get(name, QUEUE_HEAD) for name in queue_names]
@@ -174,6 +187,7 @@ class ExchangeResult:
     """The outcomes that were written in place of those that PostgreSQL refused."""
     admission: Admitted = field(default_factory=lambda: Admitted({}, []))
     """What was admitted between the settle and the claim."""
+    ahead_rows: Rows | Cursor = field(default_factory=list)
 
     def settled(self) -> dict[LeaseRef, int | None]:
         """The leases that were valid, and whose outcomes are now written; for each the batch of its job, if any."""
@@ -182,6 +196,11 @@ class ExchangeResult:
     def claimed(self) -> list[ClaimedJob]:
         rows = map(add, fetched(self.claimed_rows), repeat((self.sent,)))
         return in_claim_order(map(ClaimedJob._make, rows), self.queue_names)
+
+    def claimed_ahead(self) -> list[ClaimedJob]:
+        """The jobs that were claimed without a permit of their own, in the order in which they are admitted."""
+        rows = map(add, fetched(self.ahead_rows), repeat((self.sent,)))
+        return sorted(map(ClaimedJob._make, rows), key=lambda job: (-job.priority, job.id))
 
     def count_claimed(self) -> int:
         return len(self.claimed_rows) if isinstance(self.claimed_rows, list) else self.claimed_rows.rowcount
@@ -208,10 +227,8 @@ def pipelined(
     is_lone = meanwhile is None and sum(statement is not None for statement in statements) <= 1
     results: list[Rows | Cursor]
     with nullcontext() if is_lone else connection.pipeline() as pipeline:  # costs more than a small statement
-        results = [
-            psycopg.Cursor(connection).execute(unindented(statement[0]), statement[1]) if statement else []
-            for statement in statements
-        ]
+        lean = [statement and (unindented(statement[0]), statement[1]) for statement in statements]
+        results = [psycopg.Cursor(connection).execute(*statement) if statement else [] for statement in lean]
         if pipeline:
             _end_transaction(connection, pipeline)
         if meanwhile:

@@ -6,6 +6,7 @@ from datetime import datetime
 from ..events.events import JobsReleased
 from ..values.records import LeaseRef
 from . import sql
+from .limits import admit_or_announce, with_rates
 from .notify import LIMITS_PAYLOAD, notify_supervisors, wake
 from .parameters import leases_as_values
 from .statements import Statements
@@ -33,13 +34,15 @@ class Releasing(Statements):
         values = {"worker_id": worker_id, "known": list(known), "claimed_until": claimed_until}
         return self._released(self.rows(sql.RELEASE_ORPHANS, values))
 
-    def _released(self, rows: list[tuple[int, str]], *, later: bool = False) -> set[int]:
-        """Notify the workers of the queues of these jobs, and send the event. Returns the ids."""
+    def _released(self, rows: list[tuple[int, str, str | None]], *, later: bool = False) -> set[int]:
+        """Notify the workers of the queues of these jobs, admit by their keys, and send the event. Returns the ids."""
         if rows and later:
             notify_supervisors(self, LIMITS_PAYLOAD)  # the jobs are due soon, and their permits are free
         else:
-            wake(self, (queue_name for _, queue_name in rows))
-        ids = [id for id, _ in rows]
+            wake(self, (queue_name for _, queue_name, key in rows if key is None))
+            if keys := {key for _, _, key in rows if key is not None}:
+                wake(self, with_rates(self, admit_or_announce(self, sorted(keys))))
+        ids = [id for id, *_ in rows]
         if ids:
             self.send(JobsReleased(self.alias, ids))
         return set(ids)

@@ -12,7 +12,7 @@ from django.db import DatabaseError, transaction
 
 from ..events.events import JobsAdmitted, OutcomeRefused
 from ..values.outcomes import Outcome, Settlement
-from ..values.records import LeaseRef, QueuePosition
+from ..values.records import AheadWish, LeaseRef, QueuePosition
 from . import policy_sql, sql
 from .batches import Batches
 from .limits import admission
@@ -20,6 +20,7 @@ from .notify import RATE_PREFIX, notify_of_keys, wake, wake_supervisors
 from .parameters import (
     Admitted,
     ExchangeResult,
+    ahead_as_values,
     as_array,
     claim_values,
     in_lock_order,
@@ -52,7 +53,7 @@ class Settling(Batches):
             self.jobs_ended(batch_ids, [id for id, _, batch_id in written if batch_id is not None])
         return {id for id, _, _ in written}
 
-    def exchange(
+    def exchange(  # noqa: PLR0913 (one round trip does all of this)
         self,
         settlements: Iterable[Settlement],
         *,
@@ -63,12 +64,14 @@ class Settling(Batches):
         meanwhile: Callable[[], object] | None = None,
         limited: Sequence[int] = (),
         keys: Sequence[str] = (),
+        ahead: Sequence[AheadWish] = (),
     ) -> ExchangeResult:
         """Settle and claim in one round trip and one transaction, on a connection in autocommit.
 
         after: positions to search from; a queue without one is searched from its front.
         meanwhile: called at most once, after the statements were sent; not if one fails while it is being sent.
         limited: jobs that have ended. After the settle, jobs of their keys, and of `keys`, are admitted.
+        ahead: jobs to claim right after the settle, beyond the permits that are free.
 
         If PostgreSQL refuses an outcome, the batch is written as `settle` does, and the claim is sent afterwards.
         """
@@ -77,13 +80,14 @@ class Settling(Batches):
         values = claim_values(queue_names, after=after or {}, limit=limit, worker_id=worker_id)
         admits, claims = bool(limited or keys), limit > 0 and bool(queue_names)
         admitting = admission(limited, keys, claims=claims) if admits else [None, None]
+        claim_ahead = (policy_sql.CLAIM_AHEAD, ahead_as_values(ahead, worker_id=worker_id)) if ahead else None
         claim = (policy_sql.CLAIM_OR_ADMIT if admits else sql.CLAIM, values) if claims else None
         connection = self.connection
         connection.ensure_connection()
         sent = time.monotonic()
         try:
             with connection.wrap_database_errors:
-                statements = [settle, *admitting, claim]
+                statements = [settle, claim_ahead, *admitting, claim]
                 results = pipelined(connection.connection, statements, meanwhile)
         except DatabaseError as error:
             if not is_refused(error) or not batch:
@@ -94,8 +98,10 @@ class Settling(Batches):
             result = self.exchange([], limited=limited, keys=keys, **again)
             result = replace(result, settled_rows=list(written), refused=refused)
         else:
-            settled, *admitted, claimed = results
-            result = ExchangeResult(settled, claimed, queue_names, sent, admission=Admitted.decode(*admitted))
+            settled, claimed_ahead, *admitted, claimed = results
+            result = ExchangeResult(
+                settled, claimed, queue_names, sent, admission=Admitted.decode(*admitted), ahead_rows=claimed_ahead
+            )
             self._note_admitted(result)
         if settle and settle[1]["statuses"]:  # empty if all outcomes are `COMPLETED`
             with suppress(DatabaseError):  # an error here must not lose the result of the exchange

@@ -165,6 +165,8 @@ class ClaimedJob(NamedTuple):
     """Seconds from the start of the claim's statement until this row was updated."""
     is_suspect: bool | None = None
     """Whether two workers in a row died while they ran it: it runs alone in a process from now on."""
+    permit_key: str | None = None
+    """The key of its limit, if a worker may claim jobs of that ahead."""
     claimed_at: float | None = None
     """When the claim was sent, in monotonic seconds of the process that sent it."""
 
@@ -187,6 +189,20 @@ class ClaimedJob(NamedTuple):
         """Milliseconds between the due time and `started`, a monotonic time of the process that claimed the job."""
         held = 0.0 if self.claimed_at is None else started - self.claimed_at
         return self.wait_ms + held * 1000
+
+
+class AheadWish(NamedTuple):
+    """What a worker wants to claim beyond the permits of a key that are free."""
+
+    key: str
+    task: str
+    queue_name: str
+    permits: int
+    """How many permits of the key the worker has."""
+    most: int
+    """How many jobs it wants, at most."""
+    leases: list[LeaseRef]
+    """The leases of all jobs of the key that it has claimed and not yet settled."""
 
 
 class Attempt(NamedTuple):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ..claiming.kinds import Free
 from ..claiming.policy import ClaimPolicy
+from ..claiming.prefetch import PATIENCE
 from ..events import logs
 from ..execution.pool import Pool
 from ..rollups.tally import Tally
@@ -66,7 +67,7 @@ class InFlightJobs:
         self._pool = pool
         self._dispatcher = dispatcher
         self._pending = PendingOutcomes()
-        self._exchanger = Exchanger(store, self.claiming, self._pending, control, worker_id=id)
+        self._exchanger = Exchanger(store, self.claiming, self._pending, control, worker_id=id, lines=pool.lines)
         self._buffer = ExchangeBuffer(self._apply)
         self._tally = Tally()
         self._reports = OutcomeReports(dispatcher, self._tally)
@@ -128,7 +129,7 @@ class InFlightJobs:
 
     @property
     def has_waiting(self) -> bool:
-        return (
+        return self._pool.lines.has_waiting or (
             len(self.jobs) > self._options.concurrency and max(self._unfinished().values()) > self._options.concurrency
         )
 
@@ -184,6 +185,7 @@ class InFlightJobs:
         return self._buffer.apply()
 
     def _apply(self, exchanged: Exchange) -> bool:
+        self._take_ahead(exchanged.answer.claimed_ahead())
         self._written(exchanged.attempts, exchanged.answer)
         claimed = exchanged.answer.claimed()
         self._take(claimed, exchanged.free)
@@ -202,12 +204,20 @@ class InFlightJobs:
         settled = answer.settled()
         self._reports.sent(attempts, settled, answer.refused)
         self.batch_check.settled(settled)
+        self._forget([attempt.job for attempt in attempts])
         for attempt in attempts:
-            self.jobs.pop(attempt.job.ref, None)
             if attempt.is_written:
                 self.write_notes.add_late(attempt)
         self.jobs_done += len(attempts)
         self.claiming.finished(_count_by_runner(attempts), time.monotonic())
+
+    def _take_ahead(self, claimed: list[ClaimedJob]) -> None:
+        if claimed:
+            self.jobs_claimed += len(claimed)
+            self._tally.claimed(claimed)
+            self.jobs.update((job.ref, job) for job in claimed)
+            self._pool.lines.claimed(claimed, ahead=True)
+            self._pool.submit(claimed)
 
     def _take(self, claimed: list[ClaimedJob], free: Free) -> None:
         """Hand the jobs to their runners. Jobs whose runner had no room are put aside to be released."""
@@ -216,6 +226,7 @@ class InFlightJobs:
             self._tally.claimed(claimed)
             self._exchanger.claimed(claimed)
             self.jobs.update((job.ref, job) for job in claimed)
+            self._pool.lines.claimed(claimed)
             if self._options.concurrency > 1 and any(job.is_suspect for job in claimed):
                 self.suspects.take([job for job in claimed if job.is_suspect], time.monotonic())
                 claimed = [job for job in claimed if not job.is_suspect]
@@ -226,6 +237,7 @@ class InFlightJobs:
 
     def take_over(self, suspect: ClaimedJob) -> None:
         self.jobs[suspect.ref] = suspect
+        self._pool.lines.claimed([suspect])
         self._pool.submit([suspect])
 
     def _report_lost(self) -> None:
@@ -241,8 +253,7 @@ class InFlightJobs:
         found = self._store.lost_leases(held) if held else {}
         lost_leases = {ref: lease for ref, lease in found.items() if not lease.is_completed}
         if lost_leases:
-            for job in self._pool.drop(lost_leases) + self.suspects.drop(lost_leases):
-                del self.jobs[job.ref]
+            self._forget(self._pool.drop(lost_leases) + self.suspects.drop(lost_leases))
         for ref, lease in lost_leases.items():
             if ref in self.jobs:
                 self._pool.cancel(self.jobs[ref], lease.cancel_reason or "the job was taken from this worker")
@@ -257,7 +268,7 @@ class InFlightJobs:
         there are jobs to release: otherwise it waits for the next one.
         """
         surplus = self.claiming.surplus(self._unfinished(), _count_by_runner(self._finished()), now)
-        held_up = self._pool.withdraw_held_up(now)
+        held_up = self._pool.withdraw_held_up(now) + self._pool.lines.withdraw(since=now - PATIENCE)
         if any(surplus.values()) or held_up or self._misplaced:
             self.apply_exchange()
             self._release_withdrawn(held_up + self._pool.withdraw_last(surplus))
@@ -335,6 +346,7 @@ class InFlightJobs:
     def _forget(self, jobs: list[ClaimedJob]) -> None:
         for job in jobs:
             self.jobs.pop(job.ref, None)
+        self._pool.lines.gone(jobs)
 
     # After the connection broke
 

@@ -11,12 +11,14 @@ from typing import Literal, NamedTuple
 from ..admission.queues import limited_queues
 from ..claiming.kinds import Free
 from ..claiming.policy import Claim, ClaimPolicy
+from ..execution.lines import Lines
 from ..runtime.control_connection import ANSWER_TIME, ControlConnection
 from ..store import Store
 from ..store.parameters import Admitted, ExchangeResult
 from ..tasks.registry import registry
 from ..values.records import Attempt, ClaimedJob, QueuePosition
 from ..values.times import NEVER
+from .claim_ahead import ClaimAhead
 from .pending_outcomes import PendingOutcomes
 
 SEARCH_TIME = 20.0
@@ -60,7 +62,11 @@ class Exchanger:
         control: ControlConnection,
         *,
         worker_id: str,
+        lines: Lines | None = None,
     ) -> None:
+        """`lines`: of the jobs of limits; `None`: none is claimed ahead."""
+        self._lines = lines or Lines()
+        self._ahead = ClaimAhead(self._lines)
         self._store = store
         self._claiming = claiming
         self._pending = pending
@@ -94,6 +100,7 @@ class Exchanger:
         names = self._claiming.choose_queues(self._store.queues_with_jobs, time.monotonic, room) if room else []
         after = self._claiming.after(names, started, admitting=bool(limited or self._missed)) if room else {}
         room = self._claiming.limit(room, after)
+        ahead = self._ahead.wishes(attempts) if room else []
         self._sent = Sent(attempts, Claim(names, room, after) if room else None)
         answer = self._store.exchange(
             [attempt.settlement for attempt in attempts if not attempt.is_written],
@@ -104,6 +111,7 @@ class Exchanger:
             meanwhile=meanwhile,
             limited=limited,
             keys=self._missed,
+            ahead=ahead,
         )
         self._note_admitted(answer.admission)
         self._succeeded(attempts, room)
@@ -112,6 +120,7 @@ class Exchanger:
     def failed(self, *, timed_out: bool, now: float) -> None:
         """Note that the round trip failed. timed_out: the database worked, but took too long."""
         sent, self._sent = self._sent, None
+        self._lines.unknown(attempt.job for attempt in (sent.attempts if sent else ()))
         self._pending.failed(alone=sent is not None and sent.claim is None, timed_out=timed_out, now=now)
         if sent is None:
             return
@@ -125,7 +134,8 @@ class Exchanger:
         queues = self._limited_queues
         if not (registry.has_limits or queues):
             return []
-        jobs = (attempt.job for attempt in attempts)
+        kept = self._ahead.keeps_permits(attempts)
+        jobs = (attempt.job for attempt in attempts if attempt.job.ref not in kept)
         return [job.id for job in jobs if job.queue_name in queues or registry.is_limited(job.task)]
 
     def _note_admitted(self, admission: Admitted) -> None:

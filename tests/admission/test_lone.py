@@ -11,6 +11,7 @@ from django_skipqueue.admission import lone_sql, queue_sql, sql
 from django_skipqueue.events.events import JobsAdmitted, JobsDeferred
 from django_skipqueue.models import Job, Queue
 from django_skipqueue.store import Store, limits, policy_sql
+from django_skipqueue.store.parameters import unindented
 from django_skipqueue.values.records import EncodedCall, JobSpec
 
 from ..app import jobs
@@ -95,7 +96,7 @@ def test_outside_of_a_transaction_it_takes_one_message() -> None:
 
     with connection.execute_wrapper(note):
         assert free_two.defer("a").status == "queued"
-    assert messages == [policy_sql.ENQUEUE_AND_ADMIT]
+    assert messages == [unindented(policy_sql.ENQUEUE_AND_ADMIT)]
 
 
 def test_the_events_say_that_it_was_deferred_and_admitted() -> None:

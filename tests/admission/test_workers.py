@@ -33,7 +33,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 RUNNING = """
 SELECT limit_key, max(capacity), count(*), count(*) FILTER (WHERE status = 'running')
 FROM skipqueue_job
-WHERE limit_key IS NOT NULL AND status IN ('queued', 'running')
+WHERE limit_key IS NOT NULL AND status IN ('queued', 'running') AND has_permit IS NOT FALSE
 GROUP BY limit_key
 """
 
@@ -139,13 +139,12 @@ def test_a_key_whose_lock_another_has_is_tried_again(worker_thread: Start, gates
     worker = worker_thread(poll_interval=HOUR, concurrency=1)
     wait_until(lambda: worker.listens)
     with connect(autocommit=False) as other:
-        key = two_at_once.encoded(("a",), {}).limit_key
-        first = two_at_once.defer("a", 0, seconds=0.3)
+        key = in_order.encoded(("a",), {}).limit_key
+        in_order.defer("a", 0, seconds=0.3)
         wait_until(lambda: Job.objects.running().count() == 1)
-        two_at_once.defer_many([("a", number) for number in range(1, 4)])
+        in_order.defer_many([("a", number) for number in range(1, 4)])
         other.execute(sql.LOCK_KEYS, {"ids": "{}", "keys": [key]})
-        wait_for_statuses(completed=2, blocked=2)
-        assert first.pk
+        wait_for_statuses(completed=1, blocked=3)
     wait_for_statuses(completed=4)
 
 

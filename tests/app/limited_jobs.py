@@ -1,8 +1,13 @@
 """Tasks with limits and sequences."""
 
 import asyncio
+import fcntl
+import tempfile
 import time
 from contextlib import suppress
+from pathlib import Path
+
+from django.db import connection
 
 from django_skipqueue import JobContext, by, job, limit, unique_by
 from django_skipqueue.backoff import constant
@@ -22,6 +27,21 @@ def two_at_once(context: JobContext, account: str, number: int = 0, seconds: flo
     note("start", account, number, context.job_id)
     time.sleep(seconds)
     note("end", account, number, context.job_id)
+
+
+@job(concurrency=limit(2, by="account"))
+def in_a_slot(account: str, number: int, seconds: float = 0.0) -> None:
+    """Lock one of two files for as long as it runs. The system unlocks it when the process dies."""
+    for slot in range(2):
+        name = f"skipqueue-{connection.settings_dict['NAME']}-{account}-{slot}"
+        with (Path(tempfile.gettempdir()) / name).open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            time.sleep(seconds)
+            return
+    Ledger.objects.create(entry="exceeded")
 
 
 @job(concurrency=limit(2, by="account"))

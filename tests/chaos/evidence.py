@@ -68,6 +68,8 @@ class Change(NamedTuple):
     """Whether the job had begun before the change, as far as its row said."""
     has_begun: bool | None = None
     """The same after it."""
+    is_ahead: bool | None = None
+    """Whether it is claimed without a permit of its own: it begins in the place of another of its worker's jobs."""
 
     @property
     def verb(self) -> str:
@@ -105,7 +107,7 @@ class Change(NamedTuple):
             return "recover"
         if self.after == "discarded" and CANCELLED in error:
             return "cancel"
-        if self.after == "queued" and not self.holder:
+        if self.after in ("queued", "blocked") and not self.holder:
             return "release"
         return "settle"
 
@@ -353,7 +355,7 @@ CHANGES = """
 SELECT seq, extract(epoch FROM at)::float8, job_id, unique_key, before, after, lease_before, lease, attempts_before,
     attempts, max_attempts, holder_before, holder, ran_under, error, limit_key, limit_kind, capacity,
     rate_key, rate_interval, rate_burst, extract(epoch FROM stated_at)::float8, batch_id, calls_back,
-    had_begun, has_begun
+    had_begun, has_begun, is_ahead
 FROM chaos_change ORDER BY seq
 """
 ENTRIES = "SELECT job_id, lease, what, extract(epoch FROM at)::float8 FROM chaos_ledger ORDER BY at"

@@ -174,7 +174,7 @@ def _holds_permit(change: Change) -> bool:
     """Whether the job holds a permit now. In a sequence also one that waits for its next attempt, or halts it, does."""
     waits = change.after == "scheduled" and change.has_begun and change.limit_kind in SEQUENCES
     halts = change.after == "failed" and change.limit_kind == "halting"
-    return change.after in ("queued", "running") or bool(waits) or halts
+    return (change.after in ("queued", "running") and not change.is_ahead) or bool(waits) or halts
 
 
 def _judge_end(

@@ -54,7 +54,7 @@ CREATE TABLE chaos_change (
     limit_key text, limit_kind text, capacity int,
     rate_key text, rate_interval float8, rate_burst int,
     stated_at timestamptz NOT NULL DEFAULT statement_timestamp(),
-    batch_id bigint, calls_back text, had_begun boolean, has_begun boolean
+    batch_id bigint, calls_back text, had_begun boolean, has_begun boolean, is_ahead boolean
 );
 
 CREATE TABLE chaos_batch (
@@ -93,7 +93,7 @@ BEGIN
     INSERT INTO chaos_change (
         job_id, unique_key, before, after, lease_before, lease, attempts_before, attempts, max_attempts,
         holder_before, holder, ran_under, error, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst,
-        batch_id, calls_back, had_begun, has_begun
+        batch_id, calls_back, had_begun, has_begun, is_ahead
     ) VALUES (
         NEW.id, NEW.unique_key, OLD.status, NEW.status, OLD.lease, NEW.lease, OLD.attempts, NEW.attempts,
         NEW.max_attempts, OLD.locked_by, NEW.locked_by,
@@ -101,7 +101,8 @@ BEGIN
              ELSE substring(said from 'ran under lease ([0-9]+)') END::bigint,
         said, NEW.limit_key, NEW.limit_kind, NEW.capacity, NEW.rate_key, NEW.rate_interval, NEW.rate_burst,
         NEW.batch_id, CASE WHEN NEW.task = 'tests.chaos.jobs.called_back' THEN NEW.args->>0 END,
-        OLD.started_at IS NOT NULL OR OLD.attempts > 0, NEW.started_at IS NOT NULL OR NEW.attempts > 0
+        OLD.started_at IS NOT NULL OR OLD.attempts > 0, NEW.started_at IS NOT NULL OR NEW.attempts > 0,
+        NEW.has_permit IS FALSE
     );
     RETURN NULL;
 END

@@ -25,6 +25,7 @@ from django_skipqueue.rollups.failures import Failures
 from django_skipqueue.store import policy_sql, sql
 from django_skipqueue.store.dependencies import Need, UnmetNeed
 from django_skipqueue.store.parameters import (
+    ahead_as_values,
     as_array,
     calls_as_values,
     claim_values,
@@ -37,6 +38,7 @@ from django_skipqueue.store.parameters import (
 from django_skipqueue.values.cause import Cause
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 from django_skipqueue.values.records import (
+    AheadWish,
     ClaimedJob,
     Dependant,
     EncodedCall,
@@ -129,6 +131,7 @@ NOBODYS = {"age": 0.0, "crashed": False, "reason": "r", "limit": 1000} | dict.fr
 )
 TAKEN_KEYS = [f"key-{number}" for number in range(84_000, 84_300)]
 
+AHEAD = ahead_as_values([AheadWish("key 3", "shop.limited", "limited", 1, 20, [(100_003, 0)])], worker_id=WORKER)
 SERVED = {"timeout": 60.0, "idle": False}
 IDLE = {"timeout": 60.0, "idle": True}
 CASES = [
@@ -325,6 +328,7 @@ CASES = [
     Case("ADMIT_BY_KEY", {}, {"limit_held", "limit_waiting", QUEUE}),
     Case("CHOOSE_BY_KEY", {}, {"limit_held", "limit_waiting", QUEUE}),
     Case("CLAIM_OR_ADMIT", CLAIM_VALUES, {"claim", QUEUE}),
+    Case("CLAIM_AHEAD", AHEAD, {"pkey", "limit_waiting", QUEUE}),
     Case("CLAIM_OR_ADMIT", CLAIM_VALUES | {"limit": 1}, {"claim", QUEUE}, "a single one"),
     Case("LOCK_KEY", {"key": "key 7"}, set()),
     Case("ADMIT_LONE", {"id": 100_008, "key": "queue:queue 8"}, {"blocked", "limit_held", "limit_waiting", QUEUE}),

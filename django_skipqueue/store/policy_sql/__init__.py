@@ -5,6 +5,7 @@ They are those of the archive, batches, dependencies, limits, queues and unique 
 
 from .archive import *
 from .batches import *
+from .claim_ahead import *
 from .claim_or_admit import *
 from .dependencies import *
 from .enqueue_limited import *

@@ -120,7 +120,7 @@ FROM
             WHERE
                 limit_key = key.name
                 AND (
-                    status IN ('queued', 'running')
+                    (status IN ('queued', 'running') AND has_permit IS NOT FALSE)
                     OR (
                         (started_at IS NOT NULL OR attempts > 0)
                         AND limit_kind IN ('sequence', 'halting')

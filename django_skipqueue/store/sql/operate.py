@@ -124,6 +124,7 @@ UPDATE skipqueue_job AS job
 SET status = 'discarded',
     lease = job.lease + 1,
     locked_at = NULL,
+    has_permit = NULL,
     finished_at = statement_timestamp(),
     last_error = %(last_error)s,
     operations = {operations}

@@ -81,7 +81,10 @@ recovered AS (
             SELECT
                 died.workers,
                 verdict.status,
-                CASE WHEN verdict.status = 'blocked' AND job.limit_key IS NOT NULL THEN true END,
+                CASE
+                    WHEN verdict.status = 'blocked' AND job.limit_key IS NOT NULL AND job.rate_key IS NOT NULL
+                    THEN true
+                END,
                 CASE
                     WHEN verdict.status = 'scheduled'
                     THEN statement_timestamp()
@@ -118,7 +121,7 @@ recovered AS (
                         CASE
                             WHEN death.is_proof OR job.attempts >= job.max_attempts THEN 'failed'
                             WHEN death.number >= 2 OR %(crashed)s THEN 'scheduled'
-                            WHEN job.rate_key IS NOT NULL THEN 'blocked'
+                            WHEN job.rate_key IS NOT NULL OR job.limit_kind = 'concurrency' THEN 'blocked'
                             ELSE 'queued'
                         END,
                         %(reason)s || CASE

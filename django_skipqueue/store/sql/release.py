@@ -1,11 +1,16 @@
 """Release claimed jobs."""
 
-# release → id and queue of the jobs that were put back into their queues. No attempt is charged. A row whose lease does
+# release → id and queue of the jobs that were put back into their queues, and the key of the limit at which a job waits
+# again: it may have been claimed ahead, without a permit. No attempt is charged. A row whose lease does
 # not match stays unchanged. `interrupted`: the jobs were running; then their rows keep which worker gave them up, and
 # when. `later`: they wait for up to 10 s first. Index: the primary key.
 RELEASE = """
 UPDATE skipqueue_job AS job
-SET status = CASE WHEN %(later)s::boolean THEN 'scheduled' ELSE 'queued' END,
+SET status = CASE
+        WHEN %(later)s::boolean THEN 'scheduled'
+        WHEN job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN 'blocked'
+        ELSE 'queued'
+    END,
     run_after = CASE
         WHEN %(later)s::boolean THEN statement_timestamp() + random() * interval '10 seconds'
         ELSE job.run_after
@@ -14,6 +19,7 @@ SET status = CASE WHEN %(later)s::boolean THEN 'scheduled' ELSE 'queued' END,
     attempts = job.attempts - 1,
     locked_at = NULL,
     locked_by = '',
+    has_permit = NULL,
     started_at = NULL,
     operations = CASE
         WHEN %(interrupted)s::boolean
@@ -27,10 +33,10 @@ SET status = CASE WHEN %(later)s::boolean THEN 'scheduled' ELSE 'queued' END,
     END
 FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
 WHERE job.id = held.id AND job.lease = held.lease
-RETURNING job.id, job.queue_name
+RETURNING job.id, job.queue_name, CASE WHEN job.status = 'blocked' THEN job.limit_key END
 """
 
-# supervisor, after a worker died; worker, after its connection broke → id and queue of the jobs that the worker holds
+# supervisor, after a worker died; worker, after its connection broke → as RELEASE, of the jobs that the worker holds
 # but has not started, now released. No attempt is charged. A live worker holds such jobs for one of two reasons: the
 # claim was committed but its answer was lost; or an earlier release skipped a locked row. Nothing recovers the jobs of
 # a live worker, so it has to release them itself. Index: recover.
@@ -48,12 +54,13 @@ WITH orphan AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE skipqueue_job AS job
-SET status = 'queued',
+SET status = CASE WHEN job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN 'blocked' ELSE 'queued' END,
     lease = job.lease + 1,
     attempts = job.attempts - 1,
     locked_at = NULL,
     locked_by = '',
+    has_permit = NULL,
     started_at = NULL
 WHERE job.id = ANY (ARRAY (SELECT id FROM orphan))
-RETURNING job.id, job.queue_name
+RETURNING job.id, job.queue_name, CASE WHEN job.status = 'blocked' THEN job.limit_key END
 """

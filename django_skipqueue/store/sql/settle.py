@@ -26,6 +26,7 @@ SET status = CASE
         ELSE job.run_after
     END,
     locked_at = NULL,
+    has_permit = NULL,
     started_at = COALESCE(statement_timestamp() - outcome.started * interval '1 microsecond', job.started_at),
     finished_at = CASE
         WHEN outcome.status IS DISTINCT FROM 'scheduled'

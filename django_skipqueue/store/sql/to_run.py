@@ -12,23 +12,24 @@ WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
 
 # The columns of `ClaimedJob`. `claim_seconds` is the time from the start of the statement until this row was updated.
 _CLAIMED = """RETURNING
-    job.id AS id,
-    job.lease AS lease,
-    job.task AS task,
-    job.queue_name AS queue_name,
+    job.id,
+    job.lease,
+    job.task,
+    job.queue_name,
     job.args::text AS args,
     job.kwargs::text AS kwargs,
     job.attempts AS attempt,
-    job.max_attempts AS max_attempts,
-    job.priority AS priority,
+    job.max_attempts,
+    job.priority,
     date_part('epoch', job.run_after) AS run_after,
     date_part('epoch', job.locked_at) AS locked_at,
     job.metadata::text AS metadata,
-    job.timeout AS timeout,
+    job.timeout,
     date_part('epoch', job.unknown_since) AS unknown_since,
     job.limit_key IS NOT NULL AS holds_permit,
     date_part('epoch', clock_timestamp() - statement_timestamp()) AS claim_seconds,
-    jsonb_array_length(job.deaths) >= 2 AS is_suspect"""
+    jsonb_array_length(job.deaths) >= 2 AS is_suspect,
+    CASE WHEN job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN job.limit_key END AS permit_key"""
 
 
 def to_run(statement: str, *, more: str = "") -> str:

@@ -1,0 +1,186 @@
+"""Jobs of a limit that a worker claims ahead: what it may claim, what becomes of it, and that the limit holds."""
+
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import pytest
+
+from django_skipqueue.admission.queues import key_of
+from django_skipqueue.models import Job, Queue
+from django_skipqueue.store import Store
+from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
+from django_skipqueue.values.records import AheadWish, ClaimedJob, LeaseRef
+
+from ..app.limit_rows import make_keyed
+from ..app.limited_jobs import in_a_slot
+from ..app.models import Ledger
+from ..app.rows import state
+from ..app.waiting import wait_until
+from ..harness.processes import ManagePy, statuses, wait_for_statuses, workers
+
+Run = Callable[..., ManagePy]
+store = Store("default")
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def running(*, by: str = "w", **fields: Any) -> LeaseRef:
+    job = make_keyed("k", "running", locked_by=by, **fields)
+    return job.pk, job.lease
+
+
+def claim_ahead(
+    settled: list[LeaseRef], held: list[LeaseRef], *, permits: int, most: int = 10, outcome: Outcome = COMPLETED
+) -> list[int]:
+    """Settle these, and claim as a worker does that has these leases besides. Returns the ids."""
+    wish = AheadWish("k", "tests.app.jobs.noop", "default", permits, most, [*settled, *held])
+    result = store.exchange(
+        [Settlement(*ref, outcome) for ref in settled], queue_names=[], limit=0, worker_id="w", ahead=[wish]
+    )
+    return [job.id for job in result.claimed_ahead()]
+
+
+def test_it_claims_the_next_jobs_of_the_key_beyond_its_permits() -> None:
+    ending, going_on = (running(capacity=2) for _ in range(2))
+    low, first, second = (make_keyed("k", capacity=2, priority=priority).pk for priority in (-1, 0, 0))
+    assert claim_ahead([ending], [going_on], permits=2, most=2) == [first, second]
+    assert statuses() == {"completed": 1, "running": 3, "blocked": 1}
+    assert state(Job.objects.get(pk=first))["has_permit"] is False
+    assert store.admit_keys(["k"]).counts == {}, "its leases count"
+    assert Job.objects.get(pk=low).status == "blocked"
+
+
+@pytest.mark.parametrize("outcome", [COMPLETED, Outcome("scheduled", delay=60.0)], ids=["completed", "retried"])
+def test_the_job_that_it_settles_counts_as_one_that_it_has(outcome: Outcome) -> None:
+    waiting = make_keyed("k").pk
+    assert claim_ahead([running()], [], permits=1, outcome=outcome) == [waiting]
+
+
+def test_it_claims_nothing_if_it_had_fewer_leases_than_it_counts_permits() -> None:
+    """Others may have been given the permits: a lease was lost, or the task itself has settled its job."""
+    make_keyed("k", capacity=2)
+    held = running(capacity=2)
+    lost = make_keyed("k", "queued", capacity=2)
+    completed = make_keyed("k", "completed", capacity=2)
+    for other in (lost, completed):
+        assert claim_ahead([], [held, (other.pk, other.lease)], permits=2) == []
+        assert claim_ahead([], [held, (other.pk, other.lease - 1)], permits=2) == []
+    taken = running(capacity=2)
+    assert claim_ahead([], [held, (taken[0], taken[1] + 1)], permits=2) == []
+    assert claim_ahead([], [held, taken], permits=2) != []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"queue_name": "other"},
+        {"task": "tests.app.jobs.add"},
+        {"capacity": 2},
+        {"rate_key": "r", "rate_interval": 1.0, "rate_burst": 1},
+        {"deaths": ["a", "b"]},
+        {"kind": "fair"},
+    ],
+    ids=["queue", "task", "capacity", "rate", "suspect", "kind"],
+)
+def test_it_does_not_pass_over_a_job_that_it_may_not_claim(fields: dict[str, Any]) -> None:
+    before = make_keyed("k").pk
+    make_keyed("k", **fields)
+    make_keyed("k")
+    assert claim_ahead([running()], [], permits=1) == [before]
+
+
+def test_nothing_of_a_paused_queue_is_claimed_ahead() -> None:
+    Queue.pause("default")
+    make_keyed("k")
+    assert claim_ahead([running()], [], permits=1) == []
+
+
+def test_nothing_is_claimed_ahead_in_a_queue_whose_limit_was_changed(settings: Any) -> None:
+    settings.SKIPQUEUE = {"QUEUES": {"default": {"concurrency": 1}}}
+    Queue.limit("default", 1)
+    key = key_of("default")
+    job = make_keyed(key, "running", locked_by="w")
+    make_keyed(key)
+    wish = AheadWish(key, "tests.app.jobs.noop", "default", 1, 10, [(job.pk, job.lease)])
+    assert not store.exchange([], queue_names=[], limit=0, worker_id="w", ahead=[wish]).claimed_ahead()
+    Queue.limit_by_settings("default")
+    assert store.exchange([], queue_names=[], limit=0, worker_id="w", ahead=[wish]).claimed_ahead()
+
+
+def claimed_ahead() -> ClaimedJob:
+    """A job that was claimed ahead, beside the one that has the permit."""
+    make_keyed("k")
+    held = running()
+    wish = AheadWish("k", "tests.app.jobs.noop", "default", 1, 1, [held])
+    (job,) = store.exchange([], queue_names=[], limit=0, worker_id="w", ahead=[wish]).claimed_ahead()
+    return job
+
+
+def settle(job: ClaimedJob) -> None:
+    store.settle([Settlement(*job.ref, Outcome("scheduled", delay=60.0))])
+
+
+def release(job: ClaimedJob) -> None:
+    store.release([job.ref])
+
+
+def release_orphans(job: ClaimedJob) -> None:
+    store.release_orphans("w", known=[held.pk for held in Job.objects.exclude(pk=job.id)])
+
+
+def recover(job: ClaimedJob) -> None:
+    store.recover(worker_ids=["w"], reason="it died", job_ids=[job.id])
+
+
+def cancel(job: ClaimedJob) -> None:
+    Job.objects.filter(pk=job.id).cancel()
+    Job.objects.filter(pk=job.id).retry()
+
+
+@pytest.mark.parametrize("give_up", [settle, release, release_orphans, recover, cancel])
+def test_whoever_gives_it_up_it_waits_for_a_permit_again(give_up: Callable[[ClaimedJob], None]) -> None:
+    job = claimed_ahead()
+    give_up(job)
+    row = Job.objects.get(pk=job.id)
+    assert (row.status, row.has_permit) == ("scheduled" if give_up is settle else "blocked", None)
+    Job.objects.running().update(status="completed", finished_at=row.enqueued_at, has_permit=None)
+    Job.objects.update(run_after=row.enqueued_at)
+    store.admit()
+    store.sweep_limits()
+    assert Job.objects.get(pk=job.id).status == "queued"
+
+
+def test_a_released_job_is_admitted_at_once_if_a_permit_is_free() -> None:
+    held = running()
+    store.release([held])
+    assert Job.objects.get(pk=held[0]).status == "queued"
+
+
+def test_short_jobs_are_claimed_ahead(runworker: Run) -> None:
+    runworker("--concurrency", "4")
+    workers(1)
+    in_a_slot.defer_many([("a", number) for number in range(2_000)])
+    wait_until(lambda: Job.objects.running().filter(has_permit=False).exists())
+    wait_for_statuses(completed=2_000, deadline=60)
+    assert not Ledger.objects.filter(entry="exceeded").exists()
+
+
+def test_no_limit_is_exceeded_while_workers_with_jobs_ahead_are_killed(runworker: Run) -> None:
+    """Each run locks one of two files, which the system unlocks when the process dies: a third would find none."""
+    for _ in range(2):
+        runworker("--processes", "2", "--concurrency", "4")
+    wait_until(lambda: len(workers(4)) == 4)
+    for start in range(0, 2_000, 400):
+        in_a_slot.defer_many([(f"k{number % 3}", number, 0.002) for number in range(start, start + 400)])
+        wait_until(partial(has_completed, start + 100))
+        with suppress(ProcessLookupError, IndexError):
+            os.kill(workers(1)[0].pid, signal.SIGKILL)
+    wait_for_statuses(completed=2_000, deadline=90)
+    assert not Ledger.objects.filter(entry="exceeded").exists()
+
+
+def has_completed(number: int) -> bool:
+    return Job.objects.completed().count() >= number

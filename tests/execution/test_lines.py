@@ -1,0 +1,87 @@
+"""The jobs of a limit in one worker: never more run than it has permits, and never more permits count than leases."""
+
+import time
+from typing import Any
+
+import pytest
+
+from django_skipqueue.execution.lines import Line, Lines
+from django_skipqueue.values.records import ClaimedJob
+
+
+def keyed(id: int, key: str | None = "k") -> ClaimedJob:
+    return ClaimedJob(id, 1, "t", "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, "{}", permit_key=key)
+
+
+@pytest.fixture
+def line() -> Line:
+    """Of a worker with two permits, two jobs that run, and three that wait."""
+    made = Line()
+    for id in range(5):
+        made.claimed(keyed(id), permits=1 if id < 2 else 0)
+        assert made.enter(keyed(id)) == ([keyed(id)] if id < 2 else [])
+    return made
+
+
+def test_each_begins_in_the_place_of_one_that_has_ended(line: Line) -> None:
+    assert [line.leave() for _ in range(5)] == [keyed(2), keyed(3), keyed(4), None, None]
+    assert line.enter(keyed(5)) == [keyed(5)], "both permits are free"
+
+
+def test_a_permit_is_gone_with_the_lease_that_counts_for_it(line: Line) -> None:
+    line.gone([(0, 1), (1, 1), (2, 1)])
+    assert line.permits == 2
+    line.gone([(3, 1)])
+    assert line.permits == 1
+    assert line.leave() is None, "the other one that runs has it"
+    assert line.leave() == keyed(2)
+
+
+def test_leases_that_take_the_place_of_others_keep_the_permits(line: Line) -> None:
+    for id in range(5, 8):
+        line.claimed(keyed(id), permits=0)
+    line.gone([(id, 1) for id in range(5)])
+    assert line.permits == 2
+
+
+def test_what_may_have_been_settled_counts_for_no_permit(line: Line) -> None:
+    line.gone([], unknown=[(id, 1) for id in range(4)])
+    assert line.permits == 1
+    line.gone([(id, 1) for id in range(4)])
+    assert line.permits == 1
+    line.gone([(4, 1)])
+    assert line.permits == 0
+
+
+def test_those_that_wait_are_withdrawn_if_the_line_stands_still(line: Line) -> None:
+    assert line.withdraw(since=time.monotonic() - 60) == []
+    assert line.withdraw(since=time.monotonic()) == [keyed(2), keyed(3), keyed(4)]
+    assert line.leave() is None
+
+
+def test_one_that_is_taken_out_of_its_runner_makes_room(line: Line) -> None:
+    line.withdrawn()
+    assert line.enter(keyed(9)) == [keyed(2)]
+
+
+def test_jobs_without_a_limit_do_not_wait() -> None:
+    lines = Lines()
+    plain = keyed(1, key=None)
+    lines.claimed([plain])
+    assert lines.enter(plain) == [plain]
+    assert lines.follow(plain) is None
+    lines.gone([plain])
+
+
+def test_a_key_is_forgotten_with_its_last_lease() -> None:
+    lines = Lines()
+    lines.claimed([keyed(1)])
+    lines.claimed([keyed(2)], ahead=True)
+    assert lines.enter(keyed(1)) == [keyed(1)]
+    assert lines.enter(keyed(2)) == []
+    assert lines.has_waiting
+    lines.unknown([keyed(1)])
+    lines.gone([keyed(1), keyed(2)])
+    assert lines.get("k") is None
+    left: Any = lines.follow(keyed(1))
+    assert left is None
