@@ -6,18 +6,15 @@ Invariant: a database whose transaction is open is never left out: the caller's 
 import itertools
 import random
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import psycopg
 from django.db import OperationalError, connections
-from django.db.backends.base.base import BaseDatabaseWrapper
+
+from ..store.silence import answers, connect
 
 AVOIDED_SECONDS = 5.0
 """For so long a database is left out that could not be reached: each try may take as long as its `connect_timeout`."""
-
-CONNECT_SECONDS = 3
-"""For so long a server that does not answer is waited for, unless the project's OPTIONS have a `connect_timeout`."""
 
 _turns = itertools.count(random.randrange(1_000_000))  # noqa: S311 (spreads load: processes do not begin alike)
 _avoided_until: dict[str, float] = {}
@@ -48,12 +45,16 @@ def _with_transaction(aliases: Sequence[str]) -> str | None:
 
 
 def _next_first(aliases: Sequence[str]) -> list[str]:
+    """All of them, the next one first. The others are shuffled: so they share the jobs of one that is down evenly."""
     first = next(_turns) % len(aliases)
-    return [*aliases[first:], *aliases[:first]]
+    return [aliases[first], *random.sample([*aliases[:first], *aliases[first + 1 :]], len(aliases) - 1)]
 
 
 def can_be_reached(alias: str) -> bool:
-    """Whether this thread has a connection to the database, or can open one. Sends nothing over one that is open."""
+    """Whether this thread has a connection to the database whose server answers, or can open one.
+
+    Over an open connection it sends something only if the server has sent nothing for a second.
+    """
     connection = connections[alias]
     if connection.in_atomic_block:
         return True
@@ -64,24 +65,13 @@ def can_be_reached(alias: str) -> bool:
         if connection.connection is not None and _was_closed(connection.connection):
             connection.close()
         if connection.connection is None:
-            with _limited(connection):
-                connection.ensure_connection()
+            connect(connection)
+        is_there = answers(connection)
     except OperationalError:
+        is_there = False
+    if not is_there:
         _avoided_until[alias] = time.monotonic() + AVOIDED_SECONDS
-        return False
-    return True
-
-
-@contextmanager
-def _limited(connection: BaseDatabaseWrapper) -> Iterator[None]:
-    """Within this block, the connection gives up in time: without a limit, libpq waits for minutes."""
-    given = connection.settings_dict
-    options = {"connect_timeout": CONNECT_SECONDS, **given.get("OPTIONS", {})}
-    connection.settings_dict = {**given, "OPTIONS": options}
-    try:
-        yield
-    finally:
-        connection.settings_dict = given
+    return is_there
 
 
 def _was_closed(raw: psycopg.Connection) -> bool:

@@ -14,6 +14,7 @@ from ..columns import check_columns
 from ..conf import settings
 from ..events.events import JobsAdmitted, JobsDeferred, NotifyFailed
 from ..exceptions import InvalidOption
+from ..setting_forms.databases import SPREAD
 from ..tracing import sending, tracers
 from ..values.deferred import DeferredJobs, OnConflict
 from ..values.records import EncodedCall, InsertedJob, JobSpec
@@ -23,6 +24,7 @@ from .dependencies import Dependencies
 from .limits import admit_after_commit
 from .notify import wake, wake_supervisors
 from .parameters import calls_as_values, unindented
+from .silence import ended_by_silence
 from .unique import UniqueKeys, explained_deadlock
 
 
@@ -40,7 +42,7 @@ class Enqueueing(UniqueKeys, Dependencies):
         spec = in_current_batch(spec, self.connection)
         if replaces:
             _check_replace(spec)
-        with self._together(spec):
+        with self._answered(), self._together(spec):
             return self._enqueue_traced(spec, call, replaces)
 
     def _enqueue_traced(self, spec: JobSpec, call: EncodedCall, replaces: bool) -> InsertedJob | None:
@@ -128,7 +130,7 @@ class Enqueueing(UniqueKeys, Dependencies):
         spec = in_current_batch(spec, self.connection)
         if on_conflict == "replace":
             _check_replace(spec)
-        with self._together(spec):
+        with self._answered(), self._together(spec):
             if not (tracers and calls):
                 return self._enqueue_many(spec, calls, on_conflict).all_in(self.alias)
             with sending(spec, len(calls), self.alias) as batch:
@@ -154,6 +156,10 @@ class Enqueueing(UniqueKeys, Dependencies):
         if spec.max_attempts is None:
             values["max_attempts"] = settings.max_attempts
         return values
+
+    def _answered(self) -> AbstractContextManager[Any]:
+        """Under `spread`, jobs wait for no server that hangs: the other databases take them."""
+        return ended_by_silence(self.connection) if settings.placement == SPREAD else nullcontext()
 
     def _together(self, spec: JobSpec) -> AbstractContextManager[Any]:
         """A transaction for jobs and their dependencies; nothing for jobs without."""

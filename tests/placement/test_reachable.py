@@ -13,10 +13,12 @@ from django_skipqueue import job, unique_by
 from django_skipqueue.models import Job
 from django_skipqueue.placement import reachable
 from django_skipqueue.placement.reachable import can_be_reached, in_turn, reachable_in_turn
+from django_skipqueue.store import silence
 from django_skipqueue.tasks.registry import Registry
 
 from ..app.jobs import noop
 from ..harness.proxy import Proxy
+from ..harness.reached import NOBODY, reached_at
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
@@ -55,8 +57,17 @@ def test_a_database_that_refuses_connections_gets_none(proxy: Proxy) -> None:
     assert proxy.accepted == 0
 
 
+def test_the_share_of_a_database_that_is_down_goes_to_all_others() -> None:
+    with reached_at("gone", NOBODY):
+        shares = Counter(in_turn(("default", "gone", "other")) for _ in range(600))
+        firsts = Counter(reachable_in_turn(("default", "gone", "other"))[0] for _ in range(600))
+    for found in (shares, firsts):
+        assert found.keys() == {"default", "other"}
+        assert min(found.values()) > 240, "about 300 of each, and 200 if a neighbour took all"
+
+
 def test_one_that_does_not_answer_is_not_waited_for(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reachable, "CONNECT_SECONDS", 2)
+    monkeypatch.setattr(silence, "CONNECT_SECONDS", 2)
     proxy.stall()
     assert where(6) == {"default": 6}
 

@@ -1,0 +1,152 @@
+"""Ends the wait for a server that sends nothing any more: it hangs, or the network loses everything without an error.
+
+Invariant: a wait ends only if a new session gets no answer either. A server that works on a statement, or waits for a
+lock, is waited for. The timeouts of TCP do not help: the kernel of a server that hangs acknowledges what it receives.
+"""
+
+import selectors
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import psycopg
+from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg.pq import PipelineStatus, TransactionStatus
+
+T = TypeVar("T")
+
+PsycopgConnection = psycopg.Connection[Any]
+
+SILENT_SECONDS = 3.0
+"""For so long a server that sends nothing is waited for, before a new session asks whether it is there."""
+
+CONNECT_SECONDS = 3
+"""For so long a server is waited for at a connect, unless the project's OPTIONS have a `connect_timeout`."""
+
+IDLE_SECONDS = 1.0
+"""A session whose server has sent nothing for longer is tried before it is used."""
+
+_heard_at: WeakKeyDictionary[PsycopgConnection, float] = WeakKeyDictionary()
+"""When the server of a session has last sent something, by the monotonic clock."""
+
+
+def connect(connection: BaseDatabaseWrapper) -> None:
+    """Open the connection within a limited time: libpq alone waits for minutes. Raises `OperationalError`."""
+    given = connection.settings_dict
+    connection.settings_dict = {**given, "OPTIONS": {"connect_timeout": CONNECT_SECONDS, **given.get("OPTIONS", {})}}
+    try:
+        connection.ensure_connection()
+    finally:
+        connection.settings_dict = given
+    _heard_at[connection.connection] = time.monotonic()
+
+
+def answers(connection: BaseDatabaseWrapper) -> bool:
+    """Whether the server of this open connection answers. If it does not, the connection is closed.
+
+    Asks only if the server has sent nothing for a second, and if no transaction is open.
+    """
+    session = connection.connection
+    if time.monotonic() - _heard_at.get(session, 0.0) <= IDLE_SECONDS or not _can_be_asked(session):
+        return True
+    if not _answers(session):
+        connection.close()
+        return False
+    _heard_at[session] = time.monotonic()
+    return True
+
+
+@contextmanager
+def ended_by_silence(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    """Within this block, a statement whose server is silent, and answers no new session, raises `OperationalError`.
+
+    Whether the server has executed the statement, or executes it later, nobody knows then. The connection is closed.
+    """
+    if connection.connection is None:
+        connect(connection)
+    session = connection.connection
+    try:
+        with _watched(session, lambda: _answers_anew(connection, session)):
+            yield
+        _heard_at[session] = time.monotonic()
+    finally:
+        if session.closed:
+            connection.close()  # Django, too, knows then that a transaction has ended
+
+
+def _can_be_asked(session: PsycopgConnection) -> bool:
+    is_idle = session.pgconn.transaction_status == TransactionStatus.IDLE
+    return is_idle and session.pgconn.pipeline_status == PipelineStatus.OFF and session.autocommit
+
+
+def _answers(session: PsycopgConnection) -> bool:
+    try:
+        with _watched(session, lambda: False):
+            session.execute("")
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+def _answers_anew(connection: BaseDatabaseWrapper, session: PsycopgConnection) -> bool:
+    """Whether the server of a session answers a new one. A server that refuses it, as one that has too many, does not.
+
+    It has to be this server: of several hosts, and under this name, another may have taken over.
+    """
+    info = session.info
+    here = {"host": info.host, "hostaddr": info.hostaddr, "port": info.port, "target_session_attrs": "any"}
+    options = {"connect_timeout": CONNECT_SECONDS, **connection.get_connection_params(), **here, "autocommit": True}
+    try:
+        with closing(psycopg.connect(**options)) as other:
+            return _answers(other)
+    except psycopg.OperationalError:
+        return False
+
+
+@contextmanager
+def _watched(session: PsycopgConnection, is_there: Callable[[], bool]) -> Iterator[None]:
+    """Within this block, `is_there` decides whether a silent server is waited for. If not, the session is closed."""
+
+    def wait(waiting: Any, *args: Any, **options: Any) -> Any:
+        return type(session).wait(session, _with_a_look(waiting, session, is_there), *args, **options)
+
+    vars(session)["wait"] = wait
+    try:
+        yield
+    finally:
+        vars(session).pop("wait", None)
+
+
+def _with_a_look(
+    waiting: Generator[Any, Any, T], session: PsycopgConnection, is_there: Callable[[], bool]
+) -> Generator[Any, Any, T]:
+    """The steps of a wait of psycopg's. The time is spent here, and psycopg finds the socket ready."""
+    try:
+        wanted = next(waiting)
+        while True:
+            while not _is_ready(session, wanted):
+                if not is_there():
+                    session.close()
+                    raise psycopg.OperationalError(SILENT)
+            wanted = waiting.send((yield wanted))
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def _is_ready(session: PsycopgConnection, wanted: int) -> bool:
+    """Wait until the server has sent something, or takes something, as `wanted`. False: for too long it has not."""
+    with SELECTOR() as selector:
+        selector.register(session.pgconn.socket, wanted)
+        return bool(selector.select(SILENT_SECONDS))
+
+
+SELECTOR: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.SelectSelector)
+"""One that needs no system call to be made, where there is one."""
+
+SILENT = (
+    "The server sends nothing any more, and a new connection to it gets no answer. Nobody knows whether it executes "
+    "the statement."
+)

@@ -1,0 +1,203 @@
+"""A server that hangs, with its connections open: no job waits for it longer than it takes to be sure."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import environ
+import psycopg
+import pytest
+from django.core.management import call_command
+from django.db import OperationalError, connections, transaction
+
+from django_skipqueue import job, unique_by
+from django_skipqueue.models import Job
+from django_skipqueue.placement import reachable
+from django_skipqueue.store import silence
+from django_skipqueue.tasks.registry import Registry
+
+from ..app import sessions
+from ..app.jobs import noop
+from ..app.waiting import wait_until
+from ..chaos.cluster import Cluster
+from ..harness.proxy import Proxy
+from ..harness.reached import reached_at
+
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
+
+Placed = Callable[..., None]
+Server = Cluster | Proxy
+
+
+@pytest.fixture(autouse=True)
+def _spread(placed: Placed, monkeypatch: pytest.MonkeyPatch) -> None:
+    placed("spread")
+    monkeypatch.setattr(silence, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(silence, "CONNECT_SECONDS", 2)  # psycopg knows no shorter one
+
+
+@pytest.fixture
+def stopped() -> Iterator[Cluster]:
+    """A server of its own, for the database `other`, to be stopped with SIGSTOP. It is reached by a Unix socket."""
+    with TemporaryDirectory(prefix="skipqueue-") as folder:  # not pytest's, into which the server's user may not look
+        home = Path(folder) / "postgres"
+        home.mkdir()
+        cluster = Cluster(home)
+        try:
+            cluster.create()
+            with reached_at("other", environ.Env.db_url_config(cluster.url)):
+                call_command("migrate", database="other", verbosity=0)
+                yield cluster
+                cluster.resume()
+        finally:
+            cluster.stop()
+
+
+@pytest.fixture
+def stalled() -> Iterator[Proxy]:
+    """The way to the database `other`, by TCP, over which nothing comes any more and nothing fails."""
+    proxy = Proxy()
+    with reached_at("other", proxy.settings):
+        yield proxy
+        proxy.close()
+
+
+@pytest.fixture(params=["stopped", "stalled"])
+def server(request: pytest.FixtureRequest) -> Server:
+    found: Server = request.getfixturevalue(request.param)
+    return found
+
+
+def hang(server: Server) -> None:
+    server.pause() if isinstance(server, Cluster) else server.stall()
+
+
+def go_on(server: Server) -> None:
+    server.resume() if isinstance(server, Cluster) else server.flow()
+    reachable._avoided_until.clear()
+
+
+def where(count: int) -> Counter[str | None]:
+    """In which databases jobs without a key are, one after the other; `error`: in none."""
+    return Counter(place() for _ in range(count))
+
+
+def place() -> str | None:
+    try:
+        return noop.defer()._state.db
+    except OperationalError:
+        return "error"
+
+
+def test_a_server_that_hangs_gets_no_job_over_an_idle_connection(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert where(2) == {"default": 1, "other": 1}
+    hang(server)
+    monkeypatch.setattr(silence, "IDLE_SECONDS", -1.0)
+    assert where(6) == {"default": 6}
+    assert noop.defer_many([{}] * 4).databases == ["default"] * 4
+    go_on(server)
+    assert where(4) == {"default": 2, "other": 2}
+
+
+def test_a_call_that_a_busy_connection_has_sent_already_raises_and_the_next_ones_go_elsewhere(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(silence, "IDLE_SECONDS", 3_600.0)
+    assert where(2) == {"default": 1, "other": 1}
+    hang(server)
+    assert where(2) == {"default": 1, "error": 1}
+    assert where(6) == {"default": 6}
+    go_on(server)
+    assert where(4) == {"default": 2, "other": 2}
+
+
+def test_many_jobs_and_one_with_a_key_raise_as_well(
+    stalled: Proxy, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(silence, "IDLE_SECONDS", 3_600.0)
+    task: Any = job(unique=unique_by("number"))(numbered)
+    there = next(number for number in range(99) if task.defer(number)._state.db == "other")
+    stalled.stall()
+    with pytest.raises(OperationalError, match="sends nothing any more"):
+        task.using(max_attempts=1).defer(there)
+    with pytest.raises(OperationalError, match="timeout"):
+        task.defer(there)
+    stalled.flow()
+    where(2)
+    stalled.stall()
+    with pytest.raises(OperationalError, match="sends nothing any more"):
+        noop.defer_many([{}] * 4)
+
+
+def numbered(number: int) -> None:
+    """A task with a key takes this function."""
+
+
+def test_a_transaction_ends_with_the_error(stalled: Proxy) -> None:
+    def defer_in_a_transaction() -> None:
+        with transaction.atomic(using="other"):
+            noop.defer()
+            stalled.stall()
+            noop.defer()
+
+    with pytest.raises(OperationalError, match="sends nothing any more"):
+        defer_in_a_transaction()
+    stalled.flow()
+    assert not Job.objects.using("other").exists()
+
+
+def test_a_server_that_waits_for_a_lock_is_waited_for(placed: Placed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers a new session, so it is there."""
+    placed("spread", DATABASES=("other",))
+    looks: list[bool] = []
+    monkeypatch.setattr(silence, "SILENT_SECONDS", 0.1)
+    look = silence._answers_anew
+
+    def watched(*given: Any) -> bool:
+        monkeypatch.setattr(silence, "SILENT_SECONDS", 30.0)  # of a busy machine
+        looks.append(look(*given))
+        monkeypatch.setattr(silence, "SILENT_SECONDS", 0.1)
+        return looks[-1]
+
+    monkeypatch.setattr(silence, "_answers_anew", watched)
+    placed_in: list[str | None] = []
+
+    def defer() -> None:
+        placed_in.append(place())
+        connections["other"].close()
+
+    with sessions.connect(alias="other") as locker, locker.transaction():
+        locker.execute("LOCK TABLE skipqueue_job")
+        thread = threading.Thread(target=defer)
+        thread.start()
+        wait_until(lambda: len(looks) >= 2, "it has asked twice whether the server is there")
+        assert placed_in == []
+    thread.join()
+    assert placed_in == ["other"]
+    assert all(looks)
+
+
+def test_a_busy_connection_is_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(silence, "IDLE_SECONDS", 3_600.0)
+    assert where(2) == {"default": 1, "other": 1}
+    monkeypatch.setattr(silence, "_answers", lambda session: pytest.fail("it has asked"))
+    assert where(4) == {"default": 2, "other": 2}
+
+
+def test_a_connection_in_use_is_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(silence, "IDLE_SECONDS", -1.0)
+    connections["other"].ensure_connection()
+    session: psycopg.Connection[Any] = connections["other"].connection
+    with session.pipeline():
+        assert silence.answers(connections["other"])
+    connections["other"].set_autocommit(False)
+    try:
+        assert silence.answers(connections["other"])
+    finally:
+        connections["other"].set_autocommit(True)
+    assert silence.answers(connections["other"])
