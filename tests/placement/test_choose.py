@@ -68,6 +68,13 @@ class TestByName:
                 call()
         assert count() == {"default": 0, "other": 0}
 
+    def test_a_key_counts_in_the_database_that_is_named_alone(self, placed: Placed) -> None:
+        placed("spread")
+        named = [noop.using(unique_key="a", database=alias) for alias in BOTH]
+        assert [task.defer().created for task in named] == [True, True]
+        assert [task.defer().created for task in named] == [False, False]
+        assert [noop.using(unique_key="a").defer().created for _ in range(2)] == [False, False]
+
     def test_no_such_alias_at_all(self) -> None:
         with pytest.raises(InvalidOption, match="database must be one of default, other, not 'nowhere'"):
             job(database="nowhere")(pay)
