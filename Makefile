@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 DJANGO ?=
+CELERY ?=
 ARGS ?=
 PORT ?= 8000
 CARRIER ?=
@@ -22,7 +23,7 @@ MANAGE := $(BIN)/python example_project/manage.py
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## Create the virtual environment (PYTHON=python3.13 VENV=.venv-6.1 DJANGO=6.1 choose another)
+setup: $(STAMP) ## Create the virtual environment (PYTHON=python3.13 VENV=.venv-6.1 DJANGO=6.1 CELERY=5.5 choose another)
 
 demo: $(if $(CARRIER),$(CELERY_STAMP),$(EXAMPLE_STAMP)) ## Sell 412 times and e-mail the receipts (CARRIER=celery: Celery's workers do that)
 	@CARRIER=$(CARRIER) $(if $(CARRIER),$(WITH_RABBITMQ)) $(WITH_POSTGRES) --database shop $(MANAGE) demo
@@ -135,5 +136,6 @@ define install
 $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	|| { echo 'Python 3.11 or newer is needed: make setup PYTHON=/path/to/python3.11'; exit 1; }; \
 $(PYTHON) -m venv $(VENV) \
-	&& $(PIP) 'pip>=25.1' && $(PIP) -e . --group $(1) $(if $(DJANGO),'django~=$(DJANGO).0')
+	&& $(PIP) 'pip>=25.1' && $(PIP) -e . --group $(1) $(if $(DJANGO),'django~=$(DJANGO).0') \
+		$(if $(CELERY),'celery~=$(CELERY).0')
 endef

@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,7 @@ def _options() -> argparse.Namespace:
         "--seconds", type=float, default=SECONDS, help="of faults in each scenario (default: %(default)s)"
     )
     parser.add_argument("--rate", type=float, default=RATE, help="jobs deferred a second (default: %(default)s)")
+    parser.add_argument("--others", type=int, default=0, metavar="N", help="as many more, which the seed chooses")
     parser.add_argument("--markdown", type=Path, help="put the table into this page as well, if nothing failed")
     parser.add_argument("--keep", action="store_true", help="keep logs and data even if nothing failed")
     return parser.parse_args()
@@ -66,11 +68,19 @@ def _run_all(options: argparse.Namespace, cluster: Cluster, home: Path) -> bool:
         sys.exit(f"There is no scenario {', '.join(unknown)}; there are {', '.join(SCENARIOS)}.")
     _prepare(cluster)
     print(f"Seed {options.seed}; Python {platform.python_version()}, Django {django.__version__}\n\n{HEAD}", flush=True)
-    chosen = [name for name in options.scenarios or SCENARIOS if _can_run(name)]
-    rows = [_run(name, options, cluster, home / name) for name in chosen]
+    names = chosen(options.scenarios, list(SCENARIOS), seed=options.seed, others=options.others)
+    rows = [_run(name, options, cluster, home / name) for name in names if _can_run(name)]
     if options.markdown and all(rows):
         write([HEAD, *filter(None, rows)], options.markdown)
     return not all(rows)
+
+
+def chosen(named: Sequence[str], known: Sequence[str], *, seed: int, others: int) -> list[str]:
+    """The scenarios to run: those that are named, and so many others, which the seed chooses. Without either: all."""
+    if not (named or others):
+        return list(known)
+    rest = [name for name in known if name not in named]
+    return [*named, *random.Random(seed).sample(rest, min(others, len(rest)))]
 
 
 def _can_run(name: str) -> bool:
