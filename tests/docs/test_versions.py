@@ -36,6 +36,18 @@ def test_the_oldest_and_the_newest_server_are_those_of_ci_run() -> None:
     assert newest == POSTGRES_VERSION, "that of `make test`"
 
 
+def test_celery_and_rabbitmq_are_those_that_ci_runs() -> None:
+    page = (REFERENCE / "versions.md").read_text()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    found = re.search(r"^\| Celery, .* \| (\d+\.\d+) with kombu (\d+\.\d+),", page, re.MULTILINE)
+    assert found
+    assert set(extras["celery"]) == {f"celery>={found[1]}", f"kombu>={found[2]}"}
+    assert f"OLD_CELERY={found[1]}\n" in (ROOT / ".ci" / "run").read_text()
+    (rabbitmq,) = re.findall(r"^\| RabbitMQ, .* \| (\d+\.\d+),", page, re.MULTILINE)
+    relay = (ROOT / "docs" / "how-to" / "celery-relay.md").read_text()
+    assert f"RabbitMQ {rabbitmq}." in relay
+
+
 def test_the_readme_has_the_oldest_and_the_newest() -> None:
     for name in ("Python", "PostgreSQL"):
         assert f"{name} {PROMISED[name][0]} to {PROMISED[name][-1]}" in README
