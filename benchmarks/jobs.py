@@ -6,7 +6,7 @@ import time
 
 from django.contrib.auth.models import User
 
-from django_skipqueue import by, job, limit, rate
+from django_skipqueue import by, job, limit, rate, unique_by
 from django_skipqueue.rollups.count_enqueued import CountEnqueued
 from django_skipqueue.rollups.sample_depths import SampleDepths
 from django_skipqueue.rollups.tally import Tally
@@ -95,6 +95,16 @@ def fair_work(tenant: str, milliseconds: int = 0) -> None:  # noqa: ARG001 (name
 @job(rate=rate("1000/s", by="key"))
 def rated(key: int) -> None:
     """Does nothing; as many of a key may start as no worker can run."""
+
+
+@job(unique=unique_by("number"))
+def unique_noop(number: int) -> None:
+    """Does nothing, as `noop`; one unfinished job of each number."""
+
+
+@job(rate=rate("100/m", by="key"))
+def rated_slowly(key: int) -> None:
+    """Does nothing; one of a key starts at once, and the others wait."""
 
 
 @job(rate=rate("50/s"))

@@ -13,7 +13,14 @@ from .carried import carried
 from .columns import columns
 from .cost import cost
 from .drains import drain, drain_async, drain_two_processes, one_at_a_time, ten_ms
-from .enqueueing import defer, defer_in_threads, defer_in_transaction, defer_many, queries
+from .enqueueing import (
+    defer,
+    defer_in_threads,
+    defer_in_transaction,
+    defer_many,
+    defer_many_by_policy,
+    queries,
+)
 from .fairness import fair, fair_wait
 from .finished import archive, delete
 from .floor import floor
@@ -42,6 +49,7 @@ ROWS: dict[str, Callable[[Sizes], Figures]] = {
         defer_in_transaction,
         defer_in_threads,
         defer_many,
+        defer_many_by_policy,
         queries,
         latency,
         lateness,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from threading import Barrier
+from typing import Any
 
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
@@ -37,6 +38,48 @@ def defer_many(sizes: Sizes) -> Figures:
     started = time.perf_counter()
     jobs.noop.defer_many(calls)
     return {"jobs/s": sizes.jobs / (time.perf_counter() - started)}
+
+
+KEYS = 1_000
+
+POLICIES: dict[str, Any] = {
+    "limit": jobs.limited_noop,
+    "sequence": jobs.noop_in_sequence,
+    "fair": jobs.fair_work,
+    "rate": jobs.rated_slowly,
+    "rate that lets all jobs in": jobs.rated,
+    "unique": jobs.unique_noop,
+}
+
+
+def defer_many_by_policy(sizes: Sizes) -> Figures:
+    """`.defer_many()` of jobs with a policy, of 1,000 keys: its time ÷ that of plain jobs, and to encode a call."""
+    calls = [(number % KEYS,) for number in range(min(sizes.jobs, 20_000))]
+    figures: Figures = {}
+    for name, task in POLICIES.items():
+        of_task = [(number,) for number in range(len(calls))] if name == "unique" else calls
+        pairs = [(_seconds_for_all(jobs.noop, calls), _seconds_for_all(task, of_task)) for _ in range(sizes.rounds)]
+        figures[f"{name} ÷ plain"] = statistics.median(keyed / plain for plain, keyed in pairs)
+    for name, task in {"plain": jobs.noop, **POLICIES}.items():
+        figures[f"µs to encode, {name}"] = min(_encode_seconds(task, calls) for _ in range(sizes.rounds)) * 1e6
+    return figures
+
+
+def _seconds_for_all(task: Any, calls: list[tuple[int]]) -> float:
+    started = time.perf_counter()
+    task.defer_many(calls)
+    seconds = time.perf_counter() - started
+    with connection.cursor() as cursor:
+        cursor.execute("TRUNCATE skipqueue_job, skipqueue_rate")
+    return seconds
+
+
+def _encode_seconds(task: Any, calls: list[tuple[int]]) -> float:
+    """For each call: the processor time before anything is sent."""
+    started = time.process_time()
+    for call in calls:
+        task.encoded(call, {})
+    return (time.process_time() - started) / len(calls)
 
 
 def queries(_sizes: Sizes) -> Figures:

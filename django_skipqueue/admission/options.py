@@ -138,16 +138,20 @@ def key_of(kind: str, name: str, names: tuple[str, ...], arguments: Mapping[str,
     """
     if not names:
         return f"{kind}:{_short(name)}"
-    values = ", ".join(f"{each}={_value(each, arguments)}" for each in names)
+    values = ", ".join([f"{each}={_value(each, arguments)}" for each in names])
     return f"{kind}:{_short(name)} {_short(values)}"
 
 
 def _value(name: str, arguments: Mapping[str, Any]) -> str:
     if name not in arguments:
         raise InvalidArguments(f"the call has no argument {name!r}, which is part of the key of its limit.")
-    return json.dumps(json.loads(encode(name, arguments[name])), sort_keys=True)
+    value = arguments[name]
+    text = encode(name, value)
+    return text if type(value) is int else json.dumps(json.loads(text), sort_keys=True)
 
 
 def _short(text: str) -> str:
     """The text, or its hash if it is long."""
-    return text if len(text.encode()) <= LONGEST else "#" + hashlib.sha256(text.encode()).hexdigest()
+    if 4 * len(text) <= LONGEST or len(text.encode()) <= LONGEST:  # UTF-8 has 4 bytes for a character, at most
+        return text
+    return "#" + hashlib.sha256(text.encode()).hexdigest()

@@ -38,10 +38,10 @@ def calls_as_values(calls: Sequence[EncodedCall]) -> dict[str, Any]:
     return {
         "args": "\n".join([call.args for call in calls]),
         "kwargs": "\n".join([call.kwargs for call in calls]),
-        "limit_keys": [call.limit_key for call in calls] if limited else [],
+        "limit_keys": as_text_array([call.limit_key for call in calls] if limited else ()),
         "limit_kind": limited and limited.limit_kind,
         "capacity": limited and limited.capacity,
-        "rate_keys": [call.rate_key for call in calls] if rated else [],
+        "rate_keys": as_text_array([call.rate_key for call in calls] if rated else ()),
         "rate_interval": rated and rated.rate_interval,
         "rate_burst": rated and rated.rate_burst,
     }
@@ -55,6 +55,12 @@ def in_key_order(calls: Sequence[EncodedCall]) -> list[EncodedCall]:
 def as_array(numbers: Iterable[object]) -> str:
     """The numbers as the text of a PostgreSQL array. psycopg takes ten times as long to adapt a list."""
     return f"{{{','.join(map(str, numbers))}}}"
+
+
+def as_text_array(texts: Iterable[str | None]) -> str:
+    """The texts as the text of a PostgreSQL array, as `as_array`."""
+    quoted = ["NULL" if text is None else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"' for text in texts]
+    return f"{{{','.join(quoted)}}}"
 
 
 def _ages(moments: Sequence[float | None], now: float) -> str:

@@ -22,7 +22,7 @@ from ..values.handles import handle_of
 from ..values.records import EncodedCall, JobSpec
 from . import policy_sql as sql
 from .notify import wake
-from .parameters import calls_as_values, in_key_order
+from .parameters import as_text_array, calls_as_values, in_key_order
 from .statements import Statements
 
 Row = TypeVar("Row", bound=tuple[Any, ...])
@@ -179,7 +179,7 @@ class UniqueKeys(Statements):
         self, spec: JobSpec, values: Mapping[str, Any], calls: Sequence[EncodedCall], on_conflict: OnConflict
     ) -> list[Written]:
         """Insert these calls, sorted by key, or replace. Returns the jobs that it has written."""
-        keys = [call.unique_key for call in calls]
+        keys = as_text_array([call.unique_key for call in calls])
         rows = self.rows(sql.ENQUEUE_MANY_UNIQUE, {**values, **calls_as_values(calls), "unique_keys": keys})
         written = list(starmap(Written, rows))
         if on_conflict in ("replace", "rerun"):

@@ -1,18 +1,24 @@
 """The columns of a job that depend on the arguments of its call: its unique key, and the keys of limit and rate.
 
-Invariant: a call of a task without keys costs nothing here.
+Invariant: a call of a task without keys costs nothing here, and a call with keys reads only the arguments that are part
+of a key.
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..columns import check_key
+from ..conf import load
 from ..exceptions import InvalidArguments, InvalidOption
+from ..values.redaction import has_secret
 from .unique import hashed
 
 if TYPE_CHECKING:
     from .task import Task
+
+Place = Callable[[Sequence[Any], Mapping[str, Any]], Any]
+"""Takes one argument from the positional arguments and the keyword arguments of a call."""
 
 
 def call_columns(task: "Task[Any, Any]", args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,52 +30,77 @@ def call_columns(task: "Task[Any, Any]", args: Sequence[Any], kwargs: Mapping[st
     if options.is_plain:  # as of nearly all: the rest takes as long as encoding a call
         return {}
     unique, limit, rate = options.unique, options.limit, options.rate
-    raw = arguments_by_name(task.signature, args, kwargs) if unique or limit or rate else {}
-    given = {name: task.encoded_argument(name, value) for name, value in raw.items()}
-    unique_key = unique_key_of(task, given, args, kwargs)
+    places = task.places(len(args), tuple(kwargs)) if unique or limit or rate else {}
+    redact = (*load().redact, *task.redact)  # `settings.redact` takes ten times as long
+    unique_key = None
+    if unique is not None:
+        names = unique.names or tuple(places)
+        given = {name: task.encoded_argument(name, places[name](args, kwargs)) for name in names if name in places}
+        unique_key = unique.key(task.name, given, redact=redact)
+    elif callable(options.unique_key):
+        unique_key = checked_key(options.unique_key(*args, **kwargs))
+    else:
+        unique_key = options.unique_key
     columns: dict[str, Any] = {"unique_key": unique_key}
-    if rate:
-        columns |= rate.columns(task.name, keyed(task, given, rate.names))
-    if limit:
-        columns |= limit.columns(task.name, keyed(task, given, limit.names))
+    if rate is not None:
+        columns |= rate.columns(task.name, named_arguments(task, rate.names, places, args, kwargs, redact))
+    if limit is not None:
+        columns |= limit.columns(task.name, named_arguments(task, limit.names, places, args, kwargs, redact))
     if options.on_conflict == "rerun" and unique_key is not None:
         columns |= one_at_a_time(unique_key)
     return columns
 
 
-def arguments_by_name(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call, with the defaults, in the order of the parameters.
+def places_of(signature: inspect.Signature, count: int, keywords: Sequence[str]) -> dict[str, Place]:
+    """Where each argument is in a call with this number of positional arguments and these keywords, by name.
 
-    Raises `InvalidArguments` if they do not fit. `*rest` is a tuple under its name. What is in `**options` stands
-    beside the others, under its own names.
+    In the order of the parameters, and with the defaults. `*rest` is a tuple under its name. What is in `**options`
+    stands beside the others, under its own names. Raises `InvalidArguments` if such a call does not fit.
     """
     try:
-        bound = signature.bind(*args, **kwargs)
+        bound = signature.bind(*range(count), **{keyword: keyword for keyword in keywords}).arguments
     except TypeError as error:
         raise InvalidArguments(f"{error}.") from None
-    bound.apply_defaults()
-    given = dict(bound.arguments)
-    for parameter in signature.parameters.values():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            given |= dict(sorted(given.pop(parameter.name).items()))
-    return given
+    places: dict[str, Place] = {}
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            places[name] = _rest(count - len(bound.get(name, ())))
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            places |= {keyword: _keyword(keyword) for keyword in sorted(bound.get(name, ()))}
+        elif name not in bound:
+            places[name] = _default(parameter.default)
+        else:
+            at = bound[name]
+            places[name] = _positional(at) if isinstance(at, int) else _keyword(at)
+    return places
 
 
-def unique_key_of(
-    task: "Task[Any, Any]", given: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> str | None:
-    """The unique key of a call, by the options of the task. `given`: the arguments by name, as they are stored.
+def _positional(position: int) -> Place:
+    return lambda args, _: args[position]
 
-    Raises `InvalidOption` for what the function of a key returns.
-    """
-    unique_key = task.options.unique_key
-    if task.options.unique is not None:
-        return task.options.unique.key(task.name, given, shown=task.redacted((), given).kwargs)
-    if callable(unique_key):
-        unique_key = unique_key(*args, **kwargs)
-        if not isinstance(unique_key, str):
-            raise InvalidOption(f"unique_key's function must return a str, not {unique_key!r}.")
-        check_key("unique_key", unique_key)
+
+def _rest(first: int) -> Place:
+    return lambda args, _: tuple(args[first:])
+
+
+def _keyword(name: str) -> Place:
+    return lambda _, kwargs: kwargs[name]
+
+
+def _default(value: Any) -> Place:
+    return lambda *_: value
+
+
+def arguments_by_name(task: "Task[Any, Any]", args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call, with the defaults, in the order of the parameters: see `places_of`."""
+    return {name: place(args, kwargs) for name, place in task.places(len(args), tuple(kwargs)).items()}
+
+
+def checked_key(unique_key: Any) -> str:
+    """Return what the function of `unique_key` has returned. Raises `InvalidOption` for what no index can hold."""
+    if not isinstance(unique_key, str):
+        raise InvalidOption(f"unique_key's function must return a str, not {unique_key!r}.")
+    check_key("unique_key", unique_key)
     return unique_key
 
 
@@ -78,8 +109,21 @@ def one_at_a_time(unique_key: str) -> dict[str, Any]:
     return {"limit_key": f"rerun:{unique_key}", "limit_kind": "sequence", "capacity": 1}
 
 
-def keyed(task: "Task[Any, Any]", given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """The named arguments, with the hash of each that has a secret in it: a key is stored as text, and shown."""
-    named = {name: given[name] for name in names if name in given}
-    shown = task.redacted((), named).kwargs if named else {}
-    return {name: value if shown[name] == value else hashed(name, value) for name, value in named.items()}
+def named_arguments(
+    task: "Task[Any, Any]",
+    names: Sequence[str],
+    places: Mapping[str, Place],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    redact: tuple[str, ...],
+) -> dict[str, Any]:
+    """The arguments of these names that the call has, as its job stores them.
+
+    In place of each that has a secret in it stands its hash: a key is stored as text, and shown.
+    """
+    named: dict[str, Any] = {}
+    for name in names:
+        if name in places:
+            value = task.encoded_argument(name, places[name](args, kwargs))
+            named[name] = hashed(name, value) if has_secret(name, value, redact) else value
+    return named

@@ -46,7 +46,7 @@ def shard_of(task: "Task[Any, Any]", call: EncodedCall) -> str | None:
         return shard_text([options.shard_key])
     if options.shard_by is None:
         return None
-    given = arguments_by_name(task.signature, decode(call.args), decode(call.kwargs))
+    given = arguments_by_name(task, decode(call.args), decode(call.kwargs))
     names = names_of("shard_by", options.shard_by)
     for name in names:
         if name not in given:

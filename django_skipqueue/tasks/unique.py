@@ -22,6 +22,7 @@ from ..values.codec import decode, encode
 from ..values.deferred import OnConflict
 from ..values.limits import LIMITS
 from ..values.records import JobSpec
+from ..values.redaction import has_secret
 from ..values.suggestions import did_you_mean
 
 Until = Literal["finished", "started"] | timedelta
@@ -52,16 +53,17 @@ class UniqueBy:
                 meant = did_you_mean(name, list(parameters)) if parameters else ""
                 raise InvalidOption(f"unique_by({name!r}): the task has no parameter of this name.{meant}")
 
-    def key(self, task: str, given: Mapping[str, Any], *, shown: Mapping[str, Any]) -> str:
+    def key(self, task: str, given: Mapping[str, Any], *, redact: tuple[str, ...] = ()) -> str:
         """The key of a call, such as `shop.jobs.charge(payment_id=42)`.
 
-        given: all its arguments by name; shown: the same with their secrets masked, so that no secret is in the key.
+        given: its arguments by name. redact: names of arguments that are secret, in addition to `SECRETS`: no secret is
+        in the key.
         """
         texts = []
         for name in self.names or tuple(given):
-            text = _canonical(name, given.get(name))
-            is_secret = _canonical(name, shown.get(name)) != text
-            texts.append(f"{name}={hashed(name, given.get(name))}" if is_secret else f"{name}={text}")
+            value = given.get(name)
+            text = hashed(name, value) if has_secret(name, value, redact) else _canonical(name, value)
+            texts.append(f"{name}={text}")
         return _fitting(f"{task}({', '.join(texts)})")
 
 

@@ -60,6 +60,8 @@ DEEPEST = 60
 LONGEST_NAME = 1_000
 """Most characters of a name that are read."""
 
+CONTAINERS = (dict, list, tuple)
+
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+")
 
 
@@ -94,16 +96,30 @@ def redact(
     names: the names of the positional arguments, as far as they are known.
     also: secret names in addition to `SECRETS`, in the same spelling.
     """
-    secret = tuple(_spelled(name) for name in (*SECRETS, *also))
+    also = tuple(also)
     known = (*names, *[""] * len(args))
     positional = list(zip(known, args, strict=False))
     named = list((kwargs or {}).items())
-    found = {text for name, value in (*positional, *named) for text in _hidden(name, value, secret)}
+    found = {text for name, value in (*positional, *named) for text in _hidden(name, value, also)}
     return Redacted(
-        [_masked(name, value, secret) for name, value in positional],
-        {name: _masked(name, value, secret) for name, value in named},
+        [_masked(name, value, also) for name, value in positional],
+        {name: _masked(name, value, also) for name, value in named},
         tuple(sorted(found, key=len, reverse=True)[:MOST]),
     )
+
+
+def has_secret(name: str, value: Any, also: tuple[str, ...] = ()) -> bool:
+    """Whether `redact` masks the value, or a part of it."""
+    if not isinstance(value, CONTAINERS):
+        return value is not None and _is_secret(name, also)
+    waiting: list[tuple[str, Any]] = [(name, value)]
+    while waiting:
+        name, value = waiting.pop()
+        if value is not None and _is_secret(name, also):
+            return True
+        if isinstance(value, CONTAINERS):
+            waiting += value.items() if isinstance(value, dict) else [("", item) for item in value]
+    return False
 
 
 class UnknownMask(ValueError):
@@ -155,25 +171,21 @@ def words(name: str) -> list[str]:
     return [word.lower() for word in WORD.findall(name[:LONGEST_NAME])]
 
 
-Secrets = tuple[str, ...]
-"""Secret names in the spelling of `_spelled`."""
-
-
-def _masked(name: str, value: Any, secrets: Secrets, depth: int = 0) -> Any:
+def _masked(name: str, value: Any, also: tuple[str, ...], depth: int = 0) -> Any:
     if value is None:
         return None
-    if _is_secret(name, secrets):
+    if _is_secret(name, also):
         return MASK
     if isinstance(value, dict | list) and depth == DEEPEST:
         return "…"
     if isinstance(value, dict):
-        return {key: _masked(key, item, secrets, depth + 1) for key, item in value.items()}
+        return {key: _masked(key, item, also, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_masked("", item, secrets, depth + 1) for item in value]
+        return [_masked("", item, also, depth + 1) for item in value]
     return value
 
 
-def _hidden(name: str, value: Any, secrets: Secrets) -> Iterator[str]:
+def _hidden(name: str, value: Any, also: tuple[str, ...]) -> Iterator[str]:
     """The masked texts within `value`, except those shorter than `SHORTEST`.
 
     Not recursive, because it visits every level, also below `DEEPEST`.
@@ -181,7 +193,7 @@ def _hidden(name: str, value: Any, secrets: Secrets) -> Iterator[str]:
     waiting = [(name, value, False)]
     while waiting:
         name, value, within = waiting.pop()
-        within = within or _is_secret(name, secrets)
+        within = within or _is_secret(name, also)
         if isinstance(value, dict):
             waiting += [(key, item, within) for key, item in value.items()]
         elif isinstance(value, list | tuple):
@@ -199,9 +211,10 @@ def _written(text: str) -> Iterator[str]:
     yield json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-def _is_secret(name: str, secrets: Secrets) -> bool:
+@lru_cache(maxsize=1024)
+def _is_secret(name: str, also: tuple[str, ...]) -> bool:
     spelled = _spelled(name)
-    return any(secret in spelled for secret in secrets)
+    return any(_spelled(secret) in spelled for secret in (*SECRETS, *also))
 
 
 @lru_cache(maxsize=1024)

@@ -6,7 +6,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from django_skipqueue.store.parameters import Statement, fetched, pipelined
+from django_skipqueue.store.parameters import Statement, as_text_array, fetched, pipelined
 
 from ..app.waiting import wait_until
 
@@ -53,3 +53,9 @@ def test_an_error_is_raised_and_the_connection_can_be_used_again(ours: psycopg.C
     assert ours.execute("SELECT count(*) FROM noted").fetchone() == (0,)
     assert ours.info.pipeline_status == psycopg.pq.PipelineStatus.OFF
     assert [fetched(rows) for rows in pipelined(ours, [LOCK, ("SELECT 2", {})], None)][1] == [(2,)]
+
+
+def test_a_text_array_has_its_texts_whatever_is_in_them(ours: psycopg.Connection[Any]) -> None:
+    texts = ["a", "", None, "NULL", "{x,y}", 'say "a"', "back\\slash\\", "it's", "%s %%", "a\nb\tc", " ", "é🐘", "\\N"]
+    assert ours.execute("SELECT %s::text[]", [as_text_array(texts)]).fetchone() == (texts,)
+    assert as_text_array(()) == "{}"
