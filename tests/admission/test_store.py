@@ -246,6 +246,36 @@ def test_a_sequence_that_continues_goes_on_after_a_failure() -> None:
     assert settle(first, outcome=FAILED) == [second]
 
 
+def test_a_spread_retry_takes_its_place_in_a_sequence_that_has_gone_on_and_holds_up_no_other_until_then() -> None:
+    first, second, third, fourth = going_on.defer_many([("a",)] * 4)
+    claim()
+    assert settle(first, outcome=FAILED) == [second]
+    assert settle(second, outcome=FAILED) == [third]
+    retried = Job.objects.filter(pk__in=[first, second])
+    assert retried.retry(over=3600) == 2
+    assert retried.values("run_after").distinct().count() == 1
+    assert settle(third) == [fourth]
+    assert settle(fourth) == []
+    fifth = going_on.defer("a").pk
+    assert claim() == [fifth]
+    Job.objects.scheduled().run_now()
+    store.sweep_limits()
+    assert settle(fifth) == [first]
+    assert settle(first) == [second]
+
+
+def test_a_halted_sequence_waits_for_a_spread_retry() -> None:
+    first, second = in_order.defer_many([("a",)] * 2)
+    claim()
+    assert settle(first, outcome=FAILED) == []
+    Job.objects.filter(pk=first).retry(over=3600)
+    assert not store.sweep_limits()
+    Job.objects.scheduled().run_now()
+    store.sweep_limits()
+    assert claim() == [first]
+    assert settle(first) == [second]
+
+
 @pytest.mark.parametrize("verb", ["cancel", "discard", "delete", "postpone"])
 def test_the_sweep_admits_after_a_verb(verb: str) -> None:
     first, second = in_order.defer_many([("a",)] * 2)

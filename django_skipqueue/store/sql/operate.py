@@ -11,7 +11,9 @@ _DUE = "COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interv
 
 # operators → the failed and discarded jobs that were put back into their queues, with a fresh set of attempts: at once,
 # or each at a random time within `over` seconds. A job stays unchanged if another job holds its unique key, even if it
-# would not hold the key itself; of several chosen jobs with the same key, only the newest is retried. The array is
+# would not hold the key itself; of several chosen jobs with the same key, only the newest is retried. The jobs of
+# a sequence get one time, so that they stay in order. One at which its sequence does not halt counts as not begun until
+# that time: the sequence has gone on without it, and does not wait. The array is
 # a subquery, so that the planner does not see its length: with that, it reads a small table whole. It is searched
 # once, for `named`.
 # The keys are taken in their order, as the enqueues take them, so that these and retries wait for each other and never
@@ -68,7 +70,18 @@ ON CONFLICT (id) DO UPDATE
 SET status = {status}, has_permit = NULL,
     lease = job.lease + 1,
     attempts = 0,
-    run_after = statement_timestamp() + make_interval(secs => random() * %(over)s::float8),
+    started_at = CASE
+        WHEN %(over)s::float8 > 0
+            AND (job.limit_kind = 'sequence' OR (job.limit_kind = 'halting' AND job.status = 'discarded'))
+        THEN NULL
+        ELSE job.started_at
+    END,
+    run_after = statement_timestamp() + make_interval(
+        secs => %(over)s::float8 * CASE
+            WHEN job.limit_kind IN ('sequence', 'halting') THEN (hashtext(job.limit_key) & 1023) / 1024.0
+            ELSE random()
+        END
+    ),
     finished_at = NULL,
     deaths = NULL,
     unknown_since = NULL,
