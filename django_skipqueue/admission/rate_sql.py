@@ -46,7 +46,9 @@ FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
 # there are tokens: the highest priority first, then the first due, as workers claim. Numbers of tokens:
 # `taken`: those that are missing from the bucket. Never more than there are, whatever the clock has done since; and at
 # least as many as jobs are queued: what waits for a worker takes its token now, so that a queue that nobody has served
-# for a while does not hold more than one burst. `free`: those that can be taken now.
+# for a while does not hold more than one burst. While jobs wait for tokens, what a tenth of a second gives is kept on
+# top of that: it came while a supervisor was late, and a small burst would not have room for it.
+# `free`: those that can be taken now. With them, no more jobs are queued than the burst.
 # The key is due again when the next token is there, and not at once: a twentieth of a second later, or half a second if
 # the queued jobs are as many as the burst; but several times in the time of a burst.
 # The jobs of paused queues are passed over.
@@ -67,7 +69,9 @@ bucket AS MATERIALIZED (
         rated.burst,
         queued.number AS queued,
         level.taken,
-        COALESCE(floor(rated.burst - level.taken + 0.000001)::integer, 1000) AS free
+        COALESCE(
+            LEAST(floor(rated.burst - level.taken + 0.000001)::integer, rated.burst - queued.number::integer), 1000
+        ) AS free
     FROM
         paused
         CROSS JOIN unnest((SELECT NULLIF(current_setting('skipqueue.locked_rates', true), '')::text[])) AS key (name)
@@ -115,7 +119,7 @@ bucket AS MATERIALIZED (
             SELECT LEAST(
                 GREATEST(
                     COALESCE(extract(epoch FROM rate.full_at - statement_timestamp())::float8 / rated.seconds, 0),
-                    queued.number
+                    queued.number - CASE WHEN rate.due_at IS NULL THEN 0 ELSE 0.1 END / rated.seconds
                 ),
                 rated.burst
             ) AS taken

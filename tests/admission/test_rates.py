@@ -113,6 +113,34 @@ def test_a_burst_is_never_exceeded_by_queued_jobs_however_long_nobody_claims() -
     assert admit(key) == 1
 
 
+def test_what_a_tenth_of_a_second_gives_is_kept_while_a_supervisor_is_late() -> None:
+    """Twenty a second, one at once: a look that is late by an hour finds two tokens beyond the burst, not 72,000."""
+    for _ in range(9):
+        make_job("blocked", rate_key="k", rate_interval=0.05, rate_burst=1)
+    assert admit("k") == 1
+    claim()
+    pass_time(3600)
+    assert admit("k") == 1, "never more than the burst is queued"
+    bucket = RateBucket.objects.get()
+    assert bucket.due_at is not None
+    assert (bucket.due_at - bucket.full_at).total_seconds() == pytest.approx(0.05 + 0.05 / 4, abs=1e-5)
+    assert admit("k") == 0, "nobody has claimed it"
+    claim()
+    assert admit("k") == 1
+
+
+def test_a_time_without_any_job_brings_the_burst_alone() -> None:
+    make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
+    assert admit("k") == 1
+    claim()
+    pass_time(3600)
+    for _ in range(3):
+        make_job("blocked", rate_key="k", rate_interval=0.05, rate_burst=1)
+    assert admit("k") == 1
+    bucket = RateBucket.objects.get()
+    assert bucket.due_at == bucket.full_at
+
+
 def test_the_highest_priority_and_then_the_first_enqueued_is_admitted() -> None:
     three_at_once.defer_many([(7,)] * 3)
     claim()
