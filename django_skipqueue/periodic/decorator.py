@@ -48,7 +48,7 @@ def periodic(
     """
 
     def schedule(task: AnyTask) -> AnyTask:
-        task_name = _name_of(task)
+        task_name = name_of(task)
         call: dict[str, Any] = {"args": args, "kwargs": {**(kwargs or {}), **arguments}}
         if isinstance(task, Task):
             with suppress(ImproperlyConfigured):  # the checks report a SKIPQUEUE that is not valid
@@ -70,7 +70,8 @@ def periodic(
     return schedule
 
 
-def _name_of(task: Any) -> str:
+def name_of(task: Any) -> str:
+    """The name of a task of `@job`, or of Django's. Raises `InvalidTask` for anything else."""
     if isinstance(task, Task):
         return task.name
     path = getattr(task, "module_path", None)  # of a task of Django's

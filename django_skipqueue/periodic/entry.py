@@ -68,6 +68,13 @@ class Entry:
         return timetable(cron=self.cron, interval=self.interval, zone=self.timezone)
 
     @property
+    def rule(self) -> dict[str, Any]:
+        """When it fires, as in the metadata of its jobs."""
+        if self.interval is None:
+            return {"cron": self.cron, "timezone": self.timezone}
+        return {"every": self.interval.total_seconds()}
+
+    @property
     def call(self) -> tuple[list[Any], dict[str, Any]]:
         return list(self.args), dict(self.kwargs)
 

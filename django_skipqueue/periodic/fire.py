@@ -24,7 +24,7 @@ from ..values.codec import decode, encode, shorten
 from ..values.records import JobSpec
 from ..values.redaction import redact
 from . import sql
-from .entry import prepared
+from .entry import Entry, prepared
 from .timetable import Timetable, timetable
 
 MOST_CAUGHT_UP = 100
@@ -204,7 +204,7 @@ def _times(schedule: DueSchedule, table: Timetable, now: datetime) -> list[datet
     return due
 
 
-def spec_at(spec: JobSpec, schedule: DueSchedule, planned: datetime, *, jitter: float) -> JobSpec:
+def spec_at(spec: JobSpec, schedule: DueSchedule | Entry, planned: datetime, *, jitter: float) -> JobSpec:
     """The job for this time. It knows its schedule, and waits for a random delay of `jitter` seconds at most."""
     note = {"name": schedule.name, "planned_at": planned.isoformat(), **schedule.rule}
     spec = spec._replace(metadata=encode("metadata", decode(spec.metadata) | {METADATA_KEY: note}))

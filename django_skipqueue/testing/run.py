@@ -1,12 +1,14 @@
 """`run_jobs`: runs deferred jobs one after the other, in the thread of its caller."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from operator import itemgetter
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from asgiref.sync import sync_to_async
-from django.db.models import Max
+from django.db.models import F, Max
 from django.db.models.functions import Coalesce, Now
 from django.utils.asyncio import async_unsafe
 
@@ -14,8 +16,13 @@ from ..events.signal_sink import SignalSink
 from ..exceptions import JobInterrupted, UnknownTask
 from ..models import Job, Queue, RateBucket
 from ..notes.log_capture import capturing
+from ..periodic.decorator import name_of
+from ..periodic.entry import Entry, prepared
+from ..periodic.fire import is_unfinished, spec_at
+from ..periodic.registry import all_entries
 from ..running import run_attempt
 from ..store import Store
+from ..store.enqueue import new_job
 from ..values.records import Attempt, ClaimedJob
 from ..worker.outcome_reports import EVENTS, ended_otherwise
 from .commits import CommittingExecutor, OpenTransactions
@@ -23,6 +30,9 @@ from .databases import databases
 
 WORKER = "test"
 """The name of the worker in the rows of the jobs."""
+
+Act = Callable[[datetime], bool]
+"""Makes something happen at its time. Returns whether it has happened."""
 
 signals = SignalSink()
 
@@ -33,6 +43,7 @@ def run_jobs(
     queue_names: Sequence[str] | None = None,
     include_scheduled: bool = False,
     until: datetime | timedelta | None = None,
+    schedules: bool | Sequence[Any] = False,
     raise_errors: bool = False,
     limit: int = 1_000,
     database: str | None = None,
@@ -44,17 +55,26 @@ def run_jobs(
     queue_names: only these queues, in this order; default: all.
     include_scheduled: when nothing else is left, run the scheduled jobs as well, retries among them, in the order of
     their times, without waiting; and then the jobs that wait for their rates.
-    until: run the scheduled jobs that are due until this moment; a timedelta counts from now. What such a job schedules
-    counts from its own time.
+    until: run the scheduled jobs that are due until this moment, and those that wait for a rate, as its tokens come; a
+    timedelta counts from now. What such a job schedules counts from its own time.
+    schedules: with `until`: `True` fires all schedules at their times until then, a list of tasks those of these tasks:
+    the schedules of `@periodic` and of `SKIPQUEUE["PERIODIC"]`, not those that somebody has made in the admin.
     raise_errors: raise the first exception that leaves a task, after its outcome is written; default: an exception is
     the outcome of its job, as in a worker. `Retry`, `Snooze` and `Discard` are never raised.
     limit: raise RuntimeError after this many attempts, so that jobs that defer each other for ever do not run on.
     database: the alias of the queue's database; default: all that hold queues, one after the other, until none has a
     job left. The limit counts for each.
+
+    Raises ValueError for `schedules` without `until`, and for a task that has no schedule.
     """
+    if schedules and until is None:
+        raise ValueError("schedules needs until: without an end, schedules fire for ever.")
     runs = []
+    timed = entries_of(schedules)
     for alias in databases(database):
-        forced = Forced(alias, queue_names, until=until) if include_scheduled or until is not None else None
+        here = [entry for entry in timed if entry.database == alias]
+        is_forced = include_scheduled or until is not None
+        forced = Forced(alias, queue_names, until=until, entries=here) if is_forced else None
         runs.append(Run(alias, queue_names, forced=forced, raise_errors=raise_errors, limit=limit))
     with capturing():
         while sum(run.drain() for run in runs) and len(runs) > 1:  # a job may defer one into another database
@@ -68,6 +88,7 @@ class RunOptions(TypedDict, total=False):
     queue_names: Sequence[str] | None
     include_scheduled: bool
     until: datetime | timedelta | None
+    schedules: bool | Sequence[Any]
     raise_errors: bool
     limit: int
     database: str | None
@@ -78,6 +99,38 @@ async def arun_jobs(**options: Unpack[RunOptions]) -> list[Job]:
     return await sync_to_async(run_jobs)(**options)
 
 
+def entries_of(schedules: bool | Sequence[Any]) -> list[Entry]:
+    """The schedules of the project; those of these tasks, if it is a list. Raises ValueError for a task without one."""
+    if not schedules:
+        return []
+    entries, _ = all_entries()
+    if schedules is True:
+        return entries
+    names = {name_of(task) for task in schedules}
+    if without := names - {entry.task for entry in entries}:
+        raise ValueError(f"{min(without)} has no schedule: @periodic goes above @job or @task.")
+    return [entry for entry in entries if entry.task in names]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The next time of a schedule."""
+
+    entry: Entry
+    due: datetime
+    last_job_id: int | None = None
+
+    def fire(self, store: Store) -> "Planned | None":
+        """Enqueue a job, unless the last one is unfinished and the schedule skips such times. Returns what follows."""
+        job_id = self.last_job_id
+        if job_id is None or self.entry.overlap == "allow" or not is_unfinished(store, job_id):
+            spec, call = prepared(self.entry.task, *self.entry.call)
+            inserted = new_job(store, store.enqueue, spec_at(spec, self.entry, self.due, jitter=0.0), call)
+            job_id = inserted.id if inserted else job_id
+        following = self.entry.timetable.after(self.due, planned=self.due)
+        return Planned(self.entry, following, job_id) if following else None
+
+
 class Forced:
     """Makes scheduled jobs due before their time, by the verb of operators: they pass the gates as in production.
 
@@ -86,38 +139,77 @@ class Forced:
     """
 
     def __init__(
-        self, alias: str, queue_names: Sequence[str] | None, *, until: datetime | timedelta | None = None
+        self,
+        alias: str,
+        queue_names: Sequence[str] | None,
+        *,
+        until: datetime | timedelta | None = None,
+        entries: Sequence[Entry] = (),
     ) -> None:
         self._alias = alias
+        self._store = Store(alias)
+        self._buckets = RateBucket.objects.using(alias)
         self._jobs = Job.objects.using(alias).scheduled().order_by("run_after", "pk")
         if queue_names is not None:
             self._jobs = self._jobs.filter(queue_name__in=queue_names)
-        self._until = _now(alias) + until if isinstance(until, timedelta) else until
+        now = _now(alias)
+        self._until = now + until if isinstance(until, timedelta) else until
+        self._planned = [Planned(entry, due) for entry in entries if (due := entry.timetable.first(now))]
         self._ahead = timedelta(0)
         """How far the time of the jobs is ahead of the real time."""
         self._later: dict[int, timedelta] = {}
         """How much later than its row says a job is due: `_ahead` when it was scheduled."""
 
-    def make_one_due(self) -> bool:
-        """Make the job with the earliest time due. Returns whether there was one."""
-        scheduled = self._jobs.values_list("pk", "run_after")
-        times = {id: run_after + self._later.setdefault(id, self._ahead) for id, run_after in scheduled}
-        for id, due in sorted(times.items(), key=itemgetter(1, 0)):
+    def go_on(self) -> bool:
+        """Go on to the first time at which a job, a schedule or a rate is due. Returns whether there was one."""
+        for due, act in sorted([*self._jobs_due(), *self._schedules_due(), *self._rates_due()], key=itemgetter(0)):
             if self._until is not None and due > self._until:
                 break
-            if not self._jobs.get(pk=id).run_now(by="run_jobs"):
-                continue  # another session has locked it
-            del self._later[id]
-            self._ahead = max(self._ahead, due - _now(self._alias))
-            return True
-        return False
+            if act(due):
+                return True
+        return self._until is None and self._give_all_tokens()
 
-    def give_tokens(self) -> bool:
-        """Have all tokens of all rates be there. Returns whether any job was admitted, and no time is given."""
+    def _jobs_due(self) -> Iterator[tuple[datetime, Act]]:
+        for id, run_after in self._jobs.values_list("pk", "run_after"):
+            yield run_after + self._later.setdefault(id, self._ahead), partial(self._run_now, id)
+
+    def _run_now(self, id: int, due: datetime) -> bool:
+        if not self._jobs.get(pk=id).run_now(by="run_jobs"):
+            return False  # another session has locked it
+        del self._later[id]
+        self._move_to(due)
+        return True
+
+    def _schedules_due(self) -> Iterator[tuple[datetime, Act]]:
+        for planned in self._planned:
+            yield planned.due, partial(self._fire, planned)
+
+    def _fire(self, planned: Planned, due: datetime) -> bool:
+        self._move_to(due)
+        following = planned.fire(self._store)
+        self._planned = [each for each in self._planned if each is not planned] + ([following] if following else [])
+        return True
+
+    def _rates_due(self) -> Iterator[tuple[datetime, Act]]:
         if self._until is not None:
-            return False
-        RateBucket.objects.using(self._alias).all().delete()
-        return Store(self._alias).sweep_limits()
+            for due_at in self._buckets.values_list("due_at", flat=True):
+                if due_at is not None:
+                    yield due_at + self._ahead, self._admit_by_rate
+
+    def _admit_by_rate(self, due: datetime) -> bool:
+        self._move_to(due)
+        return self._store.sweep_limits()
+
+    def _move_to(self, due: datetime) -> None:
+        """Have it be this time for jobs, and for the tokens of rates."""
+        passed = max(timedelta(0), due - _now(self._alias) - self._ahead)
+        self._buckets.update(full_at=F("full_at") - passed, due_at=F("due_at") - passed)
+        self._ahead += passed
+
+    def _give_all_tokens(self) -> bool:
+        """Have all tokens of all rates be there. Returns whether any job was admitted."""
+        self._buckets.all().delete()
+        return self._store.sweep_limits()
 
 
 class Run:
@@ -159,7 +251,7 @@ class Run:
                 return job
             if self._store.admit().goes_on or self._store.sweep_limits() or self._store.finish_all_batches():
                 continue
-            if not (self._forced and (self._forced.make_one_due() or self._forced.give_tokens())):
+            if not (self._forced and self._forced.go_on()):
                 return None
 
     def _run(self, job: ClaimedJob) -> None:

@@ -1,6 +1,7 @@
 """`testing.run_jobs`: for projects' tests, inside the transaction of a TestCase."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -12,7 +13,7 @@ from django.db import connection, transaction
 from django.dispatch import Signal
 from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
 
-from django_skipqueue import Batch, signals
+from django_skipqueue import Batch, periodic, signals
 from django_skipqueue.exceptions import UnknownTask
 from django_skipqueue.models import Job
 from django_skipqueue.testing import arun_jobs, assert_deferred, capture_deferred, run_inline, run_jobs
@@ -20,6 +21,8 @@ from django_skipqueue.values.notes import logs_of
 
 from ..app import jobs, sessions, worker_jobs
 from ..app.models import Ledger
+from ..app.rated_jobs import shares_rate
+from ..periodic.schedules import own_entries
 from . import jobs as tasks
 
 
@@ -252,6 +255,62 @@ class Scheduled(TestCase):
         jobs.noop.using(queue_name="b", run_after=timedelta(hours=1)).defer()
         assert [job.queue_name for job in run_jobs(queue_names=["a"], include_scheduled=True)] == ["a"]
         assert Job.objects.scheduled().get().queue_name == "b"
+
+
+class Rates(TestCase):
+    """`until` and tokens."""
+
+    def test_tokens_come_as_the_time_goes_on(self) -> None:
+        shares_rate.defer_many([()] * 6)
+        assert len(run_jobs()) == 1
+        assert len(run_jobs(until=timedelta(hours=2.5))) == 2
+        tasks.note.using(run_after=timedelta(hours=1.5)).defer("between")
+        assert [job.task for job in run_jobs(until=timedelta(hours=2.5))] == [
+            shares_rate.name,
+            tasks.note.name,
+            shares_rate.name,
+        ]
+        assert len(run_jobs(include_scheduled=True)) == 1
+
+    def test_a_rate_whose_jobs_wait_in_other_queues_ends_the_run(self) -> None:
+        shares_rate.using(queue_name="other").defer_many([()] * 2)
+        assert run_jobs(queue_names=["default"], until=timedelta(days=1)) == []
+
+
+class Schedules(TestCase):
+    """`schedules`."""
+
+    def setUp(self) -> None:
+        self.enterContext(own_entries())
+
+    def test_they_fire_at_their_times_if_asked(self) -> None:
+        periodic(timedelta(hours=5))(jobs.noop)
+        periodic("0 12 * * *", timezone="UTC", entry="noon")(tasks.note)
+        assert run_jobs(until=timedelta(days=1)) == []
+        ran = run_jobs(until=timedelta(days=1), schedules=True)
+        assert Counter(job.task for job in ran) == {jobs.noop.name: 4, tasks.note.name: 1}
+        [noon] = [job for job in ran if job.task == tasks.note.name]
+        assert (noon.metadata["schedule"]["cron"], noon.metadata["schedule"]["planned_at"][10:16]) == (
+            "0 12 * * *",
+            "T12:00",
+        )
+        times = [job.metadata["schedule"]["planned_at"] for job in ran]
+        assert times == sorted(times)
+
+    def test_those_of_some_tasks(self) -> None:
+        periodic(timedelta(hours=5))(jobs.noop)
+        periodic(timedelta(hours=7), entry="seven")(tasks.note)
+        assert len(run_jobs(until=timedelta(days=1), schedules=[tasks.note])) == 3
+        with pytest.raises(ValueError, match=r"jobs\.add has no schedule: @periodic goes above"):
+            run_jobs(until=timedelta(days=1), schedules=[jobs.add])
+        with pytest.raises(ValueError, match="schedules needs until"):
+            run_jobs(schedules=True)
+
+    def test_one_that_skips_overlapping_jobs_waits_for_its_last(self) -> None:
+        periodic(timedelta(hours=5), name="skips", overlap="skip", after=11 * 3600)(jobs.snooze)
+        periodic(timedelta(hours=5), name="allows", after=11 * 3600)(jobs.snooze)
+        run_jobs(until=timedelta(hours=17), schedules=True)
+        assert Counter(job.metadata["schedule"]["name"] for job in Job.objects.all()) == {"skips": 1, "allows": 3}
 
 
 class Errors(TestCase):
