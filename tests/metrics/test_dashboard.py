@@ -127,6 +127,7 @@ def test_what_matters_has_a_rule(subtests: pytest.Subtests) -> None:
         "skipqueue_claim_seconds_bucket",
         "skipqueue_schedule_late_seconds",
         "skipqueue_longest_halt_seconds",
+        "skipqueue_oldest_open_batch_seconds",
     ):
         with subtests.test(name):
             assert any(name in names(rule["expr"]) for rule in rules())
