@@ -43,6 +43,12 @@ NICKNAMES = {
 }
 """Those of cron, which the library does not know."""
 
+AT_START = (
+    "a schedule fires at a time, not at a start. Enqueue the job by `manage.py skipqueue defer` where the machine, or "
+    "your project, is started."
+)
+"""What to do in place of `@reboot`."""
+
 
 class Timetable(Protocol):
     """All times are aware. `planned` is one of the times at which the schedule fires, the start of an interval's."""
@@ -234,6 +240,9 @@ def _normal(expression: str) -> str:
     if not isinstance(expression, str):
         raise InvalidOption(f"a cron expression must be a str, not {expression!r}.")
     expression = NICKNAMES.get(expression.strip(), expression)
+    if expression.startswith("@"):
+        problem = AT_START if expression == "@reboot" else f"the names are {', '.join(NICKNAMES)}."
+        raise InvalidOption(f"the cron expression {expression!r} cannot be used: {problem}")
     fields = expression.split()
     if len(fields) not in (CRON_FIELDS, CRON_FIELDS_WITH_SECONDS):
         raise InvalidOption(

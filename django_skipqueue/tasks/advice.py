@@ -47,11 +47,22 @@ OPTIONS = {
     "bind": "takes_context",
     "queueing_lock": "unique_key",
     "using": "database",
+    "unique_by": 'unique=unique_by("…")',
+    "debounce": 'unique=unique_by("…"), on_conflict="replace" and .using(run_after=…)',
+    "limit": 'concurrency=limit(…, by="…")',
+    "concurrency_limit": 'concurrency=limit(…, by="…")',
+    "max_concurrency": 'concurrency=limit(…, by="…")',
+    "limit_by": 'concurrency=limit(…, by="…")',
+    "rate_limit": 'rate=rate("100/m", by="…")',
+    "throttle": 'rate=rate("100/m", by="…")',
+    "lock": 'sequence=by("…")',
+    "order_by": 'sequence=by("…")',
+    "ordering_key": 'sequence=by("…")',
 }
 """For each option of other queues: the name here."""
 
 
-SCHEDULES = ("cron", "crontab", "every", "interval", "periodic")
+SCHEDULES = ("cron", "crontab", "every", "interval", "periodic", "schedule")
 """Options by which other queues enqueue a task again and again."""
 
 
@@ -72,7 +83,7 @@ def check_names(
             if name in SCHEDULES:
                 hint = " A schedule has a decorator of its own, above @job: @periodic('0 9 * * mon-fri')."
             else:
-                hint = f" Give {name} to @job." if name in elsewhere else _meant(name, list(known))
+                hint = f" Give {name} to @job." if name in elsewhere else _meant(name, list(known), elsewhere)
             raise TypeError(f"{function}() has no option {name!r}.{hint}")
 
 
@@ -90,8 +101,9 @@ def wrong_keyword(keywords: Sequence[str], signature: inspect.Signature) -> str:
     return ""
 
 
-def _meant(name: str, known: list[str]) -> str:
+def _meant(name: str, known: list[str], elsewhere: Collection[str]) -> str:
     option = OPTIONS.get(name, "")
-    if option.split("=")[0].split(",")[0] in known:
+    own_name = option.split("=")[0].split(",")[0]
+    if own_name in known:
         return f" Did you mean {option}?"
-    return did_you_mean(name, known)
+    return f" Give {option} to @job." if own_name in elsewhere else did_you_mean(name, known)

@@ -65,7 +65,37 @@ def test_the_decorator_says_so_too(name: str) -> None:
         job(**{name: 1})  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize("name", ["cron", "every"])
+POLICIES = {
+    "unique_by": 'Did you mean unique=unique_by("…")?',
+    "debounce": 'Did you mean unique=unique_by("…"), on_conflict="replace" and .using(run_after=…)?',
+    "limit": 'Did you mean concurrency=limit(…, by="…")?',
+    "concurrency_limit": "Did you mean concurrency=limit(",
+    "max_concurrency": "Did you mean concurrency=limit(",
+    "limit_by": "Did you mean concurrency=limit(",
+    "rate_limit": 'Did you mean rate=rate("100/m", by="…")?',
+    "throttle": "Did you mean rate=rate(",
+    "lock": 'Did you mean sequence=by("…")?',
+    "order_by": 'Did you mean sequence=by("…")?',
+    "ordering_key": "Did you mean sequence=by(",
+}
+
+
+def test_a_policy_by_the_name_of_another_queue_is_answered_with_ours(subtests: pytest.Subtests) -> None:
+    for name, expected in POLICIES.items():
+        with subtests.test(name):
+            with pytest.raises(TypeError) as raised:
+                job(**{name: 1})  # type: ignore[call-overload]
+            assert str(raised.value).startswith(f"job() has no option {name!r}. {expected}")
+
+
+def test_a_policy_that_a_call_cannot_choose_belongs_to_the_decorator() -> None:
+    with pytest.raises(TypeError, match=r'no option .throttle.\. Give rate=rate\("100/m", .*\) to @job\.'):
+        jobs.send_mail.using(throttle="5/s")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"using\(\) has no option 'unique_by'\. Did you mean unique=unique_by\("):
+        jobs.send_mail.using(unique_by="x")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("name", ["cron", "every", "schedule"])
 def test_a_schedule_is_answered_with_the_decorator_for_it(name: str) -> None:
     with pytest.raises(TypeError, match=rf"job\(\) has no option '{name}'\. A schedule has a decorator.* @periodic\("):
         job(**{name: "* * * * *"})  # type: ignore[call-overload]
