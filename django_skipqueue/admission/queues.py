@@ -15,6 +15,10 @@ PREFIX = "queue:"
 """The beginning of the keys of queues. The statements that admit know them by it; no other key begins so."""
 
 
+DECLARED: set[str] = set()
+"""The queues that tasks name in `@job`. The registry of tasks adds them."""
+
+
 class LimitColumns(NamedTuple):
     """The columns of a job that its queue limits; all `None` if it limits none."""
 

@@ -2,19 +2,22 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import chain
 from typing import TypeVar
 
 from django.db import OperationalError, models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from ..admission.queues import columns_of, rate_columns_of
+from ..admission.queues import DECLARED, columns_of, rate_columns_of
 from ..conf import chosen_or_all, settings
+from ..events import logs
 from ..exceptions import InvalidOption
 from ..store import Store
 from ..values.rates import INTERVALS
 from .expressions import are_times
 from .querysets import QueueManager
+from .worker import Worker
 
 T = TypeVar("T")
 
@@ -67,9 +70,13 @@ class Queue(models.Model):
 
         `for_`: the time after which it goes on by itself; `None`: until somebody resumes it. A pause of a paused queue
         replaces the first one. `database`: the alias of one database; by default the queue is paused in all that hold
-        queues, and if one refuses, in the others. Raises `InvalidOption` for a value that cannot be used.
+        queues, and if one refuses, in the others. Raises `InvalidOption` for a value that cannot be used. Logs a
+        warning for a queue that no task, setting, worker or queued job has: it may be mistyped, and is paused.
         """
         in_each(database, lambda store: store.pause_queue(name, for_=for_, by=by, reason=reason))
+        known = DECLARED.union(settings.queues, *in_each(database, _queues_in_use))
+        if name not in known:
+            logs.unknown_queue(name, sorted(known))
 
     @staticmethod
     def resume(name: str, *, by: str = "", database: str | None = None) -> bool:
@@ -132,6 +139,11 @@ def in_each(database: str | None, verb: Callable[[Store], T]) -> list[T]:
         first.add_note(f"Nothing was done in the database {', '.join(failed)}. Repeat it there.")
         raise first
     return done
+
+
+def _queues_in_use(store: Store) -> set[str]:
+    served = Worker.objects.using(store.alias).values_list("queues", flat=True)
+    return {*store.queues_with_jobs(with_paused=True), *chain.from_iterable(served)}
 
 
 def _require_changed(name: str, option: str, column: str) -> None:

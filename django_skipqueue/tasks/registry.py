@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 
+from ..admission.queues import DECLARED
 from ..exceptions import DuplicateTask, UnknownTask
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Registry:
         known = self._tasks.get(task.name)
         if known is not None and _source(known) != _source(task):
             self.duplicates[task.name] = (known, task)
+        DECLARED.add(task.options.queue_name)
         if task.options.is_limited:
             self.has_limits = True
         if task.options.fair_by is not None:

@@ -15,7 +15,7 @@ from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Job, Queue
 from django_skipqueue.store import Store
 
-from ..app.rows import make_job, settle_and_claim
+from ..app.rows import make_job, make_worker, settle_and_claim
 from ..app.sessions import Session
 from .test_notify import Listener
 
@@ -40,6 +40,17 @@ def test_nobody_claims_of_a_paused_queue() -> None:
     Queue.pause("mail")
     assert claimed("mail", "other") == [other.pk]
     assert settle_and_claim([], queue_names=["mail"], limit=1, worker_id="w")[1] == []
+
+
+def test_a_queue_that_nothing_has_is_paused_and_a_line_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    make_job(queue_name="mail")
+    make_worker(queues=["served"])
+    for name in ("mail", "default", "served", "mial"):
+        Queue.pause(name)
+    [line] = [message for message in caplog.messages if "unknown" in message]
+    assert line.startswith('queue unknown queue=mial hint="no task and no unfinished job has this queue" known=')
+    assert "mail" in line
+    assert Queue.objects.paused().count() == 4
 
 
 def test_a_resumed_queue_goes_on() -> None:
