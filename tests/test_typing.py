@@ -69,6 +69,8 @@ def calls(context: JobContext) -> None:
     assert_type(bare.defer(1), Job)
     assert_type(bare.defer(payment_id=1, note="x"), Job)
     assert_type(bare.defer_many([{"payment_id": 1}, (2, "x")]), DeferredJobs)
+    assert_type(bare.defer_many([bare.s(1), bare.s(payment_id=2, note="x"), (3,)]), DeferredJobs)
+    assert_type(contextual.defer_many([contextual.s(1)]), DeferredJobs)
     assert_type(bare.using(priority=3, run_after=timedelta(1)).defer(1), Job)
     assert_type(optioned.defer(payment_id=1), Job)
     assert_type(keyed.using(unique_key="k").defer(1), Job)
@@ -85,6 +87,9 @@ def calls(context: JobContext) -> None:
     bare.defer()  # error: Missing positional argument "payment_id"
     bare.defer(1, nope=2)  # error: Unexpected keyword argument "nope"
     bare.defer(1, "x", 2)  # error: Too many arguments
+    bare.defer_many([bare.s("x")])  # error: incompatible type "str"; expected "int"
+    bare.defer_many([bare.s(nope=1)])  # error: Unexpected keyword argument "nope"
+    contextual.defer_many([contextual.s(payment_id="x")])  # error: incompatible type "str"; expected "int"
     bare("x")  # error: incompatible type "str"; expected "int"
     optioned.defer(payment_id="x")  # error: incompatible type "str"; expected "int"
     keyed.defer(payment_id="x")  # error: incompatible type "str"; expected "int"
@@ -112,7 +117,7 @@ async def awaited(context: JobContext) -> None:
     assert_type(await coroutine(1), str)
     assert_type(await coroutine.adefer(1), Job)
     assert_type(await acontextual(context, 1), int)
-    assert_type(await bare.adefer_many([(1,)]), DeferredJobs)
+    assert_type(await bare.adefer_many([(1,), bare.s(2)]), DeferredJobs)
     await coroutine.adefer(payment_id="x")  # error: incompatible type "str"; expected "int"
     await acontextual.adefer(payment_id="x")  # error: incompatible type "str"; expected "int"
 

@@ -23,7 +23,7 @@ def parts_of(call: Mapping[str, Any] | Sequence[Any]) -> tuple[Sequence[Any], Ma
         return call, {}
     if isinstance(call, Mapping):
         return (), call
-    raise InvalidArguments(f"give a dict of keyword arguments or a tuple of positional ones, not {call!r}.")
+    raise InvalidArguments(f"give task.s(…), a dict of keyword arguments, or a tuple of positional ones, not {call!r}.")
 
 
 def texts_of(

@@ -113,23 +113,26 @@ class Task(Generic[P, R]):
         """`defer` for async code."""
         return await sync_to_async(self.defer)(*args, **kwargs)
 
-    def defer_many(self, calls: Sequence[Mapping[str, Any] | Sequence[Any]]) -> DeferredJobs:
+    def defer_many(self, calls: Sequence[TaskCall | Mapping[str, Any] | Sequence[Any]]) -> DeferredJobs:
         """Insert a job for each of `calls`, in one round trip to each database, and return their ids in the same order.
 
-        Each call is a dict of keyword arguments, or a tuple or list of positional ones. All are checked before the
-        first is written. A `unique_key` that is a function gets each call's arguments. The list that is returned also
-        says which jobs were `created`, `existing` or `replaced`.
+        Each call is made by `.s()` of this task, whose arguments a type checker sees: `send.defer_many([send.s(1)])`;
+        or it is a dict of keyword arguments, or a tuple or list of positional ones. All are checked before the first is
+        written. A `unique_key` that is a function gets each call's arguments. The list that is returned also says which
+        jobs were `created`, `existing` or `replaced`.
+
+        Raises as `defer` does, and `InvalidOption` for a call of another task, or one with other options.
         """
         checked = list(self._calls(calls))
         self._check_findable()
         return insert_many(self, checked)
 
-    async def adefer_many(self, calls: Sequence[Mapping[str, Any] | Sequence[Any]]) -> DeferredJobs:
+    async def adefer_many(self, calls: Sequence[TaskCall | Mapping[str, Any] | Sequence[Any]]) -> DeferredJobs:
         """`defer_many` for async code."""
         return await sync_to_async(self.defer_many)(calls)
 
     def s(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
-        """The task with arguments, checked as by `.defer()`: for callbacks of a `Batch`, and for a `chain`."""
+        """The task with arguments, checked as by `.defer()`: for `.defer_many()`, a `chain`, callbacks of a `Batch`."""
         call = self.encoded(args, kwargs)
         return TaskCall(self._spec(), call, self.options.database, self.options.on_conflict, shard_of(self, call))
 
@@ -306,13 +309,24 @@ class Task(Generic[P, R]):
         if self.is_internal:
             raise InvalidTask(f"{self.name} is the package's own task: only the package enqueues its jobs.")
 
-    def _calls(self, calls: Iterable[Mapping[str, Any] | Sequence[Any]]) -> Iterator[EncodedCall]:
-        most = settings.max_argument_bytes
+    def _calls(self, calls: Iterable[TaskCall | Mapping[str, Any] | Sequence[Any]]) -> Iterator[EncodedCall]:
+        most, spec = settings.max_argument_bytes, self._spec()
         for position, call in enumerate(calls):
             try:
-                yield self._call(*parts_of(call), most)
+                yield self._own(call, spec) if isinstance(call, TaskCall) else self._call(*parts_of(call), most)
             except (InvalidArguments, InvalidOption) as error:
                 raise type(error)(f"call {position}: {error}") from None
+
+    def _own(self, call: TaskCall, spec: JobSpec) -> EncodedCall:
+        """The arguments of a call by `.s()`. Raises `InvalidOption` if it is of another task, or has other options."""
+        if call.spec.task != self.name:
+            raise InvalidOption(f"{call.spec.task} is another task. Give calls of {self.name}, by its .s(…).")
+        if (call.spec, call.database, call.on_conflict) != (spec, self.options.database, self.options.on_conflict):
+            raise InvalidOption(
+                "it has other options than the other calls. Give them once: "
+                "urgent = send.using(priority=5); urgent.defer_many([urgent.s(1), urgent.s(2)])."
+            )
+        return call.call
 
     def _check_form(self, count: int, keywords: tuple[str, ...]) -> tuple[list[str], list[str], "CallTypes | None"]:
         """Check that a call with this many positional arguments and these keywords fits the signature.

@@ -18,7 +18,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_skipqueue import JobContext, Task, job
+from django_skipqueue import JobContext, Task, TaskCall, job, unique_by
 from django_skipqueue.backoff import exponential
 from django_skipqueue.exceptions import (
     DuplicateTask,
@@ -516,7 +516,7 @@ class TestRefusing:
 
     @pytest.mark.parametrize("call", ["ab", 5, None, {1, 2}], ids=repr)
     def test_an_item_that_is_no_call_is_named(self, call: Any) -> None:
-        with pytest.raises(InvalidArguments, match=r"call 1: give a dict of keyword arguments or a tuple"):
+        with pytest.raises(InvalidArguments, match=r"call 1: give task\.s\(…\), a dict of keyword"):
             jobs.gather.defer_many([(1,), call])
 
     def test_a_function_that_makes_no_text_for_a_unique_key_is_refused(self, row: Row) -> None:
@@ -591,6 +591,27 @@ class TestDeferringMany:
         ids = jobs.add.defer_many([{"a": 1, "b": 2}, (3,), [4, 5], {"a": 6}])
         stored = {each.pk: (each.args, each.kwargs) for each in Job.objects.all()}
         assert [stored[id] for id in ids] == [([], {"a": 1, "b": 2}), ([3], {}), ([4, 5], {}), ([], {"a": 6})]
+
+    def test_calls_by_s_may_be_among_them(self) -> None:
+        ids = jobs.add.defer_many([jobs.add.s(1, b=2), (3,), jobs.add.s(a=4)])
+        stored = {each.pk: (each.args, each.kwargs) for each in Job.objects.all()}
+        assert [stored[id] for id in ids] == [([1], {"b": 2}), ([3], {}), ([], {"a": 4})]
+        urgent = jobs.add.using(priority=5, unique=unique_by("a"))
+        assert urgent.defer_many([urgent.s(1), urgent.s(1)]).outcomes == ["created", "existing"]
+
+    def test_a_call_of_another_task_or_with_other_options_is_refused(self, row: Row) -> None:
+        urgent = jobs.add.using(priority=5)
+        refused: list[tuple[Task[..., Any], TaskCall, str]] = [
+            (jobs.add, jobs.aadd.s(1), r"call 1: \S+\.aadd is another task\. Give calls of \S+\.add, "),
+            (jobs.add, urgent.s(1), r"call 1: it has other options than the other calls\. Give them once: "),
+            (urgent, jobs.add.s(1), "call 1: it has other options"),
+            (jobs.add, jobs.add.s(1).after(jobs.noop.defer()), "call 1: it has other options"),
+        ]
+        for task, call, said in refused:
+            with row(said):
+                with pytest.raises(InvalidOption, match=said):
+                    task.defer_many([(0,), call])
+                assert not Job.objects.filter(task=jobs.add.name).exists()
 
     def test_calls_may_come_from_a_generator(self) -> None:
         assert len(jobs.add.defer_many((number,) for number in range(3))) == 3  # type: ignore[arg-type]
