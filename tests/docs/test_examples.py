@@ -231,6 +231,7 @@ TESTS = {
     "ReceiptTests": ["test_a_payment_gets_its_receipt"],
     "OrderTests": ["test_an_order_is_confirmed"],
     "AsyncTests": ["test_a_payment_gets_its_receipt", "test_an_order_is_confirmed"],
+    "CleanUpTests": ["test_it_runs_three_times_a_day"],
     "PayOnCommitTests": ["test_deferred_on_commit"],
 }
 
