@@ -29,6 +29,9 @@ Run = Callable[..., ManagePy]
 INTERVAL, BURST = 0.05, 2
 """Those of the tasks."""
 
+KEPT = 0.1
+"""Seconds whose tokens a key keeps beyond its burst, while a supervisor is late."""
+
 pytestmark = pytest.mark.django_db(transaction=True)
 
 TAKEN = """
@@ -68,10 +71,10 @@ class Witness:
         self.looks += 1
 
     def assert_held(self) -> None:
-        """Twice the burst: a transaction takes at most that, and may be seen a moment after the time of its tokens."""
+        """Twice the burst, and what is kept: a transaction may be seen a moment after the time of its tokens."""
         assert self.looks > 10
         assert self.worst
-        assert max(self.worst.values()) <= 2 * BURST
+        assert max(self.worst.values()) <= 2 * BURST + KEPT / INTERVAL
         assert self.most_queued <= BURST
 
 
@@ -106,7 +109,7 @@ def starts(key: str) -> list[float]:
 def test_the_witness_sees_a_rate_that_is_exceeded() -> None:
     witness = Witness()
     with connect() as session:
-        twenty.defer_many([("a",)] * 8)
+        twenty.defer_many([("a",)] * 12)
         witness.look(session)
         Job.objects.blocked().update(status="completed", attempts=1, finished_at="2026-01-01T00:00:00Z")
         for _ in range(20):

@@ -143,6 +143,9 @@ def chains_are_in_order(evidence: Evidence) -> Iterator[str]:
 
 SEQUENCES = ("sequence", "halting")
 
+KEPT = 0.1
+"""Seconds whose tokens a key keeps beyond its burst, while a supervisor is late."""
+
 
 @dataclass
 class Bucket:
@@ -163,7 +166,7 @@ class Bucket:
             ahead_before, ahead = self.last.stated - self.last.at, change.stated - change.at
             if ahead_before - ahead > CLOCK_JUMP:  # set back: the bucket is empty then, and fills from that moment
                 self.full_at = min(self.full_at, self.last.at + ahead + burst * interval)
-        missing = max((self.full_at - change.stated) / interval, 0.0)
+        missing = max(self.full_at - change.stated, -KEPT) / interval
         self.full_at = change.stated + (missing + 1) * interval
         self.last = change
         excess = missing - (burst - 1)

@@ -113,7 +113,7 @@ def exceed_the_burst(story: Story) -> None:
 
 
 def exceed_the_rate(story: Story) -> None:
-    for job, after in enumerate((0, 0, 1, 1.9), start=20):
+    for job, after in enumerate((0, 0, 1, 1.8), start=20):
         admit(story, job, after)
 
 

@@ -39,7 +39,7 @@ FORGERIES: list[tuple[Callable[[Evidence], Any], Forgery, str]] = [
         "job 7 of a sequence began after job 8",
     ),
     (sequences_are_in_order, forgeries.begin_out_of_order, "job 7 of a sequence began after job 8"),
-    (rates_hold, forgeries.exceed_the_burst, "a rate had no token for job 22: it came 1.00 s too early"),
+    (rates_hold, forgeries.exceed_the_burst, "a rate had no token for job 22: it came 0.90 s too early"),
     (rates_hold, forgeries.exceed_the_rate, "a rate had no token for job 23: it came 0.10 s too early"),
     (rates_hold, forgeries.exceed_the_rate_after_the_clock, "a rate had no token for job 22: it came 0.90 s too early"),
     (rates_hold, forgeries.queue_more_than_the_burst, "a rate had the jobs [20, 21, 22] queued at once"),
