@@ -49,7 +49,7 @@ def calls_as_values(calls: Sequence[EncodedCall]) -> dict[str, Any]:
 
 def in_key_order(calls: Sequence[EncodedCall]) -> list[EncodedCall]:
     """Sort by unique key, so that two batches with the same keys never deadlock; calls without a key come first."""
-    return sorted(calls, key=lambda call: (call.unique_key is not None, call.unique_key or ""))
+    return sorted(calls, key=lambda call: call.unique_key or "")
 
 
 def as_array(numbers: Iterable[object]) -> str:
