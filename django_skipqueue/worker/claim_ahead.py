@@ -38,7 +38,7 @@ class ClaimAhead:
         kept: set[LeaseRef] = set()
         for key, attempts in self._by_key(ending).items():
             line, refs = self._lines.get(key), {attempt.job.ref for attempt in attempts}
-            if line and len(line.leases - refs) >= line.permits:
+            if line and len(line.leases - refs) >= line.permits > 0:
                 kept |= refs
         return kept
 

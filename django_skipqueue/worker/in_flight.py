@@ -67,7 +67,8 @@ class InFlightJobs:
         self._pool = pool
         self._dispatcher = dispatcher
         self._pending = PendingOutcomes()
-        self._exchanger = Exchanger(store, self.claiming, self._pending, control, worker_id=id, lines=pool.lines)
+        lines = pool.lines if options.max_jobs is None else None
+        self._exchanger = Exchanger(store, self.claiming, self._pending, control, worker_id=id, lines=lines)
         self._buffer = ExchangeBuffer(self._apply)
         self._tally = Tally()
         self._reports = OutcomeReports(dispatcher, self._tally)
@@ -213,7 +214,6 @@ class InFlightJobs:
 
     def _take_ahead(self, claimed: list[ClaimedJob]) -> None:
         if claimed:
-            self.jobs_claimed += len(claimed)
             self._tally.claimed(claimed)
             self.jobs.update((job.ref, job) for job in claimed)
             self._pool.lines.claimed(claimed, ahead=True)
