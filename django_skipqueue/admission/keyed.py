@@ -40,7 +40,10 @@ SERVED = """served AS MATERIALIZED (
         )
 )"""
 
-IS_SERVED = "((served.are_all OR queue_name = ANY (served.names)) AND queue_name <> ALL (served.paused))"
+IS_SERVED = """(
+                    ((served.are_all AND queue_name <> ALL (%(carried)s::text[])) OR queue_name = ANY (served.names))
+                    AND queue_name <> ALL (served.paused)
+                )"""
 
 PERMITS = {
     "key": "limit_key",

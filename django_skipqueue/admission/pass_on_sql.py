@@ -6,8 +6,8 @@ the blocked one admitted in its place.
 
 Invariant: a statement here admits at most the number of jobs of a key that it puts back, under the lock of the key. So
 it never raises the number of permits that are held, nor takes a token. Swaps end: the job that is admitted has a higher
-priority than the job that is put back; or its queue is served, and that of the other job is not; or a worker has a free
-slot for it, and claims it soon.
+priority than the job that is put back; or its queue is served, and that of the other job is not; or a worker of another
+queue has a free slot for it, for which no job is put back more than once a minute.
 
 A queue is served if it is not paused, and a live worker or a relay takes jobs from it. A job of a sequence that has
 begun is never put back, and no job of a sequence is admitted before the next one in order.
@@ -37,28 +37,33 @@ waiting AS (
     WHERE waiting.key IS NOT NULL
 ),
 found AS MATERIALIZED (SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s)
-SELECT
-    found.key,
-    bool_or(head.rank < holder.rank OR (holder.is_in_order AND head.id < holder.id)) AS is_inverted,
-    array_agg(holder.id) FILTER (WHERE NOT (holder.is_in_order OR holder.is_served)) AS unserved,
-    array_agg(holder.id) FILTER (WHERE holder.is_served AND NOT holder.is_in_order) AS unclaimed
+SELECT found.key, unclaimed.is_inverted, unclaimed.unserved, unclaimed.held_up
 FROM
-    found,
-    served,
-    LATERAL (
+    served
+    CROSS JOIN found
+    LEFT JOIN LATERAL (
         SELECT {rank}
         FROM skipqueue_job
         WHERE {waiting} AND {key} = found.key AND ({in_order} OR {is_served})
         ORDER BY {order}
         LIMIT 1
-    ) AS head,
-    LATERAL (
-        SELECT {rank}, {in_order} AS is_in_order, {is_served} AS is_served
-        FROM skipqueue_job
-        WHERE {key} = found.key AND {unclaimed}
-        LIMIT 100
-    ) AS holder
-GROUP BY found.key
+    ) AS head ON true
+    CROSS JOIN LATERAL (
+        SELECT
+            bool_or(head.rank < holder.rank OR (holder.is_in_order AND head.id < holder.id)) AS is_inverted,
+            (array_agg(holder.id ORDER BY {worst_first}) FILTER (
+                WHERE NOT (holder.is_in_order OR holder.is_served)
+            ))[:100] AS unserved,
+            (array_agg(holder.id ORDER BY {worst_first}) FILTER (
+                WHERE holder.is_served AND NOT holder.is_in_order
+            ))[:100] AS held_up
+        FROM (
+            SELECT {rank}, {in_order} AS is_in_order, {is_served} AS is_served
+            FROM skipqueue_job
+            WHERE {key} = found.key AND {unclaimed} AND head.id IS NOT NULL
+        ) AS holder
+    ) AS unclaimed
+ORDER BY found.key
 """
 
 _SWAP = """
@@ -68,7 +73,7 @@ holder AS MATERIALIZED (
     FROM
         unnest((SELECT NULLIF(current_setting('{locked}', true), '')::text[])) AS key (name),
         LATERAL (
-            SELECT {rank}, {in_order} AS is_in_order
+            SELECT {rank}, {in_order} AS is_in_order, queue_name
             FROM skipqueue_job
             WHERE
                 {key} = key.name
@@ -81,12 +86,16 @@ holder AS MATERIALIZED (
 waiting AS MATERIALIZED (
     SELECT key.name, job.*, row_number() OVER (PARTITION BY key.name ORDER BY {order}) AS place
     FROM
-        (SELECT name, count(*) AS number FROM holder GROUP BY name) AS key,
+        (SELECT name, count(*) AS number, array_agg(DISTINCT queue_name) AS queues FROM holder GROUP BY name) AS key,
         served,
         LATERAL (
             SELECT {rank}
             FROM skipqueue_job
-            WHERE {waiting} AND {key} = key.name AND ({in_order} OR {is_served})
+            WHERE
+                {waiting}
+                AND {key} = key.name
+                AND ({in_order} OR {is_served})
+                AND (%(ids)s::bigint[] IS NULL OR queue_name <> ALL (key.queues))
             ORDER BY {order}
             LIMIT key.number
         ) AS job
@@ -100,7 +109,7 @@ pair AS MATERIALIZED (
         OR (holder.is_in_order AND waiting.id < holder.id)
 ),
 worse AS MATERIALIZED (
-    SELECT ctid AS place
+    SELECT id
     FROM skipqueue_job
     WHERE
         id = ANY (ARRAY (SELECT holder_id FROM pair))
@@ -111,11 +120,11 @@ worse AS MATERIALIZED (
 put_back AS (
     UPDATE skipqueue_job AS job
     SET {put_back}
-    WHERE job.ctid = ANY (ARRAY (SELECT place FROM worse))
-    RETURNING job.{key} AS name
+    WHERE job.id = ANY (ARRAY (SELECT id FROM worse))
+    RETURNING job.id, job.{key} AS name
 ),
 chosen AS MATERIALIZED (
-    SELECT ctid AS place
+    SELECT id
     FROM skipqueue_job
     WHERE
         id = ANY (ARRAY (
@@ -130,30 +139,32 @@ chosen AS MATERIALIZED (
 admitted AS (
     UPDATE skipqueue_job AS job
     SET {admit}
-    WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
+    WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
     RETURNING job.queue_name, job.status, job.rate_key
 )
-SELECT queue_name, {admitted} FROM admitted GROUP BY queue_name
+SELECT queue_name, {admitted}, (SELECT array_agg(id) FROM put_back) FROM admitted GROUP BY queue_name
 """
 
-# supervisor → at most `limit` keys, alphabetically after `after`, that have a waiting job in a queue that is served,
-# and jobs with a permit that no worker has claimed: whether the waiting job has a higher priority than one of these,
-# or comes before it in their sequence; those of them whose queues are not served, and the others, without sequences. At
-# most 100 unclaimed jobs of a key are looked at. Locks nothing.
+# supervisor → at most `limit` keys with waiting jobs, alphabetically after `after`. Of the next job whose queue is
+# served, and of the jobs with a permit that no worker has claimed: whether the former has a higher priority than one of
+# the latter, or comes before it in their sequence; those of the latter whose queues are not served, and the others,
+# without sequences: of each the worst hundred. All NULL if there is no such job. Locks nothing.
 # Index: limit_waiting and limit_held, once for each key.
 CONTESTED_PERMITS = of_permits(_CONTESTED)
 
 # supervisor → as CONTESTED_PERMITS, of rates. Index: rate_waiting and rate_queued, once for each key.
 CONTESTED_TOKENS = of_tokens(_CONTESTED)
 
-# supervisor, after LOCK_KEYS → by queue: the number of admitted jobs, and the keys of the
-# rates that jobs with a permit wait for now. The worst job that has a permit is compared with the best one that waits,
-# the next with the next: the waiting one gets the permit if its priority is higher, or if it comes before the other in
-# their sequence. With `ids`: these jobs are put back for the waiting ones, whatever their priority. At most 100 jobs of
-# a key.
+# supervisor, after LOCK_KEYS → by queue: the number of admitted jobs, and the keys of the rates that jobs with a permit
+# wait for now; and in each row the ids of all jobs that were put back. The worst job that has a permit is compared with
+# the best one that waits, the next with the next: the waiting one gets the permit if its priority is higher, or if it
+# comes before the other in their sequence. With `ids`: these jobs are put back for waiting ones of other queues,
+# whatever their priority. At most 100 jobs of a key.
+# A locked row may have a version that this statement does not see, and that no `ctid` finds here: a job counts as put
+# back once its row is written.
 # Index: limit_held and limit_waiting, once for each key, and the primary key.
 PASS_PERMITS_ON = of_permits(_SWAP)
 
-# supervisor; after LOCK_RATES → as PASS_PERMITS_ON: the number of admitted jobs, by queue. The tokens stay taken.
+# supervisor, after LOCK_RATES → as PASS_PERMITS_ON, but for the keys of rates. The tokens stay taken.
 # Index: rate_queued and rate_waiting, once for each key, and the primary key.
 PASS_TOKENS_ON = of_tokens(_SWAP)

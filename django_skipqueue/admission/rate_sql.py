@@ -51,7 +51,8 @@ FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
 # `free`: those that can be taken now. With them, no more jobs are queued than the burst.
 # The key is due again when the next token is there, and not at once: a twentieth of a second later, or half a second if
 # the queued jobs are as many as the burst; but several times in the time of a burst.
-# The jobs of paused queues are passed over.
+# The jobs of paused queues are passed over. A job that was written a moment ago may be locked here and not admitted: it
+# takes no token.
 # Index: rate_waiting and rate_queued, and the primary key of the buckets, once for each key; for the key of a queue the
 # primary key of queues. The table of queues is read whole: it has a row for each queue that was paused or limited.
 ADMIT_BY_RATE = """
@@ -126,7 +127,7 @@ bucket AS MATERIALIZED (
         ) AS level
 ),
 chosen AS MATERIALIZED (
-    SELECT bucket.name, job.place
+    SELECT job.place
     FROM
         paused,
         bucket,
@@ -148,7 +149,7 @@ admitted AS (
     UPDATE skipqueue_job AS job
     SET status = 'queued', has_permit = NULL
     WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
-    RETURNING job.queue_name
+    RETURNING job.queue_name, job.rate_key
 ),
 changed AS MATERIALIZED (
     SELECT
@@ -172,7 +173,8 @@ changed AS MATERIALIZED (
     FROM
         paused
         CROSS JOIN bucket
-        LEFT JOIN (SELECT name, count(*) AS number FROM chosen GROUP BY name) AS counted ON counted.name = bucket.name
+        LEFT JOIN (SELECT rate_key, count(*) AS number FROM admitted GROUP BY rate_key) AS counted
+        ON counted.rate_key = bucket.name
         CROSS JOIN LATERAL (SELECT COALESCE(counted.number, 0) AS taken_now) AS number
 ),
 kept AS (

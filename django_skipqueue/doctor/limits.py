@@ -61,7 +61,7 @@ def free_permits(store: Store) -> Iterator[Finding]:
 def held_permits(store: Store) -> Iterator[Finding]:
     """Keys whose permits are all held by jobs that no worker has claimed, while another has waited for long."""
     unclaimed = {
-        each.key: len(each.unclaimed) + len(each.unserved)
+        each.key: len(each.held_up) + len(each.unserved)
         for each in store.contested_permits(after="", limit=KEYS_AT_ONCE)
     }
     late = [

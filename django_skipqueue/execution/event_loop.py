@@ -164,6 +164,12 @@ class EventLoopRunner:
             self._stuck.discard(running)
 
     def _fill(self) -> None:
+        try:
+            self._begin_next()
+        except BaseException as error:  # else it is the loop's, and the jobs wait for ever
+            self._finish(error)
+
+    def _begin_next(self) -> None:
         self._called_at = NEVER
         assert self._loop is not None  # noqa: S101
         if self._waiting:
@@ -173,7 +179,8 @@ class EventLoopRunner:
             and len(self._running) - len(self._stuck) < self._concurrency
             and len(self._running) < 2 * self._concurrency  # the number of entries: each attempt takes one
         ):
-            task = self._loop.create_task(self._execute(), context=contextvars.Context())
+            # Not by `create_task`: a coroutine of the project may have set a factory that raises, or begins the task.
+            task = asyncio.Task(self._execute(), loop=self._loop, context=contextvars.Context())
             self._running[task] = None
             self._unbegun.add(task)
             self._due_to_begin_at = min(self._due_to_begin_at, time.monotonic())

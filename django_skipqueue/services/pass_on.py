@@ -4,6 +4,7 @@ Invariant: of the jobs of a key that no worker has claimed, a worse one holds wh
 the next look.
 """
 
+import time
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
@@ -18,6 +19,13 @@ CONTESTED_LOOK = 1.0
 HELD_UP_SECONDS = 1.0
 """Seconds after which an unclaimed job gives its permit to one that a worker could start at once."""
 
+PUT_BACK_SECONDS = 60.0
+"""Seconds for which a job that has done so keeps its next permit. A worker with a free slot need not claim: it may be
+about to stop. Without a pause, two jobs would give each other the permit for ever."""
+
+SHARE = 1 / 20
+"""The share of the time that looks may take."""
+
 LEAST_LOOK = 0.05
 """Seconds between two looks, at least, however many notifications come."""
 
@@ -30,7 +38,9 @@ class Look(Protocol):
 
 
 class PassPermitOn(Protocol):
-    def __call__(self, keys: Collection[str], *, ids: Collection[int] | None = None, idle: bool = False) -> None: ...
+    def __call__(
+        self, keys: Collection[str], *, ids: Collection[int] | None = None, idle: bool = False
+    ) -> Collection[int]: ...
 
 
 class PassOn(Periodic):
@@ -46,15 +56,16 @@ class PassOn(Periodic):
         self._looked_at = float("-inf")
 
     def run(self, now: float) -> None:
-        self._looked_at = now
+        started = self._looked_at = time.monotonic()
         contested = [contest.look(now) for contest in self._contests.values()]
-        self.run_again_in(CONTESTED_LOOK if any(contested) else SOON)
+        rest = (time.monotonic() - started) * (1 / SHARE - 1)
+        self.run_again_in(max(CONTESTED_LOOK if any(contested) else SOON, rest))
 
     def notified(self, payloads: Collection[str]) -> None:
         """Look at once: better jobs wait, or a queue was paused. After an error, the delay is not shortened."""
         wanted = {prefix: keys_in(payloads, prefix) for prefix in self._contests}
         for prefix, keys in wanted.items():
-            self._contests[prefix].urgent.update(keys)
+            self._contests[prefix].want(keys)
         if (any(wanted.values()) or QUEUES_PAYLOAD in payloads) and not self.has_failed:
             self.due_at = min(self.due_at, self._looked_at + LEAST_LOOK)
 
@@ -70,6 +81,13 @@ class Contest:
         self._after = ""  # the key after which the next look goes on
         self._since: dict[int, float] = {}  # when each unclaimed job was first seen, by the last round of looks
         self._seen: dict[int, float] = {}  # the same, by this round
+        self._put_back: dict[int, float] = {}  # when each held-up job was put back
+
+    def want(self, keys: Collection[str]) -> None:
+        """Look at these keys; at all, as they come, if there are too many."""
+        self.urgent.update(keys)
+        if len(self.urgent) > KEYS_AT_ONCE:
+            self.urgent.clear()
 
     def look(self, now: float) -> bool:
         """Returns whether jobs wait for what unclaimed ones hold."""
@@ -79,13 +97,14 @@ class Contest:
             self._pass_on(urgent)
         if unserved := {id: each.key for each in found for id in each.unserved}:
             self._pass_on(set(unserved.values()), ids=unserved)
-        if held_up := {id: each.key for each in found for id in each.unclaimed if self._is_held_up(id, now)}:
-            self._pass_on(set(held_up.values()), ids=held_up, idle=True)
+        if held_up := {id: each.key for each in found for id in each.held_up if self._is_held_up(id, now)}:
+            self._put_back.update(dict.fromkeys(self._pass_on(set(held_up.values()), ids=held_up, idle=True), now))
         self._after = found[-1].key if len(found) == KEYS_AT_ONCE else ""
         if not self._after:
             self._since, self._seen = self._seen, {}
-        return bool(found)
+            self._put_back = {id: at for id, at in self._put_back.items() if now - at < PUT_BACK_SECONDS}
+        return any(each.is_inverted or each.unserved or each.held_up for each in found)
 
     def _is_held_up(self, id: int, now: float) -> bool:
         self._seen[id] = self._since.get(id, now)
-        return now - self._seen[id] >= HELD_UP_SECONDS
+        return now - self._seen[id] >= HELD_UP_SECONDS and id not in self._put_back

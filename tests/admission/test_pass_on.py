@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.db import transaction
+from django.db.models import Count
 
 from django_skipqueue.models import Job, Queue, RateBucket
 from django_skipqueue.services.admit import Admit
@@ -15,9 +16,10 @@ from django_skipqueue.services.pass_on import HELD_UP_SECONDS, PassOn
 from django_skipqueue.store import Store
 from django_skipqueue.store.notify import LIMIT_PREFIX, RATE_PREFIX
 
-from ..app.limited_jobs import alone, free_two, going_on, in_order, shared_fairly
+from ..app.limit_rows import make_keyed
+from ..app.limited_jobs import alone, free_two, going_on, in_order, one_by, shared_fairly
 from ..app.rated_jobs import rated_and_limited, shares_rate
-from ..app.rows import make_job, make_worker
+from ..app.rows import make_job, make_worker, multiply
 from ..app.sessions import Session, connect
 from ..harness.processes import ManagePy, wait_for_statuses, workers
 
@@ -328,3 +330,83 @@ def test_a_job_behind_a_backlog_gives_its_permit_to_an_idle_worker(runworker: Ru
     alone.using(queue_name="bulk").defer()
     alone.using(queue_name="urgent").defer()
     wait_for_statuses(completed=1, queued=1)
+
+
+def test_jobs_that_change_meanwhile_do_not_keep_a_permit_that_was_passed_on(pass_on: Callable[..., None]) -> None:
+    """A row may be written between the snapshot of the statement that puts its job back, and its lock."""
+    make_worker()
+    for number in range(300):
+        one_by.using(priority=-1).defer(number)
+        one_by.defer(number)
+    changing = Session()
+    ids = list(Job.objects.queued().values_list("pk", flat=True))
+    some = [Job.objects.filter(pk__in=ids[start : start + 10]) for start in range(0, 300, 10)]
+    changed = [changing.start(jobs.change_priority, -2) for jobs in some]
+    for _ in range(3):
+        pass_on()
+    for future in changed:
+        future.result()
+    changing.close()
+    held = Job.objects.queued().values_list("limit_key").annotate(Count("pk")).filter(pk__count__gt=1)
+    assert list(held) == []
+
+
+def test_keys_that_are_not_contested_do_not_hide_those_after_them(
+    pass_on: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_skipqueue.services.pass_on.KEYS_AT_ONCE", 2)
+    make_worker()
+    for key in "abc":
+        free_two.defer_many([(key,)] * 2)
+    claim(6)
+    for key in "abc":
+        free_two.defer(key)
+    free_two.using(priority=-1).defer_many([("d",)] * 2)
+    urgent = free_two.defer("d").pk
+    for _ in range(2):
+        pass_on()
+    assert urgent in queued()
+
+
+def test_many_that_stay_do_not_hide_those_that_are_put_back(pass_on: Callable[..., None]) -> None:
+    make_worker(queues=["default"])
+    for priority in (10, -50):
+        multiply(make_keyed("k", "queued", priority=priority, capacity=300), 149)
+    better = make_keyed("k", priority=0, capacity=300).pk
+    pass_on()
+    assert better in queued()
+    for queue_name in ("default", "nobody's"):
+        multiply(make_keyed("m", "queued", capacity=300, queue_name=queue_name), 149)
+    served = make_keyed("m", capacity=300).pk
+    pass_on()
+    assert served in queued()
+
+
+def test_a_permit_does_not_go_round_in_a_queue_nor_between_queues(pass_on: Callable[..., None]) -> None:
+    """The workers of both have free slots, and claim nothing: they are about to stop."""
+    make_worker(queues=["a", "b"])
+    jobs = [alone.using(queue_name=name).defer().pk for name in "aab"]
+    seen: list[int] = []
+    for second in range(20):
+        pass_on(float(second))
+        seen += queued()
+    assert [id for id, last in zip(seen, [0, *seen], strict=False) if id != last] == [jobs[0], jobs[2], jobs[0]]
+
+
+def test_a_carried_queue_is_not_served_by_a_worker_of_all_queues(pass_on: Callable[..., None], settings: Any) -> None:
+    settings.SKIPQUEUE = {"CARRIERS": {"celery": {"APP": "shop.celery.app", "QUEUES": {"pdf": "pdf"}}}}
+    make_worker()
+    alone.using(queue_name="pdf").defer()
+    alone.using(queue_name="pdf", priority=1).defer()
+    served = alone.defer().pk
+    pass_on()
+    assert queued() == {served}
+
+
+def test_too_many_names_are_not_locked_at_once(pass_on: Callable[..., None]) -> None:
+    service = PassOn(store)
+    contest = service._contests[LIMIT_PREFIX]
+    service.notified([LIMIT_PREFIX + "\n".join(f"key {number}" for number in range(1_001))])
+    assert not contest.urgent
+    service.notified([LIMIT_PREFIX + "k"])
+    assert contest.urgent == {"k"}

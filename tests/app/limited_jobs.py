@@ -72,6 +72,11 @@ def alone() -> None:
     """Do nothing."""
 
 
+@job(concurrency=limit(1, by="number"))
+def one_by(number: int) -> None:
+    """Do nothing."""
+
+
 @job(concurrency=limit(1, by="account", name="shared"))
 def shares(account: str) -> None:
     """Do nothing."""

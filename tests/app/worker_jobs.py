@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from asgiref.sync import sync_to_async
 from django.db import DatabaseError, connection, connections, transaction
@@ -176,6 +176,16 @@ async def ablock_loop(name: str) -> None:
 async def astop_loop() -> None:
     asyncio.get_running_loop().stop()
     await asyncio.sleep(0)
+
+
+@job
+async def aset_factory() -> None:
+    """Have the loop make tasks by a function of the project, which fails."""
+
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise ValueError("no task")
+
+    asyncio.get_running_loop().set_task_factory(fail)
 
 
 @job

@@ -574,6 +574,27 @@ def test_an_event_loop_that_a_running_attempt_blocks_is_left_to_its_limit(make_p
     finish(pool, 2)
 
 
+def test_a_task_factory_of_the_project_makes_none_of_the_runners_tasks(make_pool: MakePool) -> None:
+    pool = make_pool(2)
+    pool.submit([claimed(f"{WORKER_APP}.aset_factory")])
+    finish(pool, 1)
+    pool.submit([claimed(f"{APP}.anoop")])
+    [attempt] = finish(pool, 1)
+    assert attempt.outcome.status == "completed"
+
+
+def test_a_runner_that_cannot_begin_jobs_breaks(make_pool: MakePool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(EventLoopRunner, "_begin_next", fail)
+    pool = make_pool(1)
+    pool.submit([claimed(f"{APP}.anoop")])
+    with pytest.raises(MemoryError):
+        finish(pool, 1)
+    pool.withdraw()
+
+
 @pytest.mark.usefixtures("_no_patience", "gates")
 def test_the_thread_for_queries_that_a_timed_out_attempt_left_blocked_is_found(
     make_pool: MakePool, gates: Any, caplog: pytest.LogCaptureFixture

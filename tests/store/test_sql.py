@@ -132,8 +132,8 @@ NOBODYS = {"age": 0.0, "crashed": False, "reason": "r", "limit": 1000} | dict.fr
 TAKEN_KEYS = [f"key-{number}" for number in range(84_000, 84_300)]
 
 AHEAD = ahead_as_values([AheadWish("key 3", "shop.limited", "limited", 1, 20, [(100_003, 0)])], worker_id=WORKER)
-SERVED = {"timeout": 60.0, "idle": False}
-IDLE = {"timeout": 60.0, "idle": True}
+SERVED = {"timeout": 60.0, "idle": False, "carried": ["carried"]}
+IDLE = SERVED | {"idle": True}
 CASES = [
     Case("ENQUEUE", ENQUEUED | {"unique_key": "key-84000"}, {"unique"}),
     Case("ENQUEUE", ENQUEUED | {"unique_key": None, "run_after": IN_2030}, {"unique"}, "with a time"),
