@@ -386,16 +386,15 @@ def runs_twice(start: Start, manage: Start, consumer: Consumer, url: str) -> Cal
 
 
 def test_celerys_child_after_its_job(runs_twice: Callable[..., None], marker: Path) -> None:
-    """The main process has no outcome, so the job runs again."""
-    module, name = "django_skipqueue.carried.return_path", "ReturnPath"
-    source = DIES.format(module=module, cls=name, method="give", marker=str(marker))
+    """The broker has no outcome, so the job runs again."""
+    module, name = "django_skipqueue.carried.outcome_sender", "OutcomeSender"
+    source = DIES.format(module=module, cls=name, method="send", marker=str(marker))
     runs_twice(source, outcomes=1, is_main=False)
 
 
 def test_celerys_main_process_before_the_acknowledgement(runs_twice: Callable[..., None], marker: Path) -> None:
     """The broker has the outcome, but no relay has written it. So the job runs again."""
-    module, name = "django_skipqueue.carried.outcome_link", "OutcomeLink"
-    source = DIES.format(module=module, cls=name, method="_confirmed", marker=str(marker))
+    source = DIES.format(module="celery.worker.request", cls="Request", method="acknowledge", marker=str(marker))
     runs_twice(source, outcomes=2, is_main=True)
 
 
