@@ -22,6 +22,7 @@ from .carrier import CarrierUnreachable, ReturnedJob, ReturnedOutcome, Taken, To
 from .rabbitmq import topology
 from .rabbitmq.amqp_link import HEARTBEAT_SECONDS, AmqpLink
 from .rabbitmq.confirms import Confirms
+from .rabbitmq.definitions import definitions
 from .rabbitmq.deliveries import Deliveries
 from .rabbitmq.message_limit import LARGEST, MessageLimit
 
@@ -87,6 +88,11 @@ class CeleryCarrier:
         self._selector, self._watches_deliveries = DefaultSelector(), False
         self._selector.register(self._publishing.fileno(), EVENT_READ)
         self._watch_deliveries()
+
+    def definitions(self, homes: Collection[str]) -> dict[str, Any]:
+        """What `rabbitmqctl import_definitions` takes: all that the relays of these homes and Celery's workers need."""
+        names, place = set(self._queues.values()), self._publishing
+        return definitions(sorted(names), homes, vhost=place.vhost, user=place.user)
 
     @property
     def _links(self) -> tuple[AmqpLink, AmqpLink]:
