@@ -12,6 +12,11 @@ def carrier_lost(relay: str, carrier: str, error: BaseException, retry_in: float
     )
 
 
+def carrier_reached(relay: str, carrier: str) -> None:
+    """The relay has opened its connection to the carrier at the first try."""
+    write_about_worker(logging.INFO, "carrier_reached", relay, carrier=carrier)
+
+
 def carrier_back(relay: str, carrier: str) -> None:
     write_about_worker(logging.INFO, "carrier_back", relay, carrier=carrier)
 

@@ -413,6 +413,17 @@ def test_after_a_lost_connection_what_was_confirmed_stays_with_the_carrier(carri
     wait_until(lambda: not carrier.unacknowledged)
 
 
+def test_the_first_connection_is_logged_once(
+    carrier: FakeCarrier, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="django_skipqueue.worker")
+    start()
+    wait_until(lambda: "carrier reached" in caplog.text)
+    carrier.lose_connection()
+    wait_until(lambda: "carrier back" in caplog.text)
+    assert caplog.text.count("carrier reached") == 1
+
+
 def test_a_carrier_that_is_down_at_the_start(
     carrier: FakeCarrier, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
