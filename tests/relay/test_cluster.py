@@ -1,5 +1,6 @@
 """Three nodes of RabbitMQ as a cluster, on one machine: any of them may die."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -11,7 +12,7 @@ from scripts.embedded_rabbitmq import RabbitMQ, program
 
 from ..app.jobs import record
 from ..app.models import Ledger
-from ..app.waiting import wait_until
+from ..app.waiting import DEADLINE, wait_until
 from ..carried.celery_worker import APP, start_worker
 from ..harness.processes import ManagePy, wait_for_statuses
 
@@ -39,30 +40,27 @@ def leaders(node: RabbitMQ) -> dict[str, str]:
     return {name: leader for name, leader in (line.split("\t") for line in lines) if leader}
 
 
-def test_relays_and_celery_go_on_without_the_node_that_leads_all_queues(
+def test_relays_and_celery_go_on_without_the_node_that_leads_their_queues(
     cluster: list[RabbitMQ], manage: Callable[..., ManagePy]
 ) -> None:
-    first, *others = cluster
     url = ";".join(node.url() for node in cluster)
     settings: dict[str, Any] = {"CARRIERS": {"celery": {"APP": f"{APP}.app", "QUEUES": {"carried": "pdf"}}}}
-    relays = [
+    for name in ("one", "two"):
         manage("runrelay", "--name", name, skipqueue=settings, environment={"TESTS_BROKER_URL": url})
-        for name in ("one", "two")
-    ]
     start_worker(manage, url, "--pool", "threads", "-c", "4")
     defer(50)
     wait_for_statuses(completed=50)
-    assert set(leaders(first).values()) == {first.node}
+    [(leader, _)] = Counter(leaders(cluster[0]).values()).most_common(1)
+    [dying] = [node for node in cluster if node.node == leader]
+    [other, _] = [node for node in cluster if node is not dying]
 
     defer(100)
     wait_until(lambda: Job.objects.filter(status="completed").count() > 50, "some of them have run")
-    first.kill()
-    for relay in relays:
-        relay.wait_for("carrier back")
+    dying.kill()
     defer(100)
-    wait_for_statuses(completed=250)
+    wait_until(lambda: Job.objects.filter(status="completed").count() == 250, "all have run", deadline=2 * DEADLINE)
     assert set(Ledger.objects.values_list("entry", flat=True)) == {str(number) for number in range(250)}
-    assert first.node not in leaders(others[0]).values()
+    wait_until(lambda: dying.node not in leaders(other).values(), "other nodes lead the queues")
 
 
 def defer(count: int) -> None:
