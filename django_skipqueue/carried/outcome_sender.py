@@ -1,7 +1,5 @@
 """Sends the outcomes of a process of Celery to the broker.
 
-Outcomes that wait at the same time are sent together, by the first of the threads that wait for them.
-
 Invariant: `send` returns once the broker has confirmed the outcome. One that the broker never takes is replaced by a
 failure that says so.
 """
@@ -18,6 +16,7 @@ from ..relay.rabbitmq import topology
 from ..relay.rabbitmq.amqp_link import AmqpLink
 from ..relay.rabbitmq.confirms import Confirms
 from ..relay.rabbitmq.message_limit import MessageLimit
+from ..runtime.wakeup import Wakeup
 from ..values.records import Attempt
 from . import too_large
 
@@ -43,79 +42,89 @@ class Outgoing:
 
 
 class OutcomeSender:
-    """May be used by several threads at once."""
+    """May be used by several threads at once. One of those that wait takes the turns for all."""
 
     def __init__(self, app: Any, *, who: str) -> None:
         self._link = AmqpLink(app)
         self._limit = MessageLimit()
         self._who = who
-        self._confirms: Confirms[Outgoing]
         self._new: deque[Outgoing] = deque()
-        self._sending = threading.Lock()  # held by the thread that sends for all
+        self._wakeup = Wakeup()
+        self._turns = threading.Lock()  # held by the thread that takes the turns; it guards all the following
+        self._confirms: Confirms[Outgoing] | None = None
+        self._delay = FIRST_DELAY
         self._is_trouble_logged = False
 
     def send(self, attempt: Attempt, home: str) -> None:
         """Send the outcome of this attempt, and return once the broker has confirmed it, however long that takes."""
         outgoing = Outgoing(wire.encode_outcome(attempt, home))
         self._new.append(outgoing)
-        with self._sending:
-            delay = FIRST_DELAY
+        self._wakeup.call()
+        with self._turns:
             while not outgoing.is_confirmed:
-                was_open = self._link.is_open
-                try:
-                    self._send_new()
-                except (CarrierUnreachable, CarrierMisconfigured) as error:
-                    self._link.close()
-                    self._limit.learn(error)
-                    if not was_open:  # else the broker may have closed it while no outcome was sent
-                        self._log_trouble(error)
-                        time.sleep(delay)
-                        delay = min(delay * 2, LONGEST_DELAY)
+                self._turn()
 
-    def _send_new(self) -> None:
-        """Send all outcomes, and return once the broker has confirmed them."""
-        batch = [self._new.popleft() for _ in range(len(self._new))]
+    def _turn(self) -> None:
+        """Publish what is new, wait for an answer of the broker or another outcome, and take the answers."""
+        was_open = self._confirms is not None
         try:
-            if not self._link.is_open:
-                self._connect()
-            for outgoing in batch:
-                self._publish(outgoing)
-            while not self._confirms.is_done:
-                self._receive()
-            self._require_taken()
-            self._works()
-        finally:
-            self._new.extendleft(outgoing for outgoing in reversed(batch) if not outgoing.is_confirmed)
+            confirms = self._confirms = self._confirms or self._connect()
+            while self._new:
+                self._publish(confirms)
+            self._wakeup.wait(LOOK_SECONDS, unless=lambda: self._new, files=[self._link.fileno()])
+            try:
+                self._link.receive()
+            finally:
+                self._note_confirmed(confirms)
+            self._require_answers(confirms)
+        except (CarrierUnreachable, CarrierMisconfigured) as error:
+            self._broke(error)
+            if not was_open:  # else the broker may have closed the connection while no outcome was sent
+                self._rest(error)
 
-    def _connect(self) -> None:
+    def _connect(self) -> Confirms[Outgoing]:
         self._link.connect()
         with self._link.translated_errors():
-            self._confirms = Confirms(self._link.channel())
+            return Confirms(self._link.channel())
 
-    def _publish(self, outgoing: Outgoing) -> None:
+    def _publish(self, confirms: Confirms[Outgoing]) -> None:
+        outgoing = self._new[0]
         if outgoing.outcome.size > SMALL:
             outgoing.outcome = too_large.fitting(outgoing.outcome, self._limit)
         outcome = outgoing.outcome
         queue, body = topology.outcome_queue(outcome.home), wire.join_outcomes([outcome])
         with self._link.translated_errors():
-            self._confirms.publish(outgoing, body, queue=queue, correlation_id=outcome.id)
+            confirms.publish(outgoing, body, queue=queue, correlation_id=outcome.id)
+        self._new.popleft()
 
-    def _receive(self) -> None:
-        if self._link.has_come(LOOK_SECONDS):
-            try:
-                self._link.receive()
-            finally:
-                while self._confirms.confirmed:
-                    self._confirms.confirmed.pop().is_confirmed = True
-        elif self._link.is_blocked:
-            self._confirms.excuse()
-        elif self._confirms.oldest + CONFIRM_SECONDS < time.monotonic():
+    def _note_confirmed(self, confirms: Confirms[Outgoing]) -> None:
+        if confirms.confirmed:
+            self._works()
+        while confirms.confirmed:
+            confirms.confirmed.pop().is_confirmed = True
+
+    def _require_answers(self, confirms: Confirms[Outgoing]) -> None:
+        if confirms.refused:
+            queues = sorted({topology.outcome_queue(outgoing.outcome.home) for outgoing in confirms.refused})
+            raise CarrierUnreachable(f"The broker does not take it: {', '.join(queues)} is full, or gone.")
+        if self._link.is_blocked:
+            confirms.excuse()
+        elif confirms.oldest + CONFIRM_SECONDS < time.monotonic():
             raise CarrierUnreachable(f"The broker has not confirmed an outcome for {CONFIRM_SECONDS:g} s.")
 
-    def _require_taken(self) -> None:
-        if self._confirms.refused:
-            queues = {topology.outcome_queue(outgoing.outcome.home) for outgoing in self._confirms.refused}
-            raise CarrierUnreachable(f"The broker does not take it: {', '.join(sorted(queues))} is full, or gone.")
+    def _broke(self, error: Exception) -> None:
+        """Close the connection. What was not confirmed is sent again: the relay drops an outcome that comes twice."""
+        self._limit.learn(error)
+        self._link.close()  # takes answers of the broker that come meanwhile
+        if self._confirms is not None:
+            self._note_confirmed(self._confirms)
+            self._new.extendleft(reversed([*self._confirms.refused, *self._confirms.unsettled]))
+            self._confirms = None
+
+    def _rest(self, error: Exception) -> None:
+        self._log_trouble(error)
+        time.sleep(self._delay)
+        self._delay = min(self._delay * 2, LONGEST_DELAY)
 
     def _log_trouble(self, error: Exception) -> None:
         if not self._is_trouble_logged:
@@ -123,6 +132,7 @@ class OutcomeSender:
             carried_logs.outcomes_wait(self._who, error)
 
     def _works(self) -> None:
+        self._delay = FIRST_DELAY
         if self._is_trouble_logged:
             self._is_trouble_logged = False
             carried_logs.outcomes_sent(self._who)

@@ -107,7 +107,7 @@ def test_a_broker_that_confirms_nothing_is_connected_to_again(
     relaying = Relaying(broker_url)
     with monkeypatch.context() as patched:
         patched.setattr("django_skipqueue.carried.outcome_sender.CONFIRM_SECONDS", -1.0)
-        patched.setattr(AmqpLink, "has_come", lambda *_: False)
+        patched.setattr(AmqpLink, "receive", lambda *_: None)
         threads = send_all(sender, 1)
         wait_until(lambda: "has not confirmed an outcome" in caplog.text, "it is logged")
     assert set(relaying.outcomes(1)) == {0}

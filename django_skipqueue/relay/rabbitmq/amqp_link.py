@@ -75,10 +75,6 @@ class AmqpLink:
     def user(self) -> str:
         return str(self._broker.userid or self._broker.transport.default_connection_params["userid"])
 
-    @property
-    def is_open(self) -> bool:
-        return self._connection is not None
-
     def connect(self) -> None:
         """Open the connection. After a failure the next try takes the next of the app's URLs."""
         self.is_blocked, self._failure = False, None
@@ -105,10 +101,10 @@ class AmqpLink:
         """Can be read when there is something to receive."""
         return int(self._open_connection().sock.fileno())
 
-    def has_come(self, timeout: float = 0.0) -> bool:
-        """Wait until there is something to receive, for so many seconds at most. Returns whether there is."""
+    def has_come(self) -> bool:
+        """Whether there is something to receive."""
         sock = self._open_connection().sock
-        return bool((isinstance(sock, ssl.SSLSocket) and sock.pending()) or self._poll.poll(timeout * 1000))
+        return bool((isinstance(sock, ssl.SSLSocket) and sock.pending()) or self._poll.poll(0))
 
     def receive(self, is_enough: Callable[[], bool] = lambda: False) -> None:
         """Dispatch what has come to the callbacks of its channels, until nothing is left, or until it is enough.

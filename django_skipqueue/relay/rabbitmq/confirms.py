@@ -48,9 +48,9 @@ class Confirms(Generic[Key]):
         self._channel.basic_publish(message, routing_key=queue, mandatory=True)
 
     @property
-    def is_done(self) -> bool:
-        """Whether all published messages are settled."""
-        return not self._open
+    def unsettled(self) -> list[Key]:
+        """The published messages that the broker has neither confirmed nor refused."""
+        return [key for key, _ in self._open.values()]
 
     @property
     def oldest(self) -> float:
