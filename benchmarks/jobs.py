@@ -74,6 +74,12 @@ def limited_noop(key: int) -> None:
     """Does nothing, as `noop`; at most two of a key run at once."""
 
 
+@job(concurrency=limit(5, by="key"))
+def limited_ten_ms(key: int) -> None:  # noqa: ARG001 (names the key)
+    """Waits for 10 ms, as `ten_ms`; at most five of a key run at once."""
+    time.sleep(0.01)
+
+
 @job(sequence=by("key"))
 def noop_in_sequence(key: int) -> None:
     """Does nothing, as `noop`; one after the other for each key."""

@@ -17,7 +17,7 @@ from .enqueueing import defer, defer_in_threads, defer_in_transaction, defer_man
 from .fairness import fair, fair_wait
 from .finished import archive, delete
 from .floor import floor
-from .limits import limits, limits_latency
+from .limits import limits, limits_latency, one_key
 from .many_workers import eight_machines, eight_workers, many_workers, one_worker
 from .processes import cold_start, idle, import_time, memory
 from .rates import rates
@@ -61,6 +61,7 @@ ROWS: dict[str, Callable[[Sizes], Figures]] = {
         archive,
         limits,
         limits_latency,
+        one_key,
         rates,
         batches,
         carried,

@@ -117,6 +117,20 @@ def limits(sizes: Sizes) -> Figures:
     }
 
 
+def one_key(sizes: Sizes) -> Figures:
+    """The jobs of one key alone: how many a second, and the share of a limit of 5 that jobs of 10 ms use."""
+    empty, short = sizes.jobs // 10, sizes.jobs // 25
+    one, four = (_drain(jobs.limited_noop, empty, 1, "--processes", number) for number in ("1", "4"))
+    in_one = _drain(jobs.limited_ten_ms, short, 1, "--concurrency", "32")
+    in_four = _drain(jobs.limited_ten_ms, short, 1, "--concurrency", "8", "--processes", "4")
+    return {
+        "jobs/s": one,
+        "4 processes ÷ 1": four / one,
+        "use of a limit": in_one * 0.01 / 5,
+        "use of a limit, 4 processes": in_four * 0.01 / 5,
+    }
+
+
 @contextmanager
 def _old_snapshot(count: int) -> Iterator[None]:
     """An open snapshot that keeps the rows of so many jobs of the measured keys, now all completed."""
@@ -146,8 +160,8 @@ class _Keyed:
         self._task.defer_many([(number % self._keys,) for (number,) in calls])
 
 
-def _drain(task: Any, count: int, keys: int) -> float:
-    return drain(_Keyed(task, keys), count)["jobs/s"]
+def _drain(task: Any, count: int, keys: int, *options: str) -> float:
+    return drain(_Keyed(task, keys), count, *options)["jobs/s"]
 
 
 def _plain(sizes: Sizes) -> float:

@@ -86,10 +86,21 @@ ADMIT_WITHOUT_WAITING = "SELECT set_config('synchronous_commit', 'off', true)"
 # removed. Those that hold one are not counted if there is no limit, nor beyond it. That LIMIT also has the planner walk
 # limit_held instead of making a bitmap of it: only a walk marks the entries of finished jobs as dead, so that the next
 # one passes them. A bitmap reads the rows of all of them each time.
-# Index: limit_held and limit_waiting, once for each key; for the key of a queue the primary key of queues.
-_CHOSEN = """WITH chosen AS MATERIALIZED (
+# The jobs of paused queues are passed over, so that a permit goes to a job that a worker may start. But a sequence
+# keeps its order.
+# Index: limit_held and limit_waiting, once for each key; for the key of a queue the primary key of queues. The table of
+# queues is read whole: it has a row for each queue that was paused or limited.
+_CHOSEN = """WITH paused AS MATERIALIZED (
+    SELECT ARRAY (
+        SELECT name
+        FROM skipqueue_queue
+        WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statement_timestamp())
+    ) AS names
+),
+chosen AS MATERIALIZED (
     SELECT job.place, job.queue_name, job.rate_key
     FROM
+        paused,
         unnest(
             (SELECT NULLIF(current_setting('skipqueue.locked_keys', true), '')::text[]),
             (SELECT NULLIF(current_setting('skipqueue.ended_jobs', true), '')::integer[]),
@@ -104,7 +115,12 @@ _CHOSEN = """WITH chosen AS MATERIALIZED (
                 END) AS rank,
                 id, capacity, limit_kind
             FROM skipqueue_job
-            WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = key.name
+            WHERE
+                status <= 'blocked'
+                AND awaits_jobs IS NULL
+                AND has_permit IS NULL
+                AND limit_key = key.name
+                AND (queue_name <> ALL (paused.names) OR limit_kind IN ('sequence', 'halting'))
             ORDER BY 1, id
             LIMIT 1
         ) AS head,
@@ -147,6 +163,7 @@ _CHOSEN = """WITH chosen AS MATERIALIZED (
                 AND awaits_jobs IS NULL
                 AND has_permit IS NULL
                 AND limit_key = key.name
+                AND (queue_name <> ALL (paused.names) OR limit_kind IN ('sequence', 'halting'))
                 AND (
                     (CASE
                         WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
@@ -219,8 +236,8 @@ GROUP BY queue_name
 """  # noqa: S608 (literals)
 
 # supervisor, worker before a drain ends → at most `limit` keys with blocked jobs, alphabetically after `after`, and
-# whether a permit of each is free. Locks nothing. Index: limit_waiting and limit_held, once for each key; for the key
-# of a queue the primary key of queues.
+# whether a permit of each is free. Without the keys of which only paused queues have jobs. Locks nothing.
+# Index: limit_waiting and limit_held, once for each key; for the key of a queue the primary key of queues.
 BLOCKED_KEYS = """
 WITH RECURSIVE waiting AS (
     (
@@ -241,7 +258,14 @@ WITH RECURSIVE waiting AS (
     FROM waiting
     WHERE waiting.key IS NOT NULL
 ),
-found AS MATERIALIZED (SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s)
+found AS MATERIALIZED (SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s),
+paused AS MATERIALIZED (
+    SELECT ARRAY (
+        SELECT name
+        FROM skipqueue_queue
+        WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statement_timestamp())
+    ) AS names
+)
 SELECT
     found.key,
     limited.permits IS NULL OR limited.permits > (
@@ -268,10 +292,16 @@ SELECT
     ) AS is_free
 FROM
     found,
+    paused,
     LATERAL (
         SELECT capacity, limit_kind
         FROM skipqueue_job
-        WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = found.key
+        WHERE
+            status <= 'blocked'
+            AND awaits_jobs IS NULL
+            AND has_permit IS NULL
+            AND limit_key = found.key
+            AND (queue_name <> ALL (paused.names) OR limit_kind IN ('sequence', 'halting'))
         ORDER BY
             (CASE
                 WHEN limit_kind IN ('concurrency', 'fair') THEN -priority

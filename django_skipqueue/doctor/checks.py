@@ -37,6 +37,7 @@ CHECKS = (
     Check("stuck-dependant", jobs.stuck_dependants, _("No job waits for a deleted one")),
     Check("halted-sequence", limits.halted, _("No sequence has halted")),
     Check("free-permit", limits.free_permits, _("No permit is free while jobs wait for it")),
+    Check("held-permit", limits.held_permits, _("No permit is held by a job that no worker claims")),
     Check("late-schedule", schedules.late, _("Every schedule has fired in time")),
     Check("prune-lag", jobs.prune_lag, _("Finished jobs are deleted in time")),
     Check("lock-waits", locks.lock_waits, _("Nobody waits for a lock on the queue's tables")),

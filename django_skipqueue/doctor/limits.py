@@ -9,6 +9,7 @@ from ..job_names import job_name
 from ..operators.durations import span
 from ..operators.limit_states import LimitState, halted_states, limit_states
 from ..store import Store
+from ..store.limits import KEYS_AT_ONCE
 from .finding import Finding, Severity
 
 MOST = 50
@@ -54,6 +55,32 @@ def free_permits(store: Store) -> Iterator[Finding]:
                 "again: a permit may have become free at this moment."
             ),
             "python manage.py runworker",
+        )
+
+
+def held_permits(store: Store) -> Iterator[Finding]:
+    """Keys whose permits are all held by jobs that no worker has claimed, while another has waited for long."""
+    unclaimed = {
+        each.key: len(each.unclaimed) + len(each.unserved)
+        for each in store.contested_permits(after="", limit=KEYS_AT_ONCE)
+    }
+    late = [
+        state
+        for state in limit_states(store, list(unclaimed)[:MOST], {})
+        if state.oldest >= NOT_GIVEN and unclaimed[state.now.key] >= state.now.held
+    ]
+    if late:
+        yield Finding(
+            "held-permit",
+            Severity.WARNING,
+            gettext("Permits are held by jobs that no worker claims"),
+            gettext("Keys whose jobs wait for them: %(keys)s.")
+            % {"keys": _listed([_waiting_in_words(state) for state in late])},
+            gettext(
+                "The queues of the jobs that hold them are behind. Start more workers for these queues, or give the "
+                "tasks limits of their own."
+            ),
+            "python manage.py skipqueue status",
         )
 
 

@@ -1,5 +1,7 @@
 """Why a blocked job waits: the permits of its key, and the jobs before it. Queries read along the indexes of limits."""
 
+from collections import Counter
+
 from django.db.models import F, QuerySet, Value
 from django.db.models.lookups import LessThan
 from django.utils.translation import gettext, ngettext
@@ -11,6 +13,12 @@ from ..operators.counts import Count
 from ..operators.limit_states import KEY_LIMIT, holders_of
 from ..operators.queue_limits import permits
 from ..values.codec import shorten
+
+MOST_HOLDERS = 1_000
+"""Jobs with a permit that are looked at."""
+
+MOST_NAMED = 5
+"""Queues that are named."""
 
 
 def why_it_is_blocked(job: Job) -> str:
@@ -37,11 +45,24 @@ def why_it_is_blocked(job: Job) -> str:
         "held": count,
         "capacity": capacity,
     }
+    held = " ".join([held, *_who_only_waits(holders)])
     if not before.found:
         return held
     return f"{held} " + ngettext("%(number)s job comes before it.", "%(number)s jobs come before it.", before.found) % {
         "number": before
     }
+
+
+def _who_only_waits(holders: "QuerySet[Job]") -> list[str]:
+    """In which queues jobs hold permits that no worker has claimed; nothing if there are none."""
+    names = Counter(holders.filter(status=Status.QUEUED).values_list("queue_name", flat=True)[:MOST_HOLDERS])
+    queues = [
+        gettext("%(number)s in “%(queue)s”") % {"number": number, "queue": name}
+        for name, number in names.most_common(MOST_NAMED)
+    ]
+    return [gettext("Held by jobs that still wait for a worker: %(queues)s.") % {"queues": ", ".join(queues)}] * bool(
+        names
+    )
 
 
 def _why_its_sequence_waits(holders: "QuerySet[Job]", values: dict[str, str]) -> str:

@@ -11,6 +11,7 @@ from .admit import Admit
 from .archive import ArchivePartitions
 from .batches import FinishBatches, PruneBatches
 from .fire_schedules import FireSchedules
+from .pass_on import PassOn
 from .prune import Prune
 from .prune_rates import PruneRates
 from .queue_limits import BlockSurplus
@@ -20,6 +21,7 @@ __all__ = ["SERVICES"]
 SERVICES: tuple[Callable[[Store], Service], ...] = (
     Admit,
     BlockSurplus,
+    PassOn,
     FireSchedules,
     FinishBatches,
     CountEnqueued,

@@ -16,6 +16,7 @@ from .notes import Noting
 from .notify import Notifying
 from .observe import Observing
 from .operate import Operating
+from .pass_on import PassingOn
 from .prune import Pruning
 from .queues import Queues
 from .rates import Rating
@@ -37,6 +38,7 @@ class Store(
     Admitting,
     Limiting,
     Rating,
+    PassingOn,
     Recovering,
     Pruning,
     Archiving,

@@ -84,7 +84,7 @@ class Enqueueing(UniqueKeys, Dependencies):
         if call.limit_key is not None and is_queued:
             self.send(JobsAdmitted(self.alias, {spec.queue_name: 1}))
         elif call.limit_key is not None:
-            admit_after_commit(self, {call.limit_key: None})
+            admit_after_commit(self, {call.limit_key: None}, is_urgent=spec.priority > 0)
         return InsertedJob(id, "queued" if is_queued or call.limit_key is None else "blocked", now, now)
 
     def _committed(self, cursor: Any, statement: str, values: Mapping[str, Any]) -> tuple[Any, Any, bool]:
@@ -172,7 +172,8 @@ class Enqueueing(UniqueKeys, Dependencies):
         keys = {call.limit_key for call in calls if call.limit_key is not None}
         rates = {call.rate_key for call in calls if call.rate_key is not None and call.limit_key is None}
         if (keys or rates) and delay <= 0:
-            admit_after_commit(self, dict.fromkeys(keys, ids[0] if len(ids) == 1 else None), rates)
+            lone = ids[0] if len(ids) == 1 else None
+            admit_after_commit(self, dict.fromkeys(keys, lone), rates, is_urgent=spec.priority > 0)
         if queued:
             wake(self, {spec.queue_name: queued})
         wake_supervisors(self, [delay])

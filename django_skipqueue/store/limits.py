@@ -185,6 +185,8 @@ class Admission:
     waits for that afterwards."""
     rates: set[str] = field(default_factory=set)
     """The keys of the rates of jobs that have no limit."""
+    is_urgent: bool = False
+    """Whether one of the jobs may rank before a queued one: a supervisor gives it the permit or the token of that."""
 
     def __post_init__(self) -> None:
         self.__qualname__ = type(self).__qualname__  # Django's log line about a hook that fails has it
@@ -198,6 +200,9 @@ class Admission:
             admitted = Counter(found.counts) + Counter(admit_rates(store, rates))
             if rates:  # an idle supervisor would look after `SOON` seconds
                 wake_supervisors(store, [Rating(store.alias).next_rate() or 0.0])
+            if self.is_urgent and not (admitted and self._lone):
+                notify_of_keys(store, LIMIT_PREFIX, self.keys)
+                notify_of_keys(store, RATE_PREFIX, rates)
         except DatabaseError:
             notify_supervisors(store, LIMITS_PAYLOAD)
             raise  # Django logs it: the caller's rows are committed
@@ -205,16 +210,25 @@ class Admission:
         if admitted:
             self.send(JobsAdmitted(self.database, dict(admitted)))
 
+    @property
+    def _lone(self) -> list[tuple[str, int]]:
+        """The key and the id of the job, if there is one job alone."""
+        return [(key, id) for key, id in self.keys.items() if id is not None and len(self.keys) == 1]
+
     def _admit_by_limit(self, store: Statements) -> Admitted:
-        key, id = next(iter(self.keys.items()), ("", None))
-        lone = None if id is None or len(self.keys) > 1 else Limiting(store.alias).admit_lone(id, key)
-        return lone or admit_or_announce(store, sorted(self.keys))
+        for key, id in self._lone:
+            if admitted := Limiting(store.alias).admit_lone(id, key):
+                return admitted
+        return admit_or_announce(store, sorted(self.keys))
 
 
-def admit_after_commit(store: Statements, keys: Mapping[str, int | None], rates: Collection[str] = ()) -> None:
+def admit_after_commit(
+    store: Statements, keys: Mapping[str, int | None], rates: Collection[str] = (), *, is_urgent: bool = False
+) -> None:
     """Admit jobs of these keys of limits, and of rates, after the caller's transaction is committed.
 
     keys: each with the id of its job, or `None` if there are several.
+    is_urgent: a job may rank before a queued one of its key.
 
     Not within it: its locks of the keys would stop all other jobs of these keys until its end.
     """
@@ -227,8 +241,10 @@ def admit_after_commit(store: Statements, keys: Mapping[str, int | None], rates:
         if isinstance(hook, Admission) and hook.database == store.alias:
             hook.keys.update({key: None if key in hook.keys else id for key, id in keys.items()})
             hook.rates.update(rates)
+            hook.is_urgent = hook.is_urgent or is_urgent
             return
-    transaction.on_commit(Admission(store.alias, store.send, {**keys}, {*rates}), using=store.alias, robust=True)
+    admission = Admission(store.alias, store.send, {**keys}, {*rates}, is_urgent)
+    transaction.on_commit(admission, using=store.alias, robust=True)
 
 
 class LimitGate:

@@ -6,7 +6,7 @@ from ..columns import check_columns
 from ..events.events import QueuePaused, QueueResumed
 from ..exceptions import InvalidOption
 from . import policy_sql as sql
-from .notify import QUEUES_PAYLOAD, notify_supervisors, wake
+from .notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors, wake
 from .parameters import noted
 from .statements import Statements
 
@@ -42,6 +42,7 @@ class Queues(Statements):
             return False
         wake(self, [name])
         notify_supervisors(self, QUEUES_PAYLOAD)
+        notify_supervisors(self, LIMITS_PAYLOAD)  # its jobs that wait for permits were passed over
         self.send(QueueResumed(self.alias, name, noted(by, "")["by"]))
         return True
 

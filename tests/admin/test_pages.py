@@ -88,6 +88,7 @@ narrow_first = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow  # it opens every page in a browser
 @narrow_first
 def test_every_page_keeps_the_policy_and_fits_into_its_window(
     addresses: Mapping[str, str], open_admin: Callable[..., Page], complaints: Complaints, look: dict[str, Any]

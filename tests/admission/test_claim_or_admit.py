@@ -99,14 +99,14 @@ def test_it_is_queued_by_a_worker_that_does_not_claim(options: dict[str, Any]) -
     assert result.admission.counts == {"default": 1}
 
 
-@pytest.mark.parametrize("queue_name", ["elsewhere", "paused"])
-def test_it_is_queued_in_a_queue_that_is_not_claimed_from(queue_name: str) -> None:
+@pytest.mark.parametrize(("queue_name", "entered"), [("elsewhere", "queued"), ("paused", "blocked")])
+def test_in_a_queue_that_is_not_claimed_from_it_is_queued_unless_that_is_paused(queue_name: str, entered: str) -> None:
     Queue.pause("paused")
     running, waiting = make_keyed("k", "running"), make_keyed("k", queue_name=queue_name)
     result = end(running, queue_names=["default", "paused"])
     assert ids(result) == []
-    assert status(waiting) == "queued"
-    assert result.admission.counts == {queue_name: 1}
+    assert status(waiting) == entered
+    assert result.admission.counts == ({queue_name: 1} if entered == "queued" else {})
 
 
 def test_it_is_queued_if_the_arguments_are_large_enough_already() -> None:

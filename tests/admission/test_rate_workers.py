@@ -193,6 +193,7 @@ def has_started_more_than(number: int) -> bool:
     return Job.objects.filter(attempts__gt=0).count() > number
 
 
+@pytest.mark.slow  # it counts starts for 15 seconds
 def test_the_rate_of_a_queue_holds_while_it_is_changed(runworker: Run) -> None:
     """None, then twenty a second, then none: each counts for the jobs that wait already."""
     skipqueue = {"QUEUES": {"mail": {"rate": None}}}

@@ -9,6 +9,7 @@ from django_skipqueue.models import Job
 from django_skipqueue.tasks.registry import Registry
 
 from ..app.limit_rows import make_halted, make_keyed, make_limited
+from ..app.rows import make_worker
 from .conftest import Found
 
 
@@ -42,6 +43,19 @@ def test_a_permit_that_nobody_gives(found: Found) -> None:
     assert finding.found == "Keys whose next job waits although a permit is free: limit:t (for 10 h)."
     Job.objects.filter(limit_key="limit:t").delete()
     assert found("free-permit") == []
+
+
+def test_permits_that_are_held_by_jobs_that_nobody_claims(found: Found) -> None:
+    make_worker()
+    make_limited("taken", held=1, minutes=10)
+    for key, minutes in (("just now", 0.5), ("limit:t", 600)):
+        make_keyed(key, "queued", queue_name="behind")
+        make_limited(key, held=0, minutes=minutes)
+    (finding,) = found("held-permit")
+    assert finding.severity == "warning"
+    assert finding.found == "Keys whose jobs wait for them: limit:t (for 10 h)."
+    make_keyed("limit:t", "running")
+    assert found("held-permit") == []
 
 
 @pytest.mark.parametrize("code", ["halted-sequence", "free-permit"])

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -63,8 +64,14 @@ def make_pool(gates: Any, wakeup: Wakeup) -> Iterator[MakePool]:
         gate.open()
     for pool in pools:
         pool.withdraw()
+        # The coroutine of an attempt that is left behind would go on in whichever thread collects it as garbage.
+        wait_until(partial(has_ended, pool))
         with contextlib.suppress(RuntimeError):  # stopped by the test already
             pool.stop()
+
+
+def has_ended(pool: Pool) -> bool:
+    return not (pool.attempts or pool.unfinished(EVENT_LOOP))
 
 
 def finish(pool: Pool, number: int) -> list[Attempt]:

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg.adapt import PyFormat, Transformer
 
-from django_skipqueue.admission import lone_sql, queue_sql, rate_sql
+from django_skipqueue.admission import lone_sql, pass_on_sql, queue_sql, rate_sql
 from django_skipqueue.admission import sql as admission
 from django_skipqueue.models import Job
 from django_skipqueue.relay import sql as relay_sql
@@ -57,7 +57,7 @@ a setting that PostgreSQL knows from 17 on."""
 
 STATEMENTS: dict[str, str] = {
     name: text
-    for module in (sql, policy_sql, admission, queue_sql, rate_sql, lone_sql, relay_sql)
+    for module in (sql, policy_sql, admission, queue_sql, rate_sql, lone_sql, pass_on_sql, relay_sql)
     for name, text in vars(module).items()
     if name.isupper() and isinstance(text, str) and not name.startswith("_")
 }
@@ -127,6 +127,8 @@ NOBODYS = {"age": 0.0, "crashed": False, "reason": "r", "limit": 1000} | dict.fr
 )
 TAKEN_KEYS = [f"key-{number}" for number in range(84_000, 84_300)]
 
+SERVED = {"timeout": 60.0, "idle": False}
+IDLE = {"timeout": 60.0, "idle": True}
 CASES = [
     Case("ENQUEUE", ENQUEUED | {"unique_key": "key-84000"}, {"unique"}),
     Case("ENQUEUE", ENQUEUED | {"unique_key": None, "run_after": IN_2030}, {"unique"}, "with a time"),
@@ -325,6 +327,18 @@ CASES = [
     Case("LOCK_KEY", {"key": "key 7"}, set()),
     Case("ADMIT_LONE", {"id": 100_008, "key": "queue:queue 8"}, {"blocked", "limit_held", "limit_waiting", QUEUE}),
     Case("BLOCKED_KEYS", {"after": "key 1", "limit": 1000}, {"limit_held", "limit_waiting", QUEUE}),
+    Case(
+        "CONTESTED_PERMITS",
+        SERVED | {"after": "key 1", "limit": 1000},
+        {"limit_held", "limit_waiting", "recover"},
+    ),
+    Case("PASS_PERMITS_ON", SERVED | {"ids": None}, {"limit_held", "limit_waiting", "pkey", "recover"}),
+    Case(
+        "PASS_PERMITS_ON",
+        IDLE | {"ids": as_array([100_007])},
+        {"limit_held", "limit_waiting", "pkey", "recover"},
+        "held up",
+    ),
     Case("HALTED_KEYS", {"limit": 100}, {"halted", "limit_waiting"}),
     Case("WAITING_KEYS", {"after": "key 1", "is_from": False, "limit": 100}, {"limit_waiting"}),
     Case("WAITING_KEYS", {"after": "key 1", "is_from": True, "limit": 100}, {"limit_waiting"}, "from a key"),
@@ -342,6 +356,8 @@ CASES = [
     Case("NEXT_RATE", {}, {RATE_DUE}),
     Case("DUE_RATES", {"limit": 100}, {RATE_DUE}),
     Case("BLOCKED_RATES", {"after": "key 1", "limit": 1000}, {"rate_waiting", BUCKETS, QUEUE}),
+    Case("CONTESTED_TOKENS", SERVED | {"after": "key 1", "limit": 1000}, {"rate_waiting", "rate_queued", "recover"}),
+    Case("PASS_TOKENS_ON", SERVED | {"ids": None}, {"rate_waiting", "rate_queued", "pkey", "recover"}),
     Case("RATE_QUEUE", {"name": "mail", "interval": 0.02, "burst": 50}, {QUEUE}),
     Case("BLOCK_UNRATED", {"limit": 1000}, {"rate_queued", "pkey"}),
     Case("PRUNE_RATES", {"limit": 100}, {RATE_DUE}),

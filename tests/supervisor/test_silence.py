@@ -66,6 +66,7 @@ def test_while_it_is_stopped_its_workers_job_is_neither_taken_nor_failed(running
     assert running.wait() == 0
 
 
+@pytest.mark.slow  # it waits for two worker timeouts
 def test_while_it_finds_no_connection_its_workers_job_is_neither_taken_nor_failed(running: ManagePy) -> None:
     with cut_off("skipqueue supervisor A"):
         running.wait_for('database lost who="supervisor A"', times=3)

@@ -104,6 +104,7 @@ def test_jobs_wait_for_no_worker_that_is_busy_while_another_is_idle(runworker: R
     wait_for_statuses(completed=53)
 
 
+@pytest.mark.slow  # it takes 35 seconds
 def test_jobs_of_a_free_runner_are_looked_for_while_another_is_full(runworker: Run) -> None:
     runworker("--no-listen", "--concurrency", "1", "--poll-interval", "0.2")
     workers(1)

@@ -192,6 +192,7 @@ class TestBlocked:
         make_job("running", **columns)
         first, job = (make_job("blocked", **columns) for _ in range(2))
         permits = 'It waits for a permit of the key “limit:t account="a"”: 2 of 2 are taken.'
+        permits += " Held by jobs that still wait for a worker: 1 in “default”."
         assert waits(first) == permits
         assert waits(job) == f"{permits} 1 job comes before it."
 

@@ -1,0 +1,311 @@
+"""What an unclaimed job holds goes to the job that should start before it."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from django_skipqueue.models import Job, Queue
+from django_skipqueue.services.pass_on import HELD_UP_SECONDS, PassOn
+from django_skipqueue.store import Store
+from django_skipqueue.store.notify import LIMIT_PREFIX, RATE_PREFIX
+
+from ..app.limited_jobs import alone, free_two, going_on, in_order, shared_fairly
+from ..app.rated_jobs import rated_and_limited, shares_rate
+from ..app.rows import make_job, make_worker
+from ..app.sessions import Session, connect
+from ..harness.processes import ManagePy, wait_for_statuses, workers
+
+Run = Callable[..., ManagePy]
+store = Store("default")
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def pass_on() -> Callable[..., None]:
+    """Look once, as a supervisor does `at` some second."""
+    service = PassOn(store)
+    return lambda at=0.0: service.run(at)
+
+
+@pytest.fixture
+def notified() -> Iterator[Callable[[], list[str]]]:
+    """The payloads that supervisors have received since the last call."""
+    with connect() as listening:
+        listening.execute("LISTEN skipqueue_supervisors")
+
+        def payloads() -> list[str]:
+            listening.execute("SELECT")  # its answer comes after the notifications
+            return [each.payload for each in listening.notifies(timeout=0)]
+
+        yield payloads
+
+
+def queued() -> set[int]:
+    return set(Job.objects.filter(status="queued").values_list("pk", flat=True))
+
+
+def claim(limit: int = 1, queue_name: str = "default") -> None:
+    assert len(store.claim(queue_names=[queue_name], limit=limit, worker_id="w")) == limit
+
+
+@pytest.mark.parametrize("task", [free_two, shared_fairly], ids=["limit", "fair"])
+def test_better_jobs_get_the_permits_of_the_worst_unclaimed_ones(task: Any, pass_on: Callable[..., None]) -> None:
+    make_worker()
+    low, lowest = (task.using(priority=priority).defer("a").pk for priority in (-1, -2))
+    urgent = task.using(priority=5).defer("a").pk
+    assert queued() == {low, lowest}
+    pass_on()
+    assert queued() == {low, urgent}
+    higher = [task.using(priority=6).defer("a").pk for _ in range(3)]
+    pass_on()
+    assert queued() == {*higher[:2]}, "the worst are put back, and the oldest of the best are admitted"
+    pass_on()
+    assert queued() == {*higher[:2]}
+
+
+def test_what_runs_keeps_its_permit(pass_on: Callable[..., None]) -> None:
+    make_worker()
+    first, second = (free_two.using(priority=-1).defer("a").pk for _ in range(2))
+    claim()
+    urgent = [free_two.using(priority=5).defer("a").pk for _ in range(2)]
+    pass_on()
+    assert queued() == {urgent[0]}
+    assert Job.objects.get(pk=first).status == "running"
+    assert Job.objects.get(pk=second).status == "blocked"
+
+
+def test_a_job_that_is_being_claimed_keeps_its_permit(pass_on: Callable[..., None]) -> None:
+    make_worker()
+    first, second = (free_two.using(priority=-1).defer("a").pk for _ in range(2))
+    urgent = [free_two.using(priority=5).defer("a").pk for _ in range(2)]
+    claiming = Session()
+    claiming.begin()
+    claiming(lambda: Store("default").claim(queue_names=["default"], limit=1, worker_id="w"))
+    pass_on()
+    assert queued() == {first, urgent[0]}, "one is put back, and one admitted; the other is not claimed yet"
+    claiming.commit()
+    claiming.close()
+    pass_on()
+    assert queued() == {urgent[0]}
+    assert Job.objects.get(pk=first).status == "running"
+    assert Job.objects.get(pk=second).status == "blocked"
+
+
+def test_while_another_has_locked_the_key_nothing_is_passed_on(pass_on: Callable[..., None]) -> None:
+    make_worker()
+    low = alone.using(priority=-1).defer().pk
+    urgent = alone.using(priority=5).defer().pk
+    other = Session()
+    other.begin()
+    other(lambda: Store("default").admit_keys([Job.objects.get(pk=low).limit_key or ""]))
+    pass_on()
+    assert queued() == {low}
+    other.rollback()
+    other.close()
+    pass_on()
+    assert queued() == {urgent}
+
+
+def test_a_job_that_waits_for_its_rate_gives_its_permit_up_first(pass_on: Callable[..., None]) -> None:
+    make_worker()
+    taken = [rated_and_limited.defer(account).pk for account in "xy"]  # they take the tokens
+    low = rated_and_limited.using(priority=-1).defer("a").pk
+    assert Job.objects.get(pk=low).has_permit
+    urgent = rated_and_limited.using(priority=5).defer("a").pk
+    pass_on()
+    assert Job.objects.get(pk=low).has_permit is None
+    assert Job.objects.get(pk=urgent).has_permit or urgent in queued()
+    assert len(queued()) == len(taken)
+
+
+def test_a_token_goes_to_a_better_job(pass_on: Callable[..., None]) -> None:
+    make_worker()
+    low = shares_rate.using(priority=-1).defer().pk
+    urgent = shares_rate.using(priority=5).defer().pk
+    assert queued() == {low}
+    pass_on()
+    assert queued() == {urgent}
+
+
+def test_a_token_goes_to_another_job_of_the_limit_that_has_the_permit(pass_on: Callable[..., None]) -> None:
+    make_worker()
+    low = rated_and_limited.using(priority=-1).defer("a").pk
+    rated_and_limited.using(priority=-2).defer("b")
+    urgent = rated_and_limited.using(priority=5).defer("c").pk
+    pass_on()
+    assert queued() == {low, urgent}
+    put_back = Job.objects.get(status="blocked")
+    assert put_back.priority == -2
+    assert put_back.has_permit, "it waits for its rate alone"
+
+
+def test_a_sequence_keeps_its_order(pass_on: Callable[..., None]) -> None:
+    make_worker()
+    first = in_order.using(priority=-5).defer("o").pk
+    in_order.using(priority=5).defer("o")
+    pass_on()
+    assert queued() == {first}
+    Queue.pause("default")
+    in_order.using(queue_name="other").defer("o")
+    pass_on()
+    assert queued() == {first}
+
+
+def test_an_earlier_job_of_a_sequence_that_is_retried_by_hand_comes_first(pass_on: Callable[..., None]) -> None:
+    make_worker()
+    first = going_on.defer("o")
+    claim()
+    Job.objects.filter(pk=first.pk).update(status="failed", finished_at=first.enqueued_at, started_at=None)
+    later = going_on.defer("o").pk
+    assert queued() == {later}
+    Job.objects.get(pk=first.pk).retry()
+    pass_on()
+    assert queued() == {first.pk}
+
+
+def test_a_job_of_a_sequence_that_has_begun_is_not_put_back(pass_on: Callable[..., None]) -> None:
+    make_worker()
+    first = going_on.defer("o")
+    claim()
+    Job.objects.filter(pk=first.pk).update(status="failed", finished_at=first.enqueued_at, started_at=None)
+    begun = going_on.defer("o").pk
+    Job.objects.filter(pk=begun).update(attempts=1)
+    Job.objects.get(pk=first.pk).retry()
+    pass_on()
+    assert queued() == {begun}
+
+
+@pytest.mark.parametrize("task", [free_two, shares_rate], ids=["permits", "tokens"])
+def test_those_in_a_paused_queue_give_way_to_those_in_one_that_is_served(
+    task: Any, pass_on: Callable[..., None]
+) -> None:
+    make_worker()
+    args = ["a"] if task is free_two else []
+    held = {task.using(queue_name="bulk").defer(*args).pk for _ in range(2)} & queued()
+    waiting = task.using(queue_name="urgent").defer(*args).pk
+    pass_on()
+    assert queued() == held
+    Queue.pause("bulk")
+    pass_on()
+    assert waiting in queued()
+    assert len(queued()) == len(held)
+
+
+def test_what_is_free_does_not_go_to_a_paused_queue() -> None:
+    make_worker()
+    Queue.pause("bulk")
+    claimed = [alone.defer().pk]
+    claim()
+    bulk = alone.using(queue_name="bulk").defer().pk
+    urgent = alone.using(queue_name="urgent").defer().pk
+    Job.objects.filter(pk__in=claimed).delete()
+    keys = store.blocked_keys()
+    assert list(keys.values()) == [True]
+    store.admit_keys(keys)
+    assert queued() == {urgent}
+    claim(queue_name="urgent")
+    Job.objects.filter(status="running").delete()
+    assert store.blocked_keys() == {}, "only a paused queue has jobs of the key"
+    Queue.resume("bulk")
+    store.admit_keys(store.blocked_keys())
+    assert queued() == {bulk}
+
+
+def test_nor_to_a_job_of_one_that_waits_behind_another() -> None:
+    Queue.pause("bulk")
+    running = free_two.defer_many([("a",)] * 2)
+    claim(2)
+    urgent = free_two.using(queue_name="urgent").defer("a").pk
+    free_two.using(queue_name="bulk").defer("a")
+    Job.objects.filter(pk__in=running).delete()
+    store.admit_keys(store.blocked_keys())
+    assert queued() == {urgent}
+
+
+@pytest.mark.parametrize(
+    "serving", [{"queues": ["urgent"]}, {"queues": ["urgent"], "relay_of": "celery"}], ids=["worker", "relay"]
+)
+def test_those_in_a_queue_without_a_worker_give_way(serving: dict[str, Any], pass_on: Callable[..., None]) -> None:
+    make_worker(**serving)
+    make_worker(queues=["bulk"], heartbeat=-timedelta(hours=1))
+    bulk = alone.using(queue_name="bulk").defer().pk
+    nobodys = alone.using(queue_name="nobody's", priority=9).defer().pk
+    pass_on()
+    assert queued() == {bulk}, "nothing waits in a queue that is served"
+    urgent = alone.using(queue_name="urgent").defer().pk
+    pass_on()
+    assert queued() == {urgent}
+    pass_on()
+    assert queued() == {urgent}
+    assert Job.objects.get(pk=nobodys).status == "blocked"
+
+
+def test_what_was_unclaimed_for_a_second_goes_where_a_worker_has_a_free_slot(pass_on: Callable[..., None]) -> None:
+    make_worker(queues=["bulk"])
+    idle = make_worker(queues=["urgent"], concurrency=1)
+    bulk = alone.using(queue_name="bulk").defer().pk
+    urgent = alone.using(queue_name="urgent").defer().pk
+    running = make_job("running", queue_name="urgent", locked_by=idle.pk)
+    pass_on(0.0)
+    pass_on(HELD_UP_SECONDS)
+    assert queued() == {bulk}, "the worker has no free slot"
+    running.delete()
+    pass_on(HELD_UP_SECONDS + 0.1)
+    assert queued() == {urgent}
+    pass_on(HELD_UP_SECONDS + 0.2)
+    assert queued() == {urgent}, "it is not held up yet"
+
+
+def test_a_look_at_many_keys_goes_on_where_the_last_one_ended(
+    pass_on: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_skipqueue.services.pass_on.KEYS_AT_ONCE", 1)
+    make_worker()
+    for key in "abc":
+        free_two.using(priority=-1).defer_many([(key,)] * 2)
+    urgent = {free_two.defer(key).pk for key in "abc"}
+    for _ in range(3):
+        pass_on()
+    assert urgent < queued()
+
+
+@pytest.mark.parametrize("is_in_transaction", [False, True])
+@pytest.mark.parametrize(("task", "prefix"), [(alone, LIMIT_PREFIX), (shares_rate, RATE_PREFIX)], ids=["limit", "rate"])
+def test_an_urgent_job_that_stays_blocked_has_supervisors_look(
+    task: Any, prefix: str, is_in_transaction: bool, notified: Callable[[], list[str]]
+) -> None:
+    service = PassOn(store)
+    task.using(priority=9).defer()
+    assert not any(payload.startswith(prefix) for payload in notified()) or task is shares_rate
+    task.defer()
+    notified()
+    with transaction.atomic() if is_in_transaction else nullcontext():
+        task.using(priority=1).defer()
+    payloads = [payload for payload in notified() if payload.startswith(prefix)]
+    assert payloads
+    service.run(time.monotonic())
+    later = service.due_at
+    service.notified(payloads)
+    assert service.due_at < later
+
+
+def test_a_better_job_in_a_served_queue_starts(runworker: Run) -> None:
+    runworker("--queues", "urgent")
+    workers(1)
+    alone.using(queue_name="bulk").defer()
+    alone.using(queue_name="urgent", priority=1).defer()
+    wait_for_statuses(completed=1, queued=1)
+
+
+def test_a_job_behind_a_backlog_gives_its_permit_to_an_idle_worker(runworker: Run) -> None:
+    runworker("--queues", "urgent")
+    workers(1)
+    make_worker(queues=["bulk"])  # it never claims
+    alone.using(queue_name="bulk").defer()
+    alone.using(queue_name="urgent").defer()
+    wait_for_statuses(completed=1, queued=1)
