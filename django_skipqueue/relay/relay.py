@@ -6,6 +6,7 @@ delivers it or gives it back.
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 
@@ -64,6 +65,7 @@ class Relay(ControlLoop):
         self._look_at = 0.0  # not before this monotonic time at what the carrier has sent
         self._jobs = CarriedJobs()
         self._window = Window(self._store, self._jobs, carrier_id=holder, size=chosen.window)
+        self._unreadable = 0  # messages, since the start
         carrier = carrier or make_carrier(chosen, options.database)
         self._connection = CarrierConnection(
             carrier, who=name, home=lambda: self._row.home, lost=self._jobs.connection_lost, stamp=self._stamp
@@ -129,7 +131,7 @@ class Relay(ControlLoop):
             self._look_at = now + GATHER_SECONDS if taken else 0.0
             self._note_blocked(self._connection.carrier.is_blocked)
             attempts, known = self._jobs.take(taken, partial(self._ended, now=now))
-            self._exchange.add(map(self._with_claim_time, attempts))
+            self._exchange.add(map(self._here, attempts))
             if known:
                 self._connection.carrier.acknowledge(known)
             self._log(taken)
@@ -138,10 +140,13 @@ class Relay(ControlLoop):
         carrier = self._connection.carrier.name
         return ended(returned, carrier=carrier, database=self.options.database, now=now)
 
-    def _with_claim_time(self, attempt: Attempt) -> Attempt:
-        """The attempt with the time of its claim, by this process's monotonic clock: its waiting time needs it."""
-        claimed_at = self._window.claimed_at(attempt.job)
-        return attempt._replace(job=attempt.job._replace(claimed_at=claimed_at))
+    def _here(self, attempt: Attempt) -> Attempt:
+        """The attempt with the time of its claim, by this process's monotonic clock: its waiting time needs it.
+
+        The database is that of the relay, whatever the message says.
+        """
+        job = attempt.job._replace(claimed_at=self._window.claimed_at(attempt.job))
+        return attempt._replace(job=job, database=self.options.database)
 
     def _note_blocked(self, is_blocked: bool) -> None:
         if is_blocked != self._window.is_blocked:
@@ -156,8 +161,11 @@ class Relay(ControlLoop):
             relay_logs.carrier_refused(self.name, carrier, refused, self._window.pause(refused))
         elif taken.confirmed:
             self._window.go_on()
-        for reason in {returned.reason for returned in taken.jobs}:
-            count = sum(returned.reason == reason for returned in taken.jobs)
+        unreadable = [returned.problem for returned in taken.jobs if returned.problem]
+        if unreadable:
+            self._unreadable += len(unreadable)
+            relay_logs.message_unreadable(self.name, carrier, len(unreadable), self._unreadable, unreadable[0])
+        for reason, count in Counter(returned.reason for returned in taken.jobs if returned.ref).items():
             relay_logs.carried_returned(self.name, carrier, count, reason)
 
     def _stop_blocked(self) -> None:
