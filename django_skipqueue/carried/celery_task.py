@@ -67,9 +67,12 @@ def run(self: Any, payload: object) -> None:
         job, home = wire.job_from_wire(payload)
     except wire.UnknownFormat as error:
         raise Reject(str(error), requeue=False) from error
-    if (self.request.delivery_info or {}).get("redelivered") and is_over(job.ref, alias_of(home)):
-        return
-    _process_here(self).run(job, home)
+    process = _process_here(self)
+    if (self.request.delivery_info or {}).get("redelivered"):
+        if is_over(job.ref, alias_of(home)):
+            return
+        process.note_begun(job, home)
+    process.run(job, home)
 
 
 def _process_here(task: Any) -> Process:

@@ -29,8 +29,12 @@ class OutcomeSender:
 
     def send(self, attempt: Attempt, home: str) -> None:
         """Send the outcome of this attempt, and return once the broker has confirmed it, however long that takes."""
+        self.send_encoded(wire.encode_outcome(attempt, home))
+
+    def send_encoded(self, outcome: wire.EncodedOutcome) -> None:
+        """Send this, and return once the broker has confirmed it."""
         confirmed = threading.Event()
-        self.post(wire.encode_outcome(attempt, home), confirmed.set)
+        self.post(outcome, confirmed.set)
         confirmed.wait()
 
     @property

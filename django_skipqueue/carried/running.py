@@ -19,6 +19,7 @@ from ..execution.forked_children import children
 from ..execution.interruption import Interrupter
 from ..execution.pool import Pool
 from ..notes.log_capture import capturing
+from ..relay import wire
 from ..relay.carrier import alias_of
 from ..runtime.protocol import EXIT_BLOCKED
 from ..runtime.wakeup import Wakeup
@@ -110,13 +111,17 @@ class Process:
         attempt = self._database(home).run(job)
         is_ending = self._retirement.is_due  # perhaps before the main process has the outcome
         if is_ending or not self._give(attempt, home):
-            self._send(attempt, home)
+            self._send(wire.encode_outcome(attempt, home))
 
-    def _send(self, attempt: Attempt, home: str) -> None:
+    def note_begun(self, job: ClaimedJob, home: str) -> None:
+        """Tell the relay that this job begins, and return once the broker has that."""
+        self._send(wire.encode_begun(job.ref, home))
+
+    def _send(self, outcome: wire.EncodedOutcome) -> None:
         with self._lock:
             if self._sender is None:
                 self._sender = OutcomeSender(self._app, who=self._worker)
-        self._sender.send(attempt, home)
+        self._sender.send_encoded(outcome)
 
     def _database(self, home: str) -> DatabaseJobs:
         with self._lock:

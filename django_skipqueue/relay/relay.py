@@ -63,9 +63,10 @@ class Relay(ControlLoop):
         chosen = settings.carriers[options.carrier]
         holder = carrier_id(chosen.name)
         self._look_at = 0.0  # not before this monotonic time at what the carrier has sent
+        self._store.carrier = {"carrier": chosen.name, "carrier_id": holder}
         self._jobs = CarriedJobs()
-        self._window = Window(self._store, self._jobs, carrier_id=holder, size=chosen.window)
         self._unreadable = 0  # messages, since the start
+        self._window = Window(self._store, self._jobs, carrier_id=holder, size=chosen.window)
         carrier = carrier or make_carrier(chosen, options.database)
         self._connection = CarrierConnection(
             carrier, who=name, home=lambda: self._row.home, lost=self._jobs.connection_lost, stamp=self._stamp
@@ -84,7 +85,7 @@ class Relay(ControlLoop):
             self._store, chosen, self._connection, self._window, interval=options.seconds_between_heartbeats
         )
         self._hand_over = HandOver(self._store, self._jobs, carrier_id=holder)
-        self._take_back = TakeBack(self._store, self._jobs, self._connection)
+        self._take_back = TakeBack(self._store, self._jobs, self._connection, who=name)
         self._revoke = RevokeCancelled(self._store, self._connection, carrier_id=holder)
         self._orphans = OrphanCheck(options.worker_timeout, self._release_orphans)
         self._control.on_broken = self._database_broke
@@ -156,8 +157,8 @@ class Relay(ControlLoop):
 
     def _log(self, taken: Taken) -> None:
         carrier = self._connection.carrier.name
-        if taken.refused:
-            refused = len(taken.refused)
+        dropped = sum(returned.reason == "maxlen" for returned in taken.jobs)
+        if refused := len(taken.refused) + dropped:
             relay_logs.carrier_refused(self.name, carrier, refused, self._window.pause(refused))
         elif taken.confirmed:
             self._window.go_on()
