@@ -30,6 +30,7 @@ from .connection import CarrierConnection
 from .ended import ended
 from .exchange import RelayExchange
 from .hand_over import HandOver, TakeBack
+from .lost_window import LostWindow
 from .making import make_carrier
 from .revoke import RevokeCancelled
 from .window import Window
@@ -62,11 +63,11 @@ class Relay(ControlLoop):
         super().__init__(options, id=id, name=name, lifeline=lifeline, stamps=stamps, standby=standby)
         chosen = settings.carriers[options.carrier]
         holder = carrier_id(chosen.name)
-        self._look_at = 0.0  # not before this monotonic time at what the carrier has sent
         self._store.carrier = {"carrier": chosen.name, "carrier_id": holder}
-        self._jobs = CarriedJobs()
+        self._look_at = 0.0  # not before this monotonic time at what the carrier has sent
         self._unreadable = 0  # messages, since the start
-        self._window = Window(self._store, self._jobs, carrier_id=holder, size=chosen.window)
+        self._jobs = CarriedJobs()
+        self._window = Window(self._store, self._jobs, size=chosen.window, worker_timeout=options.worker_timeout)
         carrier = carrier or make_carrier(chosen, options.database)
         self._connection = CarrierConnection(
             carrier, who=name, home=lambda: self._row.home, lost=self._jobs.connection_lost, stamp=self._stamp
@@ -87,6 +88,7 @@ class Relay(ControlLoop):
         self._hand_over = HandOver(self._store, self._jobs, carrier_id=holder)
         self._take_back = TakeBack(self._store, self._jobs, self._connection, who=name)
         self._revoke = RevokeCancelled(self._store, self._connection, carrier_id=holder)
+        self._lost_window = LostWindow(self._store, chosen, self._connection, self._window, who=name)
         self._orphans = OrphanCheck(options.worker_timeout, self._release_orphans)
         self._control.on_broken = self._database_broke
         self._make_loop(self._services())
@@ -106,6 +108,7 @@ class Relay(ControlLoop):
             self._hand_over,
             self._take_back,
             self._revoke,
+            self._lost_window,
             exchange.batch_check,
             exchange.write_roll_ups,
             exchange.write_notes,
