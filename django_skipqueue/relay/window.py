@@ -32,6 +32,10 @@ FULL_INTERVAL = 0.1
 COUNT_SHARE = 10
 """A count may take one part in so many of the time: of 100,000 rows, it takes long."""
 
+FIRST_SHARE = 8
+"""Until its second count a relay takes at most one part in so many of the window: relays that start together do not see
+each other yet."""
+
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Seconds without a claim after the carrier has refused jobs, doubled up to the second each time."""
 
@@ -71,10 +75,12 @@ class Window(Service):
     def run(self, now: float) -> None:
         started = time.monotonic()
         ((self.jobs.with_carrier, with_relays, relays),) = self._store.rows(sql.CARRIED_COUNT, self._values)
-        self.is_counted = True
         room = self._size - self.jobs.with_carrier - with_relays
-        self._most = self.jobs.count - (-room // max(relays, 1))
-        self.is_full = room <= 0
+        share = -(-room // max(relays, 1))
+        if not self.is_counted:
+            share = min(share, max(self._size // FIRST_SHARE, 1))
+        self._most = self.jobs.count + share
+        self.is_counted, self.is_full = True, room <= 0
         ended = time.monotonic()
         self.due_at = ended + max(FULL_INTERVAL if self.is_full else COUNT_INTERVAL, COUNT_SHARE * (ended - started))
 

@@ -19,11 +19,27 @@ def job(number: int, size: int) -> ClaimedJob:
 
 
 def counted(size: int = 10_000, *, held: tuple[int, int] = (0, 0), relays: int = 1) -> Window:
-    """The window after a count that has found these jobs with the carrier and with its relays."""
-    store: Any = SimpleNamespace(carrier={}, rows=lambda *_: [(*held, relays)])
-    made = Window(store, CarriedJobs(), size=size, worker_timeout=60.0)
-    made.run(0.0)
+    """The window after two counts that have found these jobs with the carrier and with its relays."""
+    made = new(size, held, relays)
+    for _ in range(2):
+        made.run(0.0)
     return made
+
+
+def new(size: int, held: tuple[int, int] = (0, 0), relays: int = 1) -> Window:
+    store: Any = SimpleNamespace(carrier={}, rows=lambda *_: [(*held, relays)])
+    return Window(store, CarriedJobs(), size=size, worker_timeout=60.0)
+
+
+@pytest.mark.parametrize(("size", "room"), [(100, 12), (1, 1), (100_000, window.BATCH)])
+def test_until_its_second_count_a_relay_takes_little(size: int, room: int) -> None:
+    """Others may start at the same time, and have no row yet."""
+    made = new(size)
+    assert made.room(0, 0.0) == 0
+    made.run(0.0)
+    assert made.room(0, 0.0) == room
+    made.run(0.0)
+    assert made.room(0, 0.0) == min(size, window.BATCH)
 
 
 @pytest.mark.parametrize(
