@@ -63,9 +63,12 @@ def run(self: Any, payload: object) -> None:
     database = alias_of(home)
     if database not in connections.settings:
         raise Reject(f"This process has no database {database!r} in DATABASES.", requeue=False)
-    if (self.request.delivery_info or {}).get("redelivered") and is_over(job.ref, database):
-        return
-    _process_here(self).run(job, database=database, home=home)
+    process = _process_here(self)
+    if (self.request.delivery_info or {}).get("redelivered"):
+        if is_over(job.ref, database):
+            return
+        process.note_begun(job, home)
+    process.run(job, database=database, home=home)
 
 
 def _process_here(task: Any) -> Process:

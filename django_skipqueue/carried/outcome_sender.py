@@ -57,7 +57,11 @@ class OutcomeSender:
 
     def send(self, attempt: Attempt, home: str) -> None:
         """Send the outcome of this attempt, and return once the broker has confirmed it, however long that takes."""
-        outgoing = Outgoing(wire.encode_outcome(attempt, home))
+        self.send_encoded(wire.encode_outcome(attempt, home))
+
+    def send_encoded(self, outcome: wire.EncodedOutcome) -> None:
+        """Send this, and return once the broker has confirmed it."""
+        outgoing = Outgoing(outcome)
         self._new.append(outgoing)
         self._wakeup.call()
         with self._turns:

@@ -18,6 +18,7 @@ from ..execution.forked_children import children
 from ..execution.interruption import Interrupter
 from ..execution.pool import Pool
 from ..notes.log_capture import capturing
+from ..relay import wire
 from ..runtime.protocol import EXIT_BLOCKED
 from ..runtime.wakeup import Wakeup
 from ..values.records import Attempt, ClaimedJob, LeaseRef
@@ -102,6 +103,10 @@ class Process:
         """Run a job of this database, and send its outcome to this home."""
         self._retirement.require_room()
         self._sender.send(self._jobs_of(database).run(job), home)
+
+    def note_begun(self, job: ClaimedJob, home: str) -> None:
+        """Tell the relay that this job begins, and return once the broker has that."""
+        self._sender.send_encoded(wire.encode_begun(job.ref, home))
 
     def _jobs_of(self, database: str) -> DatabaseJobs:
         with self._lock:

@@ -15,10 +15,9 @@ from typing import Any
 
 import amqp
 
-from ..events.logs import logger
 from ..values.records import ClaimedJob, LeaseRef
-from . import wire
-from .carrier import CarrierUnreachable, ReturnedJob, ReturnedOutcome, Taken, TooLarge
+from . import reading, wire
+from .carrier import CarrierUnreachable, Taken, TooLarge
 from .rabbitmq import topology
 from .rabbitmq.amqp_link import HEARTBEAT_SECONDS, AmqpLink
 from .rabbitmq.confirms import Confirms
@@ -222,56 +221,12 @@ class CeleryCarrier:
     # Called while the consuming link receives
 
     def _outcomes(self, message: Any) -> None:
-        tag = message.delivery_tag
-        try:
-            outcomes = wire.split_outcomes(wire.decode(message.body))
-        except wire.UnknownFormat as error:
-            self._deliveries.add(tag, len(message.body))
-            self._unreadable(wire.lease_ref_of(message.properties.get("correlation_id")), tag, error)
-            return
-        self._deliveries.add(tag, len(message.body), parts=len(outcomes))
-        for ref, payload in outcomes:
-            try:
-                attempt = wire.attempt_from_wire(payload, now=time.monotonic())
-            except wire.UnknownFormat as error:
-                self._unreadable(ref, tag, error)
-            else:
-                self._taken.outcomes.append(ReturnedOutcome(tag, attempt))
-
-    def _unreadable(self, ref: LeaseRef | None, tag: int, error: wire.UnknownFormat) -> None:
-        if ref is None:
-            logger.error("carrier sent a message that is about no job carrier=%s error=%r", self.name, str(error))
-            self.acknowledge([tag])
-        else:
-            self._taken.jobs.append(ReturnedJob(tag, ref, "unreadable", None))
+        tag, id = message.delivery_tag, message.properties.get("correlation_id")
+        parts = reading.outcomes(self._taken, tag, message.body, id, now=time.monotonic())
+        self._deliveries.add(tag, len(message.body), parts=parts)
 
     def _came_back(self, message: Any) -> None:
         tag, properties = message.delivery_tag, message.properties
         self._deliveries.add(tag, len(message.body))
-        ref = wire.lease_ref_of(properties.get("correlation_id"))
-        job: ClaimedJob | None = None
-        try:
-            job = _job_of(message.body)
-        except wire.UnknownFormat as error:
-            if ref is None:
-                self._unreadable(ref, tag, error)
-                return
-        else:
-            ref = job.ref
-        reason = _reason(properties.get("application_headers") or {})
-        self._taken.jobs.append(ReturnedJob(tag, ref, reason, job and wire.lean(job)))
-
-
-def _job_of(body: str | bytes) -> ClaimedJob:
-    payload = wire.decode(body)
-    try:
-        return wire.job_from_wire(payload[0][0])[0]
-    except (IndexError, KeyError, TypeError):
-        raise wire.UnknownFormat("The message is not one of ours.") from None
-
-
-def _reason(headers: Mapping[str, Any]) -> str:
-    deaths = headers.get("x-death")
-    last = deaths[0] if isinstance(deaths, list) and deaths else None
-    reason = last.get("reason") if isinstance(last, dict) else None
-    return str(reason) if reason in ("expired", "delivery_limit") else "rejected"
+        headers = properties.get("application_headers")
+        self._taken.jobs.append(reading.returned(tag, message.body, properties.get("correlation_id"), headers))

@@ -1,5 +1,7 @@
 """Release claimed jobs."""
 
+from .carried import of_carrier
+
 # release → id and queue of the jobs that were put back into their queues. No attempt is charged. A row whose lease does
 # not match stays unchanged. `interrupted`: the jobs were running; then their rows keep which worker gave them up, and
 # when. `later`: they wait for up to 10 s first. Index: the primary key.
@@ -29,6 +31,9 @@ FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (
 WHERE job.id = held.id AND job.lease = held.lease
 RETURNING job.id, job.queue_name
 """
+
+# relay → the same for jobs that the carrier, or a relay of it, holds. Index: the primary key.
+RELEASE_CARRIED = of_carrier(RELEASE)
 
 # supervisor, after a worker died; worker, after its connection broke → id and queue of the jobs that the worker holds
 # but has not started, now released. No attempt is charged. A live worker holds such jobs for one of two reasons: the
