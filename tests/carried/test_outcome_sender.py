@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from django_skipqueue.carried.outcome_sender import OutcomeSender
 from django_skipqueue.relay.rabbitmq.amqp_link import AmqpLink
 from django_skipqueue.values.outcomes import COMPLETED, Outcome
 from django_skipqueue.values.records import Attempt
+from scripts.embedded_rabbitmq import RabbitMQ
 
 from ..app.waiting import DEADLINE, wait_until
 from .celery_worker import Relaying, a_job
@@ -112,6 +114,32 @@ def test_a_broker_that_confirms_nothing_is_connected_to_again(
         wait_until(lambda: "has not confirmed an outcome" in caplog.text, "it is logged")
     assert set(relaying.outcomes(1)) == {0}
     end(threads)
+    relaying.carrier.close()
+
+
+def test_an_outcome_waits_for_a_blocked_broker(
+    sender: OutcomeSender,
+    broker_url: str,
+    rabbitmq: RabbitMQ,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However long that takes: the broker has said that it lacks memory."""
+    monkeypatch.setattr("django_skipqueue.carried.outcome_sender.LOOK_SECONDS", 0.05)
+    relaying = Relaying(broker_url)
+    rabbitmq.control("set_vm_memory_high_watermark", "0")
+    try:
+        threads = send_all(sender, 3)
+        wait_until(lambda: sender._link.is_blocked, "the broker says that it is blocked")
+        monkeypatch.setattr("django_skipqueue.carried.outcome_sender.CONFIRM_SECONDS", 0.2)
+        blocked_at = time.monotonic()
+        wait_until(lambda: time.monotonic() > blocked_at + 0.5, "longer than it may take otherwise")
+        assert all(thread.is_alive() for thread in threads)
+    finally:
+        rabbitmq.control("set_vm_memory_high_watermark", "0.4")
+    assert set(relaying.outcomes(3)) == {0, 1, 2}
+    end(threads)
+    assert "outcomes wait" not in caplog.text
     relaying.carrier.close()
 
 

@@ -329,6 +329,7 @@ def test_the_broker_keeps_what_is_too_much_for_the_relays_memory(
 ) -> None:
     size = 500_000
     monkeypatch.setattr("django_skipqueue.relay.celery_carrier.MOST_DELIVERED", 4 * size)
+    monkeypatch.setattr("django_skipqueue.relay.rabbitmq.amqp_link.HEARTBEAT_CHECK_SECONDS", 0.0)
     carrier = make()
     large = Outcome("completed", result=f'"{"x" * size}"')
     for number in range(1, 21):
@@ -543,11 +544,11 @@ def test_what_was_confirmed_before_the_connection_broke_is_taken_first(make: Mak
 
 def test_what_was_confirmed_before_a_job_could_not_be_sent_is_taken_first(make: Make) -> None:
     carrier = make()
-    carrier.publish([job(1), job(2)])
-    wait_until(lambda: select.select([carrier.fileno()], [], [], 0)[0], "the confirms")
+    carrier.publish([job(1)])
+    wait_until(lambda: select.select([carrier.fileno()], [], [], 0)[0], "the confirm")
     carrier._publishing._connection.sock.shutdown(socket.SHUT_WR)
-    carrier.publish([job(number) for number in range(3, 100)])
-    assert sorted(carrier.take().confirmed)[:2] == [(1, 1), (2, 1)]
+    carrier.publish([job(number) for number in range(2, 100)])
+    assert carrier.take().confirmed == [(1, 1)]
     with pytest.raises(CarrierUnreachable):
         take(carrier, lambda _: False)
 
