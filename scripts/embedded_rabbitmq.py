@@ -25,6 +25,9 @@ STOP_SECONDS = 30.0
 CALL_SECONDS = 60.0
 """Seconds that a call of `rabbitmqctl` may take: it starts an Erlang machine of its own."""
 
+COOKIE = ".erlang.cookie"
+"""The file of the secret that the nodes of a cluster share."""
+
 USER = PASSWORD = "guest"  # the node listens on 127.0.0.1 alone
 
 
@@ -128,6 +131,15 @@ class RabbitMQ:
                 return connection.recv(8).startswith(b"AMQP")
         except OSError:
             return False
+
+    def join(self, other: "RabbitMQ") -> None:
+        """Start this new node as a member of the cluster of another one, which runs. They share their `epmd`."""
+        self.epmd_port = other.epmd_port
+        shutil.copy(other.home / COOKIE, self.home / COOKIE)
+        self.start()
+        self.control("stop_app")
+        self.control("join_cluster", other.node)
+        self.control("start_app")
 
     def stop(self) -> None:
         """End the node as an operator would."""

@@ -94,10 +94,10 @@ STATEMENT = re.compile(r"\s*(SELECT|INSERT INTO|UPDATE|DELETE FROM|ALTER TABLE|L
 RUNS_SQL = {"execute", "executemany", "raw", "RawSQL", "RunSQL", "copy", "stream", "mogrify", "SQL"}
 """`SQL` is psycopg's: a template, into which only identifiers and literals are put, each of them quoted."""
 
-COMPOSERS = {"entering", "recording", "to_run", "of_permits", "of_tokens", "SETTLE.replace"}
+COMPOSERS = {"entering", "of_carrier", "recording", "to_run", "of_permits", "of_tokens", "SETTLE.replace"}
 """They put literals into a literal, when the module is imported."""
 
-HOLDS_COMPOSERS = re.compile(r"store/sql/(__init__|gates|operations|to_run)\.py")
+HOLDS_COMPOSERS = re.compile(r"store/sql/(__init__|carried|gates|operations|to_run)\.py")
 HOLDS_STATEMENTS = re.compile(r"store/sql/|(?!migrations/).*sql\.py$")
 
 

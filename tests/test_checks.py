@@ -4,9 +4,11 @@ import sys
 import types
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import Celery
 from django.apps import apps
 from django.core.checks import ERROR, WARNING, CheckMessage, run_checks
 from django.core.management import call_command
@@ -256,9 +258,39 @@ def test_e011_names_a_carrier_without_an_app(app: str, expected: str) -> None:
     assert all(message.msg.startswith(expected) for message in messages)
 
 
+@pytest.mark.parametrize("scheme", ["redis", "sqs", "memory", "nothing"])
+def test_e011_names_a_broker_that_is_not_rabbitmq(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where kombu lacks the library for it."""
+    app = Celery("tests", broker=f"{scheme}://anna:secret@127.0.0.1:1//", set_as_current=False)
+    monkeypatch.setattr("tests.app.celery_app.app", app)
+    with carried_by("tests.app.celery_app.app"):
+        (message,) = found(checks.check_carriers)
+    assert message.id == "skipqueue.E011"
+    assert "A carrier needs RabbitMQ, with a broker_url that begins with amqp:// or amqps://." in message.msg
+    assert "secret" not in message.msg
+
+
+def test_e011_names_a_broker_url_that_nobody_can_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Celery("tests", broker="amqp://anna:se/cret@127.0.0.1:1//", set_as_current=False)
+    monkeypatch.setattr("tests.app.celery_app.app", app)
+    with carried_by("tests.app.celery_app.app"):
+        (message,) = found(checks.check_carriers)
+    assert "broker_url" in message.msg
+    assert "cret" not in message.msg
+
+
+def test_e011_says_why_an_app_cannot_be_imported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No command ends in a traceback of the project's module."""
+    (tmp_path / "broken_celery.py").write_text("app = 1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with carried_by("broken_celery.app"):
+        (message,) = found(checks.check_carriers)
+    assert message.msg.endswith("cannot be imported: ZeroDivisionError('division by zero')")
+
+
 def test_e011_names_the_extra_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in [name for name in sys.modules if name.startswith("django_skipqueue.relay.")]:
-        if module.endswith((".celery_carrier", ".amqp_link", ".topology")):
+        if module.endswith((".celery_carrier", ".amqp_link", ".confirms", ".topology")):
             monkeypatch.delitem(sys.modules, module)
     for package in ("amqp", "celery", "kombu"):
         monkeypatch.setitem(sys.modules, package, None)  # as if it could not be found

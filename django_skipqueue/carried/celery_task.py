@@ -1,18 +1,20 @@
 """The Celery task that runs carried jobs. Registers itself when this module is imported.
 
-Invariant: the job's message is acknowledged after its outcome is confirmed. A message that this side cannot read is
-rejected, so that the broker gives it back to the relay; one whose process dies is delivered again.
+Invariant: the task ends after the broker has confirmed the job's outcome, and Celery acknowledges the job's message
+after the end of the task. A message that this side cannot read is rejected, so that the broker gives it back to the
+relay; one whose process dies is delivered again.
 """
 
 import os
+import sys
 import threading
 from collections.abc import Collection, Iterable
 from typing import Any
 
-import kombu
 from celery import shared_task
 from celery.exceptions import Reject
-from celery.signals import celeryd_init, worker_init, worker_process_init, worker_ready
+from celery.signals import celeryd_init, worker_init, worker_process_init
+from django.db import connections
 from kombu.entity import Queue
 
 from ..conf import settings
@@ -21,26 +23,18 @@ from ..relay.carrier import alias_of
 from ..relay.celery_carrier import TASK
 from ..relay.rabbitmq import topology
 from .redelivery import is_over
-from .return_path import Gate, ReturnPath
-from .running import Give, Process
+from .running import Process
 
 NO_LIMIT = 10 * 365 * 24 * 3600
 """Seconds. Celery's limits do not apply: the job's `timeout` does, which Celery would take for a lost worker."""
 
-HUB_WAKES = kombu.VERSION >= (5, 7)
-"""Whether another thread can have Celery's main process acknowledge a message at once."""
-
-
-def _nobody(*_: Any) -> bool:
-    return False
-
+GREENLETS = ("gevent", "eventlet")
+"""The pools of Celery in which jobs cannot run: they replace the threads and selectors that these are run with."""
 
 _worker: Any = None  # Celery's, in its main process
 _runs_one = False  # whether this process runs one task at once
 _main_process = 0  # its id, also in the processes that it has forked
 _is_forked = False  # whether Celery's pool has forked this process
-_give: Give = _nobody  # see `Process`; a forked process has that of the main process at first
-_gate = Gate()
 _process: Process | None = None
 _making = threading.Lock()
 
@@ -48,7 +42,6 @@ _making = threading.Lock()
 @shared_task(  # type: ignore[untyped-decorator]
     bind=True,
     name=TASK,
-    Request="django_skipqueue.carried.main_process:CarriedRequest",
     acks_late=True,
     acks_on_failure_or_timeout=False,
     acks_on_failure=False,
@@ -67,9 +60,15 @@ def run(self: Any, payload: object) -> None:
         job, home = wire.job_from_wire(payload)
     except wire.UnknownFormat as error:
         raise Reject(str(error), requeue=False) from error
-    if (self.request.delivery_info or {}).get("redelivered") and is_over(job.ref, alias_of(home)):
-        return
-    _process_here(self).run(job, home)
+    database = alias_of(home)
+    if database not in connections.settings:
+        raise Reject(f"This process has no database {database!r} in DATABASES.", requeue=False)
+    process = _process_here(self)
+    if (self.request.delivery_info or {}).get("redelivered"):
+        if is_over(job.ref, database):
+            return
+        process.note_begun(job, home)
+    process.run(job, database=database, home=home)
 
 
 def _process_here(task: Any) -> Process:
@@ -78,7 +77,7 @@ def _process_here(task: Any) -> Process:
         with _making:
             if _process is None:
                 worker = task.request.hostname or "celery"
-                _process = Process(task.app, worker=worker, slots=_slots(), is_forked=_is_forked, give=_give)
+                _process = Process(task.app, worker=worker, slots=_slots(), is_forked=_is_forked)
     return _process
 
 
@@ -89,40 +88,53 @@ def _slots() -> int:
 @worker_init.connect  # type: ignore[untyped-decorator]
 def _note_worker(sender: Any, **_: Any) -> None:
     """Called in the main process, before the pool is made."""
-    global _worker, _main_process, _give  # noqa: PLW0603
-    from .main_process import outcomes  # here: it imports Celery's worker
-
+    global _worker, _main_process
+    _require_pool(sender)
     _worker, _main_process = sender, os.getpid()
-    if HUB_WAKES:
-        outcomes.serve(sender, _gate)
-        worker_ready.connect(lambda **_: outcomes.watch_loop(), weak=False)
-        _give = outcomes.hold
     if not sender.time_limit and not sender.soft_time_limit:  # else limits of our own keep these away
         run.time_limit = run.soft_time_limit = None  # a limit takes Celery's main process two timers for each task
+
+
+def _require_pool(worker: Any) -> None:
+    """End a worker of Celery that consumes from carried queues, and whose pool runs tasks in greenlets."""
+    pool = worker.pool_cls if isinstance(worker.pool_cls, str) else worker.pool_cls.__module__
+    consumed = sorted(_carried_queues().keys() & worker.app.amqp.queues.consume_from.keys())
+    if consumed and any(name in pool for name in GREENLETS):
+        sys.exit(
+            f"The queues {', '.join(map(repr, consumed))} are carried for django_skipqueue, whose jobs cannot run in "
+            f"the pool {pool!r}: it replaces Python's threads. Start this worker with --pool prefork, threads or "
+            "solo, or give it other queues."
+        )
 
 
 @worker_process_init.connect  # type: ignore[untyped-decorator]
 def _note_process(**_: Any) -> None:
     """Called where one task runs at once: in each process of `prefork`, and in the main process of the pool `solo`."""
-    global _runs_one, _is_forked, _give  # noqa: PLW0603
+    global _runs_one, _is_forked
     _runs_one, _is_forked = True, os.getpid() != _main_process
-    if _is_forked and _give is not _nobody:
-        _give = ReturnPath(run, _gate).give
 
 
 @celeryd_init.connect  # type: ignore[untyped-decorator]
 def _declare_as_relays_do(instance: Any, options: dict[str, Any], **_: Any) -> None:
     """Have Celery's worker declare the carried queues that it consumes from with the arguments that relays use.
 
-    A queue that the project lists in `task_queues` stays as the project has declared it.
+    If somebody else declares a queue, Celery still has to know by its arguments that it is a quorum queue. A queue that
+    the project lists in `task_queues` stays as the project has declared it.
     """
     app = instance.app
     consumed = {*_names(options.get("queues")), app.conf.task_default_queue}
-    ours = {queue for carrier in settings.carriers.values() if carrier.declare for queue in carrier.queues.values()}
+    carried = _carried_queues()
     own = {getattr(queue, "name", queue) for queue in app.conf.task_queues or ()}
-    for name in sorted((consumed & ours) - own):
-        queue = Queue(name, routing_key=name, queue_arguments=dict(topology.CARRIED_QUEUE))  # type: ignore[no-untyped-call]
+    for name in sorted((carried.keys() & consumed) - own):
+        queue = Queue(
+            name, routing_key=name, queue_arguments=dict(topology.CARRIED_QUEUE), no_declare=not carried[name]
+        )  # type: ignore[no-untyped-call]
         app.amqp.queues.add(queue)
+
+
+def _carried_queues() -> dict[str, bool]:
+    """Celery's queues that are carried, and whether Celery and relays declare each."""
+    return {queue: carrier.declare for carrier in settings.carriers.values() for queue in carrier.queues.values()}
 
 
 def _names(queues: str | Iterable[str] | None) -> Collection[str]:

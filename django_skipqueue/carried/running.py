@@ -3,14 +3,13 @@
 The thread of Celery's task waits. The job runs in a thread of the pool, which keeps its database connections (Celery
 closes those of its own threads after each task), and which is replaced after an interruption.
 
-Invariant: once `run` has returned, the broker has the outcome, or Celery's main process gets it as the task ends.
+Invariant: once `run` has returned, the broker has the outcome.
 """
 
 import os
 import queue
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 from ..events import carried_logs
@@ -19,29 +18,26 @@ from ..execution.forked_children import children
 from ..execution.interruption import Interrupter
 from ..execution.pool import Pool
 from ..notes.log_capture import capturing
-from ..relay.carrier import alias_of
+from ..relay import wire
 from ..runtime.protocol import EXIT_BLOCKED
 from ..runtime.wakeup import Wakeup
 from ..values.records import Attempt, ClaimedJob, LeaseRef
 from .outcome_sender import OutcomeSender
 from .retirement import Retirement
 
-Give = Callable[[Attempt, str], bool]
-"""Gives an attempt, and the home of its outcome, to Celery's main process. Returns whether that takes it."""
-
 LONGEST_REST = 60.0
 """Seconds between two looks at the time limits, if no attempt has one."""
 
 
 class DatabaseJobs:
-    """Runs the jobs of one home. `run` is called by the threads of Celery's pool."""
+    """Runs the jobs of one database. `run` is called by the threads of Celery's pool."""
 
-    def __init__(self, *, worker: str, home: str, slots: int, retirement: Retirement) -> None:
+    def __init__(self, *, worker: str, database: str, slots: int, retirement: Retirement) -> None:
         self._worker = worker
         self._retirement = retirement
         self._wakeup = Wakeup()
         self._interrupter = Interrupter(self._wakeup.call)
-        executor = Executor(worker=worker, database=alias_of(home), interrupter=self._interrupter)
+        executor = Executor(worker=worker, database=database, interrupter=self._interrupter)
         self._pool = Pool(executor, concurrency=slots, wake=self._hand_in)
         self._lock = threading.RLock()  # guards the pool and the following; never held while a job runs
         self._waiting: dict[LeaseRef, list[queue.SimpleQueue[Attempt]]] = {}
@@ -92,36 +88,30 @@ class DatabaseJobs:
 class Process:
     """What a process of Celery has for carried jobs. Made in the process that uses it, at its first job."""
 
-    def __init__(self, app: Any, *, worker: str, slots: int, is_forked: bool, give: Give) -> None:
+    def __init__(self, app: Any, *, worker: str, slots: int, is_forked: bool) -> None:
         children.become_worker()
         self._capturing = capturing()  # kept: a context manager that nobody refers to ends
         self._capturing.__enter__()
-        self._app = app
         self._worker = worker
         self._slots = slots
-        self._give = give
-        self._sender: OutcomeSender | None = None
+        self._sender = OutcomeSender(app, who=worker)
         self._retirement = Retirement(worker, is_forked=is_forked)
         self._databases: dict[str, DatabaseJobs] = {}
         self._lock = threading.Lock()
 
-    def run(self, job: ClaimedJob, home: str) -> None:
+    def run(self, job: ClaimedJob, *, database: str, home: str) -> None:
+        """Run a job of this database, and send its outcome to this home."""
         self._retirement.require_room()
-        attempt = self._database(home).run(job)
-        is_ending = self._retirement.is_due  # perhaps before the main process has the outcome
-        if is_ending or not self._give(attempt, home):
-            self._send(attempt, home)
+        self._sender.send(self._jobs_of(database).run(job), home)
 
-    def _send(self, attempt: Attempt, home: str) -> None:
-        with self._lock:
-            if self._sender is None:
-                self._sender = OutcomeSender(self._app, who=self._worker)
-        self._sender.send(attempt, home)
+    def note_begun(self, job: ClaimedJob, home: str) -> None:
+        """Tell the relay that this job begins, and return once the broker has that."""
+        self._sender.send_encoded(wire.encode_begun(job.ref, home))
 
-    def _database(self, home: str) -> DatabaseJobs:
+    def _jobs_of(self, database: str) -> DatabaseJobs:
         with self._lock:
-            if home not in self._databases:
-                self._databases[home] = DatabaseJobs(
-                    worker=self._worker, home=home, slots=self._slots, retirement=self._retirement
+            if database not in self._databases:
+                self._databases[database] = DatabaseJobs(
+                    worker=self._worker, database=database, slots=self._slots, retirement=self._retirement
                 )
-            return self._databases[home]
+            return self._databases[database]

@@ -6,19 +6,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ..conf import settings
-from ..exceptions import UnknownTask
 from ..operators.worker_health import state_after
 from ..relay.carrier import carrier_id
+from ..relay.lost_window import time_limit
 from ..setting_forms.carriers import CarrierSettings, carrier_of
 from ..store import Store
-from ..tasks.registry import registry
 from . import sql
 
 MOST_RUNNING = 100_000
 """Running jobs that are looked at: the largest window."""
-
-BROKERS_TIMEOUT = 1_800.0
-"""Seconds after which RabbitMQ takes a message back from a worker that has not acknowledged it, by its default."""
 
 DELIVERIES = 3
 """How often the broker delivers a job at most."""
@@ -76,12 +72,5 @@ def overdue_jobs(store: Store, carrier: CarrierSettings) -> Iterator[tuple[int, 
     """
     parameters = {"seconds": carrier.wait, "carrier_id": carrier_id(carrier.name)}
     for job_id, task, holder, age, timeout in store.rows(sql.HELD_FOR_LONG, parameters):
-        if age > carrier.wait + DELIVERIES * (timeout or _timeout_of(task)):
+        if age > carrier.wait + DELIVERIES * time_limit(task, timeout):
             yield job_id, task, holder, age
-
-
-def _timeout_of(task: str) -> float:
-    try:
-        return registry.get(task).timeout or BROKERS_TIMEOUT
-    except UnknownTask:
-        return BROKERS_TIMEOUT

@@ -9,6 +9,7 @@ from ..carriers.states import carriers_now, overdue_jobs
 from ..conf import settings
 from ..operators.durations import span
 from ..operators.worker_health import Workforce
+from ..relay.lost_window import is_window_lost
 from ..store import Store
 from .finding import Finding, Severity
 from .jobs import listed
@@ -59,7 +60,20 @@ def lost_jobs(store: Store) -> Iterator[Finding]:
     for now in carriers_now(store):
         carrier = settings.carriers.get(now.name)
         rows = list(overdue_jobs(store, carrier)) if carrier and now.held and now.is_reachable else []
-        if rows or (now.held and not carrier):
+        if carrier and now.held >= carrier.window and now.is_reachable and is_window_lost(store, carrier):
+            yield Finding(
+                "carrier-lost-jobs",
+                Severity.CRITICAL,
+                gettext("The broker of the carrier %(name)s has lost its jobs") % {"name": now.name},
+                gettext("Jobs that are with it: %(held)s. Its window is full of them, so no other job goes there.")
+                % {"held": now.held},
+                gettext(
+                    "None was handed over within WAIT and the time limit of these jobs: each should have ended or come "
+                    "back. This command releases all of them."
+                ),
+                shlex.join(["python", "manage.py", "runrelay", "--reclaim", now.name]),
+            )
+        elif rows or (now.held and not carrier):
             yield Finding(
                 "carrier-lost-jobs",
                 Severity.WARNING,

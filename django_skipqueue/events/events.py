@@ -126,6 +126,18 @@ class LeasesLost(AttemptsEnded):
     """The outcomes were not written, because the jobs were taken from the worker before."""
 
 
+@dataclass(frozen=True)
+class OutcomesDropped(Event):
+    """Outcomes that came from a broker were not written, and no job was taken from a worker."""
+
+    attempts: Sequence[Attempt]
+    reason: str
+
+    @property
+    def size(self) -> int:
+        return len(self.attempts)
+
+
 # Workers
 
 

@@ -26,6 +26,11 @@ def _batches(event: Any) -> None:
         batch_logs.batch_finished(batch)
 
 
+def _dropped(event: Any) -> None:
+    for attempt in event.attempts:
+        logs.outcome_dropped(attempt, event.reason)
+
+
 def _dependants(event: Any) -> None:
     for job in event.jobs:
         batch_logs.dependant_discarded(job)
@@ -43,6 +48,7 @@ LINES: dict[type[Event], tuple[int, Callable[[Any], None]]] = {
     events.AttemptsDiscarded: (WARNING, _each(logs.job_discarded)),
     events.AttemptsCancelled: (INFO, _each(logs.job_cancelled)),
     events.LeasesLost: (WARNING, _each(logs.lease_lost)),
+    events.OutcomesDropped: (INFO, _dropped),
     events.WorkerStarted: (INFO, lambda event: logs.worker_started(event.worker, event.worker_id)),
     events.WorkerStopped: (INFO, lambda event: logs.worker_stopped(event.worker, event.worker_id, event.jobs_done)),
     events.QueuePaused: (

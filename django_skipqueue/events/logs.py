@@ -113,6 +113,11 @@ def lease_lost(attempt: Attempt) -> None:
     _ended(logging.WARNING, "lease_lost", attempt, not_written=attempt.outcome.status)
 
 
+def outcome_dropped(attempt: Attempt, reason: str) -> None:
+    """An outcome that came from a broker was not written. `reason` says why nothing is wrong with its job."""
+    _ended(logging.INFO, "outcome_dropped", attempt, not_written=attempt.outcome.status, reason=reason)
+
+
 def job_recovered(job: RecoveredJob) -> None:
     name = worker_name(job.locked_by)
     shown = {

@@ -31,7 +31,9 @@ class CarriedJobs:
     to_release: dict[LeaseRef, list[int]] = field(default_factory=dict)
     """To be released. Then the deliveries are acknowledged, if the carrier has delivered the job."""
     to_recover: dict[LeaseRef, list[int]] = field(default_factory=dict)
-    """The same for jobs of which the carrier's workers have died: they are recovered, and charged."""
+    """The same for jobs of which the carrier's workers are gone. Those that have begun are recovered, and charged."""
+    begun: dict[LeaseRef, list[int]] = field(default_factory=dict)
+    """Jobs that have begun, after others that had them are gone. Once their rows say so, the notes are acknowledged."""
     with_carrier: int = 0
     """How many jobs the rows name as the carrier's, as far as this relay knows."""
     _not_sent: set[LeaseRef] = field(default_factory=set)  # they fail, once that is settled
@@ -73,8 +75,12 @@ class CarriedJobs:
         known: list[int] = []
         for delivery, attempt in taken.outcomes:
             self._take(delivery, attempt, attempts, known)
+        for delivery, ref in taken.begun:
+            self.begun.setdefault(ref, []).append(delivery)
         for returned in taken.jobs:
-            if failed := ended(returned):
+            if returned.ref is None:
+                known.append(returned.delivery)
+            elif failed := ended(returned):
                 self._take(returned.delivery, failed, attempts, known)
             else:
                 place = self.to_recover if returned.reason == "delivery_limit" else self.to_release
@@ -119,6 +125,10 @@ class CarriedJobs:
             self.with_carrier = max(self.with_carrier - 1, 0)
         return acknowledged
 
+    def came_back(self, ref: LeaseRef) -> bool:
+        """Whether the carrier has delivered this job, which is to be released or recovered."""
+        return bool(self.to_recover.get(ref) or self.to_release.get(ref))
+
     def taken_back(self, refs: Iterable[LeaseRef]) -> list[int]:
         """Note that these jobs are released or recovered. Returns the deliveries to acknowledge."""
         places = self.to_recover, self.to_release
@@ -132,6 +142,7 @@ class CarriedJobs:
         """
         self._deliveries = {ref: [] for ref in self._deliveries}
         self.to_recover.clear()
+        self.begun.clear()
         if len(self._settled) > MOST_REMEMBERED:
             self._settled.clear()
         self.to_release = {ref: [] for ref, deliveries in self.to_release.items() if not deliveries}

@@ -52,12 +52,23 @@ class ReturnedOutcome(NamedTuple):
 
 class ReturnedJob(NamedTuple):
     delivery: int
-    ref: LeaseRef
+    ref: LeaseRef | None
+    """`None`: the message is about no job."""
     reason: str
-    """`expired`: it has waited too long. `delivery_limit`: each worker that got it has died. `rejected`: the worker
-    cannot read it, or refuses it. `unreadable`: it has run, but the relay cannot read its outcome."""
+    """`expired`: it has waited too long. `delivery_limit`: each worker that got it is gone. `maxlen`: the queue is
+    longer than a policy of the broker allows. `rejected`: the worker cannot read it, or refuses it. `unreadable`: it
+    has run, but the relay cannot read its outcome."""
     job: ClaimedJob | None
     """The job, without arguments that are large; `None` if the message cannot be read."""
+    problem: str = ""
+    """Which message cannot be read, and why."""
+
+
+class BegunJob(NamedTuple):
+    """A process of the carrier begins a job that another process had, which is gone."""
+
+    delivery: int
+    ref: LeaseRef
 
 
 class TooLarge(NamedTuple):
@@ -78,9 +89,10 @@ class Taken:
     """The jobs that the carrier has not taken: its queue is full, or gone."""
     outcomes: list[ReturnedOutcome] = field(default_factory=list)
     jobs: list[ReturnedJob] = field(default_factory=list)
+    begun: list[BegunJob] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.confirmed or self.refused or self.outcomes or self.jobs)
+        return bool(self.confirmed or self.refused or self.outcomes or self.jobs or self.begun)
 
 
 class Carrier(Protocol):

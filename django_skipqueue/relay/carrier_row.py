@@ -31,15 +31,7 @@ class CarrierRow(Periodic):
         interval: float,
     ) -> None:
         self._store, self._connection, self._window = store, connection, window
-        self._row: dict[str, Any] = {
-            "id": carrier_id(settings.name),
-            "name": settings.name,
-            "hostname": "",
-            "pid": 0,
-            "queues": list(settings.queues),
-            "concurrency": settings.window,
-            "is_carrier": True,
-        }
+        self._row = _row_of(settings)
         self._interval = interval
         self._is_reached = False  # by the last heartbeat
         self._refused = 0  # the refusals of the window that the row counts already
@@ -64,7 +56,31 @@ class CarrierRow(Periodic):
         self._store.heartbeat_workers([self._row | figures])
         self._is_reached, self._refused = is_reached, refused
         if not self.home:
-            ((since,),) = self._store.rows(sql.CARRIER_SINCE, {"carrier_id": self._row["id"]})
-            self.home = home_of(self._store.alias, since)
+            self.home = _home(self._store, self._row)
         self.is_written = True
         self.run_again_in(self._interval)
+
+
+def home_in(store: Store, settings: CarrierSettings) -> str:
+    """The address for the outcomes of this carrier's jobs. Writes the row of the carrier, if there is none."""
+    row = _row_of(settings)
+    if not store.rows(sql.CARRIER_SINCE, {"carrier_id": row["id"]}):
+        store.heartbeat_workers([row | {"is_reached": False, "newly_refused": 0}])
+    return _home(store, row)
+
+
+def _row_of(settings: CarrierSettings) -> dict[str, Any]:
+    return {
+        "id": carrier_id(settings.name),
+        "name": settings.name,
+        "hostname": "",
+        "pid": 0,
+        "queues": list(settings.queues),
+        "concurrency": settings.window,
+        "is_carrier": True,
+    }
+
+
+def _home(store: Store, row: dict[str, Any]) -> str:
+    ((since,),) = store.rows(sql.CARRIER_SINCE, {"carrier_id": row["id"]})
+    return home_of(store.alias, since)

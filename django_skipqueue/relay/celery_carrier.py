@@ -8,21 +8,22 @@ the broker is acknowledged when the relay says so, and comes again otherwise.
 """
 
 import time
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
-from ..events.logs import logger
+import amqp
+
 from ..values.records import ClaimedJob, LeaseRef
-from . import wire
-from .carrier import CarrierUnreachable, ReturnedJob, ReturnedOutcome, Taken, TooLarge
+from . import reading, wire
+from .carrier import CarrierUnreachable, Taken, TooLarge
 from .rabbitmq import topology
-from .rabbitmq.amqp_link import AmqpLink
+from .rabbitmq.amqp_link import HEARTBEAT_SECONDS, AmqpLink
+from .rabbitmq.confirms import Confirms
+from .rabbitmq.definitions import definitions
 from .rabbitmq.deliveries import Deliveries
-from .rabbitmq.frames import Envelope
 from .rabbitmq.message_limit import LARGEST, MessageLimit
-from .rabbitmq.unconfirmed import Unconfirmed
 
 PREFETCH = 2_000
 """Outcomes, and jobs that come back, which the broker sends ahead of their acknowledgement."""
@@ -54,111 +55,139 @@ class CeleryCarrier:
         self._app = app
         self.home = home
         self._queues = dict(queues)
-        self._expiration_ms = int(wait * 1000)
+        self._expiration = str(int(wait * 1000))  # in milliseconds
         self._declare = declare
         self._max_message_size = max_message_size
         self._limit = MessageLimit()
-        self._publishing = AmqpLink(app.connection_for_write())
-        self._consuming = AmqpLink(app.connection_for_write())
+        self._publishing = AmqpLink(app, heartbeat=HEARTBEAT_SECONDS)
+        self._consuming = AmqpLink(app, heartbeat=HEARTBEAT_SECONDS)
         self._selector: DefaultSelector | None = None
         self._watches_deliveries = False
-        self._envelopes: dict[str, Envelope] = {}
-        self._revoking: Envelope | None = None
-        self._unconfirmed = Unconfirmed()
+        self._waiting: deque[tuple[ClaimedJob, bytes]] = deque()  # not published, since the broker is blocked
+        self._confirms: Confirms[LeaseRef]
+        self._channel: Any = None  # of the deliveries
+        self._orders: Any = None  # the channel of the orders to revoke
         self._deliveries = Deliveries()
         self._taken = Taken()
-        self._broken: CarrierUnreachable | None = None  # raised by the next `take`
+        self._broken: CarrierUnreachable | None = None  # raised by a `take` that has nothing else to say
 
     def connect(self) -> None:
-        self._broken = None
+        self._broken, self._taken = None, Taken()
+        self._waiting.clear()
         for link in self._links:
             link.connect()
         with self._consuming.translated_errors():
-            channel = self._consuming.channel()
-            topology.declare(channel, set(self._queues.values()), self.home, create=self._declare)
+            self._channel = self._consuming.channel()
+            topology.declare(self._channel, set(self._queues.values()), self.home, create=self._declare)
         with self._publishing.translated_errors():
-            self._open_publishing()
+            self._confirms = Confirms(self._publishing.channel())
+            self._orders = self._open_orders() if self._declare else None
         with self._consuming.translated_errors():
-            self._open_consuming(channel)
+            self._open_consuming(self._channel)
         self._selector, self._watches_deliveries = DefaultSelector(), False
         self._selector.register(self._publishing.fileno(), EVENT_READ)
         self._watch_deliveries()
+
+    def definitions(self, homes: Collection[str]) -> dict[str, Any]:
+        """What `rabbitmqctl import_definitions` takes: all that the relays of these homes and Celery's workers need."""
+        names, place = set(self._queues.values()), self._publishing
+        return definitions(sorted(names), homes, vhost=place.vhost, user=place.user)
 
     @property
     def _links(self) -> tuple[AmqpLink, AmqpLink]:
         return self._publishing, self._consuming
 
-    def _open_publishing(self) -> None:
+    def _open_orders(self) -> Any:
+        """A channel without confirms: these orders would count there."""
         channel = self._publishing.channel()
-        self._unconfirmed, self._taken = Unconfirmed(), Taken()
-        self._make_envelopes(channel.channel_id)
-        channel.events["basic_ack"].add(self._confirmed)
-        channel.events["basic_nack"].add(self._refused)
-        channel.events["basic_return"].add(self._returned)
-        channel.confirm_select()
-        if self._declare:
-            self._make_revoking(self._publishing.channel())
-        self._publishing.start()
+        self._app.control.mailbox.exchange(channel).declare()
+        return channel
 
     def _open_consuming(self, channel: Any) -> None:
-        self._deliveries = Deliveries(channel.channel_id)
+        self._deliveries = Deliveries()
         channel.basic_qos(0, PREFETCH, False)
         channel.basic_consume(topology.outcome_queue(self.home), callback=self._outcomes)
         channel.basic_consume(topology.back_queue(self.home), callback=self._came_back)
-        self._consuming.start()
 
     def publish(self, jobs: Sequence[ClaimedJob]) -> Sequence[TooLarge]:
         """See `Carrier.publish`. Raises `KeyError` for a job of a queue that is not carried."""
-        home, most = self.home, self._limit.most(self._max_message_size)
-        frames: list[bytes] = []
-        refs: list[LeaseRef] = []
+        most = self._limit.most(self._max_message_size)
         too_large: list[TooLarge] = []
         for job in jobs:
-            body = b"".join((b"[[", wire.encode(wire.job_to_wire(job, home)), b"],{},{}]"))
+            body = b"".join((b"[[", wire.encode(wire.job_to_wire(job, self.home)), b"],{},{}]"))
             if len(body) > most:
                 too_large.append(TooLarge(job, len(body), most))
-                continue
-            frames.append(self._envelopes[job.queue_name].frames(wire.message_id(home, job.ref), body))
-            refs.append(job.ref)
-        if frames:
-            self._unconfirmed.add(refs, time.monotonic())
-            self._publishing.send(b"".join(frames))
+            else:
+                self._waiting.append((job, body))
+        if self._waiting:
+            self.fileno()  # raises if the connection is not open
+            self._publish_waiting()
         return too_large
+
+    def _publish_waiting(self) -> None:
+        """Publish until the broker says that it is blocked: it would read no more, and this would wait for it."""
+        headers = {"lang": "py", "task": TASK, topology.DATABASE_HEADER: self.home}
+        try:
+            while self._waiting and not self._broken and not self._publishing.is_blocked:
+                job, body = self._waiting.popleft()
+                id = wire.message_id(self.home, job.ref)
+                with self._publishing.translated_errors():
+                    self._confirms.publish(
+                        job.ref,
+                        body,
+                        queue=self._queues[job.queue_name],
+                        correlation_id=id,
+                        expiration=self._expiration,
+                        application_headers=headers | {"id": id},
+                    )
+                if self._publishing.has_come():
+                    self._publishing.receive()
+        except CarrierUnreachable as error:
+            self._broken = error
 
     def take(self) -> Taken:
         """See `Carrier.take`. A connection that breaks first gives what it had confirmed: that must not run twice."""
-        if self._broken:
-            raise self._broken
-        try:
+        self.fileno()  # raises if the connection is not open
+        for link, is_enough in ((self._consuming, self._has_enough), (self._publishing, lambda: False)):
             try:
-                self._consuming.receive(self._has_enough)
-                self._watch_deliveries()
-            finally:
-                self._publishing.receive()  # last, and in any case: the confirm of a job comes with its outcome
-        except CarrierUnreachable as error:
-            self._limit.learn(error)
-            if not self._taken.confirmed:
-                raise
-            self._broken = error
-            return Taken(confirmed=self._taken.confirmed, refused=self._taken.refused)
-        if self.is_blocked:
-            self._unconfirmed.excuse(time.monotonic())
-        elif self._unconfirmed.oldest + CONFIRM_SECONDS < time.monotonic():
-            raise CarrierUnreachable(f"The broker has not confirmed a job for {CONFIRM_SECONDS:g} s.")
+                link.receive(is_enough)
+            except CarrierUnreachable as error:
+                self._broken = self._broken or error
+        self._note_confirms()
         taken, self._taken = self._taken, Taken()
+        if self._broken is not None:
+            self._limit.learn(self._broken)
+            if not taken.confirmed:
+                raise self._broken
+            return Taken(confirmed=taken.confirmed, refused=taken.refused)
+        self._publish_waiting()
+        self._watch_deliveries()
         return taken
 
+    def _note_confirms(self) -> None:
+        """Take what the broker has confirmed; last, since the confirm of a job comes with its outcome."""
+        confirms = self._confirms
+        self._taken.confirmed, confirms.confirmed = confirms.confirmed, []
+        self._taken.refused, confirms.refused = confirms.refused, []
+        if self.is_blocked:
+            confirms.excuse()
+        elif confirms.oldest + CONFIRM_SECONDS < time.monotonic():
+            self._broken = CarrierUnreachable(f"The broker has not confirmed a job for {CONFIRM_SECONDS:g} s.")
+
     def acknowledge(self, deliveries: Collection[int]) -> None:
-        if frames := self._deliveries.acknowledge(deliveries):
-            self._consuming.send(frames)
-            self._watch_deliveries()
+        with self._consuming.translated_errors():
+            for tag, is_multiple in self._deliveries.acknowledge(deliveries):
+                self._channel.basic_ack(tag, is_multiple)
+        self._watch_deliveries()
 
     def revoke(self, refs: Collection[LeaseRef]) -> None:
         """See `Carrier.revoke`. Celery's workers with remote control drop these messages, if they have them."""
-        if refs and self._revoking is not None:
+        if refs and self._orders is not None and not self.is_blocked:
             ids = [wire.message_id(self.home, ref) for ref in refs]
             order = {"method": "revoke", "arguments": {"task_id": ids, "terminate": False}, "destination": None}
-            self._publishing.send(self._revoking.frames("", wire.encode(order)))
+            message = amqp.Message(wire.encode(order), content_type="application/json", content_encoding="utf-8")
+            with self._publishing.translated_errors():
+                self._orders.basic_publish(message, exchange=self._app.control.mailbox.exchange.name)
 
     @property
     def is_blocked(self) -> bool:
@@ -176,27 +205,6 @@ class CeleryCarrier:
         for link in self._links:
             link.close()
 
-    def _make_envelopes(self, publishing: int) -> None:
-        frame_max = self._publishing.frame_max
-        headers = {"lang": "py", "task": TASK, topology.DATABASE_HEADER: self.home}
-        make = partial(Envelope, publishing, headers=headers, id_header=True, frame_max=frame_max)
-        self._envelopes = {
-            ours: make(routing_key=queue, expiration_ms=self._expiration_ms) for ours, queue in self._queues.items()
-        }
-
-    def _make_revoking(self, channel: Any) -> None:
-        """Use a channel without confirms: these orders would count there."""
-        exchange = self._app.control.mailbox.exchange
-        exchange(channel).declare()
-        self._revoking = Envelope(
-            channel.channel_id,
-            exchange=exchange.name,
-            routing_key="",
-            headers={},
-            mandatory=False,
-            frame_max=self._publishing.frame_max,
-        )
-
     def _has_enough(self) -> bool:
         return self._deliveries.size >= MOST_DELIVERED
 
@@ -210,73 +218,15 @@ class CeleryCarrier:
         else:
             self._selector.unregister(self._consuming.fileno())
 
-    # Called while the links receive
-
-    def _confirmed(self, tag: int, multiple: bool) -> None:
-        confirmed, refused = self._unconfirmed.settle(tag, multiple)
-        self._taken.confirmed += confirmed
-        self._taken.refused += refused
-
-    def _refused(self, tag: int, multiple: bool) -> None:
-        for refs in self._unconfirmed.settle(tag, multiple):
-            self._taken.refused += refs
-
-    def _returned(self, error: Exception, exchange: str, routing_key: str, message: Any) -> None:
-        ref = wire.lease_ref_of(message.properties.get("correlation_id"))
-        if ref is not None:
-            self._unconfirmed.note_returned(ref)
+    # Called while the consuming link receives
 
     def _outcomes(self, message: Any) -> None:
-        tag = message.delivery_tag
-        try:
-            outcomes = wire.split_outcomes(wire.decode(message.body))
-        except wire.UnknownFormat as error:
-            self._deliveries.add(tag, len(message.body))
-            self._unreadable(wire.lease_ref_of(message.properties.get("correlation_id")), tag, error)
-            return
-        self._deliveries.add(tag, len(message.body), parts=len(outcomes))
-        for ref, payload in outcomes:
-            try:
-                attempt = wire.attempt_from_wire(payload, now=time.monotonic())
-            except wire.UnknownFormat as error:
-                self._unreadable(ref, tag, error)
-            else:
-                self._taken.outcomes.append(ReturnedOutcome(tag, attempt))
-
-    def _unreadable(self, ref: LeaseRef | None, tag: int, error: wire.UnknownFormat) -> None:
-        if ref is None:
-            logger.error("carrier sent a message that is about no job carrier=%s error=%r", self.name, str(error))
-            self.acknowledge([tag])
-        else:
-            self._taken.jobs.append(ReturnedJob(tag, ref, "unreadable", None))
+        tag, id = message.delivery_tag, message.properties.get("correlation_id")
+        parts = reading.outcomes(self._taken, tag, message.body, id, now=time.monotonic())
+        self._deliveries.add(tag, len(message.body), parts=parts)
 
     def _came_back(self, message: Any) -> None:
         tag, properties = message.delivery_tag, message.properties
         self._deliveries.add(tag, len(message.body))
-        ref = wire.lease_ref_of(properties.get("correlation_id"))
-        job: ClaimedJob | None = None
-        try:
-            job = _job_of(message.body)
-        except wire.UnknownFormat as error:
-            if ref is None:
-                self._unreadable(ref, tag, error)
-                return
-        else:
-            ref = job.ref
-        reason = _reason(properties.get("application_headers") or {})
-        self._taken.jobs.append(ReturnedJob(tag, ref, reason, job and wire.lean(job)))
-
-
-def _job_of(body: str | bytes) -> ClaimedJob:
-    payload = wire.decode(body)
-    try:
-        return wire.job_from_wire(payload[0][0])[0]
-    except (IndexError, KeyError, TypeError):
-        raise wire.UnknownFormat("The message is not one of ours.") from None
-
-
-def _reason(headers: Mapping[str, Any]) -> str:
-    deaths = headers.get("x-death")
-    last = deaths[0] if isinstance(deaths, list) and deaths else None
-    reason = last.get("reason") if isinstance(last, dict) else None
-    return str(reason) if reason in ("expired", "delivery_limit") else "rejected"
+        headers = properties.get("application_headers")
+        self._taken.jobs.append(reading.returned(tag, message.body, properties.get("correlation_id"), headers))

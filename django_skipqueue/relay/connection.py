@@ -58,8 +58,8 @@ class CarrierConnection(Service):
             self.carrier.home = self._home()
             self.carrier.connect()
             self.is_open = True
-            if self._failures:
-                relay_logs.carrier_back(self._who, self.carrier.name)
+            log = relay_logs.carrier_back if self._failures else relay_logs.carrier_reached
+            log(self._who, self.carrier.name)
             self._failures = 0
 
     @property

@@ -20,7 +20,7 @@ def ended(returned: ReturnedJob, *, carrier: str, database: str, now: float) -> 
     so it fails; only its lease is known.
     """
     job = returned.job
-    if returned.reason == "unreadable":
+    if returned.reason == "unreadable" and returned.ref:
         job = job or ClaimedJob(*returned.ref, UNREAD, UNREAD, "[]", "{}", 0, 0, 0, 0.0, 0.0, "{}")
         outcome = _failure(job, UnreadableOutcome(), carrier)
     elif returned.reason == "rejected" and job is not None:

@@ -4,12 +4,15 @@ Invariant: a row names the carrier only after the carrier has confirmed the job.
 """
 
 import time
+from collections.abc import Collection, Sequence
 
 from django.db import Error
 
+from ..events import relay_logs
 from ..runtime.service import Service
 from ..store import Store
 from ..store.parameters import leases_as_values
+from ..values.records import LeaseRef
 from ..values.times import NEVER
 from . import sql
 from .carried_jobs import CarriedJobs
@@ -60,33 +63,58 @@ class HandOver(Service):
 
 
 class TakeBack(Service):
-    """Releases or recovers the jobs that the carrier does not have any more. Used by the control loop's thread."""
+    """Releases or recovers the jobs that the carrier does not have any more. Used by the control loop's thread.
+
+    The broker gives a job back after some of its consumers are gone, and does not say whether one of them has begun it.
+    So whoever gets a job that another one had says that before the job begins. A job of which nobody has said it is
+    released: its workers may end before they begin anything, again and again.
+    """
 
     name = "take_back"
 
-    def __init__(self, store: Store, jobs: CarriedJobs, connection: CarrierConnection) -> None:
+    def __init__(self, store: Store, jobs: CarriedJobs, connection: CarrierConnection, *, who: str) -> None:
         self._store = store
+        self._who = who
         self._jobs = jobs
         self._connection = connection
         self._not_before = 0.0
 
     @property
     def due_at(self) -> float:
-        return self._not_before if self._jobs.to_release or self._jobs.to_recover else NEVER
+        jobs = self._jobs
+        return self._not_before if jobs.begun or jobs.to_release or jobs.to_recover else NEVER
 
     def run(self, now: float) -> None:
         """Take one batch of each back. Rows that another transaction has locked come later."""
-        to_release, to_recover = list(self._jobs.to_release)[:BATCH], list(self._jobs.to_recover)[:BATCH]
-        locked = self._store.locked([*to_release, *to_recover])
-        if released := [ref for ref in to_release if ref[0] not in locked]:
-            self._store.release(released)
-        if recovered := [ref for ref in to_recover if ref[0] not in locked]:
-            self._store.recover_returned(recovered, reason=DIED)
-        deliveries = self._jobs.taken_back([*released, *recovered])
+        jobs = self._jobs
+        chosen = [list(place)[:BATCH] for place in (jobs.begun, jobs.to_recover, jobs.to_release)]
+        locked = self._store.locked([ref for refs in chosen for ref in refs])
+        begun, returned, released = ([ref for ref in refs if ref[0] not in locked] for refs in chosen)
+        if begun:  # first: it decides about those that have come back
+            self._store.note_begun(begun)
+            self._acknowledge([delivery for ref in begun for delivery in jobs.begun.pop(ref)])
+        recovered = self._recover(returned) if returned else set()
+        not_begun = [ref for ref in returned if ref[0] not in recovered]
+        freed = self._store.release([*released, *not_begun]) if released or not_begun else set()
+        if spared := freed.intersection(id for id, _ in not_begun):
+            relay_logs.carried_not_begun(self._who, self._connection.carrier.name, len(spared))
+        self._taken_back([*returned, *released], recovered | freed)
+        self._not_before = now + LOCKED_DELAY if locked else 0.0
+
+    def _recover(self, returned: Sequence[LeaseRef]) -> set[int]:
+        return {job.id for job in self._store.recover_returned(returned, reason=DIED)}
+
+    def _taken_back(self, refs: Sequence[LeaseRef], taken: Collection[int]) -> None:
+        """Acknowledge the deliveries of these jobs. Those in `taken` had a valid lease, and were the carrier's."""
+        dropped = [ref[0] for ref in refs if ref[0] not in taken and self._jobs.came_back(ref)]
+        if dropped:
+            relay_logs.returns_dropped(self._who, self._connection.carrier.name, len(dropped), dropped[0])
+        self._acknowledge(self._jobs.taken_back(refs))
+
+    def _acknowledge(self, deliveries: list[int]) -> None:
         if deliveries and self._connection.is_open:
             with self._connection.handling_errors():
                 self._connection.carrier.acknowledge(deliveries)
-        self._not_before = now + LOCKED_DELAY if locked else 0.0
 
     def refused(self, error: Error) -> None:
         self._not_before = time.monotonic() + REFUSED_DELAY

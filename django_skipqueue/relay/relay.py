@@ -6,6 +6,7 @@ delivers it or gives it back.
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 
@@ -29,6 +30,7 @@ from .connection import CarrierConnection
 from .ended import ended
 from .exchange import RelayExchange
 from .hand_over import HandOver, TakeBack
+from .lost_window import LostWindow
 from .making import make_carrier
 from .revoke import RevokeCancelled
 from .window import Window
@@ -61,9 +63,11 @@ class Relay(ControlLoop):
         super().__init__(options, id=id, name=name, lifeline=lifeline, stamps=stamps, standby=standby)
         chosen = settings.carriers[options.carrier]
         holder = carrier_id(chosen.name)
+        self._store.carrier = {"carrier": chosen.name, "carrier_id": holder}
         self._look_at = 0.0  # not before this monotonic time at what the carrier has sent
+        self._unreadable = 0  # messages, since the start
         self._jobs = CarriedJobs()
-        self._window = Window(self._store, self._jobs, carrier_id=holder, size=chosen.window)
+        self._window = Window(self._store, self._jobs, size=chosen.window, worker_timeout=options.worker_timeout)
         carrier = carrier or make_carrier(chosen, options.database)
         self._connection = CarrierConnection(
             carrier, who=name, home=lambda: self._row.home, lost=self._jobs.connection_lost, stamp=self._stamp
@@ -82,8 +86,9 @@ class Relay(ControlLoop):
             self._store, chosen, self._connection, self._window, interval=options.seconds_between_heartbeats
         )
         self._hand_over = HandOver(self._store, self._jobs, carrier_id=holder)
-        self._take_back = TakeBack(self._store, self._jobs, self._connection)
+        self._take_back = TakeBack(self._store, self._jobs, self._connection, who=name)
         self._revoke = RevokeCancelled(self._store, self._connection, carrier_id=holder)
+        self._lost_window = LostWindow(self._store, chosen, self._connection, self._window, who=name)
         self._orphans = OrphanCheck(options.worker_timeout, self._release_orphans)
         self._control.on_broken = self._database_broke
         self._make_loop(self._services())
@@ -103,6 +108,7 @@ class Relay(ControlLoop):
             self._hand_over,
             self._take_back,
             self._revoke,
+            self._lost_window,
             exchange.batch_check,
             exchange.write_roll_ups,
             exchange.write_notes,
@@ -129,7 +135,7 @@ class Relay(ControlLoop):
             self._look_at = now + GATHER_SECONDS if taken else 0.0
             self._note_blocked(self._connection.carrier.is_blocked)
             attempts, known = self._jobs.take(taken, partial(self._ended, now=now))
-            self._exchange.add(map(self._with_claim_time, attempts))
+            self._exchange.add(map(self._here, attempts))
             if known:
                 self._connection.carrier.acknowledge(known)
             self._log(taken)
@@ -138,10 +144,13 @@ class Relay(ControlLoop):
         carrier = self._connection.carrier.name
         return ended(returned, carrier=carrier, database=self.options.database, now=now)
 
-    def _with_claim_time(self, attempt: Attempt) -> Attempt:
-        """The attempt with the time of its claim, by this process's monotonic clock: its waiting time needs it."""
-        claimed_at = self._window.claimed_at(attempt.job)
-        return attempt._replace(job=attempt.job._replace(claimed_at=claimed_at))
+    def _here(self, attempt: Attempt) -> Attempt:
+        """The attempt with the time of its claim, by this process's monotonic clock: its waiting time needs it.
+
+        The database is that of the relay, whatever the message says.
+        """
+        job = attempt.job._replace(claimed_at=self._window.claimed_at(attempt.job))
+        return attempt._replace(job=job, database=self.options.database)
 
     def _note_blocked(self, is_blocked: bool) -> None:
         if is_blocked != self._window.is_blocked:
@@ -151,13 +160,16 @@ class Relay(ControlLoop):
 
     def _log(self, taken: Taken) -> None:
         carrier = self._connection.carrier.name
-        if taken.refused:
-            refused = len(taken.refused)
+        dropped = sum(returned.reason == "maxlen" for returned in taken.jobs)
+        if refused := len(taken.refused) + dropped:
             relay_logs.carrier_refused(self.name, carrier, refused, self._window.pause(refused))
         elif taken.confirmed:
             self._window.go_on()
-        for reason in {returned.reason for returned in taken.jobs}:
-            count = sum(returned.reason == reason for returned in taken.jobs)
+        unreadable = [returned.problem for returned in taken.jobs if returned.problem]
+        if unreadable:
+            self._unreadable += len(unreadable)
+            relay_logs.message_unreadable(self.name, carrier, len(unreadable), self._unreadable, unreadable[0])
+        for reason, count in Counter(returned.reason for returned in taken.jobs if returned.ref).items():
             relay_logs.carried_returned(self.name, carrier, count, reason)
 
     def _stop_blocked(self) -> None:

@@ -11,11 +11,29 @@ WHERE job.id = held.id AND job.lease = held.lease
 RETURNING job.id, held.lease
 """
 
-# relay → how many jobs the carrier holds. Index: recover, which has an entry for each running job.
+# relay → how many jobs the carrier holds, how many its relays hold for it, and how many relays are alive. Index:
+# recover, which has an entry for each running job.
 CARRIED_COUNT = """
-SELECT count(*)
+WITH relay AS MATERIALIZED (
+    SELECT id, heartbeat_at > statement_timestamp() - make_interval(secs => %(worker_timeout)s) AS is_alive
+    FROM skipqueue_worker
+    WHERE relay_of = %(carrier)s
+)
+SELECT
+    count(*) FILTER (WHERE locked_by = %(carrier_id)s),
+    count(*) FILTER (WHERE locked_by <> %(carrier_id)s),
+    (SELECT count(*) FROM relay WHERE is_alive)
+FROM skipqueue_job
+WHERE status = 'running' AND (locked_by = %(carrier_id)s OR locked_by IN (SELECT id FROM relay))
+"""
+
+# relay whose window is full, doctor → the tasks and time limits of the jobs that the carrier holds, with the number of
+# the jobs, and the seconds since the youngest of them was claimed. Index: recover.
+CARRIED_BY_TASK = """
+SELECT task, timeout, count(*), date_part('epoch', statement_timestamp() - max(locked_at))
 FROM skipqueue_job
 WHERE status = 'running' AND locked_by = %(carrier_id)s
+GROUP BY task, timeout
 """
 
 # reclaim → how many of the jobs that the carrier holds were claimed by this time. Index: recover.

@@ -1,7 +1,10 @@
 """How many jobs a relay may claim: the carrier holds a window of the queues, and PostgreSQL the rest.
 
-Invariant: at most `size` jobs and one batch for each relay are with the carrier. A relay does not see at once what the
-others do, but it counts the rows of all of them again every second.
+A relay does not see at once what the others do. So it counts the rows of all relays again every second, and until the
+next count it takes its share of the room that it has found: one part for each relay that is alive.
+
+Invariant: relays that count at the same time fill the window, and no more. If one has not used its share before others
+count again, that share is above the window, and so is one job of each relay where the room cannot be divided.
 """
 
 import time
@@ -29,6 +32,10 @@ FULL_INTERVAL = 0.1
 COUNT_SHARE = 10
 """A count may take one part in so many of the time: of 100,000 rows, it takes long."""
 
+FIRST_SHARE = 8
+"""Until its second count a relay takes at most one part in so many of the window: relays that start together do not see
+each other yet."""
+
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Seconds without a claim after the carrier has refused jobs, doubled up to the second each time."""
 
@@ -39,12 +46,14 @@ class Window(Service):
     name = "carried_count"
     due_at = 0.0
 
-    def __init__(self, store: Store, jobs: CarriedJobs, *, carrier_id: str, size: int) -> None:
+    def __init__(self, store: Store, jobs: CarriedJobs, *, size: int, worker_timeout: float) -> None:
+        """`store` is that of the relay. `worker_timeout`: the seconds after which a relay counts as dead."""
         self._store = store
         self.jobs = jobs
-        self._carrier_id = carrier_id
+        self._values = {**store.carrier, "worker_timeout": worker_timeout}
         self._size = size
-        self.is_counted = False
+        self._most = 0  # jobs of this relay and of the carrier, until the next count
+        self.is_counted = self.is_full = False
         self._paused_until = 0.0
         self._refusals = 0  # in a row
         self.jobs_refused = 0
@@ -57,7 +66,7 @@ class Window(Service):
     def room(self, coming: int, now: float) -> int:
         if not self.is_counted or self.is_blocked or now < self._paused_until:
             return 0
-        free = self._size - self.jobs.count - coming
+        free = self._most - self.jobs.count - coming
         unconfirmed = MOST_UNCONFIRMED - len(self.jobs.unconfirmed) - coming
         size = MOST_UNCONFIRMED_SIZE - self.jobs.unconfirmed_size
         by_size = -(-size // self._size_of_job) - coming  # at least one, unless the size is reached
@@ -65,11 +74,15 @@ class Window(Service):
 
     def run(self, now: float) -> None:
         started = time.monotonic()
-        ((self.jobs.with_carrier,),) = self._store.rows(sql.CARRIED_COUNT, {"carrier_id": self._carrier_id})
-        self.is_counted = True
-        is_full = self.jobs.count >= self._size
+        ((self.jobs.with_carrier, with_relays, relays),) = self._store.rows(sql.CARRIED_COUNT, self._values)
+        room = self._size - self.jobs.with_carrier - with_relays
+        share = -(-room // max(relays, 1))
+        if not self.is_counted:
+            share = min(share, max(self._size // FIRST_SHARE, 1))
+        self._most = self.jobs.count + share
+        self.is_counted, self.is_full = True, room <= 0
         ended = time.monotonic()
-        self.due_at = ended + max(FULL_INTERVAL if is_full else COUNT_INTERVAL, COUNT_SHARE * (ended - started))
+        self.due_at = ended + max(FULL_INTERVAL if self.is_full else COUNT_INTERVAL, COUNT_SHARE * (ended - started))
 
     def pause(self, refused: int) -> float:
         """Claim nothing for a while: the carrier has refused `refused` jobs. Returns for how many seconds."""

@@ -3,16 +3,19 @@
 Invariant: each job and each outcome that the database takes arrives as it was sent, except for what is true in one
 process only: times of its monotonic clock, and the exception object. Large arguments do not come back with an outcome:
 only receivers of signals would read them, and a relay has many outcomes in memory. A relay and a Celery worker of
-different versions agree on `FORMAT`, or raise `UnknownFormat`: no field is ever guessed, and none has another type than
-its own. A queue of the broker may hold anything: what is not ours must not end a process, which would get it again.
+different versions agree on `FORMAT`, or raise `UnknownFormat`: no field is ever guessed, and none has another type, or
+another range, than its own. A queue of the broker may hold anything: what was not made here must not end a process,
+which would get it again. So whatever goes wrong while a message is read raises `UnknownFormat`.
 """
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from operator import contains
-from typing import Any, NamedTuple, TypeGuard, get_args, get_type_hints
+from typing import Any, NamedTuple, NoReturn, TypeGuard, get_args, get_type_hints
 
-from ..values.outcomes import Outcome
+from ..columns import MAX_KEY_BYTES
+from ..values.outcomes import LONGEST_DELAY, NAME_LIMIT, Outcome
 from ..values.records import LEFT_OUT, Attempt, ClaimedJob, LeaseRef
 
 FORMAT = 1
@@ -21,24 +24,100 @@ FORMAT = 1
 _JOB_FIELDS = tuple(name for name in ClaimedJob._fields if name not in ("is_suspect", "permit_key", "claimed_at"))
 _OUTCOME_FIELDS = ("status", "delay", "refund", "result", "last_error", "error", "is_unknown", "notes")
 
-_WHOLE, _NUMBER, _NONE = (int,), (int, float), type(None)
-_JOB_TYPES = (
-    (_WHOLE, _WHOLE, (str,), (str,), (str,), (str,), _WHOLE, _WHOLE, _WHOLE, _NUMBER, _NUMBER, (str,))
-    + ((*_NUMBER, _NONE),) * 2
-    + ((bool,), _NUMBER)
-)
-_OUTCOME_TYPES = ((str,), _NUMBER, _WHOLE, (str, _NONE), (str, _NONE), (dict, _NONE), (bool,), (str, _NONE))
 
-_STATUSES = frozenset(get_args(get_type_hints(Outcome)["status"]))
+class _Kind(NamedTuple):
+    """What a field may be. A number that is NaN, infinite or too long for a float is in no range."""
 
-ARGUMENTS_SENT_BACK = 10_000
-"""Characters of a job's arguments that come back with its outcome, at most."""
+    types: tuple[type, ...]
+    least: float = 0
+    most: float = 0
+    """The largest number, or the longest text in bytes; 0: any."""
+
 
 LARGEST_ID = 2**63 - 1
 """Of a job or a lease: PostgreSQL's bigint."""
 
 LONGEST_DURATION = 1e9
 """Seconds."""
+
+END_OF_TIME = 253_402_300_800
+"""The end of the year 9999, in seconds since the epoch. PostgreSQL has no job that is later, or as early."""
+
+_INT, _REAL = (int,), (int, float)
+_ID, _COUNT, _FLAG = _Kind(_INT, 0, LARGEST_ID), _Kind(_INT, -(2**15), 2**31 - 1), _Kind((bool,))
+_TIME, _NUMBER = _Kind(_REAL, -END_OF_TIME, END_OF_TIME), _Kind(_REAL, -1e15, 1e15)
+_TEXT, _NAME, _ERROR_NAME = (_Kind((str,), most=most) for most in (0, MAX_KEY_BYTES, 4 * NAME_LIMIT))
+
+
+def _or_none(kind: _Kind) -> _Kind:
+    return kind._replace(types=(*kind.types, type(None)))
+
+
+class _Form:
+    """What the fields of a list may be."""
+
+    def __init__(self, *kinds: _Kind) -> None:
+        self._types = [kind.types for kind in kinds]
+        self._ranges = [(place, *kind[1:]) for place, kind in enumerate(kinds) if str not in kind.types and kind.most]
+        self._names = [(place, kind.most) for place, kind in enumerate(kinds) if str in kind.types and kind.most]
+
+    def fits(self, values: object) -> TypeGuard[Sequence[Any]]:
+        """Whether these are as many values, each of one of its types, and within its range. `True` is no number here.
+
+        PostgreSQL can store each of the texts.
+        """
+        if not isinstance(values, list | tuple) or len(values) != len(self._types):
+            return False
+        if not all(map(contains, self._types, map(type, values))):
+            return False
+        for place, least, most in self._ranges:
+            value = values[place]
+            if value is not None and not least <= value <= most:
+                return False
+        text = "".join([value for value in values if type(value) is str])
+        try:
+            size = len(text) if text.isascii() else len(text.encode())
+        except UnicodeEncodeError:  # half of a surrogate pair
+            return False
+        return "\0" not in text and (size <= 4 * NAME_LIMIT or self._has_short_names(values))
+
+    def _has_short_names(self, values: Sequence[Any]) -> bool:
+        return all(len(values[place].encode()) <= most for place, most in self._names)
+
+
+_JOB = _Form(
+    *(_ID, _ID, _NAME, _NAME, _TEXT, _TEXT, _COUNT, _COUNT, _Kind(_INT, -100, 100), _TIME, _TIME, _TEXT),
+    *(_or_none(_Kind(_REAL, 0, sys.float_info.max)), _or_none(_TIME), _FLAG, _NUMBER),
+)
+_OUTCOME = _Form(
+    *(_TEXT, _Kind(_REAL, 0, LONGEST_DELAY.total_seconds()), _Kind(_INT, 0, 1), _or_none(_TEXT), _or_none(_TEXT)),
+    *(_or_none(_Kind((dict,))), _FLAG, _or_none(_TEXT)),
+)
+_HOME, _FORMAT = _Form(_NAME), _Form(_COUNT)
+_REST = _Form(_NAME, _NAME, _Kind(_REAL, 0, LONGEST_DURATION), _FLAG)
+
+_ERROR_KINDS = {
+    "exception": _ERROR_NAME,
+    "message": _TEXT,
+    "traceback": _TEXT,
+    "attempt": _COUNT,
+    "worker": _NAME,
+    "duration_ms": _NUMBER,
+    "wait_ms": _NUMBER,
+    "place": _ERROR_NAME,
+    "line": _or_none(_COUNT),
+}
+"""What `error_entry` makes. Roll-ups have the names in their primary key."""
+
+_ERROR_NEEDS = frozenset({"exception", "message", "traceback"})
+
+_STATUSES = frozenset(get_args(get_type_hints(Outcome)["status"]))
+
+ARGUMENTS_SENT_BACK = 10_000
+"""Characters of a job's arguments that come back with its outcome, at most."""
+
+BEGUN = "begun"
+"""In the place of an attempt: see `encode_begun`."""
 
 _ID_PREFIX = "skipqueue-"
 
@@ -69,11 +148,11 @@ def lease_ref_of(message_id: object) -> LeaseRef | None:
     """The lease in the id of a message; `None` if the message is not about a job."""
     if not isinstance(message_id, str) or not message_id.startswith(_ID_PREFIX):
         return None
-    parts = message_id.rsplit("-", 2)
-    if len(parts) == 3 and parts[1].isdecimal() and parts[2].isdecimal():
-        ref = int(parts[1]), int(parts[2])
-        return ref if max(ref) <= LARGEST_ID else None
-    return None
+    _, *numbers = message_id.rsplit("-", 2)
+    if len(numbers) < 2 or not all(each.isdecimal() and len(each) <= len(str(LARGEST_ID)) for each in numbers):
+        return None
+    id, lease = map(int, numbers)
+    return (id, lease) if max(id, lease) <= LARGEST_ID else None
 
 
 def lean(job: ClaimedJob, most: int = ARGUMENTS_SENT_BACK) -> ClaimedJob:
@@ -89,7 +168,7 @@ def job_to_wire(job: ClaimedJob, home: str) -> list[Any]:
 def job_from_wire(payload: object) -> tuple[ClaimedJob, str]:
     """The job, and the home of its outcome. Raises `UnknownFormat`."""
     _, home, *fields = _fields(payload, 2 + len(_JOB_FIELDS))
-    if not isinstance(home, str):
+    if not _HOME.fits([home]):
         raise UnknownFormat("The message names no home of the outcome.")
     return _job(fields), home
 
@@ -113,6 +192,11 @@ def encode_outcome(attempt: Attempt, home: str) -> EncodedOutcome:
     return EncodedOutcome(home, message_id(home, attempt.job.ref), encode(attempt_to_wire(attempt)))
 
 
+def encode_begun(ref: LeaseRef, home: str) -> EncodedOutcome:
+    """In place of an outcome: this job is about to begin, after another process that had its message is gone."""
+    return EncodedOutcome(home, message_id(home, ref), encode(BEGUN))
+
+
 def join_outcomes(outcomes: Iterable[EncodedOutcome]) -> bytes:
     """The body of a message with these outcomes, which have one home: a list of ids and attempts."""
     parts = (b"".join((b"[", _encoder.encode(each.id).encode(), b",", each.body, b"]")) for each in outcomes)
@@ -131,51 +215,53 @@ def split_outcomes(payload: object) -> list[tuple[LeaseRef | None, object]]:
 def attempt_from_wire(payload: object, *, now: float) -> Attempt:
     """The attempt, as if it had ended now, in monotonic seconds of this process. Raises `UnknownFormat`."""
     _, alias, job, fields, worker, duration, is_written = _fields(payload, 7)
-    rest = (alias, worker, duration, is_written)
     if not (
-        _have_types(fields, _OUTCOME_TYPES)
-        and _have_types(rest, ((str,), (str,), _NUMBER, (bool,)))
+        _OUTCOME.fits(fields)
+        and _REST.fits([alias, worker, duration, is_written])
         and fields[0] in _STATUSES
-        and 0 <= duration <= LONGEST_DURATION
+        and _is_error(fields[_OUTCOME_FIELDS.index("error")])
     ):
         raise UnknownFormat("The outcome cannot be read: a field has another type or another range.")
     outcome = Outcome(**dict(zip(_OUTCOME_FIELDS, fields, strict=True)))
     return Attempt(_job(job), outcome, now - duration, now, worker, is_written, alias)
 
 
-def encode(payload: list[Any] | dict[str, Any]) -> bytes:
+def encode(payload: list[Any] | dict[str, Any] | str) -> bytes:
     return _encoder.encode(payload).encode()
 
 
 def decode(body: bytes | memoryview | str) -> Any:
     """The payload in the body of a message. Raises `UnknownFormat` if it is not JSON."""
     try:
-        return json.loads(bytes(body) if isinstance(body, memoryview) else body)
+        return json.loads(bytes(body) if isinstance(body, memoryview) else body, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise UnknownFormat(f"The message is not JSON: {error}") from None
 
 
-_encoder = json.JSONEncoder(separators=(",", ":"))  # ASCII: a text may hold what UTF-8 cannot
+_encoder = json.JSONEncoder(separators=(",", ":"))
+
+
+def _refuse(constant: str) -> NoReturn:
+    """Refuse NaN and Infinity, which Python reads, and which are not JSON."""
+    raise ValueError(f"it has {constant}")
 
 
 def _job(fields: object) -> ClaimedJob:
-    if not _have_types(fields, _JOB_TYPES):
-        raise UnknownFormat("The job cannot be read: a field has another type.")
-    job = ClaimedJob(*fields)
-    if not (0 <= job.id <= LARGEST_ID and 0 <= job.lease <= LARGEST_ID):
-        raise UnknownFormat("The job cannot be read: its id or its lease is no number of PostgreSQL.")
-    return job
+    if not _JOB.fits(fields):
+        raise UnknownFormat("The job cannot be read: a field has another type or another range.")
+    return ClaimedJob(*fields)
 
 
-def _have_types(fields: object, types: Sequence[tuple[type, ...]]) -> TypeGuard[Sequence[Any]]:
-    """Whether these are as many values, each of one of its types. `True` is no number here."""
-    return (
-        isinstance(fields, list | tuple) and len(fields) == len(types) and all(map(contains, types, map(type, fields)))
-    )
+def _is_error(error: dict[str, Any] | None) -> bool:
+    """Whether this is an entry for a job's `errors`, or none."""
+    if error is None:
+        return True
+    is_known = _ERROR_NEEDS <= error.keys() <= _ERROR_KINDS.keys()
+    return is_known and _Form(*[_ERROR_KINDS[name] for name in error]).fits(list(error.values()))
 
 
 def _fields(payload: object, count: int) -> list[Any]:
-    if not isinstance(payload, list) or not payload or not isinstance(payload[0], int):
+    if not isinstance(payload, list) or not payload or not _FORMAT.fits(payload[:1]):
         raise UnknownFormat("The message was not made by django_skipqueue.")
     if payload[0] != FORMAT:
         older = "the sender" if payload[0] < FORMAT else "this side"

@@ -37,7 +37,7 @@ class CarrierSettings:
     max_message_size: int = 16 * 1024 * 1024
     """Bytes of the largest message that the broker takes. RabbitMQ 4 takes as many by default, and RabbitMQ 3 more."""
     declare: bool = True
-    """Whether the relay declares Celery's queues, with the arguments that it needs."""
+    """Whether relays and Celery's workers declare the queues, with the arguments that relays need."""
 
 
 def made_from(given: Mapping[str, Mapping[str, Any]]) -> dict[str, CarrierSettings]:

@@ -57,7 +57,7 @@ class Recovering(Statements):
         return self._recover(locked_before=locked_before, reason=NO_HEARTBEAT, limit=limit)
 
     def recover_returned(self, refs: Sequence[LeaseRef], *, reason: str) -> list[RecoveredJob]:
-        """Recover the jobs with these leases, which a carrier gave back because its workers have died of them."""
+        """Recover those of the jobs with these leases that have begun. The carrier gave all of them back."""
         ids, leases = [id for id, _ in refs], [lease for _, lease in refs]
         return self._recover(ids=ids, leases=leases, reason=reason, limit=len(refs))
 
@@ -66,9 +66,9 @@ class Recovering(Statements):
         nothing = {
             "age": 0.0,
             "crashed": False,
-            **dict.fromkeys(["locked_before", "worker_ids", "job_ids", "ids", "leases"]),
+            **dict.fromkeys(["locked_before", "worker_ids", "job_ids", "ids", "leases", "carrier", "carrier_id"]),
         }
-        recovered = [RecoveredJob._make(row) for row in self.rows(sql.RECOVER, nothing | chosen)]
+        recovered = [RecoveredJob._make(row) for row in self.rows(sql.RECOVER, nothing | self.carrier | chosen)]
         wake(self, (job.queue_name for job in recovered if job.status == "queued"))
         if any(job.status in ("blocked", "scheduled") for job in recovered):
             notify_supervisors(self, LIMITS_PAYLOAD)  # a scheduled one has given its permit up

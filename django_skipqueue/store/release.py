@@ -21,8 +21,8 @@ class Releasing(Statements):
         `interrupted`: the jobs were running. Their rows keep that, for the people who look at them later.
         `later`: they wait for up to 10 seconds first, and give up their permits meanwhile.
         """
-        rows = self.rows(sql.RELEASE, {**leases_as_values(leases), "interrupted": interrupted, "later": later})
-        return self._released(rows, later=later)
+        values = {**leases_as_values(leases), "interrupted": interrupted, "later": later}
+        return self._released(self.rows(*self.chosen(sql.RELEASE, sql.RELEASE_CARRIED, values)), later=later)
 
     def release_orphans(
         self, worker_id: str, *, known: Iterable[int], claimed_until: datetime | None = None

@@ -47,7 +47,7 @@ class Settling(Batches):
         raised instead, and the caller has to roll its transaction back.
         """
         batch = in_lock_order(settlements)
-        written = self.rows(*_statement(batch)) if raises else self._settle(batch, {})
+        written = self.rows(*self._statement(batch)) if raises else self._settle(batch, {})
         self._wake_for(batch)
         if batch_ids := {batch_id for _, _, batch_id in written if batch_id is not None}:
             self.jobs_ended(batch_ids, [id for id, _, batch_id in written if batch_id is not None])
@@ -76,7 +76,7 @@ class Settling(Batches):
         If PostgreSQL refuses an outcome, the batch is written as `settle` does, and the claim is sent afterwards.
         """
         batch = in_lock_order(settlements)
-        settle = _statement(batch) if batch else None
+        settle = self._statement(batch) if batch else None
         values = claim_values(queue_names, after=after or {}, limit=limit, worker_id=worker_id)
         admits, claims = bool(limited or keys), limit > 0 and bool(queue_names)
         admitting = admission(limited, keys, claims=claims) if admits else [None, None]
@@ -130,8 +130,9 @@ class Settling(Batches):
         if not failed:
             return set()
         values = leases_as_values((settlement.job_id, settlement.lease) for settlement in failed)
-        errors = [json.dumps(settlement.outcome.error) for settlement in failed]
-        return {id for (id,) in self.rows(sql.APPEND_CANCELLED_ERRORS, values | {"errors": errors})}
+        values["errors"] = [json.dumps(settlement.outcome.error) for settlement in failed]
+        statement = self.chosen(sql.APPEND_CANCELLED_ERRORS, sql.APPEND_CANCELLED_ERRORS_CARRIED, values)
+        return {id for (id,) in self.rows(*statement)}
 
     def _wake_for(self, batch: list[Settlement]) -> None:
         """Notify the supervisors of jobs that are due soon, and the workers of queues whose jobs run again at once."""
@@ -150,7 +151,7 @@ class Settling(Batches):
         inside = transaction.atomic(using=self.alias) if self.connection.in_atomic_block else nullcontext()
         try:
             with inside:
-                return set(self.rows(*_statement(batch)))
+                return set(self.rows(*self._statement(batch)))
         except DatabaseError as error:
             if not is_refused(error):
                 raise
@@ -165,7 +166,8 @@ class Settling(Batches):
             middle = len(batch) // 2
             return self._settle(batch[:middle], refused) | self._settle(batch[middle:], refused)
 
-
-def _statement(batch: Sequence[Settlement]) -> tuple[str, dict[str, Any]]:
-    values = settlements_as_values(batch)
-    return sql.SETTLE_SNOOZES if any(values["refunds"]) else sql.SETTLE, values
+    def _statement(self, batch: Sequence[Settlement]) -> tuple[str, dict[str, Any]]:
+        values = settlements_as_values(batch)
+        if any(values["refunds"]):
+            return self.chosen(sql.SETTLE_SNOOZES, sql.SETTLE_CARRIED_SNOOZES, values)
+        return self.chosen(sql.SETTLE, sql.SETTLE_CARRIED, values)

@@ -21,11 +21,18 @@ class Statements:
         """The database's name in `DATABASES`."""
         self.send = send
         """Called with each event."""
+        self.carrier: dict[str, str] = {}
+        """In a relay, the `carrier` and the `carrier_id`: what comes from a broker is written only to jobs that the
+        carrier or a relay of it holds."""
 
     @property
     def connection(self) -> BaseDatabaseWrapper:
         """Django's connection of this thread, or the connection that `dedicated_connection` has put in its place."""
         return connections[self.alias]
+
+    def chosen(self, plain: str, carried: str, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """In a relay the second statement, which asks who holds a job, otherwise the first; with its values."""
+        return (carried, values | self.carrier) if self.carrier else (plain, values)
 
     def rows(self, statement: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         with self.connection.cursor() as cursor:

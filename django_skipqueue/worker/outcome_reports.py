@@ -16,6 +16,7 @@ from ..events.events import (
     AttemptsFailed,
     AttemptsRetrying,
     LeasesLost,
+    OutcomesDropped,
 )
 from ..rollups.tally import Tally
 from ..runtime.dispatcher import EventDispatcher
@@ -35,11 +36,16 @@ EVENTS: dict[str, type[AttemptsEnded]] = {
 """The event for an accepted outcome, by the status of the outcome."""
 
 
+DUPLICATE = "an outcome of this attempt came before"
+NOT_THE_CARRIERS = "the carrier does not hold the job"
+"""The reasons for which an outcome from a broker is dropped."""
+
+
 class OutcomeReports:
     """Used by the control loop's thread."""
 
     def __init__(self, dispatcher: EventDispatcher, tally: Tally, *, remembered: int = 0) -> None:
-        """remembered: of how many attempts, at least, a second outcome is known to be one, and counts as lost."""
+        """remembered: of how many attempts, at least, a second outcome is known to be one, and is dropped."""
         self.lost: list[Attempt] = []
         """Attempts whose leases had ended before the settle, and for which no event was sent yet."""
         self._dispatcher = dispatcher
@@ -57,14 +63,15 @@ class OutcomeReports:
         again: list[Attempt] = []
         for sent in attempts:
             ref = sent.job.ref
-            if ref in self._newer or ref in self._older:
+            if ref not in settled and (ref in self._newer or ref in self._older):
                 again.append(sent)
                 continue
             attempt = sent._replace(outcome=refused[ref]) if ref in refused else sent
             kind = EVENTS[attempt.outcome.status] if attempt.is_written or ref in settled else LeasesLost
             ended[kind].append(attempt)
         self.lost += ended.pop(LeasesLost, [])
-        self._send({**ended, LeasesLost: again} if again else ended)
+        self._send(ended)
+        self._drop(again, DUPLICATE)
 
     def report_lost(self, store: "Store") -> None:
         """Send the events of the attempts in `lost`. The error of an attempt is kept if its job was cancelled."""
@@ -74,17 +81,28 @@ class OutcomeReports:
         store.append_cancelled_errors(attempt.settlement for attempt in ended_by_cancel)
         _keep_notes(store, ended_by_cancel)
         ended: defaultdict[type[AttemptsEnded], list[Attempt]] = defaultdict(list)
+        strange: list[Attempt] = []
         for sent in self.lost:
-            kind, attempt = ended_otherwise(sent, leases.get(sent.job.ref))
+            lease = leases.get(sent.job.ref)
+            if store.carrier and lease is None:  # the lease is valid, so somebody else than the carrier holds the job
+                strange.append(sent)
+                continue
+            kind, attempt = ended_otherwise(sent, lease)
             ended[kind].append(attempt)
         self.lost = []
         self._send(ended)
+        self._drop(strange, NOT_THE_CARRIERS)
 
     def _send(self, ended: Mapping[type[AttemptsEnded], list[Attempt]]) -> None:
         for kind, attempts in ended.items():
             self._tally.ended(kind, attempts)
             self._dispatcher.send(kind(attempts))
             self._remember(attempts)
+
+    def _drop(self, attempts: list[Attempt], reason: str) -> None:
+        """Send the event of outcomes that are neither counted nor remembered."""
+        if attempts:
+            self._dispatcher.send(OutcomesDropped(attempts, reason))
 
     def _remember(self, attempts: Iterable[Attempt]) -> None:
         """Keep the last attempts in two sets: the older one is dropped when the newer one is full."""

@@ -15,16 +15,24 @@ from ..app.waiting import wait_until
 from ..harness.processes import ManagePy
 
 APP = "tests.carried.celery_app"
-SKIPQUEUE = {"CARRIERS": {"celery": {"APP": f"{APP}.app", "QUEUES": {"carried": "pdf"}}}, "CAPTURE_LOGS": "INFO"}
+SKIPQUEUE: dict[str, Any] = {
+    "CARRIERS": {"celery": {"APP": f"{APP}.app", "QUEUES": {"carried": "pdf"}}},
+    "CAPTURE_LOGS": "INFO",
+}
 READY = " ready."
 
 
 def start_worker(
-    manage: Callable[..., ManagePy], url: str, *arguments: str, more_jobs: str = "", **celery: Any
+    manage: Callable[..., ManagePy],
+    url: str,
+    *arguments: str,
+    more_jobs: str = "",
+    skipqueue: dict[str, Any] = SKIPQUEUE,
+    **celery: Any,
 ) -> ManagePy:
     """`celery -A … worker -Q pdf` with these settings of Celery, once it consumes.
 
-    more_jobs: more source for the module `extra.jobs`.
+    more_jobs: more source for the module `extra.jobs`. skipqueue: the setting of that name.
     """
     process = manage(
         "-A",
@@ -33,7 +41,7 @@ def start_worker(
         *("-Q", "pdf", "--without-gossip", "--without-mingle", "--loglevel", "INFO"),
         *arguments,
         module="celery",
-        skipqueue=SKIPQUEUE,
+        skipqueue=skipqueue,
         jobs=JOBS + more_jobs,
         environment={"TESTS_BROKER_URL": url, "TESTS_CELERY": json.dumps(celery), "C_FORCE_ROOT": "1"},
     )

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from kombu.connection import Connection
 
-from django_skipqueue.carried.running import Process
 from django_skipqueue.models import Job
+from django_skipqueue.relay import wire
 from django_skipqueue.relay.rabbitmq import topology
 from django_skipqueue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
@@ -233,17 +233,11 @@ def test_a_worker_that_is_asked_to_stop_finishes_what_runs(start: Start, relayin
     assert process.wait() == 0
 
 
-SLOW = """
-import django_skipqueue.carried.outcome_link
-django_skipqueue.carried.outcome_link.GATHER_SECONDS = 2.0
-"""
-
-
 def test_the_last_acknowledgements_follow_the_last_outcomes(
     start: Start, relaying: Relaying, broker_url: str, pool: tuple[str, ...]
 ) -> None:
-    """A worker that is asked to stop has sent no outcome but the first. No job is left with the broker twice."""
-    process = start(*pool, more_jobs=SLOW, worker_prefetch_multiplier=10)
+    """No job is left with the broker when a worker has stopped."""
+    process = start(*pool, worker_prefetch_multiplier=10)
     relaying.publish(a_job(1, "jobs.add", 1))
     relaying.outcomes(1)
     relaying.publish(a_job(2, "jobs.add", 1), a_job(3, "jobs.add", 1))
@@ -275,30 +269,12 @@ def test_celery_sees_no_outcome(start: Start, relaying: Relaying, broker_url: st
         assert consumer.count("pdf") == 0
 
 
-OLDER = """
-import django_skipqueue.carried.celery_task
-django_skipqueue.carried.celery_task.HUB_WAKES = False
-"""
-
-
 MORE_POOLS = POOLS | {"solo": ("--pool", "solo"), "auto": ("-c", "auto")}
 
 
-@pytest.mark.parametrize(
-    ("pool", "more_jobs"),
-    [
-        pytest.param(
-            pool, more_jobs, id=f"{celery}-{name}", marks=() if name in POOLS and not more_jobs else pytest.mark.slow
-        )
-        for name, pool in MORE_POOLS.items()
-        for celery, more_jobs in {"Celery 5.7": "", "older": OLDER}.items()
-    ],
-)
-def test_nothing_is_left_with_the_broker(
-    start: Start, relaying: Relaying, broker_url: str, pool: tuple[str, ...], more_jobs: str
-) -> None:
-    """With an older Celery each process waits for the confirms of its outcomes."""
-    process = start(*pool, more_jobs=more_jobs)
+@pytest.mark.parametrize("name", list(MORE_POOLS))
+def test_nothing_is_left_with_the_broker(start: Start, relaying: Relaying, broker_url: str, name: str) -> None:
+    process = start(*MORE_POOLS[name])
     relaying.publish(*[a_job(number, "jobs.add", 1) for number in range(20)])
     relaying.publish(a_job(20, "jobs.echo", "x" * 300_000))
     assert len(relaying.outcomes(21)) == 21
@@ -307,17 +283,13 @@ def test_nothing_is_left_with_the_broker(
         assert consumer.count("pdf") == 0
 
 
-def test_a_process_that_ends_soon_sends_its_outcome_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The main process may not have it before."""
-    sent: list[str] = []
-
-    def give(*_: Any) -> bool:
-        sent.append("given")
-        return True
-
-    process = Process(None, worker="w", slots=1, is_forked=True, give=give)
-    monkeypatch.setattr(process, "_send", lambda *_: sent.append("sent"))
-    process.run(a_job(1, "jobs.add", 1), "default")
-    monkeypatch.setattr(process._retirement, "_code", 1)
-    process.run(a_job(2, "jobs.add", 1), "default")
-    assert sent == ["given", "sent"]
+def test_a_job_of_a_database_that_the_worker_does_not_know_comes_back(
+    start: Start, relaying: Relaying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever can write to the broker could have each process start threads for every name that he makes up."""
+    start(*POOLS["threads"])
+    original = wire.job_to_wire
+    monkeypatch.setattr(wire, "job_to_wire", lambda job, _: original(job, "elsewhere@1"))
+    relaying.publish(a_job(1, "jobs.add", 1))
+    returned = relaying.came_back()
+    assert (returned.ref, returned.reason) == ((1, 1), "rejected")

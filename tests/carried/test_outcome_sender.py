@@ -1,24 +1,29 @@
 """`OutcomeSender`: no outcome is lost, whatever the broker does."""
 
+import socket
 import threading
 import time
-from contextlib import closing
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from celery import Celery
 
-from django_skipqueue.carried.outcome_link import OutcomeLink, Outgoing
 from django_skipqueue.carried.outcome_sender import OutcomeSender
-from django_skipqueue.relay import wire
-from django_skipqueue.relay.rabbitmq import topology
+from django_skipqueue.relay.rabbitmq.amqp_link import AmqpLink
 from django_skipqueue.values.outcomes import COMPLETED, Outcome
 from django_skipqueue.values.records import Attempt
+from scripts.embedded_rabbitmq import RabbitMQ
 
 from ..app.waiting import DEADLINE, wait_until
-from ..relay.consumer import Consumer
 from .celery_worker import Relaying, a_job
+
+
+@pytest.fixture
+def sender(broker_url: str) -> Iterator[OutcomeSender]:
+    made = OutcomeSender(Celery(broker=broker_url), who="w")
+    yield made
+    made._link.close()
 
 
 def send_all(sender: OutcomeSender, count: int) -> list[threading.Thread]:
@@ -33,10 +38,9 @@ def send_all(sender: OutcomeSender, count: int) -> list[threading.Thread]:
 LONG = "x" * 100_000
 
 
-def send_long(url: str, **fields: Any) -> tuple[Attempt, Attempt]:
+def send_long(sender: OutcomeSender, url: str, **fields: Any) -> tuple[Attempt, Attempt]:
     """Send an outcome with a long result, and a short one. Returns both as they arrive."""
     relaying = Relaying(url)
-    sender = OutcomeSender(Celery(broker=url), who="w")
     long = Outcome("completed", result=f'"{LONG}"', notes=f'{{"log": "{LONG}"}}')
     attempts = [
         Attempt(a_job(number, "jobs.echo", **fields), outcome, 0.0, 1.0, "w", is_written)
@@ -62,17 +66,19 @@ def check_replaced(failed: Attempt, written: Attempt) -> None:
     assert (written.outcome, written.is_written) == (COMPLETED, True), "the task has written it"
 
 
-def test_an_outcome_that_is_too_large_is_replaced_by_a_failure(broker_url: str, settings: Any) -> None:
+def test_an_outcome_that_is_too_large_is_replaced_by_a_failure(
+    sender: OutcomeSender, broker_url: str, settings: Any
+) -> None:
     carrier = {"APP": "shop.celery.app", "QUEUES": {"carried": "pdf"}, "MAX_MESSAGE_SIZE": 65_536}
     settings.SKIPQUEUE = {"CARRIERS": {"celery": carrier}}
-    check_replaced(*send_long(broker_url, metadata=f'{{"of the user": "{LONG[:60_000]}"}}'))
+    check_replaced(*send_long(sender, broker_url, metadata=f'{{"of the user": "{LONG[:60_000]}"}}'))
 
 
 def test_an_outcome_that_the_broker_refuses_is_replaced_by_a_failure(
-    broker_url: str, takes_little: int, caplog: pytest.LogCaptureFixture
+    sender: OutcomeSender, broker_url: str, takes_little: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No setting of this process says so before."""
-    check_replaced(*send_long(broker_url))
+    check_replaced(*send_long(sender, broker_url))
     assert caplog.text.count("outcomes wait") == 1
     assert f"larger than configured max size {takes_little}" in caplog.text
 
@@ -83,42 +89,62 @@ def end(threads: list[threading.Thread]) -> None:
         assert not thread.is_alive()
 
 
-def test_outcomes_in_quick_succession_share_a_message(broker_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first goes at once, and the others after it, each home's together, up to the size of a small message."""
+def test_a_connection_that_has_broken_meanwhile_is_opened_again_without_a_word(
+    sender: OutcomeSender, broker_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process of Celery does not look at its connection between two outcomes."""
     relaying = Relaying(broker_url)
-    link = OutcomeLink(Celery(broker=broker_url), who="w", enough=1_000)
-    confirmed: list[int] = []
-    for number in range(100):
-        attempt = Attempt(a_job(number, "jobs.noop"), COMPLETED, 0.0, 1.0, "w")
-        link.put(Outgoing(wire.encode_outcome(attempt, "default"), partial(confirmed.append, number)))
-        if not number:
-            link.turn()
-            monkeypatch.setattr("django_skipqueue.carried.outcome_link.GATHER_SECONDS", 3600)
-    assert link._publish_at > time.monotonic() + 1_000
-    monkeypatch.undo()
-    while len(confirmed) < 100:
-        link.turn()
-    assert sorted(confirmed) == list(range(100))
-    with closing(Consumer(broker_url)) as consumer:
-        relaying.carrier.close()
-        assert 3 <= wait_until(lambda: consumer.count(topology.outcome_queue("default")), "they are there") <= 10
-    link.close()
+    for break_it in (lambda sock: sock.shutdown(socket.SHUT_RDWR), lambda sock: sock.close(), lambda _: None):
+        end(send_all(sender, 1))
+        assert set(relaying.outcomes(1)) == {0}
+        break_it(sender._link._connection.sock)
+    assert "outcomes wait" not in caplog.text
+    relaying.carrier.close()
 
 
-def test_enough_outcomes_wait_for_no_more(broker_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_skipqueue.carried.outcome_link.GATHER_SECONDS", 3600)
+def test_a_broker_that_confirms_nothing_is_connected_to_again(
+    sender: OutcomeSender, broker_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outcome is sent again: the relay drops the second one."""
     relaying = Relaying(broker_url)
-    sender = OutcomeSender(Celery(broker=broker_url), who="w", enough=3)
-    end(send_all(sender, 1))
-    threads = send_all(sender, 3)
-    assert set(relaying.outcomes(3)) == {0, 1, 2}
+    with monkeypatch.context() as patched:
+        patched.setattr("django_skipqueue.carried.outcome_sender.CONFIRM_SECONDS", -1.0)
+        patched.setattr(AmqpLink, "receive", lambda *_: None)
+        threads = send_all(sender, 1)
+        wait_until(lambda: "has not confirmed an outcome" in caplog.text, "it is logged")
+    assert set(relaying.outcomes(1)) == {0}
     end(threads)
     relaying.carrier.close()
 
 
-def test_threads_share_the_connection(broker_url: str) -> None:
+def test_an_outcome_waits_for_a_blocked_broker(
+    sender: OutcomeSender,
+    broker_url: str,
+    rabbitmq: RabbitMQ,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However long that takes: the broker has said that it lacks memory."""
+    monkeypatch.setattr("django_skipqueue.carried.outcome_sender.LOOK_SECONDS", 0.05)
     relaying = Relaying(broker_url)
-    sender = OutcomeSender(Celery(broker=broker_url), who="w")
+    rabbitmq.control("set_vm_memory_high_watermark", "0")
+    try:
+        threads = send_all(sender, 3)
+        wait_until(lambda: sender._link.is_blocked, "the broker says that it is blocked")
+        monkeypatch.setattr("django_skipqueue.carried.outcome_sender.CONFIRM_SECONDS", 0.2)
+        blocked_at = time.monotonic()
+        wait_until(lambda: time.monotonic() > blocked_at + 0.5, "longer than it may take otherwise")
+        assert all(thread.is_alive() for thread in threads)
+    finally:
+        rabbitmq.control("set_vm_memory_high_watermark", "0.4")
+    assert set(relaying.outcomes(3)) == {0, 1, 2}
+    end(threads)
+    assert "outcomes wait" not in caplog.text
+    relaying.carrier.close()
+
+
+def test_threads_share_the_connection(sender: OutcomeSender, broker_url: str) -> None:
+    relaying = Relaying(broker_url)
     for _ in range(2):
         threads = send_all(sender, 50)
         assert set(relaying.outcomes(50)) == set(range(50))
@@ -126,9 +152,10 @@ def test_threads_share_the_connection(broker_url: str) -> None:
     relaying.carrier.close()
 
 
-def test_outcomes_wait_for_their_queue(broker_url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_outcomes_wait_for_their_queue(
+    sender: OutcomeSender, broker_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """The broker returns them, and confirms that; they are sent again until the queue is there."""
-    sender = OutcomeSender(Celery(broker=broker_url), who="w")
     threads = send_all(sender, 5)
     wait_until(lambda: "outcomes wait" in caplog.text, "it is logged")
     assert all(thread.is_alive() for thread in threads)

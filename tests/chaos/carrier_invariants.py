@@ -39,8 +39,8 @@ from .policies import (
 
 RELAYS = 2
 
-BATCH = 500
-"""Jobs that each relay may hand over before it sees what the others did."""
+MOST_CARRIED = WINDOW + WINDOW * (RELAYS - 1) // RELAYS
+"""The window, and the shares of it that other relays may still use after one has counted again."""
 
 MOST_TWICE = 0.01
 """The share of the jobs that may run twice."""
@@ -65,11 +65,11 @@ def nothing_is_left_over(evidence: Evidence) -> Iterator[str]:
 
 
 def window_holds(evidence: Evidence) -> Iterator[str]:
-    """At each look the carrier held its window at most, and a batch of each relay."""
-    most = WINDOW + BATCH * RELAYS
+    """At each look the carrier held its window at most, and what relays had found free before others filled it."""
     for at, count in evidence.carried:
-        if count > most:
-            yield f"{at - evidence.calm_from:.1f} s after the begin the carrier held {count} jobs, more than {most}"
+        if count > MOST_CARRIED:
+            after = f"{at - evidence.calm_from:.1f} s after the begin"
+            yield f"{after} the carrier held {count} jobs, more than {MOST_CARRIED}"
 
 
 def handed_over_once(evidence: Evidence) -> Iterator[str]:

@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db.models.functions import Now
 
 from ..app.carriers import CARRIERS, make_carried, make_carrier, make_relay
 from ..app.rows import make_job, make_worker
@@ -71,6 +72,21 @@ def test_a_broker_that_may_have_lost_jobs(found: Found) -> None:
     assert finding.command == "python manage.py runrelay --reclaim celery"
     type(carrier).objects.filter(pk=carrier.pk).update(reached_at=None)
     assert found("carrier-lost-jobs") == [], "the outcomes cannot come"
+
+
+def test_a_full_window_of_jobs_that_the_broker_has_lost(found: Found, settings: Any) -> None:
+    settings.SKIPQUEUE = {"CARRIERS": {"celery": CARRIERS["CARRIERS"]["celery"] | {"WINDOW": 2}}}
+    make_carrier(concurrency=2)
+    make_relay()
+    make_carried(timeout=60.0, locked_at=-timedelta(seconds=661))
+    assert found("carrier-lost-jobs") == [], "there is room for another one"
+    youngest = make_carried(timeout=60.0, locked_at=-timedelta(seconds=650))
+    assert found("carrier-lost-jobs") == [], "one may still run"
+    type(youngest).objects.filter(pk=youngest.pk).update(locked_at=Now() - timedelta(seconds=661))
+    (finding,) = found("carrier-lost-jobs")
+    assert (finding.severity, finding.title) == ("critical", "The broker of the carrier celery has lost its jobs")
+    assert finding.found.startswith("Jobs that are with it: 2. Its window is full of them")
+    assert finding.command == "python manage.py runrelay --reclaim celery"
 
 
 def test_no_other_finding_cries_wolf_about_carried_jobs(found: Found) -> None:

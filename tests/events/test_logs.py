@@ -36,6 +36,7 @@ from django_skipqueue.events.events import (
     JobsDeferred,
     JobsRecovered,
     LeasesLost,
+    OutcomesDropped,
     ScheduleFailed,
     ScheduleFired,
     SchedulePaused,
@@ -112,6 +113,13 @@ SAYS_NOTHING = {"worker_name", "write", "write_about_worker"}
             "lease_lost",
             "WARNING",
             "lease lost task=shop.jobs.send id=7 attempt=2/10 ran=12ms waited=0.2s not_written=completed",
+        ),
+        (
+            OutcomesDropped([attempt()], "it came before"),
+            "outcome_dropped",
+            "INFO",
+            "outcome dropped task=shop.jobs.send id=7 attempt=2/10 ran=12ms waited=0.2s not_written=completed "
+            'reason="it came before"',
         ),
     ],
 )

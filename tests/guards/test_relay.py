@@ -43,6 +43,6 @@ def test_a_locked_row_keeps_no_other_job_from_being_taken_back(session: Callable
     other.begin()
     other(lambda: list(Job.objects.select_for_update().filter(pk=locked.pk)))
     with within(10):
-        TakeBack(Store("default"), jobs, disconnected).run(0.0)
+        TakeBack(Store("default"), jobs, disconnected, who="r").run(0.0)
     other.rollback()
     assert (state(free)["status"], list(jobs.to_release)) == ("queued", [lease_of(locked)])

@@ -1,5 +1,6 @@
 """`manage.py runrelay`: what an operator types, what it refuses, and how the jobs of a carrier are taken back."""
 
+import json
 import os
 import re
 import signal
@@ -12,7 +13,7 @@ from django.test import override_settings
 
 from django_skipqueue.management.commands import runrelay as command
 from django_skipqueue.models import Job, Worker
-from django_skipqueue.relay.carrier import carrier_id
+from django_skipqueue.relay.carrier import carrier_id, home_of
 from django_skipqueue.runtime.worker_options import WorkerOptions
 
 from ..app.rows import make_job, make_worker
@@ -241,3 +242,36 @@ def test_reclaim_says_that_a_row_is_locked(session: Any, capsys: pytest.CaptureF
     assert capsys.readouterr().out == "default: 1 job of celery released.\n"
     other.rollback()
     assert reclaim("celery", "--yes", capsys=capsys) == "default: 1 job of celery released.\n"
+
+
+# The topology for somebody who declares it in place of the relays
+
+
+@both
+def test_the_topology_is_shown_as_definitions_that_rabbitmq_imports(settings: Any, capsys: Any) -> None:
+    settings.SKIPQUEUE = ONE
+    call_command("runrelay", "--show-topology", "--database", "default,other")
+    shown = json.loads(capsys.readouterr().out)
+    rows = {alias: Worker.objects.using(alias).get(pk=carrier_id("celery")) for alias in ("default", "other")}
+    homes = [home_of(alias, row.started_at) for alias, row in rows.items()]
+    own = {f"skipqueue.{kind}.{home}" for kind in ("outcomes", "back") for home in homes}
+    assert {each["name"] for each in shown["exchanges"]} == {"skipqueue.back", "skipqueue.foreign"}
+    assert {each["name"] for each in shown["queues"]} == {"skipqueue.foreign", "pdf", "slow", *own}
+    assert {each["arguments"]["x-queue-type"] for each in shown["queues"]} == {"quorum"}
+    assert {(each["source"], each["destination"]) for each in shown["bindings"]} == {
+        ("skipqueue.foreign", "skipqueue.foreign"),
+        *(("skipqueue.back", f"skipqueue.back.{home}") for home in homes),
+    }
+    [permission] = shown["permissions"]
+    assert (permission["user"], permission["configure"], permission["vhost"]) == ("guest", "^$", "/")
+    readable = {each["name"] for each in shown["queues"] if re.search(permission["read"], each["name"])}
+    assert readable == {"pdf", "slow", *own}
+    call_command("runrelay", "--show-topology", "--database", "default,other")
+    assert json.loads(capsys.readouterr().out) == shown, "the row stays as it is"
+
+
+@db
+def test_the_topology_of_a_carrier_that_cannot_be_made_is_explained(settings: Any) -> None:
+    settings.SKIPQUEUE = {"CARRIERS": {"celery": CELERY | {"APP": "tests.app.celery_app.nothing"}}}
+    with pytest.raises(CommandError, match="cannot be imported"):
+        call_command("runrelay", "--show-topology")

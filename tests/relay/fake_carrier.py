@@ -4,9 +4,12 @@ import socket
 import threading
 from collections.abc import Collection, Sequence
 
-from django_skipqueue.relay.carrier import CarrierUnreachable, ReturnedJob, ReturnedOutcome, Taken, TooLarge
+from django_skipqueue.relay import reading, wire
+from django_skipqueue.relay.carrier import BegunJob, CarrierUnreachable, ReturnedJob, ReturnedOutcome, Taken, TooLarge
 from django_skipqueue.values.outcomes import COMPLETED, Outcome
 from django_skipqueue.values.records import Attempt, ClaimedJob, LeaseRef
+
+Delivered = ReturnedOutcome | ReturnedJob | BegunJob
 
 
 class FakeCarrier:
@@ -28,7 +31,7 @@ class FakeCarrier:
         self.published: list[LeaseRef] = []
         """All that was ever sent to it, in order."""
         self.acknowledged: list[int] = []
-        self.unacknowledged: dict[int, ReturnedOutcome | ReturnedJob] = {}
+        self.unacknowledged: dict[int, Delivered] = {}
         self._unconfirmed: list[ClaimedJob] = []
         self._taken = Taken()
         self._next_delivery = 0
@@ -114,6 +117,26 @@ class FakeCarrier:
             self._deliver(ReturnedJob(self._number(), job.ref, reason, job if is_readable else None))
             self._ring()
 
+    def deliver(self, body: bytes, *, id: object = None) -> None:
+        """Deliver this message in the queue of outcomes, whatever it holds."""
+        with self._lock:
+            read = Taken()
+            reading.outcomes(read, 0, body, id, now=0.0)
+            everything: list[Delivered] = [*read.outcomes, *read.jobs, *read.begun]
+            for delivered in everything:
+                self._deliver(delivered._replace(delivery=self._number()))
+            self._ring()
+
+    def deliver_back(self, body: bytes, *, id: object = None, headers: object = None) -> None:
+        """Deliver this message in the queue of jobs that come back, whatever it holds."""
+        with self._lock:
+            self._deliver(reading.returned(self._number(), body, id, headers))
+            self._ring()
+
+    def begin_again(self, job: ClaimedJob) -> None:
+        """Say that a process begins this job, which another one had that is gone."""
+        self.deliver(wire.join_outcomes([wire.encode_begun(job.ref, "default")]))
+
     def lose_connection(self) -> None:
         """Break it: what was published and not confirmed is gone, or not; here it is gone."""
         with self._lock:
@@ -126,13 +149,15 @@ class FakeCarrier:
         self._here.close()
         self._there.close()
 
-    def _deliver(self, delivered: ReturnedOutcome | ReturnedJob) -> None:
+    def _deliver(self, delivered: Delivered) -> None:
         self.unacknowledged[delivered.delivery] = delivered
         self._put(delivered)
 
-    def _put(self, delivered: ReturnedOutcome | ReturnedJob) -> None:
+    def _put(self, delivered: Delivered) -> None:
         if isinstance(delivered, ReturnedOutcome):
             self._taken.outcomes.append(delivered)
+        elif isinstance(delivered, BegunJob):
+            self._taken.begun.append(delivered)
         else:
             self._taken.jobs.append(delivered)
 

@@ -29,6 +29,10 @@ class RelayThread:
         self._thread.start()
         assert self._ready.wait(DEADLINE)
 
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
     def stop(self) -> int | None:
         """Stop it as its supervisor does, and return its exit code."""
         if self._thread.is_alive():

@@ -16,10 +16,10 @@ from celery import Celery
 
 from django_skipqueue.relay import wire
 from django_skipqueue.relay.carrier import CarrierMisconfigured, CarrierUnreachable, Taken
-from django_skipqueue.relay.celery_carrier import CeleryCarrier, _reason
+from django_skipqueue.relay.celery_carrier import CeleryCarrier
 from django_skipqueue.relay.making import make_carrier
-from django_skipqueue.relay.rabbitmq import frames, topology
-from django_skipqueue.relay.rabbitmq.amqp_link import RECEIVED_AT_ONCE, AmqpLink
+from django_skipqueue.relay.rabbitmq import topology
+from django_skipqueue.relay.rabbitmq.amqp_link import STEP_SECONDS, AmqpLink
 from django_skipqueue.setting_forms.carriers import CarrierSettings
 from django_skipqueue.values.outcomes import Outcome
 from django_skipqueue.values.records import Attempt, ClaimedJob
@@ -72,7 +72,7 @@ def take(carrier: CeleryCarrier, until: Callable[[Taken], Any]) -> Taken:
         assert time.monotonic() < deadline, taken
         select.select([carrier.fileno()], [], [], 1)
         more = carrier.take()
-        for name in ("confirmed", "refused", "outcomes", "jobs"):
+        for name in ("confirmed", "refused", "outcomes", "jobs", "begun"):
             getattr(taken, name).extend(getattr(more, name))
     return taken
 
@@ -176,18 +176,20 @@ def test_take_leaves_nothing_in_buffers(make: Make, worker: Consumer) -> None:
     assert not select.select([carrier.fileno()], [], [], 0)[0]
 
 
-def test_an_unreadable_outcome_names_its_job(make: Make, worker: Consumer, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreadable_outcome_names_its_job(make: Make, worker: Consumer) -> None:
     carrier = make()
     worker.send(outcome_of(job(3, lease=7)), body=b'[99,"of the future"]')
     worker.send(outcome_of(job(3)), body=b"\x80\x04", id="of a stranger")
     worker.send(outcome_of(job(4)))
     taken = take(carrier, lambda taken: taken.outcomes)
-    [returned] = taken.jobs
+    returned, strange = taken.jobs
     assert (returned.ref, returned.reason, returned.job) == ((3, 7), "unreadable", None)
-    assert "about no job" in caplog.text
+    assert (strange.ref, strange.reason, strange.job) == (None, "unreadable", None)
+    assert strange.problem.startswith("of a stranger: The message is not JSON")
+    carrier.acknowledge([strange.delivery])
     carrier.close()
     again = make()
-    assert len(take(again, lambda taken: taken.outcomes and taken.jobs).jobs) == 1  # the stranger's is gone
+    assert [each.ref for each in take(again, lambda taken: taken.outcomes and taken.jobs).jobs] == [(3, 7)]
 
 
 def test_a_message_is_acknowledged_after_all_its_outcomes(make: Make, worker: Consumer) -> None:
@@ -209,13 +211,12 @@ def test_a_message_is_acknowledged_after_all_its_outcomes(make: Make, worker: Co
     assert [each.attempt.job.id for each in take(make(), lambda taken: taken.outcomes).outcomes] == [4]
 
 
-def test_a_message_about_no_job_is_gone(make: Make, worker: Consumer, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_message_about_no_job_is_gone_once_it_is_acknowledged(make: Make, worker: Consumer) -> None:
     carrier = make()
     message = amqp.Message(b"\x80\x04", correlation_id="of a stranger")
     worker.channel.basic_publish(message, "", topology.outcome_queue("default"))
     worker.send(outcome_of(job(4)))
-    take(carrier, lambda taken: taken.outcomes)
-    assert "about no job" in caplog.text
+    carrier.acknowledge([each.delivery for each in take(carrier, lambda taken: taken.outcomes).jobs])
     carrier.close()
     assert len(take(make(), lambda taken: taken.outcomes).jobs) == 0
 
@@ -326,9 +327,11 @@ def test_the_broker_that_takes_less_than_the_setting_says_is_asked_once(make: Ma
 def test_the_broker_keeps_what_is_too_much_for_the_relays_memory(
     make: Make, worker: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_skipqueue.relay.celery_carrier.MOST_DELIVERED", 8 * RECEIVED_AT_ONCE)
+    size = 500_000
+    monkeypatch.setattr("django_skipqueue.relay.celery_carrier.MOST_DELIVERED", 4 * size)
+    monkeypatch.setattr("django_skipqueue.relay.rabbitmq.amqp_link.HEARTBEAT_CHECK_SECONDS", 0.0)
     carrier = make()
-    large = Outcome("completed", result=f'"{"x" * 2 * RECEIVED_AT_ONCE}"')
+    large = Outcome("completed", result=f'"{"x" * size}"')
     for number in range(1, 21):
         worker.send(outcome_of(job(number))._replace(outcome=large))
     wait_until(lambda: worker.count(topology.outcome_queue("default")) == 0, "all are delivered")
@@ -356,6 +359,28 @@ def test_without_declare_a_missing_queue_is_explained(make: Make, worker: Consum
         make(declare=False)
 
 
+def test_a_node_that_is_down_is_told_in_the_brokers_words() -> None:
+    class Channel:
+        def exchange_declare(self, *_: Any, **__: Any) -> None:
+            raise amqp.NotFound("home node 'rabbit@one' of durable queue is down or inaccessible")
+
+    with pytest.raises(CarrierMisconfigured) as caught:
+        topology.declare(Channel(), [], "default", create=True)
+    assert "The broker says: home node 'rabbit@one'" in str(caught.value)
+    assert "DECLARE" not in str(caught.value)
+
+
+def test_an_error_names_the_broker_and_not_its_password(make: Make, broker_url: str) -> None:
+    carrier = make(url="amqp://anna:secret@127.0.0.1:1/shop", connect=False)
+    with pytest.raises(CarrierUnreachable, match=r"\(broker 127\.0\.0\.1:1, vhost 'shop'\)") as caught:
+        carrier.connect()
+    assert "secret" not in str(caught.value)
+    refused = make(url=broker_url.replace("guest:guest", "guest:secret"), connect=False)
+    with pytest.raises(CarrierMisconfigured, match=r"\(broker 127\.0\.0\.1:\d+, vhost 'test") as caught_too:
+        refused.connect()
+    assert "secret" not in str(caught_too.value)
+
+
 def test_a_refused_login_is_explained(make: Make, broker_url: str) -> None:
     with pytest.raises(CarrierMisconfigured, match="refuses"):
         make(url=broker_url.replace("guest:guest", "guest:wrong"))
@@ -376,7 +401,7 @@ def test_nobody_listens(make: Make) -> None:
 @pytest.mark.parametrize("link", ["_publishing", "_consuming"])
 def test_every_method_says_that_a_connection_broke(make: Make, link: str) -> None:
     carrier = make()
-    getattr(carrier, link).connection.sock.shutdown(socket.SHUT_RDWR)
+    getattr(carrier, link)._connection.sock.shutdown(socket.SHUT_RDWR)
     with pytest.raises(CarrierUnreachable):
         take(carrier, lambda _: False)
     carrier.close()
@@ -396,11 +421,6 @@ def test_a_deleted_outcome_queue_breaks_the_connection(make: Make, worker: Consu
     carrier.close()
     carrier.connect()
     assert carrier.take() == Taken()
-
-
-@pytest.mark.parametrize("deaths", [None, "expired", [], {}, 4, ["expired"], [{}], [{"reason": ["expired"]}]])
-def test_a_reason_that_is_not_the_brokers_counts_as_a_rejection(deaths: object) -> None:
-    assert _reason({"x-death": deaths}) == "rejected"
 
 
 def test_a_channel_that_the_broker_closes_says_why(make: Make) -> None:
@@ -483,72 +503,26 @@ def connected(carrier: CeleryCarrier) -> bool:
     return True
 
 
-# Without a broker
-
-
-def test_a_broker_that_does_not_read_holds_up_nobody() -> None:
-    link = AmqpLink(Celery(broker="amqp://nobody").connection_for_write())
-    ours, theirs = socket.socketpair()
-
-    class Connection:
-        sock, heartbeat, frame_max = ours, 0, 4096
-
-        def on_inbound_frame(self, frame: frames.Frame) -> None:
-            """Take it."""
-
-        def collect(self) -> None:
-            ours.close()
-
-    with closing(theirs):
-        link.connection = Connection()
-        link.start()
-        started, sent = time.monotonic(), b"x" * 8_000_000
-        link.send(sent)
-        link.send(b"end")
-        assert time.monotonic() - started < 5
-        assert link._unsent
-        wait_until(lambda: link.is_blocked, "it has not read for a while")
-        received = bytearray()
-        while len(received) < len(sent) + 3:
-            link.receive()
-            received += theirs.recv(1 << 20)
-        assert received == sent + b"end"
-        assert not link.is_blocked
-        link.close()
-
-
-def test_what_came_before_the_connection_broke_is_dispatched_first() -> None:
-    link = AmqpLink(Celery(broker="amqp://nobody").connection_for_write())
-    ours, theirs = socket.socketpair()
-    dispatched: list[frames.Frame] = []
-
-    class Connection:
-        sock, heartbeat, frame_max, connected = ours, 0, 4096, True
-        on_inbound_frame = staticmethod(dispatched.append)
-
-        def close(self) -> None:
-            pytest.fail("nobody would answer")
-
-        def collect(self) -> None:
-            ours.close()
-
-    link.connection = Connection()
-    link.start()
-    theirs.send(frames.HEARTBEAT)
-    theirs.close()
-    link.send(b"a job")
-    assert not dispatched
-    with pytest.raises(CarrierUnreachable, match=r"BrokenPipe|ConnectionReset"):
-        link.receive()
-    assert len(dispatched) == 1
-    link.close()
+def test_a_blocked_broker_holds_up_nobody(rabbitmq: RabbitMQ, make: Make) -> None:
+    """It reads nothing more, and the jobs are more than the buffers of the sockets take."""
+    carrier = make()
+    rabbitmq.control("set_vm_memory_high_watermark", "0")
+    try:
+        started = time.monotonic()
+        carrier.publish([job(number, args=json.dumps(["x" * 200_000])) for number in range(100)])
+        wait_until(lambda: (carrier.take(), carrier.is_blocked)[1], "the broker says that it is blocked")
+        assert time.monotonic() - started < STEP_SECONDS
+        assert carrier._waiting
+    finally:
+        rabbitmq.control("set_vm_memory_high_watermark", "0.4")
+    assert len(take(carrier, lambda taken: len(taken.confirmed) == 100).confirmed) == 100
 
 
 def test_a_connection_that_the_broker_has_closed_is_not_opened_again_to_be_closed(
     make: Make, rabbitmq: RabbitMQ
 ) -> None:
     carrier = make()
-    connections = [link.connection for link in carrier._links]
+    connections = [link._connection for link in carrier._links]
     rabbitmq.control("close_all_connections", "--vhost", connections[0].virtual_host, "enough")
     with pytest.raises(CarrierUnreachable, match="enough"):
         take(carrier, lambda _: False)
@@ -562,24 +536,21 @@ def test_what_was_confirmed_before_the_connection_broke_is_taken_first(make: Mak
     carrier = make()
     carrier.publish([job(1), job(2)])
     wait_until(lambda: select.select([carrier.fileno()], [], [], 0)[0], "the confirms")
-    rabbitmq.control("close_all_connections", "--vhost", carrier._publishing.connection.virtual_host, "enough")
+    rabbitmq.control("close_all_connections", "--vhost", carrier._publishing._connection.virtual_host, "enough")
     assert sorted(carrier.take().confirmed) == [(1, 1), (2, 1)]
     with pytest.raises(CarrierUnreachable, match="enough"):
         take(carrier, lambda _: False)
 
 
-def test_frames_are_read_however_they_are_cut() -> None:
-    sent = [frames.frame(kind, 7, bytes([kind]) * size) for kind, size in ((1, 0), (2, 5), (3, 300), (8, 1))]
-    whole = b"".join(sent)
-    for step in (1, 2, 7, 64, len(whole)):
-        reader = frames.FrameReader(4096)
-        read = [each for at in range(0, len(whole), step) for each in reader.read(whole[at : at + step])]
-        assert read == [(1, 7, b""), (2, 7, b"\2" * 5), (3, 7, b"\3" * 300), (8, 7, b"\x08")]
-
-
-def test_what_is_no_frame_breaks_the_connection() -> None:
-    with pytest.raises(ConnectionError, match="no frame"):
-        list(frames.FrameReader(4096).read(b"HTTP/1.1 400 Bad Request\r\n"))
+def test_what_was_confirmed_before_a_job_could_not_be_sent_is_taken_first(make: Make) -> None:
+    carrier = make()
+    carrier.publish([job(1)])
+    wait_until(lambda: select.select([carrier.fileno()], [], [], 0)[0], "the confirm")
+    carrier._publishing._connection.sock.shutdown(socket.SHUT_WR)
+    carrier.publish([job(number) for number in range(2, 100)])
+    assert carrier.take().confirmed == [(1, 1)]
+    with pytest.raises(CarrierUnreachable):
+        take(carrier, lambda _: False)
 
 
 def test_making_explains_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -295,10 +295,13 @@ def has_changed_hands(job: Job, lease: int) -> bool:
     return int(end_of(job)[3]) > lease
 
 
-def departs_with_the_job(url: str) -> tuple[int, int]:
-    """A process of Celery dies while it runs the next job."""
+def departs_with_the_job(url: str, *, begins: bool = True) -> tuple[int, int]:
+    """A process of Celery dies while it runs the next job, or before it begins it."""
     with closing(Consumer(url)) as dying:
-        return ref_of(dying.get())
+        message = dying.get()
+        if begins and message.delivery_info["redelivered"]:
+            dying.send_together([wire.encode_begun(job_of(message).ref, HOME)], home=HOME)
+        return ref_of(message)
 
 
 def test_celerys_child_in_the_task(start: Start, consumer: Consumer, url: str) -> None:
@@ -314,6 +317,22 @@ def test_celerys_child_in_the_task(start: Start, consumer: Consumer, url: str) -
     assert end_of(job) == ("failed", None, 3, 6)
     assert job.last_error.startswith("WorkerDied: ")
     assert [entry["worker"] for entry in job.errors] == ["celery"] * 3
+    assert nothing_is_left(process, consumer)
+
+
+def test_celerys_workers_in_a_crash_loop(start: Start, consumer: Consumer, url: str) -> None:
+    """They end before they begin the jobs that they have got."""
+    job = carried()
+    process = start()
+    for lease in (1, 3, 5, 7):
+        wait_until(lambda: is_with_the_carrier(job))
+        for _ in range(topology.DELIVERY_LIMIT + 1):
+            assert departs_with_the_job(url, begins=False) == (job.pk, lease)
+        wait_until(partial(has_changed_hands, job, lease), "it comes back")
+    consumer.finish(consumer.get(), 1)
+    wait_for_statuses(completed=1)
+    assert (end_of(job)[:3], job.errors) == (("completed", 1, 1), [])
+    process.wait_for("carried jobs not begun")
     assert nothing_is_left(process, consumer)
 
 
@@ -340,7 +359,7 @@ def test_celerys_child_before_the_acknowledgement(start: Start, consumer: Consum
     again = consumer.get()
     assert ref_of(again) == (job.pk, 1)
     consumer.finish(again, 2)
-    process.wait_for("lease lost")
+    process.wait_for("outcome dropped")
     assert end_of(job) == ("completed", 1, 1, 2)
     assert nothing_is_left(process, consumer)
 
@@ -373,7 +392,8 @@ def runs_twice(start: Start, manage: Start, consumer: Consumer, url: str) -> Cal
         if is_main:
             worker.wait()
             start_worker(manage, url, "--pool", "prefork", "-c", "1", more_jobs=source)
-        wait_until(lambda: consumer.count(OUTCOMES) == outcomes, "the outcomes are there")
+        messages = outcomes + 1  # the second run has said that it begins
+        wait_until(lambda: consumer.count(OUTCOMES) == messages, "the outcomes are there")
         assert is_with_the_carrier(job)
         assert list(Ledger.objects.values_list("entry", flat=True)) == ["it ran"] * 2
         process = start()
@@ -386,16 +406,15 @@ def runs_twice(start: Start, manage: Start, consumer: Consumer, url: str) -> Cal
 
 
 def test_celerys_child_after_its_job(runs_twice: Callable[..., None], marker: Path) -> None:
-    """The main process has no outcome, so the job runs again."""
-    module, name = "django_skipqueue.carried.return_path", "ReturnPath"
-    source = DIES.format(module=module, cls=name, method="give", marker=str(marker))
+    """The broker has no outcome, so the job runs again."""
+    module, name = "django_skipqueue.carried.outcome_sender", "OutcomeSender"
+    source = DIES.format(module=module, cls=name, method="send", marker=str(marker))
     runs_twice(source, outcomes=1, is_main=False)
 
 
 def test_celerys_main_process_before_the_acknowledgement(runs_twice: Callable[..., None], marker: Path) -> None:
     """The broker has the outcome, but no relay has written it. So the job runs again."""
-    module, name = "django_skipqueue.carried.outcome_link", "OutcomeLink"
-    source = DIES.format(module=module, cls=name, method="_confirmed", marker=str(marker))
+    source = DIES.format(module="celery.worker.request", cls="Request", method="acknowledge", marker=str(marker))
     runs_twice(source, outcomes=2, is_main=True)
 
 

@@ -2,15 +2,20 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
 from django.db import transaction
+from django.db.models.functions import Now
 
 from django_skipqueue.models import Job, Worker
+from django_skipqueue.relay import lost_window
 from django_skipqueue.relay.carrier import alias_of, carrier_id, home_of
+from django_skipqueue.relay.reclaim import Reclaim
 from django_skipqueue.runtime.protocol import EXIT_CLEAN
+from django_skipqueue.runtime.service import Service
 from django_skipqueue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 from django_skipqueue.values.times import NEVER
@@ -64,6 +69,13 @@ def start(carrier: FakeCarrier) -> Iterator[Start]:
 def holders() -> dict[int, str]:
     """Who holds each running job, by its row."""
     return dict(Job.objects.running().values_list("pk", "locked_by"))
+
+
+def wait_for_a_run(service: Service) -> None:
+    """Wait until a run of this service has begun and ended."""
+    for _ in range(2):  # one may be under way
+        due_at = service.due_at
+        wait_until(lambda: service.due_at > due_at)  # noqa: B023
 
 
 def has_acknowledged(carrier: FakeCarrier, number: int) -> bool:
@@ -195,6 +207,19 @@ def test_jobs_that_another_relay_handed_over_count_as_well(carrier: FakeCarrier,
     assert len(carrier.published) == 50
 
 
+def test_four_relays_share_the_window(carrier: FakeCarrier, start: Start) -> None:
+    """Each has one part of it, with a backlog and nobody who runs the jobs."""
+    relays = [start(id=f"r:00000000000{number}", shutdown_timeout=0.1).relay for number in range(4)]
+    wait_until(lambda: Worker.objects.filter(relay_of="celery").count() == 4)
+    for relay in relays:
+        wait_for_a_run(relay._window)
+    noop.defer_many([()] * 400)
+    wait_until(lambda: len(carrier.jobs) >= 50)
+    for relay in relays:
+        wait_for_a_run(relay._window)
+    assert len(carrier.published) <= 50 + 3, "one more for each other relay, where the room cannot be divided"
+
+
 def test_what_the_carrier_refuses_is_released_and_not_tried_at_once(
     carrier: FakeCarrier, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -224,6 +249,47 @@ def test_a_job_that_is_too_large_for_the_carrier_fails_and_the_others_go_on(carr
     assert (carrier.published, relay._jobs.with_carrier) == ([(small.pk, 1)], 1)
     carrier.finish()
     wait_until(lambda: Job.objects.completed().count() == 1)
+
+
+def test_a_window_of_jobs_that_the_broker_has_lost_is_named_with_the_command_that_mends_it(
+    carrier: FakeCarrier, start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lost_window, "LOOK_INTERVAL", 0.05)
+    noop.defer_many([()] * 60)
+    relay = start().relay
+    wait_until(lambda: list(holders().values()) == [CARRIER] * 50)
+    carrier.jobs.clear()  # as `rabbitmqctl purge_queue` does
+    oldest = Job.objects.running().order_by("pk")[:49].values("pk")
+    Job.objects.filter(pk__in=oldest).update(locked_at=Now() - timedelta(days=1))
+    wait_until(lambda: relay._window.is_full)
+    wait_for_a_run(relay._lost_window)
+    assert "carrier window lost" not in caplog.text, "one may still run"
+    Job.objects.running().update(locked_at=Now() - timedelta(days=1))
+    wait_until(lambda: "carrier window lost" in caplog.text)
+    wait_for_a_run(relay._lost_window)
+    [line] = [line for line in caplog.messages if line.startswith("carrier window lost")]
+    assert " carrier=celery count=50 " in line
+    assert "python manage.py runrelay --reclaim celery" in line
+    list(Reclaim.begin(Store.default(), "celery").run())
+    wait_until(lambda: len(carrier.jobs) == 50, "jobs are handed over again")
+
+
+@pytest.mark.parametrize("reason", ["expired", "maxlen"])
+def test_what_the_broker_drops_is_released(
+    reason: str, carrier: FakeCarrier, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = noop.defer()
+    relay = start().relay
+    wait_until(lambda: CARRIER in holders().values())
+    (held,) = carrier.jobs.values()
+    carrier.give_back(held, reason)
+    wait_until(lambda: carrier.acknowledged == [1])
+    assert f"carried jobs returned worker=r carrier=celery count=1 reason={reason}" in caplog.text
+    assert ("carrier refused" in caplog.text) is (reason == "maxlen"), "the relay gives the queue time"
+    assert relay._window.jobs_refused == (reason == "maxlen")
+    wait_until(lambda: len(carrier.published) == 2)
+    job.refresh_from_db()
+    assert (job.attempts, job.last_error, job.errors) == (1, "", [])
 
 
 def test_nothing_is_claimed_while_the_carrier_takes_nothing(carrier: FakeCarrier, start: Start) -> None:
@@ -267,19 +333,57 @@ def test_a_job_whose_workers_die_is_recovered_and_fails_at_the_third_time(carrie
         wait_until(lambda: len(carrier.jobs) == 1)
         (held,) = carrier.jobs.values()
         assert held.attempt == time
+        carrier.begin_again(held)
         carrier.give_back(held, "delivery_limit", is_readable=time == 1)
-        wait_until(partial(has_acknowledged, carrier, time))
+        wait_until(partial(has_acknowledged, carrier, 2 * time))
         job.refresh_from_db()
         assert job.last_error == "WorkerDied: each worker of the carrier that got the job has died"
     assert (job.status, job.deaths) == ("scheduled", [CARRIER, CARRIER]), "for up to 30 s"
     Job.objects.filter(pk=job.pk).run_now()
     wait_until(lambda: len(carrier.jobs) == 1)
     (held,) = carrier.jobs.values()
+    carrier.begin_again(held)
     carrier.give_back(held, "delivery_limit")
     wait_until(lambda: Job.objects.failed().count() == 1)
     job.refresh_from_db()
     assert "three workers in a row died" in job.last_error
     assert [entry["worker"] for entry in job.errors] == ["celery"] * 3
+
+
+def test_a_job_that_nobody_has_begun_is_released_however_often_its_workers_end(
+    carrier: FakeCarrier, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Celery's workers are in a crash loop: they end after they have got their jobs, and begin none."""
+    job = noop.defer()
+    start()
+    for time in range(1, 11):
+        wait_until(lambda: len(carrier.jobs) == 1)
+        (held,) = carrier.jobs.values()
+        carrier.give_back(held, "delivery_limit")
+        wait_until(partial(has_acknowledged, carrier, time))
+    wait_until(lambda: len(carrier.jobs) == 1)
+    job.refresh_from_db()
+    assert (job.status, job.attempts, job.errors, job.deaths) == ("running", 1, [], None)
+    assert "carried jobs not begun worker=r carrier=celery count=1" in caplog.text
+
+
+def test_a_job_that_has_begun_twice_is_charged_though_another_relay_takes_it_back(
+    carrier: FakeCarrier, start: Start
+) -> None:
+    """The row says that the job has begun, and no relay has to remember it."""
+    job = noop.defer()
+    first = start()
+    wait_until(lambda: set(holders().values()) == {CARRIER})
+    (held,) = carrier.jobs.values()
+    for number in (1, 2):
+        carrier.begin_again(held)
+        wait_until(partial(has_acknowledged, carrier, number))
+    first.stop()
+    start(id="r:000000000000")
+    carrier.give_back(held, "delivery_limit")
+    wait_until(partial(has_acknowledged, carrier, 3))
+    job.refresh_from_db()
+    assert (len(job.errors), job.deaths) == (1, [CARRIER])
 
 
 def test_a_stale_message_of_dead_workers_takes_no_job_from_another(carrier: FakeCarrier, start: Start) -> None:
@@ -290,8 +394,10 @@ def test_a_stale_message_of_dead_workers_takes_no_job_from_another(carrier: Fake
     (first,) = carrier.jobs.values()
     Store.default().release([first.ref])
     wait_until(lambda: len(carrier.jobs) == 2)
-    carrier.give_back(first, "delivery_limit")
+    carrier.begin_again(next(other for other in carrier.jobs.values() if other.ref != first.ref))
     wait_until(lambda: carrier.acknowledged == [1])
+    carrier.give_back(first, "delivery_limit")
+    wait_until(lambda: carrier.acknowledged == [1, 2])
     assert holders() == {job.pk: CARRIER}
 
 
@@ -411,6 +517,17 @@ def test_after_a_lost_connection_what_was_confirmed_stays_with_the_carrier(carri
     wait_until(lambda: Job.objects.completed().count() == 1)
     assert carrier.published == [(job.pk, 1)]
     wait_until(lambda: not carrier.unacknowledged)
+
+
+def test_the_first_connection_is_logged_once(
+    carrier: FakeCarrier, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="django_skipqueue.worker")
+    start()
+    wait_until(lambda: "carrier reached" in caplog.text)
+    carrier.lose_connection()
+    wait_until(lambda: "carrier back" in caplog.text)
+    assert caplog.text.count("carrier reached") == 1
 
 
 def test_a_carrier_that_is_down_at_the_start(

@@ -1,16 +1,20 @@
 """The statements of a relay: they name the carrier in the rows of its jobs, and count these rows."""
 
+from datetime import timedelta
+
 import pytest
+from django.db.models.functions import Now
 
 from django_skipqueue.models import Job
 from django_skipqueue.relay import sql
 from django_skipqueue.relay.carrier import carrier_id
 from django_skipqueue.store import Store
 from django_skipqueue.store.parameters import leases_as_values
-from django_skipqueue.values.outcomes import COMPLETED, Settlement
-from django_skipqueue.values.records import LeaseRef
+from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
+from django_skipqueue.values.records import LeaseRef, Noted
 
-from ..app.rows import lease_of, make_job, state
+from ..app.carriers import make_relay
+from ..app.rows import lease_of, make_job, make_worker, state
 
 store = Store("default")
 
@@ -19,6 +23,9 @@ pytestmark = pytest.mark.django_db
 CELERY = carrier_id("celery")
 RELAY = "relay/1:0123456789ab"
 
+carried_store = Store("default")
+carried_store.carrier = {"carrier": "celery", "carrier_id": CELERY}
+
 
 def hand_over(*leases: LeaseRef) -> set[LeaseRef]:
     rows = store.rows(sql.HAND_OVER, {**leases_as_values(leases), "carrier_id": CELERY})
@@ -26,8 +33,13 @@ def hand_over(*leases: LeaseRef) -> set[LeaseRef]:
 
 
 def carried() -> int:
-    ((number,),) = store.rows(sql.CARRIED_COUNT, {"carrier_id": CELERY})
-    return int(number)
+    return counted()[0]
+
+
+def counted() -> tuple[int, int, int]:
+    """How many jobs the carrier holds, how many its relays hold, and how many relays are alive."""
+    (row,) = store.rows(sql.CARRIED_COUNT, {**carried_store.carrier, "worker_timeout": 60.0})
+    return row
 
 
 def test_a_job_that_is_handed_over_belongs_to_the_carrier_under_the_same_lease() -> None:
@@ -62,6 +74,15 @@ def test_only_the_jobs_that_the_carrier_holds_are_counted() -> None:
     assert carried() == 3
 
 
+def test_what_the_relays_of_the_carrier_hold_is_counted_apart() -> None:
+    alive, dead = (make_relay(heartbeat=timedelta(seconds=-age)) for age in (0, 61))
+    stranger = make_relay(relay_of="another")
+    for holder in (alive, dead, dead, stranger):
+        make_job("running", locked_by=holder.pk)
+    make_job("running", locked_by=CELERY)
+    assert counted() == (1, 3, 1)
+
+
 def test_what_the_carrier_held_is_released_as_the_jobs_of_a_worker_are() -> None:
     """As `runrelay --reclaim` does."""
     job = make_job("running", locked_by=RELAY, attempts=2)
@@ -70,3 +91,72 @@ def test_what_the_carrier_held_is_released_as_the_jobs_of_a_worker_are() -> None
     assert carried() == 0
     assert (state(job)["status"], state(job)["attempts"]) == ("queued", 1)
     assert not Job.objects.filter(locked_by=CELERY).exists()
+
+
+RETRY = Outcome("scheduled", delay=60.0, last_error="no", error={"message": "no"})
+SNOOZE = Outcome("scheduled", delay=60.0, refund=1)
+
+
+def held_by_carrier() -> list[Job]:
+    """A job that the carrier has, and one that a relay of it has not handed over."""
+    relay = make_worker(name="relay", relay_of="celery")
+    return [make_job("running", locked_by=holder) for holder in (CELERY, relay.pk)]
+
+
+def held_by_others() -> list[Job]:
+    worker, stranger = make_worker(name="w"), make_worker(name="x", relay_of="another")
+    running = [make_job("running", locked_by=holder) for holder in (worker.pk, stranger.pk, RELAY)]
+    return [*running, make_job("queued", lease=0), make_job("completed", lease=3, locked_by=worker.pk)]
+
+
+@pytest.mark.parametrize("outcome", [COMPLETED, RETRY, SNOOZE])
+def test_an_outcome_from_a_broker_ends_what_the_carrier_holds_and_nothing_else(outcome: Outcome) -> None:
+    ours, others = held_by_carrier(), held_by_others()
+    before = [state(job) for job in others]
+    settlements = [Settlement(*lease_of(job), outcome) for job in (*ours, *others)]
+    assert carried_store.settle(settlements) == {job.pk for job in ours}
+    assert [state(job) for job in others] == before
+
+
+def test_what_comes_back_is_released_if_the_carrier_holds_it() -> None:
+    ours, others = held_by_carrier(), held_by_others()
+    before = [state(job) for job in others]
+    assert carried_store.release(map(lease_of, [*ours, *others])) == {job.pk for job in ours}
+    assert [state(job) for job in others] == before
+
+
+def test_what_comes_back_is_recovered_if_it_has_begun() -> None:
+    begun, not_begun = (make_job("running", locked_by=CELERY) for _ in range(2))
+    carried_store.note_begun([lease_of(begun)])
+    recovered = carried_store.recover_returned(map_leases(begun, not_begun), reason="they died")
+    assert [job.id for job in recovered] == [begun.pk]
+    assert carried_store.release(map_leases(begun, not_begun)) == {not_begun.pk}
+
+
+def map_leases(*jobs: Job) -> list[LeaseRef]:
+    return [lease_of(job) for job in jobs]
+
+
+def test_what_comes_back_is_recovered_if_the_carrier_holds_it() -> None:
+    ours, others = held_by_carrier(), held_by_others()
+    carried_store.note_begun(map_leases(*ours, *others))
+    Job.objects.filter(pk__in=[job.pk for job in others]).update(started_at=Now())
+    before = [state(job) for job in others]
+    recovered = carried_store.recover_returned(map_leases(*ours, *others), reason="they died")
+    assert {job.id for job in recovered} == {job.pk for job in ours}
+    assert [state(job) for job in others] == before
+
+
+def test_notes_from_a_broker_are_those_of_the_carriers_jobs() -> None:
+    ours, others = held_by_carrier(), held_by_others()
+    noted = [Noted(*lease_of(job), 0.0, '{"progress": {"lease": 1, "value": 0.5}}') for job in (*ours, *others)]
+    assert carried_store.note_attempts(noted) == {job.pk for job in ours}
+
+
+def test_errors_from_a_broker_are_appended_to_the_carriers_cancelled_jobs() -> None:
+    ours, others = (
+        [make_job("discarded", lease=2, locked_by=holder) for holder in holders]
+        for holders in ([CELERY], ["w:0123456789ab", ""])
+    )
+    cancelled = [Settlement(job.pk, 1, RETRY) for job in (*ours, *others)]
+    assert carried_store.append_cancelled_errors(cancelled) == {job.pk for job in ours}

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_skipqueue.relay import wire
-from django_skipqueue.values.outcomes import Outcome
+from django_skipqueue.values.outcomes import Outcome, error_entry
 from django_skipqueue.values.records import LEFT_OUT, Attempt, ClaimedJob
 
-TEXTS = st.text(st.characters(exclude_categories=()), max_size=30)  # lone surrogates too
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)
 IDS = st.integers(1, 2**63 - 1)
-TIMES = st.floats(allow_nan=False)
+TIMES = st.floats(-wire.END_OF_TIME, wire.END_OF_TIME)
 SECONDS = st.floats(0, 1e9)
 
 JOBS = st.builds(
@@ -24,19 +24,26 @@ JOBS = st.builds(
     queue_name=TEXTS,
     args=TEXTS,
     kwargs=TEXTS,
-    attempt=st.integers(0, 2**31),
-    max_attempts=st.integers(0, 2**31),
+    attempt=st.integers(-(2**15), 2**15 - 1),
+    max_attempts=st.integers(-(2**15), 2**15 - 1),
     priority=st.integers(-100, 100),
     run_after=TIMES,
     locked_at=TIMES,
     metadata=TEXTS,
-    timeout=st.none() | SECONDS,
+    timeout=st.none() | st.floats(0, allow_infinity=False),
     unknown_since=st.none() | TIMES,
     holds_permit=st.booleans(),
     claim_seconds=SECONDS,
     claimed_at=st.none() | TIMES,
 )
-ERRORS = st.dictionaries(TEXTS, TEXTS | st.integers() | SECONDS, max_size=8)
+ERRORS = st.builds(
+    error_entry,
+    st.builds(ValueError, st.text(st.characters(exclude_categories=()))),  # lone surrogates, and NUL too
+    attempt=st.integers(1, 2**15 - 1),
+    worker=TEXTS,
+    duration_ms=st.floats(0, 1e12),
+    wait_ms=st.none() | st.floats(-1e12, 1e12),
+)
 OUTCOMES = st.builds(
     Outcome,
     status=st.sampled_from(["completed", "scheduled", "failed", "discarded"]),
@@ -120,12 +127,31 @@ def test_the_lease_is_in_the_id(job_id: int, lease: int, alias: str) -> None:
 
 
 def test_other_ids_hold_no_lease(subtests: pytest.Subtests) -> None:
-    for stranger in (None, 4, "", "skipqueue-default-1", "celery-default-1-1", "skipqueue-x-1-y"):
+    digits = f"skipqueue-default-{'9' * 5_000}-1"
+    for stranger in (None, 4, "", "skipqueue-default-1", "celery-default-1-1", "skipqueue-x-1-y", digits):
         with subtests.test(stranger=stranger):
             assert wire.lease_ref_of(stranger) is None
 
 
 JOB = ClaimedJob(1, 2, "shop.send", "default", "[]", "{}", 1, 3, 0, 0.0, 0.0, "{}")
+
+ODD_NUMBERS = (math.nan, math.inf, -math.inf, 10**400, -(10**400))
+
+ERROR = error_entry(ValueError("no"), attempt=1, worker="w", duration_ms=1.0)
+ODD_ERRORS: list[object] = [
+    {},
+    *({name: value for name, value in ERROR.items() if name != missing} for missing in ("exception", "message")),
+    ERROR | {"traceback": None},
+    ERROR | {"message": ["no"]},
+    ERROR | {"exception": ["ValueError"]},
+    ERROR | {"exception": "x" * 1_000},
+    ERROR | {"place": {}},
+    ERROR | {"line": "3"},
+    ERROR | {"attempt": 10**400},
+    ERROR | {"duration_ms": math.nan},
+    ERROR | {"message": "\ud800"},
+    ERROR | {"more": 1},
+]
 
 
 def test_another_format_names_the_side_to_update() -> None:
@@ -164,7 +190,11 @@ def test_what_is_no_outcome_raises(subtests: pytest.Subtests) -> None:
                 wire.attempt_from_wire(payload, now=0.0)
 
 
-@pytest.mark.parametrize("body", [b"\x80\x04K", b"\xff", b"[" * 100_000], ids=["pickle", "bytes", "deep"])
+@pytest.mark.parametrize(
+    "body",
+    [b"\x80\x04K", b"\xff", b"[" * 100_000, b"[NaN]", b"[-Infinity]", b"9" * 5_000],
+    ids=["pickle", "bytes", "deep", "NaN", "infinity", "digits"],
+)
 def test_what_is_not_json_raises(body: bytes) -> None:
     with pytest.raises(wire.UnknownFormat, match="not JSON"):
         wire.decode(body)
@@ -178,8 +208,17 @@ def test_a_job_with_a_field_of_another_type_raises(subtests: pytest.Subtests) ->
         (0, 2**63),
         (0, -1),
         (1, -1),
+        (2, "x" * 1_001),
+        (3, "\ud800"),
+        (5, "\0"),
+        (6, 2**31),
+        (8, 101),
         (9, None),
+        *((10, number) for number in ODD_NUMBERS),
         (12, "60"),
+        (12, -1),
+        (13, 10**400),
+        (15, math.inf),
     ]
     for field, value in cases:
         with subtests.test(field=field, value=value):
@@ -196,8 +235,13 @@ def test_an_outcome_with_a_field_of_another_type_raises(subtests: pytest.Subtest
         *((field, [1]) for field in range(8)),
         (0, "running"),
         (1, None),
+        *((1, number) for number in (*ODD_NUMBERS, -1, 1e11)),
         (2, "1"),
+        (2, 2),
+        (2, -1),
+        *((field, text) for field in (3, 4, 7) for text in ("\ud800", "\0")),
         (5, "ValueError"),
+        *((5, error) for error in ODD_ERRORS),
         (6, None),
     ]
     for field, value in cases:
@@ -209,7 +253,7 @@ def test_an_outcome_with_a_field_of_another_type_raises(subtests: pytest.Subtest
 
 
 def test_an_impossible_duration_raises(subtests: pytest.Subtests) -> None:
-    cases: list[float] = [math.nan, math.inf, 1e300, -1.0, True]
+    cases: list[float] = [*ODD_NUMBERS, 1e300, -1.0, True]
     for duration in cases:
         with subtests.test(duration=duration):
             payload = wire.attempt_to_wire(Attempt(JOB, Outcome("completed"), 0.0, 1.0, "w"))

@@ -69,6 +69,7 @@ STATEMENTS: dict[str, str] = {
 WORKER = "live:000000000001"
 DEAD_WORKER = "dead:000000000002"
 CARRIER = "celery:000000000003"
+CARRIED = {"carrier": "celery", "carrier_id": CARRIER}
 QUEUE = "skipqueue_queue_pkey"
 REQUESTS = "skipqueue_worker_request_pkey"
 NEEDS, UNMET = "skipqueue_dependency_pkey", "skipqueue_dependency_unmet"
@@ -127,7 +128,7 @@ ENDED = NOTED | {"last_error": "r"}
 KEYED = {"unique_seconds": 3600.0}
 ENQUEUED = COMMON | KEYED | UNLIMITED | {"args": "[]", "kwargs": "{}"}
 NOBODYS = {"age": 0.0, "crashed": False, "reason": "r", "limit": 1000} | dict.fromkeys(
-    ("locked_before", "worker_ids", "job_ids", "ids", "leases")
+    ("locked_before", "worker_ids", "job_ids", "ids", "leases", "carrier", "carrier_id")
 )
 TAKEN_KEYS = [f"key-{number}" for number in range(84_000, 84_300)]
 
@@ -175,12 +176,16 @@ CASES = [
     Case("SETTLE", settlements_as_values(SETTLED), {"pkey"}),
     Case("SETTLE", settlements_as_values(SETTLED[:1]), {"pkey"}, "a single one"),
     Case("SETTLE_SNOOZES", settlements_as_values(SETTLED), {"pkey"}),
+    Case("SETTLE_CARRIED", settlements_as_values(SETTLED) | CARRIED, {"pkey"}),
+    Case("SETTLE_CARRIED", settlements_as_values(SETTLED[:1]) | CARRIED, {"pkey"}, "a single one"),
+    Case("SETTLE_CARRIED_SNOOZES", settlements_as_values(SETTLED) | CARRIED, {"pkey"}),
     Case("QUEUES_OF", {"ids": LEASES["ids"]}, {"pkey"}),
     Case("LOCKED_ROWS", LEASES, {"pkey"}),
     Case("STILL_HOLDING", {"worker_ids": [WORKER, DEAD_WORKER]}, {"recover"}),
     Case("RELEASE", LEASES | {"interrupted": False, "later": False}, {"pkey"}),
     Case("RELEASE", LEASES | {"interrupted": True, "later": False}, {"pkey"}, "of running jobs"),
     Case("RELEASE_ORPHANS", {"worker_id": WORKER, "known": [99_001], "claimed_until": None}, {"recover", "pkey"}),
+    Case("RELEASE_CARRIED", LEASES | {"interrupted": False, "later": False} | CARRIED, {"pkey"}),
     Case(
         "RELEASE_ORPHANS",
         {"worker_id": WORKER, "known": [], "claimed_until": IN_2030},
@@ -198,7 +203,7 @@ CASES = [
         "without a worker",
     ),
     Case("RECOVER", NOBODYS | {"worker_ids": [DEAD_WORKER]}, {"recover", "pkey"}, "by worker"),
-    Case("RECOVER", NOBODYS | {"ids": [99_001], "leases": [1], "limit": 1}, {"recover", "pkey"}, "by lease"),
+    Case("RECOVER", NOBODYS | CARRIED | {"ids": [99_001], "leases": [1], "limit": 1}, {"recover", "pkey"}, "by lease"),
     Case("QUEUED_NOW", {"limit": 1000, "most": 1000, "least": 10, "together": 5000}, {"claim"}),
     Case("RUNNING_NOW", {"limit": 100}, {"recover"}),
     Case("HELD_NOW", {"limit": 100, "shown": 5}, {"recover"}),
@@ -309,8 +314,11 @@ CASES = [
         "a thousand",
     ),
     Case("NOTE_ATTEMPTS", NOTES, {"pkey"}),
+    Case("NOTE_CARRIED_ATTEMPTS", NOTES | CARRIED, {"pkey"}),
+    Case("NOTE_BEGUN", LEASES | CARRIED, {"pkey"}),
     Case("LOST_LEASES", LEASES, {"pkey"}),
     Case("APPEND_CANCELLED_ERRORS", LEASES | {"errors": ['{"message": "no"}'] * 300}, {"pkey"}),
+    Case("APPEND_CANCELLED_ERRORS_CARRIED", LEASES | {"errors": ['{"message": "no"}'] * 300} | CARRIED, {"pkey"}),
     Case("DISCARD", ENDED | {"ids": SOME_IDS}, {"pkey"}),
     Case("DISCARD", ENDED | {"ids": list(range(64_500, 65_500))}, {"pkey"}, "a thousand"),
     Case("HEARTBEAT_WORKERS", {"workers": WORKERS}, {"skipqueue_worker_pkey"}),
@@ -368,7 +376,8 @@ CASES = [
     Case("BLOCK_UNRATED", {"limit": 1000}, {"rate_queued", "pkey"}),
     Case("PRUNE_RATES", {"limit": 100}, {RATE_DUE}),
     Case("HAND_OVER", LEASES | {"carrier_id": CARRIER}, {"pkey"}),
-    Case("CARRIED_COUNT", {"carrier_id": WORKER}, {"recover"}),
+    Case("CARRIED_COUNT", {"carrier": "celery", "carrier_id": WORKER, "worker_timeout": 60.0}, {"recover"}),
+    Case("CARRIED_BY_TASK", {"carrier_id": WORKER}, {"recover"}),
     Case("CARRIED_BEFORE", {"carrier_id": WORKER, "claimed_until": IN_2030}, {"recover"}),
     Case("CLOCK", {}, set()),
     Case("CARRIER_SINCE", {"carrier_id": WORKER}, set()),
@@ -703,13 +712,17 @@ def test_what_the_lease_fences_is_found_by_id_and_lease_and_nothing_else() -> No
 
 
 def test_the_driver_remembers_how_to_send_what_is_sent_often() -> None:
-    for name in (
-        "SETTLE",
-        "CLAIM",
-        "LOCK_KEYS",
-        "CHOOSE_BY_KEY",
-        "CLAIM_OR_ADMIT",
-        "ADMIT_BY_KEY",
-        "ENQUEUE_AND_ADMIT",
-    ):
+    often = ("SETTLE", "CLAIM", "LOCK_KEYS", "CHOOSE_BY_KEY", "CLAIM_OR_ADMIT", "ADMIT_BY_KEY", "ENQUEUE_AND_ADMIT")
+    for name in often:
         assert len(unindented(STATEMENTS[name]).encode()) <= MAX_CACHED_STATEMENT_LENGTH, name
+
+
+def test_what_comes_from_a_broker_is_found_by_its_holder_as_well() -> None:
+    carried = {name for name, text in STATEMENTS.items() if "%(carrier_id)s" in text and "UPDATE skipqueue_job" in text}
+    assert carried - {"HAND_OVER", "RECOVER"} == {
+        "SETTLE_CARRIED", "SETTLE_CARRIED_SNOOZES", "RELEASE_CARRIED", "NOTE_CARRIED_ATTEMPTS",
+        "APPEND_CANCELLED_ERRORS_CARRIED", "NOTE_BEGUN",
+    }  # fmt: skip
+    for name in ("SETTLE_CARRIED", "SETTLE_CARRIED_SNOOZES", "RELEASE_CARRIED", "NOTE_BEGUN"):
+        condition = STATEMENTS[name].rsplit("WHERE job.id", 1)[1].split("RETURNING")[0]
+        assert set(re.findall(r"job\.(\w+)", condition)) == {"lease", "locked_by"}, name

@@ -42,6 +42,10 @@ WORKERS = {number: f"{number}:00000000000{number}" for number in ("1", "2", "3")
 
 RELAY = WORKERS["relay"]
 CARRIER = carrier_id("celery")
+
+of_carrier = Store("default")
+of_carrier.carrier = {"carrier": "celery", "carrier_id": CARRIER}
+
 LATER = timedelta(hours=1)
 T = TypeVar("T")
 EXAMPLES = int(os.environ.get("SKIPQUEUE_EXAMPLES", "0"))
@@ -263,7 +267,9 @@ class Queue(RuleBasedStateMachine):
         """An exchange of the relay. The broker has delivered a job twice, and the second outcome is another."""
         for error, limit in ((first, 2), (second, 1)):
             settlements, expected = self.outcomes(CARRIER, chosen, error)
-            written, claimed = settle_and_claim(settlements, queue_names=["default"], limit=limit, worker_id=RELAY)
+            written, claimed = settle_and_claim(
+                settlements, store=of_carrier, queue_names=["default"], limit=limit, worker_id=RELAY
+            )
             assert {id for id, _ in written} == set(expected)
             self.model |= expected
             self.claimed(RELAY, limit, list(Job.objects.filter(pk__in=[job.id for job in claimed])))
@@ -274,7 +280,9 @@ class Queue(RuleBasedStateMachine):
         refs = {(job.pk, job.lease) for job in pick(self.given[CARRIER], chosen)}
         held = [id for id, lease in refs if self.holds(CARRIER, (id, lease))]
         lost = {id: self.model[id].recovered(is_returned=True) for id in held}
-        recovered = {job.id: job.status for job in store.recover_returned(sorted(refs), reason="they died")}
+        assert of_carrier.recover_returned(sorted(refs), reason="they died") == [], "none has begun"
+        of_carrier.note_begun(refs)
+        recovered = {job.id: job.status for job in of_carrier.recover_returned(sorted(refs), reason="they died")}
         assert recovered == {id: row.status for id, row in lost.items()}
         self.model |= lost
 

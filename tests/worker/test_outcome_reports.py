@@ -9,7 +9,7 @@ from django.db import OperationalError, connection
 from django.dispatch import Signal
 
 from django_skipqueue import signals
-from django_skipqueue.events.events import AttemptsCompleted, LeasesLost
+from django_skipqueue.events.events import AttemptsCompleted, OutcomesDropped
 from django_skipqueue.models import Job
 from django_skipqueue.rollups.tally import Tally
 from django_skipqueue.runtime import control_connection
@@ -160,11 +160,12 @@ def test_a_job_that_was_cancelled_is_reported_as_cancelled_whatever_its_outcome(
 
 
 @pytest.mark.parametrize("is_written", [False, True])
-def test_a_second_outcome_of_a_remembered_attempt_is_a_lost_lease(is_written: bool) -> None:
+def test_a_second_outcome_of_a_remembered_attempt_is_dropped_and_not_counted(is_written: bool) -> None:
     """A carrier may run a job twice. The last two attempts or more are remembered."""
     events: list[Any] = []
     dispatcher: Any = SimpleNamespace(send=events.append)
-    reports = OutcomeReports(dispatcher, Tally(), remembered=2)
+    tally = Tally()
+    reports = OutcomeReports(dispatcher, tally, remembered=2)
     first, *others = (
         Attempt(ClaimedJob(id, 1, "t", "q", "[]", "{}", 1, 3, 0, 1.0, 2.0, "{}"), COMPLETED, 0.0, 0.1, "w", is_written)
         for id in range(5)
@@ -174,11 +175,23 @@ def test_a_second_outcome_of_a_remembered_attempt_is_a_lost_lease(is_written: bo
     assert [(type(event), event.attempts) for event in events] == [
         (AttemptsCompleted, [first]),
         (AttemptsCompleted, [others[0]]),
-        (LeasesLost, [first]),
+        (OutcomesDropped, [first]),
     ]
+    assert sum(row["lost"] for row in tally.take()[0]) == 0
     for other in others[1:]:
         reports.sent([other], {other.job.ref}, {})
     events.clear()
     reports.sent([others[0], others[-1]], set(), {})
-    assert (LeasesLost, [others[-1]]) in [(type(event), event.attempts) for event in events]
+    assert (OutcomesDropped, [others[-1]]) in [(type(event), event.attempts) for event in events]
     assert (others[0] in reports.lost) is not is_written, "it is forgotten"
+
+
+def test_an_outcome_that_was_written_is_no_second_one() -> None:
+    """Somebody may have forged one before it."""
+    events: list[Any] = []
+    dispatcher: Any = SimpleNamespace(send=events.append)
+    reports = OutcomeReports(dispatcher, Tally(), remembered=2)
+    honest = Attempt(ClaimedJob(1, 1, "t", "q", "[]", "{}", 1, 3, 0, 1.0, 2.0, "{}"), COMPLETED, 0.0, 0.1, "w")
+    reports.sent([honest._replace(is_written=True)], set(), {})
+    reports.sent([honest], {honest.job.ref}, {})
+    assert [type(event) for event in events] == [AttemptsCompleted] * 2

@@ -1,5 +1,6 @@
 """`manage.py runrelay`: hand the jobs of carried queues over to their carrier until a signal stops the command."""
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -8,6 +9,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from ... import conf
 from ...events.log_format import counted, printable
 from ...exceptions import QueueUnavailable
+from ...relay.carrier import CarrierMisconfigured
+from ...relay.carrier_row import home_in
+from ...relay.making import make_carrier
 from ...relay.reclaim import Reclaim, carriers_in
 from ...runtime.preflight import check_database
 from ...runtime.worker_options import WorkerOptions
@@ -25,7 +29,7 @@ class Command(BaseCommand):
 
     help = (
         "Hand the jobs of the queues in SKIPQUEUE['CARRIERS'] over to their carrier, such as Celery, and settle what "
-        "comes back. Every option but --reclaim and --yes can also be set in the environment."
+        "comes back. Every option but --reclaim, --yes and --show-topology can also be set in the environment."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -42,10 +46,19 @@ class Command(BaseCommand):
             "run twice",
         )
         parser.add_argument("--yes", action="store_true", help="with --reclaim: do not ask")
+        parser.add_argument(
+            "--show-topology",
+            action="store_true",
+            help="print the exchanges, queues and bindings that the carrier needs in RabbitMQ, and the permissions of "
+            "its user, as JSON for rabbitmqctl import_definitions, and end",
+        )
 
     def handle(self, **options: Any) -> None:
         if options["reclaim"] is not None:
             self._reclaim(options["reclaim"], serving.databases_of(options), is_confirmed=options["yes"])
+            return
+        if options["show_topology"]:
+            self._show_topology(_chosen(options["carrier"]), serving.databases_of(options))
             return
         serving.set_up(self._add, options)
         carrier = _chosen(options["carrier"])
@@ -69,6 +82,18 @@ class Command(BaseCommand):
             queue_names=tuple(carrier.queues),
             carried_queues=conf.settings.carried_queues,
         )
+
+    def _show_topology(self, carrier: CarrierSettings, databases: Iterable[str]) -> None:
+        """Print what somebody else declares. Writes the carrier's row into each database: its time is in the names."""
+        stores, problems = _usable(databases)
+        if problems:
+            raise CommandError(" ".join(problems))
+        try:
+            made = make_carrier(carrier, conf.settings.database)
+        except CarrierMisconfigured as error:
+            raise CommandError(str(error)) from error
+        definitions = made.definitions([home_in(store, carrier) for store in stores])
+        self.stdout.write(json.dumps(definitions, indent=2))
 
     def _reclaim(self, name: str, databases: Iterable[str], *, is_confirmed: bool) -> None:
         """Release the jobs that a carrier holds. If a database cannot be used, the others are seen to all the same."""

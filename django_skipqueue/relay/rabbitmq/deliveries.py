@@ -6,14 +6,11 @@ Invariant: a delivery is acknowledged after the relay has said so for each of it
 from collections import deque
 from collections.abc import Collection
 
-from . import frames
-
 
 class Deliveries:
     """The broker numbers the deliveries of a channel in ascending order."""
 
-    def __init__(self, channel: int = 0) -> None:
-        self._channel = channel
+    def __init__(self) -> None:
         self._open: deque[int] = deque()
         self._done: set[int] = set()
         self._sizes: dict[int, int] = {}
@@ -29,8 +26,8 @@ class Deliveries:
         if parts > 1:
             self._parts[tag] = parts
 
-    def acknowledge(self, tags: Collection[int]) -> bytes:
-        """The frames that acknowledge these: one for all up to the first that stays open, and one for each later one.
+    def acknowledge(self, tags: Collection[int]) -> list[tuple[int, bool]]:
+        """Note these as acknowledged. Returns the numbers to acknowledge, and whether each stands for all before it.
 
         A delivery of several parts is given as often. Unknown numbers are of an earlier connection, and are left out:
         their messages come again under other numbers.
@@ -43,14 +40,12 @@ class Deliveries:
         while self._open and self._open[0] in done:
             last = self._open.popleft()
             done.remove(last)
-        found = frames.acknowledgement(self._channel, last, True) if last else b""
-        if not done:
-            return found
-        left = set(self._open)
-        single = sorted(done & left)
-        self._open = deque(tag for tag in self._open if tag not in done)
+        multiple = [(last, True)] if last else []
+        single = done.intersection(self._open)
         done.clear()
-        return found + b"".join(frames.acknowledgement(self._channel, tag, False) for tag in single)
+        if single:
+            self._open = deque(tag for tag in self._open if tag not in single)
+        return [*multiple, *((tag, False) for tag in sorted(single))]
 
     def _is_whole(self, tag: int) -> bool:
         """Note that a part is acknowledged. Returns whether it was the last."""

@@ -4,7 +4,8 @@ Invariant: a job's message is in one place until somebody has what it says. A qu
 much, and what waits too long or is delivered too often goes to the back queue of the job's database.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import amqp
@@ -41,7 +42,14 @@ CARRIED_QUEUE: Mapping[str, Any] = {
 OWN_QUEUE: Mapping[str, Any] = {"x-queue-type": "quorum", "x-delivery-limit": NO_LIMIT}
 """The arguments of the queues that relays take outcomes and jobs from."""
 
-FOREIGN_QUEUE: Mapping[str, Any] = {"x-max-length": FOREIGN_KEPT}
+FOREIGN_QUEUE: Mapping[str, Any] = {"x-queue-type": "quorum", "x-max-length": FOREIGN_KEPT}
+"""The arguments of the queue `FOREIGN`: the oldest messages go."""
+
+EXCHANGES: Mapping[str, tuple[str, dict[str, str]]] = {
+    FOREIGN: ("fanout", {}),
+    BACK_EXCHANGE: ("headers", {"alternate-exchange": FOREIGN}),
+}
+"""The type and the arguments of each exchange, in the order in which they are declared."""
 
 
 def outcome_queue(home: str) -> str:
@@ -53,49 +61,56 @@ def back_queue(home: str) -> str:
     return f"skipqueue.back.{home}"
 
 
-def declare(channel: Any, queues: Iterable[str], home: str, *, create: bool) -> None:
-    """Create what is lacking, or only check that it is there. Raises `CarrierMisconfigured`."""
-    _declare_exchange(channel, FOREIGN, "fanout", {}, create)
-    _declare_exchange(channel, BACK_EXCHANGE, "headers", {"alternate-exchange": FOREIGN}, create)
+def queues_of(carried: Iterable[str], home: str) -> dict[str, Mapping[str, Any]]:
+    """The arguments of each queue that the relays of this home use. carried: Celery's queues."""
     own = {FOREIGN: FOREIGN_QUEUE, outcome_queue(home): OWN_QUEUE, back_queue(home): OWN_QUEUE}
-    for name, arguments in [*own.items(), *((name, CARRIED_QUEUE) for name in queues)]:
-        with _explained("queue", name, "durable", arguments, create):
-            channel.queue_declare(name, passive=not create, durable=True, auto_delete=False, arguments=dict(arguments))
+    return {**own, **dict.fromkeys(carried, CARRIED_QUEUE)}
+
+
+def bindings_of(home: str) -> list[tuple[str, str, dict[str, str]]]:
+    """The exchange, the queue and the arguments of each binding."""
+    return [
+        (FOREIGN, FOREIGN, {}),
+        (BACK_EXCHANGE, back_queue(home), {"x-match": "all", DATABASE_HEADER: home}),
+    ]
+
+
+def declare(channel: Any, carried: Iterable[str], home: str, *, create: bool) -> None:
+    """Create what is lacking, or only check that it is there. Raises `CarrierMisconfigured`."""
+    options: dict[str, Any] = {"passive": not create, "durable": True, "auto_delete": False}
+    for name, (kind, arguments) in EXCHANGES.items():
+        with _explained(f"exchange {name!r}", f"type {kind!r}", arguments, create):
+            channel.exchange_declare(name, kind, arguments=arguments, **options)
+    for name, needed in queues_of(carried, home).items():
+        with _explained(f"queue {name!r}", "durable", needed, create):
+            channel.queue_declare(name, arguments=dict(needed), **options)
     if create:
-        channel.queue_bind(FOREIGN, FOREIGN)
-        match = {"x-match": "all", DATABASE_HEADER: home}
-        channel.queue_bind(back_queue(home), BACK_EXCHANGE, arguments=match)
+        for exchange, queue, match in bindings_of(home):
+            channel.queue_bind(queue, exchange, arguments=match)
 
 
-def _declare_exchange(channel: Any, name: str, kind: str, arguments: dict[str, str], create: bool) -> None:
-    with _explained("exchange", name, f"type {kind!r}", arguments, create):
-        channel.exchange_declare(name, kind, passive=not create, durable=True, auto_delete=False, arguments=arguments)
-
-
-class _explained:  # noqa: N801 (used as a function)
-    """Says what the broker needs, where it refuses a declaration."""
-
-    def __init__(self, kind: str, name: str, how: str, arguments: Mapping[str, Any], create: bool) -> None:
-        self._needs = f"the {kind} {name!r}, {how}, with the arguments {dict(arguments)}"
-        self._name, self._kind, self._create = name, kind, create
-
-    def __enter__(self) -> None:
-        """Begin a declaration."""
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, amqp.PreconditionFailed):
-            raise CarrierMisconfigured(
-                f"The {self._kind} {self._name!r} is there with other arguments. The carrier needs {self._needs}. "
-                'Delete it once it is empty, or name another queue in QUEUES. With "DECLARE": False the arguments are '
-                "not checked: then it is yours to give the queue what it needs. "
-                f"The broker says: {error.reply_text}"
-            ) from error
-        if isinstance(error, amqp.NotFound):
-            raise CarrierMisconfigured(
-                f'There is no {self._kind} {self._name!r}, and "DECLARE" is False. Create {self._needs}.'
-            ) from error
-        if isinstance(error, amqp.AccessRefused):
-            raise CarrierMisconfigured(
-                f"The broker's user may not declare {self._needs}. Give it the right to, or create all of them and set "
-                f'"DECLARE": False. The broker says: {error.reply_text}'
-            ) from error
+@contextmanager
+def _explained(what: str, how: str, arguments: Mapping[str, Any], create: bool) -> Iterator[None]:
+    """Say what the broker needs, where it refuses a declaration."""
+    needs = f"the {what}, {how}, with the arguments {dict(arguments)}"
+    try:
+        yield
+    except amqp.PreconditionFailed as error:
+        raise CarrierMisconfigured(
+            f"The {what} is there with other arguments. The carrier needs {needs}. "
+            'Delete it once it is empty, or name another queue in QUEUES. With "DECLARE": False the arguments are '
+            f"not checked: then it is yours to give the queue what it needs. The broker says: {error.reply_text}"
+        ) from error
+    except amqp.NotFound as error:
+        told = (
+            f"The broker cannot declare {needs}."
+            if create
+            else f'There is no {what}. "DECLARE" is False: create {needs}.'
+        )
+        raise CarrierMisconfigured(f"{told} The broker says: {error.reply_text}") from error
+    except amqp.AccessRefused as error:
+        raise CarrierMisconfigured(
+            f"The broker's user may not declare {needs}. Give it the right to, or create all that "
+            f'`manage.py runrelay --show-topology` prints, and set "DECLARE": False. The broker says: '
+            f"{error.reply_text}"
+        ) from error

@@ -20,6 +20,8 @@ Rules of all statements:
   first gate, so these write the status literally.
 - The statement of an operator's verb also records it in the row: `operations` holds the newest 50. `recording` of
   `sql.operations` replaces `{operations}` by the expression.
+- What comes from the broker of a carrier has statements of its own. `of_carrier` of `sql.carried` adds who has to
+  hold the job.
 - The only clock is the database's.
 """
 

@@ -1,5 +1,7 @@
 """Write what attempts note while they run: their progress and their logs."""
 
+from .carried import of_carrier
+
 # worker, about once a second → the ids of the written jobs. `notes` has an object `progress`, which replaces the one in
 # the row, or an object `log`, which replaces the entry of this attempt in `logs`, or is appended; `logs` keeps the last
 # three. Both name the lease of their attempt, so that those of an earlier one are recognised and need not be cleared.
@@ -45,3 +47,18 @@ SET (progress, logs) = (
 WHERE job.id = ANY (ARRAY (SELECT id FROM held))
 RETURNING job.id
 """
+
+# relay → the same for notes that come from a broker. Index: the primary key.
+NOTE_CARRIED_ATTEMPTS = of_carrier(NOTE_ATTEMPTS)
+
+# relay → nothing. These jobs of a carrier begin again, after another process that had them is gone: from now on they
+# have begun later than they were claimed, which RECOVER looks for. Index: the primary key, in the order of the arrays.
+NOTE_BEGUN = of_carrier(
+    """
+UPDATE skipqueue_job AS job
+SET started_at = statement_timestamp()
+FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
+WHERE job.id = held.id AND job.lease = held.lease
+RETURNING job.id
+"""
+)

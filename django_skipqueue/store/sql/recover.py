@@ -31,7 +31,8 @@ WHERE
 # supervisor → the recovered jobs.
 # With `worker_ids`: all jobs that these workers hold. With `locked_before`: the jobs locked before that time whose
 # holder has no row. With neither: the jobs locked for longer than `age` whose holder has no row, or a heartbeat older
-# than `age`. With `ids` and `leases`: these jobs, which a carrier gave back because its workers have died.
+# than `age`. With `ids` and `leases`: these jobs, which a carrier gave back because its workers are gone, if the
+# carrier or a relay of it holds them, and they have begun: NOTE_BEGUN.
 # The attempt is charged; a job without attempts left fails. Index: recover.
 # `deaths` lists the workers in a row that died while they ran the job. After the second death the job waits for up to
 # 30 s, so that it does not run beside the same jobs again; after the first one for up to 5 s, if the process `crashed`:
@@ -59,7 +60,15 @@ WITH lost AS MATERIALIZED (
         AND CASE
             WHEN %(worker_ids)s::text[] IS NOT NULL THEN job.locked_by = ANY (%(worker_ids)s::text[])
             WHEN %(leases)s::bigint[] IS NOT NULL
-            THEN (job.id, job.lease) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(leases)s::bigint[]))
+            THEN
+                (job.id, job.lease) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(leases)s::bigint[]))
+                AND job.started_at > job.locked_at
+                AND (
+                    job.locked_by = %(carrier_id)s::text
+                    OR job.locked_by IN (
+                        SELECT relay.id FROM skipqueue_worker AS relay WHERE relay.relay_of = %(carrier)s::text
+                    )
+                )
             ELSE NOT EXISTS (
                 SELECT FROM skipqueue_worker AS worker
                 WHERE

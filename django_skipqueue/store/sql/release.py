@@ -1,5 +1,7 @@
 """Release claimed jobs."""
 
+from .carried import of_carrier
+
 # release → id and queue of the jobs that were put back into their queues, and the key of the limit at which a job waits
 # again: it may have been claimed ahead, without a permit. No attempt is charged. A row whose lease does
 # not match stays unchanged. `interrupted`: the jobs were running; then their rows keep which worker gave them up, and
@@ -35,6 +37,9 @@ FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (
 WHERE job.id = held.id AND job.lease = held.lease
 RETURNING job.id, job.queue_name, CASE WHEN job.status = 'blocked' THEN job.limit_key END
 """
+
+# relay → as RELEASE, of jobs that the carrier, or a relay of it, holds. Index: the primary key.
+RELEASE_CARRIED = of_carrier(RELEASE)
 
 # supervisor, after a worker died; worker, after its connection broke → as RELEASE, of the jobs that the worker holds
 # but has not started, now released. No attempt is charged. A live worker holds such jobs for one of two reasons: the

@@ -1,5 +1,6 @@
 """Write outcomes."""
 
+from .carried import of_carrier
 from .gates import entering
 
 # settle → id, lease and batch of the outcomes that were written. An outcome whose lease is no longer valid matches no
@@ -107,6 +108,10 @@ SETTLE_SNOOZES = SETTLE.replace(
     deaths = """,
 )
 
+# relay, settle: the same two for outcomes that come from a broker: a lease is no secret there. Index: the primary key.
+SETTLE_CARRIED = of_carrier(SETTLE)
+SETTLE_CARRIED_SNOOZES = of_carrier(SETTLE_SNOOZES)
+
 # settle, after jobs go straight back to their queues → the queue of each, and the key of its rate if it waits for that.
 # The array is a subquery, so that the planner does not see its length. Index: the primary key.
 QUEUES_OF = """
@@ -139,3 +144,6 @@ SET errors = (CASE WHEN jsonb_array_length(job.errors) < 10 THEN job.errors ELSE
 WHERE job.id = ANY (ARRAY (SELECT id FROM cancelled))
 RETURNING job.id
 """
+
+# relay → the same for outcomes that come from a broker. Index: the primary key.
+APPEND_CANCELLED_ERRORS_CARRIED = of_carrier(APPEND_CANCELLED_ERRORS)

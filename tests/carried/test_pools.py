@@ -1,0 +1,44 @@
+"""Celery's pools in which jobs cannot run."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from django_skipqueue.carried.celery_task import _note_worker, run
+
+CARRIERS = {"CARRIERS": {"celery": {"APP": "tests.app.celery_app.app", "QUEUES": {"carried": "pdf"}}}}
+
+
+class Greenlets:
+    __module__ = "celery.concurrency.gevent"
+
+
+def worker(pool: Any, *queues: str) -> Any:
+    """Celery's worker, before it makes its pool."""
+    app = SimpleNamespace(amqp=SimpleNamespace(queues=SimpleNamespace(consume_from=dict.fromkeys(queues))))
+    return SimpleNamespace(pool_cls=pool, app=app, time_limit=1, soft_time_limit=None)
+
+
+@pytest.fixture(autouse=True)
+def _leave_the_task_as_it_is(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+    for name in ("_worker", "_main_process"):
+        monkeypatch.setattr(f"django_skipqueue.carried.celery_task.{name}", None)
+    settings.SKIPQUEUE = CARRIERS
+
+
+@pytest.mark.parametrize("pool", ["gevent", "eventlet", "celery.concurrency.gevent:TaskPool", Greenlets])
+def test_a_worker_whose_pool_has_greenlets_ends_at_its_start(pool: Any) -> None:
+    with pytest.raises(SystemExit, match=r"The queues 'pdf' are carried.*--pool prefork, threads or solo"):
+        _note_worker(worker(pool, "celery", "pdf"))
+
+
+@pytest.mark.parametrize("pool", ["gevent", Greenlets])
+def test_such_a_worker_may_serve_other_queues(pool: Any) -> None:
+    _note_worker(worker(pool, "celery", "mail"))
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "processes"])
+def test_the_other_pools_serve_carried_queues(pool: str) -> None:
+    _note_worker(worker(pool, "pdf"))
+    assert run.acks_late

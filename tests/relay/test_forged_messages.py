@@ -1,0 +1,191 @@
+"""Whatever somebody writes into the queues of a broker, no relay ends, and the outcomes after it are written."""
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from django_skipqueue.models import Job
+from django_skipqueue.relay import reading, wire
+from django_skipqueue.relay.carrier import Taken, carrier_id
+from django_skipqueue.values.outcomes import COMPLETED, Outcome, error_entry
+from django_skipqueue.values.records import Attempt, ClaimedJob
+
+from ..app.rows import lease_of, make_job
+from ..app.waiting import wait_until
+from .fake_carrier import FakeCarrier
+from .relays import RelayThread
+from .test_relay import Start, carrier, carriers, start  # noqa: F401 (fixtures)
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+CARRIER = carrier_id("celery")
+
+SLOW = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def carried_job() -> ClaimedJob:
+    """A job that is with the carrier, as the carrier has it."""
+    id, lease = lease_of(make_job("running", queue_name="carried", locked_by=CARRIER))
+    return ClaimedJob(id, lease, "tests.app.jobs.noop", "carried", "[]", "{}", 1, 3, 0, 1.0, 2.0, "{}")
+
+
+def outcome_of(job: ClaimedJob, outcome: Outcome = COMPLETED) -> Attempt:
+    return Attempt(job, outcome, 0.0, 0.1, "celery@here")
+
+
+ERROR = error_entry(ValueError("no"), attempt=1, worker="celery@here", duration_ms=1.0)
+FAILED = Outcome("failed", result="1", last_error="ValueError: no", error=ERROR, notes="{}")
+
+
+def message(payload: object, id: str = "") -> bytes:
+    return json.dumps([[id, payload]]).encode()
+
+
+class Forger:
+    """Writes into the queues of the broker, beside one relay. Each message is followed by an honest outcome."""
+
+    def __init__(self, carrier: FakeCarrier, relay: RelayThread) -> None:  # noqa: F811
+        self.carrier, self.relay = carrier, relay
+
+    def require_harmless(self, *bodies: bytes, id: object = None) -> None:
+        honest = carried_job()
+        for body in bodies:
+            self.carrier.deliver(body, id=id)
+            self.carrier.deliver_back(body, id=id)
+        self.carrier.finish(honest)
+        wait_until(lambda: not self.relay.is_alive or not self.carrier.unacknowledged, "all is acknowledged")
+        assert self.relay.is_alive
+        assert Job.objects.get(pk=honest.id).status == "completed"
+
+
+@pytest.fixture
+def forger(carrier: FakeCarrier, start: Start) -> Iterator[Forger]:  # noqa: F811
+    made = Forger(carrier, start())
+    wait_until(lambda: made.relay.relay._connection.is_open)
+    yield made
+    assert made.relay.is_alive
+
+
+def changed(attempt: list[Any], place: tuple[int | str, ...], value: object) -> list[Any]:
+    """The payload with this value at this place."""
+    *path, last = place
+    inner: Any = attempt
+    for step in path:
+        inner = inner[step]
+    inner[last] = value
+    return attempt
+
+
+JOB_ID, LEASE, TASK, RUN_AFTER, LOCKED_AT, METADATA = ((2, field) for field in (0, 1, 2, 9, 10, 11))
+STATUS, DELAY, REFUND, RESULT, LAST_ERROR, WHOLE_ERROR, NOTES = ((3, field) for field in (0, 1, 2, 3, 4, 5, 7))
+NUMBERS = (math.nan, math.inf, -math.inf, 10**400, -1, 1e300, -1e300)
+FORMS: list[tuple[tuple[int | str, ...], Any]] = [
+    (JOB_ID, 10**400),
+    (JOB_ID, 2**63),
+    (LEASE, 10**400),
+    (TASK, "x" * 5_000_000),
+    *((place, number) for place in (RUN_AFTER, LOCKED_AT, DELAY, REFUND, (5,)) for number in NUMBERS),
+    *((place, text) for place in (TASK, RESULT, LAST_ERROR, NOTES, METADATA, (1,), (4,)) for text in ("\ud800", "\0")),
+    *((place, "no JSON") for place in (RESULT, NOTES, METADATA)),
+    (WHOLE_ERROR, {}),
+    (WHOLE_ERROR, {"message": "no"}),
+    (WHOLE_ERROR, {"message": "no", "traceback": ""}),
+    ((*WHOLE_ERROR, "message"), 4),
+    ((*WHOLE_ERROR, "exception"), ["ValueError"]),
+    ((*WHOLE_ERROR, "place"), {}),
+    ((*WHOLE_ERROR, "line"), 10**400),
+    ((*WHOLE_ERROR, "more"), [[]]),
+    ((6,), True),
+    (STATUS, "running"),
+    ((0,), 99),
+]
+
+
+def test_no_form_of_a_message_ends_a_relay(forger: Forger, subtests: pytest.Subtests) -> None:
+    for place, value in FORMS:
+        with subtests.test(place=place, value=str(value)[:20]):
+            job = carried_job()
+            payload = wire.attempt_to_wire(outcome_of(job, FAILED))
+            forger.require_harmless(message(changed(payload, place, value), wire.message_id("default", job.ref)))
+
+
+def test_an_id_of_too_many_digits_ends_no_relay(forger: Forger) -> None:
+    id = f"skipqueue-default-{'9' * 5_000}-1"
+    forger.require_harmless(message(wire.attempt_to_wire(outcome_of(carried_job())), id), b"?", id=id)
+
+
+def test_what_cannot_be_read_is_named_in_the_log_and_counted(forger: Forger, caplog: pytest.LogCaptureFixture) -> None:
+    forger.require_harmless(b"?", id="of a stranger")
+    forger.require_harmless(message([99, "of the future"]), id="of another")
+    lines = [line for line in caplog.messages if line.startswith("message unreadable")]
+    assert 'reason="of a stranger: The message is not JSON' in lines[0]
+    assert "carrier=celery" in lines[0]
+    assert " total=4 " in lines[-1]
+
+
+def test_an_outcome_that_cannot_be_read_fails_its_job_and_not_those_beside_it(forger: Forger) -> None:
+    bad, good = carried_job(), carried_job()
+    parts = [wire.encode_outcome(outcome_of(job), "default") for job in (bad, good)]
+    forger.require_harmless(wire.join_outcomes([parts[0]._replace(body=b"[99]"), parts[1]]))
+    statuses = dict(Job.objects.values_list("pk", "status"))
+    assert (statuses[bad.id], statuses[good.id]) == ("failed", "completed")
+
+
+TEXTS = st.text(st.characters(exclude_categories=()), max_size=20)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXTS | st.sampled_from([10**400, -(10**400)]),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(TEXTS, inner, max_size=5),
+    max_leaves=20,
+)
+BODIES = (
+    st.binary(max_size=50)
+    | JSON.map(lambda value: json.dumps(value).encode())
+    | st.lists(st.tuples(TEXTS, JSON), max_size=3).map(lambda parts: json.dumps(parts).encode())
+)
+IDS = st.none() | st.integers() | TEXTS | st.from_regex(r"\Askipqueue-x-[0-9]{1,30}-[0-9]{1,30}\Z")
+CHANGES = st.lists(
+    st.tuples(
+        st.sampled_from(
+            [(n,) for n in range(7)]
+            + [(2, n) for n in range(16)]
+            + [(3, n) for n in range(8)]
+            + [(3, 5, name) for name in (*ERROR, "more")]
+        ),
+        JSON,
+    ),
+    min_size=1,
+    max_size=2,
+)
+
+
+@given(BODIES, IDS, JSON)
+@settings(max_examples=300)
+def test_whatever_a_message_holds_is_read(body: bytes, id: object, headers: object) -> None:
+    taken = Taken()
+    assert reading.outcomes(taken, 1, body, id, now=0.0) == len(taken.outcomes) + len(taken.jobs)
+    assert isinstance(reading.returned(1, body, id, {"x-death": headers}).reason, str)
+
+
+@given(bodies=st.lists(BODIES, max_size=5), id=IDS)
+@SLOW
+def test_arbitrary_messages_do_no_harm(forger: Forger, bodies: list[bytes], id: object) -> None:
+    forger.require_harmless(*bodies, id=id)
+
+
+@given(changes=st.lists(CHANGES, min_size=1, max_size=5))
+@SLOW
+def test_messages_that_are_almost_right_do_no_harm(forger: Forger, changes: list[Any]) -> None:
+    """They name jobs that the carrier has, under their leases: what can be read goes through to the settle."""
+    bodies = []
+    for change in changes:
+        job = carried_job()
+        payload = wire.attempt_to_wire(outcome_of(job, FAILED))
+        for place, value in sorted(change, key=lambda each: -len(each[0])):  # a part before the whole
+            payload = changed(payload, place, value)
+        bodies.append(message(payload, wire.message_id("default", job.ref)))
+    forger.require_harmless(*bodies)

@@ -1,0 +1,33 @@
+"""What a message of the broker is read as."""
+
+import json
+
+import pytest
+
+from django_skipqueue.relay import reading, wire
+
+from .test_wire import JOB
+
+
+def came_back(headers: object) -> str:
+    body = json.dumps([[wire.job_to_wire(JOB, "default")], {}, {}]).encode()
+    returned = reading.returned(1, body, wire.message_id("default", JOB.ref), headers)
+    assert (returned.ref, returned.job, returned.problem) == (JOB.ref, JOB, "")
+    return returned.reason
+
+
+@pytest.mark.parametrize("reason", ["expired", "delivery_limit", "maxlen"])
+def test_the_reason_of_a_return_is_the_brokers(reason: str) -> None:
+    assert came_back({"x-death": [{"reason": reason}, {"reason": "rejected"}]}) == reason
+
+
+@pytest.mark.parametrize("deaths", [None, "expired", [], {}, 4, ["expired"], [{}], [{"reason": ["expired"]}]])
+def test_a_reason_that_is_not_the_brokers_counts_as_a_rejection(deaths: object) -> None:
+    assert came_back({"x-death": deaths}) == "rejected"
+    assert came_back(deaths) == "rejected"
+
+
+def test_a_job_that_cannot_be_read_has_the_lease_in_the_id_of_its_message() -> None:
+    returned = reading.returned(1, b"?", "skipqueue-default-8-2", {"x-death": [{"reason": "expired"}]})
+    assert (returned.ref, returned.reason, returned.job) == ((8, 2), "expired", None)
+    assert returned.problem.startswith("skipqueue-default-8-2: The message is not JSON")
