@@ -126,9 +126,17 @@ def names_of(where: str, names: Any) -> tuple[str, ...]:
 
 def checked_name(what: str, name: Any) -> str | None:
     """The name that tasks share. Raises `InvalidOption` for one that no index can hold."""
-    if name is not None and (not isinstance(name, str) or not 0 < len(name.encode()) <= LONGEST or "\0" in name):
+    if name is not None and (not isinstance(name, str) or not 0 < len(_encoded(name)) <= LONGEST or "\0" in name):
         raise InvalidOption(f"the name of {what} must be a str of 1 to {LONGEST} bytes, not {name!r}.")
     return name
+
+
+def _encoded(text: str) -> bytes:
+    """Empty for a text that cannot be stored: a half of a surrogate pair."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return b""
 
 
 def key_of(kind: str, name: str, names: tuple[str, ...], arguments: Mapping[str, Any]) -> str:

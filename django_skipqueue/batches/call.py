@@ -16,7 +16,7 @@ from ..placement.choose import bound_to, choose
 from ..store import Store
 from ..values.callbacks import stored
 from ..values.deferred import OnConflict
-from ..values.handles import parse_handle
+from ..values.handles import LARGEST_ID, parse_handle
 from ..values.records import EncodedCall, JobReference, JobSpec
 
 if TYPE_CHECKING:
@@ -34,7 +34,10 @@ def references_to(jobs: Iterable[Any]) -> tuple[JobReference, ...]:
     if isinstance(jobs, str | bytes) or not isinstance(jobs, Iterable):
         raise InvalidOption(f"after must be a list of jobs, not {jobs!r}.")
     try:
-        return tuple(reference_to(job) for job in jobs)
+        references = tuple(reference_to(job) for job in jobs)
+        if all(0 < each.id <= LARGEST_ID for each in references):
+            return references
+        raise ValueError
     except (TypeError, ValueError):
         raise InvalidOption(f"after must be a list of jobs that were deferred, not {jobs!r}.") from None
 
@@ -44,7 +47,7 @@ def reference_to(job: Any) -> JobReference:
 
     Raises `TypeError` or `ValueError` for no job.
     """
-    if isinstance(job, int):
+    if isinstance(job, int) and not isinstance(job, bool):
         return JobReference(job, None)
     if isinstance(job, str):
         return parse_handle(job)

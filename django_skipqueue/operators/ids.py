@@ -1,6 +1,6 @@
 """Ids of jobs, as a browser sends them."""
 
-LARGEST_ID = 2**63 - 1
+from ..values.handles import LARGEST_ID
 
 
 def is_id(text: str) -> bool:

@@ -3,8 +3,10 @@
 from ..exceptions import InvalidOption
 from .records import JobReference
 
-MOST_DIGITS = 19
-"""Of an id: those of the largest bigint."""
+LARGEST_ID = 2**63 - 1
+"""PostgreSQL's largest bigint."""
+
+MOST_DIGITS = len(str(LARGEST_ID))
 
 
 def handle_of(alias: str, job_id: int) -> str:

@@ -1,8 +1,11 @@
 """The options on Django's tasks and with the testing kit, and what a replaced job keeps."""
 
+from typing import Any
+
 import pytest
 
 from django_skipqueue import by, job, limit, unique_by
+from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Job
 from django_skipqueue.store import Store
 from django_skipqueue.testing import run_jobs
@@ -45,3 +48,9 @@ def test_one_task_may_be_unique_and_limited() -> None:
     assert call.limit_key == "sequence:tests.admission.test_options.send order_id=7"
     assert (call.limit_kind, call.capacity) == ("halting", 1)
     assert limit(3).capacity == 3
+
+
+@pytest.mark.parametrize("name", ["", "\0", "\ud800", 7])
+def test_a_name_that_no_index_can_hold(name: Any) -> None:
+    with pytest.raises(InvalidOption, match="the name of limit must be"):
+        limit(1, name=name)

@@ -122,7 +122,7 @@ class TestWait:
         assert status(last) == "queued"
         assert run_first().pk == last.pk
 
-    @pytest.mark.parametrize("after", [3, "ab", [None], ["x"], [object()]])
+    @pytest.mark.parametrize("after", [3, "ab", [None], ["x"], [object()], [True], [0], [10**30]])
     def test_what_is_no_list_of_jobs(self, after: Any) -> None:
         with pytest.raises(InvalidOption, match="after must be a list of jobs"):
             jobs.noop.using(after=after)

@@ -75,14 +75,14 @@ def sent(payload: list[Any]) -> Any:
 @given(JOBS, TEXTS)
 def test_a_job_arrives_as_it_was_sent(job: ClaimedJob, alias: str) -> None:
     arrived, arrived_alias = wire.job_from_wire(sent(wire.job_to_wire(job, alias)))
-    assert arrived == job._replace(is_suspect=None, claimed_at=None)
+    assert arrived == job._replace(is_suspect=None, permit_key=None, claimed_at=None)
     assert arrived_alias == alias
 
 
 @given(ATTEMPTS, st.floats(0, 1e6))
 def test_an_outcome_arrives_as_it_was_sent(attempt: Attempt, now: float) -> None:
     arrived = wire.attempt_from_wire(sent(wire.attempt_to_wire(attempt)), now=now)
-    assert arrived.job == attempt.job._replace(is_suspect=None, claimed_at=None)
+    assert arrived.job == attempt.job._replace(is_suspect=None, permit_key=None, claimed_at=None)
     assert arrived.outcome == attempt.outcome
     assert arrived.outcome.exception is None
     assert arrived.ended == now

@@ -96,10 +96,10 @@ def test_calls_travel_by_key_and_those_without_one_as_they_came() -> None:
     assert calls_as_values(in_key_order(calls)) == {
         "args": "[2]\n[4]\n[3]\n[1]",
         "kwargs": "{}\n{}\n{}\n{}",
-        "limit_keys": [],
+        "limit_keys": "{}",
         "limit_kind": None,
         "capacity": None,
-        "rate_keys": [],
+        "rate_keys": "{}",
         "rate_interval": None,
         "rate_burst": None,
     }

@@ -122,6 +122,10 @@ class WorkerAdmin(OwnViews):
         """The row of a process that holds jobs stays until they are recovered."""
         return False
 
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        """Allow no lookup in the address: the list has no filters."""
+        return False
+
     def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
         return (*self.list_display, "buttons") if request.user.has_perm(MAY_CHANGE) else self.list_display
 

@@ -76,7 +76,11 @@ def argument(text: str) -> tuple[str, str]:
     return path, value
 
 
+LONGEST_NUMBER = 18
+"""Digits of a number that PostgreSQL counts to."""
+
+
 def positive(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise ArgumentTypeError(f"{text!r} is not a whole number above 0.")
+    if not text.isdecimal() or len(text) > LONGEST_NUMBER or not int(text):
+        raise ArgumentTypeError(f"{text!r} is not a whole number above 0, of at most {LONGEST_NUMBER} digits.")
     return int(text)

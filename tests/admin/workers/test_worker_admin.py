@@ -190,3 +190,8 @@ def test_it_is_only_to_be_looked_at(operator: Client) -> None:
 
 def test_it_is_for_those_who_may_look(log_in: Callable[..., Client]) -> None:
     assert log_in("view_job").get(WORKERS).status_code == 403
+
+
+@pytest.mark.parametrize("lookup", ["id__exact=%00", "name__regex=("])
+def test_no_lookup_of_an_address_is_taken(operator: Client, lookup: str) -> None:
+    assert operator.get(f"{WORKERS}?{lookup}").status_code == 400
