@@ -16,10 +16,10 @@ from collections.abc import Iterable
 from ..values.recent import Recent
 from ..values.records import ClaimedJob, LeaseRef
 
-AHEAD_SECONDS = 0.03
+AHEAD_SECONDS = 0.06
 """A worker claims ahead as many jobs of a key as have ended in this time: some round trips."""
 
-MOST_AHEAD = 200
+MOST_AHEAD = 400
 """Jobs of one key that wait here, at most."""
 
 
