@@ -152,6 +152,7 @@ class EventLoopRunner:
                 self._loop.run_forever()
                 if children.is_child:
                     children.leave()  # the other coroutines of the forked process are the parent's
+            self._loop.set_task_factory(None)
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         except BaseException as error:
             self._finish(error)
