@@ -174,7 +174,7 @@ def test_no_queue_exceeds_its_limit_while_that_is_changed(runworker: Run, limits
         runworker("--processes", "2", "--concurrency", "3", "--queues", "mail", skipqueue=skipqueue)
     wait_until(lambda: len(workers(4)) == 4)
     with override_settings(SKIPQUEUE=skipqueue):
-        jobs.slow.using(queue_name="mail").defer_many([(0.05,)] * 600)  # without a limit they last for 2.5 s
+        jobs.slow.using(queue_name="mail").defer_many([(0.05,)] * 1_200)  # without a limit they last for 5 s
     for limit in limits[1:]:
         wait_for_more_completed()
         with override_settings(SKIPQUEUE=skipqueue):
@@ -186,7 +186,7 @@ def test_no_queue_exceeds_its_limit_while_that_is_changed(runworker: Run, limits
             wait_until(lambda: witness.looks > 10)
         assert max(witness.most.values()) == limit
     Queue.limit("mail", None)
-    wait_for_statuses(completed=600)
+    wait_for_statuses(completed=1_200)
 
 
 def has_completed_more_than(number: int) -> bool:
