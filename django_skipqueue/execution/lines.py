@@ -33,7 +33,7 @@ class Line:
         self._changing = threading.Lock()  # guards the following; never held while a job runs
         self._waiting: deque[ClaimedJob] = deque()
         self._permits = 0
-        self._begun = 0  # jobs in a runner
+        self._begun: set[LeaseRef] = set()  # of the jobs in a runner: one that was given up may end after its line
         self._moved_at = 0.0
 
     @property
@@ -62,23 +62,27 @@ class Line:
             if not self._waiting:
                 self._moved_at = time.monotonic()
             self._waiting.append(job)
-            begin = [self._waiting.popleft() for _ in range(min(self._permits - self._begun, len(self._waiting)))]
-            self._begun += len(begin)
+            begin = [self._waiting.popleft() for _ in range(min(self._permits - len(self._begun), len(self._waiting)))]
+            self._begun.update(job.ref for job in begin)
             return begin
 
-    def leave(self) -> ClaimedJob | None:
-        """A job has ended. Returns the next, which begins in its place. Called in the thread of the job."""
+    def leave(self, ref: LeaseRef) -> ClaimedJob | None:
+        """This job has ended. Returns the next, which begins in its place. Called in the thread of the job."""
         with self._changing:
+            if ref not in self._begun:
+                return None
             self._moved_at = time.monotonic()
-            if self._waiting and self._begun <= self._permits:
-                return self._waiting.popleft()
-            self._begun -= 1
-            return None
+            self._begun.remove(ref)
+            if not self._waiting or len(self._begun) >= self._permits:
+                return None
+            following = self._waiting.popleft()
+            self._begun.add(following.ref)
+            return following
 
-    def withdrawn(self) -> None:
-        """Note that a job was taken out of its runner before it began."""
+    def withdrawn(self, ref: LeaseRef) -> None:
+        """Note that this job was taken out of its runner before it began."""
         with self._changing:
-            self._begun -= 1
+            self._begun.discard(ref)
 
     def withdraw(self, *, since: float | None = None) -> list[ClaimedJob]:
         """Take back the jobs that wait; with `since`, if no job has ended from that time on, in monotonic seconds."""
@@ -134,13 +138,13 @@ class Lines:
     def follow(self, job: ClaimedJob) -> ClaimedJob | None:
         """This job has ended: returns the one that begins in its place, if any. Called in the thread of the job."""
         line = self.get(job.permit_key)
-        return line.leave() if line else None
+        return line.leave(job.ref) if line else None
 
     def withdrawn(self, jobs: Iterable[ClaimedJob]) -> None:
         """Note that these were taken out of their runners before they began."""
         for job in jobs:
             if line := self.get(job.permit_key):
-                line.withdrawn()
+                line.withdrawn(job.ref)
 
     def withdraw(self, *, since: float | None = None) -> list[ClaimedJob]:
         """Take back the jobs that wait in line; with `since`, of those lines that stand still."""

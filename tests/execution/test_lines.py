@@ -24,7 +24,7 @@ def line() -> Line:
 
 
 def test_each_begins_in_the_place_of_one_that_has_ended(line: Line) -> None:
-    assert [line.leave() for _ in range(5)] == [keyed(2), keyed(3), keyed(4), None, None]
+    assert [line.leave((id, 1)) for id in range(5)] == [keyed(2), keyed(3), keyed(4), None, None]
     assert line.enter(keyed(5)) == [keyed(5)], "both permits are free"
 
 
@@ -33,8 +33,8 @@ def test_a_permit_is_gone_with_the_lease_that_counts_for_it(line: Line) -> None:
     assert line.permits == 2
     line.gone([(3, 1)])
     assert line.permits == 1
-    assert line.leave() is None, "the other one that runs has it"
-    assert line.leave() == keyed(2)
+    assert line.leave((0, 1)) is None, "the other one that runs has it"
+    assert line.leave((1, 1)) == keyed(2)
 
 
 def test_leases_that_take_the_place_of_others_keep_the_permits(line: Line) -> None:
@@ -56,11 +56,11 @@ def test_what_may_have_been_settled_counts_for_no_permit(line: Line) -> None:
 def test_those_that_wait_are_withdrawn_if_the_line_stands_still(line: Line) -> None:
     assert line.withdraw(since=time.monotonic() - 60) == []
     assert line.withdraw(since=time.monotonic()) == [keyed(2), keyed(3), keyed(4)]
-    assert line.leave() is None
+    assert line.leave((0, 1)) is None
 
 
 def test_one_that_is_taken_out_of_its_runner_makes_room(line: Line) -> None:
-    line.withdrawn()
+    line.withdrawn((0, 1))
     assert line.enter(keyed(9)) == [keyed(2)]
 
 
@@ -85,3 +85,17 @@ def test_a_key_is_forgotten_with_its_last_lease() -> None:
     assert lines.get("k") is None
     left: Any = lines.follow(keyed(1))
     assert left is None
+
+
+def test_the_end_of_a_job_that_was_settled_before_frees_no_permit_of_others() -> None:
+    """Its thread may come late: after the key was forgotten, and other jobs of the key were claimed."""
+    lines = Lines()
+    lines.claimed([keyed(1)])
+    lines.enter(keyed(1))
+    lines.gone([keyed(1)])
+    lines.claimed([keyed(2)])
+    lines.claimed([keyed(3)], ahead=True)
+    assert lines.enter(keyed(2)) == [keyed(2)]
+    assert lines.follow(keyed(1)) is None
+    assert lines.enter(keyed(3)) == [], "the permit is that of the job that runs"
+    assert lines.follow(keyed(2)) == keyed(3)
