@@ -226,10 +226,10 @@ class InFlightJobs:
             self._tally.claimed(claimed)
             self._exchanger.claimed(claimed)
             self.jobs.update((job.ref, job) for job in claimed)
-            self._pool.lines.claimed(claimed)
             if self._options.concurrency > 1 and any(job.is_suspect for job in claimed):
                 self.suspects.take([job for job in claimed if job.is_suspect], time.monotonic())
                 claimed = [job for job in claimed if not job.is_suspect]
+            self._pool.lines.claimed(claimed)  # a suspect takes its permit along, to the process that runs it
             if not all(free.values()):
                 self._misplaced += [job for job in claimed if not free[registry.runner_of(job.task)]]
                 claimed = [job for job in claimed if free[registry.runner_of(job.task)]]

@@ -21,6 +21,7 @@ from ..app.models import Ledger
 from ..app.rows import state
 from ..app.waiting import wait_until
 from ..harness.processes import ManagePy, statuses, wait_for_statuses, workers
+from ..harness.threads import WorkerThread
 
 Run = Callable[..., ManagePy]
 store = Store("default")
@@ -184,3 +185,12 @@ def test_no_limit_is_exceeded_while_workers_with_jobs_ahead_are_killed(runworker
 
 def has_completed(number: int) -> bool:
     return Job.objects.completed().count() >= number
+
+
+def test_the_permit_of_a_suspect_is_not_counted_for_others(worker_thread: Callable[..., WorkerThread]) -> None:
+    """Another process runs it, and takes the permit along."""
+    suspect = make_keyed("k", "queued", deaths=["a", "b"])
+    worker = worker_thread(concurrency=2)
+    wait_until(lambda: Job.objects.get(pk=suspect.pk).status == "running")
+    wait_until(lambda: worker.worker._in_flight.jobs)
+    assert worker.worker._pool.lines.get("k") is None
