@@ -31,7 +31,7 @@ class CarriedJobs:
     to_release: dict[LeaseRef, list[int]] = field(default_factory=dict)
     """To be released. Then the deliveries are acknowledged, if the carrier has delivered the job."""
     to_recover: dict[LeaseRef, list[int]] = field(default_factory=dict)
-    """The same for jobs of which the carrier's workers are gone. Those that have begun are recovered, and charged."""
+    """The returned jobs whose Celery workers are gone. Those that have begun are recovered, and charged."""
     begun: dict[LeaseRef, list[int]] = field(default_factory=dict)
     """Jobs that have begun, after others that had them are gone. Once their rows say so, the notes are acknowledged."""
     with_carrier: int = 0

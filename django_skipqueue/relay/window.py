@@ -33,8 +33,8 @@ COUNT_SHARE = 10
 """A count may take one part in so many of the time: of 100,000 rows, it takes long."""
 
 FIRST_SHARE = 8
-"""Until its second count a relay takes at most one part in so many of the window: relays that start together do not see
-each other yet."""
+"""Until its second count a relay takes at most an eighth of the window: relays that start together do not see each
+other yet."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Seconds without a claim after the carrier has refused jobs, doubled up to the second each time."""

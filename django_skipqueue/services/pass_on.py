@@ -80,7 +80,7 @@ class Contest:
         self._pass_on = pass_on
         self._after = ""  # the key after which the next look goes on
         self._since: dict[int, float] = {}  # when each unclaimed job was first seen, by the last round of looks
-        self._seen: dict[int, float] = {}  # the same, by this round
+        self._seen: dict[int, float] = {}  # when each unclaimed job was first seen, by this round
         self._put_back: dict[int, float] = {}  # when each held-up job was put back
 
     def want(self, keys: Collection[str]) -> None:

@@ -76,7 +76,7 @@ def _run_all(options: argparse.Namespace, cluster: Cluster, home: Path) -> bool:
 
 
 def chosen(named: Sequence[str], known: Sequence[str], *, seed: int, others: int) -> list[str]:
-    """The scenarios to run: those that are named, and so many others, which the seed chooses. Without either: all."""
+    """The scenarios to run: the named ones, and `others` more, which the seed chooses. Without either: all."""
     if not (named or others):
         return list(known)
     rest = [name for name in known if name not in named]

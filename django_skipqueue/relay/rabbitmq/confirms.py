@@ -27,7 +27,7 @@ class Confirms(Generic[Key]):
         self.confirmed: list[Key] = []
         """The messages that the broker has, since somebody emptied this list."""
         self.refused: list[Key] = []
-        """Those that it has not taken: the queue is full, or gone."""
+        """The messages that the broker has not taken: their queue is full, or gone."""
         channel.events["basic_ack"].add(self._confirm)
         channel.events["basic_nack"].add(self._refuse)
         channel.events["basic_return"].add(self._return)

@@ -2,8 +2,8 @@
 
 from ..sql.to_run import to_run
 
-# worker, after SETTLE in the same transaction → jobs of these keys, as CLAIM returns them, at most as many as asked for
-# of each key: those that would be admitted next. They have no permit of their own (`has_permit` is false): each begins
+# worker, after SETTLE in the same transaction → jobs of these keys, as CLAIM returns them, at most `most` of each key:
+# the jobs that would be admitted next. They have no permit of their own (`has_permit` is false): each begins
 # in the place of another job of the worker, which has ended.
 # Only for a worker that has had, until this transaction at least, as many leases of the key's jobs as it counts
 # permits: jobs that still run, and jobs that this transaction has settled, by their `xmin`. What it claims here
