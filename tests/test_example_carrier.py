@@ -1,6 +1,7 @@
 """The example project's second way to run: Celery's workers send the e-mails, `make demo CARRIER=celery`."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,11 @@ from scripts.embedded_rabbitmq import program
 from .app.waiting import wait_until
 from .harness.rabbitmq import REQUIRED
 from .test_example_project import FIGURES, MANAGE, completed, server_url  # noqa: F401 (a fixture)
+
+COUNT_WAITS = """
+    SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%COUNT("skipqueue_job"."id")%'
+"""
+"""A row if the demo's count of its jobs waits for a lock."""
 
 pytestmark = pytest.mark.slow  # each runs the demo with RabbitMQ and Celery
 
@@ -80,7 +86,11 @@ def test_a_signal_ends_all_processes_and_takes_the_jobs_back(
     wait_until(lambda: completed(url) >= 1, "Celery runs the jobs", deadline=120)
     started = psutil.Process(demo.pid).children(recursive=True)
     assert {"runworker", "runrelay", "celery"} <= {word for process in started for word in process.cmdline()}
-    demo.send_signal(signal.SIGTERM)
+    with psycopg.connect(url) as connection:
+        connection.execute("LOCK TABLE skipqueue_job IN ACCESS EXCLUSIVE MODE")
+        wait_until(lambda: connection.execute(COUNT_WAITS).fetchone() is not None, "the demo waits for an answer")
+        demo.send_signal(signal.SIGTERM)
+        wait_until(lambda: ignores(signal.SIGTERM, demo.pid), "the demo has taken the signal")
     _, errors = demo.communicate()
     assert (demo.returncode, "Stopped." in errors) == (128 + signal.SIGTERM, True), errors
     wait_until(lambda: not any(process.is_running() for process in started), "nothing is left")
@@ -158,6 +168,12 @@ class TestCompose:
         shop = (set(second) - {"rabbitmq", "postgres"}) | {"setup", "web", "worker"}
         assert {name for name in shop if second[name]["environment"]["CARRIER"] == "celery"} == shop
         assert "--group example-celery" in second["setup"]["build"]["dockerfile_inline"]
+
+
+def ignores(signum: int, pid: int) -> bool:
+    """Whether the process ignores the signal: the demo does, once it has taken one."""
+    (ignored,) = re.findall(r"^SigIgn:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return bool(int(ignored, 16) >> (signum - 1) & 1)
 
 
 def home_of(process: psutil.Process) -> Path | None:

@@ -8,6 +8,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, OutputWrapper
+from django.db import connection
 from django.db.models import Count, QuerySet
 
 from django_skipqueue import Batch
@@ -91,6 +92,7 @@ def start_afresh() -> None:
 
 def take_back(jobs: QuerySet[Job]) -> None:
     """Take back what Celery has not run, if the demo was stopped: its broker may end with it."""
+    connection.close()  # a signal may have raised in the middle of a query, whose answer nobody has read
     if settings.CARRIER and jobs.filter(status="running").exists():
         call_command("runrelay", reclaim=settings.CARRIER, yes=True)
 
