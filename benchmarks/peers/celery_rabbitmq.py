@@ -12,6 +12,7 @@ from scripts.embedded_rabbitmq import RabbitMQ
 
 from . import marks, rabbitmq
 from .rabbitmq import app
+from .work import work
 
 TITLE = "RabbitMQ and Celery"
 HISTORY = "nothing"
@@ -21,7 +22,7 @@ _nodes: list[RabbitMQ] = []
 
 @app.task(name="noop")
 def noop(number: int) -> None:
-    pass
+    work(number)
 
 
 @app.task(name="mark")

@@ -3,11 +3,13 @@
 from django_skipqueue import job, limit
 
 from . import marks
+from .work import work
 
 
 @job
 def noop(number: int) -> None:
-    """Does nothing."""
+    """The task of a drain."""
+    work(number)
 
 
 @job(concurrency=limit(2, by="key"))

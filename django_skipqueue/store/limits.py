@@ -34,6 +34,9 @@ from .statements import BATCH, Statements
 KEYS_AT_ONCE = 1_000
 """Keys that are admitted in one transaction, at most."""
 
+RATES_AFTER_COMMIT = 100
+"""Keys of rates that the caller admits after its commit, at most: the supervisors are asked to admit more."""
+
 MISSED_INTERVAL = 0.02
 """Seconds until a supervisor looks again at a key that another transaction had locked; twice as many each time."""
 
@@ -196,8 +199,9 @@ class Admission:
         store = Statements(self.database, send=self.send)
         try:
             found = self._admit_by_limit(store)
-            rates = self.rates | found.rates
-            admitted = Counter(found.counts) + Counter(admit_rates(store, rates))
+            rates = sorted(self.rates | found.rates)
+            notify_of_keys(store, RATE_PREFIX, rates[RATES_AFTER_COMMIT:])
+            admitted = Counter(found.counts) + Counter(admit_rates(store, rates[:RATES_AFTER_COMMIT]))
             if rates:  # an idle supervisor would look after `SOON` seconds
                 wake_supervisors(store, [Rating(store.alias).next_rate() or 0.0])
             if self.is_urgent and not (admitted and self._lone):

@@ -28,16 +28,6 @@ from .statements import Statements
 Row = TypeVar("Row", bound=tuple[Any, ...])
 
 
-class Written(NamedTuple):
-    """A job that an enqueue has inserted, or given new arguments."""
-
-    id: int
-    unique_key: str | None
-    status: str
-    delay: float
-    is_new: bool
-
-
 class Replaced(NamedTuple):
     unique_key: str
     id: int
@@ -158,13 +148,10 @@ class UniqueKeys(Statements):
         with transaction.atomic(using=self.alias) if on_conflict == "raise" else nullcontext():
             missing = in_key_order(chosen)
             while missing:
-                written = self._write_unique(spec, values, missing, on_conflict)
-                plain += [each.id for each in written if each.unique_key is None]
-                keyed |= {
-                    each.unique_key: (each.id, "created" if each.is_new else "replaced")
-                    for each in written
-                    if each.unique_key is not None
-                }
+                inserted, replaced = self._write_unique(spec, values, missing, on_conflict)
+                plain += [id for id, key in inserted if key is None]
+                keyed.update({key: (id, "created") for id, key in inserted if key is not None})
+                keyed.update({each.unique_key: (each.id, "replaced") for each in replaced})
                 missing = [call for call in missing if call.unique_key is not None and call.unique_key not in keyed]
                 if missing:
                     taken = [call.unique_key for call in missing if call.unique_key is not None]
@@ -177,23 +164,21 @@ class UniqueKeys(Statements):
 
     def _write_unique(
         self, spec: JobSpec, values: Mapping[str, Any], calls: Sequence[EncodedCall], on_conflict: OnConflict
-    ) -> list[Written]:
-        """Insert these calls, sorted by key, or replace. Returns the jobs that it has written."""
-        keys = as_text_array([call.unique_key for call in calls])
-        rows = self.rows(sql.ENQUEUE_MANY_UNIQUE, {**values, **calls_as_values(calls), "unique_keys": keys})
-        written = list(starmap(Written, rows))
-        if on_conflict in ("replace", "rerun"):
-            inserted = {each.unique_key for each in written}
-            taken = [call for call in calls if call.unique_key not in inserted]
-            written += [
-                Written(each.id, each.unique_key, each.status, each.delay, is_new=False)
-                for each in self.replace_waiting(values, taken)
-            ]
-        if written:
-            new = [each.id for each in written if each.is_new]
-            queued = sum(each.status == "queued" for each in written)
-            self._enqueued(spec, new, calls, queued=queued, delay=min(each.delay for each in written))
-        return written
+    ) -> tuple[list[tuple[int, str | None]], list[Replaced]]:
+        """Insert these calls, sorted by key, or replace. Returns the inserted jobs, with their keys, and the others."""
+        keys: list[str | None] = [call.unique_key for call in calls]
+        parameters = {**calls_as_values(calls), "unique_keys": as_text_array(keys), "number": len(calls)}
+        [(ids, inserted_keys, queued, delay)] = self.rows(sql.ENQUEUE_MANY_UNIQUE, {**values, **parameters})
+        inserted = list(zip(ids or (), inserted_keys or keys, strict=False))
+        replaced: list[Replaced] = []
+        if on_conflict in ("replace", "rerun") and len(inserted) < len(calls):
+            written = {key for _, key in inserted}
+            replaced = self.replace_waiting(values, [call for call in calls if call.unique_key not in written])
+        if inserted or replaced:
+            queued += sum(each.status == "queued" for each in replaced)
+            delays = [each.delay for each in replaced] + [delay] * bool(inserted)
+            self._enqueued(spec, [id for id, _ in inserted], calls, queued=queued, delay=min(delays))
+        return inserted, replaced
 
     def _enqueued(
         self, spec: JobSpec, ids: list[int], calls: Sequence[EncodedCall], *, queued: int, delay: float

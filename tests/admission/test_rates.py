@@ -467,6 +467,19 @@ def test_many_jobs_of_many_keys_are_deferred_at_once() -> None:
     assert statuses() == {"queued": 300, "blocked": 700}
 
 
+def test_supervisors_admit_the_jobs_of_more_than_a_hundred_keys() -> None:
+    """The caller waits for no more than those of a hundred."""
+    with connect() as listening:
+        listening.execute("LISTEN skipqueue_supervisors")
+        three_at_once.defer_many([(number % 150,) for number in range(300)])
+        assert statuses() == {"queued": 200, "blocked": 100}
+        [found] = listening.notifies(timeout=5, stop_after=1)
+    service = Admit(store)
+    service.notified([found.payload])
+    service.run(0.0)
+    assert statuses() == {"queued": 300}
+
+
 def test_two_at_once_never_take_the_same_token() -> None:
     """The second transaction finds the key locked while the first is open, and the token taken afterwards."""
     for _ in range(2):

@@ -139,7 +139,7 @@ CASES = [
     Case("ENQUEUE", ENQUEUED | {"unique_key": "key-84000"}, {"unique"}),
     Case("ENQUEUE", ENQUEUED | {"unique_key": None, "run_after": IN_2030}, {"unique"}, "with a time"),
     Case("ENQUEUE_MANY", COMMON | CALLS, set()),
-    Case("ENQUEUE_MANY_UNIQUE", COMMON | KEYED | CALLS | {"unique_keys": NEW_KEYS}, {"unique"}),
+    Case("ENQUEUE_MANY_UNIQUE", COMMON | KEYED | CALLS | {"unique_keys": NEW_KEYS, "number": 300}, {"unique"}),
     Case("REPLACE_WAITING", DUE | CALLS | {"unique_keys": TAKEN_KEYS}, {"unique", "pkey"}),
     Case("REPLACE_UNLOCKED", DUE | CALLS | {"unique_keys": TAKEN_KEYS}, {"unique", "pkey"}),
     Case("UNIQUE_KEY_HOLDERS", {"unique_keys": TAKEN_KEYS}, {"unique"}),

@@ -8,38 +8,49 @@ finished; the next who needs the key then writes NULL.
 
 from ..sql.gates import entering
 
-# enqueue_many, calls with unique keys → id, unique_key and status of each inserted job, in the order of the calls, the
-# seconds until it is due, and that it is new. Index: unique. `unique_keys` has an element for each call; NULL: a call
-# without a key. The calls are sorted by key, so that two batches with the same keys wait for each other and never
-# deadlock. A call is not inserted if its key is taken, by a job that holds it or by an earlier call of the batch.
+# enqueue_many, calls with unique keys → one row: the ids of the inserted jobs, ascending; their unique keys in the
+# order of the ids, or NULL if every call was inserted, since ids ascend in the order of the calls; the number of those
+# that are queued, and the seconds until the first is due. Index: unique. `unique_keys` has an element for each call;
+# NULL: a call without a key. The calls are sorted by key, so that two batches with the same keys wait for each other
+# and never deadlock. A call is not inserted if its key is taken, by a job that holds it or by an earlier call of the
+# batch.
 ENQUEUE_MANY_UNIQUE = entering(
     """
-INSERT INTO skipqueue_job AS job
-    (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, unique_seconds, timeout,
-    retention, metadata, batch_id, awaits_jobs, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
+WITH inserted AS (
+    INSERT INTO skipqueue_job AS job
+        (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, unique_seconds, timeout,
+        retention, metadata, batch_id, awaits_jobs, limit_key, limit_kind, capacity, rate_key, rate_interval,
+        rate_burst)
+    SELECT
+        %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
+        {status},
+        %(priority)s, %(max_attempts)s, due.run_after, call.unique_key, %(unique_seconds)s::float8, %(timeout)s,
+        %(retention)s::jsonb, %(metadata)s::jsonb, %(batch_id)s::bigint, %(awaits_jobs)s::boolean,
+        call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END,
+        CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END,
+        call.rate_key, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END,
+        CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
+    FROM
+        ROWS FROM (
+            string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]),
+            unnest(%(limit_keys)s::text[]), unnest(%(rate_keys)s::text[])
+        ) AS call (args, kwargs, unique_key, limit_key, rate_key),
+        (
+            SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
+            AS run_after
+        ) AS due
+    ON CONFLICT (unique_key)
+    WHERE unique_key IS NOT NULL
+        AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
+    DO NOTHING
+    RETURNING id, unique_key, status, run_after
+)
 SELECT
-    %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
-    {status},
-    %(priority)s, %(max_attempts)s, due.run_after, call.unique_key, %(unique_seconds)s::float8, %(timeout)s,
-    %(retention)s::jsonb, %(metadata)s::jsonb, %(batch_id)s::bigint, %(awaits_jobs)s::boolean,
-    call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END,
-    CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END,
-    call.rate_key, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END,
-    CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
-FROM
-    ROWS FROM (
-        string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]),
-        unnest(%(limit_keys)s::text[]), unnest(%(rate_keys)s::text[])
-    ) AS call (args, kwargs, unique_key, limit_key, rate_key),
-    (
-        SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
-        AS run_after
-    ) AS due
-ON CONFLICT (unique_key)
-WHERE unique_key IS NOT NULL
-    AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
-DO NOTHING
-RETURNING id, unique_key, status, extract(epoch FROM run_after - statement_timestamp())::float8, true AS is_new
+    array_agg(id ORDER BY id),
+    CASE WHEN count(*) < %(number)s THEN array_agg(unique_key ORDER BY id) END,
+    count(*) FILTER (WHERE status = 'queued'),
+    extract(epoch FROM min(run_after) - statement_timestamp())::float8
+FROM inserted
 """,
     column="%({})s",
     run_after="due.run_after",
