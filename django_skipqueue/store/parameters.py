@@ -47,11 +47,6 @@ def calls_as_values(calls: Sequence[EncodedCall]) -> dict[str, Any]:
     }
 
 
-def in_key_order(calls: Sequence[EncodedCall]) -> list[EncodedCall]:
-    """Sort by unique key, so that two batches with the same keys never deadlock; calls without a key come first."""
-    return sorted(calls, key=lambda call: call.unique_key or "")
-
-
 def as_array(numbers: Iterable[object]) -> str:
     """The numbers as the text of a PostgreSQL array. psycopg takes ten times as long to adapt a list."""
     return f"{{{','.join(map(str, numbers))}}}"

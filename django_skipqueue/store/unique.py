@@ -22,7 +22,7 @@ from ..values.handles import handle_of
 from ..values.records import EncodedCall, JobSpec
 from . import policy_sql as sql
 from .notify import wake
-from .parameters import as_text_array, calls_as_values, in_key_order
+from .parameters import as_text_array, calls_as_values
 from .statements import Statements
 
 Row = TypeVar("Row", bound=tuple[Any, ...])
@@ -142,11 +142,10 @@ class UniqueKeys(Statements):
         """Insert jobs of which some have unique keys. Repeats until each key belongs to a job."""
         if on_conflict == "raise":
             _check_distinct(calls)
-        chosen = _one_for_each_key(calls, last=on_conflict in ("replace", "rerun"))
+        chosen = missing = in_key_order(calls, last=on_conflict in ("replace", "rerun"))
         plain: list[int] = []
         keyed: dict[str, tuple[int, CallOutcome]] = {}
         with transaction.atomic(using=self.alias) if on_conflict == "raise" else nullcontext():
-            missing = in_key_order(chosen)
             while missing:
                 inserted, replaced = self._write_unique(spec, values, missing, on_conflict)
                 plain += [id for id, key in inserted if key is None]
@@ -210,17 +209,13 @@ def _check_distinct(calls: Sequence[EncodedCall]) -> None:
             raise UniqueKeyTaken(f"call {position}: call {first[call.unique_key]} has the same unique key.")
 
 
-def _one_for_each_key(calls: Sequence[EncodedCall], *, last: bool) -> list[EncodedCall]:
-    """The calls without a key, and of those that share one the first; or the `last`, whose arguments are the newest."""
-    ordered = list(reversed(calls)) if last else list(calls)
-    seen: set[str] = set()
-    chosen: list[EncodedCall] = []
-    for call in ordered:
-        if call.unique_key is None or call.unique_key not in seen:
-            chosen.append(call)
-        if call.unique_key is not None:
-            seen.add(call.unique_key)
-    return list(reversed(chosen)) if last else chosen
+def in_key_order(calls: Sequence[EncodedCall], *, last: bool) -> list[EncodedCall]:
+    """The calls without a key; then one of each key, sorted, so that two batches with the same keys never deadlock.
+
+    Of calls that share a key it is the first, or the `last`, whose arguments are the newest.
+    """
+    keyed = {call.unique_key: call for call in (calls if last else reversed(calls)) if call.unique_key is not None}
+    return [call for call in calls if call.unique_key is None] + [keyed[key] for key in sorted(keyed)]
 
 
 def _report(

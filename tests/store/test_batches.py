@@ -9,9 +9,9 @@ from django_skipqueue.store.parameters import (
     calls_as_values,
     claim_values,
     in_claim_order,
-    in_key_order,
     settlements_as_values,
 )
+from django_skipqueue.store.unique import in_key_order
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 from django_skipqueue.values.records import QUEUE_HEAD, ClaimedJob, EncodedCall, QueuePosition
 
@@ -93,7 +93,7 @@ def test_calls_travel_by_key_and_those_without_one_as_they_came() -> None:
         EncodedCall("[3]", "{}", "a"),
         EncodedCall("[4]", "{}", None),
     ]
-    assert calls_as_values(in_key_order(calls)) == {
+    assert calls_as_values(in_key_order(calls, last=False)) == {
         "args": "[2]\n[4]\n[3]\n[1]",
         "kwargs": "{}\n{}\n{}\n{}",
         "limit_keys": "{}",
