@@ -7,10 +7,9 @@ import time
 from django.contrib.auth.models import User
 
 from django_skipqueue import by, job, limit, rate, unique_by
-from django_skipqueue.rollups.count_enqueued import CountEnqueued
-from django_skipqueue.rollups.sample_depths import SampleDepths
-from django_skipqueue.rollups.tally import Tally
-from django_skipqueue.values.times import NEVER
+from django_skipqueue.parts.history.services import SampleDepths
+from django_skipqueue.parts.history.tally import CountEnqueued, Tally
+from django_skipqueue.values.records import NEVER
 
 WITHOUT_ROLLUPS = "BENCHMARKS_WITHOUT_ROLLUPS"
 """In the environment of `runworker`: its workers count nothing, and its supervisor neither counts nor samples."""

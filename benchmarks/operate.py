@@ -182,9 +182,9 @@ def measure(jobs: int, archived: int, repeat: int) -> None:
     from django.core.management import call_command
     from django.test import Client
 
-    from django_skipqueue.admin.failures.shown_cause import query_of
     from django_skipqueue.models import ArchivedJob, Job, JobBatch, Schedule
-    from django_skipqueue.values.cause import Cause
+    from django_skipqueue.parts.history.admin import query_of
+    from django_skipqueue.values.records import Cause
 
     call_command("migrate", verbosity=0)
     boss = User.objects.filter(username="admin").first() or User.objects.create_superuser("admin")
@@ -227,7 +227,7 @@ def fill(jobs: int, archived: int, user_id: int) -> None:
     from django.db import connection
     from django.test import override_settings
 
-    from django_skipqueue.store import Store
+    from django_skipqueue.queue.store import Store
 
     with connection.cursor() as cursor:
         for statement in (FILL, FILL_BATCHES, FILL_BLOCKED, FILL_SCHEDULES):

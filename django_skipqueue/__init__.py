@@ -3,18 +3,18 @@
 Users import from this module. It loads no model, so that it can be imported while apps are still loading.
 """
 
-from .admission.options import by, limit
-from .admission.rates import rate
-from .batches.batch import Batch
-from .batches.call import TaskCall
-from .batches.chain import Chain, chain
 from .exceptions import SkipQueueError
-from .periodic.decorator import periodic
-from .tasks.context import JobContext
-from .tasks.decorator import job
-from .tasks.task import Task
-from .tasks.unique import unique_by
-from .tasks.with_options import with_options
+from .jobs.context import JobContext
+from .jobs.decorator import job
+from .jobs.task import Task
+from .jobs.with_options import with_options
+from .parts.batches.batch import Batch
+from .parts.batches.call import TaskCall
+from .parts.batches.chain import Chain, chain
+from .parts.limits.options import by, limit
+from .parts.rates.options import rate
+from .parts.schedules.decorator import periodic
+from .parts.unique.options import unique_by
 from .values.outcomes import Discard, Retry, Snooze
 
 __version__ = "0.1.0"

@@ -25,7 +25,7 @@ class SkipQueueConfig(AppConfig):
         carried jobs.
         """
         from . import checks, conf, signals
-        from .alerts import webhook
+        from .parts.alerts import webhook
 
         checks.register_all()
         signals.alert_raised.connect(webhook.post_raised, dispatch_uid="django_skipqueue.alerts")
@@ -35,7 +35,7 @@ class SkipQueueConfig(AppConfig):
             if hasattr(backend, "discover_tasks"):  # our backend, which only projects that use it import
                 backend.discover_tasks()
         if "celery" in sys.modules and conf.settings.carriers:
-            from .carried import celery_task  # noqa: F401 (it registers itself; other processes do not import Celery)
+            from .contrib.celery import task as celery_task  # noqa: F401 (it registers itself; other processes do not import Celery)
 
 
 def _task_backends() -> Iterator[Any]:

@@ -12,16 +12,15 @@ from django.db import connections
 from django.db.models import ForeignKey
 
 from . import conf
-from .execution.middleware import import_middleware
-from .periodic.registry import all_entries
-from .placement.choose import import_placement
-from .placement.retirement import retirement
-from .relay.carrier import CarrierMisconfigured
-from .relay.making import make_carrier
-from .runtime.preflight import engine_problem, version_problem
-from .setting_forms.carriers import CarrierSettings
-from .setting_forms.databases import ROUTER, SPREAD
-from .tasks.registry import describe_duplicate, registry
+from .contrib.celery.carrier import CarrierMisconfigured, make_carrier
+from .contrib.celery.settings import CarrierSettings
+from .jobs.registry import describe_duplicate, registry
+from .parts.databases.choose import import_placement
+from .parts.databases.retirement import retirement
+from .parts.databases.settings import ROUTER, SPREAD
+from .parts.schedules.entry import all_entries
+from .worker.attempts.executor import import_middleware
+from .worker.preflight import engine_problem, version_problem
 
 LEAST_HALT = timedelta(days=1)
 """The time that operators have to look at a sequence that has halted, at least."""

@@ -18,13 +18,13 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
-from .setting_forms import carriers as carriers_setting
-from .setting_forms import databases as queue_databases
-from .setting_forms import periodic as periodic_setting
-from .values import alert_rules, link_template, queue_settings
-from .values.limits import LIMITS
+from .contrib.celery import settings as carriers_setting
+from .parts.alerts import rules as alert_rules
+from .parts.databases import settings as queue_databases
+from .parts.schedules import settings as periodic_setting
+from .values import link_template, queue_settings
+from .values.bounds import LIMITS, close_to, did_you_mean
 from .values.redaction import words
-from .values.suggestions import close_to, did_you_mean
 
 LONGEST_RETENTION = timedelta(days=100 * 365)
 

@@ -11,8 +11,8 @@ import psycopg
 import pytest
 from django.db import connections
 
-from django_skipqueue.periodic.registry import entries
-from django_skipqueue.tasks.registry import Registry, registry
+from django_skipqueue.jobs.registry import Registry, registry
+from django_skipqueue.parts.schedules.entry import entries
 
 from .app import sessions
 from .harness.fixtures import (  # noqa: F401 (fixtures and a hook)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue import backoff
 from django_skipqueue.exceptions import InvalidOption
+from django_skipqueue.values import backoff
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from django.test import override_settings
 from django.test.utils import isolate_apps
 
 from django_skipqueue import by, checks, job, limit
+from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
-from django_skipqueue.tasks.registry import Registry
 
 pytestmark = pytest.mark.django_db
 
@@ -289,7 +289,7 @@ def test_e011_says_why_an_app_cannot_be_imported(monkeypatch: pytest.MonkeyPatch
 
 
 def test_e011_names_the_extra_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in [name for name in sys.modules if name.startswith("django_skipqueue.relay.")]:
+    for module in [name for name in sys.modules if name.startswith("django_skipqueue.contrib.celery.")]:
         if module.endswith((".celery_carrier", ".amqp_link", ".confirms", ".topology")):
             monkeypatch.delitem(sys.modules, module)
     for package in ("amqp", "celery", "kombu"):

@@ -21,7 +21,7 @@ from django.db import transaction
 from django.db.models import F, Sum
 
 from django_skipqueue.models import Job
-from django_skipqueue.periodic.registry import all_entries
+from django_skipqueue.parts.schedules.entry import all_entries
 from django_skipqueue.testing import assert_deferred, assert_not_deferred, run_inline, run_jobs
 from payments.forms import PaymentForm
 from payments.jobs import daily_summary, report_to_bank, send_receipt, summarize_customer, write_statement

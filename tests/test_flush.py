@@ -10,8 +10,8 @@ from django.core.management.color import no_style
 from django.db import connection
 
 from django_skipqueue.models import ArchivedJob, Job
-from django_skipqueue.services.prune import Pruner
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
+from django_skipqueue.supervisor.prune import Pruner
 
 from .app.rows import make_job
 from .harness.flush import truncate_filled

@@ -1,4 +1,4 @@
-"""`django_skipqueue.logging`: JSON lines of any record, and records that name their job."""
+"""`django_skipqueue.events.logging`: JSON lines of any record, and records that name their job."""
 
 import json
 import logging
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from django_skipqueue.events import log_context
-from django_skipqueue.logging import JobContextFilter, JsonFormatter
+from django_skipqueue.events.logging import JobContextFilter, JsonFormatter
 from django_skipqueue.models import Job
 from django_skipqueue.values.records import ClaimedJob
 
@@ -186,7 +186,7 @@ def test_a_project_that_configures_the_log_gets_what_it_configures(runworker: Ru
         LOGGING = {
             "version": 1,
             "disable_existing_loggers": False,
-            "filters": {"job": {"()": "django_skipqueue.logging.JobContextFilter"}},
+            "filters": {"job": {"()": "django_skipqueue.events.logging.JobContextFilter"}},
             "formatters": {"plain": {"format": "%(message)s (%(job_id)s %(task)s)"}},
             "handlers": {"out": {"class": "logging.StreamHandler", "formatter": "plain", "filters": ["job"]}},
             "root": {"handlers": ["out"]},

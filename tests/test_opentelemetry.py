@@ -15,12 +15,13 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, Sampler
 from opentelemetry.trace import SpanKind, StatusCode
 
-from django_skipqueue import Task, job, tracing
+from django_skipqueue import Task, job
+from django_skipqueue.events import tracing
 from django_skipqueue.exceptions import InvalidArguments, JobTimeout
+from django_skipqueue.integrations.opentelemetry import OpenTelemetryTracer, instrument
+from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
-from django_skipqueue.opentelemetry import OpenTelemetryTracer, instrument
-from django_skipqueue.store import Store
-from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
 
 from .app import jobs

@@ -11,7 +11,7 @@ from django.test import Client
 from django.urls import path
 
 from django_skipqueue.models import Job, Worker
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
 from django_skipqueue.values.records import EncodedCall, JobSpec
 
 from .app import jobs

@@ -10,7 +10,7 @@ import pytest
 
 from django_skipqueue.exceptions import LeaseLost
 from django_skipqueue.models import Job
-from django_skipqueue.running import run
+from django_skipqueue.worker.by_hand import run
 
 from .app import jobs, worker_jobs
 from .app.models import Ledger

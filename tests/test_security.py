@@ -12,9 +12,9 @@ from django.contrib.auth.models import Permission
 
 from django_skipqueue.events import liveness_logs, logs
 from django_skipqueue.exceptions import UnknownTask
+from django_skipqueue.jobs.registry import registry
 from django_skipqueue.models import Job
-from django_skipqueue.models.tables import table_names
-from django_skipqueue.tasks.registry import registry
+from django_skipqueue.models.expressions import table_names
 from django_skipqueue.values.outcomes import Outcome
 from django_skipqueue.values.records import Attempt, ClaimedJob, RecoveredJob
 

@@ -12,15 +12,14 @@ from sentry_sdk.envelope import Envelope
 from sentry_sdk.integrations.logging import LoggingIntegration
 from sentry_sdk.transport import Transport
 
-from django_skipqueue import Task, job, signals, tracing
-from django_skipqueue.events import log_context
+from django_skipqueue import Task, job, signals
+from django_skipqueue.events import log_context, tracing
+from django_skipqueue.integrations.sentry import SkipqueueIntegration, check_in_of, config_of
+from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
-from django_skipqueue.periodic.fire import METADATA_KEY
-from django_skipqueue.periodic.operate import run_now
-from django_skipqueue.sentry import SkipqueueIntegration
-from django_skipqueue.sentry_monitors import check_in_of, config_of
-from django_skipqueue.store import Store
-from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.parts.schedules.fire import METADATA_KEY
+from django_skipqueue.parts.schedules.operate import run_now
+from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
 from django_skipqueue.values.records import ClaimedJob
 
@@ -94,7 +93,7 @@ def start() -> Iterator[Start]:
         sentry_sdk.get_global_scope().set_client(None)
     tracing.tracers[:] = before
     sentry_sdk.scope.global_event_processors[:] = processors
-    signals.worker_stopped.disconnect(dispatch_uid="django_skipqueue.sentry")
+    signals.worker_stopped.disconnect(dispatch_uid="django_skipqueue.integrations.sentry")
 
 
 def registered(function: Callable[..., Any], **options: Any) -> Task[..., Any]:

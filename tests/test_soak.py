@@ -13,7 +13,7 @@ import pytest
 from django.db import connection
 
 from django_skipqueue.models import Job
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
 
 from .app import jobs
 from .app.waiting import wait_until

@@ -10,8 +10,8 @@ from contextlib import ExitStack, contextmanager
 import psutil
 from django.db import connection
 
+from django_skipqueue.contrib.celery.carrier import carrier_id
 from django_skipqueue.models import Job
-from django_skipqueue.relay.carrier import carrier_id
 from scripts.embedded_rabbitmq import RabbitMQ, program
 
 from .. import jobs

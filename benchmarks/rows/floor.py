@@ -6,14 +6,15 @@ from typing import Any
 import psutil
 import psycopg
 
-from django_skipqueue.store import sql
-from django_skipqueue.store.parameters import (
+from django_skipqueue.queue.claim import CLAIM
+from django_skipqueue.queue.parameters import (
     ExchangeResult,
     claim_values,
     in_lock_order,
     pipelined,
     settlements_as_values,
 )
+from django_skipqueue.queue.settle import SETTLE
 from django_skipqueue.values.outcomes import COMPLETED, Settlement
 from django_skipqueue.values.records import ClaimedJob
 
@@ -57,8 +58,8 @@ def _empty(connection: psycopg.Connection[Any], batch: int) -> int:
     while True:
         after = {"default": held[-1].position} if held else {}
         outcomes = in_lock_order(Settlement(job.id, job.lease, COMPLETED) for job in held)
-        settle = (sql.SETTLE, settlements_as_values(outcomes)) if outcomes else None
-        claim = (sql.CLAIM, claim_values(["default"], after=after, limit=batch, worker_id="floor"))
+        settle = (SETTLE, settlements_as_values(outcomes)) if outcomes else None
+        claim = (CLAIM, claim_values(["default"], after=after, limit=batch, worker_id="floor"))
         done, claimed = pipelined(connection, [settle, claim], meanwhile=lambda: None)
         answer = ExchangeResult(done, claimed, ["default"], time.monotonic())
         settled += len(answer.settled())

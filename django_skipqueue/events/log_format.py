@@ -7,7 +7,7 @@ import logging
 import os
 from typing import Any, TextIO
 
-from ..values.handles import handle_of
+from ..values.records import handle_of
 
 COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
 """ANSI codes of the event, by level: dim, green, yellow, red."""

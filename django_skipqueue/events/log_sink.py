@@ -4,7 +4,12 @@ from collections.abc import Callable
 from logging import DEBUG, ERROR, INFO, WARNING
 from typing import Any
 
-from . import alert_logs, batch_events, batch_logs, events, log_context, logs, queue_logs, schedule_logs
+from ..parts.alerts import logs as alert_logs
+from ..parts.batches import events as batch_events
+from ..parts.batches import events as batch_logs
+from ..parts.schedules import events as schedule_logs
+from . import events, log_context, logs
+from . import logs as queue_logs
 from .events import Event
 
 

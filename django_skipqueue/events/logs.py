@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from ..values.outcomes import Outcome
+from ..values.rates import rate_text
 from ..values.records import Attempt, ClaimedJob, RecoveredJob, worker_name
 from ..values.redaction import MASK
 from ..values.tracebacks import innermost_calls, stand_in
@@ -235,7 +236,7 @@ def unknown_queue(queue_name: str, known: list[str]) -> None:
 
 
 def log_format_ignored(log_format: str) -> None:
-    hint = "LOGGING configures these lines; use django_skipqueue.logging.JsonFormatter there"
+    hint = "LOGGING configures these lines; use django_skipqueue.events.logging.JsonFormatter there"
     write(logging.WARNING, "log_format_ignored", {"log_format": log_format, "hint": hint})
 
 
@@ -343,3 +344,26 @@ def jobs_due(count: int) -> None:
 
 def jobs_pruned(counts: Mapping[str, int]) -> None:
     write(logging.DEBUG, "jobs_pruned", dict(counts))
+
+
+def queue_paused(queue_name: str, until: datetime | None, by: str, reason: str) -> None:
+    named = {"until": until and until.isoformat(" ", "seconds"), "by": by, "reason": reason}
+    shown = {"queue": queue_name, **{name: value for name, value in named.items() if value}}
+    write(logging.WARNING, "queue_paused", shown, extra={"queue_name": queue_name})
+
+
+def queue_resumed(queue_name: str, by: str) -> None:
+    shown = {"queue": queue_name, **({"by": by} if by else {})}
+    write(logging.INFO, "queue_resumed", shown, extra={"queue_name": queue_name})
+
+
+def queue_limited(queue_name: str, concurrency: int | None, by: str) -> None:
+    number = "settings" if concurrency is None else concurrency or "none"
+    shown = {"queue": queue_name, "concurrency": number, **({"by": by} if by else {})}
+    write(logging.WARNING, "queue_limited", shown, extra={"queue_name": queue_name})
+
+
+def queue_rated(queue_name: str, interval: float | None, by: str) -> None:
+    rate = "settings" if interval is None else rate_text(interval) if interval else "none"
+    shown = {"queue": queue_name, "rate": rate, **({"by": by} if by else {})}
+    write(logging.WARNING, "queue_rated", shown, extra={"queue_name": queue_name})

@@ -6,7 +6,8 @@ from typing import Any
 from django.dispatch import Signal
 
 from .. import signals
-from . import batch_events, events
+from ..parts.batches import events as batch_events
+from . import events
 from .events import Event
 
 Sent = Iterator[tuple[str, dict[str, Any]]]

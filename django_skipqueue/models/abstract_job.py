@@ -5,11 +5,10 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ..conf import settings
-from ..job_names import job_name
+from ..events.job_names import job_name
 from ..values.codec import shorten
-from ..values.handles import handle_of
 from ..values.notes import Progress, progress_of
-from ..values.records import worker_name
+from ..values.records import handle_of, worker_name
 from .status import Status
 from .stored_json import StoredJSON
 

@@ -8,7 +8,7 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from .abstract_job import AbstractJob
-from .querysets import ArchivedJobManager
+from .managers import ArchivedJobManager
 from .status import FINISHED, Status
 
 _NOT_COMPLETED = [status.value for status in FINISHED if status != Status.COMPLETED]

@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..migrations._postgresql import BigIntegers
 from .expressions import are_times
-from .querysets import JobBatchManager
+from .managers import JobBatchManager
 from .stored_json import StoredJSON
 
 

@@ -1,12 +1,20 @@
-"""SQL expressions in the exact spelling of the indexes: PostgreSQL does not use an index for any other spelling."""
+"""The names of the queue's tables."""
 
 from datetime import UTC, datetime
 from typing import Any
 
+from django.apps import apps
 from django.db.models import BigIntegerField, F, Func, Q, SmallIntegerField, TextField, Value
 from django.db.models.lookups import Exact
 
-from ..values.cause import Cause
+from ..values.records import Cause
+
+
+def table_names() -> list[str]:
+    """All tables of this app's models, in any database."""
+    models = apps.get_app_config("django_skipqueue").get_models(include_auto_created=True)
+    return [model._meta.db_table for model in models]
+
 
 MINUS_PRIORITY = Func(F("priority"), template="(-%(expressions)s)", output_field=SmallIntegerField())
 """Django's own `-F("priority")` becomes another expression, for which there is no index."""

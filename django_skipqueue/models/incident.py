@@ -4,7 +4,7 @@ from django.db import models
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from .querysets import IncidentManager
+from .managers import IncidentManager
 
 
 class Incident(models.Model):

@@ -11,14 +11,14 @@ from django.db.models import F, Func, Q
 from django.db.models.lookups import Exact, IsNull, LessThanOrEqual
 from django.utils.translation import gettext_lazy as _
 
-from ..columns import MAX_KEY_BYTES
 from ..exceptions import LeaseLost
+from ..values.backoff import RetryPolicy
 from ..values.codec import encode
+from ..values.columns import MAX_KEY_BYTES
 from ..values.notes import Progress, progress_of
 from ..values.outcomes import COMPLETED, Outcome, Settlement, error_entry
 from ..values.rates import INTERVALS
 from ..values.records import LeaseRef
-from ..values.retry_policy import RetryPolicy
 from .abstract_job import AbstractJob
 from .expressions import (
     CAUSE,
@@ -32,7 +32,7 @@ from .expressions import (
     MINUS_PRIORITY,
     are_times,
 )
-from .querysets import JobManager
+from .managers import JobManager
 from .status import FINISHED, UNFINISHED, WAITING, Status
 from .stored_json import StoredJSON
 from .verbs import JobVerbs

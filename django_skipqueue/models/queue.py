@@ -9,14 +9,14 @@ from django.db import OperationalError, models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from ..admission.queues import DECLARED, columns_of, rate_columns_of
 from ..conf import chosen_or_all, settings
 from ..events import logs
 from ..exceptions import InvalidOption
-from ..store import Store
+from ..parts.limits.queues import DECLARED, columns_of, rate_columns_of
+from ..queue.store import Store
 from ..values.rates import INTERVALS
 from .expressions import are_times
-from .querysets import QueueManager
+from .managers import QueueManager
 from .worker import Worker
 
 T = TypeVar("T")

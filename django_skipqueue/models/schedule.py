@@ -8,7 +8,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from .expressions import are_times
-from .querysets import ScheduleManager
+from .managers import ScheduleManager
 from .stored_json import StoredJSON
 
 

@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from ..columns import check_columns, check_run_after
 from ..conf import settings
-from ..store import Store
-from ..store.statements import BATCH
+from ..queue.statements import BATCH
+from ..queue.store import Store
+from ..values.columns import check_columns, check_run_after
 from ..values.outcomes import Delay
 from .status import Status
 

@@ -10,9 +10,9 @@ from django.db.models.lookups import Exact
 from django.utils.translation import gettext_lazy as _
 
 from ..conf import settings
-from ..store import Store
+from ..queue.store import Store
 from .expressions import are_times
-from .querysets import WorkerManager
+from .managers import WorkerManager
 from .stored_json import StoredJSON
 
 

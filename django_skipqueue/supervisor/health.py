@@ -1,15 +1,197 @@
-"""The pages of the health port, from what supervisors and their workers show in memory. Sends no statement.
+"""The figures of one `runworker`, as metrics.
 
-Used by the thread of the health port, while a control loop's thread may change what is read here.
+Invariant: one series for each metric and worker. With several databases each has the label `database` as well.
 """
 
+import contextlib
+import selectors
+import socket
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
-from ..values.exposition import CONTENT_TYPE, exposition
-from .http_exchange import Page
-from .metrics import figures
-from .state import DatabaseState, SupervisorState
+from ..values.exposition import CONTENT_TYPE, Family, Metric, exposition
+from ..worker.recycle import resident_bytes
+from .state import DatabaseState, SupervisorState, WorkerState
+
+PREFIX = "skipqueue_worker_"
+LABELS = ("worker",)
+
+Value = Callable[[WorkerState], float | None]
+"""The value for a worker; `None`: it has none."""
+
+
+def _gauge(name: str, text: str) -> Metric:
+    return Metric(f"{PREFIX}{name}", "gauge", text, LABELS)
+
+
+def _of_running(value: Value) -> Value:
+    """The value for a worker whose process runs; `None` for all others."""
+    return lambda worker: value(worker) if worker.has_started else None
+
+
+def _of_relay(value: Value) -> Value:
+    """The value for a relay whose process runs; `None` for all others."""
+    return lambda worker: value(worker) if worker.has_started and worker.is_relay else None
+
+
+def _of_worker(value: Value) -> Value:
+    """The value for a worker; `None` for a relay, which runs no jobs."""
+    return lambda worker: None if worker.is_relay else value(worker)
+
+
+METRICS: tuple[tuple[Metric, Value], ...] = (
+    (_gauge("up", "Whether the worker process runs."), lambda worker: worker.has_started),
+    (
+        Metric(f"{PREFIX}jobs_done_total", "counter", "Attempts that the worker has settled.", LABELS),
+        lambda worker: worker.jobs_done,
+    ),
+    (_gauge("jobs_running", "Jobs that run."), _of_worker(_of_running(lambda worker: worker.jobs_running))),
+    (_gauge("slots", "Jobs of one kind that may run at once."), _of_worker(lambda worker: worker.slots)),
+    (_gauge("slots_free", "Jobs that could begin at once."), _of_worker(_of_running(lambda worker: worker.slots_free))),
+    (
+        _gauge("jobs_carried", "Jobs with the carrier or on their way there, by all of its relays."),
+        _of_relay(lambda worker: worker.jobs_running),
+    ),
+    (
+        _gauge("window_room", "Jobs that the relay could hand over at once."),
+        _of_relay(lambda worker: worker.slots_free),
+    ),
+    (
+        Metric(f"{PREFIX}restarts_total", "counter", "Processes after the first one.", LABELS),
+        lambda worker: max(worker.starts - 1, 0),
+    ),
+    (
+        _gauge("memory_bytes", "Resident size of the worker process."),
+        _of_running(lambda worker: resident_bytes(worker.pid)),
+    ),
+    (
+        _gauge("heartbeat_age_seconds", "Seconds since the supervisor wrote the worker's heartbeat."),
+        _of_running(lambda worker: max(time.monotonic() - worker.heartbeat_at, 0.0)),
+    ),
+)
+"""Each metric that has a series for each worker, and its value."""
+
+DATABASE_UP = Metric(f"{PREFIX}database_up", "gauge", "Whether the supervisor's last statement succeeded.")
+LOOP_AGE = Metric(f"{PREFIX}loop_age_seconds", "gauge", "Seconds since the supervisor's control loop turned.")
+
+
+def figures(states: Sequence[SupervisorState], *, names_databases: bool) -> Iterator[Family]:
+    """All metrics of these supervisors. `names_databases`: with the label `database`."""
+
+    def family(metric: Metric, values: Sequence[tuple[SupervisorState, tuple[str, ...], float]]) -> Family:
+        if not names_databases:
+            return Family(metric, {labels: value for _, labels, value in values})
+        named = metric._replace(labels=("database", *metric.labels))
+        return Family(named, {(state.alias, *labels): value for state, labels, value in values})
+
+    for metric, value in METRICS:
+        found = [(state, worker.name, value(worker)) for state in states for worker in state.workers]
+        yield family(metric, [(state, (name,), float(number)) for state, name, number in found if number is not None])
+    yield family(DATABASE_UP, [(state, (), float(state.database is DatabaseState.REACHED)) for state in states])
+    now = time.monotonic()
+    yield family(LOOP_AGE, [(state, (), max(now - state.turned_at, 0.0)) for state in states])
+
+
+LARGEST_REQUEST = 8_192
+"""Bytes of a request's line and headers."""
+
+EXCHANGE_TIME = 5.0
+"""Seconds that a client has for everything: to send its request, to read the response, and to close."""
+
+
+class Page(NamedTuple):
+    status: str
+    body: str
+    kind: str = "text/plain; charset=utf-8"
+
+
+Answer = Callable[[str], Page | None]
+"""Returns the page at a path; `None`: there is none."""
+
+
+class HttpExchange:
+    """Created with a connected socket. `proceed` does what is possible without waiting."""
+
+    def __init__(self, client: socket.socket, answer: Answer, now: float) -> None:
+        client.setblocking(False)
+        self.end_at = now + EXCHANGE_TIME
+        """When to close it, in monotonic seconds."""
+        self._socket = client
+        self._answer = answer
+        self._received = b""
+        self._response = b""
+        self._is_answered = False
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    @property
+    def waits_for(self) -> int:
+        """The event of `selectors` after which to proceed."""
+        return selectors.EVENT_WRITE if self._response else selectors.EVENT_READ
+
+    def proceed(self) -> bool:
+        """Read, or write. Returns whether the exchange is over."""
+        try:
+            return not self._write() if self._response else not self._read()
+        except BlockingIOError:
+            return False
+        except OSError:  # the client is gone
+            return True
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _read(self) -> bool:
+        """Read what has come. After the response this is dropped: to close before it is read would reset the client."""
+        received = self._socket.recv(LARGEST_REQUEST)
+        if received and not self._is_answered:
+            self._received += received
+            self._response = respond(self._received, self._answer)
+            return self._write() if self._response else True
+        return bool(received)
+
+    def _write(self) -> bool:
+        self._response = self._response[self._socket.send(self._response) :]
+        if not self._response:
+            self._is_answered = True
+            self._socket.shutdown(socket.SHUT_WR)
+        return True
+
+
+def respond(received: bytes, answer: Answer) -> bytes:
+    """The response to a request; empty: the request has not arrived as a whole."""
+    head, end, _ = received.replace(b"\r\n", b"\n").partition(b"\n\n")
+    if len(received) > LARGEST_REQUEST:
+        return _response(Page("431 Request Header Fields Too Large", "The request is too large.\n"))
+    if not end:
+        return b""
+    parts = head.partition(b"\n")[0].decode("latin-1").split(" ")
+    if len(parts) != 3 or not parts[1].startswith("/") or parts[2] not in ("HTTP/1.0", "HTTP/1.1"):
+        return _response(Page("400 Bad Request", "This is not HTTP/1.1.\n"))
+    method, target, _ = parts
+    if method not in ("GET", "HEAD"):
+        return _response(Page("405 Method Not Allowed", "Use GET or HEAD.\n"), "Allow: GET, HEAD\r\n")
+    return _response(_page(target.partition("?")[0], answer), with_body=method == "GET")
+
+
+def _page(path: str, answer: Answer) -> Page:
+    try:
+        found = answer(path)
+    except Exception as error:  # nobody would see it, and the probe needs an answer
+        return Page("500 Internal Server Error", f"{type(error).__name__}\n")
+    return found or Page("404 Not Found", "There are /healthz, /readyz and /metrics.\n")
+
+
+def _response(page: Page, headers: str = "", *, with_body: bool = True) -> bytes:
+    body = page.body.encode()
+    head = (
+        f"HTTP/1.1 {page.status}\r\nContent-Type: {page.kind}\r\nContent-Length: {len(body)}\r\n"
+        f"Cache-Control: no-store\r\nConnection: close\r\n{headers}\r\n"
+    )
+    return head.encode() + (body if with_body else b"")
 
 
 class Health:
@@ -24,10 +206,10 @@ class Health:
         states = self._states()
         if path == "/healthz":
             problems = self._problems(_why_unhealthy, states)
-            return _page(problems, is_ok=not problems)
+            return _state_page(problems, is_ok=not problems)
         if path == "/readyz":
             problems = self._problems(_why_not_ready, states)
-            return _page(problems, is_ok=len(problems) < len(states))
+            return _state_page(problems, is_ok=len(problems) < len(states))
         if path == "/metrics":
             found = figures(states, names_databases=self._names_databases)
             return Page("200 OK", exposition(found), CONTENT_TYPE)
@@ -55,6 +237,95 @@ def _why_not_ready(state: SupervisorState) -> str:
     return ""
 
 
-def _page(problems: Sequence[str], *, is_ok: bool) -> Page:
+def _state_page(problems: Sequence[str], *, is_ok: bool) -> Page:
     lines = ["ok"] * is_ok + [*problems]
     return Page("200 OK" if is_ok else "503 Service Unavailable", "".join(f"{line}\n" for line in lines))
+
+
+MOST_EXCHANGES = 50
+"""Clients at a time. A further one takes the place of the oldest."""
+
+ACCEPT_DELAY = 0.1
+"""Seconds until the next try if the system has no file descriptor left."""
+
+
+def open_port(host: str, port: int) -> socket.socket:
+    """Listen on a port. Raises `OSError`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, port), family=family, backlog=MOST_EXCHANGES)
+    listener.setblocking(False)
+    return listener
+
+
+class HealthPort:
+    """`start`, `stop` and `close` are called by the supervisor's main thread."""
+
+    def __init__(self, listener: socket.socket, answer: Answer) -> None:
+        self._listener = listener
+        self._answer = answer
+        self._exchanges: list[HttpExchange] = []  # the oldest first
+        self._stopped, self._stop = socket.socketpair()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread, which goes on with the exchanges under way."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="skipqueue-health", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread. Clients wait until the next `start`."""
+        if self._thread is not None:
+            self._stop.send(b"\0")
+            self._thread.join()  # it never blocks
+            self._thread = None
+
+    def close(self) -> None:
+        """Close the port, at the end or in a forked child. The thread does not run."""
+        for exchange in self._exchanges:
+            exchange.close()
+        for opened in (self._listener, self._stopped, self._stop):
+            opened.close()
+
+    # In the thread
+
+    def _run(self) -> None:
+        while True:
+            ready = self._wait()
+            if self._stopped in ready:
+                self._stopped.recv(1)
+                return
+            for exchange in [each for each in self._exchanges if each in ready and each.proceed()]:
+                self._end(exchange)
+            if self._listener in ready:
+                self._accept()
+            now = time.monotonic()
+            for exchange in [each for each in self._exchanges if each.end_at <= now]:
+                self._end(exchange)
+
+    def _wait(self) -> list[object]:
+        first_end = min((exchange.end_at for exchange in self._exchanges), default=None)
+        timeout = None if first_end is None else max(first_end - time.monotonic(), 0)
+        with selectors.PollSelector() as selector:
+            selector.register(self._stopped, selectors.EVENT_READ)
+            selector.register(self._listener, selectors.EVENT_READ)
+            for exchange in self._exchanges:
+                selector.register(exchange, exchange.waits_for)
+            return [key.fileobj for key, _ in selector.select(timeout)]
+
+    def _accept(self) -> None:
+        try:
+            client, _ = self._listener.accept()
+        except BlockingIOError:  # the client is gone
+            return
+        except OSError:
+            time.sleep(ACCEPT_DELAY)
+            return
+        if len(self._exchanges) == MOST_EXCHANGES:
+            self._end(self._exchanges[0])
+        self._exchanges.append(HttpExchange(client, self._answer, time.monotonic()))
+
+    def _end(self, exchange: HttpExchange) -> None:
+        self._exchanges.remove(exchange)
+        with contextlib.suppress(OSError):
+            exchange.close()

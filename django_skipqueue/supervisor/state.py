@@ -1,13 +1,44 @@
-"""The state of a supervisor and of its workers: what probes, metrics and the service manager are shown."""
+"""Shows the thread of the health port, and a steward, whether the supervisor's control loop turns."""
 
+import mmap
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from .process import WorkerProcess
-from .pulse import Pulse
+from ..worker.loop import Periodic
+from ..worker.options import WorkerOptions
+from .processes import WorkerProcess
 from .watchdog import Watchdog
+
+LATE_AFTER = 30.0
+"""Seconds from one turn of the loop to the next, at most. Statements that may take longer announce that."""
+
+TURNED_AT, LATE_AT = range(2)
+"""The places of the times."""
+
+
+class Pulse:
+    """Written by the control loop's thread, read by others. A fork shares its memory. Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._times = memoryview(mmap.mmap(-1, 16)).cast("d")
+        self.turn()
+
+    @property
+    def turned_at(self) -> float:
+        return self._times[TURNED_AT]
+
+    @property
+    def late_at(self) -> float:
+        """By when the loop shows again that it turns."""
+        return self._times[LATE_AT]
+
+    def turn(self, within: float = 0.0) -> None:
+        """Show that the loop turns, and that it does so again within this many seconds, or `LATE_AFTER`."""
+        now = time.monotonic()
+        self._times[LATE_AT] = now + max(within, LATE_AFTER)
+        self._times[TURNED_AT] = now
 
 
 class DatabaseState(IntEnum):
@@ -85,3 +116,59 @@ def _state_of(process: WorkerProcess, *, is_frozen: bool) -> WorkerState:
         process.is_relay,
         standby.heartbeat_at if standby else 0.0,
     )
+
+
+INTERVAL = 0.5
+"""Seconds between two times at which the supervisor shows its state. Its pulse it shows at once."""
+
+COUNTS = len(WorkerState._fields) - 2
+"""The numbers of a worker between its name and the time of its heartbeat."""
+
+SIZE = COUNTS + 1
+"""The numbers of a worker."""
+
+
+class SharedState:
+    """Made by the steward before the fork that shares it. The supervisor writes, the steward reads."""
+
+    def __init__(self, options: WorkerOptions) -> None:
+        self.pulse = Pulse()
+        self._alias = options.database
+        self._names = options.worker_names
+        # As in `runtime/standby.py`: an item of a view is written and read as a whole.
+        memory = memoryview(mmap.mmap(-1, 8 * (1 + SIZE * len(self._names))))
+        self._counts, self._times = memory.cast("q"), memory.cast("d")
+
+    def write(self, state: SupervisorState) -> None:
+        self._counts[0] = state.database
+        for start, worker in zip(self._starts(), state.workers, strict=True):
+            for place, count in enumerate(worker[1:-1], start):
+                self._counts[place] = count
+            self._times[start + COUNTS] = worker.heartbeat_at
+
+    def read(self) -> SupervisorState:
+        workers = (self._worker(name, start) for name, start in zip(self._names, self._starts(), strict=True))
+        database = DatabaseState(self._counts[0])
+        return SupervisorState(self._alias, self.pulse.turned_at, self.pulse.late_at, database, tuple(workers))
+
+    def _starts(self) -> range:
+        return range(1, 1 + SIZE * len(self._names), SIZE)
+
+    def _worker(self, name: str, start: int) -> WorkerState:
+        counts = self._counts[start : start + COUNTS]
+        return WorkerState._make((name, *counts, self._times[start + COUNTS]))
+
+
+class ShowState(Periodic):
+    name = "show_state"
+    loop_handles_errors = False
+
+    def __init__(self, shared: SharedState, states: Callable[[], Sequence[SupervisorState]]) -> None:
+        """`states` returns the state of this supervisor alone."""
+        self._shared = shared
+        self._states = states
+
+    def run(self, now: float) -> None:
+        (state,) = self._states()
+        self._shared.write(state)
+        self.run_again_in(INTERVAL)

@@ -12,17 +12,20 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
-from ..alerts.watch import WatchAlerts
 from ..events import liveness_logs, log_context
-from ..execution.forked_children import children
-from ..rollups.tally import Tally
-from ..rollups.write import WriteRollUps
-from ..runtime.control_connection import ControlConnection
-from ..runtime.dispatcher import EventDispatcher
-from ..runtime.log_queue import LogQueue, pause_listeners, resume_listeners
-from ..runtime.loop import Loop
-from ..runtime.own_connections import close_before_fork
-from ..runtime.protocol import (
+from ..parts.alerts.watch import WatchAlerts
+from ..parts.history.services import WriteRollUps
+from ..parts.history.tally import Tally
+from ..queue.store import Store
+from ..values.records import NEVER
+from ..worker.attempts.forked_children import children
+from ..worker.control_connection import ControlConnection
+from ..worker.dispatcher import EventDispatcher, ReceiverCheck
+from ..worker.log_queue import LogQueue, pause_listeners, resume_listeners
+from ..worker.loop import Loop, Service, Timer, Wakeup
+from ..worker.options import WorkerOptions
+from ..worker.own_connections import close_before_fork
+from ..worker.protocol import (
     COMMANDS_SIZE,
     EXIT_CLEAN,
     EXIT_RECYCLED,
@@ -33,33 +36,18 @@ from ..runtime.protocol import (
     decode_commands,
     signal_name,
 )
-from ..runtime.receiver_check import ReceiverCheck
-from ..runtime.service import Service, Timer
-from ..runtime.wakeup import Wakeup
-from ..runtime.worker_options import WorkerOptions
-from ..services import SERVICES
-from ..services.dead_workers import DeadWorkers
-from ..services.heartbeat import Heartbeat
-from ..services.prune_workers import PruneWorkers
-from ..services.recover import Recover
-from ..store import Store
-from ..values.times import NEVER
-from .call_workers import CallWorkers
-from .child import run_child
-from .contention import Contention
-from .forked_process import LAST_LINES
-from .health import Health
-from .health_port import HealthPort
-from .process import DeadProcess, WorkerProcess
-from .pulse import Pulse
-from .recover_own import RecoverOwn
-from .run_alone import RunAlone
-from .shared_state import SharedState, ShowState
-from .state import DatabaseState, SupervisorState, observe
+from .calls import CallWorkers, Contention
+from .dead_workers import DeadWorkers, PruneWorkers
+from .health import Health, HealthPort
+from .heartbeat import Heartbeat, rows_of
+from .processes import LAST_LINES, DeadProcess, WorkerProcess, run_child
+from .recover import Recover, RecoverOwn
+from .services import SERVICES
+from .state import DatabaseState, Pulse, SharedState, ShowState, SupervisorState, observe
+from .suspects import RunAlone
 from .systemd import NotifySystemd
 from .watch_queues import WatchQueues
 from .watchdog import Watchdog, print_stacks_on_signal
-from .worker_rows import rows_of
 
 KILL_AFTER = 10.0
 """Seconds after the shutdown timeout at which a worker that still runs is killed."""

@@ -9,8 +9,8 @@ import socket
 from collections.abc import Callable, MutableMapping, Sequence
 
 from ..events.log_format import counted
-from ..runtime.service import Periodic
-from ..values.times import NEVER
+from ..values.records import NEVER
+from ..worker.loop import Periodic
 from .state import DatabaseState, SupervisorState
 
 START_INTERVAL = 0.1

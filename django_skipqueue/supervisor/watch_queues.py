@@ -6,14 +6,14 @@ Invariant: while a supervisor cannot watch, for whatever reason, its promises en
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from ..runtime.control_connection import ControlConnection
-from ..runtime.service import Periodic
-from ..runtime.standby import PROMISE
-from ..runtime.worker_options import WorkerOptions
-from ..store import Store
-from ..store.notify import QUEUES_PAYLOAD
-from ..values.times import NEVER
-from .process import WorkerProcess
+from ..queue.notify import QUEUES_PAYLOAD
+from ..queue.store import Store
+from ..values.records import NEVER
+from ..worker.control_connection import ControlConnection
+from ..worker.loop import Periodic
+from ..worker.options import WorkerOptions
+from ..worker.protocol import PROMISE
+from .processes import WorkerProcess
 
 INTERVAL = 0.5
 """Seconds between two promises. Then it is seen as well whether the connection still listens."""

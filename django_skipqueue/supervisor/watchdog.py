@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from enum import Enum, auto
 
 from ..events import liveness_logs
-from ..runtime.service import Periodic
-from ..runtime.unchanged import Unchanged
-from .process import WorkerProcess
+from ..worker.hanging_queues import Unchanged
+from ..worker.loop import Periodic
+from .processes import WorkerProcess
 
 INTERVAL = 1.0
 """Seconds between two checks."""

@@ -15,7 +15,7 @@ register = template.Library()
 @register.inclusion_tag("admin/django_skipqueue/notices.html", takes_context=True)
 def queue_notices(context: Context, *, workers: bool = True, queues: bool = True) -> dict[str, Any]:
     """Queues without a worker or a free slot; if `queues`, paused queues; if `workers`, those without a heartbeat."""
-    from ..admin.health.notices import notices_cache  # a project without the admin also imports this module
+    from ..console.admin.notices import notices_cache  # a project without the admin also imports this module
 
     request: Any = context.get("request")
     user = getattr(request, "user", None)

@@ -13,11 +13,11 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.pq import TransactionStatus
 
-from ..execution.executor import Executor
-from ..execution.running_attempt import RunningAttempt
-from ..store.notify import Notification
-from ..tasks.task import Task
+from ..jobs.task import Task
+from ..queue.notify import Notification
 from ..values.outcomes import Outcome
+from ..worker.attempts.executor import Executor
+from ..worker.attempts.running_attempt import RunningAttempt
 
 logger = logging.getLogger("django_skipqueue.testing")
 

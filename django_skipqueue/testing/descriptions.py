@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
+from ..console.arguments import named, redacted
 from ..models import Job
-from ..operators.arguments import named, redacted
 
 MOST = 20
 """Most jobs in one message."""

@@ -9,12 +9,12 @@ from datetime import datetime, timedelta
 from inspect import Parameter
 from typing import Any
 
+from ..console.arguments import redacted
 from ..exceptions import InvalidArguments, InvalidTask, UnknownTask
+from ..jobs.options import COLUMNS
+from ..jobs.registry import registry
+from ..jobs.task import Task
 from ..models import Job
-from ..operators.arguments import redacted
-from ..tasks.options import COLUMNS
-from ..tasks.registry import registry
-from ..tasks.task import Task
 from ..values.codec import decode, encode
 
 CLOSE = timedelta(seconds=1)

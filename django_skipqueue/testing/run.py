@@ -15,16 +15,15 @@ from django.utils.asyncio import async_unsafe
 from ..events.signal_sink import SignalSink
 from ..exceptions import JobInterrupted, UnknownTask
 from ..models import Job, Queue, RateBucket
-from ..notes.log_capture import capturing
-from ..periodic.decorator import name_of
-from ..periodic.entry import Entry, prepared
-from ..periodic.fire import is_unfinished, spec_at
-from ..periodic.registry import all_entries
-from ..running import run_attempt
-from ..store import Store
-from ..store.enqueue import new_job
+from ..parts.schedules.decorator import name_of
+from ..parts.schedules.entry import Entry, all_entries, prepared
+from ..parts.schedules.fire import is_unfinished, spec_at
+from ..queue.enqueue import new_job
+from ..queue.store import Store
 from ..values.records import Attempt, ClaimedJob
-from ..worker.outcome_reports import EVENTS, ended_otherwise
+from ..worker.by_hand import run_attempt
+from ..worker.notes import capturing
+from ..worker.outcomes import EVENTS, ended_otherwise
 from .commits import CommittingExecutor, OpenTransactions
 from .databases import databases
 

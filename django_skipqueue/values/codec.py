@@ -3,14 +3,19 @@
 Invariant: PostgreSQL never refuses what `encode` and `clean` return.
 """
 
+import dataclasses
+import datetime
+import io
 import json
 import math
+from collections.abc import Callable, Iterable
 from decimal import Decimal
-from typing import Any
+from enum import Enum
+from pathlib import PurePath
+from typing import Any, NoReturn
+from uuid import UUID
 
-from ..exceptions import InvalidArguments
-from .flattening import PLAIN, is_flattened, refuse_flattened
-from .json_advice import instead_of
+from ..exceptions import FlattenedValue, InvalidArguments
 
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
 
@@ -162,3 +167,80 @@ def clean(text: str, limit: int) -> str:
 
 def _storable(text: str) -> str:
     return text.replace("\0", "\N{SYMBOL FOR NULL}").encode("utf-8", "backslashreplace").decode()
+
+
+PLAIN = frozenset((str, int, float, bool, type(None), list, tuple, dict))
+"""The types whose values JSON keeps, a tuple as a list: asked of each value, so that most are asked nothing else."""
+
+
+def is_flattened(value: Any) -> bool:
+    """Whether JSON keeps less of the value than a task would miss."""
+    return type(value) not in PLAIN and bool(_advice(value))
+
+
+def refuse_flattened(name: str, value: Any) -> NoReturn:
+    """Raise `FlattenedValue` for the first such value within this one. `name` is the path to it."""
+    waiting = [(name, value)]
+    while waiting:
+        place, item = waiting.pop()
+        if is_flattened(item):
+            raise FlattenedValue(f"{place} is {_shown(item)}, {_advice(item)}")
+        if isinstance(item, dict):
+            waiting += [(f"the key {key!r} in {place}", key) for key in item]
+            waiting += [(f"{place}[{key!r}]", each) for key, each in item.items()]
+        elif isinstance(item, list | tuple):
+            waiting += [(f"{place}[{position}]", each) for position, each in enumerate(item)]
+    raise FlattenedValue(f"{name} has a value that JSON would change.")  # it was changed in the meantime
+
+
+def _advice(value: Any) -> str:
+    """How the value would arrive, and what to pass; empty for one that JSON keeps."""
+    if isinstance(value, Enum):
+        return f"which would arrive as {value.value!r}. Pass its .value, or annotate it with its type."
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return "which would arrive as a list. Pass list(value), or annotate it with its type."
+    if isinstance(value, dict) and hasattr(value, "setlist"):  # Django's QueryDict, which is request.POST
+        return "which would lose all but the last value of each key. Pass value.dict(), or dict(value.lists())."
+    return ""
+
+
+def _shown(value: Any) -> str:
+    return f"{type(value).__name__}.{value.name}" if isinstance(value, Enum) else f"a {type(value).__name__}"
+
+
+ANYTHING = "a str, int, float, bool, None, list or dict"
+
+
+def instead_of(value: Any) -> str:
+    """The end of a sentence that begins with "Pass", for a value that is not JSON."""
+    return next((advice for fits, advice in ADVICE if fits(value)), ANYTHING)
+
+
+def _is_a(*kinds: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kinds)
+
+
+ANNOTATED = ", or annotate it with its type"
+"""Said of the types that arguments and results may have by their annotations."""
+
+ADVICE: tuple[tuple[Callable[[Any], bool], str], ...] = (
+    (_is_a(datetime.timedelta), f"value.total_seconds(){ANNOTATED}"),
+    (_is_a(datetime.date, datetime.time), f"value.isoformat(){ANNOTATED}"),
+    (_is_a(UUID, Decimal), f"str(value){ANNOTATED}"),
+    (_is_a(PurePath), "str(value)"),
+    (_is_a(bytes, bytearray, memoryview), "base64.b64encode(value).decode(), or the key of what is stored elsewhere"),
+    (_is_a(set, frozenset), "list(value)"),
+    (_is_a(Enum), f"its value{ANNOTATED}"),
+    (lambda value: hasattr(value, "_meta") and hasattr(value, "pk"), f"its primary key{ANNOTATED}"),
+    (
+        lambda value: hasattr(value, "values_list"),
+        "its primary keys: list(queryset.values_list('pk', flat=True))",
+    ),
+    (lambda value: type(value).__name__ == "__proxy__", "str(value)"),  # Django's lazy text
+    (
+        lambda value: dataclasses.is_dataclass(value) and not isinstance(value, type),
+        f"dataclasses.asdict(value){ANNOTATED}",
+    ),
+    (_is_a(io.IOBase), "its path, or what it contains"),
+    (_is_a(Iterable), "list(value)"),
+)

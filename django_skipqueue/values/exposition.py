@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
-from .histogram import BOUNDS, full
+from .counting import BOUNDS, full
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

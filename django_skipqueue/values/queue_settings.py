@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..exceptions import InvalidOption
-from .limits import whole
+from .bounds import whole
 from .rates import FORM, MOST, interval_of
 
 LARGEST_LIMIT = 10_000

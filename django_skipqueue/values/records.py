@@ -2,9 +2,12 @@
 
 import math
 import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, Self, TypedDict
 
+from ..exceptions import InvalidOption
 from .outcomes import Outcome, Settlement
 
 _WORKER_ID = re.compile("(.*):([0-9a-f]{12})", re.DOTALL)
@@ -278,3 +281,125 @@ class RecoveredJob(NamedTuple):
     """A JSON object, not yet decoded."""
     recovered_at: datetime
     """By the database's clock."""
+
+
+LARGEST_ID = 2**63 - 1
+"""PostgreSQL's largest bigint."""
+
+MOST_DIGITS = len(str(LARGEST_ID))
+
+
+def handle_of(alias: str, job_id: int) -> str:
+    return f"{alias}:{job_id}"
+
+
+def parse_handle(text: str) -> JobReference:
+    """The job that a handle, or the id alone, names. Raises `InvalidOption` for a text that is neither."""
+    alias, colon, number = text.rpartition(":")
+    if not (number.isascii() and number.isdigit()) or len(number) > MOST_DIGITS or (colon and not alias):
+        raise InvalidOption(f"{text!r} is no handle: that is the alias of a database and an id, such as 'default:42'.")
+    return JobReference(int(number), alias or None)
+
+
+NEVER = math.inf
+"""The moment of something that is not to happen, as matters stand."""
+
+
+OnConflict = Literal["skip", "replace", "raise", "rerun"]
+"""What an enqueue does if a job holds the unique key of a call."""
+
+CallOutcome = Literal["created", "existing", "replaced"]
+"""`created`: a new job. `existing`: the job that holds the unique key, as it was. `replaced`: that job, which waits and
+now has the arguments of the call."""
+
+
+class DeferredJobs(list[int]):
+    """The ids of the jobs, in the order of the calls: a list, which also says what became of each call."""
+
+    databases: Sequence[str] = ()
+    """For each call: the alias of the database with its job."""
+
+    def __init__(self, ids: Iterable[int] = (), outcomes: Sequence[CallOutcome] | None = None) -> None:
+        super().__init__(ids)
+        self._outcomes = outcomes
+
+    def all_in(self, alias: str) -> Self:
+        """Return the same list, with this database for all of them."""
+        self.databases = [alias] * len(self)
+        return self
+
+    @classmethod
+    def merged(cls, parts: Mapping[str, tuple[Sequence[int], "DeferredJobs"]]) -> Self:
+        """One list of several: by database the positions of its calls, and what became of them."""
+        rows = sorted(
+            (position, id, outcome, alias)
+            for alias, (positions, deferred) in parts.items()
+            for position, id, outcome in zip(positions, deferred, deferred.outcomes, strict=True)
+        )
+        made = cls((id for _, id, _, _ in rows), [outcome for _, _, outcome, _ in rows])
+        made.databases = [alias for *_, alias in rows]
+        return made
+
+    @property
+    def handles(self) -> list[str]:
+        """For each call: the handle of its job, such as `queue_1:42`, which names the database as well."""
+        return [handle_of(alias, id) for alias, id in zip(self.databases, self, strict=True)]
+
+    @property
+    def outcomes(self) -> list[CallOutcome]:
+        """For each call: `created`, `existing` or `replaced`."""
+        return ["created"] * len(self) if self._outcomes is None else list(self._outcomes)
+
+    @property
+    def created(self) -> list[int]:
+        """The ids of the new jobs."""
+        return self._of("created")
+
+    @property
+    def existing(self) -> list[int]:
+        """The ids of the jobs that hold the unique keys of calls for which nothing was written. They may repeat."""
+        return self._of("existing")
+
+    @property
+    def replaced(self) -> list[int]:
+        """The ids of the waiting jobs that now have the arguments of a call."""
+        return self._of("replaced")
+
+    def _of(self, outcome: CallOutcome) -> list[int]:
+        return [id for id, of_call in zip(self, self.outcomes, strict=True) if of_call == outcome]
+
+
+@dataclass(frozen=True)
+class GateResult:
+    by_queue: Mapping[str, int]
+    """The number of admitted jobs, by queue."""
+    has_discarded: bool = False
+    """Whether jobs were discarded instead, or their needs forgotten."""
+
+    @property
+    def goes_on(self) -> bool:
+        return self.has_discarded or bool(self.by_queue)
+
+
+Request = Literal["restart", "stop"]
+"""`restart`: this process finishes its jobs and is replaced. `stop`: the `runworker` that it belongs to stops, as after
+SIGTERM."""
+
+RESTART_REASON = "an operator has requested it"
+
+
+def serves(given: Collection[str], queue_name: str, *, carried: Collection[str]) -> bool:
+    """Whether a worker serves this queue, if it was given these queues; if none, it serves every queue.
+
+    Only a worker that was given a `carried` queue serves it: a carrier runs its jobs.
+    """
+    return queue_name in given if given else queue_name not in carried
+
+
+class Cause(NamedTuple):
+    """The task, the exception's class, and the function that raised it: the innermost one of the project."""
+
+    task: str
+    exception: str
+    place: str
+    """Empty if the attempt has left no traceback."""

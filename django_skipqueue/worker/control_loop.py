@@ -12,20 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ..events import liveness_logs
 from ..events.events import WorkerStarted, WorkerStopped
-from ..runtime.control_connection import ControlConnection
-from ..runtime.dispatcher import EventDispatcher
-from ..runtime.loop import Loop
-from ..runtime.protocol import CALL, COMMANDS_SIZE, EXIT_CLEAN, RECYCLE, STOP_NOW, decode_commands
-from ..runtime.service import Service
-from ..runtime.stamps import Stamps
-from ..runtime.standby import Standby
-from ..runtime.wakeup import Wakeup
-from ..runtime.worker_options import WorkerOptions
-from ..store import Store
-from ..values.records import session_name
-from ..values.times import NEVER
-from ..values.worker_requests import RESTART_REASON
+from ..queue.store import Store
+from ..values.records import NEVER, RESTART_REASON, session_name
+from .control_connection import ControlConnection
+from .dispatcher import EventDispatcher
+from .loop import Loop, Service, Wakeup
+from .options import WorkerOptions
 from .own_row import OwnRow
+from .protocol import CALL, COMMANDS_SIZE, EXIT_CLEAN, RECYCLE, STOP_NOW, Stamps, Standby, decode_commands
 
 STAMP_INTERVAL = 5.0
 """Seconds for which the loop sleeps at most: each turn shows the supervisor that the loop is not frozen."""

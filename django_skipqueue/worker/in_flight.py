@@ -7,27 +7,23 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from ..claiming.kinds import Free
-from ..claiming.policy import ClaimPolicy
-from ..claiming.prefetch import PATIENCE
 from ..events import logs
-from ..execution.pool import Pool
-from ..rollups.tally import Tally
-from ..rollups.write import WriteRollUps
-from ..runtime.control_connection import ControlConnection
-from ..runtime.dispatcher import EventDispatcher
-from ..runtime.standby import Standby
-from ..runtime.worker_options import WorkerOptions
-from ..store import Store
-from ..store.parameters import ExchangeResult
-from ..tasks.registry import RUNNER_NAMES, THREADS, registry
+from ..jobs.registry import RUNNER_NAMES, THREADS, registry
+from ..parts.batches.check import BatchCheck
+from ..parts.history.services import WriteRollUps
+from ..parts.history.tally import Tally
+from ..queue.parameters import ExchangeResult
+from ..queue.store import Store
 from ..values.records import Attempt, ClaimedJob, LeaseRef
-from .batch_check import BatchCheck
-from .cancel_check import CancelCheck
-from .exchange_buffer import ExchangeBuffer
-from .orphan_check import OrphanCheck
-from .outcome_reports import OutcomeReports
-from .pending_outcomes import PendingOutcomes
+from .attempts.pool import Pool
+from .capacity import PATIENCE, Free
+from .claiming import ClaimPolicy
+from .control_connection import ControlConnection
+from .dispatcher import EventDispatcher
+from .lease_checks import CancelCheck, OrphanCheck
+from .options import WorkerOptions
+from .outcomes import OutcomeReports, PendingOutcomes
+from .protocol import Standby
 from .round_trips import Exchange, Exchanger
 from .suspects import Suspects
 from .write_notes import WriteNotes
@@ -368,3 +364,36 @@ def _count_by_runner(attempts: list[Attempt]) -> Mapping[str, int]:
     if registry.uses_threads_alone:
         return dict.fromkeys(RUNNER_NAMES, 0) | {THREADS: len(attempts)}
     return dict.fromkeys(RUNNER_NAMES, 0) | Counter(registry.runner_of(attempt.job.task) for attempt in attempts)
+
+
+class ExchangeBuffer:
+    """Used by the control loop's thread. `apply_exchange` returns whether the exchange found the queues empty."""
+
+    def __init__(self, apply_exchange: Callable[[Exchange], bool]) -> None:
+        self._apply_exchange = apply_exchange
+        self._waiting: Exchange | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self._waiting is None
+
+    @property
+    def claimed(self) -> int:
+        return self._waiting.answer.count_claimed() if self._waiting else 0
+
+    @property
+    def attempts(self) -> Sequence[Attempt]:
+        """The attempts that are settled in the database, while the worker still counts their jobs as held."""
+        return self._waiting.attempts if self._waiting else ()
+
+    def put(self, exchange: Exchange) -> None:
+        """Keep this result. The previous one must have been applied."""
+        assert self._waiting is None  # noqa: S101 (a result that is overwritten would lose its jobs)
+        self._waiting = exchange
+
+    def apply(self) -> bool:
+        """Apply the result, if one waits. Sends no statement. Returns whether that exchange found the queues empty."""
+        if self._waiting is None:
+            return False
+        exchange, self._waiting = self._waiting, None
+        return self._apply_exchange(exchange)

@@ -16,10 +16,11 @@ from datetime import datetime
 from typing import Any
 
 from ..events import liveness_logs
-from ..runtime.service import Service
-from ..runtime.standby import Standby
-from ..runtime.worker_options import WorkerOptions
-from ..store import Store
+from ..queue.store import Store
+from .control_connection import ControlConnection
+from .loop import Service
+from .options import WorkerOptions
+from .protocol import Standby
 
 RETRY_DELAY = 1.0
 """Seconds until the next heartbeat after one that failed."""
@@ -121,3 +122,32 @@ class OwnRow(Service):
             self._is_alone = True
             liveness_logs.supervisor_silent(self._row["name"], now - self._supervisor_seen_at)
         self._written = written
+
+
+CHECK_INTERVAL = 1.0
+"""Seconds between two checks whether notifications arrive, and whether the supervisor watches again."""
+
+
+class WatchItself(Service):
+    """Used by the control loop's thread of a worker."""
+
+    name = "watch_itself"
+
+    def __init__(self, control: ControlConnection, standby: Standby, *, look: Callable[[], object]) -> None:
+        """`look` is called when this connection begins to listen: there may be jobs that nobody was notified of."""
+        self._control = control
+        self._standby = standby
+        self._look = look
+        self._check_at = 0.0
+
+    @property
+    def due_at(self) -> float:
+        """When the promise of the supervisor ends. While this connection listens: the time of the next check."""
+        return self._check_at if self._control.listens else self._standby.watched_until
+
+    def run(self, now: float) -> None:
+        self._check_at = now + CHECK_INTERVAL
+        if self._standby.watched_until > now:
+            self._control.unlisten()
+        elif self._control.listen():
+            self._look()

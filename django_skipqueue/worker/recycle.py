@@ -1,14 +1,16 @@
 """Decides when a worker process is to be replaced: the process reached a limit, or an attempt was interrupted."""
 
+import os
+import resource
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from ..events.log_format import counted
-from ..execution.interruption import Interrupter
-from ..runtime.service import Service
-from ..runtime.worker_options import WorkerOptions
-from ..values.records import LeaseRef
-from ..values.times import NEVER
-from .memory import resident_mb
+from ..values.records import NEVER, LeaseRef
+from .attempts.interruption import Interrupter
+from .loop import Service
+from .options import WorkerOptions
 
 MEMORY_CHECK = 1.0
 """Seconds between two checks of the memory in use."""
@@ -103,3 +105,32 @@ class Recycling(Service):
             self._told_of = interrupted_at
             self._waits(running & ran_before)
         return False
+
+
+PROC = Path("/proc")
+
+MEBIBYTE = 1024 * 1024
+
+
+def resident_mb() -> float:
+    """The resident size of this process in MiB; on a system without /proc, its maximum so far."""
+    size = resident_bytes(os.getpid())
+    if size is None:
+        largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return largest / MEBIBYTE if sys.platform == "darwin" else largest / 1024  # bytes there, KiB elsewhere
+    return size / MEBIBYTE
+
+
+def resident_mb_of(pid: int) -> int | None:
+    """The resident size of a process in whole MiB; `None` on a system without /proc, or if the process is gone."""
+    size = resident_bytes(pid)
+    return None if size is None else round(size / MEBIBYTE)
+
+
+def resident_bytes(pid: int) -> int | None:
+    """The resident size of a process; `None` on a system without /proc, or if the process is gone."""
+    try:
+        pages = int((PROC / str(pid) / "statm").read_text().split()[1])
+    except (OSError, IndexError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")

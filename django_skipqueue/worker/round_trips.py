@@ -8,18 +8,16 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, NamedTuple
 
-from ..admission.queues import limited_queues
-from ..claiming.kinds import Free
-from ..claiming.policy import Claim, ClaimPolicy
-from ..execution.lines import Lines
-from ..runtime.control_connection import ANSWER_TIME, ControlConnection
-from ..store import Store
-from ..store.parameters import Admitted, ExchangeResult
-from ..tasks.registry import registry
-from ..values.records import Attempt, ClaimedJob, QueuePosition
-from ..values.times import NEVER
-from .claim_ahead import ClaimAhead
-from .pending_outcomes import PendingOutcomes
+from ..jobs.registry import registry
+from ..parts.limits.lines import ClaimAhead, Lines
+from ..parts.limits.queues import limited_queues
+from ..queue.parameters import Admitted, ExchangeResult
+from ..queue.store import Store
+from ..values.records import NEVER, Attempt, ClaimedJob, QueuePosition
+from .capacity import Free
+from .claiming import Claim, ClaimPolicy
+from .control_connection import ANSWER_TIME, ControlConnection
+from .outcomes import PendingOutcomes
 
 SEARCH_TIME = 20.0
 """Seconds that the search for a position to claim from may take: longer than any other statement."""

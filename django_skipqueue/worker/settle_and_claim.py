@@ -3,10 +3,10 @@
 import time
 from collections.abc import Callable, Collection
 
-from ..runtime.control_connection import ControlConnection
-from ..runtime.service import Service
-from ..store.notify import jobs_in
+from ..queue.notify import jobs_in
+from .control_connection import ControlConnection
 from .in_flight import InFlightJobs
+from .loop import Service
 
 
 class SettleAndClaim(Service):
@@ -44,3 +44,31 @@ class SettleAndClaim(Service):
 
     def notified(self, payloads: Collection[str]) -> None:
         self._in_flight.claiming.queues_notified({jobs_in(payload)[0] for payload in payloads} - {""})
+
+
+SURPLUS_CHECK_SECONDS = 0.1
+"""Seconds between two checks of the jobs that wait here."""
+
+
+class SurplusCheck(Service):
+    """The service that releases surplus jobs, so that another worker may run them, or this one may run urgent jobs."""
+
+    name = "surplus_check"
+    loop_handles_errors = False  # `InFlightJobs` handles the errors of each statement
+
+    def __init__(self, in_flight: InFlightJobs, control: ControlConnection) -> None:
+        self._in_flight = in_flight
+        self._control = control
+        self._next_look = 0.0
+
+    @property
+    def due_at(self) -> float:
+        """At once if a claimed job has no free slot in its runner, otherwise the time of the next check."""
+        if self._in_flight.has_misplaced:
+            return self._control.retry_at
+        due_at = 0.0 if self._in_flight.has_waiting else self._in_flight.unresponsive_at
+        return max(due_at, self._next_look, self._control.retry_at)
+
+    def run(self, now: float) -> None:
+        self._next_look = now + SURPLUS_CHECK_SECONDS
+        self._in_flight.release_surplus(now)

@@ -9,10 +9,10 @@ its lease has ended.
 
 from collections.abc import Callable, Container
 
-from ..runtime.service import Service
-from ..runtime.standby import Standby
-from ..values.records import ClaimedJob, LeaseRef
-from ..values.times import NEVER
+from ..queue.store import Store
+from ..values.records import NEVER, ClaimedJob, LeaseRef
+from .loop import Periodic, Service
+from .protocol import Standby
 
 OFFER_TIME = 5.0
 """Seconds that the supervisor gets to start a process that takes a suspect over."""
@@ -65,3 +65,33 @@ class Suspects(Service):
         offered, self._offered, self._offered_until = self._offered, [], NEVER
         self._standby.take_suspect()
         return offered
+
+
+class TakeOver(Periodic):
+    """Runs once, after the worker's row is written: from then on its heartbeat counts for the job."""
+
+    name = "take_over"
+
+    def __init__(
+        self,
+        store: Store,
+        suspect: LeaseRef,
+        worker_id: str,
+        *,
+        taken: Callable[[ClaimedJob], object],
+        gone: Callable[[], object],
+    ) -> None:
+        """`gone` is called if the lease has ended: the other worker was too quick, or somebody cancelled the job."""
+        self._store = store
+        self._suspect = suspect
+        self._worker_id = worker_id
+        self._taken = taken
+        self._gone = gone
+
+    def run(self, now: float) -> None:
+        job = self._store.take_over(self._suspect, worker_id=self._worker_id)
+        self.due_at = NEVER
+        if job is None:
+            self._gone()
+        else:
+            self._taken(job)

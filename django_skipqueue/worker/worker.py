@@ -7,26 +7,22 @@ releasing jobs or stopping.
 import time
 
 from ..events import liveness_logs
-from ..execution.executor import Executor
-from ..execution.interruption import Interrupter
-from ..execution.pool import Pool
-from ..execution.running_jobs import RunningJobs
-from ..notes.log_capture import capturing
-from ..runtime.protocol import EXIT_BLOCKED, EXIT_RECYCLED, EXIT_STUCK
-from ..runtime.receiver_check import ReceiverCheck
-from ..runtime.service import Service, Timer
-from ..runtime.stamps import Stamps
-from ..runtime.standby import Standby
-from ..runtime.worker_options import WorkerOptions
-from ..values.records import LeaseRef
-from ..values.times import NEVER
+from ..values.records import NEVER, LeaseRef
+from .attempts.executor import Executor
+from .attempts.interruption import Interrupter
+from .attempts.pool import Pool
+from .attempts.running_attempt import RunningJobs
 from .control_loop import ControlLoop
+from .dispatcher import ReceiverCheck
 from .in_flight import InFlightJobs
+from .loop import Service, Timer
+from .notes import capturing
+from .options import WorkerOptions
+from .own_row import WatchItself
+from .protocol import EXIT_BLOCKED, EXIT_RECYCLED, EXIT_STUCK, Stamps, Standby
 from .recycle import Recycling
-from .settle_and_claim import SettleAndClaim
-from .surplus_check import SurplusCheck
-from .take_over import TakeOver
-from .watch_itself import WatchItself
+from .settle_and_claim import SettleAndClaim, SurplusCheck
+from .suspects import TakeOver
 
 LOCKED_DELAY = 0.05
 """Seconds until the next claim with --drain, if jobs are runnable but were not claimed."""

@@ -9,12 +9,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from django.db import Error
 
-from ..execution.running_attempt import RunningAttempt
-from ..notes.attempt_notes import AttemptNotes
-from ..runtime.service import Service
-from ..store import Store
-from ..values.records import Attempt, Noted
-from ..values.times import NEVER
+from ..queue.store import Store
+from ..values.records import NEVER, Attempt, Noted
+from .attempts.running_attempt import RunningAttempt
+from .loop import Service
+from .notes import AttemptNotes
 
 INTERVAL = 0.5
 """Seconds between two looks at the attempts."""

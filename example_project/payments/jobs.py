@@ -7,7 +7,7 @@ from django.db import OperationalError, transaction
 from django.db.models import Count, Sum
 
 from django_skipqueue import JobContext, by, job, limit, periodic, unique_by
-from django_skipqueue.backoff import constant
+from django_skipqueue.values.backoff import constant
 
 from .models import BlockedAddress, EmailDelivery, Payment, StatementLine
 from .receipts import receipt_email

@@ -8,8 +8,8 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
 
-from django_skipqueue.admin.health.notices import notices_cache
-from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.console.admin.notices import notices_cache
+from django_skipqueue.jobs.registry import Registry
 
 from ..store.test_archive import drop_partitions
 from .browser import chromium, complaints, open_admin, server, shared_chromium  # noqa: F401 (fixtures)

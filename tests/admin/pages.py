@@ -8,14 +8,14 @@ from django.db.models.functions import Now
 from django.test import override_settings
 
 from django_skipqueue import Batch, job
-from django_skipqueue.admin.failures.shown_cause import query_of
-from django_skipqueue.admin.verbs.copy_job import BULK_TASK
-from django_skipqueue.admin.verbs.table import ACTIONS
+from django_skipqueue.console.admin.verbs.copies import BULK_TASK
+from django_skipqueue.console.admin.verbs.table import ACTIONS
+from django_skipqueue.console.job_states import STATES
 from django_skipqueue.models import Job, Queue, Schedule
-from django_skipqueue.operators.job_states import STATES
-from django_skipqueue.services.prune import Pruner
-from django_skipqueue.store import Store
-from django_skipqueue.values.cause import Cause
+from django_skipqueue.parts.history.admin import query_of
+from django_skipqueue.queue.store import Store
+from django_skipqueue.supervisor.prune import Pruner
+from django_skipqueue.values.records import Cause
 
 from ..app import jobs
 from ..app.failing import make_broken_release, roll_up

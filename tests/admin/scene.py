@@ -8,12 +8,12 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from django_skipqueue import Batch
-from django_skipqueue.batches.call import TaskCall
 from django_skipqueue.models import Dependency, Job, JobBatch, RollUp, Worker
 from django_skipqueue.models.rollup import Span
-from django_skipqueue.periodic.timetable import timetable, upcoming
-from django_skipqueue.store import Store
-from django_skipqueue.values import histogram
+from django_skipqueue.parts.batches.call import TaskCall
+from django_skipqueue.parts.schedules.timetable import timetable, upcoming
+from django_skipqueue.queue.store import Store
+from django_skipqueue.values import counting as histogram
 from django_skipqueue.values.records import EncodedCall, JobSpec
 
 from ..app.limit_rows import make_halted, make_limited

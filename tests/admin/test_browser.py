@@ -9,8 +9,8 @@ from django.contrib.auth.models import Permission, User
 from django.db.models import F
 from playwright.sync_api import Page, expect
 
+from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, Worker
-from django_skipqueue.tasks.registry import Registry
 
 from ..app.jobs import add
 from ..app.rows import STATUSES, make_job, make_worker

@@ -7,7 +7,7 @@ import pytest
 from django.contrib.auth.models import User
 from playwright.sync_api import Page, expect
 
-from django_skipqueue.admin.jobs import actions
+from django_skipqueue.console.admin.jobs import actions
 from django_skipqueue.models import Job
 
 from ..app.jobs import add

@@ -8,8 +8,8 @@ import pytest
 from django.contrib.auth.models import User
 from playwright.sync_api import Page, expect
 
-from django_skipqueue.admin.ui import time_limit
-from django_skipqueue.store import Store
+from django_skipqueue.console.admin.ui import time_limit
+from django_skipqueue.queue.store import Store
 
 from ..app.sessions import Session
 from .browser import Complaints, another_look

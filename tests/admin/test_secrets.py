@@ -11,12 +11,12 @@ import pytest
 from django.test import Client
 
 from django_skipqueue import Batch, job
-from django_skipqueue.admin.failures.shown_cause import query_of
+from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, Schedule
-from django_skipqueue.services.prune import Pruner
-from django_skipqueue.store import Store
-from django_skipqueue.tasks.registry import Registry
-from django_skipqueue.values.cause import Cause
+from django_skipqueue.parts.history.admin import query_of
+from django_skipqueue.queue.store import Store
+from django_skipqueue.supervisor.prune import Pruner
+from django_skipqueue.values.records import Cause
 from django_skipqueue.values.redaction import MASK
 
 from ..app.failing import roll_up

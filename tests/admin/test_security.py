@@ -17,9 +17,9 @@ from django.db.models.functions import Now
 from django.test import Client, override_settings
 from django.urls import reverse
 
-from django_skipqueue.admin.failures.shown_cause import query_of
-from django_skipqueue.admin.verbs.copy_job import BULK_TASK
+from django_skipqueue.console.admin.verbs.copies import BULK_TASK
 from django_skipqueue.models import Job, JobBatch, Queue, Schedule, Worker
+from django_skipqueue.parts.history.admin import query_of
 
 from ..app.failing import BAD_VALUE, roll_up
 from ..app.rows import make_job, make_worker

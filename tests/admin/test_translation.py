@@ -15,14 +15,14 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from django_skipqueue.admin.health.notices import notices_cache
-from django_skipqueue.admin.verbs import many_jobs
-from django_skipqueue.admin.verbs.summary import Summary
-from django_skipqueue.admin.verbs.table import ACTIONS, BUTTONS
+from django_skipqueue.console import counts
+from django_skipqueue.console.admin.notices import notices_cache
+from django_skipqueue.console.admin.verbs import many_jobs
+from django_skipqueue.console.admin.verbs.selection import Summary
+from django_skipqueue.console.admin.verbs.table import ACTIONS, BUTTONS
+from django_skipqueue.console.counts import Count
+from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, Queue, Worker
-from django_skipqueue.operators import counts
-from django_skipqueue.operators.counts import Count
-from django_skipqueue.tasks.registry import Registry
 
 from ..app.rows import STATUSES, make_job, make_worker
 from ..harness.languages import bracketed, outside_of_brackets, put_into_brackets, speak

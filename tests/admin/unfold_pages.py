@@ -9,9 +9,9 @@ from django.contrib.auth.models import User
 from django.test import override_settings
 from playwright.sync_api import Page, expect
 
-from django_skipqueue.admin.verbs.copy_job import BULK_TASK
-from django_skipqueue.services.prune import Pruner
-from django_skipqueue.store import Store
+from django_skipqueue.console.admin.verbs.copies import BULK_TASK
+from django_skipqueue.queue.store import Store
+from django_skipqueue.supervisor.prune import Pruner
 
 from ..app.rows import make_job
 from ..store.test_archive import drop_partitions

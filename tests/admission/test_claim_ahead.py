@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.admission.queues import key_of
 from django_skipqueue.models import Job, Queue
-from django_skipqueue.store import Store
+from django_skipqueue.parts.limits.queues import key_of
+from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 from django_skipqueue.values.records import AheadWish, ClaimedJob, LeaseRef
 

@@ -10,11 +10,12 @@ from django.db import connection, transaction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from django_skipqueue.admission import sql
 from django_skipqueue.models import Job, Queue
-from django_skipqueue.store import Store, policy_sql
-from django_skipqueue.store import sql as store_sql
-from django_skipqueue.store.parameters import ExchangeResult, claim_values, in_claim_order
+from django_skipqueue.parts.limits import admit as sql
+from django_skipqueue.parts.limits.claim import CLAIM_OR_ADMIT
+from django_skipqueue.queue.claim import CLAIM
+from django_skipqueue.queue.parameters import ExchangeResult, claim_values, in_claim_order
+from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Settlement
 from django_skipqueue.values.records import ClaimedJob, QueuePosition
 
@@ -74,7 +75,7 @@ def test_a_job_that_it_displaces_is_free_for_another_worker_at_once() -> None:
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(sql.LOCK_KEYS, {"ids": [], "keys": ["k"]})
         cursor.execute(sql.CHOOSE_BY_KEY)
-        cursor.execute(policy_sql.CLAIM_OR_ADMIT, claim_values(["default"], after={}, limit=2, worker_id="w"))
+        cursor.execute(CLAIM_OR_ADMIT, claim_values(["default"], after={}, limit=2, worker_id="w"))
         assert len(cursor.fetchall()) == 2
         found = other(store.claim, queue_names=["default"], limit=9, worker_id="v")
     other.close()
@@ -188,8 +189,8 @@ def test_it_claims_what_an_admission_and_then_a_claim_would(jobs: list[Waits], l
     seen = [
         _after(over, statements)
         for statements in (
-            [(sql.ADMIT_BY_KEY, None), (store_sql.CLAIM, values)],
-            [(sql.CHOOSE_BY_KEY, None), (policy_sql.CLAIM_OR_ADMIT, values)],
+            [(sql.ADMIT_BY_KEY, None), (CLAIM, values)],
+            [(sql.CHOOSE_BY_KEY, None), (CLAIM_OR_ADMIT, values)],
         )
     ]
     assert seen[0] == seen[1]

@@ -8,9 +8,9 @@ from django.db.models import Max
 
 from django_skipqueue import by, job, limit
 from django_skipqueue.exceptions import InvalidOption
+from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
-from django_skipqueue.store import Store
-from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
 from django_skipqueue.values.outcomes import COMPLETED, Settlement
 

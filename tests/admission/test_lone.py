@@ -7,11 +7,15 @@ import pytest
 from django.db import connection, transaction
 
 from django_skipqueue import job, limit, rate
-from django_skipqueue.admission import lone_sql, queue_sql, sql
 from django_skipqueue.events.events import JobsAdmitted, JobsDeferred
 from django_skipqueue.models import Job, Queue
-from django_skipqueue.store import Store, limits, policy_sql
-from django_skipqueue.store.parameters import unindented
+from django_skipqueue.parts.limits import admit as limits
+from django_skipqueue.parts.limits import admit as sql
+from django_skipqueue.parts.limits import lone as lone_sql
+from django_skipqueue.parts.limits import queues as queue_sql
+from django_skipqueue.parts.limits.enqueue import ENQUEUE_AND_ADMIT
+from django_skipqueue.queue.parameters import unindented
+from django_skipqueue.queue.store import Store
 from django_skipqueue.values.records import EncodedCall, JobSpec
 
 from ..app import jobs
@@ -96,7 +100,7 @@ def test_outside_of_a_transaction_it_takes_one_message() -> None:
 
     with connection.execute_wrapper(note):
         assert free_two.defer("a").status == "queued"
-    assert messages == [unindented(policy_sql.ENQUEUE_AND_ADMIT)]
+    assert messages == [unindented(ENQUEUE_AND_ADMIT)]
 
 
 def test_the_events_say_that_it_was_deferred_and_admitted() -> None:
@@ -191,7 +195,7 @@ def test_a_key_that_another_transaction_has_locked_is_left_to_the_supervisors(
 def test_a_job_is_counted_after_the_lock() -> None:
     """A statement that locked and counted at once would not see what the previous holder has committed."""
     assert "pg_try_advisory_xact_lock" not in lone_sql.ADMIT_LONE
-    message = policy_sql.ENQUEUE_AND_ADMIT
+    message = ENQUEUE_AND_ADMIT
     assert message.index("pg_try_advisory_xact_lock") < message.rindex(";") < message.index("number < limited.permits")
 
 
@@ -228,7 +232,7 @@ def test_another_job_of_the_transaction_has_them_admitted_together(monkeypatch: 
 def test_if_the_admission_fails_the_job_is_committed_and_the_supervisors_look_after_it(
     heard: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    refused = policy_sql.ENQUEUE_AND_ADMIT.replace("WITH chosen", "SELECT 1 / 0; WITH chosen")
+    refused = ENQUEUE_AND_ADMIT.replace("WITH chosen", "SELECT 1 / 0; WITH chosen")
     monkeypatch.setattr(policy_sql, "ENQUEUE_AND_ADMIT", refused)
     monkeypatch.setattr(sql, "ADMIT_BY_KEY", "SELECT 1 / 0")
     job = free_two.defer("a")
@@ -240,7 +244,7 @@ def test_if_the_admission_fails_the_job_is_committed_and_the_supervisors_look_af
 def test_if_only_the_message_fails_after_the_commit_the_job_is_admitted_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    refused = policy_sql.ENQUEUE_AND_ADMIT.replace("WITH chosen", "SELECT 1 / 0; WITH chosen")
+    refused = ENQUEUE_AND_ADMIT.replace("WITH chosen", "SELECT 1 / 0; WITH chosen")
     monkeypatch.setattr(policy_sql, "ENQUEUE_AND_ADMIT", refused)
     assert status(free_two.defer("a")) == "queued"
     assert Job.objects.count() == 1

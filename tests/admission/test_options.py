@@ -7,7 +7,7 @@ import pytest
 from django_skipqueue import by, job, limit, unique_by
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Job
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
 
 from ..app.limited_jobs import free_two, in_order, moving

@@ -11,10 +11,10 @@ from django.db import transaction
 from django.db.models import Count
 
 from django_skipqueue.models import Job, Queue, RateBucket
-from django_skipqueue.services.admit import Admit
-from django_skipqueue.services.pass_on import HELD_UP_SECONDS, PassOn
-from django_skipqueue.store import Store
-from django_skipqueue.store.notify import LIMIT_PREFIX, RATE_PREFIX
+from django_skipqueue.parts.limits.services import HELD_UP_SECONDS, PassOn
+from django_skipqueue.queue.notify import LIMIT_PREFIX, RATE_PREFIX
+from django_skipqueue.queue.store import Store
+from django_skipqueue.supervisor.admit import Admit
 
 from ..app.limit_rows import make_keyed
 from ..app.limited_jobs import alone, free_two, going_on, in_order, one_by, shared_fairly
@@ -285,7 +285,7 @@ def test_what_was_unclaimed_for_a_second_goes_where_a_worker_has_a_free_slot(pas
 def test_a_look_at_many_keys_goes_on_where_the_last_one_ended(
     pass_on: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_skipqueue.services.pass_on.KEYS_AT_ONCE", 1)
+    monkeypatch.setattr("django_skipqueue.parts.limits.services.KEYS_AT_ONCE", 1)
     make_worker()
     for key in "abc":
         free_two.using(priority=-1).defer_many([(key,)] * 2)
@@ -354,7 +354,7 @@ def test_jobs_that_change_meanwhile_do_not_keep_a_permit_that_was_passed_on(pass
 def test_keys_that_are_not_contested_do_not_hide_those_after_them(
     pass_on: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_skipqueue.services.pass_on.KEYS_AT_ONCE", 2)
+    monkeypatch.setattr("django_skipqueue.parts.limits.services.KEYS_AT_ONCE", 2)
     make_worker()
     for key in "abc":
         free_two.defer_many([(key,)] * 2)

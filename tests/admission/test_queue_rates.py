@@ -8,14 +8,15 @@ import pytest
 from django.db import connection, transaction
 
 from django_skipqueue import Batch, conf
-from django_skipqueue.admission import queue_sql
-from django_skipqueue.admission.queues import limited_by_queue
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Job, Queue, RateBucket
-from django_skipqueue.services.queue_limits import BlockSurplus
-from django_skipqueue.store import Store, gates
-from django_skipqueue.store.notify import QUEUES_PAYLOAD, RATE_PREFIX
-from django_skipqueue.store.rates import RateGate
+from django_skipqueue.parts.limits import queues as queue_sql
+from django_skipqueue.parts.limits.queues import limited_by_queue
+from django_skipqueue.parts.limits.services import BlockSurplus
+from django_skipqueue.parts.rates.admit import RateGate
+from django_skipqueue.queue import gates
+from django_skipqueue.queue.notify import QUEUES_PAYLOAD, RATE_PREFIX
+from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 from django_skipqueue.values.records import EncodedCall
 

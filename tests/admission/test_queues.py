@@ -7,10 +7,10 @@ import pytest
 from django.db import transaction
 
 from django_skipqueue import Batch, conf
-from django_skipqueue.admission.queues import limited_by_queue
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Job, Queue
-from django_skipqueue.store import Store
+from django_skipqueue.parts.limits.queues import limited_by_queue
+from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Settlement
 from django_skipqueue.values.records import EncodedCall
 

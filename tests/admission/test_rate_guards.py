@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from django_skipqueue.admission import rate_sql
 from django_skipqueue.models import Job, RateBucket
-from django_skipqueue.store import Store, rates
-from django_skipqueue.store.notify import LIMITS_PAYLOAD, RATE_PREFIX, keys_in
-from django_skipqueue.store.rates import RateGate
+from django_skipqueue.parts.rates import admit as rate_sql
+from django_skipqueue.parts.rates import admit as rates
+from django_skipqueue.parts.rates.admit import RateGate
+from django_skipqueue.queue.notify import LIMITS_PAYLOAD, RATE_PREFIX, keys_in
+from django_skipqueue.queue.store import Store
 
 from ..app.rated_jobs import three_at_once
 from ..app.rows import make_job

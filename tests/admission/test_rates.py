@@ -6,13 +6,15 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from django_skipqueue.admission import rate_sql
-from django_skipqueue.admission import sql as limit_sql
 from django_skipqueue.models import Job, RateBucket
-from django_skipqueue.services.admit import Admit
-from django_skipqueue.store import Store, gates, rates
-from django_skipqueue.store.notify import LIMITS_PAYLOAD, RATE_PREFIX, SCHEDULED_PAYLOAD
-from django_skipqueue.store.rates import RateGate
+from django_skipqueue.parts.limits import admit as limit_sql
+from django_skipqueue.parts.rates import admit as rate_sql
+from django_skipqueue.parts.rates import admit as rates
+from django_skipqueue.parts.rates.admit import RateGate
+from django_skipqueue.queue import gates
+from django_skipqueue.queue.notify import LIMITS_PAYLOAD, RATE_PREFIX, SCHEDULED_PAYLOAD
+from django_skipqueue.queue.store import Store
+from django_skipqueue.supervisor.admit import Admit
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 
 from ..app import jobs

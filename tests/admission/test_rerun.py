@@ -9,9 +9,9 @@ from django.db import connections
 
 from django_skipqueue import job, limit, unique_by
 from django_skipqueue.exceptions import InvalidOption
+from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
-from django_skipqueue.store import Store
-from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 
 from ..app.limited_jobs import runs_again

@@ -6,7 +6,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from django_skipqueue.admission import sql
+from django_skipqueue.parts.limits import admit as sql
 
 from ..app.limit_rows import make_keyed
 from ..app.sessions import connect

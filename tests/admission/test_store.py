@@ -8,12 +8,14 @@ import pytest
 from django.db import connection, transaction
 
 from django_skipqueue import by, job, limit
-from django_skipqueue.admission import sql
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Job
-from django_skipqueue.services.admit import Admit
-from django_skipqueue.store import Store, gates, limits
-from django_skipqueue.store.parameters import Admitted
+from django_skipqueue.parts.limits import admit as limits
+from django_skipqueue.parts.limits import admit as sql
+from django_skipqueue.queue import gates
+from django_skipqueue.queue.parameters import Admitted
+from django_skipqueue.queue.store import Store
+from django_skipqueue.supervisor.admit import Admit
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 
 from ..app import jobs

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
-from django_skipqueue.admission import sql
 from django_skipqueue.models import Job, Queue
+from django_skipqueue.parts.limits import admit as sql
 
 from ..app import jobs
 from ..app.limited_jobs import free_two, going_on, in_order, two_at_once

@@ -11,16 +11,15 @@ from django.db import connection
 from django.db.models import F
 from django.db.models.functions import Now
 
-from django_skipqueue.alerts import check as module
-from django_skipqueue.alerts.check import CALM_SECONDS, PATIENCE, Alert, check, confirm
-from django_skipqueue.alerts.measure import FEWEST_ATTEMPTS, WINDOW
-from django_skipqueue.alerts.watch import WatchAlerts
 from django_skipqueue.events.events import AlertOver, AlertRaised
 from django_skipqueue.models import Incident, Job, Queue, Schedule, Worker
-from django_skipqueue.rollups.counts import Counts, rows
-from django_skipqueue.store import Store
-from django_skipqueue.values.alert_rules import limits
-from django_skipqueue.values.times import NEVER
+from django_skipqueue.parts.alerts import watch as module
+from django_skipqueue.parts.alerts.measure import FEWEST_ATTEMPTS, WINDOW
+from django_skipqueue.parts.alerts.rules import limits
+from django_skipqueue.parts.alerts.watch import CALM_SECONDS, PATIENCE, Alert, WatchAlerts, check, confirm
+from django_skipqueue.parts.history.counts import Counts, rows
+from django_skipqueue.queue.store import Store
+from django_skipqueue.values.records import NEVER
 
 from ..app.carriers import CARRIERS, make_carrier, make_relay
 from ..app.limit_rows import make_halted, make_keyed
@@ -308,7 +307,7 @@ def test_one_supervisor_of_all_checks(settings: Any, monkeypatch: pytest.MonkeyP
         checked.append(given)
         return []
 
-    monkeypatch.setattr("django_skipqueue.alerts.watch.check", note)
+    monkeypatch.setattr("django_skipqueue.parts.alerts.watch.check", note)
     for each in (Watched(), Watched(), Watched()):
         each.run()
     assert len(checked) == 1

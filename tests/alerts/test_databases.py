@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.alerts.check import check, confirm
-from django_skipqueue.alerts.webhook import payload
 from django_skipqueue.events.events import AlertOver, AlertRaised
 from django_skipqueue.events.sinks import send
 from django_skipqueue.models import Incident
-from django_skipqueue.store import Store
-from django_skipqueue.values.alert_rules import limits
+from django_skipqueue.parts.alerts.rules import limits
+from django_skipqueue.parts.alerts.watch import check, confirm
+from django_skipqueue.parts.alerts.webhook import payload
+from django_skipqueue.queue.store import Store
 
 from ..app.rows import make_job
 from ..harness.reached import NOBODY, reached_at

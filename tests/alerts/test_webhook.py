@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from django_skipqueue import signals
-from django_skipqueue.alerts import webhook as module
 from django_skipqueue.events.events import AlertOver, AlertRaised
 from django_skipqueue.events.sinks import send
 from django_skipqueue.models import Incident, Job, Worker
+from django_skipqueue.parts.alerts import webhook as module
 
 from ..app.rows import make_job
 from ..app.waiting import wait_until
@@ -111,8 +111,8 @@ def test_a_server_that_is_not_there_is_logged(settings: Any, caplog: pytest.LogC
 QUICKLY = """
 import django_skipqueue.alerts.check, django_skipqueue.alerts.watch
 
-django_skipqueue.alerts.watch.CHECK_INTERVAL = 1.3
-django_skipqueue.alerts.check.CALM_SECONDS = 0.1
+django_skipqueue.parts.alerts.watch.CHECK_INTERVAL = 1.3
+django_skipqueue.parts.alerts.watch.CALM_SECONDS = 0.1
 """
 
 

@@ -3,8 +3,8 @@
 from datetime import timedelta
 from typing import Any
 
+from django_skipqueue.contrib.celery.carrier import carrier_id
 from django_skipqueue.models import Job, Worker
-from django_skipqueue.relay.carrier import carrier_id
 
 from .rows import make_job, make_worker
 

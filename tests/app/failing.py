@@ -4,9 +4,9 @@ import time
 from typing import Any
 
 from django_skipqueue.models import Job
-from django_skipqueue.rollups import failures
-from django_skipqueue.rollups.failures import Failures
-from django_skipqueue.values.cause import Cause
+from django_skipqueue.parts.history import failure_counts as failures
+from django_skipqueue.parts.history.failure_counts import Failures
+from django_skipqueue.values.records import Cause
 
 from .rows import DEFAULT, make_job
 

@@ -9,7 +9,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 
 from django_skipqueue import Discard, JobContext, Retry, Snooze, job
-from django_skipqueue.backoff import constant
+from django_skipqueue.values.backoff import constant
 
 from .models import Ledger
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from django.db import connection
 
 from django_skipqueue import JobContext, by, job, limit, unique_by
-from django_skipqueue.backoff import constant
+from django_skipqueue.values.backoff import constant
 
 from .models import Ledger
 from .worker_jobs import gates

@@ -3,7 +3,7 @@
 import time
 
 from django_skipqueue import JobContext, by, job, limit, rate
-from django_skipqueue.backoff import constant
+from django_skipqueue.values.backoff import constant
 
 from .limited_jobs import note
 

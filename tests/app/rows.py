@@ -10,7 +10,7 @@ from django.db import connections
 from django.db.models.functions import Now
 
 from django_skipqueue.models import Job, Worker
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import Settlement
 from django_skipqueue.values.records import ClaimedJob, LeaseRef
 

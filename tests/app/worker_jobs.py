@@ -14,10 +14,10 @@ from asgiref.sync import sync_to_async
 from django.db import DatabaseError, connection, connections, transaction
 
 from django_skipqueue import JobContext, Retry, job
-from django_skipqueue.backoff import constant
 from django_skipqueue.exceptions import JobTimeout
-from django_skipqueue.execution import thread_connections as worker_connections
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
+from django_skipqueue.values.backoff import constant
+from django_skipqueue.worker.attempts import connections as worker_connections
 
 from .models import Ledger
 

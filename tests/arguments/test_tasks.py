@@ -13,10 +13,10 @@ from django.contrib.auth.models import Group, User
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue import job
-from django_skipqueue.admin.verbs.edited_call import EditForm
+from django_skipqueue.console.admin.verbs.copies import EditForm
 from django_skipqueue.exceptions import InvalidArguments, UndecodableArguments
+from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
-from django_skipqueue.tasks.registry import Registry
 from django_skipqueue.testing import assert_deferred, assert_not_deferred, run_jobs
 
 from ..app import typed_jobs as tasks
@@ -307,7 +307,7 @@ def test_the_form_of_the_admin_enqueues_typed_arguments(user: User, seen: list[A
 
 
 def test_the_copied_call_runs(seen: list[Any], user: User) -> None:
-    from django_skipqueue.admin.job_page.defer_call import defer_call
+    from django_skipqueue.console.admin.jobs.links import defer_call
     from django_skipqueue.values.redaction import redact
 
     for task, args in ((tasks.scalars, SCALARS), (tasks.with_user, (user,))):

@@ -23,10 +23,10 @@ from django.db import connections
 from django.db.models.functions import Now
 from django.test import override_settings
 
-from django_skipqueue.backend import SkipQueueBackend
-from django_skipqueue.backend.mapping import STATUSES, UnreadResult, task_status
+from django_skipqueue.integrations.django_tasks.backend import SkipQueueBackend
+from django_skipqueue.integrations.django_tasks.mapping import STATUSES, UnreadResult, task_status
+from django_skipqueue.jobs.registry import registry
 from django_skipqueue.models import Job
-from django_skipqueue.tasks.registry import registry
 
 from .running import run_next
 

@@ -30,7 +30,7 @@ if not collect_ignore_glob:
     with override_settings(TASKS=TASKS):  # for the decorators
         from .app import tasks, typed_tasks  # noqa: F401
 
-    from django_skipqueue.backend import finishing
+    from django_skipqueue.integrations.django_tasks import finishing
 
     finishing.disconnect()  # the rest of the suite is a project without it
 

@@ -2,13 +2,13 @@
 
 from asgiref.sync import async_to_sync
 
-from django_skipqueue.backend.definition import entry
 from django_skipqueue.events.sinks import send
-from django_skipqueue.execution.executor import Executor
-from django_skipqueue.execution.running_attempt import RunningAttempt
-from django_skipqueue.store import Store
+from django_skipqueue.integrations.django_tasks.definition import entry
+from django_skipqueue.queue.store import Store
 from django_skipqueue.values.records import Attempt, ClaimedJob
-from django_skipqueue.worker.outcome_reports import EVENTS
+from django_skipqueue.worker.attempts.executor import Executor
+from django_skipqueue.worker.attempts.running_attempt import RunningAttempt
+from django_skipqueue.worker.outcomes import EVENTS
 
 WORKER = "00000000-0000-0000-0000-000000000001"
 """The id of the worker that these jobs are claimed by; its name is "w"."""

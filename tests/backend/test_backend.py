@@ -12,16 +12,22 @@ from django.db import connections, transaction
 from django.test import override_settings
 from django.utils.module_loading import import_string
 
-from django_skipqueue.admin.job_page.defer_call import defer_call
-from django_skipqueue.backend import SkipQueueBackend, framework
-from django_skipqueue.backend.definition import registered
-from django_skipqueue.backend.framework import InvalidTask, TaskResultDoesNotExist, TaskResultStatus, task_backends
-from django_skipqueue.backend.mapping import unread, variant
+from django_skipqueue.console.admin.jobs.links import defer_call
+from django_skipqueue.console.arguments import redacted
 from django_skipqueue.exceptions import InvalidArguments, UnknownTask, WorkerDied
+from django_skipqueue.integrations.django_tasks import framework
+from django_skipqueue.integrations.django_tasks.backend import SkipQueueBackend
+from django_skipqueue.integrations.django_tasks.definition import registered
+from django_skipqueue.integrations.django_tasks.framework import (
+    InvalidTask,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    task_backends,
+)
+from django_skipqueue.integrations.django_tasks.mapping import unread, variant
+from django_skipqueue.jobs.registry import Registry, registry
 from django_skipqueue.models import Job
-from django_skipqueue.operators.arguments import redacted
-from django_skipqueue.store import Store
-from django_skipqueue.tasks.registry import Registry, registry
+from django_skipqueue.queue.store import Store
 
 from ..app import jobs
 from ..app.rows import FINISHED, STATUSES, are_in_order, make_job
@@ -509,7 +515,7 @@ class TestOptions:
             ({"database": "nowhere"}, "'database': DATABASES has no alias 'nowhere'."),
             ({"backoff": "not.there"}, "'backoff' cannot be used: ModuleNotFoundError"),
             ({"backoff": 5}, "'backoff' cannot be used: TypeError"),
-            ({"backoff": "django_skipqueue.backoff.exponential"}, "'backoff' must give seconds"),
+            ({"backoff": "django_skipqueue.values.backoff.exponential"}, "'backoff' must give seconds"),
             ({"backoff": lambda attempt: -1}, "'backoff' must give seconds"),
             ({"retention": 60}, "'retention' must be a dict of finished statuses"),
             ({"retention": {"complete": 60}}, "'retention' has no status 'complete'"),

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from django_skipqueue import Batch
-from django_skipqueue.backend.framework import TaskResultStatus, task_enqueued, task_finished
 from django_skipqueue.exceptions import InvalidArguments, InvalidOption
+from django_skipqueue.integrations.django_tasks.framework import TaskResultStatus, task_enqueued, task_finished
 from django_skipqueue.models import Job
 from django_skipqueue.testing import run_jobs
 

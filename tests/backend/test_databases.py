@@ -5,13 +5,19 @@ from typing import Any
 import pytest
 
 from django_skipqueue import Batch, with_options
-from django_skipqueue.backend import SkipQueueBackend
-from django_skipqueue.backend.definition import registered
-from django_skipqueue.backend.framework import Task, TaskResultDoesNotExist, task_backends, task_finished, task_started
 from django_skipqueue.exceptions import InvalidOption
+from django_skipqueue.integrations.django_tasks.backend import SkipQueueBackend
+from django_skipqueue.integrations.django_tasks.definition import registered
+from django_skipqueue.integrations.django_tasks.framework import (
+    Task,
+    TaskResultDoesNotExist,
+    task_backends,
+    task_finished,
+    task_started,
+)
+from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
-from django_skipqueue.store import Store
-from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.queue.store import Store
 
 from ..placement.conftest import BOTH, placed  # noqa: F401 (a fixture)
 from .app import tasks

@@ -10,8 +10,8 @@ from django.core.management import CommandError, call_command
 from django.db import connections, models
 from django.test.utils import isolate_apps
 
-from django_skipqueue.backend.definition import registered
-from django_skipqueue.backend.framework import task_backends
+from django_skipqueue.integrations.django_tasks.definition import registered
+from django_skipqueue.integrations.django_tasks.framework import task_backends
 from django_skipqueue.models import Job
 
 from .app import tasks
@@ -19,7 +19,7 @@ from .running import run_next
 
 pytestmark = pytest.mark.django_db(databases=["default", "other"])
 
-COMMAND = "django_skipqueue.management.maintenance.import_tasks"
+COMMAND = "django_skipqueue.console.cli.import_tasks"
 ADD = "tests.backend.app.tasks.add"
 NEVER = datetime(9999, 1, 1, tzinfo=UTC)
 LATER = datetime(2100, 1, 1, tzinfo=UTC)

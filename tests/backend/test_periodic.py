@@ -6,11 +6,11 @@ import pytest
 from django.test import override_settings
 
 from django_skipqueue import periodic
-from django_skipqueue.backend.definition import registered
-from django_skipqueue.backend.mapping import result_of, variant
 from django_skipqueue.exceptions import InvalidTask
+from django_skipqueue.integrations.django_tasks.definition import registered
+from django_skipqueue.integrations.django_tasks.mapping import result_of, variant
 from django_skipqueue.models import Job
-from django_skipqueue.periodic.registry import all_entries, entries
+from django_skipqueue.parts.schedules.entry import all_entries, entries
 
 from ..periodic.schedules import fire_all, make_schedule, own_entries
 from .app import tasks

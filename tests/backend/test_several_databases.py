@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from django_skipqueue import Batch
-from django_skipqueue.backend.framework import TaskResultDoesNotExist
+from django_skipqueue.integrations.django_tasks.framework import TaskResultDoesNotExist
 from django_skipqueue.models import Job
 from django_skipqueue.testing import run_jobs
 

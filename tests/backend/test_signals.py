@@ -8,13 +8,19 @@ from unittest import mock
 
 import pytest
 
-from django_skipqueue.backend import SkipQueueBackend
-from django_skipqueue.backend.finishing import connect
-from django_skipqueue.backend.framework import LOGGER, task_backends, task_enqueued, task_finished, task_started
+from django_skipqueue.contrib.celery import wire
+from django_skipqueue.integrations.django_tasks.backend import SkipQueueBackend
+from django_skipqueue.integrations.django_tasks.finishing import connect
+from django_skipqueue.integrations.django_tasks.framework import (
+    LOGGER,
+    task_backends,
+    task_enqueued,
+    task_finished,
+    task_started,
+)
 from django_skipqueue.models import Job
-from django_skipqueue.relay import wire
+from django_skipqueue.queue.store import Store
 from django_skipqueue.signals import emit, lease_lost
-from django_skipqueue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome
 
 from ..app import jobs
@@ -182,7 +188,10 @@ class TestCost:
     def test_no_result_is_made_for_a_logger_that_is_disabled(self, caplog: pytest.LogCaptureFixture) -> None:
         tasks.add.enqueue(1)
         job = claim()
-        with caplog.at_level(logging.ERROR, LOGGER), mock.patch("django_skipqueue.backend.definition.unread") as made:
+        with (
+            caplog.at_level(logging.ERROR, LOGGER),
+            mock.patch("django_skipqueue.integrations.django_tasks.definition.unread") as made,
+        ):
             finish(execute(job))
         made.assert_not_called()
 

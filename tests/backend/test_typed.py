@@ -10,10 +10,10 @@ from django.contrib.auth.models import User
 from django.test import override_settings
 
 from django_skipqueue import Batch, chain
-from django_skipqueue.backend.framework import task_backends
 from django_skipqueue.exceptions import InvalidArguments, RowMissing, UndecodableArguments
+from django_skipqueue.integrations.django_tasks.framework import task_backends
+from django_skipqueue.jobs.registry import registry
 from django_skipqueue.models import Job
-from django_skipqueue.tasks.registry import registry
 from django_skipqueue.testing import assert_deferred, assert_not_deferred, run_jobs
 
 from ..app.typed_jobs import Line, Size

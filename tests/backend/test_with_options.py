@@ -6,13 +6,13 @@ import pytest
 from django.db import transaction
 
 from django_skipqueue import unique_by, with_options
-from django_skipqueue.backend.definition import entry
-from django_skipqueue.backend.framework import task_enqueued
-from django_skipqueue.backend.mapping import variant
 from django_skipqueue.exceptions import InvalidOption, UniqueKeyTaken
+from django_skipqueue.integrations.django_tasks.definition import entry
+from django_skipqueue.integrations.django_tasks.framework import task_enqueued
+from django_skipqueue.integrations.django_tasks.mapping import variant
+from django_skipqueue.jobs.registry import registry
 from django_skipqueue.models import Job
-from django_skipqueue.store import Store
-from django_skipqueue.tasks.registry import registry
+from django_skipqueue.queue.store import Store
 
 from ..app import jobs
 from .app import tasks

@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, override_settings
 from django.urls import path
 
-from django_skipqueue.backend.framework import LOGGER, TaskResultStatus, task_backends
+from django_skipqueue.integrations.django_tasks.framework import LOGGER, TaskResultStatus, task_backends
 from django_skipqueue.models import Job
 
 from ..app.models import Ledger

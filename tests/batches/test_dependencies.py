@@ -12,15 +12,16 @@ from django.db.models.functions import Now
 from django.dispatch import Signal
 
 from django_skipqueue import Batch, chain, signals
-from django_skipqueue.batches.call import AfterFailure
-from django_skipqueue.events.batch_events import DependantsDiscarded
 from django_skipqueue.events.events import Event, JobsAdmitted
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Dependency, Job, JobBatch
-from django_skipqueue.running import run
-from django_skipqueue.store import Store, dependencies
+from django_skipqueue.parts.batches import dependencies
+from django_skipqueue.parts.batches.call import AfterFailure
+from django_skipqueue.parts.batches.events import DependantsDiscarded
+from django_skipqueue.parts.batches.values import BatchProgress
+from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
-from django_skipqueue.values.batches import BatchProgress
+from django_skipqueue.worker.by_hand import run
 
 from ..app import jobs
 from ..app.rows import make_job, multiply

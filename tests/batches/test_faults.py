@@ -13,19 +13,20 @@ from django.db import OperationalError, connection
 from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext
 
-from django_skipqueue import Batch, tracing
-from django_skipqueue.events.batch_events import BatchesFinished, BatchNotFinished, CallbackSkipped
+from django_skipqueue import Batch
+from django_skipqueue.events import tracing
 from django_skipqueue.exceptions import InvalidOption, UniqueKeyDeadlock
 from django_skipqueue.models import Job, JobBatch, PrunedOfBatch
-from django_skipqueue.running import run
-from django_skipqueue.services import batches as services
-from django_skipqueue.services.batches import FIRST_DELAY, LONGEST_DELAY, FinishBatches
-from django_skipqueue.store import Store, batches
-from django_skipqueue.store import policy_sql as sql
-from django_skipqueue.store.batches import Looked
-from django_skipqueue.store.dependencies import Dependants
-from django_skipqueue.worker import batch_check
-from django_skipqueue.worker.batch_check import SHARE, BatchCheck
+from django_skipqueue.parts.batches import check as batch_check
+from django_skipqueue.parts.batches import finish as batches
+from django_skipqueue.parts.batches import services
+from django_skipqueue.parts.batches.check import SHARE, BatchCheck
+from django_skipqueue.parts.batches.dependencies import Dependants
+from django_skipqueue.parts.batches.events import BatchesFinished, BatchNotFinished, CallbackSkipped
+from django_skipqueue.parts.batches.finish import Looked
+from django_skipqueue.parts.batches.services import FIRST_DELAY, LONGEST_DELAY, FinishBatches
+from django_skipqueue.queue.store import Store
+from django_skipqueue.worker.by_hand import run
 
 from ..app import jobs
 from ..app.sessions import Session
@@ -314,7 +315,7 @@ def test_no_tracer_of_the_project_runs_in_a_supervisor(store: Store, monkeypatch
 
     ended(on_finish=jobs.noop)
     monkeypatch.setattr(tracing, "tracers", [])
-    monkeypatch.setattr("django_skipqueue.store.enqueue.tracers", [Tracer()])
+    monkeypatch.setattr("django_skipqueue.queue.enqueue.tracers", [Tracer()])
     monkeypatch.setattr(tracing, "tracers", [Tracer()])
     store.finish_open_batches()
     assert callbacks_of() == [("noop", [])]

@@ -10,10 +10,10 @@ from django.db import connection
 
 from django_skipqueue import Batch
 from django_skipqueue.models import Job, JobBatch
-from django_skipqueue.store import Store
-from django_skipqueue.store.batches import Looked
+from django_skipqueue.parts.batches.finish import Looked
+from django_skipqueue.parts.batches.values import BatchProgress
+from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
-from django_skipqueue.values.batches import BatchProgress
 
 from ..app import jobs
 from ..app.rows import make_job

@@ -7,8 +7,8 @@ from typing import Any
 
 from celery import Celery
 
-from django_skipqueue.relay.carrier import Taken
-from django_skipqueue.relay.celery_carrier import CeleryCarrier
+from django_skipqueue.contrib.celery.carrier import Taken
+from django_skipqueue.contrib.celery.celery_carrier import CeleryCarrier
 from django_skipqueue.values.records import Attempt, ClaimedJob
 
 from ..app.waiting import wait_until

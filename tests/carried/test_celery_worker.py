@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from kombu.connection import Connection
 
+from django_skipqueue.contrib.celery import topology, wire
 from django_skipqueue.models import Job
-from django_skipqueue.relay import wire
-from django_skipqueue.relay.rabbitmq import topology
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 from django_skipqueue.values.records import ClaimedJob
 from scripts.embedded_rabbitmq import RabbitMQ
@@ -175,7 +174,7 @@ def test_a_message_that_this_version_cannot_read_comes_back(
     start: Start, relaying: Relaying, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(*POOLS["threads"])
-    monkeypatch.setattr("django_skipqueue.relay.wire.FORMAT", 99)
+    monkeypatch.setattr("django_skipqueue.contrib.celery.wire.FORMAT", 99)
     relaying.publish(a_job(1, "jobs.add", 1))
     monkeypatch.undo()
     returned = relaying.came_back()

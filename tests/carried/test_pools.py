@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.carried.celery_task import _note_worker, run
+from django_skipqueue.contrib.celery.task import _note_worker, run
 
 CARRIERS = {"CARRIERS": {"celery": {"APP": "tests.app.celery_app.app", "QUEUES": {"carried": "pdf"}}}}
 
@@ -23,7 +23,7 @@ def worker(pool: Any, *queues: str) -> Any:
 @pytest.fixture(autouse=True)
 def _leave_the_task_as_it_is(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
     for name in ("_worker", "_main_process"):
-        monkeypatch.setattr(f"django_skipqueue.carried.celery_task.{name}", None)
+        monkeypatch.setattr(f"django_skipqueue.contrib.celery.task.{name}", None)
     settings.SKIPQUEUE = CARRIERS
 
 

@@ -8,13 +8,13 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue import job
-from django_skipqueue.carriers.states import CarrierNow, carrier_for, carriers_now, overdue_jobs
-from django_skipqueue.carriers.words import clock_time
 from django_skipqueue.conf import settings as queue_settings
-from django_skipqueue.relay.carrier import carrier_id, carrier_of
-from django_skipqueue.relay.lost_window import BROKERS_TIMEOUT
-from django_skipqueue.store import Store
-from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.contrib.celery.carrier import carrier_id, carrier_of
+from django_skipqueue.contrib.celery.relay import BROKERS_TIMEOUT
+from django_skipqueue.contrib.celery.states import CarrierNow, carrier_for, carriers_now, overdue_jobs
+from django_skipqueue.contrib.celery.words import clock_time
+from django_skipqueue.jobs.registry import Registry
+from django_skipqueue.queue.store import Store
 
 from ..app.carriers import CARRIERS, make_carried, make_carrier, make_relay
 from ..app.rows import make_job, make_worker

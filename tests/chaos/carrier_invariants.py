@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from django_skipqueue.relay.carrier import carrier_id
+from django_skipqueue.contrib.celery.carrier import carrier_id
 
 from .carried import CARRIER, DELIVER_AGAIN, WINDOW
 from .evidence import POSTGRES, Evidence

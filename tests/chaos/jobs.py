@@ -14,7 +14,7 @@ from django.db import connection, transaction
 from django.db.backends.signals import connection_created
 
 from django_skipqueue import Discard, JobContext, Retry, Snooze, by, job, limit, rate
-from django_skipqueue.backoff import constant
+from django_skipqueue.values.backoff import constant
 
 from .models import Row
 from .promises import promise_all

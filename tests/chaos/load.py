@@ -16,9 +16,9 @@ from typing import Any
 from django.db import Error, connection, transaction
 
 from django_skipqueue import Batch, Task, chain
-from django_skipqueue.batches.call import AfterFailure, TaskCall
 from django_skipqueue.models import Job, Queue
-from django_skipqueue.store import Store
+from django_skipqueue.parts.batches.call import AfterFailure, TaskCall
+from django_skipqueue.queue.store import Store
 
 from . import jobs
 from .evidence import CANCELLED, URGENT

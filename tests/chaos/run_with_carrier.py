@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from django_skipqueue.relay.carrier import carrier_id
+from django_skipqueue.contrib.celery.carrier import carrier_id
 
 from . import faults
 from .carried import CARRIER, CHILDREN, Broker, CeleryWorker, Relays

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from django_skipqueue.relay.carrier import carrier_id
+from django_skipqueue.contrib.celery.carrier import carrier_id
 
 from .carried import BROKER, CARRIER, CHILD_KILLED, CUT, KILLED, STALLED
 from .carrier_invariants import (

@@ -7,9 +7,9 @@ import pytest
 from django.db import connection
 
 from django_skipqueue import Batch
-from django_skipqueue.batches.call import TaskCall
 from django_skipqueue.models import Job, JobBatch
-from django_skipqueue.store import Store
+from django_skipqueue.parts.batches.call import TaskCall
+from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import Outcome, Settlement
 from django_skipqueue.values.records import EncodedCall, JobSpec
 

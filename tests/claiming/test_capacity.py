@@ -1,7 +1,6 @@
 """`Capacity`: how many jobs of one kind a worker claims, and how many of those that wait it keeps."""
 
-from django_skipqueue.claiming.capacity import Capacity
-from django_skipqueue.claiming.prefetch import PATIENCE
+from django_skipqueue.worker.capacity import PATIENCE, Capacity
 
 
 def test_it_claims_the_free_places_and_as_many_as_were_lately_finished() -> None:

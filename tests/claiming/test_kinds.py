@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.claiming import kinds as module
-from django_skipqueue.claiming.kinds import KNOWN_FOR, Free, Kinds
+from django_skipqueue.jobs.registry import EVENT_LOOP, THREADS
 from django_skipqueue.models import Job
-from django_skipqueue.tasks.registry import EVENT_LOOP, THREADS
 from django_skipqueue.values.records import ClaimedJob
+from django_skipqueue.worker import capacity as module
+from django_skipqueue.worker.capacity import KNOWN_FOR, Free, Kinds
 
 from ..app import jobs, worker_jobs
 from ..app.waiting import wait_until

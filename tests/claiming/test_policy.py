@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
-from django_skipqueue.claiming.cursor import FULL_SCAN_SHARE, pause_after
-from django_skipqueue.claiming.policy import FEW, MOST_SIZE, SEARCHED, ClaimPolicy, Search
-from django_skipqueue.runtime.standby import Standby
-from django_skipqueue.runtime.worker_options import WorkerOptions
-from django_skipqueue.tasks.registry import THREADS, Registry
+from django_skipqueue.jobs.registry import THREADS, Registry
 from django_skipqueue.values.records import ClaimedJob
+from django_skipqueue.worker.capacity import FULL_SCAN_SHARE, pause_after
+from django_skipqueue.worker.claiming import FEW, MOST_SIZE, SEARCHED, ClaimPolicy, Search
+from django_skipqueue.worker.options import WorkerOptions
+from django_skipqueue.worker.protocol import Standby
 
 JOB = ClaimedJob(1, 1, "task", "default", "[]", "{}", 1, 10, 0, 9.0, 9.0, "{}", claim_seconds=0.02)
 

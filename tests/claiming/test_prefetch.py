@@ -1,6 +1,6 @@
 """`Prefetch`: as many jobs as were finished within the last fifth of a second, and never too many."""
 
-from django_skipqueue.claiming.prefetch import LARGEST, PATIENCE, SPAN, Prefetch
+from django_skipqueue.worker.capacity import LARGEST, PATIENCE, SPAN, Prefetch
 
 
 def test_nothing_is_held_in_advance_before_anything_is_finished() -> None:

@@ -8,34 +8,27 @@ from dataclasses import MISSING, fields
 from inspect import isfunction
 from typing import Any
 
-from django_skipqueue.backend.options import BackendOptions
 from django_skipqueue.conf import Settings
-from django_skipqueue.events import (
-    alert_logs,
-    batch_logs,
-    carried_logs,
-    events,
-    liveness_logs,
-    log_context,
-    logs,
-    queue_logs,
-    relay_logs,
-    schedule_logs,
-    sinks,
-)
-from django_skipqueue.management.terminal.subcommand import Exit
-from django_skipqueue.metrics import catalogue
-from django_skipqueue.placement.choose import CallToPlace
-from django_skipqueue.setting_forms.carriers import CarrierSettings
-from django_skipqueue.store import Store
-from django_skipqueue.supervisor.metrics import figures
-from django_skipqueue.tasks.registry import Registry, registry
-from django_skipqueue.values.batches import BatchProgress, FinishedBatch
-from django_skipqueue.values.deferred import DeferredJobs
+from django_skipqueue.console.cli.subcommand import Exit
+from django_skipqueue.console.metrics import catalogue
+from django_skipqueue.contrib.celery import logs as carried_logs
+from django_skipqueue.contrib.celery import logs as relay_logs
+from django_skipqueue.contrib.celery.settings import CarrierSettings
+from django_skipqueue.events import events, liveness_logs, log_context, logs, sinks
+from django_skipqueue.events import logs as queue_logs
+from django_skipqueue.integrations.django_tasks.options import BackendOptions
+from django_skipqueue.jobs.registry import Registry, registry
+from django_skipqueue.parts.alerts import logs as alert_logs
+from django_skipqueue.parts.batches import events as batch_logs
+from django_skipqueue.parts.batches.values import BatchProgress, FinishedBatch
+from django_skipqueue.parts.databases.choose import CallToPlace
+from django_skipqueue.parts.schedules import events as schedule_logs
+from django_skipqueue.queue.store import Store
+from django_skipqueue.supervisor.health import figures
+from django_skipqueue.values.backoff import RetryPolicy
 from django_skipqueue.values.notes import Progress
 from django_skipqueue.values.outcomes import Outcome, Settlement
-from django_skipqueue.values.records import Attempt, ClaimedJob, Dependant, RecoveredJob
-from django_skipqueue.values.retry_policy import RetryPolicy
+from django_skipqueue.values.records import Attempt, ClaimedJob, DeferredJobs, Dependant, RecoveredJob
 
 from .public import Members
 from .source import is_ours

@@ -25,9 +25,9 @@ PUBLIC: dict[str, dict[str, Members]] = {
     "django_skipqueue.backend": {
         "SkipQueueBackend": "supports_defer supports_async_task supports_get_result supports_priority"
     },
-    "django_skipqueue.backoff": {"constant": None, "exponential": None, "linear": None},
+    "django_skipqueue.values.backoff": {"constant": None, "exponential": None, "linear": None},
     "django_skipqueue.exceptions": {},
-    "django_skipqueue.logging": {"JobContextFilter": "", "JsonFormatter": ""},
+    "django_skipqueue.events.logging": {"JobContextFilter": "", "JsonFormatter": ""},
     "django_skipqueue.metrics": {},
     "django_skipqueue.models": {
         "ArchivedJob": "handle current_progress worker_name",
@@ -36,13 +36,13 @@ PUBLIC: dict[str, dict[str, Members]] = {
         "Queue.objects": "paused",
         "Worker.objects": "live",
     },
-    "django_skipqueue.opentelemetry": {"instrument": None},
-    "django_skipqueue.prometheus": {"SkipqueueCollector": "describe collect"},
-    "django_skipqueue.pytest_plugin": {"deferred_jobs": None, "inline_jobs": None, "run_jobs": None},
+    "django_skipqueue.integrations.opentelemetry": {"instrument": None},
+    "django_skipqueue.integrations.prometheus": {"SkipqueueCollector": "describe collect"},
+    "django_skipqueue.integrations.pytest": {"deferred_jobs": None, "inline_jobs": None, "run_jobs": None},
     "django_skipqueue.routers": {"QueueRouter": None},
-    "django_skipqueue.running": {"run": None},
-    "django_skipqueue.sentry": {"SkipqueueIntegration": "__init__ identifier"},
+    "django_skipqueue.worker.by_hand": {"run": None},
+    "django_skipqueue.integrations.sentry": {"SkipqueueIntegration": "__init__ identifier"},
     "django_skipqueue.testing": {"CapturedJobs": "__enter__ __aenter__ __getitem__ __len__", "InlineJobs": ""},
-    "django_skipqueue.tracing": {"use": None, "Tracer": None, "Batch": "given size database metadata job_ids"},
+    "django_skipqueue.events.tracing": {"use": None, "Tracer": None, "Batch": "given size database metadata job_ids"},
 }
 """By module the names that users import, beside the names of its `__all__`. All exceptions are public."""

@@ -6,7 +6,7 @@ from typing import Any
 from django.core.checks import run_checks
 from django.test import override_settings
 
-from django_skipqueue.backend import SkipQueueBackend
+from django_skipqueue.integrations.django_tasks.backend import SkipQueueBackend
 
 from .adapter import BACKEND_OPTIONS, CARRIER_OPTIONS, SETTINGS
 

@@ -24,8 +24,8 @@ from django.test.utils import isolate_apps
 from django.utils.timezone import now
 
 from django_skipqueue import JobContext, conf, job
+from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
-from django_skipqueue.tasks.registry import Registry
 
 from ..app.rows import make_job
 

@@ -24,10 +24,12 @@ from django.dispatch import Signal
 from psycopg import sql
 
 from django_skipqueue import conf, exceptions, signals
+from django_skipqueue.console.cli.choosing import add_criteria
+from django_skipqueue.console.cli.dispatcher import Alias
+from django_skipqueue.console.cli.subcommand import Exit, Subcommand
+from django_skipqueue.contrib.celery import settings as carriers
+from django_skipqueue.jobs.options import Options, TaskOptions, UsingOptions
 from django_skipqueue.management.commands.skipqueue import Command as SkipQueue
-from django_skipqueue.management.skipqueue.choosing import add_criteria
-from django_skipqueue.management.terminal.dispatcher import Alias
-from django_skipqueue.management.terminal.subcommand import Exit, Subcommand
 from django_skipqueue.models import (
     ArchivedJob,
     FailureRollUp,
@@ -41,8 +43,6 @@ from django_skipqueue.models import (
     Worker,
     WorkerRequest,
 )
-from django_skipqueue.setting_forms import carriers
-from django_skipqueue.tasks.options import Options, TaskOptions, UsingOptions
 from django_skipqueue.values import link_template, outcomes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -358,7 +358,7 @@ def test_tables_page_has_every_index_of_the_archive() -> None:
 
 
 def test_the_how_to_for_djangos_tasks_has_every_option_of_the_backend() -> None:
-    from django_skipqueue.backend.options import KNOWN
+    from django_skipqueue.integrations.django_tasks.options import KNOWN
 
     page = (ROOT / "docs" / "how-to" / "django-tasks.md").read_text().split("## Options")[1].split("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)`", page, re.MULTILINE)) == set(KNOWN)

@@ -18,10 +18,10 @@ from psycopg import sql
 
 from django_skipqueue import Batch, job, unique_by
 from django_skipqueue.exceptions import QueueUnavailable
+from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, RollUp, Schedule
-from django_skipqueue.models.tables import table_names
-from django_skipqueue.runtime.preflight import check_database
-from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.models.expressions import table_names
+from django_skipqueue.worker.preflight import check_database
 
 from ..admin.pages import make_pages
 from ..app import jobs, limited_jobs, rated_jobs

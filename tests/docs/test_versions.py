@@ -3,7 +3,7 @@
 import re
 import tomllib
 
-from django_skipqueue.runtime.preflight import OLDEST_POSTGRESQL
+from django_skipqueue.worker.preflight import OLDEST_POSTGRESQL
 from scripts.embedded_postgres import POSTGRES_VERSION
 
 from .test_reference import README, REFERENCE, ROOT

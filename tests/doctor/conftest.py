@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.doctor import Finding, Severity, examine
-from django_skipqueue.store import Store
+from django_skipqueue.console.doctor.examination import examine
+from django_skipqueue.console.doctor.finding import Finding, Severity
+from django_skipqueue.queue.store import Store
 
 Found = Callable[[str], list[Finding]]
 STORE = Store("default")

@@ -9,10 +9,9 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_skipqueue.doctor import Finding, Severity, examine
-from django_skipqueue.doctor.checks import CHECKS, Check
-from django_skipqueue.doctor.finding import statement, without_values
-from django_skipqueue.store import Store
+from django_skipqueue.console.doctor.examination import CHECKS, Check, examine
+from django_skipqueue.console.doctor.finding import Finding, Severity, statement, without_values
+from django_skipqueue.queue.store import Store
 
 from ..app.rows import make_job, make_worker
 from .conftest import STORE, Found
@@ -26,7 +25,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def choose(*functions: Callable[[Store], Any]) -> None:
         chosen = tuple(Check(function.__name__, function, "all is well") for function in functions)
-        monkeypatch.setattr("django_skipqueue.doctor.examination.CHECKS", chosen)
+        monkeypatch.setattr("django_skipqueue.console.doctor.examination.CHECKS", chosen)
 
     return choose
 
@@ -71,7 +70,7 @@ def test_every_code_is_listed_once() -> None:
 def test_a_check_that_takes_too_long_says_so_and_the_next_one_runs(
     checks: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_skipqueue.doctor.examination.CHECK_SECONDS", 1.0)
+    monkeypatch.setattr("django_skipqueue.console.doctor.examination.CHECK_SECONDS", 1.0)
     checks(sleeps, passes)
     late, fine = examine(STORE)
     assert (late.code, late.severity, late.title) == ("check-timed-out", "warning", "The check sleeps took too long")
@@ -81,7 +80,7 @@ def test_a_check_that_takes_too_long_says_so_and_the_next_one_runs(
 def test_many_checks_that_take_too_long_say_so_in_time(
     checks: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_skipqueue.doctor.examination.EXAMINATION_SECONDS", 3.0)
+    monkeypatch.setattr("django_skipqueue.console.doctor.examination.EXAMINATION_SECONDS", 3.0)
     checks(*[sleeps] * 19)
     began = time.monotonic()
     findings = examine(STORE)

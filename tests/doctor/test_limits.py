@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from django_skipqueue import job, limit
+from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
-from django_skipqueue.tasks.registry import Registry
 
 from ..app.limit_rows import make_halted, make_keyed, make_limited
 from ..app.rows import make_worker

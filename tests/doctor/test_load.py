@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from django_skipqueue.doctor import examine, load_sql
-from django_skipqueue.doctor.load import Share, TableLoad, statement_seconds, table_load
+from django_skipqueue.console.doctor import load as load_sql
+from django_skipqueue.console.doctor.examination import examine
+from django_skipqueue.console.doctor.load import Share, TableLoad, statement_seconds, table_load
 
 from ..app.rows import make_job, multiply
 from ..app.waiting import wait_until

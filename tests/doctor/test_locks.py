@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.doctor import locks
+from django_skipqueue.console.doctor import locks
 
 from ..app.rows import make_job
 from ..app.waiting import wait_until

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.doctor import Severity, examine
-from django_skipqueue.placement import retirement
-from django_skipqueue.store import Store
+from django_skipqueue.console.doctor.examination import examine
+from django_skipqueue.console.doctor.finding import Severity
+from django_skipqueue.parts.databases import retirement
+from django_skipqueue.queue.store import Store
 
 from ..app.rows import make_job
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.doctor import Finding, examine
-from django_skipqueue.store import Store
+from django_skipqueue.console.doctor.examination import examine
+from django_skipqueue.console.doctor.finding import Finding
+from django_skipqueue.queue.store import Store
 
 from ..app import jobs
 from ..app.limit_rows import make_halted

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from django_skipqueue.doctor import snapshots
+from django_skipqueue.console.doctor import snapshots
 
 from ..app.rows import make_job
 from ..app.waiting import wait_until

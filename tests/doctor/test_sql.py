@@ -8,7 +8,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from django_skipqueue.doctor import job_sql, load_sql, sql
+from django_skipqueue.console.doctor import jobs as job_sql
+from django_skipqueue.console.doctor import load as load_sql
+from django_skipqueue.console.doctor import sql
 
 from ..store.test_sql import busy, nodes  # noqa: F401 (a fixture)
 

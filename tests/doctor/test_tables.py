@@ -9,9 +9,9 @@ import psycopg
 import pytest
 from django.db import connection
 
-from django_skipqueue.doctor import sql, tables
+from django_skipqueue.console.doctor import sql, tables
 from django_skipqueue.models import Job
-from django_skipqueue.models.tables import table_names
+from django_skipqueue.models.expressions import table_names
 
 from ..app.rows import make_job
 from ..app.waiting import wait_until

@@ -11,18 +11,11 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.events import (
-    alert_logs,
-    batch_logs,
-    carried_logs,
-    liveness_logs,
-    log_context,
-    logs,
-    queue_logs,
-    relay_logs,
-    schedule_logs,
-)
-from django_skipqueue.events.batch_events import BatchNotFinished, CallbackSkipped
+from django_skipqueue.console.cli.run import configure
+from django_skipqueue.contrib.celery import logs as carried_logs
+from django_skipqueue.contrib.celery import logs as relay_logs
+from django_skipqueue.events import liveness_logs, log_context, logs
+from django_skipqueue.events import logs as queue_logs
 from django_skipqueue.events.events import (
     AlertOver,
     AlertRaised,
@@ -48,8 +41,11 @@ from django_skipqueue.events.events import (
 from django_skipqueue.events.log_format import COLOURS, in_words, pairs, printable
 from django_skipqueue.events.log_sink import LogSink
 from django_skipqueue.events.sinks import send
-from django_skipqueue.management.log_setup import configure
-from django_skipqueue.values.batches import FinishedBatch
+from django_skipqueue.parts.alerts import logs as alert_logs
+from django_skipqueue.parts.batches import events as batch_logs
+from django_skipqueue.parts.batches.events import BatchNotFinished, CallbackSkipped
+from django_skipqueue.parts.batches.values import FinishedBatch
+from django_skipqueue.parts.schedules import events as schedule_logs
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, error_entry, summary
 from django_skipqueue.values.records import Attempt, ClaimedJob, Dependant, RecoveredJob
 

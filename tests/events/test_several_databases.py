@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from django_skipqueue.conf import using_database
-from django_skipqueue.events import alert_logs, liveness_logs, log_context, logs
+from django_skipqueue.events import liveness_logs, log_context, logs
 from django_skipqueue.events.events import AlertRaised, AttemptsCompleted, NotifyFailed, QueueResumed
 from django_skipqueue.events.log_format import LineFormatter
+from django_skipqueue.events.logging import JobContextFilter
 from django_skipqueue.events.sinks import send
-from django_skipqueue.logging import JobContextFilter
 from django_skipqueue.models import Job
+from django_skipqueue.parts.alerts import logs as alert_logs
 from django_skipqueue.values.outcomes import COMPLETED
 from django_skipqueue.values.records import Attempt, ClaimedJob
 

@@ -9,14 +9,15 @@ import pytest
 from django.dispatch import Signal
 
 from django_skipqueue import signals
-from django_skipqueue.events import batch_events, events, sinks
+from django_skipqueue.events import events, sinks
 from django_skipqueue.events.events import Event, NotifyFailed
 from django_skipqueue.events.log_sink import LINES
 from django_skipqueue.events.signal_sink import SIGNALS
 from django_skipqueue.events.sinks import send, wanted
 from django_skipqueue.exceptions import JobCancelled
 from django_skipqueue.models import Job
-from django_skipqueue.store import Store
+from django_skipqueue.parts.batches import events as batch_events
+from django_skipqueue.queue.store import Store
 from django_skipqueue.values.records import EncodedCall
 
 from ..app import jobs

@@ -13,16 +13,16 @@ from django.dispatch import Signal
 
 from django_skipqueue import JobContext, job
 from django_skipqueue.exceptions import CannotComplete, InvalidTask, LeaseLost
-from django_skipqueue.execution import interruption
-from django_skipqueue.execution.executor import Executor
-from django_skipqueue.execution.running_attempt import RunningAttempt
+from django_skipqueue.jobs.task import Task
 from django_skipqueue.models import Job
-from django_skipqueue.runtime.protocol import EXIT_CLEAN, EXIT_STUCK
+from django_skipqueue.queue.store import Store
 from django_skipqueue.signals import job_completed, lease_lost
-from django_skipqueue.store import Store
-from django_skipqueue.tasks.task import Task
 from django_skipqueue.testing import run_jobs
 from django_skipqueue.values.records import Attempt
+from django_skipqueue.worker.attempts import interruption
+from django_skipqueue.worker.attempts.executor import Executor
+from django_skipqueue.worker.attempts.running_attempt import RunningAttempt
+from django_skipqueue.worker.protocol import EXIT_CLEAN, EXIT_STUCK
 
 from ..app import jobs
 from ..app.models import Ledger

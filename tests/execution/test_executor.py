@@ -12,12 +12,12 @@ import pytest
 from django.test import override_settings
 
 from django_skipqueue import JobContext, Retry, job
-from django_skipqueue.execution.executor import UNKNOWN_TASK_DELAY, Executor
-from django_skipqueue.execution.running_attempt import RunningAttempt
+from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.signals import job_started
-from django_skipqueue.tasks.registry import Registry
 from django_skipqueue.values.outcomes import MESSAGE_LIMIT, TRACEBACK_LIMIT, Outcome
 from django_skipqueue.values.records import Attempt, ClaimedJob
+from django_skipqueue.worker.attempts.executor import UNKNOWN_TASK_DELAY, Executor
+from django_skipqueue.worker.attempts.running_attempt import RunningAttempt
 
 from ..app import jobs, worker_jobs
 

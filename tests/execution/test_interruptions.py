@@ -9,10 +9,10 @@ import pytest
 from django.db import connection, connections
 from django.db.backends.signals import connection_created
 
-from django_skipqueue.execution import interruption
 from django_skipqueue.models import Job
-from django_skipqueue.runtime.protocol import EXIT_RECYCLED, EXIT_STUCK
 from django_skipqueue.worker import recycle as recycling
+from django_skipqueue.worker.attempts import interruption
+from django_skipqueue.worker.protocol import EXIT_RECYCLED, EXIT_STUCK
 
 from ..app import worker_jobs
 from ..app.jobs import noop

@@ -14,14 +14,13 @@ from django.test import override_settings
 
 from django_skipqueue import Discard, job
 from django_skipqueue.exceptions import JobTimeout
-from django_skipqueue.execution.executor import Executor
-from django_skipqueue.execution.middleware import load_middleware
-from django_skipqueue.execution.running_attempt import RunningAttempt
+from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
-from django_skipqueue.tasks.registry import Registry
 from django_skipqueue.testing import run_jobs
 from django_skipqueue.values.outcomes import Outcome
 from django_skipqueue.values.records import ClaimedJob
+from django_skipqueue.worker.attempts.executor import Executor, load_middleware
+from django_skipqueue.worker.attempts.running_attempt import RunningAttempt
 
 from ..harness.processes import ManagePy, wait_for_statuses
 from .test_interruption import busy, keep_enforcing

@@ -13,16 +13,17 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from django_skipqueue.execution import event_loop, executor, interruption, running_attempt, thread_connections
-from django_skipqueue.execution import pool as pool_module
-from django_skipqueue.execution.event_loop import EventLoopRunner
-from django_skipqueue.execution.executor import Executor
-from django_skipqueue.execution.pool import RESPONSE_TIME, Pool
-from django_skipqueue.runtime.wakeup import Wakeup
+from django_skipqueue.jobs.registry import EVENT_LOOP, THREADS
 from django_skipqueue.signals import job_started
-from django_skipqueue.tasks.registry import EVENT_LOOP, THREADS
 from django_skipqueue.values.outcomes import Outcome
 from django_skipqueue.values.records import Attempt, ClaimedJob
+from django_skipqueue.worker.attempts import connections as thread_connections
+from django_skipqueue.worker.attempts import event_loop, executor, interruption, running_attempt
+from django_skipqueue.worker.attempts import pool as pool_module
+from django_skipqueue.worker.attempts.event_loop import EventLoopRunner
+from django_skipqueue.worker.attempts.executor import Executor
+from django_skipqueue.worker.attempts.pool import RESPONSE_TIME, Pool
+from django_skipqueue.worker.loop import Wakeup
 
 from ..app import worker_jobs
 from ..app.models import Ledger

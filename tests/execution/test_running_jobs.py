@@ -5,8 +5,8 @@ import signal
 import warnings
 from collections.abc import Callable
 
-from django_skipqueue.execution.running_jobs import RunningJobs
 from django_skipqueue.models import Job, Worker
+from django_skipqueue.worker.attempts.running_attempt import RunningJobs
 
 from ..app.waiting import wait_until
 from ..harness.processes import ManagePy, wait_for_statuses, workers

@@ -8,8 +8,8 @@ import pytest
 from django.db import connections
 from django.db.backends.signals import connection_created
 
-from django_skipqueue.execution import thread_connections as module
 from django_skipqueue.models import Job
+from django_skipqueue.worker.attempts import connections as module
 
 from ..app import worker_jobs
 from ..app.jobs import noop
@@ -48,7 +48,7 @@ def test_sessions_that_ended_while_their_threads_were_idle_harm_no_job(
     worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch, checks: bool, kind: str
 ) -> None:
     monkeypatch.setitem(connections["default"].settings_dict, "CONN_HEALTH_CHECKS", checks)
-    monkeypatch.setattr("django_skipqueue.execution.event_loop.CHECK_INTERVAL", 0.0)
+    monkeypatch.setattr("django_skipqueue.worker.attempts.event_loop.CHECK_INTERVAL", 0.0)
     monkeypatch.setattr(module, "REST", 0.0)
     worker = worker_thread(concurrency=4)
     if kind:

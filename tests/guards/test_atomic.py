@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 from django.db import connection
 
-from django_skipqueue.execution.executor import Executor
-from django_skipqueue.execution.running_attempt import RunningAttempt
 from django_skipqueue.models import Job
+from django_skipqueue.worker.attempts.executor import Executor
+from django_skipqueue.worker.attempts.running_attempt import RunningAttempt
 
 from ..app.models import Ledger
 from ..app.rows import settle_and_claim

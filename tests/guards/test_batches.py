@@ -3,8 +3,8 @@
 import pytest
 
 from django_skipqueue import Batch
-from django_skipqueue.store import Store
-from django_skipqueue.store.batches import Looked
+from django_skipqueue.parts.batches.finish import Looked
+from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
 
 from ..batches.jobs import callbacks_of

@@ -3,8 +3,8 @@
 import pytest
 from django.db import DataError, connection
 
-from django_skipqueue.store import Store
-from django_skipqueue.store.gates import GATES
+from django_skipqueue.queue.gates import GATES
+from django_skipqueue.queue.store import Store
 
 from ..app.rows import make_job, state
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
 
 from ..app.rows import make_job, state
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from django_skipqueue.contrib.celery.hand_over import TakeBack
+from django_skipqueue.contrib.celery.window import CarriedJobs
 from django_skipqueue.models import Job
-from django_skipqueue.relay.carried_jobs import CarriedJobs
-from django_skipqueue.relay.hand_over import TakeBack
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
 
 from ..app.rows import lease_of, make_job, state
 from ..app.sessions import Session

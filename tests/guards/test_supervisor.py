@@ -10,15 +10,15 @@ import pytest
 from django.db import connections
 
 from django_skipqueue.models import Job
-from django_skipqueue.runtime.control_connection import ControlConnection
-from django_skipqueue.runtime.standby import PROMISE, Standby
-from django_skipqueue.runtime.worker_options import WorkerOptions
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor import watch_queues
-from django_skipqueue.supervisor.process import DeadProcess, WorkerProcess
-from django_skipqueue.supervisor.recover_own import RecoverOwn
+from django_skipqueue.supervisor.processes import DeadProcess, WorkerProcess
+from django_skipqueue.supervisor.recover import RecoverOwn
 from django_skipqueue.supervisor.watch_queues import WatchQueues
-from django_skipqueue.values.times import NEVER
+from django_skipqueue.values.records import NEVER
+from django_skipqueue.worker.control_connection import ControlConnection
+from django_skipqueue.worker.options import WorkerOptions
+from django_skipqueue.worker.protocol import PROMISE, Standby
 
 from ..app.rows import make_job, state
 from ..app.sessions import Session

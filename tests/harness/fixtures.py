@@ -12,7 +12,7 @@ from asgiref.sync import SyncToAsync
 from django.db import connection, connections
 from django.dispatch import Signal
 
-from django_skipqueue.models.tables import table_names
+from django_skipqueue.models.expressions import table_names
 
 from ..app.waiting import DEADLINE
 

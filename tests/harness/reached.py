@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db import connections
 
-from django_skipqueue.placement import reachable
+from django_skipqueue.parts.databases import reachable
 
 from ..app.waiting import wait_until
 from . import elsewhere

@@ -7,7 +7,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_skipqueue.models import Job
-from django_skipqueue.store.gates import GATES
+from django_skipqueue.queue.gates import GATES
 
 Row = Callable[..., AbstractContextManager[None]]
 

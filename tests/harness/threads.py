@@ -7,11 +7,11 @@ from typing import Any
 
 from django.db import connection, connections
 
-from django_skipqueue.execution.running_jobs import RunningJobs
-from django_skipqueue.execution.threads import ThreadRunner
-from django_skipqueue.runtime.protocol import EXIT_BLOCKED, EXIT_STUCK, STOP, STOP_NOW, encode_command
-from django_skipqueue.runtime.worker_options import WorkerOptions
-from django_skipqueue.tasks.registry import THREADS
+from django_skipqueue.jobs.registry import THREADS
+from django_skipqueue.worker.attempts.running_attempt import RunningJobs
+from django_skipqueue.worker.attempts.threads import ThreadRunner
+from django_skipqueue.worker.options import WorkerOptions
+from django_skipqueue.worker.protocol import EXIT_BLOCKED, EXIT_STUCK, STOP, STOP_NOW, encode_command
 from django_skipqueue.worker.worker import Worker
 
 from ..app.waiting import DEADLINE, wait_until

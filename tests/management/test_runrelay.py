@@ -11,10 +11,10 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.test import override_settings
 
+from django_skipqueue.contrib.celery.carrier import carrier_id, home_of
 from django_skipqueue.management.commands import runrelay as command
 from django_skipqueue.models import Job, Worker
-from django_skipqueue.relay.carrier import carrier_id, home_of
-from django_skipqueue.runtime.worker_options import WorkerOptions
+from django_skipqueue.worker.options import WorkerOptions
 
 from ..app.rows import make_job, make_worker
 from ..app.waiting import wait_until

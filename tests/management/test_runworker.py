@@ -12,7 +12,7 @@ from django.db import connections
 
 from django_skipqueue.management.commands import runworker as command
 from django_skipqueue.models import Job, Worker
-from django_skipqueue.runtime.worker_options import WorkerOptions
+from django_skipqueue.worker.options import WorkerOptions
 
 from ..app import jobs
 from ..app.models import Ledger

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.metrics import carriers, queues
-from django_skipqueue.store import Store
+from django_skipqueue.console.metrics import queues
+from django_skipqueue.contrib.celery import metrics as carriers
+from django_skipqueue.queue.store import Store
 
 from ..app.carriers import CARRIERS, make_carried, make_carrier, make_relay
 from ..app.rows import make_worker

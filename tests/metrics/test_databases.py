@@ -11,9 +11,9 @@ from django.test import Client
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from django_skipqueue.metrics import catalogue, databases
-from django_skipqueue.metrics.databases import scrape_all
-from django_skipqueue.prometheus import SkipqueueCollector
+from django_skipqueue.console.metrics import catalogue, databases
+from django_skipqueue.console.metrics.databases import scrape_all
+from django_skipqueue.integrations.prometheus import SkipqueueCollector
 from django_skipqueue.values.exposition import exposition
 
 from ..app.rows import make_job, make_worker

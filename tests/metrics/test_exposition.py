@@ -2,8 +2,8 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from django_skipqueue.values.counting import BOUNDS, of
 from django_skipqueue.values.exposition import Family, Histogram, Metric, exposition
-from django_skipqueue.values.histogram import BOUNDS, of
 
 GAUGE = Metric("depth", "gauge", "How deep it is.", ("queue",))
 HOSTILE = 'a"} 1\nforged{x="\\'

@@ -18,15 +18,16 @@ from django.test import override_settings
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from django_skipqueue.metrics import catalogue, labels, scrape, sql
-from django_skipqueue.metrics.scrape import PARTS
+from django_skipqueue.console.metrics import catalogue, scrape, sql
+from django_skipqueue.console.metrics import catalogue as labels
+from django_skipqueue.console.metrics.scrape import PARTS
+from django_skipqueue.integrations.prometheus import SkipqueueCollector
 from django_skipqueue.models import JobBatch, Queue, RateBucket
-from django_skipqueue.prometheus import SkipqueueCollector
-from django_skipqueue.rollups.counts import Counts, rows
-from django_skipqueue.store import Store
-from django_skipqueue.store.claim_costs import ClaimCost
+from django_skipqueue.parts.history.counts import Counts, rows
+from django_skipqueue.queue.claim_costs import ClaimCost
+from django_skipqueue.queue.store import Store
+from django_skipqueue.values.counting import BUCKETS, of
 from django_skipqueue.values.exposition import exposition
-from django_skipqueue.values.histogram import BUCKETS, of
 
 from ..app.limit_rows import make_halted, make_limited, make_rated
 from ..app.rows import make_job, make_worker
@@ -396,7 +397,7 @@ def test_to_register_the_collector_sends_no_query(django_assert_num_queries: Any
 def test_without_the_library_the_error_names_the_extra() -> None:
     code = (
         "import django, sys; sys.modules['prometheus_client'] = None; django.setup()\n"
-        "try: import django_skipqueue.prometheus\n"
+        "try: import django_skipqueue.integrations.prometheus\n"
         "except ImportError as error: print(error)\n"
         "import django_skipqueue.metrics"
     )

@@ -10,12 +10,11 @@ from django.db import IntegrityError, connection
 from django.db.models.functions import Now
 
 from django_skipqueue import Discard, Retry, Snooze
-from django_skipqueue.backoff import constant
 from django_skipqueue.exceptions import InvalidArguments, LeaseLost
 from django_skipqueue.models import FINISHED, Job, Status
+from django_skipqueue.queue.store import Store
 from django_skipqueue.signals import jobs_operated
-from django_skipqueue.store import Store
-from django_skipqueue.values.retry_policy import RetryPolicy
+from django_skipqueue.values.backoff import RetryPolicy, constant
 
 from ..app import jobs
 from ..app.rows import STATUSES, UNFINISHED, WAITING, make_job, make_worker, state

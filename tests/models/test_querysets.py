@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.exceptions import InvalidArguments, InvalidOption
 from django_skipqueue.models import Job, verbs
-from django_skipqueue.models.querysets import JobQuerySet
+from django_skipqueue.models.managers import JobQuerySet
 from django_skipqueue.signals import jobs_operated
 from django_skipqueue.values.records import JobColumns, JobSpec
 

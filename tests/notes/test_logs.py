@@ -11,13 +11,13 @@ from django.db.models.functions import Now
 from django_skipqueue import JobContext
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import ArchivedJob, Job
-from django_skipqueue.notes.log_capture import capturing
-from django_skipqueue.runtime.protocol import EXIT_CLEAN
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
 from django_skipqueue.values.notes import LINE_LIMIT, MOST_CHARACTERS, MOST_LINES, logs_of, progress_of
 from django_skipqueue.values.outcomes import Outcome, Settlement
 from django_skipqueue.values.records import Noted
+from django_skipqueue.worker.notes import capturing
+from django_skipqueue.worker.protocol import EXIT_CLEAN
 
 from ..app import noting_jobs as tasks
 from ..app.rows import make_job
@@ -139,7 +139,7 @@ def test_the_last_three_attempts_are_kept(worker_thread: Start) -> None:
 def test_a_long_attempt_is_written_while_it_runs_and_is_one_entry(
     worker_thread: Start, gates: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("django_skipqueue.notes.attempt_notes.LOG_INTERVAL", 0.2)
+    monkeypatch.setattr("django_skipqueue.worker.notes.LOG_INTERVAL", 0.2)
     tasks.chat.defer("a")
     worker_thread()
     wait_until(lambda: only().logs)

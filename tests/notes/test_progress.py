@@ -10,12 +10,12 @@ import pytest
 from django_skipqueue import JobContext
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import ArchivedJob, Job
-from django_skipqueue.runtime.protocol import EXIT_CLEAN
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
 from django_skipqueue.values.notes import progress_of
 from django_skipqueue.values.records import Noted
 from django_skipqueue.worker import write_notes
+from django_skipqueue.worker.protocol import EXIT_CLEAN
 
 from ..app import noting_jobs as tasks
 from ..app.rows import make_job

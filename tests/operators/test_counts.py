@@ -4,9 +4,9 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from django_skipqueue.console import counts
+from django_skipqueue.console.counts import Count, expected
 from django_skipqueue.models import Job
-from django_skipqueue.operators import counts
-from django_skipqueue.operators.counts import Count, expected
 
 from ..app.rows import make_job
 

@@ -7,9 +7,9 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_skipqueue.operators import window
-from django_skipqueue.operators.criteria import Criteria
-from django_skipqueue.operators.job_states import RETRYING
+from django_skipqueue.console import search as window
+from django_skipqueue.console.criteria import Criteria
+from django_skipqueue.console.job_states import RETRYING
 
 from ..app.rows import make_job
 

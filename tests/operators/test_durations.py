@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from django_skipqueue.operators.durations import distance, span
+from django_skipqueue.console.durations import distance, span
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 

@@ -3,8 +3,8 @@
 import pytest
 
 from django_skipqueue import job
-from django_skipqueue.operators import known_names
-from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.console import known_names
+from django_skipqueue.jobs.registry import Registry
 
 from ..app.rows import make_job, make_worker
 

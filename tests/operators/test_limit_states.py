@@ -7,10 +7,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue import job, limit
-from django_skipqueue.operators import limit_states
-from django_skipqueue.operators.limit_states import LimitState, first_states, halted_states
-from django_skipqueue.store import Store
-from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.jobs.registry import Registry
+from django_skipqueue.parts.limits import states as limit_states
+from django_skipqueue.parts.limits.states import LimitState, first_states, halted_states
+from django_skipqueue.queue.store import Store
 
 from ..app.limit_rows import make_halted, make_keyed, make_limited
 
@@ -75,7 +75,7 @@ def test_the_longest_waiting_jobs_are_found_among_many_keys() -> None:
 
 
 def test_counts_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_skipqueue.store.limits_now.MOST_COUNTED", 2)
+    monkeypatch.setattr("django_skipqueue.parts.limits.now.MOST_COUNTED", 2)
     monkeypatch.setattr(limit_states, "MOST_COUNTED", 2)
     make_limited("many", held=4, waiting=5)
     (state,) = first()
@@ -125,7 +125,7 @@ class TestBlockedJobs:
         assert store.blocked_now() == ({"mail": 2, "reports": 1}, False)
 
     def test_up_to_a_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("django_skipqueue.store.limits_now.MOST_BLOCKED", 2)
+        monkeypatch.setattr("django_skipqueue.parts.limits.now.MOST_BLOCKED", 2)
         make_limited("a", waiting=3, queue_name="mail", minutes=10)
         make_limited("b", queue_name="reports")
         assert store.blocked_now() == ({"mail": 3}, True)

@@ -9,10 +9,11 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_skipqueue import job, rate
+from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Queue, RateBucket
-from django_skipqueue.operators.rate_states import RateState, rate_states, waiting_for_a_token
-from django_skipqueue.store import Store, limits_now
-from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.parts.limits import now as limits_now
+from django_skipqueue.parts.rates.states import RateState, rate_states, waiting_for_a_token
+from django_skipqueue.queue.store import Store
 
 from ..app.limit_rows import make_rated
 from ..app.rows import make_job

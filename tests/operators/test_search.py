@@ -6,10 +6,10 @@ import pytest
 from django.db.models import Q
 
 from django_skipqueue import job
+from django_skipqueue.console import search
+from django_skipqueue.console.search import Search
+from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
-from django_skipqueue.operators import search
-from django_skipqueue.operators.search import Search
-from django_skipqueue.tasks.registry import Registry
 
 from ..app.rows import make_job
 from ..harness.table import Row

@@ -2,14 +2,14 @@
 
 import pytest
 
-from django_skipqueue.operators.time_budget import TimeBudget
+from django_skipqueue.console.counts import TimeBudget
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, as its only element."""
     now = [100.0]
-    monkeypatch.setattr("django_skipqueue.operators.time_budget.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("django_skipqueue.console.counts.time.monotonic", lambda: now[0])
     return now
 
 

@@ -10,9 +10,9 @@ from django.db.models import F
 from django.db.models.functions import Now
 
 from django_skipqueue.models import Job, Schedule
-from django_skipqueue.periodic.fire import fire
-from django_skipqueue.periodic.registry import entries
-from django_skipqueue.store import Store
+from django_skipqueue.parts.schedules.entry import entries
+from django_skipqueue.parts.schedules.fire import fire
+from django_skipqueue.queue.store import Store
 
 STORE = Store("default")
 

@@ -12,10 +12,9 @@ from django.test import override_settings
 from django_skipqueue import conf, job, periodic, unique_by
 from django_skipqueue.checks import check_periodic, check_settings
 from django_skipqueue.exceptions import InvalidArguments, InvalidOption, InvalidTask
-from django_skipqueue.periodic.entry import Entry, prepared
-from django_skipqueue.periodic.registry import all_entries, entries
-from django_skipqueue.tasks.registry import Registry
-from django_skipqueue.tasks.task import Task
+from django_skipqueue.jobs.registry import Registry
+from django_skipqueue.jobs.task import Task
+from django_skipqueue.parts.schedules.entry import Entry, all_entries, entries, prepared
 
 from ..app import jobs
 

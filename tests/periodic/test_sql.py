@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from django_skipqueue.periodic import sql
+from django_skipqueue.parts.schedules import sql
 
 from ..app.sessions import LAST_MIGRATION, connect, schema
 from ..store.test_sql import nodes

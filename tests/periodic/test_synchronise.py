@@ -9,13 +9,12 @@ from django.db.models.functions import Now
 from django.test import override_settings
 
 from django_skipqueue import job
+from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, Schedule
-from django_skipqueue.periodic.entry import Entry
-from django_skipqueue.periodic.synchronise import KEPT, STALE, synchronise
-from django_skipqueue.services import fire_schedules
-from django_skipqueue.services.fire_schedules import LOCKED_WAIT, LONGEST_WAIT, FireSchedules
-from django_skipqueue.store import Store
-from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.parts.schedules import fire as fire_schedules
+from django_skipqueue.parts.schedules.entry import Entry
+from django_skipqueue.parts.schedules.fire import KEPT, LOCKED_WAIT, LONGEST_WAIT, STALE, FireSchedules, synchronise
+from django_skipqueue.queue.store import Store
 
 from ..app import jobs
 from ..app.sessions import Session

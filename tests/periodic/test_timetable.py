@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_skipqueue.exceptions import InvalidOption
-from django_skipqueue.periodic.timetable import Cron, Every, on_the_wall, parsed, timetable, upcoming
+from django_skipqueue.parts.schedules.timetable import Cron, Every, on_the_wall, parsed, timetable, upcoming
 
 ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago", "Asia/Kolkata")
 """Both hemispheres, a change of half an hour, one at midnight, and none."""

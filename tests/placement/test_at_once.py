@@ -12,8 +12,8 @@ from django.utils.translation import gettext
 
 from django_skipqueue.conf import settings
 from django_skipqueue.models import Job
-from django_skipqueue.placement.at_once import read_at_once
-from django_skipqueue.store import Store
+from django_skipqueue.parts.databases.at_once import read_at_once
+from django_skipqueue.queue.store import Store
 
 from ..app.rows import make_job
 from ..app.waiting import DEADLINE, wait_until

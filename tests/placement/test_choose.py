@@ -9,9 +9,9 @@ from django.db import transaction
 
 from django_skipqueue import Batch, by, chain, job, limit, rate, unique_by
 from django_skipqueue.exceptions import InvalidOption, UniqueKeyTaken
+from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, JobBatch
-from django_skipqueue.placement.choose import CallToPlace
-from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.parts.databases.choose import CallToPlace
 
 from ..app.jobs import noop
 from .conftest import BOTH

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from django_skipqueue import job, unique_by
+from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
-from django_skipqueue.placement.choose import bound_to
-from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.parts.databases.choose import bound_to
 from django_skipqueue.values.records import EncodedCall, JobSpec
 
 from .conftest import BOTH

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue import job, running, unique_by
+from django_skipqueue import job, unique_by
+from django_skipqueue.events.job_names import job_name
 from django_skipqueue.exceptions import LeaseLost, UniqueKeyTaken
-from django_skipqueue.job_names import job_name
+from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
 from django_skipqueue.signals import job_started
-from django_skipqueue.tasks.registry import Registry
 from django_skipqueue.testing import run_jobs
+from django_skipqueue.worker import by_hand as running
 
 from ..app import jobs
 from ..app.rows import make_job

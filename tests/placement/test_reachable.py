@@ -10,11 +10,11 @@ from asgiref.sync import async_to_sync
 from django.db import OperationalError, connections, transaction
 
 from django_skipqueue import job, unique_by
+from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
-from django_skipqueue.placement import reachable
-from django_skipqueue.placement.reachable import can_be_reached, in_turn, reachable_in_turn
-from django_skipqueue.store import silence
-from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.parts.databases import reachable
+from django_skipqueue.parts.databases.reachable import can_be_reached, in_turn, reachable_in_turn
+from django_skipqueue.queue import silence
 
 from ..app.jobs import noop
 from ..harness.proxy import Proxy

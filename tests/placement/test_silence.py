@@ -14,10 +14,10 @@ from django.core.management import call_command
 from django.db import OperationalError, connections, transaction
 
 from django_skipqueue import job, unique_by
+from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
-from django_skipqueue.placement import reachable
-from django_skipqueue.store import silence
-from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.parts.databases import reachable
+from django_skipqueue.queue import silence
 
 from ..app import sessions
 from ..app.jobs import noop

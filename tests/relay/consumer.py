@@ -6,8 +6,7 @@ from typing import Any
 
 import amqp
 
-from django_skipqueue.relay import wire
-from django_skipqueue.relay.rabbitmq import topology
+from django_skipqueue.contrib.celery import topology, wire
 from django_skipqueue.values.outcomes import Outcome
 from django_skipqueue.values.records import Attempt, ClaimedJob
 

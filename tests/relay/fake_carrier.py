@@ -4,8 +4,16 @@ import socket
 import threading
 from collections.abc import Collection, Sequence
 
-from django_skipqueue.relay import reading, wire
-from django_skipqueue.relay.carrier import BegunJob, CarrierUnreachable, ReturnedJob, ReturnedOutcome, Taken, TooLarge
+from django_skipqueue.contrib.celery import wire
+from django_skipqueue.contrib.celery import wire as reading
+from django_skipqueue.contrib.celery.carrier import (
+    BegunJob,
+    CarrierUnreachable,
+    ReturnedJob,
+    ReturnedOutcome,
+    Taken,
+    TooLarge,
+)
 from django_skipqueue.values.outcomes import COMPLETED, Outcome
 from django_skipqueue.values.records import Attempt, ClaimedJob, LeaseRef
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from django_skipqueue.relay.celery_carrier import CeleryCarrier
-from django_skipqueue.relay.hand_over import HandOver
+from django_skipqueue.contrib.celery.celery_carrier import CeleryCarrier
+from django_skipqueue.contrib.celery.hand_over import HandOver
 
 from ..app.waiting import wait_until
 

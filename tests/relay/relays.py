@@ -6,9 +6,9 @@ from typing import Any
 
 from django.db import connections
 
-from django_skipqueue.relay.relay import Relay
-from django_skipqueue.runtime.protocol import STOP, encode_command
-from django_skipqueue.runtime.worker_options import WorkerOptions
+from django_skipqueue.contrib.celery.relay import Relay
+from django_skipqueue.worker.options import WorkerOptions
+from django_skipqueue.worker.protocol import STOP, encode_command
 
 from ..app.waiting import DEADLINE
 from .fake_carrier import FakeCarrier

@@ -14,13 +14,11 @@ import amqp
 import pytest
 from celery import Celery
 
-from django_skipqueue.relay import wire
-from django_skipqueue.relay.carrier import CarrierMisconfigured, CarrierUnreachable, Taken
-from django_skipqueue.relay.celery_carrier import CeleryCarrier
-from django_skipqueue.relay.making import make_carrier
-from django_skipqueue.relay.rabbitmq import topology
-from django_skipqueue.relay.rabbitmq.amqp_link import STEP_SECONDS, AmqpLink
-from django_skipqueue.setting_forms.carriers import CarrierSettings
+from django_skipqueue.contrib.celery import topology, wire
+from django_skipqueue.contrib.celery.carrier import CarrierMisconfigured, CarrierUnreachable, Taken, make_carrier
+from django_skipqueue.contrib.celery.celery_carrier import CeleryCarrier
+from django_skipqueue.contrib.celery.rabbitmq import STEP_SECONDS, AmqpLink
+from django_skipqueue.contrib.celery.settings import CarrierSettings
 from django_skipqueue.values.outcomes import Outcome
 from django_skipqueue.values.records import Attempt, ClaimedJob
 from scripts.embedded_rabbitmq import RabbitMQ
@@ -328,8 +326,8 @@ def test_the_broker_keeps_what_is_too_much_for_the_relays_memory(
     make: Make, worker: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = 500_000
-    monkeypatch.setattr("django_skipqueue.relay.celery_carrier.MOST_DELIVERED", 4 * size)
-    monkeypatch.setattr("django_skipqueue.relay.rabbitmq.amqp_link.HEARTBEAT_CHECK_SECONDS", 0.0)
+    monkeypatch.setattr("django_skipqueue.contrib.celery.celery_carrier.MOST_DELIVERED", 4 * size)
+    monkeypatch.setattr("django_skipqueue.contrib.celery.rabbitmq.HEARTBEAT_CHECK_SECONDS", 0.0)
     carrier = make()
     large = Outcome("completed", result=f'"{"x" * size}"')
     for number in range(1, 21):
@@ -433,7 +431,7 @@ def test_a_channel_that_the_broker_closes_says_why(make: Make) -> None:
 
 def test_a_broker_that_confirms_nothing_counts_as_unreachable(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     carrier = make()
-    monkeypatch.setattr("django_skipqueue.relay.celery_carrier.CONFIRM_SECONDS", -1.0)
+    monkeypatch.setattr("django_skipqueue.contrib.celery.celery_carrier.CONFIRM_SECONDS", -1.0)
     monkeypatch.setattr(AmqpLink, "receive", lambda *_: None)
     carrier.publish([job(1)])
     with pytest.raises(CarrierUnreachable, match="not confirmed"):
@@ -456,7 +454,7 @@ def test_a_blocked_broker_delivers_and_takes_acknowledgements(
     rabbitmq: RabbitMQ, make: Make, worker: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It sends the next outcome only after it has read the acknowledgement of the last."""
-    monkeypatch.setattr("django_skipqueue.relay.celery_carrier.PREFETCH", 1)
+    monkeypatch.setattr("django_skipqueue.contrib.celery.celery_carrier.PREFETCH", 1)
     carrier = make()
     for number in range(1, 11):
         worker.send(outcome_of(job(number)))
@@ -559,6 +557,6 @@ def test_making_explains_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
         make_carrier(settings, "default")
     with pytest.raises(CarrierMisconfigured, match="no Celery app"):
         make_carrier(CarrierSettings(name="celery", app="json.dumps", queues={}), "default")
-    monkeypatch.setitem(sys.modules, "django_skipqueue.relay.celery_carrier", None)
+    monkeypatch.setitem(sys.modules, "django_skipqueue.contrib.celery.celery_carrier", None)
     with pytest.raises(CarrierMisconfigured, match=r"django-skipqueue\[celery\]"):
         make_carrier(settings, "default")

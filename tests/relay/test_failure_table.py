@@ -20,11 +20,10 @@ from urllib.parse import urlsplit
 import pytest
 from django.db.models.functions import Now
 
+from django_skipqueue.contrib.celery import topology, wire
+from django_skipqueue.contrib.celery.carrier import carrier_id, home_of
 from django_skipqueue.models import Job, Worker
-from django_skipqueue.relay import wire
-from django_skipqueue.relay.carrier import carrier_id, home_of
-from django_skipqueue.relay.rabbitmq import topology
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
 from scripts.embedded_rabbitmq import RabbitMQ
 
 from ..app.carriers import make_carrier
@@ -407,7 +406,7 @@ def runs_twice(start: Start, manage: Start, consumer: Consumer, url: str) -> Cal
 
 def test_celerys_child_after_its_job(runs_twice: Callable[..., None], marker: Path) -> None:
     """The broker has no outcome, so the job runs again."""
-    module, name = "django_skipqueue.carried.outcome_sender", "OutcomeSender"
+    module, name = "django_skipqueue.contrib.celery.outcome_sender", "OutcomeSender"
     source = DIES.format(module=module, cls=name, method="send", marker=str(marker))
     runs_twice(source, outcomes=1, is_main=False)
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from django_skipqueue.contrib.celery import wire
+from django_skipqueue.contrib.celery import wire as reading
+from django_skipqueue.contrib.celery.carrier import Taken, carrier_id
 from django_skipqueue.models import Job
-from django_skipqueue.relay import reading, wire
-from django_skipqueue.relay.carrier import Taken, carrier_id
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, error_entry
 from django_skipqueue.values.records import Attempt, ClaimedJob
 

@@ -4,8 +4,8 @@ import sys
 
 import kombu
 
-from django_skipqueue.relay.making import make_carrier
-from django_skipqueue.setting_forms.carriers import CarrierSettings
+from django_skipqueue.contrib.celery.carrier import make_carrier
+from django_skipqueue.contrib.celery.settings import CarrierSettings
 from django_skipqueue.values.records import ClaimedJob
 
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from django_skipqueue.contrib.celery import wire
+from django_skipqueue.contrib.celery.carrier import carrier_id
 from django_skipqueue.models import Job
-from django_skipqueue.relay import wire
-from django_skipqueue.relay.carrier import carrier_id
-from django_skipqueue.rollups.tally import Tally
+from django_skipqueue.parts.history.tally import Tally
 from django_skipqueue.values.outcomes import Outcome, error_entry
 from django_skipqueue.values.records import Attempt, ClaimedJob
 

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from django_skipqueue.relay import reading, wire
+from django_skipqueue.contrib.celery import wire
+from django_skipqueue.contrib.celery import wire as reading
 
 from .test_wire import JOB
 

@@ -10,15 +10,15 @@ import pytest
 from django.db import transaction
 from django.db.models.functions import Now
 
+from django_skipqueue.contrib.celery import relay as lost_window
+from django_skipqueue.contrib.celery.carrier import alias_of, carrier_id, home_of
+from django_skipqueue.contrib.celery.hand_over import Reclaim
 from django_skipqueue.models import Job, Worker
-from django_skipqueue.relay import lost_window
-from django_skipqueue.relay.carrier import alias_of, carrier_id, home_of
-from django_skipqueue.relay.reclaim import Reclaim
-from django_skipqueue.runtime.protocol import EXIT_CLEAN
-from django_skipqueue.runtime.service import Service
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
-from django_skipqueue.values.times import NEVER
+from django_skipqueue.values.records import NEVER
+from django_skipqueue.worker.loop import Service
+from django_skipqueue.worker.protocol import EXIT_CLEAN
 
 from ..app import jobs
 from ..app.sessions import connect
@@ -570,7 +570,7 @@ def test_a_relay_that_stops_waits_for_the_confirms(carrier: FakeCarrier, start: 
 def test_a_relay_that_stops_hands_over_all_that_was_confirmed(
     carrier: FakeCarrier, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_skipqueue.relay.hand_over.BATCH", 1)
+    monkeypatch.setattr("django_skipqueue.contrib.celery.hand_over.BATCH", 1)
     carrier.confirms_at_once = False
     noop.defer_many([()] * 5)
     relay = start()

@@ -5,11 +5,11 @@ from datetime import timedelta
 import pytest
 from django.db.models.functions import Now
 
+from django_skipqueue.contrib.celery import sql
+from django_skipqueue.contrib.celery.carrier import carrier_id
 from django_skipqueue.models import Job
-from django_skipqueue.relay import sql
-from django_skipqueue.relay.carrier import carrier_id
-from django_skipqueue.store import Store
-from django_skipqueue.store.parameters import leases_as_values
+from django_skipqueue.queue.parameters import leases_as_values
+from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 from django_skipqueue.values.records import LeaseRef, Noted
 

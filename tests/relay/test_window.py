@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.relay import window
-from django_skipqueue.relay.carried_jobs import CarriedJobs
-from django_skipqueue.relay.carrier import ReturnedOutcome, Taken
-from django_skipqueue.relay.window import Window
+from django_skipqueue.contrib.celery import window
+from django_skipqueue.contrib.celery.carrier import ReturnedOutcome, Taken
+from django_skipqueue.contrib.celery.window import CarriedJobs, Window
 from django_skipqueue.values.outcomes import COMPLETED
 from django_skipqueue.values.records import Attempt, ClaimedJob
 

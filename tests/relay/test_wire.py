@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_skipqueue.relay import wire
+from django_skipqueue.contrib.celery import wire
 from django_skipqueue.values.outcomes import Outcome, error_entry
 from django_skipqueue.values.records import LEFT_OUT, Attempt, ClaimedJob
 

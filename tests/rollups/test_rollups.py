@@ -15,14 +15,11 @@ from django.db.models.functions import Now
 from django_skipqueue.events.events import AttemptsCompleted, AttemptsFailed
 from django_skipqueue.models import FailureRollUp, Job, RollUp, RollUpProgress
 from django_skipqueue.models.rollup import Span
-from django_skipqueue.rollups.count_enqueued import CountEnqueued
-from django_skipqueue.rollups.prune_rollups import DAY, PruneRollUps
-from django_skipqueue.rollups.sample_depths import SampleDepths
-from django_skipqueue.rollups.tally import Tally
-from django_skipqueue.rollups.write import WriteRollUps
-from django_skipqueue.runtime.protocol import EXIT_CLEAN
-from django_skipqueue.services.prune import GRACE, Prune
-from django_skipqueue.store import Store
+from django_skipqueue.parts.history.services import DAY, PruneRollUps, SampleDepths, WriteRollUps
+from django_skipqueue.parts.history.tally import CountEnqueued, Tally
+from django_skipqueue.queue.store import Store
+from django_skipqueue.supervisor.prune import GRACE, Prune
+from django_skipqueue.worker.protocol import EXIT_CLEAN
 
 from ..app import jobs
 from ..app.rows import make_job
@@ -52,7 +49,9 @@ def execute(statement: str) -> None:
         cursor.execute(statement)
 
 
-SOON = "import django_skipqueue.rollups.write\n\ndjango_skipqueue.rollups.write.WRITE_INTERVAL = 0.2\n"
+SOON = (
+    "import django_skipqueue.parts.history.services\n\ndjango_skipqueue.parts.history.services.WRITE_INTERVAL = 0.2\n"
+)
 """A module of tasks without a task: its worker writes what it counts five times a second."""
 
 
@@ -258,7 +257,7 @@ def test_a_transaction_that_takes_too_long_is_not_waited_for(session: Callable[[
 
 
 def test_many_jobs_are_counted_in_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_skipqueue.store.rollups.MOST_COUNTED", 7)
+    monkeypatch.setattr("django_skipqueue.parts.history.rollups.MOST_COUNTED", 7)
     count()
     jobs.add.defer_many([(number, number) for number in range(30)])
     count_until(30)

@@ -17,9 +17,9 @@ from django_skipqueue.events.events import (
     JobsRecovered,
     LeasesLost,
 )
-from django_skipqueue.rollups import tally as tally_module
-from django_skipqueue.rollups.tally import OTHER, WORKER_DIED, Tally
-from django_skipqueue.values.histogram import of
+from django_skipqueue.parts.history import tally as tally_module
+from django_skipqueue.parts.history.tally import OTHER, WORKER_DIED, Tally
+from django_skipqueue.values.counting import of
 from django_skipqueue.values.outcomes import COMPLETED, Outcome
 from django_skipqueue.values.records import Attempt, ClaimedJob, RecoveredJob
 

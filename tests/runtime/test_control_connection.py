@@ -11,10 +11,10 @@ from django.db import Error, OperationalError, connection, connections, transact
 from psycopg import IsolationLevel
 
 from django_skipqueue.models import Job
-from django_skipqueue.runtime import control_connection as module
-from django_skipqueue.runtime.control_connection import LONGEST_DELAY, SLOW, ControlConnection
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
 from django_skipqueue.values.records import EncodedCall, JobSpec
+from django_skipqueue.worker import control_connection as module
+from django_skipqueue.worker.control_connection import LONGEST_DELAY, SLOW, ControlConnection
 
 from ..app import jobs
 from ..app.sessions import connect as connect_to

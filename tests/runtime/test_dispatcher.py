@@ -16,13 +16,13 @@ from django_skipqueue.events import sinks
 from django_skipqueue.events.events import AttemptsCompleted, AttemptsFailed, Event
 from django_skipqueue.events.log_sink import LogSink
 from django_skipqueue.exceptions import JobCancelled
-from django_skipqueue.execution.thread_connections import ThreadConnections
 from django_skipqueue.models import Worker
-from django_skipqueue.runtime import dispatcher as dispatcher_module
-from django_skipqueue.runtime.dispatcher import EventDispatcher
 from django_skipqueue.signals import job_completed, job_failed
 from django_skipqueue.values.outcomes import COMPLETED
 from django_skipqueue.values.records import Attempt, ClaimedJob
+from django_skipqueue.worker import dispatcher as dispatcher_module
+from django_skipqueue.worker.attempts.connections import ThreadConnections
+from django_skipqueue.worker.dispatcher import EventDispatcher
 
 from ..app import jobs, worker_jobs
 from ..app.models import Ledger

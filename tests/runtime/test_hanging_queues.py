@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from django_skipqueue.runtime.hanging_queues import ENTRIES, SHORTEST, HangingQueues
+from django_skipqueue.worker.hanging_queues import ENTRIES, SHORTEST, HangingQueues
 
 
 def test_at_first_no_queue_hangs() -> None:

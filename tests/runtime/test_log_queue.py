@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from django_skipqueue.models import Job, Worker
-from django_skipqueue.runtime import log_queue
-from django_skipqueue.runtime.log_queue import LogQueue
+from django_skipqueue.worker import log_queue
+from django_skipqueue.worker.log_queue import LogQueue
 
 from ..app import jobs
 from ..app.waiting import DEADLINE, wait_until

@@ -8,14 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import DataError, OperationalError, connections
 
-from django_skipqueue.runtime.control_connection import ControlConnection
-from django_skipqueue.runtime.loop import Loop
-from django_skipqueue.runtime.service import Periodic, Service, Timer
-from django_skipqueue.runtime.wakeup import Wakeup
-from django_skipqueue.services import SERVICES
-from django_skipqueue.store import Store
-from django_skipqueue.store.notify import wake
-from django_skipqueue.values.times import NEVER
+from django_skipqueue.queue.notify import wake
+from django_skipqueue.queue.store import Store
+from django_skipqueue.supervisor.services import SERVICES
+from django_skipqueue.values.records import NEVER
+from django_skipqueue.worker.control_connection import ControlConnection
+from django_skipqueue.worker.loop import Loop, Periodic, Service, Timer, Wakeup
 
 from ..app.waiting import DEADLINE, wait_until
 

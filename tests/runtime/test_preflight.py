@@ -8,7 +8,7 @@ from django.db import connections
 from django.db.backends.postgresql.base import DatabaseWrapper
 
 from django_skipqueue.exceptions import QueueUnavailable
-from django_skipqueue.runtime.preflight import check_database
+from django_skipqueue.worker.preflight import check_database
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 

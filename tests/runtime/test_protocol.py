@@ -2,7 +2,7 @@
 
 import signal
 
-from django_skipqueue.runtime.protocol import CALL, STOP, STOP_NOW, decode_commands, encode_command, signal_name
+from django_skipqueue.worker.protocol import CALL, STOP, STOP_NOW, decode_commands, encode_command, signal_name
 
 
 def test_commands_that_are_read_together_come_out_one_by_one() -> None:

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from django_skipqueue.events.events import WorkerStopped
-from django_skipqueue.runtime import dispatcher as dispatcher_module
-from django_skipqueue.runtime.dispatcher import EventDispatcher
-from django_skipqueue.runtime.receiver_check import ReceiverCheck
 from django_skipqueue.signals import worker_stopped
+from django_skipqueue.worker import dispatcher as dispatcher_module
+from django_skipqueue.worker.dispatcher import EventDispatcher, ReceiverCheck
 
 from ..app.waiting import DEADLINE, wait_until
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from django_skipqueue.runtime.standby import Standby
+from django_skipqueue.worker.protocol import Standby
 
 
 def test_at_first_nothing_is_promised_or_offered() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_skipqueue.runtime.wakeup import Wakeup
+from django_skipqueue.worker.loop import Wakeup
 
 from ..app.waiting import DEADLINE, wait_until, within
 

@@ -9,12 +9,11 @@ from django.db.models import F
 
 from django_skipqueue.events.events import Event, JobsRecovered
 from django_skipqueue.models import Job, Worker
-from django_skipqueue.services.dead_workers import DeadWorkers
-from django_skipqueue.services.heartbeat import Heartbeat
-from django_skipqueue.services.prune_workers import PRUNE_WORKERS_SECONDS, PruneWorkers
-from django_skipqueue.services.recover import Recover
-from django_skipqueue.store import Store
-from django_skipqueue.store.statements import BATCH
+from django_skipqueue.queue.statements import BATCH
+from django_skipqueue.queue.store import Store
+from django_skipqueue.supervisor.dead_workers import PRUNE_WORKERS_SECONDS, DeadWorkers, PruneWorkers
+from django_skipqueue.supervisor.heartbeat import Heartbeat
+from django_skipqueue.supervisor.recover import Recover
 from django_skipqueue.values.records import RecoveredJob
 
 from ..app.rows import make_job, make_worker
@@ -41,7 +40,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr("django_skipqueue.services.dead_workers.time.monotonic", made)
+    monkeypatch.setattr("django_skipqueue.supervisor.dead_workers.time.monotonic", made)
     return made
 
 

@@ -11,18 +11,18 @@ import pytest
 from django.db import OperationalError, connection
 from django.test import override_settings
 
-from django_skipqueue.alerts.sql import FORGET_ALL
 from django_skipqueue.models import Job
-from django_skipqueue.runtime.service import LONGEST_RETRY_DELAY, Periodic
-from django_skipqueue.services import admit
-from django_skipqueue.services.admit import DUE_CHECK, LEAST_DUE_CHECK, UNSCHEDULED_CHECK, Admit
-from django_skipqueue.services.archive import PARTITIONS_SECONDS, ArchivePartitions
-from django_skipqueue.services.heartbeat import Heartbeat
-from django_skipqueue.services.prune import GRACE, PRUNE_INTERVAL, Prune, Pruner
-from django_skipqueue.store import Store
-from django_skipqueue.store.notify import QUEUES_PAYLOAD, SCHEDULED_PAYLOAD, WORKERS_PAYLOAD
-from django_skipqueue.store.statements import BATCH
-from django_skipqueue.values.times import NEVER
+from django_skipqueue.parts.alerts.measure import FORGET_ALL
+from django_skipqueue.parts.archive.services import PARTITIONS_SECONDS, ArchivePartitions
+from django_skipqueue.queue.notify import QUEUES_PAYLOAD, SCHEDULED_PAYLOAD, WORKERS_PAYLOAD
+from django_skipqueue.queue.statements import BATCH
+from django_skipqueue.queue.store import Store
+from django_skipqueue.supervisor import admit
+from django_skipqueue.supervisor.admit import DUE_CHECK, LEAST_DUE_CHECK, UNSCHEDULED_CHECK, Admit
+from django_skipqueue.supervisor.heartbeat import Heartbeat
+from django_skipqueue.supervisor.prune import GRACE, PRUNE_INTERVAL, Prune, Pruner
+from django_skipqueue.values.records import NEVER
+from django_skipqueue.worker.loop import LONGEST_RETRY_DELAY, Periodic
 
 from ..app import jobs
 from ..app.rows import FINISHED, make_job, make_worker

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from django_skipqueue import conf
-from django_skipqueue.setting_forms.carriers import CarrierSettings
+from django_skipqueue.contrib.celery.settings import CarrierSettings
 
 LEAST: dict[str, Any] = {"APP": "shop.celery.app", "QUEUES": {"pdf": "pdf"}}
 

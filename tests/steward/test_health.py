@@ -10,13 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from django_skipqueue.runtime.worker_options import WorkerOptions
-from django_skipqueue.steward.supervisor_process import SupervisorProcess
-from django_skipqueue.supervisor.health import Health
-from django_skipqueue.supervisor.http_exchange import Page
-from django_skipqueue.supervisor.pulse import LATE_AFTER
-from django_skipqueue.supervisor.shared_state import SharedState
-from django_skipqueue.supervisor.state import DatabaseState, SupervisorState, WorkerState
+from django_skipqueue.parts.databases.steward import SupervisorProcess
+from django_skipqueue.supervisor.health import Health, Page
+from django_skipqueue.supervisor.state import LATE_AFTER, DatabaseState, SharedState, SupervisorState, WorkerState
+from django_skipqueue.worker.options import WorkerOptions
 
 from ..app import jobs
 from ..app.models import Ledger

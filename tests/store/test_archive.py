@@ -11,9 +11,9 @@ from django.db import OperationalError, connection, connections, transaction
 from django.db.models.functions import Now
 
 from django_skipqueue.models import ArchivedJob, Job
-from django_skipqueue.models.tables import table_names
-from django_skipqueue.services.prune import Pruner
-from django_skipqueue.store import Store
+from django_skipqueue.models.expressions import table_names
+from django_skipqueue.queue.store import Store
+from django_skipqueue.supervisor.prune import Pruner
 
 from ..app.rows import FINISHED, UNFINISHED, make_job, state
 from ..app.sessions import LAST_MIGRATION, Session, schema

@@ -5,13 +5,8 @@ import time
 
 import pytest
 
-from django_skipqueue.store.parameters import (
-    calls_as_values,
-    claim_values,
-    in_claim_order,
-    settlements_as_values,
-)
-from django_skipqueue.store.unique import in_key_order
+from django_skipqueue.parts.unique.enqueue import in_key_order
+from django_skipqueue.queue.parameters import calls_as_values, claim_values, in_claim_order, settlements_as_values
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 from django_skipqueue.values.records import QUEUE_HEAD, ClaimedJob, EncodedCall, QueuePosition
 

@@ -12,7 +12,7 @@ import pytest
 from django.db import connection, connections, transaction
 
 from django_skipqueue.models import Job, Status
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
 from django_skipqueue.values.records import ClaimedJob
 
 from ..app import jobs

@@ -9,12 +9,13 @@ import pytest
 from django.db import OperationalError, connection
 from django.db.models import F
 
-from django_skipqueue.doctor import tables
+from django_skipqueue.console.doctor import tables
 from django_skipqueue.models import Job, RollUp
-from django_skipqueue.rollups.counts import Counts, rows
-from django_skipqueue.rollups.sample_depths import SampleDepths
-from django_skipqueue.store import Store, claim_costs
-from django_skipqueue.store.claim_costs import CLAIM_LIMIT, ClaimCost
+from django_skipqueue.parts.history.counts import Counts, rows
+from django_skipqueue.parts.history.services import SampleDepths
+from django_skipqueue.queue import claim_costs
+from django_skipqueue.queue.claim_costs import CLAIM_LIMIT, ClaimCost
+from django_skipqueue.queue.store import Store
 
 from ..app.rows import make_job
 from ..app.sessions import Session

@@ -9,14 +9,13 @@ import pytest
 from django.db import DataError, IntegrityError, connection
 
 from django_skipqueue.models import Job, Queue
-from django_skipqueue.store import Store, policy_sql, sql
-from django_skipqueue.store import gates as verbs
-from django_skipqueue.store.gates import GATES
-from django_skipqueue.store.sql import gates
-from django_skipqueue.store.sql.gates import CONDITIONS, Condition, entering
-from django_skipqueue.store.statements import Statements
-from django_skipqueue.values.gate_result import GateResult
-from django_skipqueue.values.records import EncodedCall, JobSpec
+from django_skipqueue.queue import fragments as gates
+from django_skipqueue.queue import gates as verbs
+from django_skipqueue.queue.fragments import CONDITIONS, Condition, entering
+from django_skipqueue.queue.gates import GATES
+from django_skipqueue.queue.statements import Statements
+from django_skipqueue.queue.store import Store
+from django_skipqueue.values.records import EncodedCall, GateResult, JobSpec
 
 from ..app import jobs
 from ..app.rows import make_job, state
@@ -57,7 +56,7 @@ def test_every_statement_by_which_a_job_enters_asks_the_gates() -> None:
         "ADMIT",
         "ADMIT_DEPENDANTS",
         "CHANGE_QUEUE",
-        "_INSERT",
+        "INSERT_JOB",
         "ENQUEUE_MANY",
         "ENQUEUE_MANY_UNIQUE",
         "REPLACE_WAITING",
@@ -132,7 +131,7 @@ def test_workers_are_notified_if_a_gate_holds_only_some_of_the_jobs(
     for room, name in ((sql, "ENQUEUE_MANY"), (policy_sql, "ENQUEUE_MANY_UNIQUE")):
         monkeypatch.setattr(room, name, getattr(room, name).replace("ELSE 'queued' END", condition))
     woken: list[str] = []
-    monkeypatch.setattr("django_skipqueue.store.enqueue.wake", lambda _, queue_names: woken.extend(queue_names))
+    monkeypatch.setattr("django_skipqueue.queue.enqueue.wake", lambda _, queue_names: woken.extend(queue_names))
     calls = [EncodedCall(f"[{n}]", "{}", unique_key and f"{unique_key} {n}") for n in range(3)]
     assert len(store.enqueue_many(JobSpec("t", queue_name="mail"), calls)) == 3
     assert statuses() == {"blocked": len(held)} | ({"queued": 3 - len(held)} if len(held) < 3 else {})

@@ -8,10 +8,9 @@ import pytest
 from django.db import OperationalError
 
 from django_skipqueue.models import Job
-from django_skipqueue.store import Store
-from django_skipqueue.store.parameters import ExchangeResult
-from django_skipqueue.values.lost_leases import LostLease
-from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
+from django_skipqueue.queue.parameters import ExchangeResult
+from django_skipqueue.queue.store import Store
+from django_skipqueue.values.outcomes import COMPLETED, LostLease, Outcome, Settlement
 
 from ..app.rows import make_job
 from ..harness.table import Row

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils.timezone import now
 
 from django_skipqueue.models import Job, Worker
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
 from django_skipqueue.values.records import RecoveredJob
 
 from ..app.rows import FINISHED, STATUSES, UNFINISHED, make_job, make_worker, state

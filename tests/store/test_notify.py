@@ -14,8 +14,9 @@ from psycopg.pq import TransactionStatus
 
 from django_skipqueue.events.events import JobsDeferred
 from django_skipqueue.models import Job
-from django_skipqueue.store import Store, sql
-from django_skipqueue.store.notify import LIMITS_PAYLOAD, jobs_in
+from django_skipqueue.queue.enqueue import ENQUEUE_AND_NOTIFY, INSERTED
+from django_skipqueue.queue.notify import LIMITS_PAYLOAD, jobs_in
+from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 from django_skipqueue.values.records import EncodedCall, JobSpec
 
@@ -406,7 +407,7 @@ class TestInOneMessage:
     def test_a_notify_that_fails_after_the_commit_is_only_logged(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        refused = sql.ENQUEUE_AND_NOTIFY.replace("pg_notify('skipqueue'", "pg_notify(''")
+        refused = ENQUEUE_AND_NOTIFY.replace("pg_notify('skipqueue'", "pg_notify(''")
         monkeypatch.setattr(sql, "ENQUEUE_AND_NOTIFY", refused)
         job = jobs.noop.using(queue_name="a").defer()
         assert Job.objects.get().pk == job.pk
@@ -415,9 +416,9 @@ class TestInOneMessage:
 
     def test_where_the_session_is_another_one_the_error_is_raised(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A pooler has moved the client: nobody knows whether the job is committed."""
-        refused = sql.ENQUEUE_AND_NOTIFY.replace("pg_notify('skipqueue'", "pg_notify(''")
+        refused = ENQUEUE_AND_NOTIFY.replace("pg_notify('skipqueue'", "pg_notify(''")
         monkeypatch.setattr(sql, "ENQUEUE_AND_NOTIFY", refused)
-        monkeypatch.setattr(sql, "INSERTED", sql.INSERTED.replace("skipqueue.inserted", "skipqueue.other"))
+        monkeypatch.setattr(sql, "INSERTED", INSERTED.replace("skipqueue.inserted", "skipqueue.other"))
         with pytest.raises(DatabaseError, match="channel name cannot be empty"):
             noop("a")
 
@@ -433,7 +434,7 @@ class TestInOneMessage:
         self, how: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         noop("earlier")
-        statement = sql.ENQUEUE_AND_NOTIFY
+        statement = ENQUEUE_AND_NOTIFY
         if how == "refused at once":
             statement = f"SELECT 1/0; {statement}"
         elif how == "before the commit":
@@ -462,7 +463,7 @@ class TestInOneMessage:
             connection.close()
 
     def test_an_interrupt_leaves_no_transaction_behind(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        slow = sql.ENQUEUE_AND_NOTIFY.replace("COMMIT;", "SELECT pg_sleep(60); COMMIT;")
+        slow = ENQUEUE_AND_NOTIFY.replace("COMMIT;", "SELECT pg_sleep(60); COMMIT;")
         monkeypatch.setattr(sql, "ENQUEUE_AND_NOTIFY", slow)
         before = signal.signal(signal.SIGALRM, signal.default_int_handler)
         try:

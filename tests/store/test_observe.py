@@ -7,7 +7,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.models import Job
-from django_skipqueue.store import Store, observe
+from django_skipqueue.queue import observe
+from django_skipqueue.queue.store import Store
 
 from ..app.rows import make_job, make_worker, multiply
 

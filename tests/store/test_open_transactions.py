@@ -6,9 +6,9 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
+from django_skipqueue.console.criteria import delete_jobs
 from django_skipqueue.models import Job, Queue, Worker
-from django_skipqueue.operators.deleting import delete_jobs
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Settlement
 
 from ..app import jobs

@@ -12,8 +12,8 @@ from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Job
-from django_skipqueue.store import Store
-from django_skipqueue.store.sql.operate import RETRY
+from django_skipqueue.queue.operate import RETRY
+from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 
 from ..app.rows import STATUSES, UNFINISHED, WAITING, make_job, multiply, state

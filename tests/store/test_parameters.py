@@ -6,7 +6,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from django_skipqueue.store.parameters import Statement, as_text_array, fetched, pipelined
+from django_skipqueue.queue.parameters import Statement, as_text_array, fetched, pipelined
 
 from ..app.waiting import wait_until
 

@@ -11,7 +11,7 @@ import pytest
 from django.db import connections
 
 from django_skipqueue.models import Job, Worker
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
 
 from ..app import jobs
 from ..app.models import Ledger

@@ -13,7 +13,7 @@ from django.dispatch import Signal
 from django_skipqueue import signals
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Job, Queue
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
 
 from ..app.rows import make_job, make_worker, settle_and_claim
 from ..app.sessions import Session

@@ -15,16 +15,19 @@ import pytest
 from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 from psycopg.adapt import PyFormat, Transformer
 
-from django_skipqueue.admission import lone_sql, pass_on_sql, queue_sql, rate_sql
-from django_skipqueue.admission import sql as admission
+from django_skipqueue.contrib.celery import sql as relay_sql
 from django_skipqueue.models import Job
-from django_skipqueue.relay import sql as relay_sql
-from django_skipqueue.rollups import counts, failures
-from django_skipqueue.rollups.counts import Counts
-from django_skipqueue.rollups.failures import Failures
-from django_skipqueue.store import policy_sql, sql
-from django_skipqueue.store.dependencies import Need, UnmetNeed
-from django_skipqueue.store.parameters import (
+from django_skipqueue.parts import keyed as pass_on_sql
+from django_skipqueue.parts.batches.dependencies import Need, UnmetNeed
+from django_skipqueue.parts.history import counts
+from django_skipqueue.parts.history import failure_counts as failures
+from django_skipqueue.parts.history.counts import Counts
+from django_skipqueue.parts.history.failure_counts import Failures
+from django_skipqueue.parts.limits import admit as admission
+from django_skipqueue.parts.limits import lone as lone_sql
+from django_skipqueue.parts.limits import queues as queue_sql
+from django_skipqueue.parts.rates import admit as rate_sql
+from django_skipqueue.queue.parameters import (
     ahead_as_values,
     as_array,
     calls_as_values,
@@ -35,10 +38,10 @@ from django_skipqueue.store.parameters import (
     settlements_as_values,
     unindented,
 )
-from django_skipqueue.values.cause import Cause
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 from django_skipqueue.values.records import (
     AheadWish,
+    Cause,
     ClaimedJob,
     Dependant,
     EncodedCall,

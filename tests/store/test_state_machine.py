@@ -23,15 +23,15 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from django_skipqueue import Discard, Retry, Snooze
+from django_skipqueue.contrib.celery import sql
+from django_skipqueue.contrib.celery.carrier import carrier_id
+from django_skipqueue.contrib.celery.hand_over import Reclaim
 from django_skipqueue.models import FINISHED, UNFINISHED, Job, Status, Worker
-from django_skipqueue.relay import sql
-from django_skipqueue.relay.carrier import carrier_id
-from django_skipqueue.relay.reclaim import Reclaim
-from django_skipqueue.store import Store
-from django_skipqueue.store.parameters import leases_as_values
+from django_skipqueue.queue.parameters import leases_as_values
+from django_skipqueue.queue.store import Store
+from django_skipqueue.values.backoff import RetryPolicy
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement, error_entry
 from django_skipqueue.values.records import EncodedCall, JobSpec, LeaseRef
-from django_skipqueue.values.retry_policy import RetryPolicy
 
 from ..app.rows import settle_and_claim
 

@@ -12,10 +12,10 @@ import pytest
 from django.db import OperationalError, connection, connections, transaction
 
 from django_skipqueue.exceptions import InvalidOption, UniqueKeyDeadlock, UniqueKeyTaken
+from django_skipqueue.jobs.task import Task
 from django_skipqueue.models import Job
-from django_skipqueue.store import Store
-from django_skipqueue.store.unique import explained_deadlock
-from django_skipqueue.tasks.task import Task
+from django_skipqueue.parts.unique.enqueue import explained_deadlock
+from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 
 from ..app import jobs

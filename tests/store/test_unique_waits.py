@@ -9,7 +9,7 @@ from django.db import transaction
 
 from django_skipqueue.exceptions import UniqueKeyDeadlock
 from django_skipqueue.models import Job
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Settlement
 
 from ..app import jobs

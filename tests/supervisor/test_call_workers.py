@@ -6,13 +6,10 @@ from functools import partial
 
 import pytest
 
-from django_skipqueue.runtime.protocol import CALL, COMMANDS_SIZE, decode_commands
-from django_skipqueue.runtime.standby import Standby
-from django_skipqueue.supervisor.call_workers import CallWorkers
-from django_skipqueue.supervisor.contention import PAUSE, Contention
-from django_skipqueue.supervisor.process import MOST_CALLS, PATIENCE, WorkerProcess
-from django_skipqueue.values.served import serves
-from django_skipqueue.values.times import NEVER
+from django_skipqueue.supervisor.calls import PAUSE, CallWorkers, Contention
+from django_skipqueue.supervisor.processes import MOST_CALLS, PATIENCE, WorkerProcess
+from django_skipqueue.values.records import NEVER, serves
+from django_skipqueue.worker.protocol import CALL, COMMANDS_SIZE, Standby, decode_commands
 
 Make = Callable[..., list["Worker"]]
 
@@ -31,7 +28,7 @@ clock = Clock()
 
 @pytest.fixture(autouse=True)
 def _time_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_skipqueue.supervisor.call_workers.monotonic", clock)
+    monkeypatch.setattr("django_skipqueue.supervisor.calls.monotonic", clock)
 
 
 class Worker:

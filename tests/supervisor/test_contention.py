@@ -8,7 +8,7 @@ from typing import Self
 
 import pytest
 
-from django_skipqueue.supervisor.contention import EARLY, PAUSE, Contention
+from django_skipqueue.supervisor.calls import EARLY, PAUSE, Contention
 
 
 def machines(number: int) -> list[Contention]:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from django_skipqueue.models import Job
-from django_skipqueue.runtime.log_queue import LogQueue
-from django_skipqueue.supervisor.process import WorkerProcess
+from django_skipqueue.supervisor.processes import WorkerProcess
+from django_skipqueue.worker.log_queue import LogQueue
 
 from ..app.rows import make_job
 from ..app.waiting import wait_until

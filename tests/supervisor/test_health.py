@@ -16,16 +16,13 @@ from typing import Any
 import pytest
 
 from django_skipqueue.management.commands.runworker import Command
-from django_skipqueue.runtime.stamps import Stamps
-from django_skipqueue.runtime.standby import Standby
-from django_skipqueue.supervisor import health_port, http_exchange
-from django_skipqueue.supervisor.health import Health
-from django_skipqueue.supervisor.health_port import HealthPort, open_port
-from django_skipqueue.supervisor.http_exchange import LARGEST_REQUEST, Page
-from django_skipqueue.supervisor.process import WorkerProcess
-from django_skipqueue.supervisor.pulse import LATE_AFTER, Pulse
-from django_skipqueue.supervisor.state import DatabaseState, observe
+from django_skipqueue.supervisor import health as health_port
+from django_skipqueue.supervisor import health as http_exchange
+from django_skipqueue.supervisor.health import LARGEST_REQUEST, Health, HealthPort, Page, open_port
+from django_skipqueue.supervisor.processes import WorkerProcess
+from django_skipqueue.supervisor.state import LATE_AFTER, DatabaseState, Pulse, observe
 from django_skipqueue.supervisor.watchdog import FROZEN_AFTER, STACKS_TIME, Watchdog
+from django_skipqueue.worker.protocol import Stamps, Standby
 
 from ..app import jobs
 from ..app.waiting import wait_until

@@ -8,13 +8,13 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_skipqueue.execution.running_jobs import RunningJobs
 from django_skipqueue.models import Worker
-from django_skipqueue.runtime.protocol import EXIT_BLOCKED, EXIT_CLEAN, EXIT_RECYCLED, EXIT_STUCK
-from django_skipqueue.store import Store
-from django_skipqueue.supervisor.process import LAST_STATEMENT, DeadProcess, WorkerProcess
-from django_skipqueue.supervisor.recover_own import RecoverOwn
-from django_skipqueue.values.times import NEVER
+from django_skipqueue.queue.store import Store
+from django_skipqueue.supervisor.processes import LAST_STATEMENT, DeadProcess, WorkerProcess
+from django_skipqueue.supervisor.recover import RecoverOwn
+from django_skipqueue.values.records import NEVER
+from django_skipqueue.worker.attempts.running_attempt import RunningJobs
+from django_skipqueue.worker.protocol import EXIT_BLOCKED, EXIT_CLEAN, EXIT_RECYCLED, EXIT_STUCK
 
 from ..app.rows import make_job, make_worker, state
 

@@ -10,7 +10,7 @@ from django.db import connection
 from django.db.models.functions import Now
 
 from django_skipqueue.models import Job, Worker
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
 
 from ..app import jobs, worker_jobs
 from ..app.models import Ledger

@@ -16,11 +16,11 @@ from django.db import connection, connections
 from django.db.models.functions import Now
 
 from django_skipqueue.models import Job, Worker
-from django_skipqueue.runtime.worker_options import WorkerOptions
-from django_skipqueue.services.admit import LEAST_DUE_CHECK
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
+from django_skipqueue.supervisor.admit import LEAST_DUE_CHECK
 from django_skipqueue.supervisor.supervisor import Supervisor
-from django_skipqueue.values.times import NEVER
+from django_skipqueue.values.records import NEVER
+from django_skipqueue.worker.options import WorkerOptions
 
 from ..app import jobs, worker_jobs
 from ..app.models import Ledger

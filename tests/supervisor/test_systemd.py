@@ -10,7 +10,7 @@ import pytest
 
 from django_skipqueue.models import Job, Worker
 from django_skipqueue.supervisor.systemd import NotifySystemd
-from django_skipqueue.values.times import NEVER
+from django_skipqueue.values.records import NEVER
 
 from ..app import jobs
 from ..app.waiting import wait_until

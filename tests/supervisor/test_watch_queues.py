@@ -9,12 +9,12 @@ import pytest
 from django.db import OperationalError, connection, connections
 
 from django_skipqueue.models import Job
-from django_skipqueue.runtime.control_connection import ControlConnection
-from django_skipqueue.runtime.standby import Standby
-from django_skipqueue.runtime.worker_options import WorkerOptions
-from django_skipqueue.store import Store
-from django_skipqueue.supervisor.process import WorkerProcess
+from django_skipqueue.queue.store import Store
+from django_skipqueue.supervisor.processes import WorkerProcess
 from django_skipqueue.supervisor.watch_queues import WatchQueues
+from django_skipqueue.worker.control_connection import ControlConnection
+from django_skipqueue.worker.options import WorkerOptions
+from django_skipqueue.worker.protocol import Standby
 
 from ..app import jobs
 from ..app.models import Ledger

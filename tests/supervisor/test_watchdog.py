@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 from django_skipqueue.models import Job
-from django_skipqueue.runtime.protocol import EXIT_BLOCKED, EXIT_STUCK
-from django_skipqueue.runtime.stamps import Stamps
-from django_skipqueue.supervisor.forked_process import LONGEST_RESTART_DELAY
-from django_skipqueue.supervisor.process import DeadProcess, WorkerProcess
+from django_skipqueue.supervisor.processes import LONGEST_RESTART_DELAY, DeadProcess, WorkerProcess
 from django_skipqueue.supervisor.watchdog import FROZEN_AFTER, SILENT_AFTER, STACKS_SIGNAL, STACKS_TIME, Watchdog
+from django_skipqueue.worker.protocol import EXIT_BLOCKED, EXIT_STUCK, Stamps
 
 from ..app import jobs
 from ..app.models import Ledger

@@ -9,8 +9,8 @@ import pytest
 
 from django_skipqueue import job
 from django_skipqueue.exceptions import InvalidArguments, InvalidOption, InvalidTask
+from django_skipqueue.jobs.registry import Registry, registry
 from django_skipqueue.models import Job
-from django_skipqueue.tasks.registry import Registry, registry
 
 from ..app import jobs
 from ..harness.processes import ManagePy

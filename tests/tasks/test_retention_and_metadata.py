@@ -6,15 +6,16 @@ from typing import Any
 import pytest
 from django.utils.timezone import now
 
-from django_skipqueue import chain, job, opentelemetry, sentry
-from django_skipqueue.admin.job_page.links import links_of_job
-from django_skipqueue.backend import mapping
+from django_skipqueue import chain, job
+from django_skipqueue.console.admin.jobs.links import links_of_job
 from django_skipqueue.exceptions import InvalidOption
+from django_skipqueue.integrations import opentelemetry, sentry
+from django_skipqueue.integrations.django_tasks import mapping
+from django_skipqueue.jobs import options
+from django_skipqueue.jobs.task import Task
 from django_skipqueue.models import Job
-from django_skipqueue.periodic import fire
-from django_skipqueue.store import Store
-from django_skipqueue.tasks import options
-from django_skipqueue.tasks.task import Task
+from django_skipqueue.parts.schedules import fire
+from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("registry")]

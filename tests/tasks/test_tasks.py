@@ -19,7 +19,6 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue import JobContext, Task, TaskCall, job, unique_by
-from django_skipqueue.backoff import exponential
 from django_skipqueue.exceptions import (
     DuplicateTask,
     InvalidArguments,
@@ -28,11 +27,12 @@ from django_skipqueue.exceptions import (
     SkipQueueError,
     UnknownTask,
 )
-from django_skipqueue.execution.runners import RUNNERS
+from django_skipqueue.jobs.registry import RUNNER_NAMES, Registry, registry
 from django_skipqueue.models import Job, Status
-from django_skipqueue.store import Store
-from django_skipqueue.tasks.registry import RUNNER_NAMES, Registry, registry
+from django_skipqueue.queue.store import Store
+from django_skipqueue.values.backoff import exponential
 from django_skipqueue.values.records import EncodedCall, JobSpec
+from django_skipqueue.worker.attempts.pool import RUNNERS
 
 from ..app import jobs
 from ..app.rows import state

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_skipqueue import job, unique_by
-from django_skipqueue.columns import MAX_KEY_BYTES
 from django_skipqueue.exceptions import InvalidArguments, InvalidOption
-from django_skipqueue.tasks.registry import Registry
-from django_skipqueue.tasks.task import Task
+from django_skipqueue.jobs.registry import Registry
+from django_skipqueue.jobs.task import Task
+from django_skipqueue.values.columns import MAX_KEY_BYTES
 
 NAME = "tests.tasks.test_unique_by"
 

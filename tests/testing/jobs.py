@@ -9,8 +9,8 @@ from django.contrib.auth.models import User
 from django.db import IntegrityError, connection, transaction
 
 from django_skipqueue import JobContext, job
-from django_skipqueue.backoff import constant
 from django_skipqueue.testing import run_jobs
+from django_skipqueue.values.backoff import constant
 
 from ..app.models import Ledger
 

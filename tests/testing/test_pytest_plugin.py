@@ -87,7 +87,7 @@ def test_the_fixtures(tmp_path: Path) -> None:
 
 def test_the_plugin_is_announced_in_the_metadata() -> None:
     [plugin] = [point for point in entry_points(group="pytest11") if point.name == "skipqueue"]
-    assert plugin.value == "django_skipqueue.pytest_plugin", "`make setup` installs the package anew"
+    assert plugin.value == "django_skipqueue.integrations.pytest", "`make setup` installs the package anew"
 
 
 WITHOUT_DJANGO = """
@@ -95,7 +95,7 @@ import sys
 
 def test_it():
     assert not [name for name in sys.modules if name.startswith("django_skipqueue.") and name.endswith(".models")]
-    assert "django_skipqueue.pytest_plugin" in sys.modules
+    assert "django_skipqueue.integrations.pytest" in sys.modules
     from django.conf import settings
     assert not settings.configured
 """

@@ -6,8 +6,8 @@ import pytest
 from django.db import transaction
 
 from django_skipqueue import job
+from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
-from django_skipqueue.tasks.registry import Registry
 from django_skipqueue.testing import assert_deferred, assert_not_deferred, capture_deferred, run_inline, run_jobs
 
 from ..app.jobs import add, noop

@@ -1,6 +1,6 @@
 """`BatchSize`: half as many rows after a failure, and slowly more after that."""
 
-from django_skipqueue.values.batch_size import MOST, BatchSize
+from django_skipqueue.values.counting import MOST, BatchSize
 
 
 def test_it_is_halved_down_to_one_row() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_skipqueue.values.histogram import BOUNDS, BUCKETS, added, empty, full, of, quantile
+from django_skipqueue.values.counting import BOUNDS, BUCKETS, added, empty, full, of, quantile
 
 durations = st.lists(st.floats(min_value=-1, max_value=200_000), max_size=50)
 

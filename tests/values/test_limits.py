@@ -10,9 +10,9 @@ from django.core.management import CommandError, call_command
 from django.test import override_settings
 
 from django_skipqueue import conf
-from django_skipqueue.columns import check_columns
 from django_skipqueue.exceptions import InvalidOption
-from django_skipqueue.values.limits import LIMITS, Limit, whole
+from django_skipqueue.values.bounds import LIMITS, Limit, whole
+from django_skipqueue.values.columns import check_columns
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from django_skipqueue.values.backoff import RetryPolicy
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, error_entry, summary
-from django_skipqueue.values.retry_policy import RetryPolicy
 
 
 def entry_of(fail: Callable[[], object]) -> dict[str, Any]:

@@ -16,13 +16,13 @@ from django_skipqueue.events.events import AttemptsEnded
 from django_skipqueue.events.log_sink import LINES
 from django_skipqueue.events.sinks import send
 from django_skipqueue.exceptions import InvalidOption
-from django_skipqueue.execution.executor import Executor
-from django_skipqueue.execution.running_attempt import RunningAttempt
+from django_skipqueue.jobs.registry import registry
 from django_skipqueue.models import Job
-from django_skipqueue.tasks.registry import registry
 from django_skipqueue.testing import run_jobs
 from django_skipqueue.values.records import ClaimedJob
 from django_skipqueue.values.redaction import DEEPEST, MASK, SECRETS, redact, words
+from django_skipqueue.worker.attempts.executor import Executor
+from django_skipqueue.worker.attempts.running_attempt import RunningAttempt
 
 from ..admin.conftest import LIST, log_in, operator, page  # noqa: F401 (fixtures)
 from ..app.rows import make_job

@@ -8,8 +8,8 @@ import pytest
 
 from django_skipqueue import Discard, Retry, Snooze
 from django_skipqueue.exceptions import InvalidOption
+from django_skipqueue.values.backoff import RetryPolicy
 from django_skipqueue.values.outcomes import Outcome, seconds
-from django_skipqueue.values.retry_policy import RetryPolicy
 
 ENTRY = {"exception": "builtins.ValueError"}
 

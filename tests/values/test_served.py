@@ -2,7 +2,7 @@
 
 import pytest
 
-from django_skipqueue.values.served import serves
+from django_skipqueue.values.records import serves
 
 
 @pytest.mark.parametrize(

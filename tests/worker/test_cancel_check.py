@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 from django.dispatch import Signal
 
+from django_skipqueue.jobs.registry import THREADS
 from django_skipqueue.models import Job
+from django_skipqueue.queue.store import Store
 from django_skipqueue.signals import job_cancelled, job_completed, lease_lost
-from django_skipqueue.store import Store
-from django_skipqueue.tasks.registry import THREADS
-from django_skipqueue.values.records import LeaseRef
-from django_skipqueue.values.times import NEVER
-from django_skipqueue.worker import cancel_check
-from django_skipqueue.worker.cancel_check import INTERVAL, CancelCheck
+from django_skipqueue.values.records import NEVER, LeaseRef
+from django_skipqueue.worker import lease_checks as cancel_check
+from django_skipqueue.worker.lease_checks import CancelCheck
 
 from ..app.jobs import noop
 from ..app.models import Ledger

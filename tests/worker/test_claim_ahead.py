@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.execution import lines as lines_module
-from django_skipqueue.execution.lines import Lines
+from django_skipqueue.parts.limits import lines as lines_module
+from django_skipqueue.parts.limits.lines import ClaimAhead, Lines
 from django_skipqueue.values.outcomes import COMPLETED
 from django_skipqueue.values.records import Attempt, ClaimedJob
-from django_skipqueue.worker.claim_ahead import ClaimAhead
 
 
 def keyed(id: int, **fields: Any) -> ClaimedJob:

@@ -9,10 +9,10 @@ from django.db import OperationalError, connection, connections
 from django.db.backends.postgresql.base import DatabaseWrapper
 
 from django_skipqueue.models import Job
-from django_skipqueue.runtime import control_connection as module
-from django_skipqueue.runtime.control_connection import ControlConnection
-from django_skipqueue.runtime.own_connections import TIMEOUTS
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
+from django_skipqueue.worker import control_connection as module
+from django_skipqueue.worker.control_connection import ControlConnection
+from django_skipqueue.worker.own_connections import TIMEOUTS
 
 from ..app.jobs import noop, record
 from ..app.models import Ledger

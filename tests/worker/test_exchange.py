@@ -8,13 +8,12 @@ import psycopg
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from django_skipqueue.claiming import cursor as frontier
-from django_skipqueue.claiming import policy as claiming
 from django_skipqueue.models import Job
-from django_skipqueue.runtime import control_connection as control
-from django_skipqueue.runtime import own_connections
-from django_skipqueue.store import Store
-from django_skipqueue.worker import slow_outcomes
+from django_skipqueue.queue.store import Store
+from django_skipqueue.worker import capacity as frontier
+from django_skipqueue.worker import claiming, own_connections
+from django_skipqueue.worker import control_connection as control
+from django_skipqueue.worker import outcomes as slow_outcomes
 from django_skipqueue.worker.in_flight import InFlightJobs
 
 from ..app import jobs, worker_jobs

@@ -5,11 +5,11 @@ from typing import Any, cast
 
 import pytest
 
-from django_skipqueue.store.parameters import ExchangeResult
-from django_skipqueue.tasks.registry import RUNNER_NAMES
+from django_skipqueue.jobs.registry import RUNNER_NAMES
+from django_skipqueue.queue.parameters import ExchangeResult
 from django_skipqueue.values.outcomes import COMPLETED
 from django_skipqueue.values.records import Attempt, ClaimedJob
-from django_skipqueue.worker.exchange_buffer import ExchangeBuffer
+from django_skipqueue.worker.in_flight import ExchangeBuffer
 from django_skipqueue.worker.round_trips import Exchange
 
 JOB = ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 10, 0, 0.0, 0.0, "{}")

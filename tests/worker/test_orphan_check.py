@@ -4,8 +4,8 @@ import time
 
 from django.db import DatabaseError
 
-from django_skipqueue.values.times import NEVER
-from django_skipqueue.worker.orphan_check import REFUSED_INTERVAL, OrphanCheck
+from django_skipqueue.values.records import NEVER
+from django_skipqueue.worker.lease_checks import REFUSED_INTERVAL, OrphanCheck
 
 
 def make() -> OrphanCheck:

@@ -11,13 +11,13 @@ from django.dispatch import Signal
 from django_skipqueue import signals
 from django_skipqueue.events.events import AttemptsCompleted, OutcomesDropped
 from django_skipqueue.models import Job
-from django_skipqueue.rollups.tally import Tally
-from django_skipqueue.runtime import control_connection
-from django_skipqueue.store import Store
-from django_skipqueue.store.parameters import ExchangeResult
+from django_skipqueue.parts.history.tally import Tally
+from django_skipqueue.queue.parameters import ExchangeResult
+from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Settlement
 from django_skipqueue.values.records import Attempt, ClaimedJob
-from django_skipqueue.worker.outcome_reports import OutcomeReports
+from django_skipqueue.worker import control_connection
+from django_skipqueue.worker.outcomes import OutcomeReports
 
 from ..app import jobs
 from ..app.waiting import wait_until

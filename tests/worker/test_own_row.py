@@ -8,11 +8,11 @@ import pytest
 from django.db import OperationalError, connection
 
 from django_skipqueue.models import Job, Worker
-from django_skipqueue.runtime import control_connection
-from django_skipqueue.runtime.standby import Standby
-from django_skipqueue.runtime.worker_options import WorkerOptions
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
+from django_skipqueue.worker import control_connection
+from django_skipqueue.worker.options import WorkerOptions
 from django_skipqueue.worker.own_row import OwnRow
+from django_skipqueue.worker.protocol import Standby
 
 from ..app import jobs, worker_jobs
 from ..app.rows import are_in_order

@@ -7,9 +7,8 @@ import pytest
 
 from django_skipqueue.values.outcomes import COMPLETED, Outcome
 from django_skipqueue.values.records import Attempt, ClaimedJob, LeaseRef
-from django_skipqueue.worker import pending_outcomes as module
-from django_skipqueue.worker.pending_outcomes import PendingOutcomes
-from django_skipqueue.worker.slow_outcomes import FIRST_REST
+from django_skipqueue.worker import outcomes as module
+from django_skipqueue.worker.outcomes import FIRST_REST, PendingOutcomes
 
 
 def attempt(id: int, *, size: int = 0) -> Attempt:

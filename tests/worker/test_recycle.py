@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from django_skipqueue.execution.interruption import Interrupter
 from django_skipqueue.models import Job, Worker
-from django_skipqueue.runtime.worker_options import WorkerOptions
-from django_skipqueue.values.records import LeaseRef
-from django_skipqueue.values.times import NEVER
-from django_skipqueue.worker import memory
+from django_skipqueue.values.records import NEVER, LeaseRef
+from django_skipqueue.worker import recycle as memory
+from django_skipqueue.worker.attempts.interruption import Interrupter
+from django_skipqueue.worker.options import WorkerOptions
 from django_skipqueue.worker.recycle import INTERRUPTED_TIME, LONG_WAIT, Recycling
 
 from ..app.jobs import noop

@@ -9,7 +9,7 @@ import pytest
 from django.db.models.functions import Now
 
 from django_skipqueue.models import Job
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
 from django_skipqueue.values.records import EncodedCall, JobSpec
 
 from ..app.models import Ledger

@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from typing import Any
 
-from django_skipqueue.claiming.policy import ClaimPolicy
-from django_skipqueue.runtime.worker_options import WorkerOptions
-from django_skipqueue.store import Store
-from django_skipqueue.store.parameters import ExchangeResult
+from django_skipqueue.queue.parameters import ExchangeResult
+from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Settlement
 from django_skipqueue.values.records import Attempt, ClaimedJob, LeaseRef
-from django_skipqueue.worker.pending_outcomes import PendingOutcomes
+from django_skipqueue.worker.claiming import ClaimPolicy
+from django_skipqueue.worker.options import WorkerOptions
+from django_skipqueue.worker.outcomes import PendingOutcomes
 from django_skipqueue.worker.round_trips import Exchanger
 
 JOB = ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, "{}")

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.execution import interruption
 from django_skipqueue.models import Job
-from django_skipqueue.runtime.protocol import EXIT_CLEAN, EXIT_STUCK
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
+from django_skipqueue.worker.attempts import interruption
+from django_skipqueue.worker.protocol import EXIT_CLEAN, EXIT_STUCK
 
 from ..app import jobs
 from ..app.limited_jobs import apass_gate_alone, pass_gate_alone, pass_gate_in_order

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.execution.executor import Executor
-from django_skipqueue.execution.running_attempt import RunningAttempt
 from django_skipqueue.models import Job
+from django_skipqueue.queue.store import Store
 from django_skipqueue.signals import job_cancelled, job_completed, job_started
-from django_skipqueue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement, error_entry
 from django_skipqueue.values.records import Attempt
+from django_skipqueue.worker.attempts.executor import Executor
+from django_skipqueue.worker.attempts.running_attempt import RunningAttempt
 
 from ..app import jobs, worker_jobs
 from ..app.rows import make_job, settle_and_claim, state

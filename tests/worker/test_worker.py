@@ -16,22 +16,21 @@ from django.dispatch import Signal
 from django.test import override_settings
 
 from django_skipqueue import signals
-from django_skipqueue.claiming.policy import FEW
-from django_skipqueue.execution import event_loop, interruption
-from django_skipqueue.execution.running_jobs import RunningJobs
+from django_skipqueue.jobs.registry import THREADS
 from django_skipqueue.models import Job
-from django_skipqueue.runtime import dispatcher as dispatcher
-from django_skipqueue.runtime import own_connections
-from django_skipqueue.runtime.hanging_queues import HangingQueues
-from django_skipqueue.runtime.protocol import EXIT_BLOCKED, EXIT_CLEAN, EXIT_STUCK
-from django_skipqueue.store import Store
-from django_skipqueue.store.parameters import ExchangeResult
-from django_skipqueue.tasks.registry import THREADS
+from django_skipqueue.queue.parameters import ExchangeResult
+from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED
 from django_skipqueue.values.records import Attempt, ClaimedJob, LeaseRef, worker_name
+from django_skipqueue.worker import dispatcher, own_connections
 from django_skipqueue.worker import worker as worker_module
+from django_skipqueue.worker.attempts import event_loop, interruption
+from django_skipqueue.worker.attempts.running_attempt import RunningJobs
+from django_skipqueue.worker.claiming import FEW
+from django_skipqueue.worker.hanging_queues import HangingQueues
 from django_skipqueue.worker.in_flight import DEFER_RESULT_ABOVE
-from django_skipqueue.worker.orphan_check import DELAYS
+from django_skipqueue.worker.lease_checks import DELAYS
+from django_skipqueue.worker.protocol import EXIT_BLOCKED, EXIT_CLEAN, EXIT_STUCK
 from django_skipqueue.worker.worker import Worker
 
 from ..app import jobs, worker_jobs
@@ -1117,8 +1116,8 @@ def test_a_lease_that_is_known_to_be_lost_is_told_by_a_worker_that_stops(
 def test_what_an_answer_has_brought_is_run_while_the_database_is_gone(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_skipqueue.runtime.control_connection.FIRST_DELAY", HOUR)
-    monkeypatch.setattr("django_skipqueue.runtime.control_connection.LONGEST_DELAY", HOUR)
+    monkeypatch.setattr("django_skipqueue.worker.control_connection.FIRST_DELAY", HOUR)
+    monkeypatch.setattr("django_skipqueue.worker.control_connection.LONGEST_DELAY", HOUR)
     broken = threading.Event()
 
     class Breaking(Watching):
@@ -1226,8 +1225,8 @@ def test_jobs_that_finish_during_an_outage_do_not_make_it_try_more_often(worker_
 
 
 def test_a_timeout_is_kept_during_an_outage(worker_thread: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_skipqueue.runtime.control_connection.FIRST_DELAY", HOUR)
-    monkeypatch.setattr("django_skipqueue.runtime.control_connection.LONGEST_DELAY", HOUR)
+    monkeypatch.setattr("django_skipqueue.worker.control_connection.FIRST_DELAY", HOUR)
+    monkeypatch.setattr("django_skipqueue.worker.control_connection.LONGEST_DELAY", HOUR)
     tried: list[int] = []
 
     def prepare(worker: Worker) -> None:
@@ -1281,7 +1280,7 @@ def test_a_part_that_dies_takes_the_worker_down_loudly(
     def broken(*_: object) -> None:
         raise RuntimeError("a broken part")
 
-    monkeypatch.setattr("django_skipqueue.execution.executor.Executor.execute", broken)
+    monkeypatch.setattr("django_skipqueue.worker.attempts.executor.Executor.execute", broken)
     jobs.noop.defer()
     assert worker_thread().wait() == 1
     assert "worker broken" in caplog.text

@@ -16,7 +16,7 @@ class Command(BaseCommand):
         parser.add_argument("--dry-run", action="store_true", help="say what would be moved, and move nothing")
 
     def handle(self, **options: Any) -> None:
-        from ..maintenance.import_tasks import import_tasks
+        from ...console.cli.import_tasks import import_tasks
 
         moved, left = import_tasks(options["backend"], options["source"], dry_run=options["dry_run"])
         self.stdout.write(f"{'Would move' if options['dry_run'] else 'Moved'} {moved}.")

@@ -5,10 +5,10 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from ...conf import chosen_or_all, using_database
+from ...console.cli.prune import keep_all_partitions, prune_all, summary
 from ...exceptions import QueueUnavailable
-from ...runtime.preflight import check_database
-from ...store import Store
-from ..terminal.pruning import keep_all_partitions, prune_all, summary
+from ...queue.store import Store
+from ...worker.preflight import check_database
 
 
 class Command(BaseCommand):

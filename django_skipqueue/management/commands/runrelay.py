@@ -7,21 +7,20 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from ... import conf
+from ...console.cli import run as serving
+from ...console.cli.run import Options, within
+from ...console.cli.subcommand import Exit
+from ...console.cli.terminal import Console
+from ...contrib.celery.carrier import CarrierMisconfigured, make_carrier
+from ...contrib.celery.carrier_row import home_in
+from ...contrib.celery.hand_over import Reclaim, carriers_in
+from ...contrib.celery.settings import CarrierSettings
 from ...events.log_format import counted, printable
 from ...exceptions import QueueUnavailable
-from ...relay.carrier import CarrierMisconfigured
-from ...relay.carrier_row import home_in
-from ...relay.making import make_carrier
-from ...relay.reclaim import Reclaim, carriers_in
-from ...runtime.preflight import check_database
-from ...runtime.worker_options import WorkerOptions
-from ...setting_forms.carriers import CarrierSettings
-from ...store import Store
-from ...values.suggestions import did_you_mean
-from .. import serving
-from ..option_variables import Options, within
-from ..terminal.console import Console
-from ..terminal.subcommand import Exit
+from ...queue.store import Store
+from ...values.bounds import did_you_mean
+from ...worker.options import WorkerOptions
+from ...worker.preflight import check_database
 
 
 class Command(BaseCommand):

@@ -9,16 +9,16 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error
 
 from ... import conf
+from ...console.cli import run as serving
+from ...console.cli.reloader import Reloader, report_modules
+from ...console.cli.run import Options, names_in, within
 from ...events import logs
 from ...events.log_format import counted
-from ...runtime.own_connections import dedicated_connection
-from ...runtime.preflight import answers_required
-from ...runtime.worker_options import WorkerOptions
-from ...store import Store
-from ...tasks.registry import registry
-from .. import serving
-from ..option_variables import Options, names_in, within
-from ..reloader import Reloader, report_modules
+from ...jobs.registry import registry
+from ...queue.store import Store
+from ...worker.options import WorkerOptions
+from ...worker.own_connections import dedicated_connection
+from ...worker.preflight import answers_required
 
 SHOWN = 10
 """Number of tasks that the first log lines name, at most."""

@@ -1,7 +1,7 @@
 """`manage.py skipqueue …`: see and change the queue from a terminal. Its subcommands are in `management/skipqueue/`."""
 
-from ..skipqueue.subcommands import SUBCOMMANDS
-from ..terminal.dispatcher import Alias, Dispatcher
+from ...console.cli.dispatcher import Alias, Dispatcher
+from ...console.cli.subcommands import SUBCOMMANDS
 from .importtasks import Command as ImportTasks
 from .runrelay import Command as RunRelay
 from .runworker import Command as RunWorker

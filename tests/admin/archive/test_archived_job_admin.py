@@ -13,11 +13,11 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils.timezone import localtime
 
-from django_skipqueue.admin.archive.archived_jobs import ArchivedJobs
-from django_skipqueue.admin.verbs.copy_job import BULK_TASK
+from django_skipqueue.console.admin.verbs.copies import BULK_TASK
 from django_skipqueue.models import ArchivedJob, Job
-from django_skipqueue.services.prune import Pruner
-from django_skipqueue.store import Store
+from django_skipqueue.parts.archive.admin import ArchivedJobs
+from django_skipqueue.queue.store import Store
+from django_skipqueue.supervisor.prune import Pruner
 
 from ...app.rows import FINISHED, make_job
 from ..conftest import messages_of, page
@@ -300,7 +300,7 @@ class TestPlans:
     def test_no_page_reads_a_partition_from_end_to_end(
         self, operator: Client, query: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("django_skipqueue.operators.window.WINDOW_SIZE", 5_000)
+        monkeypatch.setattr("django_skipqueue.console.search.WINDOW_SIZE", 5_000)
         with CaptureQueriesContext(connection) as queries:
             assert operator.get(ARCHIVE + query).status_code == 200
         read = [each["sql"] for each in queries if "skipqueue_archivedjob" in each["sql"]]
@@ -313,7 +313,7 @@ class TestPlans:
     def test_the_search_says_which_part_it_searched_and_leads_further(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("django_skipqueue.operators.window.WINDOW_SIZE", 5_000)
+        monkeypatch.setattr("django_skipqueue.console.search.WINDOW_SIZE", 5_000)
         response = operator.get(ARCHIVE + "?q=payment_id=7000")
         assert "No match among the first 5,000 jobs" in response.text
         assert listed(operator, "?q=payment_id=7000&look=2") == [7_000]

@@ -9,8 +9,8 @@ from django.contrib.auth.models import User
 from playwright.sync_api import Page, expect
 
 from django_skipqueue.models import Job
-from django_skipqueue.services.prune import Pruner
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
+from django_skipqueue.supervisor.prune import Pruner
 
 from ...app.rows import make_job
 from ...store.test_archive import drop_partitions

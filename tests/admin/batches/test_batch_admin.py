@@ -10,10 +10,10 @@ from django.test import Client
 from django.urls import reverse
 
 from django_skipqueue import Batch
-from django_skipqueue.admin.batches import picture
 from django_skipqueue.models import Job, JobBatch
-from django_skipqueue.operators import batch_states
-from django_skipqueue.store import Store
+from django_skipqueue.parts.batches import admin as picture
+from django_skipqueue.parts.batches import states as batch_states
+from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
 
 from ...app import jobs

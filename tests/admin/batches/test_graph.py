@@ -5,8 +5,19 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_skipqueue.admin.batches.drawing import HEIGHT, WIDTH, Drawing, cut
-from django_skipqueue.admin.batches.graph import MOST_NODES, Edge, Graph, GraphJob, Node, graph_of, last_layer
+from django_skipqueue.parts.batches.graph import (
+    HEIGHT,
+    MOST_NODES,
+    WIDTH,
+    Drawing,
+    Edge,
+    Graph,
+    GraphJob,
+    Node,
+    cut,
+    graph_of,
+    last_layer,
+)
 
 
 def jobs(number: int, task: str = "t", status: str = "queued", first: int = 1) -> list[GraphJob]:

@@ -17,18 +17,19 @@ from django.db.models.functions import Now
 from django.test import Client
 from django.urls import reverse
 
-from django_skipqueue.admin.bulk.bulk_action import BulkAction, queue_with_workers
-from django_skipqueue.admin.bulk.progress import Progress
-from django_skipqueue.admin.jobs import actions
-from django_skipqueue.admin.verbs import selection
-from django_skipqueue.admin.verbs.copy_job import BULK_TASK
-from django_skipqueue.admin.verbs.table import ACTIONS, RETRY
+from django_skipqueue.console import counts
+from django_skipqueue.console import search as window
+from django_skipqueue.console.admin.bulk.progress import Progress
+from django_skipqueue.console.admin.bulk.run import BulkAction, queue_with_workers
+from django_skipqueue.console.admin.jobs import actions
+from django_skipqueue.console.admin.verbs import selection
+from django_skipqueue.console.admin.verbs.copies import BULK_TASK
+from django_skipqueue.console.admin.verbs.table import ACTIONS, RETRY
 from django_skipqueue.exceptions import InvalidTask
+from django_skipqueue.jobs.registry import registry
 from django_skipqueue.models import Job, Queue
-from django_skipqueue.operators import counts, window
-from django_skipqueue.periodic.entry import Entry, prepared
-from django_skipqueue.store import Store
-from django_skipqueue.tasks.registry import registry
+from django_skipqueue.parts.schedules.entry import Entry, prepared
+from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
 
 from ...app.rows import make_job, make_worker, multiply, state
@@ -58,7 +59,7 @@ def bulk_job() -> Job:
 
 
 def test_the_task_has_the_name_by_which_it_is_deferred() -> None:
-    assert registry.get(BULK_TASK).__module__ == "django_skipqueue.jobs"
+    assert registry.get(BULK_TASK).__module__ == "django_skipqueue.console.jobs"
 
 
 class TestHandingOver:

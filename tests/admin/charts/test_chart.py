@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from datetime import UTC, timedelta
 from zoneinfo import ZoneInfo
 
-from django_skipqueue.admin.charts import scale
-from django_skipqueue.admin.charts.chart import Chart, Series
-from django_skipqueue.admin.charts.local_times import LocalTimes
-from django_skipqueue.admin.charts.time_axis import TimeAxis
+from django_skipqueue.console.admin import charts as scale
+from django_skipqueue.console.admin.charts import Chart, LocalTimes, Series, TimeAxis
 
 
 def make(*values: Sequence[float | None], stacks: bool = False, mark_every: timedelta = timedelta(minutes=1)) -> Chart:

@@ -1,6 +1,6 @@
 """What is drawn: lines with gaps, areas under them, stacked bars."""
 
-from django_skipqueue.admin.charts import paths
+from django_skipqueue.console.admin import charts as paths
 
 
 def test_a_line_goes_through_the_middles_of_its_values() -> None:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_skipqueue.admin.charts import scale
-from django_skipqueue.admin.charts.scale import Scale
+from django_skipqueue.console.admin import charts as scale
+from django_skipqueue.console.admin.charts import Scale
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from django_skipqueue.admin.charts.time_axis import TimeAxis
+from django_skipqueue.console.admin.charts import TimeAxis
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

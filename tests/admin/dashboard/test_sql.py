@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from django_skipqueue.admin.dashboard import sql
+from django_skipqueue.console.admin.dashboard import sql
 
 PKEY, PRUNE = "skipqueue_rollup_pkey", "skipqueue_rollup_prune"
 SINCE = {"span": 60, "since": 1_780_000_000 - 3_600, "queue_name": "", "limit": 5}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from django_skipqueue.admin.ui.addresses import Carrier
+from django_skipqueue.parts.databases.addresses import Carrier
 
 from ..pages import JOBS, QUESTIONS
 from .parsed import Page, alias_of, with_alias

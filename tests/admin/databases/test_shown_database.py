@@ -8,11 +8,11 @@ import pytest
 from django.db import connections
 from django.test import Client
 
-from django_skipqueue.admin import JobAdmin
-from django_skipqueue.admin.dashboard import databases
 from django_skipqueue.conf import settings as queue_settings
+from django_skipqueue.console.admin.jobs.job_admin import JobAdmin
 from django_skipqueue.models import Job
-from django_skipqueue.store import Store
+from django_skipqueue.parts.databases import dashboard as databases
+from django_skipqueue.queue.store import Store
 
 from ...app.rows import make_job, make_worker
 from ...app.waiting import DEADLINE, wait_until

@@ -6,10 +6,10 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 
-from django_skipqueue.admin.jobs import actions
-from django_skipqueue.admin.verbs.copy_job import BULK_TASK
-from django_skipqueue.admin.verbs.table import ACTIONS, BUTTONS
 from django_skipqueue.conf import using_database
+from django_skipqueue.console.admin.jobs import actions
+from django_skipqueue.console.admin.verbs.copies import BULK_TASK
+from django_skipqueue.console.admin.verbs.table import ACTIONS, BUTTONS
 from django_skipqueue.models import Job, Queue, Schedule, Worker, WorkerRequest
 from django_skipqueue.testing import run_jobs
 

@@ -10,12 +10,11 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from playwright.sync_api import Page, expect
 
-from django_skipqueue.admin.failures.failures_page import MOST_ON_TOP, MOST_SHOWN, top_causes
-from django_skipqueue.admin.failures.shown_cause import query_of
 from django_skipqueue.exceptions import WorkerDied
 from django_skipqueue.models import Job
-from django_skipqueue.operators import causes
-from django_skipqueue.values.cause import Cause
+from django_skipqueue.parts.history import failures as causes
+from django_skipqueue.parts.history.admin import MOST_ON_TOP, MOST_SHOWN, query_of, top_causes
+from django_skipqueue.values.records import Cause
 
 from ...app.failing import BAD_VALUE, UNAVAILABLE, make_failing, roll_up
 from ...app.rows import make_job

@@ -13,11 +13,11 @@ from django.db.models.functions import Now
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from django_skipqueue.admin import JobAdmin
-from django_skipqueue.admin.health import notices
-from django_skipqueue.admin.health.notices import Notices, NoWorker, notices_cache
+from django_skipqueue.console.admin import notices
+from django_skipqueue.console.admin.jobs.job_admin import JobAdmin
+from django_skipqueue.console.admin.notices import Notices, NoWorker, notices_cache
+from django_skipqueue.console.worker_health import state_after
 from django_skipqueue.models import Incident, Job, Queue, Worker
-from django_skipqueue.operators.worker_health import state_after
 
 from ...app import jobs
 from ...app.rows import make_job, make_worker

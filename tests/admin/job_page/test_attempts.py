@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.admin.job_page.attempts import attempts_of
-from django_skipqueue.explanations.operations import number_of_attempts
+from django_skipqueue.console.admin.jobs.attempts import attempts_of
+from django_skipqueue.console.operations import number_of_attempts
 from django_skipqueue.models import Job
 
 from ...app.rows import STATUSES, make_job

@@ -8,13 +8,13 @@ import pytest
 from django.test import Client
 from django.utils.timezone import localtime
 
-from django_skipqueue.admin.bulk.bulk_action import queue_with_workers
-from django_skipqueue.admin.dashboard.dashboard import Dashboard
-from django_skipqueue.admin.health.notices import LONG, Notices, NoWorker
-from django_skipqueue.explanations.waiting import why_it_waits
+from django_skipqueue.console.admin.bulk.run import queue_with_workers
+from django_skipqueue.console.admin.dashboard.dashboard import Dashboard
+from django_skipqueue.console.admin.notices import LONG, Notices, NoWorker
+from django_skipqueue.console.queue_states import queue_states
+from django_skipqueue.console.waiting import why_it_waits
+from django_skipqueue.console.worker_health import Workforce
 from django_skipqueue.models import Job
-from django_skipqueue.operators.queue_states import queue_states
-from django_skipqueue.operators.worker_health import Workforce
 
 from ...app.carriers import CARRIERS, make_carried, make_carrier, make_relay
 from ...app.rows import make_job, make_worker
@@ -142,7 +142,7 @@ class TestNotices:
         assert Notices.now().no_free_slot == ()
 
     def test_carried_jobs_do_not_hide_those_that_take_the_slots(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("django_skipqueue.admin.health.notices.MOST_RUNNING", 1)
+        monkeypatch.setattr("django_skipqueue.console.admin.notices.MOST_RUNNING", 1)
         make_carrier()
         make_carried(locked_at=-3 * LONG)
         worker = make_worker(queues=["mail"], concurrency=1)

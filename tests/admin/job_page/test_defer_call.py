@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from django_skipqueue.admin.job_page.defer_call import defer_call
+from django_skipqueue.console.admin.jobs.links import defer_call
+from django_skipqueue.console.arguments import redacted
 from django_skipqueue.exceptions import InvalidArguments
 from django_skipqueue.models import Job
-from django_skipqueue.operators.arguments import redacted
 
 from ...app import jobs as tasks
 from ...app.rows import make_job

@@ -10,11 +10,11 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_skipqueue import job as register
-from django_skipqueue.admin.job_page.attempts import attempts_of
-from django_skipqueue.admin.job_page.explanations import why_it_waits, why_it_was_not_retried
+from django_skipqueue.console import counts
+from django_skipqueue.console.admin.jobs.attempts import attempts_of
+from django_skipqueue.console.admin.jobs.explanations import why_it_waits, why_it_was_not_retried
+from django_skipqueue.console.worker_health import Workforce
 from django_skipqueue.models import Job, Queue, RateBucket
-from django_skipqueue.operators import counts
-from django_skipqueue.operators.worker_health import Workforce
 
 from ...app.rows import make_job, make_worker
 from ..scene import at

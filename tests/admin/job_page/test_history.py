@@ -8,10 +8,10 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 
-from django_skipqueue.admin.job_page import history
-from django_skipqueue.admin.job_page.history import history_of
+from django_skipqueue.console.admin.jobs import history
+from django_skipqueue.console.admin.jobs.history import history_of
 from django_skipqueue.models import Job
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
 
 from ...app.rows import make_job
 from ..conftest import LIST, page

@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 from django.utils.timezone import now
 
-from django_skipqueue.admin.job_page.job_page import JobPage
+from django_skipqueue.console.admin.jobs.page import JobPage
 from django_skipqueue.models import Job
 
 from ...app.rows import STATUSES, make_job

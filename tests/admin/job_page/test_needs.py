@@ -2,9 +2,9 @@
 
 import pytest
 
-from django_skipqueue.admin.job_page.needs import needs_of
-from django_skipqueue.explanations.needs import why_it_waits_for_jobs
 from django_skipqueue.models import Dependency, Job
+from django_skipqueue.parts.batches.explain import why_it_waits_for_jobs
+from django_skipqueue.parts.batches.job_page import needs_of
 
 from ...app import jobs
 from ...app.rows import make_job, multiply

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.admin.job_page.operations import operations_of
-from django_skipqueue.explanations.operations import attempts_before
-from django_skipqueue.store import Store
+from django_skipqueue.console.admin.jobs.history import operations_of
+from django_skipqueue.console.operations import attempts_before
+from django_skipqueue.queue.store import Store
 
 from ...app.rows import make_job
 from .. import hostile

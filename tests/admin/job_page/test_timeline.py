@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from django_skipqueue.admin.job_page.attempts import attempts_of
-from django_skipqueue.admin.job_page.history import history_of
-from django_skipqueue.admin.job_page.timeline import timeline
+from django_skipqueue.console.admin.jobs.attempts import attempts_of
+from django_skipqueue.console.admin.jobs.history import history_of
+from django_skipqueue.console.admin.jobs.timeline import timeline
 from django_skipqueue.models import Job
 
 from ...app.rows import make_job

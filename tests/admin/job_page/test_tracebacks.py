@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from django_skipqueue.admin.job_page.tracebacks import MESSAGE_LINES, parts_of
+from django_skipqueue.console.admin.jobs.attempts import MESSAGE_LINES, parts_of
 
 from .. import hostile, scene
 
@@ -30,7 +30,9 @@ def test_frames_of_libraries_are_folded_but_for_those_that_raised() -> None:
 
 
 def test_our_own_frames_are_a_librarys() -> None:
-    text = scene.REFUSED.replace("/srv/shop/payments/jobs.py", "/srv/shop/src/django_skipqueue/execution/executor.py")
+    text = scene.REFUSED.replace(
+        "/srv/shop/payments/jobs.py", "/srv/shop/src/django_skipqueue/worker/attempts/executor.py"
+    )
     assert ("library", 1, True) in shape(text)
 
 

@@ -16,11 +16,12 @@ from django.http import HttpRequest
 from django.test import Client, RequestFactory
 from django.test.utils import CaptureQueriesContext
 
-from django_skipqueue.admin import JobAdmin
-from django_skipqueue.admin.jobs import actions
-from django_skipqueue.admin.verbs import many_jobs, selection, summary
+from django_skipqueue.console import counts
+from django_skipqueue.console.admin.jobs import actions
+from django_skipqueue.console.admin.jobs.job_admin import JobAdmin
+from django_skipqueue.console.admin.verbs import many_jobs, selection
+from django_skipqueue.console.admin.verbs import selection as summary
 from django_skipqueue.models import Job
-from django_skipqueue.operators import counts
 
 from ...app.rows import STATUSES, make_job
 from ...harness.table import Row

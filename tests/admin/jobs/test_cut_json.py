@@ -2,7 +2,7 @@
 
 import pytest
 
-from django_skipqueue.admin.jobs import cut_json
+from django_skipqueue.console.admin.jobs import job_cells as cut_json
 
 
 class TestCutJson:

@@ -9,8 +9,8 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 
 from django_skipqueue import job as register
+from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
-from django_skipqueue.tasks.registry import Registry
 
 from ...app.rows import STATUSES, make_job, state
 from ..conftest import messages_of, page

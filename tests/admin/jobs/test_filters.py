@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from django_skipqueue.admin.jobs import filters
+from django_skipqueue.console.admin.jobs import filters
 
 from ...app.rows import make_job
 from ..conftest import LIST, listed

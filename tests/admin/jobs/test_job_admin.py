@@ -11,8 +11,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from django_skipqueue.admin.health.notices import notices_cache
-from django_skipqueue.admin.ui.cells import CELL_LIMIT
+from django_skipqueue.console.admin.notices import notices_cache
+from django_skipqueue.console.admin.ui.cells import CELL_LIMIT
 from django_skipqueue.models import Job
 
 from ...app.rows import STATUSES, make_job

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from django_skipqueue.admin.jobs import job_cells
-from django_skipqueue.admin.ui import cells
-from django_skipqueue.admin.ui.cells import CELL_LIMIT
+from django_skipqueue.console.admin.jobs import job_cells
+from django_skipqueue.console.admin.ui import cells
+from django_skipqueue.console.admin.ui.cells import CELL_LIMIT
 
 from ...app.rows import make_job
 from ..conftest import LIST, listed

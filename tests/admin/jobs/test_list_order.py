@@ -8,13 +8,13 @@ from django.db import connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from django_skipqueue.admin.failures.shown_cause import query_of
-from django_skipqueue.admin.ui.time_limit import QUERY_SECONDS
+from django_skipqueue.console import search as window
+from django_skipqueue.console.admin.ui.time_limit import QUERY_SECONDS
+from django_skipqueue.console.job_states import Indexed
 from django_skipqueue.models import Job, Status
-from django_skipqueue.operators import window
-from django_skipqueue.operators.list_order import Indexed
-from django_skipqueue.store import Store
-from django_skipqueue.values.cause import Cause
+from django_skipqueue.parts.history.admin import query_of
+from django_skipqueue.queue.store import Store
+from django_skipqueue.values.records import Cause
 
 from ...app.failing import roll_up
 from ...app.rows import STATUSES, make_job

@@ -5,8 +5,9 @@ from datetime import timedelta
 import pytest
 from django.test import Client
 
-from django_skipqueue.operators import counts, window
-from django_skipqueue.operators.counts import Count
+from django_skipqueue.console import counts
+from django_skipqueue.console import search as window
+from django_skipqueue.console.counts import Count
 
 from ...app.rows import STATUSES, make_job
 from ..conftest import LIST, listed

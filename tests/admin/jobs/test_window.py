@@ -14,8 +14,10 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils.timezone import localtime
 
+from django_skipqueue.console import counts
+from django_skipqueue.console import search as window
 from django_skipqueue.models import Job
-from django_skipqueue.operators import causes, counts, window
+from django_skipqueue.parts.history import failures as causes
 
 from ...app.failing import UNAVAILABLE, make_failing
 from ...app.rows import make_job

@@ -8,8 +8,8 @@ import pytest
 from django.test import Client
 
 from django_skipqueue import job, limit
-from django_skipqueue.admin.limits import limits_page
-from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.jobs.registry import Registry
+from django_skipqueue.parts.limits import admin as limits_page
 
 from ...app.limit_rows import make_halted, make_keyed, make_limited, make_rated
 from ...app.rows import make_job

@@ -11,9 +11,9 @@ from django.db.models.functions import Now
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from django_skipqueue.admin.health.notices import notices_cache
+from django_skipqueue.console.admin.notices import notices_cache
+from django_skipqueue.console.queue_states import queue_states
 from django_skipqueue.models import Queue
-from django_skipqueue.operators.queue_states import queue_states
 
 from ...app.limit_rows import make_limited
 from ...app.rows import make_job, make_worker

@@ -6,8 +6,8 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 
+from django_skipqueue.console.queue_states import queue_states
 from django_skipqueue.models import Queue
-from django_skipqueue.operators.queue_states import queue_states
 
 from ...app.rows import make_job
 from ..conftest import QUEUES, messages_of

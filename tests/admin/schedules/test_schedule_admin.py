@@ -13,9 +13,9 @@ from django.test import Client
 
 from django_skipqueue import job
 from django_skipqueue.exceptions import InvalidOption
+from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, Schedule
-from django_skipqueue.periodic.entry import Entry
-from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.parts.schedules.entry import Entry
 from django_skipqueue.values.redaction import MASK
 
 from ...app import jobs

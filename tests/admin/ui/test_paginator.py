@@ -2,9 +2,9 @@
 
 import pytest
 
-from django_skipqueue.admin.ui.paginator import CappedPaginator
+from django_skipqueue.console import counts
+from django_skipqueue.console.admin.ui.paginator import CappedPaginator
 from django_skipqueue.models import Job
-from django_skipqueue.operators import counts
 
 from ...app.rows import make_job
 

@@ -3,7 +3,7 @@
 import pytest
 from django.test import Client
 
-from django_skipqueue.admin.health.notices import notices_cache
+from django_skipqueue.console.admin.notices import notices_cache
 
 from ...app.rows import make_job, make_worker
 from ..conftest import LIST, QUEUES, WORKERS

@@ -13,15 +13,15 @@ from django.db import OperationalError, connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from django_skipqueue.admin.health import notices
-from django_skipqueue.admin.ui import time_limit
-from django_skipqueue.admin.ui.own_views import OwnViews
-from django_skipqueue.admin.verbs import many_jobs
-from django_skipqueue.admin.verbs.many_jobs import Tally
-from django_skipqueue.doctor import examination
-from django_skipqueue.metrics import scrape
+from django_skipqueue.console.admin import notices
+from django_skipqueue.console.admin.ui import time_limit
+from django_skipqueue.console.admin.ui.views import OwnViews
+from django_skipqueue.console.admin.verbs import many_jobs
+from django_skipqueue.console.admin.verbs.many_jobs import Tally
+from django_skipqueue.console.doctor import examination
+from django_skipqueue.console.metrics import scrape
 from django_skipqueue.models import Job
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
 
 from ...app.rows import make_job
 from ...app.sessions import Session
@@ -127,7 +127,7 @@ def test_another_error_is_not_hidden(operator: Client, monkeypatch: pytest.Monke
     def fail(*args: object) -> None:
         raise OperationalError("the connection is lost")
 
-    monkeypatch.setattr("django_skipqueue.admin.queues.queue_admin.queue_states", fail)
+    monkeypatch.setattr("django_skipqueue.console.admin.queues.queue_admin.queue_states", fail)
     with pytest.raises(OperationalError, match="the connection is lost"):
         operator.get(QUEUES)
 

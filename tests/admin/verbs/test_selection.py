@@ -2,8 +2,8 @@
 
 import pytest
 
-from django_skipqueue.admin.verbs import selection
-from django_skipqueue.admin.verbs.selection import Selection
+from django_skipqueue.console.admin.verbs import selection
+from django_skipqueue.console.admin.verbs.selection import Selection
 from django_skipqueue.models import Job
 
 from ...app.rows import make_job

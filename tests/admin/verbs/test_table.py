@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Permission
 
-from django_skipqueue.admin.verbs.forms import Instruction
-from django_skipqueue.admin.verbs.table import ACTIONS, BUTTONS, DELETE, PAST, VERBS
+from django_skipqueue.console.admin.verbs.forms import Instruction
+from django_skipqueue.console.admin.verbs.table import ACTIONS, BUTTONS, DELETE, PAST, VERBS
 from django_skipqueue.models import Job
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
 
 from ...app.rows import STATUSES, make_job, make_worker
 from ...app.sessions import Session

@@ -12,7 +12,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from django_skipqueue.admin.health.notices import notices_cache
+from django_skipqueue.console.admin.notices import notices_cache
 from django_skipqueue.models import Worker, WorkerRequest
 
 from ...app import jobs

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.utils.translation import gettext
 
-from django_skipqueue.doctor.checks import CHECKS
+from django_skipqueue.console.doctor.examination import CHECKS
 
 from ...app.rows import make_job, make_worker
 from ...harness.languages import speak

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.management.skipqueue import batches
-from django_skipqueue.management.skipqueue.verbs import VERBS, Verb
+from django_skipqueue.console import counts
+from django_skipqueue.console import search as window
+from django_skipqueue.console.cli import change_jobs as batches
+from django_skipqueue.console.cli.change_jobs import VERBS, Verb
 from django_skipqueue.models import Job
-from django_skipqueue.operators import counts, window
 
 from ...app.limit_rows import make_halted
 from ...app.rows import STATUSES, make_job, multiply, state

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from django_skipqueue import job
+from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
-from django_skipqueue.tasks.registry import Registry
 
 from ...app.rows import make_worker
 from .running import skipqueue

@@ -7,8 +7,9 @@ import pytest
 from django.utils.timezone import localtime
 
 from django_skipqueue import job
-from django_skipqueue.operators import causes, window
-from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.console import search as window
+from django_skipqueue.jobs.registry import Registry
+from django_skipqueue.parts.history import failures as causes
 
 from ...app.failing import BAD_VALUE, UNAVAILABLE, make_failing
 from ...app.rows import make_job

@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 
 from django_skipqueue import job
+from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, Queue
-from django_skipqueue.store import Store
-from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.queue.store import Store
 
 from ...app.limit_rows import make_halted, make_keyed
 from ...app.rows import make_job, make_worker

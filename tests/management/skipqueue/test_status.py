@@ -12,11 +12,11 @@ import pytest
 from django.test import override_settings
 from django.utils.dateparse import parse_datetime
 
+from django_skipqueue.console import counts
 from django_skipqueue.events.events import AttemptsCompleted
 from django_skipqueue.models import Queue
-from django_skipqueue.operators import counts
-from django_skipqueue.rollups.tally import Tally
-from django_skipqueue.store import Store
+from django_skipqueue.parts.history.tally import Tally
+from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED
 from django_skipqueue.values.records import Attempt, ClaimedJob
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from django.utils.timezone import get_current_timezone, localtime, override
 
+from django_skipqueue.console.cli.option_types import argument, duration, job_id, moment, positive
 from django_skipqueue.events.log_format import in_words
-from django_skipqueue.management.terminal.option_types import argument, duration, job_id, moment, positive
 
 
 def test_a_duration_has_units(subtests: pytest.Subtests) -> None:

@@ -1,1 +1,0 @@
-"""Archived jobs in the admin: their list, with filters and search, the page of one, and running it again."""

@@ -1,1 +1,0 @@
-"""Whether the queue is well: the notices that stand over every page."""

@@ -1,1 +1,0 @@
-"""Parts that the pages share: cells, paging."""

@@ -1,1 +1,0 @@
-"""Batches of jobs with callbacks, chains, and tasks with arguments."""

@@ -1,0 +1,1 @@
+"""What operators see and do, in the admin, the command line, the metrics and the doctor."""

@@ -1,0 +1,1 @@
+"""Verbs that a worker applies to more jobs than one request can."""

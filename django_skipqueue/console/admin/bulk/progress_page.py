@@ -1,0 +1,91 @@
+"""The page that shows how far the job of a bulk action is."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from urllib.parse import unquote_plus
+
+from django.utils.text import capfirst
+from django.utils.translation import gettext
+
+from ....models import WAITING, Status
+from ....values.codec import shorten
+from ...arguments import redacted
+from ...counts import Count, grouped
+from ...durations import span
+from ...worker_health import Workforce
+from ..jobs.explanations import ShownState, why_it_waits
+from ..verbs import many_jobs
+from ..verbs.many_jobs import Tally
+from .progress import Progress
+from .run import BulkAction
+
+
+@dataclass(frozen=True)
+class ProgressPage(ShownState):
+    bulk: BulkAction
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether no worker has the job and the server may apply the verb itself: it searches one window only."""
+        return self.job.status in WAITING and not self.bulk.is_least
+
+    @property
+    def title(self) -> str:
+        number = self._in_words(self._number)
+        return capfirst(str(self.bulk.texts.question_title % {"number": number, "count": self._number}))
+
+    @property
+    def filter(self) -> str:
+        return f"?{unquote_plus(self.bulk.query)}"
+
+    @cached_property
+    def _progress(self) -> Progress:
+        return Progress.of(self.job) or Progress(0)
+
+    @property
+    def done(self) -> int:
+        """The number of jobs that were looked at: all, once the job is completed."""
+        return self._progress.done
+
+    @property
+    def _number(self) -> int:
+        return self._progress.counted or self.bulk.number
+
+    def _in_words(self, number: int) -> str:
+        is_least = self.bulk.is_least and self._progress.counted is None
+        return Count(number, is_least, cap=number).in_words
+
+    @property
+    def most(self) -> int:
+        """The number of jobs to look at: the number that was counted, unless more or fewer were found."""
+        return self.done if self.job.status == Status.COMPLETED else max(self._number, self.done, 1)
+
+    @property
+    def numbers(self) -> str:
+        most = self._in_words(self.most)
+        return gettext("%(done)s of %(number)s jobs") % {"done": grouped(self.done), "number": most}
+
+    @property
+    def result(self) -> str:
+        return many_jobs.message_of(self.bulk.texts, Tally(self._progress.changed, self._progress.skipped))
+
+    @property
+    def explanation(self) -> str:
+        if self.job.status == Status.RUNNING and self.job.started_at:
+            return gettext("Running for %(span)s") % {"span": span(self.now - self.job.started_at)}
+        if self.is_final:
+            return shorten(redacted(self.job.task, [], self.job.kwargs).text(self.job.last_error))
+        return why_it_waits(self.job, self.now, Workforce.now())
+
+    @property
+    def live_text(self) -> str:
+        """The text that a screen reader reads when the status has changed."""
+        return f"{self.title}: {self.state_label}. {self.numbers}."
+
+    @property
+    def posted(self) -> list[tuple[str, object]]:
+        """The fields of the form by which the server applies the verb itself."""
+        fields = [("action", self.bulk.action), ("select_across", "1"), ("_selected_action", "all")]
+        named = ("number", "reason", "minutes", "queue_name", "priority")
+        answers: list[tuple[str, object]] = [(name, getattr(self.bulk, name)) for name in named]
+        return [*fields, ("confirmed", "yes"), ("by_hand", self.job.pk), ("typed", self.bulk.number), *answers]

@@ -1,0 +1,143 @@
+"""The cards: one number each, with a link to the list behind it. A further one is a function, and a line in `CARDS`."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
+
+from ....conf import settings
+from ....models import Status
+from ...counts import grouped, rate_in_words
+from ...durations import roughly
+from ...job_states import RETRYING, Indexed, ScheduledCounts
+from .situation import Situation
+
+LONG_WAIT = 60.0
+"""Seconds after which a job that waits deserves a look."""
+
+VERY_LONG_WAIT = 900.0
+
+MANY_RECOVERED = 100
+"""Recovered jobs in an hour that are more than the end of a few workers explains."""
+
+NOTHING = "\N{EN DASH}"
+
+Level = Literal["", "warning", "alarm"]
+
+
+@dataclass(frozen=True)
+class Card:
+    label: Any
+    value: str
+    detail: str
+    """What belongs to the number, in a few words."""
+    address: str
+    """The list behind the number."""
+    level: Level = ""
+    permission: str = "django_skipqueue.view_job"
+    """Who has it can follow the link."""
+
+
+def queued(situation: Situation) -> Card:
+    waiting = [queue.now for queue in situation.queues if queue.now.queued]
+    number = grouped(sum(queue.queued for queue in waiting))
+    value = gettext("about %(number)s") % {"number": number} if any(q.is_estimate for q in waiting) else number
+    detail = ngettext("in %(number)s queue", "in %(number)s queues", len(waiting)) % {"number": grouped(len(waiting))}
+    return Card(
+        _("queued"),
+        value,
+        detail if waiting and not situation.queue_name else "",
+        _jobs(situation, status=Status.QUEUED),
+    )
+
+
+def oldest(situation: Situation) -> Card:
+    """The job that has waited for the longest time. Those of paused queues wait on purpose, and alarm nobody."""
+    waits = ((queue.pause is None, queue.now.oldest or 0.0, queue.name) for queue in situation.queues)
+    runs, seconds, name = max((each for each in waits if each[1] > 0), default=(True, 0.0, ""))
+    if seconds <= 0:
+        return Card(_("oldest waiting"), NOTHING, gettext("no job waits"), _jobs(situation, status=Status.QUEUED))
+    level: Level = "alarm" if seconds >= VERY_LONG_WAIT else "warning" if seconds >= LONG_WAIT else ""
+    detail = gettext("in %(queue)s") if runs else gettext("in %(queue)s, paused")
+    address = _jobs(situation, status=Status.QUEUED, queue=name)
+    return Card(_("oldest waiting"), roughly(seconds), detail % {"queue": name}, address, level if runs else "")
+
+
+def running(situation: Situation) -> Card:
+    held = [queue.now for queue in situation.queues if queue.now.running]
+    carried = [queue for queue in held if queue.name in settings.carried_queues]
+    longest = max((queue.longest or 0.0 for queue in held if queue not in carried), default=0.0)
+    detail = gettext("the longest for %(span)s") % {"span": roughly(max(longest, 0.0))} if held else ""
+    if carried:  # how long one has run there, and not waited, nobody here knows
+        detail = gettext("%(number)s in carried queues") % {"number": grouped(sum(queue.running for queue in carried))}
+    number = grouped(sum(queue.running for queue in held))
+    return Card(_("running"), number, detail, _jobs(situation, status=Status.RUNNING))
+
+
+def rate(situation: Situation) -> Card:
+    rates = situation.rates.get(situation.queue_name)
+    number = rate_in_words(rates.per_minute if rates else 0.0)
+    address = _jobs(situation, status=Status.COMPLETED, time="hour")
+    return Card(_("jobs per minute"), number, gettext("over the last 5 min"), address)
+
+
+def retrying(situation: Situation) -> Card:
+    if situation.queue_name:
+        return Card(_("retrying"), NOTHING, gettext("not counted by queue"), _jobs(situation, status=RETRYING))
+    number = ScheduledCounts.now().retrying
+    detail = gettext("wait for another attempt") if number.found else ""
+    return Card(_("retrying"), str(number), detail, _jobs(situation, status=RETRYING))
+
+
+def failed(situation: Situation) -> Card:
+    indexed = Indexed.covering(Status.FAILED, situation.queue_name or None)
+    of_day, of_hour = (indexed.count(Q(finished_at__gte=Now() - timedelta(hours=hours))) for hours in (24, 1))
+    level: Level = "alarm" if of_hour.found else "warning" if of_day.found else ""
+    detail = gettext("%(number)s in the last hour") % {"number": of_hour} if of_day.found else ""
+    return Card(_("failed in 24 h"), str(of_day), detail, _jobs(situation, status=Status.FAILED, time="day"), level)
+
+
+def recovered(situation: Situation) -> Card:
+    of_day, of_hour = situation.recovered
+    level: Level = "alarm" if of_hour >= MANY_RECOVERED else "warning" if of_hour else ""
+    detail = gettext("%(number)s in the last hour") % {"number": grouped(of_hour)} if of_day else ""
+    address = reverse("admin:django_skipqueue_worker_changelist")
+    return Card(
+        _("recovered in 24 h"), grouped(of_day), detail, address, level, permission="django_skipqueue.view_worker"
+    )
+
+
+def workers(situation: Situation) -> Card:
+    force = situation.workforce
+    processes = force.serving(situation.queue_name) if situation.queue_name else force.not_dead
+    alive = [worker for worker in processes if not worker.relay_of]
+    late = [worker for worker in force.late_or_stale if not situation.queue_name or worker in processes]
+    slots = sum(worker.slots for worker in alive)
+    detail = ngettext("%(number)s slot", "%(number)s slots", slots) % {"number": grouped(slots)} if alive else ""
+    if relays := len(processes) - len(alive):
+        text = ngettext("%(number)s relay", "%(number)s relays", relays) % {"number": grouped(relays)}
+        detail = f"{detail} · {text}" if detail else text
+    if late:
+        detail = ngettext("%(number)s is late or dead", "%(number)s are late or dead", len(late)) % {
+            "number": grouped(len(late))
+        }
+    elif not processes:
+        detail = gettext("none is alive")
+    level: Level = "alarm" if not processes else "warning" if late else ""
+    address = reverse("admin:django_skipqueue_worker_changelist")
+    return Card(_("workers alive"), grouped(len(alive)), detail, address, level, "django_skipqueue.view_worker")
+
+
+CARDS = (queued, oldest, running, rate, retrying, failed, recovered, workers)
+
+
+def _jobs(situation: Situation, **query: str) -> str:
+    if situation.queue_name:
+        query["queue"] = situation.queue_name
+    return f"{reverse('admin:django_skipqueue_job_changelist')}?{urlencode(query)}"

@@ -1,0 +1,1 @@
+"""Jobs in the admin: their list, and the page of one."""

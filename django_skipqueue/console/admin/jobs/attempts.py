@@ -1,0 +1,226 @@
+"""A traceback in parts: the project's own lines are shown, those of libraries are folded.
+
+Pure: splits Python's text into parts. Invariant: the lines of all parts, in order, are the lines of any text.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import cached_property
+from itertools import groupby
+from typing import Any
+
+from django.utils.translation import gettext
+
+from ....exceptions import WorkerDied
+from ....models import Job, Status
+from ....values.outcomes import Discard
+from ....values.tracebacks import LIBRARY
+from ...durations import moment_of, span
+from ...operations import attempts_before, number_of_attempt, was_cancelled
+from ..verbs.table import CANCEL
+from .history import Operation, operations_of
+from .logs import ShownLog
+
+FRAME = re.compile(r'  File "(?P<file>.+?)", line \d+')
+LINK = re.compile(r"Traceback \(most recent call last\):|The above exception was the |During handling of the above ")
+"""The lines that Python writes above a traceback, and between two."""
+MESSAGE_LINES = 3
+"""The lines of a message that are shown; the rest is folded."""
+
+
+@dataclass(frozen=True)
+class Part:
+    kind: str
+    """`own` and `library`: frames; `raised`: an exception with its message; `link`: the line of Python between two."""
+    lines: tuple[str, ...]
+    frames: int = 0
+    is_folded: bool = False
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+
+def parts_of(traceback: str) -> list[Part]:
+    """The traceback in parts, in order; frames of libraries and the rest of long messages are folded."""
+    lines = traceback.rstrip("\n").split("\n")
+    if any("Exception Group Traceback" in line for line in lines):
+        return [Part("raised", tuple(lines))]  # a tree, whose frames are marked in another way
+    blocks = list(_blocks(lines))
+    followers = [*blocks[1:], Part("raised", ())]  # a stack ends with a frame
+    # A library's frame stays in sight where it is the one that raised.
+    raises = [here.frames and not after.frames for here, after in zip(blocks, followers, strict=True)]
+    parts: list[Part] = []
+    for (kind, is_raising), group in groupby(
+        zip(blocks, raises, strict=True), key=lambda each: (each[0].kind, bool(each[1]))
+    ):
+        members = [block for block, _ in group]
+        together = tuple(line for block in members for line in block.lines)
+        if kind == "raised":
+            parts += _raised(together)
+        else:
+            parts.append(Part(kind, together, len(members), kind == "library" and not is_raising))
+    return parts
+
+
+def _blocks(lines: Iterable[str]) -> Iterator[Part]:
+    """Frames, each with what is indented below it, and the texts between them."""
+    block: list[str] = []
+    file = ""
+    for line in lines:
+        frame = FRAME.match(line)
+        goes_on = line.startswith(("    ", "  [Previous line")) if file else not frame
+        if block and not goes_on:
+            yield _block(block, file)
+            block = []
+        if not block:
+            file = frame["file"] if frame else ""
+        block.append(line)
+    if block:
+        yield _block(block, file)
+
+
+def _block(lines: list[str], file: str) -> Part:
+    kind = "raised" if not file else "library" if LIBRARY.search(file) else "own"
+    return Part(kind, tuple(lines), 1 if file else 0)
+
+
+def _raised(lines: tuple[str, ...]) -> Iterator[Part]:
+    """An exception and its message, folded if it is long; then the line between this traceback and the next."""
+    end = next((number for number, line in enumerate(lines) if LINK.match(line)), len(lines))
+    while end and end < len(lines) and not lines[end - 1].strip():
+        end -= 1
+    first, rest = lines[:end][:MESSAGE_LINES], lines[:end][MESSAGE_LINES:]
+    yield from (
+        part
+        for part in (Part("raised", first), Part("raised", rest, is_folded=True), Part("link", lines[end:]))
+        if part.lines
+    )
+
+
+DIED = f"{WorkerDied.__module__}.{WorkerDied.__qualname__}"
+ASKED_TO_BE_DISCARDED = f"{Discard.__module__}.{Discard.__qualname__}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    number: int | None
+    status: str
+    """`failed`, or the status of the job after this attempt."""
+    worker: str
+    duration: timedelta | None
+    ended_at: datetime | None
+    started_at: datetime | None = None
+    waited: timedelta | None = None
+    """The time from the job's due time to the start of the attempt; `None` if it is not known."""
+    is_cancelled: bool = False
+    exception: str = ""
+    message: str = ""
+    traceback: str = ""
+    sentry_event_id: str = ""
+    log: ShownLog | None = None
+
+    @property
+    def label(self) -> str:
+        return gettext("cancelled") if self.is_cancelled else str(Status(self.status).label)
+
+    @property
+    def is_recovered(self) -> bool:
+        return self.exception == DIED
+
+    @property
+    def took(self) -> str:
+        return "" if self.duration is None else span(self.duration)
+
+    @property
+    def headline(self) -> str:
+        return self.message.strip().partition("\n")[0]
+
+    @property
+    def is_in_traceback(self) -> bool:
+        """Whether the traceback contains the message. Then the message is not shown on its own."""
+        return bool(self.message.strip()) and self.message.strip() in self.traceback
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        return parts_of(self.traceback) if self.traceback.strip() else []
+
+
+def attempts_of(job: Job) -> list[Attempt]:
+    """The newest first."""
+    operations = operations_of(job)
+    left = [_left(entry, job) for entry in job.errors if isinstance(entry, dict)]
+    if left:
+        left[-1] = _as_the_last(left[-1], job, operations)
+    newest = left[-1].number if left else None
+    return [*_without_error(job, operations, newest or 0), *reversed(left)]
+
+
+def _left(entry: Mapping[str, Any], job: Job) -> Attempt:
+    ended_at, took = moment_of(entry.get("at")), _span(entry.get("duration_ms"))
+    exception = _text(entry.get("exception"))
+    return Attempt(
+        number=number_of_attempt(job, entry.get("attempt"), ended_at),
+        status=Status.DISCARDED if exception == ASKED_TO_BE_DISCARDED else Status.FAILED,
+        worker=_text(entry.get("worker")),
+        duration=took,
+        started_at=ended_at - took if ended_at and took is not None else None,
+        ended_at=ended_at,
+        waited=_span(entry.get("wait_ms")),
+        exception=exception.removeprefix("builtins."),
+        message=_text(entry.get("message")),
+        traceback=_text(entry.get("traceback")),
+        sentry_event_id=_text(entry.get("sentry_event_id")),
+    )
+
+
+def _as_the_last(attempt: Attempt, job: Job, operations: Sequence[Operation]) -> Attempt:
+    """The last attempt with an error. It counts as discarded if the job is, unless an operator discarded it later."""
+    if job.status != Status.DISCARDED:
+        return attempt
+    if operations and operations[-1].finished_the_job:
+        was_stuck = was_cancelled(job, attempt.ended_at)
+        return replace(attempt, status=Status.DISCARDED, is_cancelled=True) if was_stuck else attempt
+    is_newest = attempt.number == job.attempts + attempts_before(operations, None)
+    return (
+        replace(attempt, status=Status.DISCARDED) if is_newest and _has_last_error(attempt, job.last_error) else attempt
+    )
+
+
+def _has_last_error(attempt: Attempt, line: str) -> bool:
+    return line.endswith(attempt.headline[:100]) if attempt.headline else True
+
+
+def _without_error(job: Job, operations: Sequence[Operation], newest: int) -> Iterator[Attempt]:
+    """The last attempt, if it has no error in the row. `newest` is the number of the last one with an error."""
+    number = job.attempts + attempts_before(operations, None)
+    cancel = operations[-1] if operations and operations[-1].verb == CANCEL.name else None
+    is_cancelled = job.status == Status.DISCARDED and cancel is not None and job.attempts > 0 and number > newest
+    if job.started_at is None or not (is_cancelled or job.status in (Status.RUNNING, Status.COMPLETED)):
+        return
+    ended_at = cancel.at if cancel and is_cancelled else job.finished_at
+    yield Attempt(
+        number=number,
+        status=job.status,
+        is_cancelled=is_cancelled,
+        worker=job.locked_by,
+        duration=ended_at - job.started_at if ended_at else None,
+        started_at=job.started_at,
+        ended_at=ended_at,
+        waited=job.started_at - job.run_after if job.started_at >= job.run_after else None,
+    )
+
+
+def _span(milliseconds: object) -> timedelta | None:
+    if not isinstance(milliseconds, int | float):
+        return None
+    try:
+        return timedelta(milliseconds=milliseconds)
+    except (OverflowError, ValueError):
+        return None
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,343 @@
+"""The filters of the job list. None reads the job table for its choices."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
+from django.db.models import Q, QuerySet
+from django.db.models.functions import Now
+from django.http import HttpRequest
+from django.utils.dateparse import parse_datetime
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString, mark_safe
+from django.utils.timezone import get_current_timezone, is_naive, make_aware
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ....models import Job, Status
+from ....models.expressions import has_cause
+from ....parts.history import failures as causes
+from ....values.codec import shorten
+from ....values.records import Cause
+from ... import known_names
+from ...arguments import redacted
+from ...job_states import STATES, between, is_in, is_indexed, time_column
+from ...search import is_id
+from ..ui.cells import CELL_LIMIT
+
+TIMES: Mapping[str, tuple[timedelta, Any]] = {
+    "hour": (timedelta(hours=1), _("Last hour")),
+    "day": (timedelta(days=1), _("Last 24 hours")),
+    "week": (timedelta(days=7), _("Last 7 days")),
+    "month": (timedelta(days=30), _("Last 30 days")),
+}
+
+
+RUNS: Mapping[str, tuple[timedelta, Any]] = {
+    "1m": (timedelta(minutes=1), _("Longer than 1 minute")),
+    "10m": (timedelta(minutes=10), _("Longer than 10 minutes")),
+    "1h": (timedelta(hours=1), _("Longer than 1 hour")),
+    "6h": (timedelta(hours=6), _("Longer than 6 hours")),
+}
+
+
+TIME_TITLES = {
+    "finished_at": _("time finished"),
+    "locked_at": _("time started"),
+    "enqueued_at": _("time enqueued"),
+}
+
+
+def since(chosen: str | None, column: str) -> Q:
+    """The condition that the time in this column is within the chosen one, by the database's clock."""
+    preset = TIMES.get(chosen or "")
+    return Q(**{f"{column}__gte": Now() - preset[0]}) if preset else Q()
+
+
+def longer_than(chosen: str | None) -> Q:
+    """The condition that a running job was claimed before the chosen time, by the database's clock. Index: recover."""
+    preset = RUNS.get(chosen or "")
+    return Q(locked_at__lte=Now() - preset[0]) if preset else Q()
+
+
+class StateFilter(admin.SimpleListFilter):
+    """By status, and by *retrying*. It is shown as tabs over the list, not among the filters beside it."""
+
+    title = _("status")
+    parameter_name = "status"
+    template = "admin/django_skipqueue/job/no_filter.html"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return list(STATES.items())
+
+    def value(self) -> str | None:
+        """The chosen state; `None` if the address has no valid one."""
+        chosen = super().value()
+        return chosen if chosen in STATES else None
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        chosen = self.value()
+        return queryset.filter(is_in(chosen)) if chosen else queryset
+
+
+class NameFilter(admin.SimpleListFilter):
+    """By a name from an open set. The name in the address is a choice as well, wherever it comes from."""
+
+    column: str
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        chosen = self.value()
+        return [(name, name) for name in sorted({*self.names(), *([chosen] if chosen else [])})]
+
+    def names(self) -> list[str]:
+        raise NotImplementedError
+
+    def value(self) -> str | None:
+        """The chosen name, as PostgreSQL can compare it."""
+        chosen = super().value()
+        return chosen.replace("\0", "") if chosen else None
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        return queryset.filter(**{self.column: self.value()}) if self.value() else queryset
+
+
+class QueueFilter(NameFilter):
+    title = _("queue")
+    parameter_name = "queue"
+    column = "queue_name"
+
+    def names(self) -> list[str]:
+        return known_names.queue_names()
+
+
+MOST_LINKS = 15
+"""Tasks that are links. The names of more are typed, with suggestions."""
+
+
+class TaskFilter(NameFilter):
+    title = _("task")
+    parameter_name = "task"
+    column = "task"
+    template = "admin/django_skipqueue/job/task_filter.html"
+    others: Sequence[tuple[str, str]] | None = None
+    """The other parameters of the address, which the form has to keep; `None`: the tasks are links."""
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        """Each task: the name of its function, which may break after an underscore, and its module."""
+        every, *tasks = super().choices(changelist)
+        if len(tasks) > MOST_LINKS:
+            self.others = _others(changelist, self.parameter_name)
+        yield {**every, "module": ""}
+        for choice in sorted(tasks, key=lambda choice: str(choice["display"]).rpartition(".")):
+            module, _, function = str(choice["display"]).rpartition(".")
+            yield {**choice, "module": module, "display": _breakable(function)}
+
+    def names(self) -> list[str]:
+        return known_names.task_names()
+
+
+class CauseFilter(NameFilter):
+    """By the cause of the last error: the exception's class, and the place where it was raised. Offered in links only.
+
+    Together with the task, an index finds the failed and the retrying jobs.
+    """
+
+    title = _("cause")
+    parameter_name = "cause"
+
+    def __init__(self, request: HttpRequest, params: dict[str, Any], model: type[Job], model_admin: Any) -> None:
+        super().__init__(request, params, model, model_admin)
+        self._task = request.GET.get(TaskFilter.parameter_name, "").replace("\0", "")
+
+    def names(self) -> list[str]:
+        """None but the one in the address."""
+        return []
+
+    @property
+    def cause(self) -> Cause | None:
+        """The cause, if the address has a task as well."""
+        chosen = self.value()
+        return causes.of_task(self._task, chosen) if chosen and self._task else None
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        if self.cause is not None:
+            return queryset.filter(has_cause(self.cause))
+        chosen = self.value()
+        return queryset.filter(causes.raised(chosen)) if chosen else queryset
+
+
+class LimitFilter(NameFilter):
+    """By the key of a limit, named by one of its jobs: the key may have a secret in it. Offered in links only.
+
+    An index finds the blocked jobs: those that wait for a permit of the key, and for no other job.
+    """
+
+    title = _("key of the limit")
+    parameter_name = "limit_of"
+
+    def names(self) -> list[str]:
+        """None but the one in the address."""
+        return []
+
+    @cached_property
+    def key(self) -> str | None:
+        """The key; `None`: no job is chosen. Empty if the job is gone, or has no limit."""
+        return self._job.limit_key or "" if self._job else None if self.value() is None else ""
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(str(chosen), self._label) for chosen in [self.value()] if chosen]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        if self.key is None:
+            return queryset
+        jobs = queryset.filter(limit_key=self.key)
+        is_blocked = request.GET.get(StateFilter.parameter_name) == Status.BLOCKED
+        return jobs.filter(awaits_jobs__isnull=True, has_permit__isnull=True) if is_blocked else jobs
+
+    @cached_property
+    def _job(self) -> Job | None:
+        chosen = self.value() or ""
+        columns = ("task", "args", "kwargs", "limit_key")
+        return Job.objects.only(*columns).filter(pk=chosen).first() if is_id(chosen) else None
+
+    @property
+    def _label(self) -> str:
+        if self._job is None or self._job.limit_key is None:
+            return gettext("of a job that is gone, or has no limit")
+        return shorten(redacted(self._job.task, self._job.args, self._job.kwargs).text(self._job.limit_key), CELL_LIMIT)
+
+
+def _breakable(name: str) -> SafeString:
+    return format_html_join(mark_safe("_<wbr>"), "{}", ([word] for word in name.split("_")))
+
+
+class BatchFilter(admin.SimpleListFilter):
+    """The jobs of one batch. Offered in links only. Index: batch."""
+
+    title = _("batch")
+    parameter_name = "batch"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        chosen = self.value()
+        return [(chosen, f"#{chosen}")] if chosen else []
+
+    def value(self) -> str | None:
+        chosen = super().value()
+        return chosen if chosen and is_id(chosen) else None
+
+    @property
+    def batch_id(self) -> int | None:
+        chosen = self.value()
+        return int(chosen) if chosen else None
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        return queryset if self.batch_id is None else queryset.filter(batch_id=self.batch_id)
+
+
+class TimeFilter(admin.SimpleListFilter):
+    """By the time that orders the list: when jobs finished, or started; of all others, when they were enqueued."""
+
+    parameter_name = "time"
+    title = _("time")
+
+    def __init__(self, request: HttpRequest, params: dict[str, Any], model: type[Job], model_admin: Any) -> None:
+        super().__init__(request, params, model, model_admin)
+        self.column = time_column(request.GET.get(StateFilter.parameter_name))
+        self.title = TIME_TITLES[self.column]
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether the order of the list is the order of this time."""
+        return is_indexed(self.column)
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, Any]]:
+        return [(name, label) for name, (_, label) in TIMES.items()]
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        every, *presets = super().choices(changelist)
+        yield {**every, "display": _("Any time")}
+        yield from presets
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        return queryset.filter(since(self.value(), self.column))
+
+
+FIRST, BEFORE = "first", "before"
+
+
+class PeriodFilter(admin.ListFilter):
+    """By the time that orders the list, as in `TimeFilter`: two times to type, either of which may be empty."""
+
+    title = _("period")
+    parameter_name = "period"  # not in the address: django-unfold reads it of every filter
+    template = "admin/django_skipqueue/job/period_filter.html"
+
+    def __init__(self, request: HttpRequest, params: dict[str, Any], model: type[Any], model_admin: Any) -> None:
+        super().__init__(request, params, model, model_admin)
+        typed = {name: params.pop(name, [""])[-1] for name in (FIRST, BEFORE)}
+        self.used_parameters = {name: text for name, text in typed.items() if text}
+        self.first, self.before = _moment(typed[FIRST]), _moment(typed[BEFORE])
+        self.column = self.column_of(request.GET.get(StateFilter.parameter_name))
+
+    def column_of(self, state: str | None) -> str:
+        return time_column(state)
+
+    def has_output(self) -> bool:
+        return True
+
+    def expected_parameters(self) -> list[str | None]:
+        return [FIRST, BEFORE]
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        """The two fields, and the other parameters of the address, which its form has to keep."""
+        others = _others(changelist, FIRST, BEFORE)
+        yield {"first": _typed(self.first), "before": _typed(self.before), "others": others}
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(between(self.column, self.first, self.before))
+
+
+def _others(changelist: ChangeList, *names: str) -> list[tuple[str, str]]:
+    """The parameters of the address but these, and the part of the list that is searched."""
+    return [(name, value) for name, value in changelist.params.items() if name not in (*names, "look")]
+
+
+def _moment(text: str) -> datetime | None:
+    """The time that was typed; `None` for anything else."""
+    try:
+        moment = parse_datetime(text)
+        return make_aware(moment, get_current_timezone()) if moment and is_naive(moment) else moment
+    except (ValueError, OverflowError):
+        return None
+
+
+def _typed(moment: datetime | None) -> str:
+    return "" if moment is None else f"{moment.astimezone(get_current_timezone()):%Y-%m-%dT%H:%M}"
+
+
+class RunsFilter(admin.SimpleListFilter):
+    """By the time that jobs have run. It is there for running jobs only."""
+
+    title = _("running time")
+    parameter_name = "runs"
+
+    def __init__(self, request: HttpRequest, params: dict[str, Any], model: type[Job], model_admin: Any) -> None:
+        self.is_offered = request.GET.get(StateFilter.parameter_name) == Status.RUNNING
+        super().__init__(request, params, model, model_admin)
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, Any]]:
+        return [(name, label) for name, (_, label) in RUNS.items()] if self.is_offered else []
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        every, *presets = super().choices(changelist)
+        yield {**every, "display": _("Any time")}
+        yield from presets
+
+    def value(self) -> str | None:
+        return super().value() if self.is_offered else None
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        return queryset.filter(longer_than(self.value()))

@@ -1,0 +1,114 @@
+"""The acts of operators on a job, with their words."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from django.contrib.admin.models import LogEntry
+from django.contrib.contenttypes.models import ContentType
+from django.db.models import QuerySet
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ....models import Job, Status
+from ....parts.databases.addresses import logged_id
+from ... import operations
+from ...arguments import redacted
+from ..verbs.table import PAST
+from ..verbs.verb import Past
+
+RELEASE = "release"
+"""What a worker notes that stops while the job runs."""
+
+SNOOZE = "snooze"
+"""What is noted when a task snoozes: once for all snoozes in a row."""
+
+KNOWN = {
+    **PAST,
+    RELEASE: Past(done=_("released"), done_by=_("released by %(user)s"), leads_to=Status.QUEUED),
+    SNOOZE: Past(done=_("snoozed"), done_by=_("snoozed by %(user)s"), leads_to=Status.SCHEDULED),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation(operations.Operation):
+    @property
+    def done(self) -> str:
+        """The verb as a participle: `retried`."""
+        past = KNOWN.get(self.verb)
+        return str(past.done) if past else self.verb
+
+    @property
+    def done_by(self) -> str:
+        """The verb as a participle, with the user if the row has one."""
+        past = KNOWN.get(self.verb)
+        if not self.by:
+            return self.done
+        return str(past.done_by if past else gettext("%(verb)s by %(user)s")) % {"verb": self.verb, "user": self.by}
+
+    @property
+    def status(self) -> Status:
+        past = KNOWN.get(self.verb)
+        return past.leads_to if past else Status.SCHEDULED
+
+    @property
+    def finished_the_job(self) -> bool:
+        return self.status.is_finished
+
+
+def operations_of(job: Job) -> list[Operation]:
+    """The oldest first."""
+    return [Operation(**vars(each)) for each in operations.operations_of(job)]
+
+
+SHOWN = 200
+"""Entries of the log that are read for one job."""
+
+LOOKED_AT = 100_000
+"""The newest entries of the log, among which those of a job are looked for: no index finds them by the job."""
+
+SAME_ACT = timedelta(seconds=5)
+"""The largest difference between the times of one act: the row has the database's time, the log the web server's."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    at: datetime
+    by: str
+    text: str
+    reason: str = ""
+
+
+def history_of(job: Job) -> list[Entry]:
+    """The newest first. An operation that stands in the row and in Django's log is listed once.
+
+    The secrets of the job are masked: a reason may quote one.
+    """
+    masked = redacted(job.task, job.args, job.kwargs).text
+    entries = list(_logged(job).select_related("user").order_by("-action_time")[:SHOWN])
+    history: list[Entry] = []
+    for operation in reversed([each for each in operations_of(job) if each.verb != SNOOZE]):
+        text = f"{operation.done}: {operation.change}" if operation.change else operation.done
+        history.append(Entry(operation.at, operation.by, text, operation.reason))
+        if twin := _twin(operation, entries):
+            entries.remove(twin)
+    history += (Entry(entry.action_time, entry.user.get_username(), entry.get_change_message()) for entry in entries)
+    shown = [replace(entry, text=masked(entry.text), reason=masked(entry.reason)) for entry in history]
+    return sorted(shown, key=lambda entry: entry.at, reverse=True)
+
+
+def _logged(job: Job) -> QuerySet[LogEntry]:
+    """The entries about the job among the newest `LOOKED_AT` entries of Django's log, a range of the primary key."""
+    newest = LogEntry.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
+    about_jobs = ContentType.objects.get_for_model(Job)
+    return LogEntry.objects.filter(pk__gt=newest - LOOKED_AT, content_type=about_jobs, object_id=logged_id(job.pk))
+
+
+def _twin(operation: Operation, entries: Iterable[LogEntry]) -> LogEntry | None:
+    """The entry of the log that means this operation: the nearest one of the same user, if it is near."""
+
+    def distance(entry: LogEntry) -> timedelta:
+        return abs(entry.action_time - operation.at)
+
+    own = (each for each in entries if each.user.get_username() == operation.by and distance(each) <= SAME_ACT)
+    return min(own, key=distance, default=None)

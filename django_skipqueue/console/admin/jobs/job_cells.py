@@ -1,0 +1,150 @@
+"""The beginning of a JSON text as a value.
+
+Invariant: a name that was read whole keeps its value, so that a mask finds what it has to hide, even if the text ends
+within it.
+"""
+
+import json
+import re
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import TextField
+from django.db.models.functions import Cast, Left, Now
+from django.template.defaultfilters import date
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.timezone import is_aware, localtime
+from django.utils.translation import gettext
+
+from ....contrib.celery.words import carrier_with, with_carrier
+from ....models import FINISHED, Job, Status
+from ....values.redaction import Redacted
+from ...arguments import redacted
+from ...durations import distance, roughly, span
+from ...job_states import RETRYING, state_of
+from ..ui.cells import CELL_LIMIT, arguments, shortened
+
+TOKEN = re.compile(r'"(?:[^"\\]|\\(?:u[0-9a-fA-F]{4}|[^u]))*"?|[][{},:]|[^][{},:"\s]+')
+UNFINISHED_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:u[0-9a-fA-F]{0,3})?\Z")
+CLOSERS = {"{": "}", "[": "]"}
+ENDINGS = ("", '"…"', ':"…"', '…"', '…":"…"')
+"""The possible ends of a cut text before its closing brackets: none, a value, a name's value, the rest of a string or
+name."""
+
+
+def decoded(text: str) -> Any:
+    """The value of a JSON text that may have been cut off, with `…` at the cut. `None` for a text that is not JSON."""
+    with suppress(ValueError, RecursionError):
+        return json.loads(text)
+    tokens = TOKEN.findall(UNFINISHED_ESCAPE.sub(r"\1", text))
+    brackets: list[str] = []
+    for token in tokens:
+        if token in CLOSERS:
+            brackets.append(CLOSERS[token])
+        elif token in ("}", "]") and brackets:
+            brackets.pop()
+    beginning, closed = _without_incomplete_end(tokens), "".join(reversed(brackets))
+    for ending in ENDINGS:
+        with suppress(ValueError, RecursionError):
+            return json.loads(f"{beginning}{ending}{closed}")
+    return None
+
+
+def _without_incomplete_end(tokens: list[str]) -> str:
+    """Remove a comma from the end, and a number, because some of its digits may be missing."""
+    if tokens and tokens[-1] == ",":
+        tokens = tokens[:-1]
+    elif tokens and tokens[-1][0] not in '"[]{}:':
+        tokens = [*tokens[:-1], '"…"']
+    return "".join(tokens)
+
+
+def with_cells(jobs: Any) -> Any:
+    """Jobs without what only their own page shows, and with no more of the arguments than fits into a cell."""
+    args, kwargs = (Left(Cast(name, TextField()), CELL_LIMIT * 4) for name in ("args", "kwargs"))
+    listed = jobs.defer("args", "kwargs", "result", "errors", "metadata", "logs")
+    return listed.annotate(now=Now(), args_text=args, kwargs_text=kwargs)
+
+
+def task(job: Job) -> SafeString:
+    """The name of the function, which people look for first; its module and the id below it."""
+    module, _, function = job.task.rpartition(".")
+    return format_html(
+        '<span class="skipqueue-name">{}</span> <span class="skipqueue-detail" title="{}">#{}{}</span>',
+        shortened(function or job.task),
+        shortened(job.task),
+        job.pk,
+        f" · {shortened(module)}" if module and function else "",
+    )
+
+
+def call_and_error(job: Any) -> SafeString:
+    """The arguments, and below them the first line of the last error, unless the job has succeeded since."""
+    call = called(job.task, job.args_text, job.kwargs_text)
+    error = "" if job.status == Status.COMPLETED else call.text(job.last_error).strip().partition("\n")[0]
+    return format_html(
+        '<span class="skipqueue-call" title="{0}">{0}</span>{1}',
+        arguments(job.task, call),
+        format_html('<span class="skipqueue-error" title="{0}">{0}</span>', shortened(error)) if error else "",
+    )
+
+
+def queue(job: Job) -> SafeString:
+    return format_html('<span class="skipqueue-queue" title="{0}">{0}</span>', shortened(job.queue_name))
+
+
+def called(task: str, args: str, kwargs: str) -> Redacted:
+    """The arguments with their secrets masked, from JSON texts that may be cut off."""
+    positional, named = decoded(args), decoded(kwargs)
+    return redacted(task, positional if isinstance(positional, list) else [], named if isinstance(named, dict) else {})
+
+
+def when(job: Job, now: datetime) -> SafeString:
+    """The time that a job has run or waited, since it finished, or until it is due; and the worker that runs it.
+
+    A carrier runs its jobs when it gets to them: since when it has this one is all that the row says.
+    """
+    text, moment = _moment(job, now)
+    return format_html(
+        '<time datetime="{}" title="{}">{}</time>{}',
+        moment.isoformat(),
+        date(localtime(moment) if is_aware(moment) else moment, "DATETIME_FORMAT"),
+        text,
+        format_html('<span class="skipqueue-detail">{}</span>', shortened(job.worker_name))
+        if job.status == Status.RUNNING and job.worker_name and not carrier_with(job)
+        else "",
+    ) + _progress(job)
+
+
+def _progress(job: Job) -> SafeString:
+    """A bar with the progress of a job that runs, and its text; empty without one."""
+    progress = job.current_progress if job.status == Status.RUNNING else None
+    if progress is None:
+        return SafeString("")
+    line = shortened(progress.line)
+    return format_html(
+        '<progress class="skipqueue-progress" max="1" value="{}" aria-label="{}"></progress>'
+        '<span class="skipqueue-detail">{}</span>',
+        f"{progress.value:.4f}",
+        gettext("Progress"),
+        line,
+    )
+
+
+def _moment(job: Job, now: datetime) -> tuple[str, datetime]:
+    if job.finished_at and job.status in FINISHED:
+        return distance(job.finished_at, now), job.finished_at
+    if job.status == Status.RUNNING:
+        started = job.started_at or job.locked_at or job.run_after
+        carrier = carrier_with(job)
+        so_far = gettext("for %(span)s") % {"span": span(max(now - started, timedelta(0)))}
+        return with_carrier(shortened(carrier), started, now) if carrier else so_far, started
+    if job.run_after > now:
+        if state_of(job) == RETRYING:
+            return gettext("next in %(span)s") % {"span": roughly(job.run_after - now)}, job.run_after
+        return distance(job.run_after, now), job.run_after
+    if job.status == Status.QUEUED:
+        return gettext("waiting %(span)s") % {"span": roughly(now - job.run_after)}, job.run_after
+    return gettext("due %(span)s ago") % {"span": roughly(now - job.run_after)}, job.run_after

@@ -1,0 +1,146 @@
+"""The links of a job and of its attempts to other systems, by the setting `LINKS`.
+
+Invariant: a link has no value that is masked; a link that lacks a value is not shown.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from keyword import iskeyword
+from typing import Any
+
+from ....conf import settings
+from ....exceptions import UnknownTask
+from ....jobs.registry import registry
+from ....jobs.task import Task
+from ....models import Job
+from ....values.link_template import OF_AN_ATTEMPT, address, fields_of
+from ....values.redaction import Redacted, redact
+from .attempts import Attempt
+
+
+def links_of_job(job: Job, now: datetime) -> list[tuple[str, str]]:
+    """Label and address of each link; a job that is not finished has `now` for its end."""
+    values = {
+        **_values_of_all(job),
+        "worker": job.worker_name,
+        "attempt": job.attempts,
+        **_times("started_at", job.started_at),
+        **_times("finished_at", job.finished_at or now),
+    }
+    return list(_links(job, values, of_attempt=False))
+
+
+def links_of_attempt(job: Job, attempt: Attempt, now: datetime) -> list[tuple[str, str]]:
+    """Label and address of each link whose address names the attempt's event in Sentry."""
+    values = {
+        **_values_of_all(job),
+        OF_AN_ATTEMPT: attempt.sentry_event_id,
+        "worker": attempt.worker,
+        "attempt": attempt.number,
+        **_times("started_at", attempt.started_at),
+        **_times("finished_at", attempt.ended_at or now),
+    }
+    return list(_links(job, values, of_attempt=True))
+
+
+def _links(job: Job, values: Mapping[str, Any], *, of_attempt: bool) -> Iterator[tuple[str, str]]:
+    for label, template in settings.links.items():
+        if (OF_AN_ATTEMPT in fields_of(template)) == of_attempt:
+            link = address(template, values, _shown(job.metadata))
+            if link is not None:
+                yield label, link
+
+
+def _values_of_all(job: Job) -> dict[str, Any]:
+    return {"job_id": job.pk, "task": job.task, "queue_name": job.queue_name, **_times("enqueued_at", job.enqueued_at)}
+
+
+def _times(name: str, moment: datetime | None) -> dict[str, Any]:
+    if moment is None:
+        return {}
+    return {name: moment.isoformat(), f"{name}_ms": round(moment.timestamp() * 1000)}
+
+
+def _shown(metadata: object) -> dict[str, Any]:
+    if not isinstance(metadata, dict):
+        return {}
+    masked = redact(kwargs=metadata, also=settings.redact).kwargs
+    return {key: value for key, value in metadata.items() if masked[key] == value}
+
+
+LIMIT = 20_000
+"""Characters. Longer code is not shown."""
+
+SECRET = "..."  # noqa: S105 (what stands for one)
+
+
+def defer_call(job: Job, call: Redacted) -> str:
+    """An import, and a call of `.defer()`; empty if the task is not registered here, or there is no such code.
+
+    For a task of `django.tasks` it is a call of `.enqueue()`.
+
+    `call`: the arguments of the job with their secrets masked.
+    """
+    try:
+        task = registry.get(job.task)
+    except UnknownTask:
+        return ""
+    if not isinstance(job.args, list) or not isinstance(job.kwargs, dict):
+        return ""
+    if task.alias is None:
+        method, options = "defer", ", ".join(_options(job, task, call))
+    else:
+        method, options = "enqueue", ", ".join(_djangos_options(job, task))
+    using = f".using({options})" if options else ""
+    arguments = ", ".join(_arguments(job, call))
+    code = f"from {task.__module__} import {task.__name__}\n\n{task.__name__}{using}.{method}({arguments})"
+    return code if len(code) <= LIMIT else ""
+
+
+def _options(job: Job, task: Task[Any, Any], call: Redacted) -> Iterator[str]:
+    """The options in which the job differs from others of its task, except for its due time."""
+    own = task.options
+    for name, default in (
+        ("queue_name", own.queue_name),
+        ("priority", own.priority),
+        ("max_attempts", own.max_attempts or settings.max_attempts),
+        ("timeout", None),
+    ):
+        value = getattr(job, name)
+        if value != default:
+            yield f"{name}={_literal(value, value)}"
+    key = job.unique_key
+    if key is not None and not own.makes_key and key != own.unique_key:
+        yield f"unique_key={_literal(key, key) if call.text(key) == key else SECRET}"
+
+
+def _djangos_options(job: Job, task: Task[Any, Any]) -> Iterator[str]:
+    """The options in which a job of `django.tasks` differs from others of its task: its `.using()` takes fewer."""
+    own = {"queue_name": task.options.queue_name, "priority": task.options.priority, "backend": task.alias}
+    given = {name: getattr(job, name) for name in ("queue_name", "priority")}
+    metadata = job.metadata if isinstance(job.metadata, dict) else {}
+    given["backend"] = metadata.get("backend", task.alias)
+    for name, value in given.items():
+        if value != own[name]:
+            yield f"{name}={_literal(value, value)}"
+
+
+def _arguments(job: Job, call: Redacted) -> Iterator[str]:
+    for shown, value in zip(call.args, job.args, strict=True):
+        yield _literal(shown, value)
+    for name, value in job.kwargs.items():
+        literal = _literal(call.kwargs[name], value)
+        is_name = name.isidentifier() and not iskeyword(name)
+        yield f"{name}={literal}" if is_name else f"**{{{_literal(name, name)}: {literal}}}"
+
+
+def _literal(shown: Any, value: Any) -> str:
+    """The value as Python writes it. Where it is `shown` otherwise, it is a secret."""
+    if isinstance(value, dict) and isinstance(shown, dict):
+        return f"{{{', '.join(f'{_literal(key, key)}: {_literal(shown[key], item)}' for key, item in value.items())}}}"
+    if isinstance(value, list) and isinstance(shown, list):
+        return f"[{', '.join(map(_literal, shown, value))}]"
+    if shown != value:
+        return SECRET
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

@@ -1,0 +1,266 @@
+"""The page of one job: its state, its times, its arguments, and the outcome of each attempt."""
+
+import json
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import cached_property
+from itertools import chain, islice
+from typing import Any
+
+from django.utils.translation import gettext, ngettext
+
+from ....contrib.celery.words import carrier_with, clock_time
+from ....models import WAITING, JobBatch, Schedule, Status
+from ....parts.batches.job_page import SHOWN, ShownNeed, needs_of
+from ....parts.databases.addresses import are_several
+from ....parts.schedules.fire import METADATA_KEY
+from ....values.codec import clean, shorten
+from ....values.notes import Progress
+from ....values.outcomes import MESSAGE_LIMIT
+from ....values.records import worker_name
+from ....values.redaction import MASK, Redacted
+from ...arguments import as_call, named, redacted
+from ...durations import span
+from ...operations import number_of_attempts
+from ...worker_health import Workforce
+from ..verbs.table import RETRY
+from .attempts import Attempt, attempts_of
+from .explanations import ShownState, why_it_waits, why_it_was_not_retried
+from .history import operations_of
+from .links import defer_call, links_of_attempt, links_of_job
+from .logs import ShownLog, log_of, shown_logs
+from .timeline import Moment, timeline
+
+JSON_LIMIT = 20_000
+"""Characters. An argument may be megabytes long; a page should not."""
+
+ARGUMENTS_SHOWN = 50
+
+LINE_LIMIT = 500
+"""Characters of a name, a key, or another text of one line."""
+
+
+@dataclass(frozen=True)
+class JobPage(ShownState):
+    mask = MASK
+
+    @property
+    def is_running(self) -> bool:
+        return bool(self.job.status == Status.RUNNING)
+
+    @cached_property
+    def carrier(self) -> str:
+        """The carrier that has the job; empty: a worker or a relay has it, or nobody."""
+        return carrier_with(self.job)
+
+    @property
+    def with_carrier_since(self) -> str:
+        """Since when. How long the job has waited there, and how long it has run, nobody here knows."""
+        return clock_time(self.job.locked_at or self.now, self.now)
+
+    @property
+    def handle(self) -> str:
+        """The job with its database, if there are several databases; else empty."""
+        return str(self.job.handle) if are_several() else ""
+
+    @property
+    def live_text(self) -> str:
+        """The text that a screen reader reads when the status has changed."""
+        return gettext("Job %(id)s is %(status)s.") % {"id": self.job.pk, "status": self.state_label}
+
+    @cached_property
+    def call(self) -> Redacted:
+        return redacted(self.job.task, self.job.args, self.job.kwargs)
+
+    @property
+    def arguments(self) -> list[tuple[str, str]]:
+        """The name or the place of each argument, and its value as JSON.
+
+        The values share `JSON_LIMIT` characters; after these, each is cut at `LINE_LIMIT`.
+        """
+        room, shown = JSON_LIMIT, []
+        passed = chain(named(self.job.task, self.call.args), self.call.kwargs.items())
+        for name, value in islice(passed, ARGUMENTS_SHOWN):
+            text = pretty(value, max(room, LINE_LIMIT))
+            room -= len(text)
+            shown.append((shorten(name, LINE_LIMIT), text))
+        return shown
+
+    @property
+    def defer_call(self) -> str:
+        """The code that enqueues the same job again; empty if there is none to show."""
+        return defer_call(self.job, self.call)
+
+    @property
+    def missing_arguments(self) -> int:
+        return max(len(self.call.args) + len(self.call.kwargs) - ARGUMENTS_SHOWN, 0)
+
+    @property
+    def is_masked(self) -> bool:
+        return (self.call.args, self.call.kwargs) != as_call(self.job.args, self.job.kwargs)
+
+    @property
+    def result(self) -> str | None:
+        """The result as JSON; `None` unless the task has returned."""
+        return self._masked(self.job.result) if self.job.status == Status.COMPLETED else None
+
+    @property
+    def outcome(self) -> str:
+        """Why the job failed or was discarded, and the last error of one that is retried."""
+        has_error = self.job.status in (Status.FAILED, Status.DISCARDED) or self.is_retrying
+        return clean(self.call.text(self.job.last_error), LINE_LIMIT * 4) if has_error else ""
+
+    @property
+    def is_retrying(self) -> bool:
+        return self.job.status in WAITING and self.job.attempts > 0
+
+    @cached_property
+    def explanation(self) -> str:
+        if self.is_final:
+            return why_it_was_not_retried(self.job, self.attempts)
+        return why_it_waits(self.job, self.now, Workforce.now())
+
+    @property
+    def timeout(self) -> str:
+        return span(self.job.timeout or 0)
+
+    @property
+    def unique_key(self) -> str:
+        return shorten(self.call.text(self.job.unique_key or ""), LINE_LIMIT)
+
+    @cached_property
+    def attempts(self) -> list[Attempt]:
+        return [self._shown(attempt) for attempt in attempts_of(self.job)]
+
+    @cached_property
+    def progress(self) -> Progress | None:
+        """The progress of the attempt that runs, or of the last one; `None` once the job is completed."""
+        return None if self.job.status == Status.COMPLETED else self.job.current_progress
+
+    @property
+    def progress_line(self) -> str:
+        return "" if self.progress is None else self.call.text(self.progress.line)
+
+    @property
+    def progress_age(self) -> str:
+        if self.progress is None or self.progress.at is None or not self.is_running:
+            return ""
+        return gettext("Noted %(span)s ago") % {"span": span(max(self.now - self.progress.at, timedelta(0)))}
+
+    @cached_property
+    def logs(self) -> list[ShownLog]:
+        return shown_logs(self.job, self.call.text)
+
+    @property
+    def other_logs(self) -> list[ShownLog]:
+        """The logs of attempts that are not listed: they left no error, and others came after them."""
+        listed = [attempt.log for attempt in self.attempts]
+        return [log for log in self.logs if log not in listed]
+
+    @property
+    def links(self) -> list[tuple[str, str]]:
+        return links_of_job(self.job, self.now)
+
+    @property
+    def attempts_with_links(self) -> list[tuple[Attempt, list[tuple[str, str]]]]:
+        return [
+            (each, links_of_attempt(self.job, each, self.now) if each.sentry_event_id else []) for each in self.attempts
+        ]
+
+    @property
+    def attempts_come_first(self) -> bool:
+        """Whether the page begins with the attempts: the last one ended in an error."""
+        return bool(self.attempts) and bool(self.attempts[0].exception or self.attempts[0].traceback)
+
+    @property
+    def missing_attempts(self) -> int:
+        numbers = [attempt.number for attempt in self.attempts if attempt.number]
+        return max(min(numbers) - 1, 0) if numbers else 0
+
+    @property
+    def attempts_made(self) -> str:
+        """The number of attempts and their maximum; and the number before a manual retry, which starts at 1."""
+        earlier = number_of_attempts(self.job) - self.job.attempts
+        if not earlier:
+            return f"{self.job.attempts}/{self.job.max_attempts}"
+        return ngettext(
+            "%(made)s/%(most)s · %(earlier)s before the retry",
+            "%(made)s/%(most)s · %(earlier)s before the retries",
+            self._retries,
+        ) % {"made": self.job.attempts, "most": self.job.max_attempts, "earlier": earlier}
+
+    @cached_property
+    def worker_name(self) -> str:
+        return shorten(self.job.worker_name, LINE_LIMIT)
+
+    @property
+    def timeline(self) -> list[Moment]:
+        moments = timeline(self.job, self.attempts, self.now)
+        return [replace(each, reason=self.call.text(each.reason)) for each in moments]
+
+    @property
+    def waited(self) -> str:
+        """The time from the job's due time to the start of its last attempt."""
+        waited = self.attempts[0].waited if self.attempts else None
+        return "" if waited is None else span(waited)
+
+    @property
+    def ran(self) -> str:
+        """The duration of the last attempt, so far if a worker runs it."""
+        last = self.attempts[0] if self.attempts else None
+        if last is None or self.carrier or (last.duration is None and self.job.status != Status.RUNNING):
+            return ""
+        return last.took or span(self.now - (last.started_at or self.now))
+
+    @property
+    def metadata(self) -> str:
+        return self._masked(self.job.metadata) if self.job.metadata else ""
+
+    @cached_property
+    def schedule(self) -> Any:
+        """The id and the name of the schedule that has enqueued the job; `None` if none has, or it is gone."""
+        note = self.job.metadata.get(METADATA_KEY) if isinstance(self.job.metadata, dict) else None
+        name = note.get("name") if isinstance(note, dict) else None
+        return Schedule.objects.filter(name=name).values("pk", "name").first() if isinstance(name, str) else None
+
+    @cached_property
+    def batch(self) -> Any:
+        """The id and the name of its batch; `None` if it has none, or that was pruned."""
+        batch_id = getattr(self.job, "batch_id", None)  # an archived job has none
+        return batch_id and JobBatch.objects.filter(pk=batch_id).only("pk", "name").first()
+
+    @property
+    def needs(self) -> list[ShownNeed]:
+        return self._needs[:SHOWN]
+
+    @property
+    def more_needs(self) -> bool:
+        return len(self._needs) > SHOWN
+
+    @cached_property
+    def _needs(self) -> list[ShownNeed]:
+        return [] if self.is_final else needs_of(self.job)
+
+    @property
+    def _retries(self) -> int:
+        return sum(each.verb == RETRY.name for each in operations_of(self.job))
+
+    def _shown(self, attempt: Attempt) -> Attempt:
+        """The attempt, masked and cut. A row's texts are short, unless another program has written them."""
+        return replace(
+            attempt,
+            log=log_of(self.logs, attempt.number),
+            worker=shorten(worker_name(attempt.worker), LINE_LIMIT),
+            exception=shorten(attempt.exception, LINE_LIMIT),
+            sentry_event_id=shorten(attempt.sentry_event_id, LINE_LIMIT),
+            message=clean(self.call.text(attempt.message), MESSAGE_LIMIT),
+            traceback=clean(self.call.text(attempt.traceback), JSON_LIMIT),
+        )
+
+    def _masked(self, value: Any) -> str:
+        return pretty(redacted(self.job.task, [], {"": value}).kwargs[""], JSON_LIMIT)
+
+
+def pretty(value: Any, limit: int) -> str:
+    """JSON to read; a long one is cut in the middle."""
+    return clean(json.dumps(value, indent=2, ensure_ascii=False), limit)

@@ -1,0 +1,134 @@
+"""The time line of a job: enqueued, attempts, acts of operators, finished; and the next time at which it is due.
+
+Pure: makes moments of a row and its attempts. An attempt stands at its end, with the times that it waited and ran.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from operator import attrgetter
+
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ....contrib.celery.words import carrier_with
+from ....models import Job, Status
+from ...durations import distance, span
+from ...operations import attempts_before
+from .attempts import Attempt
+from .history import RELEASE, SNOOZE, Operation, operations_of
+
+SAME = timedelta(milliseconds=1)
+"""Times that are no further apart count as one moment."""
+
+ATTEMPTS = {
+    Status.RUNNING.value: _("attempt %(number)s running"),
+    Status.COMPLETED.value: _("attempt %(number)s completed"),
+    Status.FAILED.value: _("attempt %(number)s failed"),
+    Status.DISCARDED.value: _("attempt %(number)s discarded"),
+}
+CARRIED = _("attempt %(number)s with the carrier")
+CANCELLED = _("attempt %(number)s cancelled")
+ENDS = {
+    RELEASE: _("attempt %(number)s released, because its worker stopped"),
+    SNOOZE: _("attempt %(number)s snoozed"),
+}
+"""What ends an attempt that is not counted, by what is noted in `operations`."""
+SNOOZES = _("attempt %(number)s snoozed, the last of %(times)s times")
+RECOVERED = _("attempt %(number)s ended with its worker, and the job was recovered")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    label: str
+    at: datetime
+    status: str
+    """For its colour."""
+    details: tuple[str, ...] = ()
+    reason: str = ""
+    distance: str = ""
+    is_ahead: bool = False
+
+
+def timeline(job: Job, attempts: Sequence[Attempt], now: datetime) -> list[Moment]:
+    """The oldest first. `attempts` are those of the job, the newest first."""
+    operations = operations_of(job)
+    moments = [*_enqueued(job, operations)]
+    moments += [_by_worker(each, operations) if each.verb in ENDS else _operated(each) for each in operations]
+    ended_at: datetime | None = None
+    for attempt in reversed(attempts):
+        moments += _attempted(attempt, now, ended_at, is_carried=attempt.ended_at is None and bool(carrier_with(job)))
+        ended_at = attempt.ended_at
+    moments += _finished(job, attempts, operations)
+    complete = (replace(each, distance=distance(each.at, now), is_ahead=each.at > now) for each in moments)
+    return sorted(complete, key=attrgetter("at"))
+
+
+def _enqueued(job: Job, operations: Sequence[Operation]) -> Iterator[Moment]:
+    was_scheduled = job.run_after - job.enqueued_at > SAME
+    is_over = job.finished_at is not None and job.finished_at < job.run_after  # it never was due
+    yield Moment(label=gettext("enqueued"), at=job.enqueued_at, status=Status.QUEUED)
+    if was_scheduled and not is_over and not any(abs(job.run_after - each.at) <= SAME for each in operations):
+        is_next = job.status == Status.SCHEDULED and job.attempts > 0
+        label = gettext("next attempt due") if is_next else gettext("due")
+        yield Moment(label=label, at=job.run_after, status=Status.SCHEDULED)
+
+
+def _operated(operation: Operation) -> Moment:
+    return Moment(
+        label=operation.done_by,
+        at=operation.at,
+        status=operation.status,
+        details=(operation.change,) if operation.change else (),
+        reason=operation.reason,
+    )
+
+
+def _by_worker(operation: Operation, operations: Sequence[Operation]) -> Moment:
+    """An attempt whose worker stopped, or whose task snoozed. It has no number of its own: the next one has the same.
+
+    Of snoozes in a row, the row has the last one.
+    """
+    number = operation.attempts + attempts_before(operations, operation.at)
+    ran = [gettext("ran %(span)s") % {"span": span(operation.at - operation.since)}] if operation.since else []
+    label = SNOOZES if operation.times > 1 else ENDS[operation.verb]
+    return Moment(
+        label=str(label) % {"number": number, "times": operation.times},
+        at=operation.at,
+        status=operation.status,
+        details=(*ran, operation.by),
+    )
+
+
+def _attempted(
+    attempt: Attempt, now: datetime, previous_ended_at: datetime | None, *, is_carried: bool
+) -> Iterator[Moment]:
+    at = attempt.ended_at or attempt.started_at
+    if at is None:
+        return
+    label = CANCELLED if attempt.is_cancelled else RECOVERED if attempt.is_recovered else ATTEMPTS[attempt.status]
+    label = CARRIED if is_carried else label
+    details = []
+    if previous_ended_at and attempt.started_at and attempt.started_at > previous_ended_at:
+        pause = span(attempt.started_at - previous_ended_at)
+        details.append(gettext("%(span)s after the attempt before") % {"span": pause})
+    if attempt.waited is not None:
+        details.append(gettext("waited %(span)s") % {"span": span(attempt.waited)})
+    if attempt.duration is not None:
+        details.append(gettext("ran %(span)s") % {"span": span(attempt.duration)})
+    elif attempt.started_at is not None:
+        text = gettext("waiting or running for %(span)s") if is_carried else gettext("running for %(span)s")
+        details.append(text % {"span": span(now - attempt.started_at)})
+    if attempt.worker:
+        details.append(attempt.worker)
+    yield Moment(
+        label=str(label) % {"number": attempt.number or "?"}, at=at, status=attempt.status, details=tuple(details)
+    )
+
+
+def _finished(job: Job, attempts: Sequence[Attempt], operations: Sequence[Operation]) -> Iterator[Moment]:
+    """The end of the job, if neither an attempt nor an operator's act accounts for it."""
+    is_shown = any(attempt.status == job.status and attempt.ended_at for attempt in attempts[:1])
+    is_shown |= job.status == Status.DISCARDED and any(each.finished_the_job for each in operations[-1:])
+    if job.finished_at and not is_shown:
+        yield Moment(label=job.get_status_display(), at=job.finished_at, status=job.status)

@@ -1,0 +1,233 @@
+"""The notices over every page: incidents; queues without a worker or a free slot, or paused; workers that are late.
+
+Invariant: the queries are bounded, whatever the tables' size, and in time. A process runs them once in a few seconds.
+"""
+
+import shlex
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from django.db import DatabaseError
+from django.db.models.functions import Now
+
+from ...conf import settings
+from ...events.log_format import printable
+from ...jobs.registry import registry
+from ...models import Job, Queue
+from ...models.expressions import CLAIM_ORDER
+from ...parts.alerts.admin import OpenIncident, open_incidents
+from ...queue.store import Store
+from ...values.codec import shorten
+from ...values.columns import MAX_KEY_BYTES
+from .. import queue_states as pauses
+from ..durations import span
+from ..worker_health import WorkerHealth, Workforce, not_carried, recovered
+
+MOST = 20
+"""The maximum of queues in one notice. The others appear when these are served."""
+
+MOST_RUNNING = 5_000
+"""The maximum of running jobs that are read."""
+
+LONG = timedelta(minutes=1)
+"""A job that runs for longer takes its slot away from the others."""
+
+CACHE_SECONDS = 5.0
+"""How long a process shows the same notices before it queries again."""
+
+QUERY_SECONDS = 1.0
+"""The time that a query of the notices may take. After a longer one, the pages are shown without notices."""
+
+
+@dataclass(frozen=True)
+class NoWorker:
+    queue_names: tuple[str, ...]
+    """The queues with waiting jobs; empty if no worker is alive at all: then any worker helps."""
+
+    @classmethod
+    def of(cls, workforce: Workforce, waiting: Sequence[str]) -> "NoWorker | None":
+        own = [name for name in waiting if name not in settings.carried_queues]
+        if not workforce.not_dead:
+            return cls(()) if own or _is_overdue() else None
+        unserved = sorted(name for name in own if not workforce.serving(name))[:MOST]
+        return cls(tuple(map(_printed, unserved))) if unserved else None
+
+    @property
+    def command(self) -> str:
+        """The command that starts a worker, for a POSIX shell."""
+        command = ["python", "manage.py", "runworker"]
+        if self.queue_names:
+            command += ["--queues", ",".join(self.queue_names)]
+        return shlex.join(command)
+
+
+@dataclass(frozen=True)
+class NoRelay:
+    """Jobs wait for a carrier, and no relay of it is alive, nor a worker that serves their queues."""
+
+    carrier: str
+    queue_names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, workforce: Workforce, waiting: Sequence[str]) -> "Iterator[NoRelay]":
+        unserved = {name for name in waiting if name in settings.carried_queues and not workforce.serving(name)}
+        for carrier in settings.carriers.values() if unserved else ():
+            if names := sorted(unserved.intersection(carrier.queues))[:MOST]:
+                yield cls(carrier.name, tuple(map(_printed, names)))
+
+    @property
+    def command(self) -> str:
+        """The command that starts a relay, for a POSIX shell."""
+        return shlex.join(["python", "manage.py", "runrelay", "--carrier", self.carrier])
+
+
+@dataclass(frozen=True)
+class NoFreeSlot:
+    """Jobs wait, and jobs that run for long hold every slot of the workers that serve their queues."""
+
+    queue_names: tuple[str, ...]
+    slots: int
+    task: str
+    """The task that holds most of them."""
+    longest: timedelta
+    """For how long the first of the jobs has run."""
+    waits: timedelta
+    """For how long the next job of these queues has been due."""
+
+    @property
+    def longest_in_words(self) -> str:
+        return span(self.longest)
+
+    @property
+    def waits_in_words(self) -> str:
+        return span(self.waits)
+
+
+@dataclass(frozen=True)
+class PausedQueues:
+    queues: tuple[Queue, ...]
+
+    @classmethod
+    def now(cls) -> "PausedQueues | None":
+        queues = tuple(Queue.objects.paused().order_by("name")[:MOST])
+        return cls(queues) if queues else None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(_printed(queue.name) for queue in self.queues)
+
+    @property
+    def sentence(self) -> str:
+        return pauses.sentence(self.queues[0]) if len(self.queues) == 1 else ""
+
+
+@dataclass(frozen=True)
+class Notices:
+    no_worker: NoWorker | None
+    no_relay: tuple[NoRelay, ...]
+    no_free_slot: tuple[NoFreeSlot, ...]
+    late_workers: tuple[WorkerHealth, ...]
+    """The workers that are late, or count as dead and have jobs to be recovered."""
+    paused: PausedQueues | None
+    incidents: tuple[OpenIncident, ...]
+
+    @classmethod
+    def now(cls) -> "Notices":
+        workforce, waiting = Workforce.now(), Store.default().queues_with_jobs()
+        no_free_slot = tuple(_no_free_slot(workforce, waiting[:MOST])) if waiting and workforce.not_dead else ()
+        gone = recovered(workforce)
+        late_workers = tuple([worker for worker in workforce.late_or_stale if worker not in gone][:MOST])
+        no_worker, no_relay = NoWorker.of(workforce, waiting), tuple(NoRelay.of(workforce, waiting))
+        return cls(no_worker, no_relay, no_free_slot, late_workers, PausedQueues.now(), tuple(_incidents(waiting)))
+
+
+class _Cache:
+    def __init__(self) -> None:
+        self._cached: tuple[str, float, Notices | None] = ("", 0.0, None)  # of which database, when, what
+
+    def get(self) -> Notices | None:
+        """The notices, a few seconds old at most; `None` if the queue's database did not answer, or not in time.
+
+        Two threads may query at once: they find the same.
+        """
+        database = settings.database
+        cached_of, cached_at, notices = self._cached
+        if cached_of != database or time.monotonic() - cached_at >= CACHE_SECONDS:
+            notices = self._query()
+            self._cached = (database, time.monotonic(), notices)
+        return notices
+
+    def clear(self) -> None:
+        self._cached = ("", 0.0, None)
+
+    def _query(self) -> Notices | None:
+        """The notices; `None` after a database error: the admin's index works without the queue's database."""
+        try:
+            with Store.default().short_transaction(QUERY_SECONDS):  # an error undoes no more than this block
+                return Notices.now()
+        except DatabaseError:
+            return None
+
+
+notices_cache = _Cache()
+
+
+def _no_free_slot(workforce: Workforce, waiting: Sequence[str]) -> Iterator[NoFreeSlot]:
+    """One notice for all queues with the same workers. Sends one query, and one more for each queue that waits."""
+    queues: dict[tuple[WorkerHealth, ...], list[str]] = {}
+    for queue_name in waiting:
+        queues.setdefault(tuple(workforce.serving(queue_name)), []).append(queue_name)
+    long = list(_long_jobs())
+    for workers, queue_names in queues.items():
+        ids = {worker.id for worker in workers}
+        held = [(worker_id, task, ran) for worker_id, task, ran in long if worker_id in ids]
+        taken = Counter((worker_id, registry.is_async(task)) for worker_id, task, _ in held)
+        if not workers or any(
+            each.relay_of or max(taken[each.id, False], taken[each.id, True]) < each.concurrency for each in workers
+        ):
+            continue  # one of the workers has both a free thread and a free coroutine, or has a carrier run the jobs
+        waits = max(filter(None, map(_waits, queue_names)), default=timedelta(0))
+        if waits >= LONG:
+            (task, _), *_ = Counter(task for _, task, _ in held).most_common(1)
+            slots = sum(worker.concurrency for worker in workers)
+            longest = max(ran for _, _, ran in held)
+            yield NoFreeSlot(tuple(map(_printed, queue_names)), slots, _printed(task), longest, waits)
+
+
+def _incidents(waiting: Sequence[str]) -> Iterator[OpenIncident]:
+    """The open incidents. That of a job that waits names its queue: then one query for each queue that waits."""
+    for incident in open_incidents():
+        if incident.rule == "oldest_waiting" and not incident.queue_name:
+            waits = {name: _waits(name) or timedelta(0) for name in waiting[:MOST]}
+            yield replace(incident, worst_queue=max(waits, key=waits.__getitem__, default=""))
+        else:
+            yield incident
+
+
+def _long_jobs() -> Iterator[tuple[str, str, timedelta]]:
+    """Worker, task and running time of the jobs that run for long, the oldest first. Index: recover."""
+    running = Job.objects.running().annotate(now=Now()).filter(locked_at__lte=Now() - LONG)
+    running = not_carried(running).order_by("locked_at")
+    columns = ("locked_by", "task", "locked_at", "now")
+    for worker, task, locked_at, now in running.values_list(*columns)[:MOST_RUNNING]:
+        yield worker, task, now - locked_at
+
+
+def _waits(queue_name: str) -> timedelta | None:
+    """For how long the next job of the queue has been due. Index: claim."""
+    due = Job.objects.queued().filter(queue_name=queue_name).annotate(now=Now())
+    row = due.order_by(*CLAIM_ORDER).values_list("now", "run_after").first()
+    return max(row[0] - row[1], timedelta(0)) if row else None
+
+
+def _printed(name: str) -> str:
+    return printable(shorten(name, MAX_KEY_BYTES))
+
+
+def _is_overdue() -> bool:
+    """Whether a scheduled job is overdue: a live supervisor would have admitted it."""
+    due = Job.objects.scheduled().filter(run_after__lte=Now()).order_by("run_after")
+    return due.values_list("pk").first() is not None

@@ -1,0 +1,152 @@
+"""The columns of the list of queues. A further one is a function of a `QueueState`, and an entry in `COLUMNS`."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
+
+from ....contrib.celery.states import carrier_for
+from ....parts.limits.form import shown
+from ....parts.rates.form import shown as shown_rate
+from ....values.counting import quantile
+from ... import queue_states as pauses
+from ...counts import grouped, rate_in_words
+from ...durations import span
+from ...queue_states import QueueState
+from ..ui.cells import badge, shortened
+
+Cell = SafeString | str
+
+NOTHING = "\N{EN DASH}"
+"""In a cell of which there is nothing to say."""
+
+
+class Column(NamedTuple):
+    name: str
+    """For the style sheet: the class of its cells is `field-NAME`."""
+    title: Any
+    cell: Callable[[QueueState], Cell]
+
+
+def _queue(queue: QueueState) -> Cell:
+    mark = badge("paused", gettext("paused")) if queue.pause else ""
+    return format_html('<span class="skipqueue-name">{}</span> {}', shortened(queue.name), mark)
+
+
+def _queued(queue: QueueState) -> Cell:
+    number = gettext("about %(number)s") if queue.now.is_estimate else "%(number)s"
+    return _jobs_link(queue, "queued", number % {"number": grouped(queue.now.queued)}) if queue.now.queued else "0"
+
+
+def _blocked(queue: QueueState) -> Cell:
+    return _jobs_link(queue, "blocked", str(queue.blocked)) if queue.blocked.found else str(queue.blocked)
+
+
+def _oldest(queue: QueueState) -> Cell:
+    return NOTHING if queue.now.oldest is None else span(max(queue.now.oldest, 0.0))
+
+
+def _running(queue: QueueState) -> Cell:
+    if not queue.now.running:
+        return "0"
+    carrier = carrier_for(queue.name)
+    text = gettext("with %(carrier)s, the first for %(span)s") if carrier else gettext("the longest for %(span)s")
+    longest = text % {"span": span(max(queue.now.longest or 0.0, 0.0)), "carrier": carrier.name if carrier else ""}
+    return format_html(
+        '{} <span class="skipqueue-detail">{}</span>',
+        _jobs_link(queue, "running", grouped(queue.now.running)),
+        longest,
+    )
+
+
+def _rate(queue: QueueState) -> Cell:
+    return "0" if queue.rate is None else rate_in_words(queue.rate.per_minute)
+
+
+def _waited(queue: QueueState) -> Cell:
+    seconds = None if queue.rate is None else quantile(queue.rate.waited, 0.95)
+    return NOTHING if seconds is None else span(seconds)
+
+
+def _workers(queue: QueueState) -> Cell:
+    if not queue.workers:
+        return gettext("none")
+    slots = sum(worker.slots for worker in queue.workers)
+    relays = sum(bool(worker.relay_of) for worker in queue.workers)
+    details = [ngettext("%(number)s slot", "%(number)s slots", slots) % {"number": grouped(slots)}] if slots else []
+    if relays:
+        details.append(ngettext("%(number)s relay", "%(number)s relays", relays) % {"number": grouped(relays)})
+    return format_html(
+        '{} <span class="skipqueue-detail">{}</span>', grouped(len(queue.workers) - relays), " · ".join(details)
+    )
+
+
+def _pause(queue: QueueState) -> Cell:
+    if queue.pause is None:
+        return NOTHING
+    until = queue.pause.paused_until
+    return format_html(
+        '{}<span class="skipqueue-detail">{}</span><span class="skipqueue-detail">{}</span>',
+        gettext("until %(time)s") % {"time": pauses.moment(until)} if until else gettext("until it is resumed"),
+        gettext("by %(user)s") % {"user": shortened(queue.pause.paused_by)} if queue.pause.paused_by else "",
+        queue.pause.reason,
+    )
+
+
+def _limit(queue: QueueState) -> Cell:
+    if queue.limit is None:
+        return NOTHING
+    if not queue.limit.is_changed:
+        return shown(queue.limit.number)
+    return format_html(
+        '{} <span class="skipqueue-detail">{}</span>',
+        shown(queue.limit.number),
+        gettext("in the settings: %(number)s") % {"number": shown(queue.limit.by_settings)},
+    )
+
+
+def _start_rate(queue: QueueState) -> Cell:
+    if queue.start_rate is None:
+        return NOTHING
+    if not queue.start_rate.is_changed:
+        return shown_rate(queue.start_rate.interval)
+    return format_html(
+        '{} <span class="skipqueue-detail">{}</span>',
+        shown_rate(queue.start_rate.interval),
+        gettext("in the settings: %(rate)s") % {"rate": shown_rate(queue.start_rate.by_settings)},
+    )
+
+
+def _jobs_link(queue: QueueState, status: str, text: str) -> SafeString:
+    query = {"status": status, "queue": queue.name}
+    return format_html('<a href="{}">{}</a>', reverse("admin:django_skipqueue_job_changelist", query=query), text)
+
+
+COLUMNS = (
+    Column("queue", _("queue"), _queue),
+    Column("queued", _("queued"), _queued),
+    Column("oldest", _("oldest job"), _oldest),
+    Column("blocked", _("blocked"), _blocked),
+    Column("running", _("running"), _running),
+    Column("rate", _("jobs/min"), _rate),
+    Column("waited", _("waited (p95)"), _waited),
+    Column("workers", _("workers"), _workers),
+    Column("limit", _("jobs at once"), _limit),
+    Column("start-rate", _("rate limit"), _start_rate),
+    Column("pause", _("paused"), _pause),
+)
+
+
+def columns_for(queues: Iterable[QueueState]) -> tuple[Column, ...]:
+    """The columns of a list of these queues: without those of blocked jobs and of rates if there are none."""
+    listed = list(queues)
+    empty = set()
+    if not any(queue.blocked.found or queue.blocked.is_capped for queue in listed):
+        empty.add("blocked")
+    if not any(queue.start_rate for queue in listed):
+        empty.add("start-rate")
+    return tuple(column for column in COLUMNS if column.name not in empty)

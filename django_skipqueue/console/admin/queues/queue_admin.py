@@ -1,0 +1,205 @@
+"""Queues in the admin: their list, and the views that pause, resume, limit and rate one.
+
+Invariant: every view checks the user's permission itself, a GET changes nothing, and every change is logged.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern
+from django.utils.text import capfirst
+from django.utils.translation import gettext
+
+from ....exceptions import InvalidArguments, InvalidOption
+from ....models import Queue
+from ....parts.limits.form import LimitForm, shown
+from ....parts.limits.states import QueueLimit, limit_of
+from ....parts.rates.form import RateForm
+from ....parts.rates.states import StartRate, rate_of
+from ....values.columns import check_columns
+from ... import queue_states as pauses
+from ...queue_states import MOST, QueueState, queue_states
+from ..notices import notices_cache
+from ..ui.views import OwnViews, refreshing
+from .columns import Column, columns_for
+from .pause_form import PauseForm
+
+MAY_CHANGE = "django_skipqueue.change_queue"
+
+
+@admin.register(Queue)
+class QueueAdmin(OwnViews):
+    """Most queues are names without a row, so the list is a view of its own."""
+
+    class Media:
+        css = {"all": ["django_skipqueue/admin.css", "django_skipqueue/queue_list.css"]}
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """A queue is there when a job or a task names it."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Queue | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Queue | None = None) -> bool:
+        """The row of a queue takes no room that matters."""
+        return False
+
+    def get_urls(self) -> list[URLPattern]:
+        return [
+            self.page("pause/", "pause", self.pause_view),
+            self.page("resume/", "resume", self.resume_view),
+            self.page("limit/", "limit", self.limit_view),
+            self.page("rate/", "rate", self.rate_view),
+            *super().get_urls(),
+        ]
+
+    @refreshing
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """The known queues. Accepts no POST."""
+        if request.method not in ("GET", "HEAD"):
+            return HttpResponseNotAllowed(["GET", "HEAD"])
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        may_change = request.user.has_perm(MAY_CHANGE)
+        queues = queue_states()
+        columns = columns_for(queues)
+        context = self.context(request, None, title=capfirst(str(self.opts.verbose_name_plural))) | {
+            "columns": columns,
+            "rows": [self._row(queue, columns, may_change=may_change) for queue in queues],
+            "most": MOST if len(queues) == MOST else 0,
+            "may_change": may_change,
+            "resume": self.address("resume"),
+        }
+        return TemplateResponse(
+            request, "admin/django_skipqueue/queue/change_list.html", context | (extra_context or {})
+        )
+
+    def pause_view(self, request: HttpRequest) -> HttpResponse:
+        if request.method not in ("GET", "HEAD", "POST"):
+            return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
+        name = self._require_queue_name(request, request.GET)
+        form = PauseForm(request.POST if request.method == "POST" else None)
+        if form.is_valid():
+            reason = form.cleaned_data["reason"]
+            Queue.pause(name, for_=form.duration, by=request.user.get_username(), reason=reason)
+            return self._done(request, name, pauses.sentence(Queue.objects.get(name=name)))
+        title = gettext("Pause the queue “%(queue)s”?") % {"queue": name}
+        context = self.context(request, gettext("Pause the queue"), title=title) | {
+            "explanation": gettext("Workers stop taking jobs from this queue. Jobs already running finish."),
+            "can_be_done": True,
+            "form": form,
+            "target": request.get_full_path(),
+            "back": self.address("changelist"),
+        }
+        return TemplateResponse(request, "admin/django_skipqueue/job/confirm.html", context)
+
+    def resume_view(self, request: HttpRequest) -> HttpResponse:
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        name = self._require_queue_name(request, request.POST)
+        if Queue.resume(name, by=request.user.get_username()):
+            return self._done(request, name, gettext("The queue “%(queue)s” was resumed.") % {"queue": name})
+        message = gettext("The queue “%(queue)s” is not paused.") % {"queue": name}
+        self.message_user(request, message, messages.WARNING)
+        return HttpResponseRedirect(self.address("changelist"))
+
+    def limit_view(self, request: HttpRequest) -> HttpResponse:
+        if request.method not in ("GET", "HEAD", "POST"):
+            return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
+        name = self._require_queue_name(request, request.GET)
+        limit = limit_of(name)
+        form = LimitForm(request.POST if request.method == "POST" else None, limit) if limit else None
+        if form and form.is_valid():
+            return self._limit(request, name, form)
+        title = gettext("Limit the queue “%(queue)s”?") % {"queue": name}
+        context = self.context(request, gettext("Limit the queue"), title=title) | {
+            "explanation": _explanation(limit),
+            "can_be_done": form is not None,
+            "form": form,
+            "target": request.get_full_path(),
+            "back": self.address("changelist"),
+        }
+        return TemplateResponse(request, "admin/django_skipqueue/job/confirm.html", context)
+
+    def _limit(self, request: HttpRequest, name: str, form: LimitForm) -> HttpResponse:
+        if form.is_by_settings:
+            Queue.limit_by_settings(name, by=request.user.get_username())
+            said = gettext("The limit of the queue “%(queue)s” is that of the settings again.")
+            return self._done(request, name, said % {"queue": name})
+        Queue.limit(name, form.chosen, by=request.user.get_username())
+        said = gettext("Jobs of the queue “%(queue)s” that may run at once: %(number)s.")
+        return self._done(request, name, said % {"queue": name, "number": shown(form.chosen)})
+
+    def rate_view(self, request: HttpRequest) -> HttpResponse:
+        if request.method not in ("GET", "HEAD", "POST"):
+            return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
+        name = self._require_queue_name(request, request.GET)
+        rate = rate_of(name)
+        form = RateForm(request.POST if request.method == "POST" else None, rate) if rate else None
+        if form and form.is_valid():
+            return self._rate(request, name, form)
+        title = gettext("Change the rate of the queue “%(queue)s”?") % {"queue": name}
+        context = self.context(request, gettext("Change the rate"), title=title) | {
+            "explanation": _rate_explanation(rate),
+            "can_be_done": form is not None,
+            "form": form,
+            "target": request.get_full_path(),
+            "back": self.address("changelist"),
+        }
+        return TemplateResponse(request, "admin/django_skipqueue/job/confirm.html", context)
+
+    def _rate(self, request: HttpRequest, name: str, form: RateForm) -> HttpResponse:
+        if form.is_by_settings:
+            Queue.rate_by_settings(name, by=request.user.get_username())
+            said = gettext("The rate of the queue “%(queue)s” is that of the settings again.")
+            return self._done(request, name, said % {"queue": name})
+        Queue.rate(name, form.chosen, by=request.user.get_username())
+        said = gettext("Jobs of the queue “%(queue)s” that may start: %(rate)s.")
+        return self._done(request, name, said % {"queue": name, "rate": form.chosen or gettext("any number of jobs")})
+
+    def _require_queue_name(self, request: HttpRequest, values: Any) -> str:
+        """The queue that the request names. Raises `PermissionDenied`, and `Http404` for what no queue is called."""
+        if not (request.user.has_perm(MAY_CHANGE) and self.has_view_permission(request)):
+            raise PermissionDenied
+        name: str = values.get("queue", "")
+        try:
+            check_columns({"queue_name": name})
+        except (InvalidArguments, InvalidOption) as error:
+            raise Http404(str(error)) from None
+        return name
+
+    def _done(self, request: HttpRequest, name: str, message: str) -> HttpResponse:
+        notices_cache.clear()
+        self.log_change(request, Queue(name=name), message)
+        self.message_user(request, message, messages.SUCCESS)
+        return HttpResponseRedirect(self.address("changelist"))
+
+    def _row(self, queue: QueueState, columns: Iterable[Column], *, may_change: bool) -> dict[str, Any]:
+        return {
+            "name": queue.name,
+            "cells": [(column, column.cell(queue)) for column in columns],
+            "is_paused": queue.pause is not None,
+            "pause": self.address("pause", query={"queue": queue.name}) if may_change else "",
+            "limit": self.address("limit", query={"queue": queue.name}) if may_change and queue.limit else "",
+            "rate": self.address("rate", query={"queue": queue.name}) if may_change and queue.start_rate else "",
+        }
+
+
+def _explanation(limit: QueueLimit | None) -> str:
+    if limit is None:
+        return gettext('Its jobs can be limited once SKIPQUEUE["QUEUES"] names the queue, also with the number None.')
+    return gettext("So many of its jobs run at once, over all workers; the others wait. Jobs that run are left alone.")
+
+
+def _rate_explanation(rate: StartRate | None) -> str:
+    if rate is None:
+        return gettext('Its jobs can be given a rate once SKIPQUEUE["QUEUES"] has one for the queue, also None.')
+    return gettext(
+        "So many of its jobs start in a time, over all workers; the others wait. Jobs that run are left alone, and "
+        "those that are queued wait again."
+    )

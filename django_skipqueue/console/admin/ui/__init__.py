@@ -1,0 +1,1 @@
+"""Parts that the pages share: cells, paging, addresses, time limits."""

@@ -1,0 +1,290 @@
+"""Copying finished jobs: the same task, arguments, queue, priority, attempts, timeout, retention, unique key and limit.
+
+Invariant: a job that acts for a user is not copied, because the copy would act for that user as well.
+"""
+
+import json
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import cached_property
+from inspect import Parameter, formatannotation
+from typing import Any
+
+from django import forms
+from django.db import OperationalError
+from django.db.models import TextField
+from django.db.models.functions import Cast
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ....conf import using_database
+from ....exceptions import InvalidArguments, InvalidOption
+from ....jobs.task import Task
+from ....models import FINISHED, ArchivedJob, Job
+from ....parts.databases import keys as key_database
+from ....parts.databases.keys import database_of_key, unreachable
+from ....values.codec import UNREADABLE, encode, shorten
+from ....values.columns import check_columns
+from ....values.records import EncodedCall, JobSpec
+from ....values.redaction import UnknownMask, restored
+from ...arguments import may_be_searched
+from .forms import CONFIRMED
+from .verb import Button, Changed
+
+BULK_TASK = "django_skipqueue.apply_to_all"
+"""Its jobs change other jobs, with the permissions of the user who asked for that."""
+
+TEXTS = {f"{name}_text": Cast(name, TextField()) for name in ("args", "kwargs")}
+
+
+def copy_jobs(ids: Collection[int]) -> Changed:
+    """Enqueue a copy of each that is finished and whose unique key is free; returns the ids of jobs and copies.
+
+    The JSON texts of the arguments are copied as they are. The unique key is copied too, so that the copy does not run
+    beside another job of this key.
+    """
+    copied = {}
+    for job in Job.objects.filter(pk__in=ids, status__in=FINISHED).annotate(**TEXTS):
+        copy = None if why_not_copied(job) or why_held_elsewhere(job) else _insert_copy(job)
+        if copy is not None and copy.created:
+            copied[job.pk] = copy.pk
+    return copied
+
+
+def why_not_copied(job: Any) -> str:
+    """The message for a job that must not be copied; empty for all others."""
+    if job.task == BULK_TASK:
+        return gettext("Job %(id)s acts for the user who asked for it, so it cannot be run again.") % {"id": job.pk}
+    if UNREADABLE in (job.args, job.kwargs, job.metadata, job.retention):
+        return gettext("Job %(id)s has JSON that cannot be read, so it cannot be run again.") % {"id": job.pk}
+    try:
+        check_columns(spec_of(job)._asdict())
+    except InvalidOption as error:  # somebody has written the row by hand
+        return gettext("Job %(id)s cannot be run again: %(error)s") % {"id": job.pk, "error": error}
+    return ""
+
+
+def why_held_elsewhere(job: Any) -> str:
+    """The message for a job whose unique key is held by one in another database, or cannot be asked for there."""
+    return key_database.why_held_elsewhere(job, spec_of(job), _call(job, json.dumps(job.args), json.dumps(job.kwargs)))
+
+
+def copy_archived_job(job: ArchivedJob) -> Job:
+    """Enqueue a copy of a job in the archive. Returns it, or the job that holds its unique key: not `created`."""
+    return _insert_copy(ArchivedJob.objects.annotate(**TEXTS).get(pk=job.pk, finished_at=job.finished_at))
+
+
+def _insert_copy(job: Any) -> Job:
+    return Job.objects.insert(spec_of(job), _call(job, job.args_text, job.kwargs_text))
+
+
+def _call(job: Any, args: str, kwargs: str) -> EncodedCall:
+    return EncodedCall(args, kwargs, **{name: getattr(job, name) for name in EncodedCall._fields[2:]})
+
+
+def spec_of(job: Any) -> JobSpec:
+    """Everything that is set at an insert, except for the due time and the batch.
+
+    A batch ends when its jobs are finished, and has called back then: a copy made later is none of them.
+    """
+    own = ("run_after", "batch_id")
+    columns: dict[str, Any] = {
+        name: getattr(job, name) for name in JobSpec._fields if name not in own and hasattr(job, name)
+    }
+    columns["retention"] = job.retention and json.dumps(job.retention)
+    columns["metadata"] = json.dumps(job.metadata)
+    return JobSpec(**columns)
+
+
+TEXT_LIMIT = 200
+
+MISSING: Any = Parameter.empty
+
+EDIT = Button(
+    label=_("Run again with other arguments"),
+    hint=_(
+        "A new job of the same task is enqueued with these arguments, and this one stays as it is. "
+        "What the task charged, sent or wrote, it may do again."
+    ),
+    question_title=_("Run job %(id)s again with other arguments"),
+    done=_("This is job %(copy)s, made from job %(id)s with other arguments."),
+)
+LOG_ENTRY = _("Run again with other arguments as job %(copy)s.")
+LOG_ENTRY_OF_COPY = _("Made from job %(id)s with other arguments.")
+
+
+@dataclass(frozen=True)
+class Argument:
+    parameter: Parameter
+    value: Any
+    """`MISSING` if the job has none, so that the parameter's default is used."""
+    shown: Any
+    """The same with its secrets masked."""
+    is_positional: bool
+    """Whether the job passes it by its position."""
+    is_secret: bool
+    """Whether its name is one whose values are masked, or its default has such a name in it."""
+
+    @property
+    def name(self) -> str:
+        """The name, with the stars of `*args` and `**kwargs`."""
+        return str(self.parameter.replace(annotation=MISSING, default=MISSING))
+
+    @property
+    def is_required(self) -> bool:
+        """Whether there is neither a default nor a collection that may be empty."""
+        has_stars = self.parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+        return self.parameter.default is MISSING and not has_stars
+
+    @property
+    def description(self) -> str:
+        annotation = self.parameter.annotation
+        texts = [] if annotation is MISSING else [shorten(formatannotation(annotation), TEXT_LIMIT)]
+        if self.parameter.default is not MISSING and not self.is_secret:
+            default = shorten(repr(self.parameter.default), TEXT_LIMIT)
+            texts.append(gettext("left empty: %(default)s") % {"default": default})
+        return " · ".join(texts)
+
+
+def why_not_edited(job: Job) -> str:
+    """The message for a job whose arguments somebody has written by hand as no call; empty for all others."""
+    if isinstance(job.args, list) and isinstance(job.kwargs, dict):
+        return ""
+    return gettext("The arguments of job %(id)s are no list and no object, so they cannot be edited.") % {"id": job.pk}
+
+
+def arguments_of(job: Job, task: Task[Any, Any]) -> list[Argument]:
+    call = task.redacted(job.args, job.kwargs)
+    left, left_shown = dict(job.kwargs), dict(call.kwargs)
+    found: list[Argument] = []
+    value: Any
+    shown: Any
+    for position, parameter in enumerate(task.signature.parameters.values()):
+        if parameter.kind is Parameter.VAR_POSITIONAL:
+            value, shown, is_positional = job.args[position:], call.args[position:], True
+        elif parameter.kind is Parameter.VAR_KEYWORD:
+            value, shown, is_positional = dict(left), dict(left_shown), False
+        elif parameter.kind is not Parameter.KEYWORD_ONLY and position < len(job.args):
+            value, shown, is_positional = job.args[position], call.args[position], True
+        else:
+            value, shown = left.pop(parameter.name, MISSING), left_shown.pop(parameter.name, MISSING)
+            is_positional = parameter.kind is Parameter.POSITIONAL_ONLY
+        default = parameter.default if isinstance(parameter.default, dict | list) else ""
+        is_secret = not may_be_searched(parameter.name, default, task)
+        found.append(Argument(parameter, value, shown, is_positional, is_secret))
+    return found
+
+
+class ArgumentField(forms.CharField):
+    """The JSON of one argument; empty where the parameter's default is to be used."""
+
+    def __init__(self, argument: Argument, check: Callable[[str, Any], object], masked: Callable[[str], str]) -> None:
+        """`check` raises `InvalidArguments` for a value that the parameter does not take; `masked` hides secrets."""
+        text = "" if argument.shown is MISSING else json.dumps(argument.shown, indent=2, ensure_ascii=False)
+        rows = min(max(text.count("\n") + 1, 2), 20)
+        super().__init__(
+            label=argument.name,
+            help_text=argument.description,
+            initial=text,
+            required=argument.is_required,
+            widget=forms.Textarea({"rows": rows, "class": "vLargeTextField", "spellcheck": "false"}),
+        )
+        self.argument = argument
+        self._check = check
+        self._masked = masked
+
+    def clean(self, value: Any) -> Any:
+        text = super().clean(value)
+        if not text.strip():
+            return MISSING
+        try:
+            given = json.loads(text)
+            restored_value = restored(given, self.argument.shown, self.argument.value)
+            encode(self.argument.parameter.name, restored_value)
+            self._check(self.argument.parameter.name, restored_value)
+        except UnknownMask:
+            raise forms.ValidationError(_("This mask stands for no value of the job. Type the value.")) from None
+        except InvalidArguments as error:
+            raise forms.ValidationError(self._masked(str(error))) from None  # the error may quote the value
+        except (ValueError, RecursionError) as error:
+            raise forms.ValidationError(
+                gettext("This is not JSON: %(error)s. Put text in double quotes.") % {"error": self._masked(str(error))}
+            ) from None
+        return restored_value
+
+
+class EditForm(forms.Form):
+    def __init__(self, job: Job, task: Task[Any, Any], posted: Any = None) -> None:
+        super().__init__(posted if posted and CONFIRMED in posted else None)
+        self.job, self.task = job, task
+        self.arguments = arguments_of(job, task)
+        self._masked = task.redacted(job.args, job.kwargs).text
+        for place, argument in enumerate(self.arguments):
+            self.fields[f"argument_{place}"] = ArgumentField(argument, task.encoded_argument, self._masked)
+
+    @cached_property
+    def call(self) -> tuple[list[Any], dict[str, Any]]:
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        values = [self.cleaned_data[name] for name in self.fields]
+        by_position = any(  # before `*args` all others are positional, too
+            argument.parameter.kind is Parameter.VAR_POSITIONAL and value not in (MISSING, [])
+            for argument, value in zip(self.arguments, values, strict=True)
+        )
+        is_positional = True
+        for argument, value in zip(self.arguments, values, strict=True):
+            kind = argument.parameter.kind
+            can_be = kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+            is_positional = (
+                is_positional and can_be and (argument.is_positional or by_position) and value is not MISSING
+            )
+            if value is MISSING:
+                continue
+            if kind is Parameter.VAR_POSITIONAL:
+                args += _checked(value, list, argument)
+            elif kind is Parameter.VAR_KEYWORD:
+                kwargs |= _checked(value, dict, argument)
+            elif is_positional:
+                args.append(value)
+            else:
+                kwargs[argument.parameter.name] = value
+        return args, kwargs
+
+    def clean(self) -> dict[str, Any]:
+        """Check the call as a whole: its form, its size, the task's own function for a unique key, and its database."""
+        if not self.errors:
+            try:
+                self.encoded = self._encoded()
+                self.database = database_of_key(spec_of(self.job), self.encoded, self.task)
+            except Exception as error:  # also one that the project's function for the unique key raises
+                raise forms.ValidationError(self._masked(str(error)) or type(error).__name__) from None
+            if reason := unreachable(self.database):
+                raise forms.ValidationError(reason)
+        return self.cleaned_data
+
+    def enqueue(self) -> Job | None:
+        """Enqueue the new job; `created` is False on a job that holds the unique key already.
+
+        `None`: its database has gone away meanwhile, and the form has an error that says so.
+        """
+        try:
+            with using_database(self.database):
+                return Job.objects.insert(spec_of(self.job), self.encoded)
+        except OperationalError:
+            reason = unreachable(self.database)
+            if not reason:
+                raise
+        self.add_error(None, reason)
+        return None
+
+    def _encoded(self) -> EncodedCall:
+        encoded = self.task.encoded(*self.call)
+        return encoded if self.task.options.makes_key else encoded._replace(unique_key=self.job.unique_key)
+
+
+def _checked(value: Any, kind: type[Any], argument: Argument) -> Any:
+    """The value. Raises `InvalidOption` for one that cannot be spread over `*args` or `**kwargs`."""
+    if not isinstance(value, kind):
+        text = gettext("%(name)s must be a list.") if kind is list else gettext("%(name)s must be an object.")
+        raise InvalidOption(text % {"name": argument.name})
+    return value

@@ -1,0 +1,179 @@
+"""The table of verbs: everything that operators can do to jobs.
+
+Buttons, actions, permissions, questions, history and log entries derive from it: a verb that `Store` has is one entry
+here, or in `waiting_jobs`, and one in `VERBS`. Only the button "Delete…" of a job's page is Django's own, in its
+template.
+"""
+
+from operator import attrgetter
+
+from django.contrib.admin.models import DELETION
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext_lazy
+
+from ....models import FINISHED, UNFINISHED, WAITING, Status
+from ....queue.store import Store
+from ...criteria import delete_jobs
+from .copies import copy_jobs, why_held_elsewhere, why_not_copied
+from .forms import DeleteForm, SpreadForm
+from .verb import Action, Button, Past, Verb, by_store, themselves
+from .waiting_jobs import CHANGE_PRIORITY, CHANGE_QUEUE, POSTPONE, RESCHEDULE, RUN_NOW
+
+RETRY = Verb(
+    name="retry",
+    permission="retry",
+    statuses={Status.FAILED, Status.DISCARDED},
+    change=by_store(Store.retry, over=attrgetter("delay")),
+    form=SpreadForm,
+    button=Button(
+        label=_("Retry"),
+        hint=_("Put this job back into its queue, with a fresh set of attempts."),
+        question_title=_("Retry job %(id)s"),
+        done=_("Job %(id)s is back in the queue “%(queue)s”."),
+        asks=False,
+        is_primary=True,
+    ),
+    action=Action(
+        label=_("Retry selected %(verbose_name_plural)s"),
+        explanation=_(
+            "Failed and discarded jobs go back into their queues, with a fresh set of attempts. "
+            "A job stays as it is while another that is not finished holds its unique key."
+        ),
+        question_title=ngettext_lazy("Retry %(number)s job", "Retry %(number)s jobs", "count"),
+        question_title_partial=_("Retry %(some)s of %(number)s jobs"),
+        refusal=ngettext_lazy("This job cannot be retried.", "None of these %(number)s jobs can be retried.", "count"),
+        done=ngettext_lazy(
+            "%(number)s job was put back into its queue.", "%(number)s jobs were put back into their queues.", "count"
+        ),
+    ),
+    past=Past(done=_("retried"), done_by=_("retried by %(user)s"), leads_to=Status.QUEUED),
+    log_entry=_("Retried."),
+)
+
+DISCARD = Verb(
+    name="discard",
+    permission="discard",
+    statuses=WAITING,
+    also_for=lambda job: job.status == Status.FAILED and job.limit_kind == "halting",  # its sequence goes on
+    change=by_store(Store.discard),
+    button=Button(
+        label=_("Discard"),
+        hint=_("Finish this job without running it. It can be retried later."),
+        question_title=_("Discard job %(id)s"),
+        done=_("Job %(id)s is discarded."),
+    ),
+    action=Action(
+        label=_("Discard selected %(verbose_name_plural)s"),
+        explanation=_(
+            "Scheduled, retrying and queued jobs are finished without being run. A running job is left alone. "
+            "A discarded job can be retried later."
+        ),
+        question_title=ngettext_lazy("Discard %(number)s job", "Discard %(number)s jobs", "count"),
+        question_title_partial=_("Discard %(some)s of %(number)s jobs"),
+        refusal=ngettext_lazy(
+            "This job cannot be discarded.", "None of these %(number)s jobs can be discarded.", "count"
+        ),
+        done=ngettext_lazy("%(number)s job was discarded.", "%(number)s jobs were discarded.", "count"),
+    ),
+    past=Past(done=_("discarded"), done_by=_("discarded by %(user)s"), leads_to=Status.DISCARDED),
+    log_entry=_("Discarded."),
+)
+
+CANCEL = Verb(
+    name="cancel",
+    permission="discard",
+    statuses=UNFINISHED,
+    offered_for={Status.RUNNING},  # to a job that waits, Discard does the same
+    change=by_store(Store.cancel),
+    is_dangerous=True,
+    button=Button(
+        label=_("Cancel"),
+        hint=_("Interrupt this job and discard it. What its task has done already stays done."),
+        question_title=_("Cancel job %(id)s"),
+        done=_("Job %(id)s is cancelled; its task ends within a second or two."),
+        hint_if_carried=_(
+            "Discard this job. If the carrier has begun it, it is not interrupted, and its outcome is dropped."
+        ),
+        done_if_carried=_(
+            "Job %(id)s is cancelled. If the carrier has begun it, it runs on, and its outcome is dropped."
+        ),
+    ),
+    action=Action(
+        label=_("Cancel selected %(verbose_name_plural)s"),
+        explanation=_(
+            "The jobs are discarded. Those that run are interrupted within a second or two; "
+            "what their tasks have done already stays done."
+        ),
+        about_carriers=_("A job that a carrier has begun is not interrupted, and its outcome is dropped."),
+        question_title=ngettext_lazy("Cancel %(number)s job", "Cancel %(number)s jobs", "count"),
+        question_title_partial=_("Cancel %(some)s of %(number)s jobs"),
+        refusal=ngettext_lazy(
+            "This job cannot be cancelled.", "None of these %(number)s jobs can be cancelled.", "count"
+        ),
+        done=ngettext_lazy("%(number)s job was cancelled.", "%(number)s jobs were cancelled.", "count"),
+    ),
+    past=Past(done=_("cancelled"), done_by=_("cancelled by %(user)s"), leads_to=Status.DISCARDED),
+    log_entry=_("Cancelled."),
+)
+
+
+DELETE = Verb(
+    name="delete",
+    permission="delete",
+    statuses=set(Status.values) - {Status.RUNNING},
+    change=lambda ids, _instruction: themselves(delete_jobs(ids)),
+    form=DeleteForm,
+    is_dangerous=True,
+    action=Action(
+        label=_("Delete selected %(verbose_name_plural)s"),
+        explanation=_(
+            "The jobs are removed for good, with their arguments, results and errors. "
+            "Those that wait will not run. A running job is left alone."
+        ),
+        question_title=ngettext_lazy("Delete %(number)s job", "Delete %(number)s jobs", "count"),
+        question_title_partial=_("Delete %(some)s of %(number)s jobs"),
+        refusal=ngettext_lazy("This job cannot be deleted.", "None of these %(number)s jobs can be deleted.", "count"),
+        done=ngettext_lazy("%(number)s job was deleted.", "%(number)s jobs were deleted.", "count"),
+    ),
+    log_entry=_("Deleted."),
+    log_flag=DELETION,
+)
+
+RUN_AGAIN = Verb(
+    name="run_again",
+    permission="add",  # a copy is a new job
+    statuses=FINISHED,
+    change=lambda ids, _instruction: copy_jobs(ids),
+    why_unchanged=lambda job, _instruction: why_not_copied(job) or why_held_elsewhere(job),
+    button=Button(
+        label=_("Run again as a new job"),
+        hint=_(
+            "A copy of this job is enqueued, and this one stays as it is. "
+            "The task runs once more with the same arguments: what it charged, sent or wrote, it does again."
+        ),
+        question_title=_("Run job %(id)s again, as a new job"),
+        done=_("This is job %(copy)s, a copy of job %(id)s."),
+    ),
+    log_entry=_("Run again as job %(copy)s."),
+    log_entry_of_copy=_("Copied from job %(id)s."),
+)
+
+VERBS = (
+    RETRY,
+    RUN_NOW,
+    POSTPONE,
+    RESCHEDULE,
+    CHANGE_QUEUE,
+    CHANGE_PRIORITY,
+    DISCARD,
+    CANCEL,
+    DELETE,
+    RUN_AGAIN,
+)
+"""In the order of the buttons and of the actions."""
+
+BUTTONS = tuple((verb, verb.button) for verb in VERBS if verb.button)
+
+ACTIONS = {verb.action_name: (verb, verb.action) for verb in VERBS if verb.action}
+
+PAST = {verb.name: verb.past for verb in VERBS if verb.past}

@@ -1,0 +1,329 @@
+"""What operators can request of a worker in its list: the words of the question and of its answers."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from django.contrib import admin, messages
+from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, reverse
+from django.utils.functional import lazy
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.text import capfirst
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
+
+from ...contrib.celery import admin as carrier_cells
+from ...contrib.celery.states import carriers_now
+from ...jobs.registry import registry
+from ...models import Worker
+from ...queue.observe import HeldNow
+from ...queue.store import Store
+from ..counts import grouped
+from ..durations import distance, moment_of, span
+from ..worker_health import STATES, state_after
+from .notices import NoWorker, notices_cache
+from .ui.cells import badge, shortened
+from .ui.views import OwnViews, refreshing
+
+
+@dataclass(frozen=True)
+class RequestButton:
+    name: str
+    """The value of `WorkerRequest.request`, and a part of the address."""
+    label: Any
+    question: Any
+    """With the worker's name."""
+    explanation: Any
+    requested: Any
+    """The state until it is done."""
+    done: Any
+    """The message to the operator, with the worker's name."""
+    is_dangerous: bool
+    request: Callable[[Worker], bool]
+
+
+REQUESTS = (
+    RequestButton(
+        "restart",
+        label=_("Restart"),
+        question=_("Restart the worker %(worker)s?"),
+        explanation=_(
+            "It claims nothing more and finishes its jobs, however long they take. Then another process takes its "
+            "place."
+        ),
+        requested=_("restart requested"),
+        done=_("The worker %(worker)s restarts once its jobs have ended."),
+        is_dangerous=False,
+        request=Worker.restart,
+    ),
+    RequestButton(
+        "stop",
+        label=_("Stop"),
+        question=_("Stop the runworker of %(worker)s?"),
+        explanation=_(
+            "The whole runworker stops as after SIGTERM, with all its workers. Jobs that still run at the end of the "
+            "shutdown timeout are released. What has started it may start it again."
+        ),
+        requested=_("stop requested"),
+        done=_("The runworker of %(worker)s stops."),
+        is_dangerous=True,
+        request=Worker.stop,
+    ),
+)
+
+REQUESTED = {each.name: each.requested for each in REQUESTS}
+"""The state of a worker by what is requested of it."""
+
+
+def _actions() -> SafeString:
+    """The title of a column that has none on the screen."""
+    return format_html('<span class="visually-hidden">{}</span>', gettext("Actions"))
+
+
+ACTIONS: Any = lazy(_actions, SafeString)()
+
+SHOWN_JOBS = 5
+
+MAY_CHANGE = "django_skipqueue.change_worker"
+
+
+@dataclass(frozen=True)
+class Held:
+    """How many jobs a worker holds: running in threads, running in coroutines, claimed ahead.
+
+    Either kind of runner has `concurrency` slots.
+    """
+
+    threads: int
+    coroutines: int
+    ahead: int
+    """Claimed, and waiting for a free slot."""
+
+    @property
+    def running(self) -> int:
+        return self.threads + self.coroutines
+
+    @classmethod
+    def by(cls, worker: Any) -> "Held":
+        """From a row of the list. Jobs of tasks that this process does not have count as threads."""
+        counts = Counter({False: 0, True: 0})
+        for task, number in worker.held.tasks.items():
+            counts[registry.is_async(task)] += number
+        threads, coroutines = (min(counts[kind], worker.concurrency) for kind in (False, True))
+        return cls(threads, coroutines, counts.total() - threads - coroutines)
+
+
+class WorkerChangeList(ChangeList):
+    def get_results(self, request: HttpRequest) -> None:
+        """Set the workers of the page, each with the jobs that it `held` at this moment: one query for all.
+
+        A carrier has its numbers in `carrier`: one more query, if there is one. It is left out if the settings do not
+        name it any more, and it holds nothing.
+        """
+        super().get_results(request)
+        held = Store.default().held_now(shown=SHOWN_JOBS)
+        self.result_list = list(self.result_list)
+        has_carriers = any(worker.is_carrier for worker in self.result_list)
+        carriers = {each.name: each for each in carriers_now(Store.default())} if has_carriers else {}
+        for worker in self.result_list:
+            worker.held = held.get(worker.pk, HeldNow({}, []))
+            worker.carrier = carriers.get(worker.name) if worker.is_carrier else None
+        self.result_list = [worker for worker in self.result_list if worker.carrier or not worker.is_carrier]
+
+
+@admin.register(Worker)
+class WorkerAdmin(OwnViews):
+    """The processes that run jobs. Workers and their supervisors write the rows; nobody edits them here."""
+
+    list_display = ("state", "worker", "queue_names", "slots", "runs_now", "memory", "last_heartbeat", "started")
+    list_display_links = None
+    list_per_page = 100
+    ordering = ("hostname", "name", "id")
+    sortable_by = ()
+    actions = None
+
+    class Media:
+        css = {"all": ["django_skipqueue/admin.css", "django_skipqueue/worker_list.css"]}
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Worker | None = None) -> bool:
+        """Nobody edits a worker: a change of its row would not change the process."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Worker | None = None) -> bool:
+        """The row of a process that holds jobs stays until they are recovered."""
+        return False
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        """Allow no lookup in the address: the list has no filters."""
+        return False
+
+    def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
+        return (*self.list_display, "buttons") if request.user.has_perm(MAY_CHANGE) else self.list_display
+
+    def get_urls(self) -> list[URLPattern]:
+        return [
+            *(self.page(f"{asked.name}/", asked.name, partial(self.request_view, asked=asked)) for asked in REQUESTS),
+            *super().get_urls(),
+        ]
+
+    def request_view(self, request: HttpRequest, *, asked: RequestButton) -> HttpResponse:
+        if request.method not in ("GET", "HEAD", "POST"):
+            return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
+        if not (request.user.has_perm(MAY_CHANGE) and self.has_view_permission(request)):
+            raise PermissionDenied
+        worker_id = request.GET.get("worker", "").replace("\0", "")
+        worker = Worker.objects.filter(pk=worker_id, is_carrier=False).first()
+        if worker is None:
+            self.message_user(request, gettext("This worker has ended."), messages.WARNING)
+            return HttpResponseRedirect(self.address("changelist"))
+        if request.method == "POST":
+            return self._request(request, worker, asked)
+        context = self.context(request, str(asked.label), title=asked.question % {"worker": shortened(worker.name)}) | {
+            "explanation": asked.explanation,
+            "can_be_done": True,
+            "is_dangerous": asked.is_dangerous,
+            "target": request.get_full_path(),
+            "back": self.address("changelist"),
+        }
+        return TemplateResponse(request, "admin/django_skipqueue/job/confirm.html", context)
+
+    def _request(self, request: HttpRequest, worker: Worker, asked: RequestButton) -> HttpResponse:
+        if asked.request(worker):
+            message = asked.done % {"worker": shortened(worker.name)}
+            self.log_change(request, worker, message)
+            self.message_user(request, message, messages.SUCCESS)
+        else:
+            self.message_user(request, gettext("This worker has ended."), messages.WARNING)
+        return HttpResponseRedirect(self.address("changelist"))
+
+    @refreshing
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        notices = notices_cache.get()
+        context = {
+            "title": capfirst(self.opts.verbose_name_plural),
+            "command": "" if notices and notices.no_worker else NoWorker(()).command,
+        }
+        return super().changelist_view(request, context | (extra_context or {}))
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Worker]:
+        return Worker.objects.with_requests().annotate(now=Now())
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return WorkerChangeList
+
+    @admin.display(description=_("state"))
+    def state(self, worker: Any) -> SafeString:
+        """Live, late or stale, by the age of its heartbeat on the database's clock, and what is requested of it."""
+        if worker.carrier:
+            return carrier_cells.state(worker.carrier)
+        state = state_after(worker.now - worker.heartbeat_at)
+        requested = REQUESTED.get(worker.requested, "")
+        return format_html('{} <span class="skipqueue-detail">{}</span>', badge(state, STATES[state]), requested)
+
+    @admin.display(description=_("worker"))
+    def worker(self, worker: Any) -> SafeString:
+        if worker.carrier:
+            return carrier_cells.name(worker.carrier)
+        place = gettext("%(host)s · pid %(pid)s") % {"host": shortened(worker.hostname), "pid": worker.pid}
+        relay = gettext("relay of %(carrier)s") % {"carrier": shortened(worker.relay_of)} if worker.relay_of else ""
+        return format_html(
+            '<span class="skipqueue-name">{}</span> <span class="skipqueue-detail">{}</span>',
+            shortened(worker.name),
+            f"{relay} · {place}" if relay else place,
+        )
+
+    @admin.display(description=_("queues"))
+    def queue_names(self, worker: Worker) -> str:
+        return shortened(", ".join(map(str, worker.queues))) or gettext("all queues")
+
+    @admin.display(description=_("slots"))
+    def slots(self, worker: Any) -> SafeString:
+        """The number of busy slots. A worker claims some jobs ahead, which wait in it for a slot. A relay has none."""
+        if worker.carrier:
+            return format_html("{}", carrier_cells.held(worker.carrier))
+        if worker.relay_of:
+            number = grouped(sum(worker.held.tasks.values()))
+            return format_html("{}", gettext("%(number)s on their way") % {"number": number})
+        held = Held.by(worker)
+        values = {"slots": worker.concurrency, "threads": held.threads, "coroutines": held.coroutines}
+        busy = gettext("%(threads)s/%(slots)s busy")
+        if held.coroutines:
+            busy = gettext("%(threads)s/%(slots)s threads, %(coroutines)s/%(slots)s coroutines busy")
+        more = gettext("%(number)s claimed ahead") % {"number": held.ahead} if held.ahead else ""
+        return format_html('{}<span class="skipqueue-detail">{}</span>', busy % values, more)
+
+    @admin.display(description=_("memory"))
+    def memory(self, worker: Any) -> SafeString:
+        """Its resident size and the number of jobs it has done, as of its supervisor's last heartbeat."""
+        if worker.carrier:
+            return format_html('<span class="skipqueue-detail">{}</span>', carrier_cells.refused(worker.carrier))
+        size = "" if worker.memory_mb is None else gettext("%(number)s MiB") % {"number": grouped(worker.memory_mb)}
+        done = ngettext("%(number)s job done", "%(number)s jobs done", worker.jobs_done)
+        return format_html(
+            '{} <span class="skipqueue-detail">{}</span>', size, done % {"number": grouped(worker.jobs_done)}
+        )
+
+    @admin.display(description=ACTIONS, empty_value="")
+    def buttons(self, worker: Any) -> SafeString | str:
+        """Links to the questions whether to restart it or to stop. A carrier has none, nor one that counts as dead."""
+        if worker.is_carrier or state_after(worker.now - worker.heartbeat_at) == "stale":
+            return ""
+        links = format_html_join(
+            " ",
+            '<a class="button skipqueue-quiet" href="{}" aria-label="{}">{}</a>',
+            (
+                (
+                    self.address(asked.name, query={"worker": worker.pk}),
+                    asked.question % {"worker": shortened(worker.name)},
+                    asked.label,
+                )
+                for asked in REQUESTS
+            ),
+        )
+        return format_html('<span class="skipqueue-buttons">{}</span>', links)
+
+    @admin.display(description=_("started"))
+    def started(self, worker: Any) -> str:
+        return distance(worker.started_at, worker.now)
+
+    @admin.display(description=_("last heartbeat"))
+    def last_heartbeat(self, worker: Any) -> str:
+        return distance(worker.heartbeat_at, worker.now)
+
+    @admin.display(description=_("runs now"))
+    def runs_now(self, worker: Any) -> SafeString | str:
+        if worker.carrier:
+            return carrier_cells.oldest(worker.carrier, worker.now)
+        if worker.relay_of:
+            return ""
+        jobs = worker.held.jobs
+        if not jobs:
+            return gettext("nothing")
+        shown = min(SHOWN_JOBS, Held.by(worker).running)
+        links = format_html_join(
+            " ",
+            '<span class="skipqueue-running"><a href="{}">{} <span class="skipqueue-detail">#{}</span></a>'
+            ' <span class="skipqueue-detail">{}</span></span>',
+            (self._link(worker.now, **job) for job in jobs[:shown]),
+        )
+        more = gettext("and more") if Held.by(worker).running > shown else ""
+        return format_html("{} {}", links, more)
+
+    def _link(self, now: datetime, *, id: int, task: str, since: str) -> tuple[str, str, int, str]:
+        address = reverse("admin:django_skipqueue_job_change", args=[id], current_app=self.admin_site.name)
+        began = moment_of(since)
+        ran = gettext("for %(span)s") % {"span": span(now - began)} if began else ""
+        return address, shortened(task.rpartition(".")[2] or task), id, ran

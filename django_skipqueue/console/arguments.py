@@ -1,0 +1,60 @@
+"""The arguments of a job as they may be shown: masked, and with their names where the task is registered."""
+
+from collections.abc import Iterator
+from inspect import Parameter
+from typing import Any
+
+from ..conf import settings
+from ..exceptions import UnknownTask
+from ..jobs.registry import registry
+from ..jobs.task import Task
+from ..values.redaction import Redacted, redact
+
+POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def positional_names(task: Task[Any, Any]) -> list[str]:
+    parameters = task.signature.parameters.values()
+    return [parameter.name for parameter in parameters if parameter.kind in POSITIONAL]
+
+
+def names_in_order(task_name: str, args: list[Any]) -> list[str]:
+    """The names of these positional arguments, as far as the registered task has them."""
+    task = _known(task_name)
+    return list(task.argument_names(args)) if task else []
+
+
+def named(task_name: str, args: list[Any]) -> Iterator[tuple[str, Any]]:
+    """Each positional argument with its name, or with its place where it has no known name."""
+    known = names_in_order(task_name, args)
+    for place, value in enumerate(args):
+        yield known[place] if place < len(known) else f"[{place}]", value
+
+
+def as_call(args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a row. What somebody has written by hand in place of a list or an object counts as one value."""
+    return args if isinstance(args, list) else [args], kwargs if isinstance(kwargs, dict) else {"": kwargs}
+
+
+def redacted(task_name: str, args: Any, kwargs: Any) -> Redacted:
+    """The arguments with their secrets masked; of a task that is not registered, those that have a name in the row."""
+    task = _known(task_name)
+    args, kwargs = as_call(args, kwargs)
+    return task.redacted(args, kwargs) if task else redact(args, kwargs, also=settings.redact)
+
+
+def may_be_searched(name: str, value: Any, task: Task[Any, Any] | None = None) -> bool:
+    """Whether no part of this argument is masked. Only such an argument may be searched for by its value."""
+    also = (*settings.redact, *(task.redact if task else ()))
+    return redact(kwargs={name: value}, also=also).kwargs == {name: value}
+
+
+def has_secrets(task: Task[Any, Any]) -> bool:
+    return bool(task.redact) or any(not may_be_searched(name, "", task) for name in task.signature.parameters)
+
+
+def _known(task_name: str) -> Task[Any, Any] | None:
+    try:
+        return registry.get(task_name)
+    except UnknownTask:
+        return None

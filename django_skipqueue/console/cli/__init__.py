@@ -1,0 +1,1 @@
+"""The command line: `manage.py skipqueue`, and what the other commands share with it."""

@@ -1,0 +1,207 @@
+"""The jobs that a subcommand is for: those with some ids, or those that meet criteria, and the options that say which.
+
+Invariant: jobs are read a window at a time. Without `--all` a task, an error, an argument or a text is searched for in
+the first window of each list, and the subcommand says how many jobs of the list it has not looked at.
+"""
+
+import difflib
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+from django.db.models import QuerySet
+
+from ...events.log_format import counted, printable
+from ...jobs.registry import registry
+from ...jobs.task import Task
+from ...models import Job
+from .. import known_names
+from .. import search as window
+from ..criteria import Criteria
+from ..job_states import STATES
+from ..search import Window
+from . import option_types
+from .subcommand import Exit
+
+
+@dataclass(frozen=True)
+class Part:
+    jobs: QuerySet[Job]
+    cut_after: Window | None = None
+    """The window after which its list goes on, if the rest is not read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    ids: tuple[int, ...] = ()
+    criteria: tuple[Criteria, ...] = ()
+    reads_all: bool = False
+
+    def parts(self) -> Iterator[Part]:
+        if self.ids:
+            yield Part(Job.objects.filter(pk__in=self.ids).order_by("pk"))
+        for criteria in self.criteria:
+            reads_all = self.reads_all or not criteria.are_searched
+            for each in criteria.windows():
+                yield Part(criteria.within(each), None if reads_all or each.end is None else each)
+                if not reads_all:
+                    break
+
+    def require_known(self) -> None:
+        """Raise `CommandError` if one of the ids is not that of a job."""
+        known = set(Job.objects.filter(pk__in=self.ids).values_list("pk", flat=True))
+        if unknown := [str(pk) for pk in self.ids if pk not in known]:
+            raise CommandError(
+                f"There is no job {', '.join(unknown)}. Finished jobs are deleted when their retention is over."
+            )
+
+    def explain_nothing(self) -> None:
+        """Raise `CommandError` if no job can match, because nothing has the name of the task or the queue."""
+        for criteria in self.criteria[:1]:
+            problem = criteria.task and task_problem(criteria.task)
+            if problem := problem or (criteria.queue_name and queue_problem(criteria.queue_name)):
+                raise CommandError(problem)
+
+
+def cut_note(cut: Sequence[Window]) -> str:
+    """How many jobs come in their lists after these windows, and how to look at them as well."""
+    rests = [window.rest() for window in cut]
+    number = sum(rest.shown for rest in rests)
+    is_least = any(rest.is_capped and not rest.estimate for rest in rests)
+    exactness = "at least " if is_least else "about " if any(rest.estimate for rest in rests) else ""
+    return f"Not looked at: {exactness}{counted(number, 'more job')}; --all goes on to the end of the list."
+
+
+def add_criteria(parser: CommandParser) -> None:
+    add = parser.add_argument_group("which jobs").add_argument
+    states = ", ".join(STATES)
+    add("--status", dest="state", choices=list(STATES), metavar="STATUS", help=f"in this status: {states}")
+    add("--failed", dest="state", action="store_const", const="failed", help="the same as --status failed")
+    add("--retrying", dest="state", action="store_const", const="retrying", help="the same as --status retrying")
+    add("--queue", metavar="QUEUE", help="in this queue")
+    add("--task", metavar="TASK", help="of this task; the end of its name is enough, if no other task has it")
+    add("--exception", metavar="CLASS", help='whose last error is of this class; "CLASS in FUNCTION": raised there')
+    add(
+        "--arg",
+        dest="arguments",
+        action="append",
+        default=[],
+        type=option_types.argument,
+        metavar="NAME=VALUE",
+        help="with this argument, or this value within one; several must all match",
+    )
+    add("--search", metavar="TEXT", default="", help="with this text, as in the search box of the admin")
+    add(
+        "--since",
+        type=option_types.moment,
+        metavar="TIME",
+        help="finished or claimed since this time: 90s, 15m, 1h, 2d ago, today, yesterday, 2026-11-25, "
+        '"2026-11-25 14:00"; those that wait: enqueued',
+    )
+    add("--until", type=option_types.moment, metavar="TIME", help="finished, claimed or enqueued before this time")
+    add(
+        "--all",
+        action="store_true",
+        help=f"search each list to its end, not its first {window.WINDOW_SIZE:,} jobs only",
+    )
+
+
+def has_criteria(options: dict[str, Any]) -> bool:
+    return any(
+        options[name] for name in ("state", "queue", "task", "exception", "arguments", "search", "since", "until")
+    )
+
+
+def by_criteria(options: dict[str, Any], states: Collection[str | None] = (None,)) -> Choice:
+    """The jobs by the options of `add_criteria`. states: where to look if no status is given; `None`: everywhere."""
+    chosen = [options["state"]] if options["state"] else states
+    return Choice(
+        criteria=tuple(
+            Criteria(
+                state=state,
+                queue_name=options["queue"],
+                task=full_task_name(options["task"]) if options["task"] else None,
+                cause=options["exception"],
+                arguments=tuple(options["arguments"]),
+                text=options["search"],
+                since=options["since"],
+                before=options["until"],
+            )
+            for state in chosen
+        ),
+        reads_all=options["all"],
+    )
+
+
+def by_ids_or_criteria(options: dict[str, Any], states: Collection[str | None]) -> Choice:
+    """The jobs that a verb is for. Raise `CommandError` unless the options say which, in one of the two ways."""
+    ids = tuple(dict.fromkeys(options["ids"]))
+    if bool(ids) == has_criteria(options):
+        way = "not both" if ids else "such as --failed or --task"
+        raise CommandError(f"Give the ids of jobs, or options that say which jobs, {way}.", returncode=Exit.USAGE)
+    if ids:
+        return Choice(ids=ids)
+    if not states and not options["state"]:
+        raise CommandError("Say with --status in which status the jobs are.", returncode=Exit.USAGE)
+    return by_criteria(options, states)
+
+
+MOST_SHOWN = 10
+
+
+def full_task_name(typed: str) -> str:
+    """The name of the registered task that is typed in full, or by its end: `send_receipt`; else the text as it is."""
+    ends = _ending_in(typed)
+    return ends[0] if len(ends) == 1 and typed not in _registered() else typed
+
+
+def registered_task(typed: str) -> Task[Any, Any]:
+    """The task with this name, in full or its end. Raise `CommandError` if there is none, or more than one."""
+    name = full_task_name(typed)
+    if name not in _registered():
+        raise CommandError(_unknown_task(name, _registered()))
+    return registry.get(name)
+
+
+def task_problem(name: str) -> str:
+    """Why there is no job of this task: nothing has this name. Empty if a registered task has, or one of a job."""
+    if name in _registered():
+        return ""
+    names = known_names.task_names()
+    return "" if name in names else _unknown_task(name, names)
+
+
+def queue_problem(name: str) -> str:
+    """Why there is no job in this queue: nothing has this name. Empty if a task, a worker or a job has."""
+    names = known_names.queue_names()
+    return "" if name in names else f"No task, worker or job has the queue {name!r}.{_meant(name, names)}"
+
+
+def require_known_queue(name: str) -> None:
+    """Raise `CommandError` if nothing has this queue."""
+    if problem := queue_problem(name):
+        raise CommandError(problem)
+
+
+def _unknown_task(name: str, known: list[str]) -> str:
+    if ends := _ending_in(name):
+        return f"Several tasks are called {name!r}: {', '.join(ends)}."
+    return f"No task is called {name!r}.{_meant(name, known)}"
+
+
+def _registered() -> list[str]:
+    return [task.name for task in registry]
+
+
+def _ending_in(name: str) -> list[str]:
+    return sorted(known for known in _registered() if known.endswith(f".{name}"))
+
+
+def _meant(name: str, known: list[str]) -> str:
+    """The name that is most like this one, in full or by its end; else some that there are."""
+    by_text = {text: each for each in known for text in (each.rpartition(".")[2], each)}
+    if close := difflib.get_close_matches(name, by_text, n=1):
+        return f" Did you mean {by_text[close[0]]!r}?"
+    more = f", and {len(known) - MOST_SHOWN:,} more" if len(known) > MOST_SHOWN else ""
+    return f" There are: {', '.join(map(printable, known[:MOST_SHOWN]))}{more}." if known else ""

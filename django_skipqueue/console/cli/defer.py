@@ -1,0 +1,72 @@
+"""`skipqueue defer`: enqueue a job by hand."""
+
+import json
+from argparse import ArgumentTypeError
+from collections.abc import Mapping
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from ...conf import settings as conf
+from ...conf import using_database
+from ..worker_health import Workforce
+from . import option_types
+from .choosing import registered_task
+from .subcommand import Exit, Subcommand
+from .terminal import Console
+
+EXAMPLE = """'{"payment_id": 1}'"""
+
+
+class Defer(Subcommand):
+    name = "defer"
+    help = "Enqueue a job, and print its id"
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        add = parser.add_argument
+        add("task", metavar="TASK", help="the name of the task; its end is enough, if no other task has it")
+        add(
+            "arguments",
+            nargs="?",
+            type=_call,
+            default={},
+            metavar="ARGUMENTS",
+            help='as JSON: an object such as {"payment_id": 1}, or a list of positional arguments; default: none',
+        )
+        add("--in", dest="delay", type=option_types.duration, metavar="DURATION", help="run it after this time")
+        add("--queue", metavar="QUEUE", help="the queue; default: that of the task")
+        add("--priority", type=int, metavar="NUMBER", help="-100 to 100, higher first; default: that of the task")
+
+    def goes_over_all(self, options: Mapping[str, Any]) -> bool:
+        """A job is put into one database."""
+        return False
+
+    def run(self, console: Console, **options: Any) -> Exit:
+        """Enqueue it: in the database that is named, or where its placement says."""
+        task = registered_task(options["task"]).using(
+            run_after=options["delay"],
+            queue_name=options["queue"],
+            priority=options["priority"],
+            database=options["database"],
+        )
+        call = options["arguments"]
+        job = task.defer(**call) if isinstance(call, dict) else task.defer(*call)
+        console.line(job.shown_id)
+        if not job.created:
+            console.say(f"Nothing was enqueued: job {job.shown_id} is not finished, and holds the unique key.")
+            return Exit.NEGATIVE
+        with using_database(job._state.db or conf.database):
+            is_served = bool(Workforce.now().serving(job.queue_name))
+        if not is_served:
+            console.say(f"No live worker serves the queue {job.queue_name}.")
+        return Exit.DONE
+
+
+def _call(text: str) -> Any:
+    try:
+        call = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ArgumentTypeError(f"{text[:200]!r} is not JSON: {error}. Write for example {EXAMPLE}.") from None
+    if not isinstance(call, dict | list):
+        raise ArgumentTypeError(f"{text!r} is neither a JSON object nor a list. Write for example {EXAMPLE}.")
+    return call

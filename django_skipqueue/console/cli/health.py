@@ -1,0 +1,141 @@
+"""`skipqueue health`: for the probe of a container, whether a worker of this host is alive.
+
+Invariant: the command ends within its timeout, whatever the network does.
+"""
+
+import os
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, NoReturn
+
+from django.core.management.base import CommandError, CommandParser
+from django.db.models import F, Q
+from django.db.models.functions import Now
+
+from ...conf import chosen_or_all, settings
+from ...events.log_format import printable
+from ...models import Worker
+from ...parts.databases.at_once import read_at_once
+from ...queue.store import Store
+from ...values.records import serves
+from ...worker.preflight import engine_problem
+from ..durations import span
+from . import option_types
+from .subcommand import Exit, Subcommand
+from .terminal import Console
+
+MOST = 1_000
+"""How many workers are read, the youngest heartbeats first."""
+
+
+class Health(Subcommand):
+    """Reads a few rows, and ends the process itself if the database does not answer in time."""
+
+    name = "health"
+    help = "For probes: exit with 0 if a worker of this host has written a heartbeat"
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        duration = option_types.duration
+        parser.add_argument(
+            "--max-age",
+            type=duration,
+            default=duration("60s"),
+            metavar="DURATION",
+            help="how old the heartbeat may be; default: 60s",
+        )
+        parser.add_argument("--queue", metavar="QUEUE", help="of a worker that serves this queue")
+        parser.add_argument(
+            "--name",
+            default=os.environ.get("SKIPQUEUE_NAME"),
+            help="of the workers of the runworker with this name, on any host; default: those of this host "
+            "[SKIPQUEUE_NAME]",
+        )
+        parser.add_argument(
+            "--timeout",
+            type=duration,
+            default=duration("5s"),
+            metavar="DURATION",
+            help="how long the database may take; default: 5s",
+        )
+
+    def execute(self, console: Console, **options: Any) -> Exit:
+        """Ask one database on a connection of its own, or several at once, for no longer than the timeout."""
+        seconds = options["timeout"].total_seconds()
+        aliases = (options["database"],) if options["database"] else chosen_or_all()
+        if len(aliases) > 1:
+            return _of_several(console, aliases, seconds, options)
+        timer = threading.Timer(seconds, _give_up, [f"unhealthy: no answer from the database within {seconds:g} s"])
+        timer.daemon = True
+        timer.start()
+        try:
+            return super().execute(console, **options)
+        finally:
+            timer.cancel()
+
+    def run(self, console: Console, **options: Any) -> Exit:
+        health = _Health.now(**options)
+        health.show(console)
+        return Exit.DONE if health.is_well else Exit.NEGATIVE
+
+
+@dataclass(frozen=True)
+class _Health:
+    is_well: bool
+    sentence: str
+
+    @classmethod
+    def now(cls, *, name: str | None, queue: str | None, max_age: timedelta, **_: Any) -> "_Health":
+        """That of the workers of this name, or of this host, in the database that is used in this thread."""
+        chosen = Q(name=name) | Q(name__startswith=f"{name}/") if name else Q(hostname=socket.gethostname())
+        processes = Worker.objects.filter(chosen, is_carrier=False)
+        workers = processes.annotate(age=Now() - F("heartbeat_at")).order_by("-heartbeat_at")
+        serving = (each for each in workers[:MOST] if queue is None or _serves(each, queue))
+        youngest: Any = next(serving, None)
+        if youngest is None:
+            place = f"named {name}" if name else f"on {socket.gethostname()}"
+            return cls(False, f"no worker {place}{f' serves the queue {queue}' if queue else ''}")
+        heartbeat = f"{printable(youngest.name)} wrote its last heartbeat {span(youngest.age)} ago"
+        if youngest.age > max_age:
+            return cls(False, f"{heartbeat}, more than {span(max_age)}")
+        return cls(True, heartbeat)
+
+    def show(self, console: Console, of: str = "") -> None:
+        if self.is_well:
+            console.line(f"{of}healthy: {self.sentence}")
+        else:
+            console.say(f"{of}unhealthy: {self.sentence}")
+
+
+def _serves(worker: Worker, queue_name: str) -> bool:
+    return serves(worker.queues, queue_name, carried=settings.carried_queues)
+
+
+def _of_several(console: Console, aliases: Sequence[str], seconds: float, options: dict[str, Any]) -> Exit:
+    """Ask them at once. One without an answer is no reason to restart the workers of the others."""
+    for alias in aliases:
+        if problem := engine_problem(alias):
+            raise CommandError(" ".join(problem))
+
+    def read(store: Store) -> _Health:
+        with store.short_transaction(seconds):
+            return _Health.now(**options)
+
+    found = read_at_once(aliases, read, connect_seconds=seconds, seconds=seconds)
+    for alias, health in found.items():
+        if health is None:
+            console.say(f"{alias}: cannot be used, or no answer from the database within {seconds:g} s")
+        else:
+            health.show(console, of=f"{alias}: ")
+    answers = [health.is_well for health in found.values() if health is not None]
+    return Exit.ERROR if not answers else Exit.DONE if all(answers) else Exit.NEGATIVE
+
+
+def _give_up(message: str) -> NoReturn:
+    """End this process although another thread of it waits for the network: only the kernel can end that wait."""
+    sys.stderr.write(f"{message}\n")
+    sys.stderr.flush()
+    os._exit(Exit.ERROR)

@@ -1,0 +1,186 @@
+"""`runworker --reload`: runs a worker in a child process, and replaces it when code changes.
+
+Invariant: this process ends after its child. If this process is gone, however it ended, the child stops. Code that
+cannot be imported ends only the child; the next change starts another.
+"""
+
+import os
+import signal
+import subprocess
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator, MutableMapping
+from pathlib import Path
+
+from django.utils import autoreload
+
+from ...events import logs
+from ...values.records import NEVER
+from ...worker.loop import Wakeup
+
+LIFELINE = "SKIPQUEUE_LIFELINE"
+"""Environment variable: the file descriptor of a pipe. When the pipe ends, the child's supervisor stops."""
+
+MODULES = "SKIPQUEUE_MODULES"
+"""Environment variable: the file into which the child writes the paths of the modules that it has imported."""
+
+RELOAD_GRACE = 2.0
+"""Seconds for running jobs to finish before a reload releases them."""
+
+ECHO = 0.5
+"""Seconds after a signal until the child is stopped, unless the terminal has sent the signal to it as well."""
+
+LOOK = 1.0
+"""Seconds between two checks for changes."""
+
+
+class Reloader(autoreload.StatReloader):
+    """Runs in the main thread of the command that the user started."""
+
+    def __init__(self, command: list[str]) -> None:
+        super().__init__()
+        self._command = command
+        self._wakeup = Wakeup()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._lifeline = -1  # the write end of the pipe that keeps the child alive; -1: none
+        self._stop_signals = 0  # number of signals received
+        self._stop_child_at = NEVER
+        self._reloads = False  # the child is ending because code has changed
+        self._is_first = True  # no child was reloaded yet
+        self._started_at = 0.0  # in seconds since the epoch, as the times of files are
+        self._seen: dict[Path, float] = {}  # the times of change, by file
+        self._folder = tempfile.TemporaryDirectory(prefix="skipqueue-")  # it is removed with this object
+        self._modules = Path(self._folder.name) / "modules"
+
+    def run_child(self) -> int:
+        """Keep a child running until it ends by itself or a signal stops it. Returns its exit code."""
+        self._wakeup.on_signals(self._on_stop_signal, (signal.SIGTERM, signal.SIGINT))
+        self._wakeup.on_signals(lambda _: None, (signal.SIGCHLD,))
+        autoreload.autoreload_started.send(sender=self)  # the folders of templates and translations
+        self._changed()
+        self._start()
+        while True:
+            self._stop_child()
+            code = self._ended()
+            if code is not None and not self._goes_on_after(code):
+                return (
+                    0 if self._stop_signals and code == -signal.SIGTERM else code
+                )  # it had not begun to handle signals
+            if self._stop_signals and self._child is None:
+                return 0
+            if not self._stop_signals and (changed := self._changed()):
+                self._reload(changed)
+            self._wakeup.wait(min(LOOK, self._stop_child_at - time.monotonic()))
+
+    def watched_files(self, include_globs: bool = True) -> Iterator[Path]:
+        """The files that this process and the child have imported, and their neighbours within the project."""
+        files = set(super().watched_files(include_globs))
+        if self._modules.exists():
+            files.update(map(Path, self._modules.read_text().splitlines()))
+        for folder in {file.parent for file in files if _is_of_project(file)}:
+            files.update(folder.glob("*.py"))
+        yield from files
+
+    # The child
+
+    def _start(self) -> None:
+        read_end, self._lifeline = os.pipe()
+        self._started_at = time.time()
+        self._child = subprocess.Popen(
+            self._command,
+            env={
+                **os.environ,
+                LIFELINE: str(read_end),
+                MODULES: str(self._modules),
+                autoreload.DJANGO_AUTORELOAD_ENV: "true",
+            },
+            pass_fds=[read_end],
+            preexec_fn=_ignore_ctrl_c,  # noqa: PLW1509 (no thread runs here)
+        )
+        os.close(read_end)
+        self._reloads = False
+
+    def _ended(self) -> int | None:
+        if self._child is None or self._child.poll() is None:
+            return None
+        code = self._child.returncode
+        self._child, self._stop_child_at = None, NEVER
+        self._let_go()
+        return code
+
+    def _goes_on_after(self, code: int) -> bool:
+        """Start another child if the last one ended for a reload. Returns whether to go on, now or after a change."""
+        if self._reloads and not self._stop_signals:
+            self._is_first = False
+            self._start()
+            return True
+        if code and not (self._is_first or self._stop_signals):
+            logs.waiting_for_change(code)
+            return True
+        return False
+
+    def _reload(self, changed: Path) -> None:
+        if self._child is None:
+            logs.reloading(_short(changed), None)
+            self._start()
+        elif not self._reloads:
+            logs.reloading(_short(changed), RELOAD_GRACE)
+            self._reloads = True
+            self._child.send_signal(signal.SIGTERM)
+            self._stop_child_at = time.monotonic() + RELOAD_GRACE
+
+    def _changed(self) -> Path | None:
+        """A file that has changed since the last check, or was added since the child started."""
+        found = None
+        for path, time_changed in self.snapshot_files():
+            if time_changed > self._seen.get(path, self._started_at or NEVER):
+                found = path
+            self._seen[path] = time_changed
+        return found
+
+    # Signals
+
+    def _on_stop_signal(self, _: int) -> None:
+        """Note the signal, and wait before stopping the child: Ctrl-C has already reached it, `kill` has not."""
+        self._stop_signals += 1
+        self._stop_child_at = min(self._stop_child_at, time.monotonic() + ECHO)
+
+    def _stop_child(self) -> None:
+        """Stop the child by closing its lifeline. After a second signal or a reload, SIGTERM makes it stop at once."""
+        if self._child is None or self._stop_child_at > time.monotonic():
+            return
+        self._stop_child_at = NEVER
+        if (self._stop_signals >= 2 or self._reloads) and self._child.poll() is None:
+            self._child.send_signal(signal.SIGTERM)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+
+
+def report_modules(environment: MutableMapping[str, str]) -> int | None:
+    """In the child: write the list of imported modules. Returns the lifeline; `None` without a reloader."""
+    if path := environment.pop(MODULES, None):
+        Path(path).write_text("\n".join(map(str, autoreload.iter_all_python_module_files())))
+    lifeline = environment.pop(LIFELINE, None)
+    return int(lifeline) if lifeline else None
+
+
+def _ignore_ctrl_c() -> None:
+    """In the child: ignore Ctrl-C until its supervisor handles signals. The end of the lifeline stops it as well."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _is_of_project(file: Path) -> bool:
+    """Whether the file is part of the project: neither of Python nor of an installed package."""
+    return not any(file.is_relative_to(path) for path in INSTALLED)
+
+
+def _short(path: Path) -> str:
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+INSTALLED = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")}

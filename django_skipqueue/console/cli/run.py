@@ -1,0 +1,304 @@
+"""Sets up the log of `runworker`, unless the project configures it."""
+
+import argparse
+import logging
+import math
+import os
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.core.management.base import CommandError, CommandParser
+
+from ... import __version__, conf
+from ...events import liveness_logs, logs
+from ...events.log_format import LineFormatter, counted, printable, wants_colour
+from ...events.logging import JobContextFilter, JsonFormatter
+from ...exceptions import QueueUnavailable
+from ...parts.databases.steward import Steward
+from ...supervisor.health import open_port
+from ...supervisor.supervisor import Supervisor
+from ...values.bounds import LIMITS
+from ...worker.options import WorkerOptions
+from ...worker.preflight import QueueUnreachable, check_database, check_databases
+
+TEXT, JSON = "text", "json"
+"""The formats of `--log-format`."""
+
+
+def configure(
+    verbosity: int,
+    *,
+    colour: bool | None = None,
+    tracebacks: bool = False,
+    log_format: str | None = None,
+    shows_django: bool = True,
+) -> None:
+    """Write lines to standard error if the project has not configured logging. Verbosity is that of Django's commands.
+
+    The lines are those of this package, and those of all loggers that the project has left without a handler: the code
+    of tasks. These name their job.
+
+    colour: `None`: only on a terminal. tracebacks: log tracebacks even if standard error is not a terminal.
+    log_format: `text` or `json`; `None`: text. A log line says so if it has no effect.
+    shows_django: whether to write Django's own lines as well. Under `DEBUG` Django writes them itself.
+    """
+    package = logging.getLogger("django_skipqueue")
+    if package.hasHandlers():
+        if log_format:
+            logs.log_format_ignored(log_format)
+    else:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(_formatter(log_format, colour, tracebacks))
+        handler.addFilter(JobContextFilter())
+        handler.addFilter(lambda record: shows_django or record.name.partition(".")[0] != "django")
+        logging.getLogger().addHandler(handler)
+    if package.level == logging.NOTSET:
+        package.setLevel({0: logging.WARNING, 1: logging.INFO}.get(verbosity, logging.DEBUG))
+
+
+def _formatter(log_format: str | None, colour: bool | None, tracebacks: bool) -> logging.Formatter:
+    if log_format == JSON:
+        return JsonFormatter()
+    return LineFormatter(
+        colour=wants_colour(sys.stderr) if colour is None else colour, tracebacks=tracebacks or sys.stderr.isatty()
+    )
+
+
+ON, OFF = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
+"""The values allowed in the environment variable of a flag."""
+
+
+class Options:
+    """Adds options to a parser, each with its environment variable as the default, named in its help."""
+
+    def __init__(self, parser: CommandParser) -> None:
+        self._parser = parser
+        self.wrong_variables: list[str] = []
+        """A message for each flag whose variable has an invalid value."""
+
+    def __call__(self, *flags: str, help: str, default: Any = None, **options: Any) -> None:
+        variable = _variable(flags[-1])
+        shown = "" if default is None else f"; default: {default}"
+        # argparse checks a default that is a str as if it had been typed.
+        given = _Variable(value, variable) if (value := os.environ.get(variable)) else default
+        self._parser.add_argument(*flags, default=given, help=_escaped(f"{help}{shown} [{variable}]"), **options)
+
+    def flag(self, flag: str, *, help: str) -> None:
+        variable = _variable(flag)
+        given = self._is_on(variable)
+        self._parser.add_argument(flag, action="store_true", default=bool(given), help=_escaped(f"{help} [{variable}]"))
+
+    def switch(self, flag: str, *, help: str) -> None:
+        """Add an option without a value, and another one, `--no-…`, for the opposite."""
+        variable = _variable(flag)
+        given = self._is_on(variable)
+        self._parser.add_argument(
+            flag, action=argparse.BooleanOptionalAction, default=given, help=_escaped(f"{help} [{variable}]")
+        )
+
+    def _is_on(self, variable: str) -> bool | None:
+        """Whether the variable of a flag is on; `None`: it is not set."""
+        value = os.environ.get(variable, "")
+        if value.lower() in ON | OFF | {""}:
+            return value.lower() in ON if value else None
+        words = ", ".join(sorted(ON)), ", ".join(sorted(OFF))
+        self.wrong_variables.append(f"{variable} must be one of {words[0]}, or of {words[1]}, not {value!r}.")
+        return None
+
+
+class _Variable(str):
+    def __new__(cls, value: str, name: str) -> "_Variable":
+        made = super().__new__(cls, value)
+        made.name = name
+        return made
+
+    name: str
+
+
+def wrong(text: str, allowed: str) -> argparse.ArgumentTypeError:
+    """The error for a value that is not `allowed`. It names the variable that the value came from."""
+    variable = f"{text.name} = " if isinstance(text, _Variable) else ""
+    return argparse.ArgumentTypeError(f"{variable}{str(text)!r} is not {allowed}")
+
+
+def log_format(text: str) -> str:
+    if text not in (TEXT, JSON):
+        raise wrong(text, f"{TEXT} or {JSON}")
+    return str(text)
+
+
+def _variable(flag: str) -> str:
+    return f"SKIPQUEUE_{flag.lstrip('-').upper().replace('-', '_')}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%%")
+
+
+def within(option: str) -> Callable[[str], float]:
+    limit = LIMITS[option]
+
+    def number(text: str) -> float:
+        try:
+            value = int(text) if limit.is_whole else float(text)
+        except ValueError:
+            value = math.nan
+        if not limit.allows(value):
+            raise wrong(text, str(limit))
+        return value
+
+    return number
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """The names in a text, in which commas separate them: each once."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def add_times(add: Options, settings: conf.Settings) -> None:
+    add(
+        "--poll-interval",
+        type=within("poll_interval"),
+        default=settings.poll_interval,
+        help="seconds between two looks for jobs when nothing wakes the worker",
+    )
+    add.flag("--no-listen", help="poll only; do not wait for PostgreSQL's notifications")
+    add(
+        "--shutdown-timeout",
+        type=within("shutdown_timeout"),
+        default=settings.shutdown_timeout,
+        help="seconds for running jobs to finish in after the first signal; then they are released",
+    )
+    add(
+        "--worker-timeout",
+        type=within("worker_timeout"),
+        default=settings.worker_timeout,
+        help="seconds without a heartbeat after which a worker counts as dead; must be the same for every runworker on "
+        "one database, or one with a lower timeout takes the jobs of live workers",
+    )
+
+
+def add_place(add: Options, settings: conf.Settings) -> None:
+    add("--name", default=f"{socket.gethostname()}:{os.getpid()}", help="the worker's name in logs and admin")
+    add(
+        "--database",
+        default=",".join(settings.served_databases),
+        help="the alias of the database that holds the queue; of several, separated by commas",
+    )
+    add(
+        "--health-port",
+        type=within("health_port"),
+        help="answer HTTP probes on this port: /healthz, /readyz and /metrics",
+    )
+    add(
+        "--health-host",
+        default="127.0.0.1",
+        help="the address of that port; a container that is probed from outside needs 0.0.0.0",
+    )
+    add("--log-format", type=log_format, help="text or json: one JSON object a line; default: text")
+
+
+def set_up(add: Options, options: dict[str, Any]) -> None:
+    """Configure the log lines. Raises `CommandError` if the variable of a flag has an invalid value."""
+    if add.wrong_variables:
+        raise CommandError(" ".join(add.wrong_variables))
+    configure(
+        options["verbosity"],
+        colour=_colour(options),
+        tracebacks=django_settings.DEBUG,
+        log_format=options["log_format"],
+        shows_django=not django_settings.DEBUG,
+    )
+
+
+def databases_of(options: dict[str, Any]) -> tuple[str, ...]:
+    """The aliases that `--database` names. Raises `CommandError` if there is none."""
+    databases = names_in(options["database"])
+    if not databases:
+        raise CommandError("--database (SKIPQUEUE_DATABASE) names no database.")
+    return databases
+
+
+def for_each_database(options: dict[str, Any], **more: Any) -> list[WorkerOptions]:
+    databases = databases_of(options)
+    chosen = WorkerOptions(
+        name=options["name"],
+        database=databases[0],
+        processes=options["processes"],
+        listen=not options["no_listen"],
+        poll_interval=options["poll_interval"],
+        shutdown_timeout=options["shutdown_timeout"],
+        worker_timeout=options["worker_timeout"],
+        heartbeat_interval=conf.settings.heartbeat_interval,
+        **more,
+    )
+    if len(databases) == 1:
+        return [chosen]
+    return [replace(chosen, database=alias, name=f"{chosen.name}@{alias}") for alias in databases]
+
+
+def introduce(workers: Sequence[WorkerOptions], *, does: str, at_once: str, what: str, reloads: bool = False) -> None:
+    """Log the first lines: what the command `does`, processes, databases, `what` it runs, and how to stop."""
+    worker = workers[0]
+    processes = counted(worker.processes, "process", "processes")
+    aliases = ", ".join(repr(each.database) for each in workers)
+    databases = f"on database {aliases}" if len(workers) == 1 else f"on each of the databases {aliases}"
+    name = worker.name.removesuffix(f"@{worker.database}") if len(workers) > 1 else worker.name
+    interval = f"every {worker.poll_interval:g} s"
+    woken = f"woken by NOTIFY, and {interval}" if worker.listen else f"polling {interval}"
+    reloaded = "restarts when code changes; " if reloads else ""
+    logs.starting(
+        [
+            f"django_skipqueue {__version__}: {printable(name)} {does}",
+            f"{processes}, {at_once}, {databases}",
+            what,
+            f"{woken}; {reloaded}stop with Ctrl-C or SIGTERM",
+        ]
+    )
+
+
+def name_unreachable(unreachable: Sequence[QueueUnreachable]) -> None:
+    for error in unreachable:
+        liveness_logs.database_unreachable(error.alias, error.reason)
+
+
+def run(workers: Sequence[WorkerOptions], *, lifeline: int | None, listener: socket.socket | None) -> None:
+    """Run a supervisor, or one for each database, until it is stopped. Exits with the steward's code."""
+    if len(workers) == 1:
+        Supervisor(workers[0], lifeline=lifeline, health_listener=listener).run()
+    else:
+        sys.exit(Steward(workers, lifeline=lifeline, health_listener=listener).run())
+
+
+def check(workers: Sequence[WorkerOptions]) -> list[QueueUnreachable]:
+    """Raise `CommandError` if a database cannot hold the queue. Returns an error for each that cannot be reached.
+
+    The only database must be reached; one of several keeps the others from nothing.
+    """
+    try:
+        if len(workers) > 1:
+            return check_databases([each.database for each in workers])
+        check_database(workers[0].database)
+    except QueueUnavailable as error:
+        raise CommandError(str(error)) from None
+    return []
+
+
+def listen_for_probes(options: dict[str, Any]) -> socket.socket | None:
+    """Listen on `--health-port`, if it is given. Raises `CommandError` if the address cannot be used."""
+    host, port = options["health_host"], options["health_port"]
+    if port is None:
+        return None
+    try:
+        return open_port(host, port)
+    except OSError as error:
+        raise CommandError(f"--health-port: cannot listen on {host}, port {port}: {error.strerror or error}.") from None
+
+
+def _colour(options: dict[str, Any]) -> bool | None:
+    """The choice by Django's `--no-color` and `--force-color`; `None`: neither was given."""
+    return False if options.get("no_color") else True if options.get("force_color") else None

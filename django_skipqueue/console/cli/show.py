@@ -1,0 +1,191 @@
+"""All about one job, as lines of text and as JSON.
+
+Invariant: secrets are masked in everything but the texts that a task wrote itself, as in the admin. No text of the row
+can start a line of its own choice or control the terminal.
+"""
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from operator import itemgetter
+from typing import Any
+
+from django.core.management.base import CommandParser
+from django.db.models.functions import Now
+
+from ...events.log_format import in_words, printable
+from ...models import Job
+from ...values.notes import AttemptLog, logs_of
+from ...values.records import worker_name
+from ...values.redaction import Redacted
+from ..arguments import named
+from ..durations import moment_of
+from ..job_states import state_of
+from ..operations import number_of_attempt, number_of_attempts, was_cancelled
+from ..waiting import why_it_waits
+from ..worker_health import Workforce
+from . import option_types
+from .choosing import Choice
+from .list import TIMES, as_json, call_of, masked, when
+from .subcommand import Exit, Subcommand
+from .terminal import Console, shown_time
+
+LABEL_WIDTH = 14
+
+
+def details_as_json(job: Any, workforce: Workforce) -> dict[str, Any]:
+    """The fields that lists have, and all other fields. `job.now`: the time."""
+    call = call_of(job)
+    return {
+        **as_json(job),
+        "timeout": job.timeout,
+        "why_it_waits": why_it_waits(job, job.now, workforce) or None,
+        "batch_id": job.batch_id,
+        **{name: key and call.text(key) for name, key in _keys(job).items()},
+        "result": masked(job, job.result),
+        "metadata": masked(job, job.metadata),
+        "progress": _progress_as_json(job, call),
+        "logs": [_log_as_json(log, call) for log in logs_of(job.logs)],
+        "errors": [_masked_texts(entry, call) for entry in job.errors],
+        "operations": [_masked_texts(entry, call) for entry in job.operations or []],
+    }
+
+
+def lines_about(job: Any, workforce: Workforce) -> Iterator[str]:
+    """Its fields, then its errors and the changes by operators, in the order of time. `job.now`: the time."""
+    call = call_of(job)
+    yield printable(f"Job {job.shown_id}: {job.task}")
+    for label, values in _facts(job, call, workforce):
+        for number, value in enumerate(values):
+            yield f"{label if number == 0 else '':<{LABEL_WIDTH}}{printable(value)}"
+    yield from _story(job, call)
+
+
+def _facts(job: Any, call: Redacted, workforce: Workforce) -> Iterator[tuple[str, list[str]]]:
+    passed = [*named(job.task, call.args), *call.kwargs.items()]
+    facts = {
+        "status": [f"{state_of(job)}, {when(job, job.now)}", *_given(why_it_waits(job, job.now, workforce))],
+        "queue": [f"{job.queue_name}, priority {job.priority}"],
+        "attempts": [_attempts(job)],
+        **{name.replace("_", " "): _times(getattr(job, name)) for name in TIMES},
+        "progress": [call.text(job.current_progress.line)] if job.current_progress else [],
+        "worker": _given(job.worker_name),
+        "batch": _given(job.batch_id),
+        "timeout": [] if job.timeout is None else [in_words(job.timeout)],
+        **{name.replace("_", " "): _given(key and call.text(key)) for name, key in _keys(job).items()},
+        "arguments": [f"{name} = {_dumped(value)}" for name, value in passed],
+        "result": [] if job.result is None else [_dumped(masked(job, job.result))],
+        "metadata": [_dumped(masked(job, job.metadata))] if job.metadata else [],
+        "last error": _given(call.text(job.last_error)),
+    }
+    yield from ((label, lines) for label, lines in facts.items() if lines)
+
+
+def _story(job: Job, call: Redacted) -> Iterator[str]:
+    events = [(entry, _attempt(entry, call, job)) for entry in _objects(job.errors)]
+    events += [(entry, _operation(entry, call)) for entry in _objects(job.operations)]
+    dated = [(at, lines) for entry, lines in events if (at := moment_of(entry.get("at")))]
+    dated += [(log.started, _log(log, call, job)) for log in logs_of(job.logs) if log.started and log.lines]
+    for at, (first, *others) in sorted(dated, key=itemgetter(0)):
+        yield ""
+        yield printable(f"{shown_time(at)}  {first}")
+        yield from (f"    {printable(line)}" for line in others)
+
+
+def _attempts(job: Job) -> str:
+    """The number of attempts, of how many. A manual retry starts at 1 again; the attempts before it are named."""
+    earlier = number_of_attempts(job) - job.attempts
+    return f"{job.attempts} of {job.max_attempts}" + (f", {earlier} before the manual retry" if earlier else "")
+
+
+def _attempt(entry: dict[str, Any], call: Redacted, job: Job) -> list[str]:
+    took = entry.get("duration_ms")
+    after = f" after {in_words(took / 1000)}" if isinstance(took, int | float) else ""
+    worker = f" on {worker_name(entry['worker'])}" if isinstance(entry.get("worker"), str) else ""
+    text = entry.get("traceback") or f"{entry.get('exception', '')}: {entry.get('message', '')}"
+    ended_at = moment_of(entry.get("at"))
+    number = number_of_attempt(job, entry.get("attempt"), ended_at) or ""
+    end = "cancelled" if was_cancelled(job, ended_at) else "failed"
+    return [f"attempt {number} {end}{after}{worker}", *call.text(str(text)).rstrip().splitlines()]
+
+
+def _operation(entry: dict[str, Any], call: Redacted) -> list[str]:
+    by = f" by {entry['by']}" if entry.get("by") else ""
+    reason = f": {entry['reason']}" if entry.get("reason") else ""
+    times = f", {entry['times']} times in a row" if entry.get("times", 1) != 1 else ""
+    return [call.text(f"{entry.get('verb', '')}{by}{times}{reason}")]
+
+
+def _log(log: AttemptLog, call: Redacted, job: Job) -> list[str]:
+    lines = [f"log of attempt {number_of_attempt(job, log.attempt, log.started)}"]
+    if log.dropped:
+        lines.append(f"… {log.dropped} earlier lines are not kept")
+    for line in log.lines:
+        at = f"{shown_time(line.at)} " if line.at else ""
+        source = f" {line.logger}" if line.logger else ""
+        first, *others = call.text(line.message).splitlines() or [""]
+        lines += [f"{at}{line.level}{source} {first}", *(f"    {other}" for other in others)]
+    return lines
+
+
+def _log_as_json(log: AttemptLog, call: Redacted) -> dict[str, Any]:
+    lines = [line._replace(message=call.text(line.message))._asdict() for line in log.lines]
+    return {"attempt": log.attempt, "worker": log.worker, "dropped": log.dropped, "lines": lines}
+
+
+def _progress_as_json(job: Job, call: Redacted) -> dict[str, Any] | None:
+    progress = job.current_progress
+    return progress and {"value": progress.value, "text": call.text(progress.text), "at": progress.at}
+
+
+def _objects(entries: Any) -> list[dict[str, Any]]:
+    """The entries, without what another program may have written among them."""
+    return [entry for entry in entries or [] if isinstance(entry, dict)]
+
+
+def _masked_texts(entry: Any, call: Redacted) -> Any:
+    if not isinstance(entry, dict):
+        return entry
+    return {name: call.text(value) if isinstance(value, str) else value for name, value in entry.items()}
+
+
+def _times(moment: datetime | None) -> list[str]:
+    return [shown_time(moment)] if moment else []
+
+
+def _keys(job: Job) -> dict[str, str | None]:
+    return {"unique_key": job.unique_key, "limit_key": job.limit_key, "rate_key": job.rate_key}
+
+
+def _given(value: Any) -> list[str]:
+    return [str(value)] if value else []
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+class Show(Subcommand):
+    """Prints each job: its fields, why it waits, the errors of its attempts, and the changes by operators."""
+
+    name = "show"
+    help = "Show jobs with their arguments, attempts and tracebacks"
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("ids", nargs="+", type=option_types.job_id, metavar="ID", help="the ids of the jobs")
+        parser.add_argument("--json", action="store_true", help="print a JSON object for each job")
+
+    def run(self, console: Console, **options: Any) -> Exit:
+        choice = Choice(ids=tuple(dict.fromkeys(options["ids"])))
+        choice.require_known()
+        jobs = [job for part in choice.parts() for job in part.jobs.annotate(now=Now())]
+        workforce = Workforce.now()
+        for number, job in enumerate(jobs):
+            if options["json"]:
+                console.json(details_as_json(job, workforce))
+                continue
+            if number:
+                console.line()
+            for line in lines_about(job, workforce):
+                console.line(line)
+        return Exit.DONE

@@ -1,0 +1,134 @@
+"""`Snapshot`: the queues, workers and jobs at one moment. Each count ends at a cap."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from ...contrib.celery.states import CarrierNow, carriers_now
+from ...models import Queue, Status
+from ...parts.limits.now import MOST_BLOCKED, MOST_HALTING, BlockedNow, HaltedKey
+from ...queue.observe import QueueNow, QueueRate
+from ...queue.store import Store
+from ...values.counting import empty, quantile
+from ..counts import Count
+from ..job_states import RETRYING, Indexed, ScheduledCounts
+from ..worker_health import Workforce
+
+FAILED_IN_LAST_HOUR = "failed_in_last_hour"
+
+MOST_PAUSED = 1_000
+"""Paused queues that are read."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    at: datetime
+    """By the database's clock."""
+    queues: list[QueueNow]
+    """The queues that have queued or running jobs, have a rate, or are paused."""
+    rates: dict[str, QueueRate]
+    """The rates of the queues in which jobs have ended in the last minutes."""
+    paused: dict[str, Queue]
+    jobs: dict[str, Count]
+    """The numbers of jobs outside the queues: waiting for a time or another job, and failed."""
+    workforce: Workforce
+    blocked: BlockedNow
+    halted: list[HaltedKey]
+    """The sequences that wait for an operator, the longest first."""
+    carriers: list[CarrierNow]
+
+    @classmethod
+    def now(cls) -> "Snapshot":
+        store = Store.default()
+        at, _ = store.heartbeats()
+        paused = {queue.name: queue for queue in Queue.objects.paused().order_by("name")[:MOST_PAUSED]}
+        rates = {name: rate for name, rate in store.rates_now().items() if name}
+        queues = {queue.name: queue for queue in store.queues_now()}
+        blocked = store.blocked_now()
+        queues = {name: QueueNow(name, 0, False, None, 0, None) for name in (*paused, *rates, *blocked.queues)} | queues
+        shown = [queues[name] for name in sorted(queues)]
+        workforce, carriers = Workforce.now(), carriers_now(store)
+        return cls(at, shown, rates, paused, _counts(), workforce, blocked, store.halted_keys(), carriers)
+
+    def blocked_in(self, queue: QueueNow) -> Count:
+        return Count(self.blocked.queues.get(queue.name, 0), self.blocked.is_least, MOST_BLOCKED)
+
+    @property
+    def halted_keys(self) -> Count:
+        return Count(len({each.key for each in self.halted}), cap=MOST_HALTING)
+
+    def rate_of(self, queue: QueueNow) -> QueueRate:
+        return self.rates.get(queue.name, QueueRate(0.0, empty()))
+
+    def workers_of(self, queue: QueueNow) -> int:
+        return len(self.workforce.serving(queue.name))
+
+    def as_json(self) -> dict[str, Any]:
+        states = [worker.state for worker in self.workforce.workers if not worker.relay_of]
+        return {
+            "at": self.at,
+            "queues": [self._queue_as_json(queue) for queue in self.queues],
+            "jobs": {name: _count_as_json(count) for name, count in self.jobs.items()},
+            "halted_sequences": _count_as_json(self.halted_keys),
+            "workers": {state: states.count(state) for state in ("live", "late", "stale")},
+            "carriers": [_carrier_as_json(carrier) for carrier in self.carriers],
+        }
+
+    def _queue_as_json(self, queue: QueueNow) -> dict[str, Any]:
+        pause, rate = self.paused.get(queue.name), self.rate_of(queue)
+        return {
+            "queue": queue.name,
+            "queued": queue.queued,
+            "is_estimate": queue.is_estimate,
+            "oldest_seconds": queue.oldest,
+            "blocked": _count_as_json(self.blocked_in(queue)),
+            "running": queue.running,
+            "longest_seconds": queue.longest,
+            "jobs_per_minute": rate.per_minute,
+            "p95_wait_seconds": quantile(rate.waited, 0.95),
+            "workers": self.workers_of(queue),
+            "is_paused": pause is not None,
+            "paused_until": pause.paused_until if pause else None,
+        }
+
+
+def _carrier_as_json(carrier: CarrierNow) -> dict[str, Any]:
+    return {
+        "carrier": carrier.name,
+        "queues": carrier.queues,
+        "held": carrier.held,
+        "window": carrier.window,
+        "oldest_at": carrier.oldest,
+        "oldest_seconds": carrier.oldest_seconds,
+        "relays": carrier.relays,
+        "is_reachable": carrier.is_reachable,
+        "heartbeat_age_seconds": carrier.heartbeat_age,
+        "refused": carrier.refused,
+    }
+
+
+def counted(count: Count) -> str:
+    """The number, with a plus if there are more: `10,000+`."""
+    return f"{count.shown:,}{'+' if count.is_capped else ''}"
+
+
+def in_full(count: Count) -> str:
+    """The number within a sentence: `at least 5,001`, `more than 10,000`."""
+    if count.found > count.cap:
+        return f"more than {count.shown:,}"
+    return f"{'at least ' if count.is_least else ''}{count.shown:,}"
+
+
+def _count_as_json(count: Count) -> dict[str, Any]:
+    return {"count": count.shown, "or_more": count.is_capped}
+
+
+def _counts() -> dict[str, Count]:
+    scheduled = ScheduledCounts.now()
+    return {
+        Status.SCHEDULED.value: scheduled.first,
+        RETRYING: scheduled.retrying,
+        Status.BLOCKED.value: Indexed(Status.BLOCKED).count(),
+        Status.FAILED.value: Indexed(Status.FAILED).count(),
+        FAILED_IN_LAST_HOUR: Indexed(Status.FAILED, since=timedelta(hours=1)).count(),
+    }

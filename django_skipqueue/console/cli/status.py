@@ -1,0 +1,142 @@
+"""`skipqueue status`: the queues, the workers and the jobs, at one moment or again and again.
+
+Invariant: no statement counts further than a cap, so that the answer takes no longer with ten million jobs.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from ...conf import settings
+from ...contrib.celery.states import CarrierNow
+from ...contrib.celery.words import broker_in_words
+from ...events.log_format import in_words, printable
+from ...queue.observe import QueueNow
+from ...values.counting import quantile
+from . import option_types
+from .snapshot import FAILED_IN_LAST_HOUR, Snapshot, counted, in_full
+from .subcommand import Exit, Subcommand
+from .tables import RED, YELLOW, Coloured
+from .terminal import Console, shown_time
+
+HEADINGS = ("queue", "queued", "oldest", "running", "longest", "jobs/min", "p95 wait", "workers", "note")
+
+
+class Status(Subcommand):
+    name = "status"
+    help = "Show the queues, the workers, and how many jobs wait and have failed"
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        add = parser.add_argument
+        add(
+            "--watch",
+            type=option_types.duration,
+            nargs="?",
+            const=option_types.duration("2s"),
+            metavar="DURATION",
+            help="again and again, until Ctrl-C; without a duration, every 2s",
+        )
+        add("--json", action="store_true", help="print a JSON object")
+
+    def goes_over_all(self, options: Mapping[str, Any]) -> bool:
+        """What is shown again and again is one database."""
+        return not options["watch"]
+
+    def run(self, console: Console, **options: Any) -> Exit:
+        interval, show = options["watch"], _show_json if options["json"] else _show
+        show(console, Snapshot.now())
+        try:
+            while interval:
+                time.sleep(interval.total_seconds())
+                snapshot = Snapshot.now()
+                if show is _show:
+                    console.clear()
+                show(console, snapshot)
+        except KeyboardInterrupt:  # the way to end it
+            pass
+        return Exit.DONE
+
+
+def _show_json(console: Console, snapshot: Snapshot) -> None:
+    console.json(snapshot.as_json())
+
+
+def _show(console: Console, snapshot: Snapshot) -> None:
+    console.line(shown_time(snapshot.at))
+    console.line()
+    if snapshot.queues:
+        rows = [_row(snapshot, queue) for queue in snapshot.queues]
+        console.table(HEADINGS, rows, right=HEADINGS[1:-1])
+    else:
+        console.line("No job is queued or running, and none has ended lately.")
+    console.line()
+    if snapshot.blocked.queues:
+        console.line(_blocked(snapshot))
+    jobs = snapshot.jobs
+    last_hour = in_full(jobs[FAILED_IN_LAST_HOUR])
+    texts = [f"{in_full(count)} {name}" for name, count in jobs.items() if name != FAILED_IN_LAST_HOUR]
+    console.line(f"Jobs: {', '.join(texts)} ({last_hour} in the last hour).")
+    if snapshot.halted:
+        console.line(_halted(snapshot))
+    console.line(_workers(snapshot))
+    for carrier in snapshot.carriers:
+        console.line(_carrier(carrier))
+
+
+def _row(snapshot: Snapshot, queue: QueueNow) -> list[str]:
+    workers, rate = snapshot.workers_of(queue), snapshot.rate_of(queue)
+    waited = quantile(rate.waited, 0.95)
+    return [
+        queue.name,
+        f"{'about ' if queue.is_estimate else ''}{queue.queued:,}",
+        "" if queue.oldest is None else in_words(queue.oldest),
+        f"{queue.running:,}",
+        "" if queue.longest is None else in_words(queue.longest),
+        f"{rate.per_minute:,.0f}" if rate.per_minute >= 1 or not rate.per_minute else f"{rate.per_minute:.1g}",
+        "" if waited is None else in_words(waited),
+        f"{workers}",
+        _note(snapshot, queue, workers),
+    ]
+
+
+def _note(snapshot: Snapshot, queue: QueueNow, workers: int) -> str:
+    """What an operator has to know: the queue is paused, no worker serves it, or workers of it are late."""
+    if pause := snapshot.paused.get(queue.name):
+        until = f"until {shown_time(pause.paused_until)}" if pause.paused_until else "until it is resumed"
+        by, reason = f" by {pause.paused_by}" if pause.paused_by else "", f": {pause.reason}" if pause.reason else ""
+        return Coloured(f"paused {until}{by}{reason}", YELLOW)
+    if not workers:
+        relay = "no relay of its carrier is alive" if queue.name in settings.carried_queues else ""
+        return Coloured(relay or "no worker serves it", RED) if queue.queued else ""
+    late = sum(worker.state == "late" for worker in snapshot.workforce.serving(queue.name))
+    return Coloured(f"{late} of its workers late", YELLOW) if late else ""
+
+
+def _blocked(snapshot: Snapshot) -> str:
+    found = [(queue.name, counted(snapshot.blocked_in(queue))) for queue in snapshot.queues]
+    named = ", ".join(f"{name} {number}" for name, number in found if snapshot.blocked.queues.get(name))
+    return printable(f"Blocked: {named}.")
+
+
+def _halted(snapshot: Snapshot) -> str:
+    first = snapshot.halted[0]
+    since = f"job {first.job_id} failed {in_words(first.seconds)} ago"
+    return f"Halted sequences: {in_full(snapshot.halted_keys)} ({since}). See: skipqueue limits"
+
+
+def _workers(snapshot: Snapshot) -> str:
+    states = [worker.state for worker in snapshot.workforce.workers if not worker.relay_of]
+    late = snapshot.workforce.late_or_stale
+    named = ", ".join(f"{worker.name} {worker.state} for {in_words(worker.age.total_seconds())}" for worker in late[:5])
+    numbers = ", ".join(f"{states.count(state)} {state}" for state in ("live", "late", "stale"))
+    return printable(f"Workers: {numbers}{f' ({named})' if named else ''}.")
+
+
+def _carrier(carrier: CarrierNow) -> str:
+    oldest = "" if carrier.oldest_seconds is None else f", the first for {in_words(carrier.oldest_seconds)}"
+    relays = f"{carrier.relays} relay{'' if carrier.relays == 1 else 's'}, " if carrier.relays else ""
+    refused = f", {carrier.refused:,} refused" if carrier.refused else ""
+    held = f"{carrier.held:,} of {carrier.window:,} jobs with it{oldest}"
+    return printable(f"Carrier {carrier.name}: {held}; {relays}{broker_in_words(carrier)}{refused}.")

@@ -1,0 +1,144 @@
+"""Where a subcommand writes, and how it asks.
+
+Invariant: data goes to standard output, and everything else to standard error. A text from a row can neither start a
+new line nor control a terminal.
+"""
+
+import getpass
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, TextIO, cast
+
+from django.core.management.base import BaseCommand, OutputWrapper
+from django.utils.timezone import is_aware, localtime
+
+from ...events.log_format import printable, wants_colour
+from .tables import aligned
+
+PROGRESS_SECONDS = 5.0
+"""Between two lines about progress, where they do not go to a terminal."""
+
+OVER_THE_LINE = "\r\x1b[K"
+"""Moves the cursor to the start of its line of the terminal, and clears the line."""
+
+CLEAR_SCREEN = "\x1b[H\x1b[2J"
+
+
+class Console:
+    """The streams of one run of the command. colour: `None`: only on a terminal."""
+
+    def __init__(self, command: BaseCommand, *, colour: bool | None = None) -> None:
+        self._out: OutputWrapper = command.stdout
+        self._err: OutputWrapper = command.stderr
+        self._shows_progress = False
+        self._progress_at = time.monotonic()
+        self.database: str | None = None
+        """The alias of the database that the data is of, if a subcommand goes over several."""
+        self._colour = wants_colour(cast("TextIO", self._out)) if colour is None else colour
+
+    @property
+    def is_interactive(self) -> bool:
+        """Whether somebody can be asked: standard input and standard error are a terminal."""
+        return sys.stdin.isatty() and self._err.isatty()
+
+    @property
+    def is_screen(self) -> bool:
+        return self._out.isatty()
+
+    def clear(self) -> None:
+        """Clear the screen; if the data does not go to a screen, write an empty line."""
+        self._out.write(CLEAR_SCREEN if self.is_screen else "", ending="" if self.is_screen else "\n")
+
+    def line(self, text: str = "") -> None:
+        """Write a line of data. A text from a row must have passed through `printable`."""
+        self._out.write(text)
+
+    def json(self, value: Mapping[str, Any]) -> None:
+        """Write a JSON object as a line of data. Times are written in ISO 8601, with their zone."""
+        of_one = {} if self.database is None else {"database": self.database}
+        self._out.write(json.dumps({**of_one, **value}, default=_as_json))
+
+    def table(self, headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[str] = ()) -> None:
+        """Write aligned columns of data; `right` names those that are aligned to the right."""
+        width = shutil.get_terminal_size().columns if self.is_screen else None
+        for line in aligned(headings, rows, right=right, width=width, colour=self._colour):
+            self._out.write(line)
+
+    def flush(self) -> None:
+        self._out.flush()
+
+    def drop(self) -> None:
+        """Drop the data that is still in a buffer, because nobody reads it any more."""
+        with open(os.devnull, "w") as nowhere:  # noqa: PTH123 (a descriptor is all that is needed)
+            os.dup2(nowhere.fileno(), self._out.fileno())
+
+    def say(self, text: str) -> None:
+        self._err.write(printable(text), str)
+        self._err.flush()
+
+    def progress(self, text: str) -> None:
+        """Show how far it got: on a terminal in place of the last such text, else in a line every few seconds."""
+        now = time.monotonic()
+        if self._err.isatty():
+            self._err.write(f"{OVER_THE_LINE}{text}", str, ending="")
+            self._err.flush()
+            self._shows_progress = True
+        elif now - self._progress_at >= PROGRESS_SECONDS:
+            self.say(text)
+            self._progress_at = now
+
+    def end_progress(self) -> None:
+        if self._shows_progress:
+            self._err.write(OVER_THE_LINE, str, ending="")
+            self._shows_progress = False
+
+    def confirm(self, question: str) -> bool:
+        """Ask a question; every answer except yes is no."""
+        self._err.write(f"{question} [y/N] ", str, ending="")
+        self._err.flush()
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def shown_time(moment: datetime) -> str:
+    """A time in the project's time zone, to the second: `2026-03-01 02:13:45 +0100`."""
+    return f"{localtime(moment) if is_aware(moment) else moment:%Y-%m-%d %H:%M:%S %z}".strip()
+
+
+def _as_json(value: object) -> str:
+    if isinstance(value, datetime):
+        return (localtime(value) if is_aware(value) else value).isoformat()
+    return str(value)
+
+
+def operator() -> str:
+    """The user of the operating system, and the machine: `ann@web-1`."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may run under a number that has no name
+        user = f"uid-{os.getuid()}"
+    return f"{user}@{socket.gethostname()}"
+
+
+@contextmanager
+def until_interrupted() -> Iterator[Callable[[], bool]]:
+    """Within this block, the first Ctrl-C makes the function true, so that a batch ends well; a second one raises."""
+    is_interrupted = False
+
+    def interrupt(number: int, _frame: object) -> None:
+        nonlocal is_interrupted
+        is_interrupted = True
+        signal.signal(number, signal.default_int_handler)
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield lambda: is_interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,188 @@
+"""The table of checks."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import psycopg
+from django.db import Error
+from django.utils.functional import Promise
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ...conf import settings
+from ...contrib.celery import doctor as carriers
+from ...events.log_format import in_a_line
+from ...parts.databases import retirement as retiring
+from ...parts.databases.at_once import read_at_once
+from ...parts.limits import doctor as limits
+from ...parts.schedules import doctor as schedules
+from ...queue.store import Store
+from ...worker.preflight import engine_problem
+from ..counts import TimeBudget
+from ..durations import span
+from . import jobs, load, locks, server, snapshots, tables, workers
+from .finding import Finding, Severity
+
+
+@dataclass(frozen=True)
+class Check:
+    code: str
+    find: Callable[[Store], Iterable[Finding]]
+    all_is_well: str | Promise
+    """The title of the finding if there is nothing to find."""
+
+
+CHECKS = (
+    Check("migrations", server.migrations, _("All migrations are applied")),
+    Check("no-worker", workers.no_worker, _("Workers are alive")),
+    Check("queue-without-worker", workers.queues_without_worker, _("Every queue with jobs has a worker")),
+    Check("carrier-without-relay", carriers.without_relay, _("Every carrier with jobs has a relay")),
+    Check("carrier-unreachable", carriers.unreachable, _("The broker of every carrier is reached")),
+    Check("carrier-lost-jobs", carriers.lost_jobs, _("No carrier holds jobs for too long")),
+    Check("paused-queue", workers.paused_queues, _("No job waits in a paused queue")),
+    Check("late-worker", workers.late_workers, _("No worker is late")),
+    Check("dead-worker", workers.dead_workers, _("No worker is dead")),
+    Check("unendable-session", workers.unendable_sessions, _("Every supervisor may end the sessions of dead workers")),
+    Check("orphaned-job", jobs.orphaned_jobs, _("Every running job has a worker")),
+    Check("unknown-task", jobs.unknown_tasks, _("The tasks of the next jobs are registered")),
+    Check("long-job", jobs.long_jobs, _("No job has run for more than an hour")),
+    Check("stuck-key", jobs.stuck_keys, _("No unique key is held for days")),
+    Check("stuck-dependant", jobs.stuck_dependants, _("No job waits for a deleted one")),
+    Check("halted-sequence", limits.halted, _("No sequence has halted")),
+    Check("free-permit", limits.free_permits, _("No permit is free while jobs wait for it")),
+    Check("held-permit", limits.held_permits, _("No permit is held by a job that no worker claims")),
+    Check("late-schedule", schedules.late, _("Every schedule has fired in time")),
+    Check("prune-lag", jobs.prune_lag, _("Finished jobs are deleted in time")),
+    Check("lock-waits", locks.lock_waits, _("Nobody waits for a lock on the queue's tables")),
+    Check("old-session", snapshots.old_sessions, _("No session holds an old snapshot")),
+    Check("old-slot", snapshots.old_slots, _("No replication slot holds an old snapshot")),
+    Check("prepared-transaction", snapshots.prepared_transactions, _("No prepared transaction is left over")),
+    Check("old-standby", snapshots.old_standbys, _("No standby holds an old snapshot")),
+    Check("idle-transaction", server.idle_transactions, _("No session is idle in an old transaction")),
+    Check("dead-rows", tables.dead_rows, _("Autovacuum keeps up with dead rows")),
+    Check("expensive-claims", tables.expensive_claims, _("Claims read few pages")),
+    Check("never-analyzed", tables.never_analyzed, _("The planner has statistics")),
+    Check("invalid-index", tables.invalid_indexes, _("Every index is valid")),
+    Check("index-bloat", tables.bloated_indexes, _("No index is mostly empty")),
+    Check("transaction-ids", tables.transaction_ids, _("Transaction ids are frozen in time")),
+    Check("storage-parameters", tables.storage_parameters, _("The tables have their storage parameters")),
+    Check("table-sizes", tables.table_sizes, _("Sizes of the tables")),
+    Check("database-load", load.database_load, _("The queue's part of the database's load")),
+    Check("notify-queue", server.notify_queue, _("PostgreSQL's queue of notifications is nearly empty")),
+    Check("connection-budget", server.connection_budget, _("There are connections for all workers")),
+    Check("connections-used", server.connections_used, _("Connections are left")),
+    Check("pooler", server.pooler, _("Notifications can arrive")),
+    Check("autovacuum", server.autovacuum, _("Autovacuum is on")),
+    Check("synchronous-commit", server.synchronous_commit, _("Commits wait for the disk")),
+    Check("track-activities", server.track_activities, _("PostgreSQL records what its sessions do")),
+    Check("hidden-sessions", server.hidden_sessions, _("No session is hidden")),
+    Check("clock-skew", workers.clock_skew, _("The clocks agree")),
+)
+"""The checks of every database. Findings of the same severity keep this order."""
+
+RETIRING = Check("retiring-database", retiring.retiring, _("No database is in RETIRING"))
+"""The check of a database in `RETIRING`, which comes last."""
+
+
+CHECK_SECONDS, LEAST_SECONDS = 1.0, 0.1
+"""The statement timeout of a check, and what is left of it when others were slow."""
+
+EXAMINATION_SECONDS = 10.0
+"""Seconds for all checks: the page of the doctor is one request."""
+
+CONNECT_SECONDS, SPARE_SECONDS = 2.0, 1.0
+"""Seconds to reach each of several databases, and for the last checks of the slowest."""
+
+
+def examine(store: Store) -> list[Finding]:
+    """Run all checks on this thread's connection. Returns the findings, the worst first, one at least for each check.
+
+    A check that finds nothing has a finding of the severity "ok". A check that fails has a finding that says so, unless
+    migrations are missing.
+    """
+    if problem := engine_problem(store.alias):
+        return [_unusable(problem.message, problem.hint)]
+    findings: list[Finding] = []
+    checks = (*CHECKS, RETIRING) if store.alias in settings.retiring else CHECKS
+    try:
+        store.connection.ensure_connection()
+        budget = TimeBudget(EXAMINATION_SECONDS, parts=len(checks), most=CHECK_SECONDS, least=LEAST_SECONDS)
+        for check in checks:
+            findings += _run(check, store, budget.share())
+        findings = _explained(findings)
+    except Error as error:
+        findings.append(_out_of_reach(in_a_line(error)))
+    return sorted(findings, key=lambda finding: finding.severity.rank)
+
+
+def examine_at_once(aliases: Sequence[str]) -> dict[str, list[Finding]]:
+    found = read_at_once(
+        [alias for alias in aliases if engine_problem(alias) is None],
+        examine,
+        connect_seconds=CONNECT_SECONDS,
+        seconds=CONNECT_SECONDS + EXAMINATION_SECONDS + SPARE_SECONDS,
+    )
+    return {alias: _of_one(alias, found) for alias in aliases}
+
+
+def _of_one(alias: str, found: dict[str, list[Finding] | None]) -> list[Finding]:
+    if alias not in found:
+        return examine(Store(alias))  # which says what is wrong with the setting
+    silent = gettext("It cannot be reached, or does not answer in time.")
+    return found[alias] or [_out_of_reach(silent)]
+
+
+def _explained(findings: list[Finding]) -> list[Finding]:
+    """The findings, where migrations are missing without the checks that failed: for want of tables or columns."""
+    if not any(each.code == "migrations" and each.severity != Severity.OK for each in findings):
+        return findings
+    return [each for each in findings if each.code != "check-failed"]
+
+
+def _run(check: Check, store: Store, seconds: float) -> list[Finding]:
+    """The findings of one check. Raises the error of the check if the connection was lost with it."""
+    try:
+        with store.short_transaction(seconds):
+            found = list(check.find(store))
+    except Error as error:
+        if not store.connection.is_usable():
+            raise
+        return [_failed(check, error, seconds)]
+    return found or [Finding(check.code, Severity.OK, str(check.all_is_well))]
+
+
+def _failed(check: Check, error: Error, seconds: float) -> Finding:
+    values = {"check": check.code, "timeout": span(seconds), "error": in_a_line(error)}
+    if isinstance(error.__cause__, psycopg.errors.QueryCanceled):
+        return Finding(
+            "check-timed-out",
+            Severity.WARNING,
+            gettext("The check %(check)s took too long") % values,
+            gettext("It was cancelled after %(timeout)s. The server is busy, or somebody has locked a table.") % values,
+            gettext("Look at the other findings, then try again."),
+        )
+    if isinstance(error.__cause__, psycopg.errors.InsufficientPrivilege):
+        return Finding(
+            "check-not-allowed",
+            Severity.INFO,
+            gettext("The check %(check)s is not allowed") % values,
+            gettext("The role of this connection lacks a right: %(error)s") % values,
+            gettext("Let a superuser grant it."),
+        )
+    return Finding(
+        "check-failed",
+        Severity.WARNING,
+        gettext("The check %(check)s failed") % values,
+        values["error"],
+        gettext("Look at the other findings. If none explains it, report it as a bug."),
+    )
+
+
+def _out_of_reach(found: str) -> Finding:
+    return _unusable(found, gettext("See whether the server runs, and whether its log says why."))
+
+
+def _unusable(found: str, advice: str) -> Finding:
+    return Finding(
+        "database-unusable", Severity.CRITICAL, gettext("The queue's database cannot be used"), found, advice
+    )

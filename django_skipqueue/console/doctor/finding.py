@@ -1,0 +1,63 @@
+"""What a check has found, and SQL and commands for the operator to paste."""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import LiteralString
+
+from psycopg import sql
+
+from ...events.log_format import printable
+
+VALUE = re.compile(r"'|\$\w*\$|(?<![\w$])\d")
+"""The start of a value in a statement: of a string, of one between dollar signs, or of a number."""
+
+
+class Severity(StrEnum):
+    CRITICAL = "critical"
+    """Jobs do not run, or will stop running soon."""
+    WARNING = "warning"
+    """Something is wrong and gets worse."""
+    INFO = "info"
+    """Good to know at 2 a.m.; nothing has to be done."""
+    OK = "ok"
+    """The check found nothing."""
+
+    @property
+    def rank(self) -> int:
+        return list(Severity).index(self)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fact about the queue or its database. The texts are in the language that is active."""
+
+    code: str
+    """The name of the check, by which the documentation explains the finding."""
+    severity: Severity
+    title: str
+    found: str = ""
+    """What was found, with figures."""
+    advice: str = ""
+    """What to do."""
+    command: str = ""
+    """A command of the shell, or SQL, that does it and can be pasted."""
+
+
+def statement(template: LiteralString, **values: object) -> str:
+    """SQL for the operator, with these values: identifiers, and others as literals. Nothing here runs it."""
+    quoted = {
+        name: value if isinstance(value, sql.Identifier) else sql.Literal(value) for name, value in values.items()
+    }
+    return sql.SQL(template).format(**quoted).as_string()
+
+
+def named(text: object) -> str:
+    """A text from the database, on one line; `?` for none."""
+    return printable(" ".join(str(text or "").split())) or "?"
+
+
+def without_values(query: str) -> str:
+    """The statement of another session up to its first value: the next one may be a password."""
+    shown, *rest = VALUE.split(query, maxsplit=1)
+    return named(f"{shown}…" if rest else shown)

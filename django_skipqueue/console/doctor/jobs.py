@@ -1,0 +1,337 @@
+"""Every statement of the doctor on the job table, as a literal. Each reads a bounded number of rows, by an index."""
+
+from collections.abc import Iterator, Sequence
+
+from django.utils.translation import gettext
+
+from ...conf import settings
+from ...events.job_names import job_name
+from ...events.log_format import printable
+from ...jobs.registry import registry
+from ...models import Job
+from ...queue.store import Store
+from ...values.records import worker_name
+from ...values.redaction import MASK
+from ..arguments import redacted
+from ..durations import span
+from .finding import Finding, Severity
+
+# no-worker → whether a scheduled job is due. Index: admit.
+IS_OVERDUE = """
+SELECT
+FROM skipqueue_job
+WHERE status = 'scheduled' AND run_after <= statement_timestamp()
+ORDER BY run_after
+LIMIT 1
+"""
+
+# unknown-task → the tasks of the first jobs of each of these queues, and of the scheduled jobs that are due first.
+# Index: claim, once for each queue, and admit.
+TASKS = """
+SELECT DISTINCT task
+FROM (
+    SELECT job.task
+    FROM
+        unnest(%(queue_names)s::text[]) AS queue (name)
+        CROSS JOIN LATERAL (
+            SELECT task
+            FROM skipqueue_job
+            WHERE status = 'queued' AND queue_name = queue.name
+            ORDER BY (-priority), run_after, id
+            LIMIT 200
+        ) AS job
+    UNION ALL
+    (
+        SELECT task
+        FROM skipqueue_job
+        WHERE status = 'scheduled'
+        ORDER BY run_after
+        LIMIT 1000
+    )
+) AS first_jobs
+ORDER BY task
+LIMIT 1000
+"""
+
+# long-job → the jobs that have run for longer than `seconds`, the longest first. Those of carriers are not among them:
+# nobody knows how long they have run, and how long they have waited there. Index: recover.
+LONG_JOBS = """
+SELECT id, task, locked_by, date_part('epoch', statement_timestamp() - locked_at) AS age
+FROM skipqueue_job
+WHERE
+    status = 'running'
+    AND locked_at <= statement_timestamp() - make_interval(secs => %(seconds)s)
+    AND locked_by <> ALL (SELECT id FROM skipqueue_worker WHERE is_carrier)
+ORDER BY locked_at
+LIMIT 100
+"""
+
+# orphaned-job → running jobs that were claimed longer than `seconds` ago, and whose worker has written no heartbeat
+# since. What a carrier holds is not orphaned: it may run when all relays are gone. Index: recover.
+ORPHANED_JOBS = """
+SELECT id, task, locked_by, date_part('epoch', statement_timestamp() - locked_at) AS age
+FROM (
+    SELECT id, task, locked_by, locked_at
+    FROM skipqueue_job
+    WHERE
+        status = 'running'
+        AND locked_at <= statement_timestamp() - make_interval(secs => %(seconds)s)
+        AND locked_by <> ALL (SELECT id FROM skipqueue_worker WHERE is_carrier)
+    ORDER BY locked_at
+    LIMIT 5000
+) AS job
+WHERE NOT EXISTS (
+    SELECT
+    FROM skipqueue_worker AS worker
+    WHERE
+        worker.id = job.locked_by
+        AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(seconds)s)
+)
+ORDER BY locked_at
+LIMIT 100
+"""
+
+# stuck-key → the unfinished jobs that have been due for longer than `seconds` and hold a unique key, the longest first.
+# Of the jobs in each status 2,000 are looked at, the first ones; of the queued jobs of one priority in one queue, 200.
+# `head`: the pairs of a queue and a priority, with the due time of their first job. Indexes: admit, blocked, recover,
+# and claim, one probe for each pair, and one range for each whose first job is that old.
+STUCK_KEYS = """
+WITH RECURSIVE head AS (
+    (
+        SELECT queue_name, (-priority) AS rank, run_after
+        FROM skipqueue_job
+        WHERE status = 'queued'
+        ORDER BY queue_name, (-priority), run_after, id
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT next.queue_name, next.rank, next.run_after
+    FROM
+        head,
+        LATERAL (
+            SELECT queue_name, (-priority) AS rank, run_after
+            FROM skipqueue_job
+            WHERE status = 'queued' AND (queue_name, (-priority)) > (head.queue_name, head.rank)
+            ORDER BY queue_name, (-priority), run_after, id
+            LIMIT 1
+        ) AS next
+),
+first AS (
+    (
+        SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
+        FROM skipqueue_job
+        WHERE status = 'scheduled'
+        ORDER BY run_after, id
+        LIMIT 2000
+    )
+    UNION ALL
+    (
+        SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
+        FROM skipqueue_job
+        WHERE status = 'blocked'
+        ORDER BY id
+        LIMIT 2000
+    )
+    UNION ALL
+    (
+        SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
+        FROM skipqueue_job
+        WHERE status = 'running'
+        ORDER BY locked_at
+        LIMIT 2000
+    )
+    UNION ALL
+    (
+        SELECT job.*
+        FROM
+            (SELECT * FROM head LIMIT 1000) AS head,
+            LATERAL (
+                SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
+                FROM skipqueue_job
+                WHERE status = 'queued' AND queue_name = head.queue_name AND (-priority) = head.rank
+                ORDER BY run_after, id
+                LIMIT 200
+            ) AS job
+        WHERE head.run_after < statement_timestamp() - make_interval(secs => %(seconds)s)
+        LIMIT 2000
+    )
+)
+SELECT id, task, unique_key, status, date_part('epoch', statement_timestamp() - GREATEST(enqueued_at, run_after)) AS age
+FROM first
+WHERE
+    unique_key IS NOT NULL
+    AND (unique_seconds IS NULL OR unique_seconds > 0 OR lease = 0)
+    AND GREATEST(enqueued_at, run_after) < statement_timestamp() - make_interval(secs => %(seconds)s)
+ORDER BY age DESC
+LIMIT 100
+"""
+
+# stuck-dependant → the jobs that wait for one that was deleted, or pruned, and had not completed, among the first
+# dependencies. Indexes: unmet of dependencies, the primary key.
+STUCK_DEPENDANTS = """
+SELECT job.id, job.task, waiting.needs_job_id
+FROM
+    (
+        SELECT needs_job_id, job_id, pruned_as
+        FROM skipqueue_dependency
+        WHERE NOT is_met AND after_failure = 'wait'
+        ORDER BY needs_job_id
+        LIMIT 5000
+    ) AS waiting
+    JOIN skipqueue_job AS job ON job.id = waiting.job_id
+WHERE
+    waiting.pruned_as IS DISTINCT FROM 'completed'
+    AND (SELECT needed.id FROM skipqueue_job AS needed WHERE needed.id = waiting.needs_job_id) IS NULL
+    AND job.awaits_jobs
+    AND job.finished_at IS NULL
+LIMIT 100
+"""
+
+
+NAMED = 5
+"""How many jobs or tasks one finding names, at most."""
+
+MOST = 100
+"""How many jobs a statement returns, at most."""
+
+LONG_RUN = 3_600.0
+"""Seconds that a job may run before it is reported."""
+
+LONG_HELD = 3 * 86_400.0
+"""Seconds after its due time for which an unfinished job may hold a unique key."""
+
+PRUNE_LAG = 3_600.0
+"""Seconds by which the oldest finished job may be past its retention."""
+
+
+def unknown_tasks(store: Store) -> Iterator[Finding]:
+    queue_names = store.queues_with_jobs(limit=100)
+    known = {task.name for task in registry}
+    unknown = [task for (task,) in store.rows(TASKS, {"queue_names": queue_names}) if task not in known]
+    if unknown:
+        yield Finding(
+            "unknown-task",
+            Severity.WARNING,
+            gettext("Jobs wait whose task this process does not have"),
+            gettext("Tasks that are not registered: %(number)s (%(names)s). A worker with this code cannot run them.")
+            % {"number": len(unknown), "names": ", ".join(map(printable, unknown[:NAMED]))},
+            gettext(
+                "During a deploy, wait. Otherwise see whether the app of the task is in INSTALLED_APPS, and whether "
+                "the task was renamed: @job(name=…) keeps the old name."
+            ),
+        )
+
+
+def long_jobs(store: Store) -> Iterator[Finding]:
+    """Jobs that have run for long. A carrier's are not among them: see `carriers.lost_jobs`."""
+    rows = store.rows(LONG_JOBS, {"seconds": LONG_RUN})
+    if rows:
+        yield Finding(
+            "long-job",
+            Severity.WARNING,
+            gettext("Jobs have run for more than an hour"),
+            listed(store, rows),
+            gettext("If a job hangs, cancel it. A timeout on its task keeps that from happening again."),
+            f"python manage.py skipqueue cancel {job_name(store.alias, rows[0][0])} --reason 'it hung'",
+        )
+
+
+def orphaned_jobs(store: Store) -> Iterator[Finding]:
+    seconds = settings.worker_timeout * 2
+    rows = store.rows(ORPHANED_JOBS, {"seconds": seconds})
+    if rows:
+        yield Finding(
+            "orphaned-job",
+            Severity.CRITICAL,
+            gettext("Running jobs whose worker is gone"),
+            listed(store, rows),
+            gettext(
+                "A supervisor recovers such jobs after the worker timeout (%(timeout)s), so none runs on this "
+                "database, or it fails: look at its log. Start one."
+            )
+            % {"timeout": span(settings.worker_timeout)},
+            "python manage.py runworker",
+        )
+
+
+def stuck_keys(store: Store) -> Iterator[Finding]:
+    rows = store.rows(STUCK_KEYS, {"seconds": LONG_HELD})
+    if rows:
+        job_id, task, key, status, age = rows[0]
+        job = job_name(store.alias, job_id)
+        yield Finding(
+            "stuck-key",
+            Severity.WARNING,
+            gettext("A unique key is held for days"),
+            gettext(
+                "Job %(id)s (%(task)s, %(status)s) has been due for %(age)s, and still holds the key %(key)s. "
+                "Meanwhile .defer() with this key enqueues nothing. Such jobs: %(number)s."
+            )
+            % {
+                "id": job,
+                "task": printable(task),
+                "status": status,
+                "key": printable(_shown_key(store, job_id, key)),
+                "age": span(age),
+                "number": _number(rows),
+            },
+            gettext("See on the job's page why it does not finish. If it is not needed any more, cancel it."),
+            f"python manage.py skipqueue cancel {job} --reason 'it holds its unique key'",
+        )
+
+
+def stuck_dependants(store: Store) -> Iterator[Finding]:
+    """Jobs that wait for one that is not there any more, and had not completed."""
+    rows = store.rows(STUCK_DEPENDANTS)
+    if rows:
+        job_id, task, needs_job_id = rows[0]
+        job, needed = (job_name(store.alias, id) for id in (job_id, needs_job_id))
+        yield Finding(
+            "stuck-dependant",
+            Severity.WARNING,
+            gettext("Jobs wait for a deleted job"),
+            gettext(
+                "Job %(id)s (%(task)s) waits for job %(needed)s, which was deleted, or pruned, before it had "
+                "completed. Such jobs: %(number)s."
+            )
+            % {"id": job, "task": printable(task), "needed": needed, "number": _number(rows)},
+            gettext("They wait for ever, and so does what waits for them. Discard them."),
+            f"python manage.py skipqueue discard {job} --reason 'it waits for a deleted job'",
+        )
+
+
+def prune_lag(store: Store) -> Iterator[Finding]:
+    lag = store.prune_lag()
+    if lag > PRUNE_LAG:
+        yield Finding(
+            "prune-lag",
+            Severity.WARNING,
+            gettext("Finished jobs are not deleted in time"),
+            gettext("The retention of the oldest finished job has been over for %(lag)s.") % {"lag": span(lag)},
+            gettext("Supervisors prune all the time. Without one, or after a long backlog, prune by hand."),
+            "python manage.py prunejobs",
+        )
+
+
+def listed(store: Store, rows: Sequence[tuple[int, str, str, float]]) -> str:
+    shown = (
+        gettext("job %(id)s (%(task)s) on %(worker)s for %(age)s")
+        % {
+            "id": job_name(store.alias, job_id),
+            "task": printable(task),
+            "worker": printable(worker_name(locked_by)) or "?",
+            "age": span(age),
+        }
+        for job_id, task, locked_by, age in rows[:NAMED]
+    )
+    return gettext("Jobs: %(number)s. %(jobs)s") % {"number": _number(rows), "jobs": "; ".join(shown)}
+
+
+def _shown_key(store: Store, job_id: int, key: str) -> str:
+    """The key of this job with its secrets masked; nothing of it if the job has gone meanwhile."""
+    job = Job.objects.using(store.alias).filter(pk=job_id).first()
+    return MASK if job is None else redacted(job.task, job.args, job.kwargs).text(key)
+
+
+def _number(rows: Sequence[object]) -> str:
+    return f"{len(rows)}+" if len(rows) >= MOST else str(len(rows))

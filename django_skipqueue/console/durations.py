@@ -1,0 +1,71 @@
+"""Spans of time as people write them: the two largest units, and no more precision than helps."""
+
+from datetime import datetime, timedelta
+
+from django.utils.dateparse import parse_datetime
+from django.utils.formats import date_format, number_format
+from django.utils.timezone import is_aware, localtime
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ..models.expressions import END_OF_TIME, FIRST_TIME
+
+UNITS = (
+    (86_400, _("%(number)s d")),
+    (3_600, _("%(number)s h")),
+    (60, _("%(number)s min")),
+    (1, _("%(number)s s")),
+)
+"""Each unit in seconds, the largest first."""
+
+
+def span(duration: timedelta | float) -> str:
+    """A duration, or seconds: `3 ms`, `1.4 s`, `45 s`, `3 min 20 s`, `2 d 5 h`."""
+    seconds = abs(duration.total_seconds() if isinstance(duration, timedelta) else duration)
+    if seconds < 0.9995:
+        decimals = 0 if seconds >= 0.01 or not seconds else 1
+        return gettext("%(number)s ms") % {"number": _rounded(seconds * 1000, decimals)}
+    if seconds < 9.95:
+        return gettext("%(number)s s") % {"number": _rounded(seconds, 1)}
+    rest = round(seconds)
+    index = next(index for index, (size, _) in enumerate(UNITS) if rest >= size)
+    parts = []
+    for size, text in UNITS[index : index + 2]:
+        amount, rest = divmod(rest, size)
+        if amount:
+            parts.append(str(text) % {"number": amount})
+    return " ".join(parts)
+
+
+def distance(moment: datetime, now: datetime) -> str:
+    """The time between `moment` and `now`, with its direction: `3 min ago`, `in 2 h`, `now`."""
+    seconds = (moment - now).total_seconds()
+    if abs(seconds) < 1:
+        return gettext("now")
+    return (gettext("in %(span)s") if seconds > 0 else gettext("%(span)s ago")) % {"span": roughly(seconds)}
+
+
+def exact(moment: datetime) -> str:
+    """A time to the second, in the current time zone."""
+    return date_format(localtime(moment) if is_aware(moment) else moment, "Y-m-d H:i:s T")
+
+
+def roughly(duration: timedelta | float) -> str:
+    """A duration, or seconds, in its largest unit alone: `0 s`, `45 s`, `3 min`, `2 d`."""
+    seconds = abs(duration.total_seconds() if isinstance(duration, timedelta) else duration)
+    size = next((size for size, _ in UNITS if seconds >= size), 1)
+    return span(round(seconds / size) * size) if size > 1 else gettext("%(number)s s") % {"number": round(seconds)}
+
+
+def _rounded(number: float, decimals: int) -> str:
+    text = f"{number:.{decimals}f}"
+    return number_format(text, decimals) if decimals else text
+
+
+def moment_of(value: object) -> datetime | None:
+    """The time that PostgreSQL wrote there; `None` for anything else, such as a time at the end of all times."""
+    try:
+        moment = parse_datetime(value) if isinstance(value, str) else None
+    except ValueError:  # well formed, but no such day
+        return None
+    return moment if moment and is_aware(moment) and FIRST_TIME <= moment < END_OF_TIME else None

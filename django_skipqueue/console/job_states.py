@@ -1,0 +1,233 @@
+"""The states of jobs as operators see them: the statuses, and *retrying* apart from *scheduled*.
+
+A job that waits for its next attempt after a failed one is `scheduled`, like a job for tomorrow. For operators it is
+the first sign of trouble.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import models
+from django.db.models import F, Func, Q, Value
+from django.db.models.expressions import OrderBy
+from django.db.models.functions import Now
+from django.db.models.lookups import GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from ..models import FINISHED, Job, Status
+from ..models.expressions import CLAIM_ORDER, LIMIT_RANK, Row, has_cause
+from ..models.managers import JobQuerySet
+from ..values.records import Cause
+from . import counts
+from .counts import Count
+
+RETRYING = "retrying"
+
+STATES: Mapping[str, Any] = {
+    Status.SCHEDULED.value: Status.SCHEDULED.label,
+    RETRYING: _("retrying"),
+    **{status.value: status.label for status in Status if status != Status.SCHEDULED},
+}
+"""Each state's label, in the order of the tabs."""
+
+
+def state_of(job: Job) -> str:
+    """The job's status, or 'retrying' if it is scheduled after a failed attempt."""
+    return RETRYING if job.status == Status.SCHEDULED and job.attempts > 0 else str(job.status)
+
+
+def status_of(state: str) -> str:
+    """The status of the jobs in this state: that of retrying jobs is 'scheduled'."""
+    return Status.SCHEDULED.value if state == RETRYING else state
+
+
+def is_in(state: str) -> Q:
+    """The condition that a job is in this state. A snooze counts no attempt."""
+    condition = Q(status=status_of(state))
+    if state == RETRYING:
+        condition &= Q(attempts__gt=0)
+    elif state == Status.SCHEDULED:
+        condition &= Q(attempts=0)
+    return condition
+
+
+RETRIES = models.Count("attempts", filter=Q(attempts__gt=0))
+
+
+@dataclass(frozen=True)
+class ScheduledCounts:
+    """The numbers of scheduled jobs that wait for their first attempt, and of those that wait for a retry.
+
+    No index separates the two. So only the jobs that are due next are counted, at most `counts.CAP`. Retries are
+    mostly among them, because they are due soon.
+    """
+
+    first: Count
+    retrying: Count
+
+    @classmethod
+    def now(cls) -> "ScheduledCounts":
+        due_next = Indexed(Status.SCHEDULED).jobs().values("attempts")[: counts.CAP + 1]
+        found = due_next.aggregate(jobs=models.Count("attempts"), retrying=RETRIES)
+        is_least = found["jobs"] > counts.CAP
+        return cls(Count(found["jobs"] - found["retrying"], is_least), Count(found["retrying"], is_least))
+
+    @property
+    def are_mostly_retries(self) -> bool:
+        """Whether there are so many retries that the other scheduled jobs are hard to find among them."""
+        return self.retrying.is_capped and self.retrying.found > self.first.found
+
+
+EVERYTHING = Q()
+
+Moment = timedelta | datetime
+"""A time, or how long ago it was by the database's clock."""
+
+
+def between(column: str, since: Moment | None, before: Moment | None) -> Q:
+    """The condition that the time in this column is not earlier than `since`, and earlier than `before`."""
+    bounds = {f"{column}__gte": since, f"{column}__lt": before}
+    return Q(
+        **{
+            lookup: Now() - moment if isinstance(moment, timedelta) else moment
+            for lookup, moment in bounds.items()
+            if moment is not None
+        }
+    )
+
+
+def time_column(state: str | None) -> str:
+    if state in FINISHED:
+        return "finished_at"
+    return "locked_at" if state == Status.RUNNING else "enqueued_at"
+
+
+def is_indexed(column: str) -> bool:
+    return column != "enqueued_at"
+
+
+@dataclass(frozen=True)
+class Order:
+    """The columns of an index that order a list. Jobs that are equal in them are ordered by id."""
+
+    keys: "tuple[F | Func[Any], ...]"
+    descending: bool
+    title: str | Promise
+
+    def by(self) -> list[OrderBy]:
+        return [key.desc() if self.descending else key.asc() for key in (*self.keys, F("id"))]
+
+    def up_to(self, edge: tuple[Any, ...]) -> GreaterThanOrEqual | LessThanOrEqual:
+        comparison = GreaterThanOrEqual if self.descending else LessThanOrEqual
+        return comparison(Row(*self.keys), Row(*(Value(value) for value in edge)))
+
+    def after(self, edge: tuple[Any, ...]) -> GreaterThan | LessThan:
+        comparison = LessThan if self.descending else GreaterThan
+        return comparison(Row(*self.keys), Row(*(Value(value) for value in edge)))
+
+
+OLDEST = Order((F("id"),), False, _("oldest first"))
+NEWEST = Order((F("id"),), True, _("newest first"))
+NEXT_ADMITTED = Order((LIMIT_RANK,), False, _("next admitted first"))
+BY_STATUS = Order((F("status"), F("id")), True, _("by status, newest first"))
+LAST_FINISHED = Order((F("finished_at"),), True, _("last finished first"))
+
+ORDERS: Mapping[str, Order] = {
+    Status.SCHEDULED: Order((F("run_after"),), False, _("next due first")),
+    Status.QUEUED: Order(CLAIM_ORDER[:-1], False, _("by queue, next claimed first")),
+    Status.RUNNING: Order((F("locked_at"),), False, _("longest first")),
+    Status.COMPLETED: LAST_FINISHED,
+    Status.FAILED: LAST_FINISHED,
+    Status.DISCARDED: LAST_FINISHED,
+}
+"""The order of each status; of one that is not here, `OLDEST`."""
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """The jobs that one index finds, and keeps in order: all, those of a status, those of a status in one queue.
+
+    And the failed or the retrying jobs with one cause, by id, the jobs of a batch, all or in one status, by id, and the
+    jobs that wait for a permit of one key.
+    """
+
+    status: str | None = None
+    queue_name: str | None = None
+    since: Moment | None = None
+    """Only the jobs that were claimed, or finished, at this time or later; `None` for every other status."""
+    cause: Cause | None = None
+    """That of the last error; `None`: any, or none."""
+    limit_key: str | None = None
+    """Of blocked jobs, the key for a permit of which they wait; `None`: any, or none."""
+    batch_id: int | None = None
+    """The batch of the jobs; `None`: any, or none."""
+    before: Moment | None = None
+    """Only the jobs that were claimed, or finished, earlier than this; `None` for every other status."""
+
+    @classmethod
+    def covering(
+        cls,
+        state: str | None,
+        queue_name: str | None = None,
+        since: Moment | None = None,
+        cause: Cause | None = None,
+        limit_key: str | None = None,
+        batch_id: int | None = None,
+        before: Moment | None = None,
+    ) -> "Indexed":
+        """The smallest indexed set that holds the jobs in `state` and `queue_name` (`None`: in any) of this time."""
+        status = None if state is None else status_of(state)
+        if batch_id is not None:
+            return cls(status, batch_id=batch_id)
+        if cause is not None and state in (Status.FAILED, RETRYING):
+            return cls(status, cause=cause)
+        if limit_key is not None and status == Status.BLOCKED:
+            return cls(status, limit_key=limit_key)
+        has_queue = status in (Status.QUEUED, Status.FAILED)
+        if not is_indexed(time_column(status)):
+            since = before = None
+        return cls(status, queue_name if has_queue else None, since, before=before)
+
+    @property
+    def order(self) -> Order:
+        if self.batch_id is not None:
+            return BY_STATUS if self.status is None else NEWEST
+        if self.status is None or self.cause is not None:
+            return NEWEST
+        if self.limit_key is not None:
+            return NEXT_ADMITTED
+        return ORDERS.get(self.status, OLDEST)
+
+    def jobs(self) -> JobQuerySet:
+        jobs: JobQuerySet = Job.objects.all()
+        if self.status is not None:
+            jobs = jobs.filter(status=self.status)
+        if self.batch_id is not None:
+            jobs = jobs.filter(batch_id=self.batch_id)
+        if self.queue_name is not None:
+            jobs = jobs.filter(queue_name=self.queue_name)
+        jobs = jobs.filter(between(time_column(self.status), self.since, self.before))
+        if self.cause is not None:
+            jobs = jobs.filter(has_cause(self.cause))
+            if self.status == Status.SCHEDULED:
+                jobs = jobs.filter(is_in(RETRYING))
+        if self.limit_key is not None:
+            jobs = jobs.filter(limit_key=self.limit_key, awaits_jobs__isnull=True, has_permit__isnull=True)
+        return jobs.order_by(*self.order.by())
+
+    def count(self, condition: Q = EVERYTHING) -> Count:
+        """How many of these there are; the condition is one on the first column of the index."""
+        return Count.of(self._by_keys().filter(condition))
+
+    def edge(self, length: int, *, after: tuple[Any, ...] | None = None) -> tuple[Any, ...] | None:
+        """The keys of the last of the first `length` jobs, or of those after `after`; `None` if there are not more."""
+        jobs = self._by_keys() if after is None else self._by_keys().filter(self.order.after(after))
+        found = list(jobs.values_list(*self.order.keys)[length - 1 : length + 1])
+        return found[0] if len(found) == 2 else None
+
+    def _by_keys(self) -> JobQuerySet:
+        """In the order of the index, without the id, so that most indexes are read without the table."""
+        return self.jobs().order_by(*self.order.by()[: len(self.order.keys)])

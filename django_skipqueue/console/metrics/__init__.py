@@ -1,0 +1,1 @@
+"""The metrics of the queue for Prometheus."""

@@ -1,0 +1,44 @@
+"""The page that Prometheus scrapes.
+
+Invariant: it is shown to staff who may view jobs, and to whoever has the token; to nobody else.
+"""
+
+from django.contrib.auth.decorators import login_not_required
+from django.http import HttpRequest, HttpResponse
+from django.utils.crypto import constant_time_compare
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from ...conf import settings
+from ...values.exposition import CONTENT_TYPE, exposition
+from .databases import scrape_all
+
+FORBIDDEN = "For staff who may view jobs, or with `Authorization: Bearer …` and the token SKIPQUEUE['METRICS_TOKEN'].\n"
+
+
+@login_not_required  # its own rules follow: a redirect to a login page would be scraped as metrics
+@never_cache
+@require_safe
+def view(request: HttpRequest) -> HttpResponse:
+    """All metrics, for staff who may view jobs, or with the token."""
+    if not (_has_token(request) or _is_staff(request)):
+        return HttpResponse(FORBIDDEN, status=403, content_type="text/plain; charset=utf-8")
+    return page()
+
+
+def page() -> HttpResponse:
+    """All metrics. The caller has checked who asks."""
+    return HttpResponse(exposition(scrape_all()), content_type=CONTENT_TYPE)
+
+
+def _has_token(request: HttpRequest) -> bool:
+    token = settings.metrics_token
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    return token is not None and scheme.lower() == "bearer" and constant_time_compare(given.strip(), token)
+
+
+def _is_staff(request: HttpRequest) -> bool:
+    user = getattr(request, "user", None)
+    if user is None or not user.is_staff:
+        return False
+    return any(user.has_perm(f"django_skipqueue.{verb}_job") for verb in ("view", "change"))  # as in the admin

@@ -1,0 +1,51 @@
+"""The metrics of the queues and workers as they are now."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+
+from ...queue.observe import QueueNow
+from ...queue.store import Store
+from ...values.exposition import Family, Metric
+from ..worker_health import STATES, Workforce
+from . import catalogue, sql
+from .catalogue import MOST, bounded
+
+MOST_COUNTED, LEAST_COUNTED, MOST_TOGETHER = 1_000, 50, 10_000
+"""Queued jobs of one queue that are counted, fewer where there are many queues; of more, the planner's estimate is
+shown."""
+
+MOST_RUNNING = 2_000
+"""Running jobs that are counted, the longest ones first."""
+
+
+METRICS: tuple[tuple[Metric, Callable[[list[QueueNow]], float]], ...] = (
+    (catalogue.QUEUED, lambda queues: sum(queue.queued for queue in queues)),
+    (catalogue.OLDEST, lambda queues: max(queue.oldest or 0.0 for queue in queues)),
+    (catalogue.RUNNING, lambda queues: sum(queue.running for queue in queues)),
+    (catalogue.LONGEST, lambda queues: max(queue.longest or 0.0 for queue in queues)),
+)
+"""Each metric of a queue, and its value for one queue, or for all others together."""
+
+
+def queues(store: Store) -> Iterator[Family]:
+    """The depth of each queue, and how long its jobs have waited and run. One without jobs has zeros."""
+    busy = store.queues_now(most=MOST_COUNTED, least=LEAST_COUNTED, together=MOST_TOGETHER, most_running=MOST_RUNNING)
+    now = {queue.name: queue for queue in busy}
+    for (name,) in store.rows(sql.KNOWN_QUEUES, {"limit": MOST}):
+        now.setdefault(name, QueueNow(name, 0, False, None, 0, None))
+    busiest = sorted(now.values(), key=lambda queue: -queue.queued - queue.running)
+    labelled: dict[tuple[str, ...], list[QueueNow]] = defaultdict(list)
+    for labels, queue in bounded(((queue.name,), queue) for queue in busiest):
+        labelled[labels].append(queue)
+    for metric, value in METRICS:
+        yield Family(metric, {labels: value(queues) for labels, queues in labelled.items()})
+
+
+def paused(store: Store) -> Iterator[Family]:
+    yield Family(catalogue.PAUSED, {(name,): 1 for name in store.paused_queues(limit=MOST)})
+
+
+def workers(store: Store) -> Iterator[Family]:
+    """The number of workers that are live, late and stale. Relays are not among them."""
+    found = Counter(each.state for each in Workforce.now(using=store.alias).workers if not each.relay_of)
+    yield Family(catalogue.WORKERS, {(state,): found[state] for state in STATES})

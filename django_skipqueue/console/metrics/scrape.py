@@ -1,0 +1,87 @@
+"""Collect all metrics, in parts. A part that fails is left out, and the others are served.
+
+Invariant: no query takes longer than `PART_SECONDS`, all of them together take `SCRAPE_SECONDS` at most, and none reads
+more rows than a bound.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from django.db import Error
+
+from ...conf import settings
+from ...contrib.celery import metrics as carriers
+from ...events import liveness_logs
+from ...parts.batches import metrics as batches
+from ...parts.limits import metrics as limits
+from ...parts.schedules import metrics as schedules
+from ...queue.store import Store
+from ...values.exposition import Family
+from ..counts import TimeBudget
+from . import catalogue, jobs, queues, tables
+from . import tables as load
+
+PART_SECONDS, LEAST_SECONDS = 1.0, 0.1
+"""The statement timeout of a part, which is a transaction of its own, and what is left of it when others were slow."""
+
+SCRAPE_SECONDS = 5.0
+"""Seconds for all parts. Prometheus waits for ten."""
+
+
+@dataclass(frozen=True)
+class Part:
+    name: str
+    collect: Callable[[Store], Iterator[Family]]
+
+
+PARTS = (
+    Part("queues", queues.queues),
+    Part("paused", queues.paused),
+    Part("workers", queues.workers),
+    Part("carriers", carriers.carriers),
+    Part("jobs", jobs.jobs),
+    Part("claims", jobs.claims),
+    Part("claim_costs", jobs.claim_costs),
+    Part("blocked", limits.blocked),
+    Part("limits", limits.keys),
+    Part("rates", limits.rates),
+    Part("schedules", schedules.schedules),
+    Part("batches", batches.batches),
+    Part("prune_lag", tables.prune_lag),
+    Part("vacuums", tables.vacuums),
+    Part("sizes", tables.sizes),
+    Part("locks", tables.locks),
+    Part("load", load.tables),
+    Part("statements", load.statements),
+)
+
+
+def scrape(store: Store) -> Iterator[Family]:
+    """All metrics as they are now. Raises no database error: `skipqueue_scrape_error` says which part is missing."""
+    began = time.perf_counter()
+    budget = TimeBudget(SCRAPE_SECONDS, parts=len(PARTS), most=PART_SECONDS, least=LEAST_SECONDS)
+    errors = Family(catalogue.ERROR)
+    is_lost = False
+    for part in PARTS:
+        found = None if is_lost else _collected(part, store, budget.share())
+        errors.values[part.name,] = int(found is None)
+        is_lost = is_lost or (found is None and not _is_usable(store))
+        yield from found or ()
+    yield errors
+    yield Family(catalogue.SCRAPE_TIME, {(): time.perf_counter() - began})
+
+
+def _collected(part: Part, store: Store, seconds: float) -> list[Family] | None:
+    """The metrics of one part; `None` after a database error."""
+    try:
+        with store.short_transaction(seconds):
+            return list(part.collect(store))
+    except Error as error:
+        liveness_logs.scrape_failed(part.name, error, database=store.alias if settings.serves_several else None)
+        return None
+
+
+def _is_usable(store: Store) -> bool:
+    """Whether the connection is open still. A host that does not answer would cost a timeout for each part."""
+    return store.connection.connection is not None and store.connection.is_usable()

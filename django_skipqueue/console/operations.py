@@ -1,0 +1,88 @@
+"""The acts of operators on a job, by the column `operations` of its row: who, what, when and why.
+
+If a value of an entry is missing, or has another type, the rest of the entry is read: other programs may write rows.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from ..models import Job, Status
+from ..values.codec import shorten
+from .durations import exact, moment_of
+
+TEXT_LIMIT = 500
+
+FINISHING = ("discard", "cancel")
+"""The verbs that finish a job."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    verb: str
+    at: datetime
+    by: str = ""
+    """The user's name; empty where a program did it."""
+    reason: str = ""
+    attempts: int = 0
+    """The number of attempts that the job had at that moment."""
+    change: str = ""
+    """The value before and the value after it, where it set a value."""
+    since: datetime | None = None
+    """The start of the attempt that it ended, if a worker released a running job, or the task snoozed."""
+    times: int = 1
+    """The number of snoozes in a row."""
+
+
+def operations_of(job: Job) -> list[Operation]:
+    """The oldest first."""
+    read = map(_read, job.operations or [])
+    return sorted((operation for operation in read if operation), key=lambda operation: operation.at)
+
+
+def attempts_before(operations: Iterable[Operation], moment: datetime | None) -> int:
+    """The number of attempts before manual retries up to `moment` (`None`: all): each retry started at 1 again."""
+    retries = (each for each in operations if each.verb == "retry")
+    return sum(each.attempts for each in retries if moment is None or each.at <= moment)
+
+
+def number_of_attempts(job: Job) -> int:
+    """The number of attempts, those before manual retries included."""
+    return job.attempts + attempts_before(operations_of(job), None)
+
+
+def number_of_attempt(job: Job, number: object, moment: datetime | None) -> int | None:
+    """The number of an attempt, by that in the row: it goes on after a manual retry. `moment`: a time within it."""
+    if not isinstance(number, int):
+        return None
+    return number + (attempts_before(operations_of(job), moment) if moment else 0)
+
+
+def was_cancelled(job: Job, ended_at: datetime | None) -> bool:
+    last = operations_of(job)[-1:]
+    if job.status != Status.DISCARDED or not last or ended_at is None:
+        return False
+    return last[0].verb in FINISHING and ended_at >= last[0].at
+
+
+def _read(entry: Any) -> Operation | None:
+    if not isinstance(entry, dict) or not isinstance(entry.get("verb"), str) or not (at := moment_of(entry.get("at"))):
+        return None
+    by, reason, attempts = entry.get("by"), entry.get("reason"), entry.get("attempts")
+    return Operation(
+        verb=shorten(entry["verb"], TEXT_LIMIT),
+        at=at,
+        by=shorten(by, TEXT_LIMIT) if isinstance(by, str) else "",
+        reason=shorten(reason, TEXT_LIMIT) if isinstance(reason, str) else "",
+        attempts=attempts if isinstance(attempts, int) else 0,
+        since=moment_of(entry.get("since")),
+        times=times if isinstance(times := entry.get("times"), int) else 1,
+        change=f"{_value(entry['from'])} → {_value(entry['to'])}" if "from" in entry and "to" in entry else "",
+    )
+
+
+def _value(value: Any) -> str:
+    """A value as text; a time in the current time zone."""
+    moment = moment_of(value)
+    return exact(moment) if moment else shorten(str(value), TEXT_LIMIT)

@@ -1,0 +1,109 @@
+"""The queues as operators see them: what waits and runs, which workers serve them, and whether they are paused.
+
+A queue is a name: there is no table of all of them. Those that are known have jobs, tasks, workers, a limit or a pause.
+Invariant: a few probes of indexes, whatever the number of jobs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.utils.formats import date_format
+from django.utils.timezone import localtime
+from django.utils.translation import gettext
+
+from ..jobs.registry import registry
+from ..models import Queue
+from ..parts.limits.now import MOST_BLOCKED
+from ..parts.limits.states import QueueLimit, queue_limits
+from ..parts.rates.states import StartRate, queue_rates
+from ..queue.observe import QueueNow, QueueRate
+from ..queue.store import Store
+from ..values.codec import shorten
+from .counts import Count
+from .worker_health import WorkerHealth, Workforce
+
+MOST = 500
+"""The maximum of queues in a list."""
+
+
+@dataclass(frozen=True)
+class QueueState:
+    now: QueueNow
+    """Its queued and running jobs."""
+    workers: list[WorkerHealth]
+    """The workers that serve it and do not count as dead."""
+    pause: Queue | None
+    """Its row, if it is paused."""
+    rate: QueueRate | None
+    """Of the last minutes; `None` if nothing has happened in it."""
+    blocked: Count
+    """Its jobs that wait for other jobs, or for a permit."""
+    limit: QueueLimit | None
+    """How many of its jobs may run at once; `None`: its jobs have no limit that could be changed."""
+    start_rate: StartRate | None
+    """How many of its jobs may start in a time; `None`: its jobs have no rate that could be changed."""
+
+    @property
+    def name(self) -> str:
+        return self.now.name
+
+
+def queue_states(rates: Mapping[str, QueueRate] | None = None, workforce: Workforce | None = None) -> list[QueueState]:
+    """The known queues, at most `MOST`: the paused ones, then those that have jobs, and then all others by name.
+
+    `rates`: of `Store.rates_now`. Queries them, and the `workforce`, unless they are given.
+    """
+    rates = Store.default().rates_now() if rates is None else rates
+    workforce = Workforce.now() if workforce is None else workforce
+    busy = {queue.name: queue for queue in Store.default().queues_now()}
+    paused = {queue.name: queue for queue in Queue.objects.paused().order_by("name")[:MOST]}
+    limits, start_rates = queue_limits(), queue_rates()
+    others = {*limits, *start_rates, *(task.options.queue_name for task in registry)}
+    others.update(*(worker.queues for worker in workforce.not_dead))
+    others.update(name for name in rates if name)
+    blocked, is_least = Store.default().blocked_now()
+    names = dict.fromkeys([*paused, *busy, *sorted(blocked), *sorted(others)])
+    counts = {name: Count(blocked.get(name, 0), is_least, MOST_BLOCKED) for name in names}
+    return [
+        QueueState(
+            busy.get(name) or _idle(name),
+            workforce.serving(name),
+            pause=paused.get(name),
+            rate=rates.get(name),
+            blocked=counts[name],
+            limit=limits.get(name),
+            start_rate=start_rates.get(name),
+        )
+        for name in list(names)[:MOST]
+    ]
+
+
+def _idle(name: str) -> QueueNow:
+    return QueueNow(name, queued=0, is_estimate=False, oldest=None, running=0, longest=None)
+
+
+NAME_LIMIT = 200
+
+
+def pause_of(queue_name: str) -> Queue | None:
+    return Queue.objects.paused().filter(name=queue_name).first()
+
+
+def sentence(queue: Queue) -> str:
+    values = {"queue": shorten(queue.name, NAME_LIMIT), "by": shorten(queue.paused_by, NAME_LIMIT)}
+    if queue.paused_until:
+        values["time"] = moment(queue.paused_until)
+        text = gettext("The queue “%(queue)s” is paused until %(time)s")
+        if queue.paused_by:
+            text = gettext("The queue “%(queue)s” is paused by %(by)s until %(time)s")
+    else:
+        text = gettext("The queue “%(queue)s” is paused until it is resumed")
+        if queue.paused_by:
+            text = gettext("The queue “%(queue)s” is paused by %(by)s until it is resumed")
+    return f"{text % values}: {queue.reason}" if queue.reason else f"{text % values}."
+
+
+def moment(time: datetime) -> str:
+    """The end of a pause, to the minute, in the time zone of the site."""
+    return date_format(localtime(time), "Y-m-d H:i T")

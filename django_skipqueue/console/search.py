@@ -1,0 +1,326 @@
+"""Ids of jobs, as a browser sends them."""
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from typing import Any
+
+from django.db.models import BooleanField, F, Func, IntegerField, JSONField, Q, QuerySet, TextField, Value
+from django.db.models.lookups import LessThan
+from django.utils.text import unescape_string_literal
+
+from ..conf import settings
+from ..exceptions import InvalidArguments
+from ..jobs.registry import registry
+from ..models import Job, Status
+from ..values.codec import clean, encode
+from ..values.records import LARGEST_ID
+from ..values.redaction import SECRETS, words
+from .arguments import has_secrets, may_be_searched, positional_names
+from .counts import Count, expected, grouped
+from .job_states import RETRYING, Indexed, is_in
+
+
+def is_id(text: str) -> bool:
+    return text.isdecimal() and len(text) <= len(str(LARGEST_ID)) and int(text) <= LARGEST_ID
+
+
+WINDOW_SIZE = 50_000
+"""Jobs. PostgreSQL searches so many in some 20 ms, at worst 60."""
+
+QUEUED_WINDOW_SIZE = 20_000
+"""Of queued jobs, whose index has an expression: PostgreSQL reads the row of each to find the end of a window."""
+
+MOST_WINDOWS = 20
+"""The maximum of windows in a list: beyond a million jobs it takes too long to find the start of the next."""
+
+
+def size_of(indexed: Indexed) -> int:
+    return min(WINDOW_SIZE, QUEUED_WINDOW_SIZE) if indexed.status == Status.QUEUED else WINDOW_SIZE
+
+
+@dataclass(frozen=True)
+class Window:
+    indexed: Indexed
+    number: int
+    """1 is the front of the list."""
+    start: tuple[Any, ...] | None
+    end: tuple[Any, ...] | None
+    """The keys of the jobs after which it begins and ends; `None` if it begins or ends where the list does."""
+
+    @classmethod
+    def at(cls, indexed: Indexed, number: int) -> "Window":
+        """The window of this number, at most the last of `MOST_WINDOWS`; the front if the list is too short for it."""
+        size, number = size_of(indexed), min(number, MOST_WINDOWS)
+        start = indexed.edge(size * (number - 1)) if number > 1 else None
+        number = number if start else 1
+        return cls(indexed, number, start, indexed.edge(size * number))
+
+    @classmethod
+    def whole(cls, indexed: Indexed) -> "Window":
+        return cls(indexed, 1, None, None)
+
+    def next(self) -> "Window | None":
+        """The window after this one; `None` if there is none. Found by the keys, at any depth."""
+        if self.end is None:
+            return None
+        return Window(self.indexed, self.number + 1, self.end, self.indexed.edge(size_of(self.indexed), after=self.end))
+
+    @property
+    def is_whole_list(self) -> bool:
+        return self.start is None and self.end is None
+
+    @property
+    def has_next(self) -> bool:
+        return self.end is not None and self.number < MOST_WINDOWS
+
+    def rest(self) -> Count:
+        """How many jobs of the list come after this window; an estimate if they are many."""
+        if self.end is None:
+            return Count(0)
+        counted = self.indexed.count(Q(self.indexed.order.after(self.end)))
+        if not counted.is_capped:
+            return counted
+        return counted.or_about(expected(self.indexed.jobs()) - self.number * size_of(self.indexed))
+
+    @property
+    def first(self) -> str:
+        """The place in the list of its first job; 1 is the front."""
+        return grouped((self.number - 1) * size_of(self.indexed) + 1)
+
+    @property
+    def last(self) -> str:
+        return grouped(self.number * size_of(self.indexed))
+
+    def among(self, jobs: QuerySet[Job]) -> QuerySet[Job]:
+        if self.start is not None:
+            jobs = jobs.filter(self.indexed.order.after(self.start))
+        return jobs if self.end is None else jobs.filter(self.indexed.order.up_to(self.end))
+
+
+NOTHING = Q(pk__in=[])
+
+HAS_FAILED = is_in(Status.FAILED) | is_in(RETRYING)
+
+ESCAPE = r"\\u[0-9a-f]{4}|\\[a-z]"
+"""A character that JSON spells with letters."""
+
+INSIDE = r'(?:[^"\\]|\\.)'
+"""A character within a name in JSON."""
+
+QUOTED = r""" "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' """
+TERM = re.compile(
+    rf"""
+    (?P<path>[^\W\d][\w-]*(?:\.[\w-]+)*) \s* [=:] \s* (?P<value>{QUOTED} | \{{[^{{}}]*\}} | \[[^][]*\] | \S+)
+    | {QUOTED} | \S+
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+
+LARGEST = 8_000
+"""Bytes of a JSON column in its row. In a larger column, only a named argument is searched for."""
+
+JSON_COLUMNS = ("args", "kwargs", "result")
+
+SEARCHED = ("task", "queue_name", "last_error", *(f"searched_{name}" for name in JSON_COLUMNS))
+"""Everything in which a word is searched."""
+
+PLAIN = re.compile(r"[A-Za-z0-9_@.+-]+")
+"""A text that is written alike in JSON and outside of it."""
+
+
+class Bytes(Func):
+    """The bytes that a value takes in its row; the value itself is not read."""
+
+    function = "pg_column_size"
+    output_field = IntegerField()
+
+
+class Text(Func):
+    """A column of JSON as text; NULL where it is large."""
+
+    template = (
+        f"CASE WHEN pg_column_size(%(expressions)s) >= {LARGEST} THEN NULL ELSE coalesce(%(expressions)s::text, '') END"
+    )
+    output_field = TextField()
+
+
+class Somewhere(Func):
+    """Whether a text is in one of the columns, in upper or lower case; NULL columns are left out."""
+
+    template = "%(expressions)s"
+    output_field = BooleanField()
+
+    def __init__(self, columns: Iterable[str], text: str) -> None:
+        together = Func(Value(" "), *map(F, columns), function="concat_ws", output_field=TextField())
+        escaped = text.replace("_", r"\_")
+        super().__init__(together, Value(f"%{escaped}%"), arg_joiner=" ILIKE ")
+
+
+class HasPath(Func):
+    """Whether a JSON value holds one of the values at this path."""
+
+    function = "jsonb_path_exists"
+    template = "%(function)s(%(expressions)s, true)"
+    output_field = BooleanField()
+
+
+class JsonPath(Func):
+    """A text that PostgreSQL is to read as a path."""
+
+    template = "%(expressions)s::jsonpath"
+
+
+@dataclass(frozen=True)
+class Search:
+    text: str
+
+    @cached_property
+    def words(self) -> list[re.Match[str]]:
+        """The text in words; quotes keep one together, and so does `=`."""
+        return list(TERM.finditer(clean(self.text, 1_000)))
+
+    @property
+    def names_an_id(self) -> bool:
+        """Whether at most one job can match. Then the primary key finds it, wherever it is."""
+        return any(word[0].startswith("#") and is_id(word[0][1:]) for word in self.words)
+
+    @property
+    def lone_number(self) -> int | None:
+        """The number, if the search is nothing but a number: it may be an id, or a value."""
+        alone = self.words[0][0] if len(self.words) == 1 else ""
+        return int(alone) if is_id(alone) else None
+
+    def among(self, jobs: QuerySet[Job]) -> QuerySet[Job]:
+        jobs = _with_texts(jobs)
+        for word in self.words:
+            if word["path"]:
+                jobs = jobs.filter(_may_have(word["value"], *SEARCHED))
+            jobs = jobs.filter(_condition(word))
+        return jobs
+
+
+def having_argument(jobs: QuerySet[Job], path: str, value: str) -> QuerySet[Job]:
+    """The jobs among these with this argument, as typed: `order.id` and `42`."""
+    jobs = _with_texts(jobs).filter(_may_have(value, "searched_args", "searched_kwargs"))
+    return jobs.filter(_has_argument(path.split("."), value))
+
+
+def _with_texts(jobs: QuerySet[Job]) -> QuerySet[Job]:
+    return jobs.alias(**{f"searched_{name}": Text(F(name)) for name in JSON_COLUMNS})
+
+
+def _may_have(text: str, *columns: str) -> Q:
+    """A condition that all jobs meet that have this value in an argument, or in a text: fast, to sort out the others.
+
+    The whole condition takes 3 µs for a job that does not have the value, and this one 1 µs.
+    """
+    values = _values(text)
+    spellings = {value if isinstance(value, str) else json.dumps(value) for value in values}
+    plain = spellings.pop().rpartition(".")[2]  # of the name of an exception, the class alone is searched
+    if spellings or not PLAIN.fullmatch(plain) or isinstance(values[0], float):  # `42.0` and `42` are equal
+        return Q()
+    is_large = Q()
+    for name in ("args", "kwargs"):
+        is_large |= ~Q(LessThan(Bytes(F(name)), LARGEST))
+    return Q(Somewhere(columns, plain)) | is_large
+
+
+def _condition(word: re.Match[str]) -> Q:
+    typed = word[0]
+    if typed.startswith("#") and is_id(typed[1:]):
+        return Q(pk=int(typed[1:]))
+    condition = _is_shown(_unquoted(typed))
+    if is_id(typed):
+        condition |= Q(pk=int(typed))
+    if word["path"]:
+        value = _unquoted(word["value"])
+        condition |= _raised(word["path"]) & Q(last_error__icontains=value) & _is_open()
+        condition |= _has_argument(word["path"].split("."), word["value"])
+    return condition
+
+
+def _is_shown(text: str) -> Q:
+    as_json = json.dumps(text, ensure_ascii=False)[1:-1]
+    within = Q(last_error__icontains=text)
+    for name in JSON_COLUMNS:
+        within |= Q(**{f"searched_{name}__icontains": as_json})
+    return Q(task__icontains=text) | Q(queue_name__icontains=text) | _raised(text) | (within & _is_open())
+
+
+def _raised(name: str) -> Q:
+    """The condition that the last attempt raised this class. The row has it without its module, before a colon.
+
+    A reason to discard a job may stand there as well, with a secret in it.
+    """
+    last = name.rpartition(".")[2]
+    if not re.fullmatch("[A-Za-z_]+", last):
+        return NOTHING
+    return Q(last_error__iregex=rf"^[a-z_]*{last}[a-z_]*(:|$)") & (HAS_FAILED | _is_open())
+
+
+def _is_open() -> Q:
+    """The condition that nothing in the job is masked, by the names in it; in doubt something is."""
+    masked = Q(task__in=[task.name for task in registry if has_secrets(task)])
+    secrets = [spelled for name in (*SECRETS, *settings.redact) if (spelled := words(name))]
+    hint = "|".join(sorted({first for first, *_ in secrets}))
+    name_of_secret = rf'"{INSIDE}*({"|".join(map(_spellings, secrets))})(?![a-z]){INSIDE}*": '
+    for name in JSON_COLUMNS:  # the hint is found fast, and rarely; the pattern takes 50 µs a row
+        masked |= Q(**{f"searched_{name}__iregex": hint}) & Q(**{f"searched_{name}__regex": name_of_secret})
+    return ~masked
+
+
+def _spellings(secret: list[str]) -> str:
+    """The ways to write these words within a name in JSON, as a pattern."""
+    first, *rest = ((word, word.capitalize(), word.upper()) for word in secret)
+    start = f"(?:(?:(?<![a-z])|(?<={ESCAPE})){first[0]}|{first[1]}|{first[2]})"
+    return start + "".join(f"(?:{ESCAPE}|[^a-zA-Z])*(?:{'|'.join(spellings)})" for spellings in rest)
+
+
+def _has_argument(path: list[str], text: str) -> Q:
+    """The condition that an argument, or a value in one, has this value: by its name, or its place in the task."""
+    name, *rest = path
+    found, values = NOTHING, _values(text)
+    for value in values:
+        inner = reduce(lambda item, key: {key: item}, reversed(rest), value)
+        if not may_be_searched(name, inner):
+            continue
+        masking = [task.name for task in registry if not may_be_searched(name, inner, task)]
+        passed = Q(kwargs__contains={name: inner})
+        for task in registry:
+            places = positional_names(task)
+            if name in places:
+                place = f"args__{places.index(name)}"
+                passed |= Q(**{f"{place}__contains" if rest else place: inner}, task=task.name)
+        found |= passed & ~Q(task__in=masking)
+    return found | (_has_path(path, values) & _is_open())
+
+
+def _has_path(path: list[str], values: list[Any]) -> Q:
+    """The condition that there is such a value at this path, at any depth, in lists as well."""
+    steps = "".join(f".{json.dumps(name)}" for name in path)
+    wanted = JsonPath(Value(f"$.**{steps} ? (@ == $values[*])"))
+    scalars = Value({"values": [value for value in values if not isinstance(value, list | dict)]}, JSONField())
+    found = NOTHING
+    for name in ("args", "kwargs"):
+        found |= Q(LessThan(Bytes(F(name)), LARGEST)) & Q(HasPath(F(name), wanted, scalars))
+    return found
+
+
+def _values(text: str) -> list[Any]:
+    """The values that the typed text can stand for: `42` the number or the text, `"42"` the text alone."""
+    try:
+        value = json.loads(text)
+        encode("The value", value)
+    except (ValueError, RecursionError, InvalidArguments):  # no JSON, or none that a job could carry
+        return [_unquoted(text)]
+    return [value] if isinstance(value, str) else [value, text]
+
+
+def _unquoted(word: str) -> str:
+    try:
+        return unescape_string_literal(word)
+    except ValueError:
+        return word

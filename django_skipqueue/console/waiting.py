@@ -1,0 +1,168 @@
+"""Why a job is not finished yet: in a sentence, or not at all.
+
+Invariant: nothing is guessed. There is no sentence where the row does not have the reason; every query reads a few
+rows, or counts as far as `counts.CAP` along an index.
+"""
+
+from datetime import datetime
+
+from django.db.models import F, Value
+from django.db.models.lookups import LessThan
+from django.utils.translation import gettext, ngettext
+
+from ..conf import settings
+from ..contrib.celery.settings import CarrierSettings
+from ..contrib.celery.states import carrier_for
+from ..contrib.celery.words import carrier_with, clock_time
+from ..exceptions import UnknownTask
+from ..models import Job, Status
+from ..models.expressions import CLAIM_ORDER, HOLDS_KEY, MINUS_PRIORITY, Row
+from ..parts.batches.explain import why_it_waits_for_jobs
+from ..parts.limits.explain import why_it_is_blocked
+from ..parts.rates.explain import why_it_waits_for_its_rate
+from ..values.codec import shorten
+from . import queue_states as pauses
+from .arguments import redacted
+from .counts import Count
+from .durations import exact, roughly, span
+from .operations import number_of_attempts
+from .worker_health import Workforce
+
+LINE_LIMIT = 200
+
+UNKNOWN_TASK = f"{UnknownTask.__name__}: "
+"""The start of the error of a job whose worker does not have the task."""
+
+
+def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
+    """The condition that a job waits for; for a running job: whether its worker is late, or a carrier has it."""
+    match job.status:
+        case Status.QUEUED:
+            return _why_it_is_queued(job, workforce)
+        case Status.SCHEDULED:
+            return _why_it_is_scheduled(job, now, workforce)
+        case Status.BLOCKED:
+            return (
+                why_it_waits_for_jobs(job)
+                or why_it_waits_for_its_rate(job, now)
+                or why_it_is_blocked(job)
+                or gettext("It is due, and waits for a limit or another job.")
+            )
+        case Status.RUNNING:
+            return _whether_a_carrier_has_it(job, now, workforce) or _whether_its_worker_is_late(job, workforce)
+    return ""
+
+
+def _why_it_is_queued(job: Job, workforce: Workforce) -> str:
+    if pause := pauses.pause_of(job.queue_name):
+        return pauses.sentence(pause)
+    if (carrier := carrier_for(job.queue_name)) and not workforce.serving(job.queue_name):
+        return gettext("It waits for a relay: none of %(carrier)s is alive.") % {"carrier": carrier.name}
+    if not workforce.not_dead:
+        return gettext("It waits for a worker: none is alive.")
+    if not workforce.serving(job.queue_name):
+        return gettext("It waits for a worker: no live worker serves the queue “%(queue)s”.") % _queue(job)
+    return _place_in_queue(job, carrier)
+
+
+def _place_in_queue(job: Job, carrier: CarrierSettings | None) -> str:
+    before = _jobs_before(job)
+    if not before.found:
+        text = gettext("It is the next job of the queue “%(queue)s”: it begins as soon as a slot is free.")
+        if carrier:
+            text = gettext("It is the next job of the queue “%(queue)s”: it goes to %(carrier)s once there is room.")
+        return text % {"carrier": carrier.name if carrier else "", **_queue(job)}
+    return ngettext(
+        "%(number)s job of the queue “%(queue)s” comes before it.",
+        "%(number)s jobs of the queue “%(queue)s” come before it.",
+        before.found,
+    ) % {"number": before, **_queue(job)}
+
+
+def _why_it_is_scheduled(job: Job, now: datetime, workforce: Workforce) -> str:
+    values = {
+        "time": exact(job.run_after),
+        "span": roughly(job.run_after - now),
+        "attempt": number_of_attempts(job) + 1,
+    }
+    if job.run_after <= now and not workforce.not_dead:
+        return gettext("It was due %(span)s ago, but no worker is alive.") % values
+    if job.run_after <= now:
+        return gettext("It is due now, and goes into its queue within a second or two.")
+    if job.last_error.startswith(UNKNOWN_TASK):
+        return (
+            gettext(
+                "The worker that claimed it does not have its task: the task has another name now, or the worker runs "
+                "old code. Another try is due in %(span)s, at %(time)s."
+            )
+            % values
+        )
+    if job.attempts:
+        return gettext("Attempt %(attempt)s is due in %(span)s, at %(time)s.") % values
+    return gettext("Scheduled: due in %(span)s, at %(time)s.") % values
+
+
+def _whether_a_carrier_has_it(job: Job, now: datetime, workforce: Workforce) -> str:
+    name = carrier_with(job)
+    if not name or job.locked_at is None:
+        return ""
+    values = {"carrier": shorten(name, LINE_LIMIT), "time": clock_time(job.locked_at, now)}
+    if not any(each.relay_of == name for each in workforce.relays):
+        return (
+            gettext(
+                "It has been with %(carrier)s since %(time)s. No relay is alive: its outcome is written once one is."
+            )
+            % values
+        )
+    return gettext("It has been with %(carrier)s since %(time)s: it waits there, or runs.") % values
+
+
+def _whether_its_worker_is_late(job: Job, workforce: Workforce) -> str:
+    worker = workforce.get(job.locked_by)
+    if worker is None or worker.state == "live":
+        return ""
+    values = {
+        "worker": shorten(worker.name, LINE_LIMIT),
+        "time": span(worker.age),
+        "timeout": span(settings.worker_timeout),
+    }
+    return (
+        gettext("Its worker %(worker)s has sent no heartbeat for %(time)s. After %(timeout)s the job is taken back.")
+        % values
+    )
+
+
+def _jobs_before(job: Job) -> Count:
+    """The number of jobs that will be claimed first, up to the limit of a count. Index: claim."""
+    place = Row(Value(-job.priority), Value(job.run_after), Value(job.pk))
+    queue = Job.objects.queued().filter(queue_name=job.queue_name)
+    before = queue.filter(LessThan(Row(MINUS_PRIORITY, F("run_after"), F("id")), place))
+    return Count.of(before.order_by(*CLAIM_ORDER))
+
+
+def _queue(job: Job) -> dict[str, str]:
+    return {"queue": shorten(job.queue_name, LINE_LIMIT)}
+
+
+TEXT_LIMIT = 200
+"""Characters of a key in a message."""
+
+
+def why_its_key_is_taken(job_id: int) -> str:
+    """The message that names the other job; empty if none holds the key of this one. Index: unique."""
+    job = Job.objects.filter(pk=job_id, unique_key__isnull=False).first()
+    if job is None:
+        return ""
+    for holder in Job.objects.filter(HOLDS_KEY, unique_key=job.unique_key).exclude(pk=job.pk):
+        return key_is_held(job, holder)
+    return ""
+
+
+def key_is_held(job: Job, holder: Job) -> str:
+    """The message for a job whose unique key another job holds: secrets of either may be in the key."""
+    key = redacted(holder.task, holder.args, holder.kwargs).text(holder.unique_key or "")
+    return gettext("Nothing was done: the unique key “%(key)s” is held by job %(id)s, which is %(status)s.") % {
+        "key": shorten(redacted(job.task, job.args, job.kwargs).text(key), TEXT_LIMIT),
+        "id": holder.shown_id,
+        "status": holder.get_status_display(),
+    }

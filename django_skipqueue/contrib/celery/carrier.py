@@ -1,0 +1,178 @@
+"""The seam between a relay and a carrier, the engine outside of PostgreSQL that runs jobs.
+
+Invariant: nobody acknowledges a message before the next party has what it says. The relay hands a job over after the
+carrier has confirmed it, and acknowledges an outcome after its settle is committed.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from hashlib import blake2b
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from django.utils.module_loading import import_string
+
+from ...values.records import Attempt, ClaimedJob, LeaseRef, worker_name
+from .settings import CarrierSettings
+
+if TYPE_CHECKING:
+    from .celery_carrier import CeleryCarrier
+
+
+class CarrierUnreachable(Exception):
+    """The carrier cannot be reached, or its connection broke. The relay connects again after a delay."""
+
+
+class CarrierMisconfigured(Exception):
+    """The carrier can be reached, but not used. The message says what to change."""
+
+
+def carrier_id(name: str) -> str:
+    """The id of a carrier's row among the workers: stable, in the form of a worker's."""
+    return f"{name}:{blake2b(name.encode(), digest_size=6, person=b'carrier').hexdigest()}"
+
+
+def carrier_of(locked_by: str) -> str:
+    """The name of the carrier that holds a job, by the `locked_by` of its row; empty: no carrier holds it."""
+    name = worker_name(locked_by)
+    return name if name != locked_by and carrier_id(name) == locked_by else ""
+
+
+def home_of(alias: str, since: datetime) -> str:
+    """The address for the outcomes of a carrier's jobs: the alias of their database, and a mark of that database.
+
+    Two projects may share a broker, and have the same alias. `since`: when the carrier's row was written first.
+    """
+    return f"{alias}@{int(since.timestamp() * 1_000_000):x}"
+
+
+def alias_of(home: str) -> str:
+    return home.rpartition("@")[0] or home
+
+
+class ReturnedOutcome(NamedTuple):
+    delivery: int
+    """What `acknowledge` takes."""
+    attempt: Attempt
+
+
+class ReturnedJob(NamedTuple):
+    delivery: int
+    ref: LeaseRef | None
+    """`None`: the message is about no job."""
+    reason: str
+    """`expired`: it has waited too long. `delivery_limit`: each worker that got it is gone. `maxlen`: the queue is
+    longer than a policy of the broker allows. `rejected`: the worker cannot read it, or refuses it. `unreadable`: it
+    has run, but the relay cannot read its outcome."""
+    job: ClaimedJob | None
+    """The job, without arguments that are large; `None` if the message cannot be read."""
+    problem: str = ""
+    """Which message cannot be read, and why."""
+
+
+class BegunJob(NamedTuple):
+    """A process of the carrier begins a job that another process had, which is gone."""
+
+    delivery: int
+    ref: LeaseRef
+
+
+class TooLarge(NamedTuple):
+    job: ClaimedJob
+    size: int
+    """Bytes of the message."""
+    most: int
+    """Bytes that it may have."""
+
+
+@dataclass
+class Taken:
+    """What came from the carrier since the last call of `take`."""
+
+    confirmed: list[LeaseRef] = field(default_factory=list)
+    """The jobs that the carrier holds from now on."""
+    refused: list[LeaseRef] = field(default_factory=list)
+    """The jobs that the carrier has not taken: its queue is full, or gone."""
+    outcomes: list[ReturnedOutcome] = field(default_factory=list)
+    jobs: list[ReturnedJob] = field(default_factory=list)
+    begun: list[BegunJob] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.confirmed or self.refused or self.outcomes or self.jobs or self.begun)
+
+
+class Carrier(Protocol):
+    """Used by the thread of the relay's control loop. Every method may raise `CarrierUnreachable`.
+
+    After that, the relay calls `close` and then `connect`. Deliveries of the old connection come again in the new one,
+    and what was published but not confirmed is unknown: the relay releases it.
+    """
+
+    name: str
+    home: str
+    """The address for outcomes, made by `home_of`. The relay sets it before it connects."""
+
+    def connect(self) -> None:
+        """Open the connection, and declare what is lacking. Raises `CarrierMisconfigured` too."""
+
+    def publish(self, jobs: Sequence[ClaimedJob]) -> Sequence[TooLarge]:
+        """Send jobs, except for those that are too large, and return these.
+
+        Each of the others is in `confirmed` or `refused` of a later `take`.
+        """
+
+    def take(self) -> Taken:
+        """Return what has come since the last call. Does not wait."""
+
+    def acknowledge(self, deliveries: Collection[int]) -> None:
+        """Let the carrier forget these outcomes and jobs: the database has what they say."""
+
+    def revoke(self, refs: Collection[LeaseRef]) -> None:
+        """Ask the carrier not to begin these jobs, if it can."""
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the carrier takes no jobs for now: it lacks memory or space on its disk."""
+
+    def fileno(self) -> int:
+        """The file that can be read when there is something to take."""
+
+    def close(self) -> None:
+        """Close the connection, if one is open. Raises nothing."""
+
+
+INSTALL = 'pip install "django-skipqueue[celery]"'
+
+
+def make_carrier(settings: CarrierSettings, alias: str) -> "CeleryCarrier":
+    """The carrier for the jobs of this database. Does not connect. Raises `CarrierMisconfigured`."""
+    try:
+        from .celery_carrier import CeleryCarrier
+        from .rabbitmq import NEEDED
+    except ModuleNotFoundError as error:
+        raise CarrierMisconfigured(
+            f"The carrier {settings.name!r} needs the package {error.name!r}: {INSTALL}"
+        ) from error
+    described = f"Celery app {settings.app!r} of the carrier {settings.name!r}"
+    try:
+        app = import_string(settings.app)
+    except Exception as error:  # whatever the project's module raises
+        raise CarrierMisconfigured(f"The {described} cannot be imported: {error!r}") from error
+    if not hasattr(app, "connection_for_write"):
+        raise CarrierMisconfigured(f"{settings.app!r} of the carrier {settings.name!r} is no Celery app: {app!r}")
+    try:
+        return CeleryCarrier(
+            settings.name,
+            app,
+            home=alias,
+            queues=settings.queues,
+            wait=settings.wait,
+            declare=settings.declare,
+            max_message_size=settings.max_message_size,
+        )
+    except CarrierMisconfigured:
+        raise
+    except (ImportError, KeyError) as error:  # kombu has no such transport, or its library is not installed
+        raise CarrierMisconfigured(f"The broker of the {described} cannot be used: {error}. {NEEDED}") from error
+    except Exception as error:  # its text may have the password
+        raise CarrierMisconfigured(f"The broker_url of the {described} cannot be read. {NEEDED}") from error

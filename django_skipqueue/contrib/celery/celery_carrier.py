@@ -1,0 +1,229 @@
+"""A carrier whose jobs run in Celery's workers, behind RabbitMQ.
+
+It has two connections. A broker that lacks memory or space reads nothing more from a connection that publishes, and its
+acknowledgements would wait there as well: so outcomes come by the other one.
+
+Invariant: a job counts as confirmed once the broker has acknowledged its message and has not returned it. A message of
+the broker is acknowledged when the relay says so, and comes again otherwise.
+"""
+
+import time
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from selectors import EVENT_READ, DefaultSelector
+from typing import Any
+
+import amqp
+
+from ...values.records import ClaimedJob, LeaseRef
+from . import topology, wire
+from . import wire as reading
+from .carrier import CarrierUnreachable, Taken, TooLarge
+from .rabbitmq import HEARTBEAT_SECONDS, LARGEST, AmqpLink, Confirms, Deliveries, MessageLimit
+from .topology import definitions
+
+PREFETCH = 2_000
+"""Outcomes, and jobs that come back, which the broker sends ahead of their acknowledgement."""
+
+MOST_DELIVERED = 64_000_000
+"""Bytes of those outcomes and jobs: the relay reads no more until it has acknowledged some."""
+
+CONFIRM_SECONDS = 60.0
+"""A broker that has not confirmed a job for so long, although it is not blocked, counts as unreachable."""
+
+TASK = "django_skipqueue.run"
+"""The name of the Celery task that runs jobs."""
+
+
+class CeleryCarrier:
+    def __init__(
+        self,
+        name: str,
+        app: Any,
+        *,
+        home: str,
+        queues: Mapping[str, str],
+        wait: float,
+        declare: bool = True,
+        max_message_size: int = LARGEST,
+    ) -> None:
+        """queues: our queues, each with Celery's. wait: the seconds that a job may wait with the broker."""
+        self.name = name
+        self._app = app
+        self.home = home
+        self._queues = dict(queues)
+        self._expiration = str(int(wait * 1000))  # in milliseconds
+        self._declare = declare
+        self._max_message_size = max_message_size
+        self._limit = MessageLimit()
+        self._publishing = AmqpLink(app, heartbeat=HEARTBEAT_SECONDS)
+        self._consuming = AmqpLink(app, heartbeat=HEARTBEAT_SECONDS)
+        self._selector: DefaultSelector | None = None
+        self._watches_deliveries = False
+        self._waiting: deque[tuple[ClaimedJob, bytes]] = deque()  # not published, since the broker is blocked
+        self._confirms: Confirms[LeaseRef]
+        self._channel: Any = None  # of the deliveries
+        self._orders: Any = None  # the channel of the orders to revoke
+        self._deliveries = Deliveries()
+        self._taken = Taken()
+        self._broken: CarrierUnreachable | None = None  # raised by a `take` that has nothing else to say
+
+    def connect(self) -> None:
+        self._broken, self._taken = None, Taken()
+        self._waiting.clear()
+        for link in self._links:
+            link.connect()
+        with self._consuming.translated_errors():
+            self._channel = self._consuming.channel()
+            topology.declare(self._channel, set(self._queues.values()), self.home, create=self._declare)
+        with self._publishing.translated_errors():
+            self._confirms = Confirms(self._publishing.channel())
+            self._orders = self._open_orders() if self._declare else None
+        with self._consuming.translated_errors():
+            self._open_consuming(self._channel)
+        self._selector, self._watches_deliveries = DefaultSelector(), False
+        self._selector.register(self._publishing.fileno(), EVENT_READ)
+        self._watch_deliveries()
+
+    def definitions(self, homes: Collection[str]) -> dict[str, Any]:
+        """What `rabbitmqctl import_definitions` takes: all that the relays of these homes and Celery's workers need."""
+        names, place = set(self._queues.values()), self._publishing
+        return definitions(sorted(names), homes, vhost=place.vhost, user=place.user)
+
+    @property
+    def _links(self) -> tuple[AmqpLink, AmqpLink]:
+        return self._publishing, self._consuming
+
+    def _open_orders(self) -> Any:
+        """A channel without confirms: these orders would count there."""
+        channel = self._publishing.channel()
+        self._app.control.mailbox.exchange(channel).declare()
+        return channel
+
+    def _open_consuming(self, channel: Any) -> None:
+        self._deliveries = Deliveries()
+        channel.basic_qos(0, PREFETCH, False)
+        channel.basic_consume(topology.outcome_queue(self.home), callback=self._outcomes)
+        channel.basic_consume(topology.back_queue(self.home), callback=self._came_back)
+
+    def publish(self, jobs: Sequence[ClaimedJob]) -> Sequence[TooLarge]:
+        """See `Carrier.publish`. Raises `KeyError` for a job of a queue that is not carried."""
+        most = self._limit.most(self._max_message_size)
+        too_large: list[TooLarge] = []
+        for job in jobs:
+            body = b"".join((b"[[", wire.encode(wire.job_to_wire(job, self.home)), b"],{},{}]"))
+            if len(body) > most:
+                too_large.append(TooLarge(job, len(body), most))
+            else:
+                self._waiting.append((job, body))
+        if self._waiting:
+            self.fileno()  # raises if the connection is not open
+            self._publish_waiting()
+        return too_large
+
+    def _publish_waiting(self) -> None:
+        """Publish until the broker says that it is blocked: it would read no more, and this would wait for it."""
+        headers = {"lang": "py", "task": TASK, topology.DATABASE_HEADER: self.home}
+        try:
+            while self._waiting and not self._broken and not self._publishing.is_blocked:
+                job, body = self._waiting.popleft()
+                id = wire.message_id(self.home, job.ref)
+                with self._publishing.translated_errors():
+                    self._confirms.publish(
+                        job.ref,
+                        body,
+                        queue=self._queues[job.queue_name],
+                        correlation_id=id,
+                        expiration=self._expiration,
+                        application_headers=headers | {"id": id},
+                    )
+                if self._publishing.has_come():
+                    self._publishing.receive()
+        except CarrierUnreachable as error:
+            self._broken = error
+
+    def take(self) -> Taken:
+        """See `Carrier.take`. A connection that breaks first gives what it had confirmed: that must not run twice."""
+        self.fileno()  # raises if the connection is not open
+        for link, is_enough in ((self._consuming, self._has_enough), (self._publishing, lambda: False)):
+            try:
+                link.receive(is_enough)
+            except CarrierUnreachable as error:
+                self._broken = self._broken or error
+        self._note_confirms()
+        taken, self._taken = self._taken, Taken()
+        if self._broken is not None:
+            self._limit.learn(self._broken)
+            if not taken.confirmed:
+                raise self._broken
+            return Taken(confirmed=taken.confirmed, refused=taken.refused)
+        self._publish_waiting()
+        self._watch_deliveries()
+        return taken
+
+    def _note_confirms(self) -> None:
+        """Take what the broker has confirmed; last, since the confirm of a job comes with its outcome."""
+        confirms = self._confirms
+        self._taken.confirmed, confirms.confirmed = confirms.confirmed, []
+        self._taken.refused, confirms.refused = confirms.refused, []
+        if self.is_blocked:
+            confirms.excuse()
+        elif confirms.oldest + CONFIRM_SECONDS < time.monotonic():
+            self._broken = CarrierUnreachable(f"The broker has not confirmed a job for {CONFIRM_SECONDS:g} s.")
+
+    def acknowledge(self, deliveries: Collection[int]) -> None:
+        with self._consuming.translated_errors():
+            for tag, is_multiple in self._deliveries.acknowledge(deliveries):
+                self._channel.basic_ack(tag, is_multiple)
+        self._watch_deliveries()
+
+    def revoke(self, refs: Collection[LeaseRef]) -> None:
+        """See `Carrier.revoke`. Celery's workers with remote control drop these messages, if they have them."""
+        if refs and self._orders is not None and not self.is_blocked:
+            ids = [wire.message_id(self.home, ref) for ref in refs]
+            order = {"method": "revoke", "arguments": {"task_id": ids, "terminate": False}, "destination": None}
+            message = amqp.Message(wire.encode(order), content_type="application/json", content_encoding="utf-8")
+            with self._publishing.translated_errors():
+                self._orders.basic_publish(message, exchange=self._app.control.mailbox.exchange.name)
+
+    @property
+    def is_blocked(self) -> bool:
+        return self._publishing.is_blocked
+
+    def fileno(self) -> int:
+        if self._selector is None:
+            raise CarrierUnreachable("The connection is not open.")
+        return int(self._selector.fileno())
+
+    def close(self) -> None:
+        if self._selector is not None:
+            self._selector.close()
+            self._selector = None
+        for link in self._links:
+            link.close()
+
+    def _has_enough(self) -> bool:
+        return self._deliveries.size >= MOST_DELIVERED
+
+    def _watch_deliveries(self) -> None:
+        watches = not self._has_enough()
+        if self._selector is None or watches == self._watches_deliveries:
+            return
+        self._watches_deliveries = watches
+        if watches:
+            self._selector.register(self._consuming.fileno(), EVENT_READ)
+        else:
+            self._selector.unregister(self._consuming.fileno())
+
+    # Called while the consuming link receives
+
+    def _outcomes(self, message: Any) -> None:
+        tag, id = message.delivery_tag, message.properties.get("correlation_id")
+        parts = reading.outcomes(self._taken, tag, message.body, id, now=time.monotonic())
+        self._deliveries.add(tag, len(message.body), parts=parts)
+
+    def _came_back(self, message: Any) -> None:
+        tag, properties = message.delivery_tag, message.properties
+        self._deliveries.add(tag, len(message.body))
+        headers = properties.get("application_headers")
+        self._taken.jobs.append(reading.returned(tag, message.body, properties.get("correlation_id"), headers))

@@ -1,0 +1,88 @@
+"""Log lines of Celery's workers about carried jobs. In the format of `logs`: the event first, then `key=value`."""
+
+import logging
+
+from ...events.log_format import in_a_line, in_words
+from ...events.logs import write_about_worker
+
+
+def outcomes_wait(worker: str, error: BaseException) -> None:
+    """Outcomes cannot be sent to the broker. They are sent again until it confirms them."""
+    write_about_worker(logging.ERROR, "outcomes_wait", worker, reason=in_a_line(error), hint="they are sent again")
+
+
+def outcomes_sent(worker: str) -> None:
+    write_about_worker(logging.INFO, "outcomes_sent", worker)
+
+
+def carried_process_ends(worker: str, error: BaseException) -> None:
+    """A process of Celery cannot run jobs any more. It ends at once, and the broker delivers its jobs again."""
+    write_about_worker(logging.CRITICAL, "carried_process_ends", worker, error, reason=in_a_line(error))
+
+
+def carried_process_stops(worker: str) -> None:
+    write_about_worker(logging.CRITICAL, "carried_process_stops", worker, hint="all of its slots are stuck")
+
+
+def carrier_lost(relay: str, carrier: str, error: BaseException, retry_in: float) -> None:
+    write_about_worker(
+        logging.ERROR, "carrier_lost", relay, carrier=carrier, retry_in=in_words(retry_in), reason=in_a_line(error)
+    )
+
+
+def carrier_reached(relay: str, carrier: str) -> None:
+    """The relay has opened its connection to the carrier at the first try."""
+    write_about_worker(logging.INFO, "carrier_reached", relay, carrier=carrier)
+
+
+def carrier_back(relay: str, carrier: str) -> None:
+    write_about_worker(logging.INFO, "carrier_back", relay, carrier=carrier)
+
+
+def carrier_refused(relay: str, carrier: str, count: int, retry_in: float) -> None:
+    """The carrier has not taken these jobs: its queue is full or gone. They are released."""
+    hint, again = "its queue is full, or gone", in_words(retry_in)
+    write_about_worker(
+        logging.WARNING, "carrier_refused", relay, carrier=carrier, count=count, retry_in=again, hint=hint
+    )
+
+
+def carrier_blocked(relay: str, carrier: str) -> None:
+    hint = "it lacks memory or space on its disk"
+    write_about_worker(logging.WARNING, "carrier_blocked", relay, carrier=carrier, hint=hint)
+
+
+def carrier_unblocked(relay: str, carrier: str) -> None:
+    write_about_worker(logging.INFO, "carrier_unblocked", relay, carrier=carrier)
+
+
+def message_unreadable(relay: str, carrier: str, count: int, total: int, reason: str) -> None:
+    """Messages cannot be read; `total` of them since the relay has started. `reason` names the first one."""
+    hint = "it is acknowledged: somebody else writes to the broker, or another version of django_skipqueue"
+    write_about_worker(
+        logging.ERROR, "message_unreadable", relay, carrier=carrier, count=count, total=total, reason=reason, hint=hint
+    )
+
+
+def carried_returned(relay: str, carrier: str, count: int, reason: str) -> None:
+    write_about_worker(logging.WARNING, "carried_jobs_returned", relay, carrier=carrier, count=count, reason=reason)
+
+
+def returns_dropped(relay: str, carrier: str, count: int, job_id: int) -> None:
+    """Jobs that came back were left as they are. `job_id` is the first of them."""
+    reason = "the carrier does not hold them under these leases"
+    write_about_worker(
+        logging.INFO, "carried_returns_dropped", relay, carrier=carrier, count=count, id=job_id, reason=reason
+    )
+
+
+def carried_not_begun(relay: str, carrier: str, count: int) -> None:
+    """Jobs came back because processes of the carrier had ended, and none has begun them. No attempt is charged."""
+    hint = "processes of the carrier end before they begin their jobs: their own log says why"
+    write_about_worker(logging.WARNING, "carried_jobs_not_begun", relay, carrier=carrier, count=count, hint=hint)
+
+
+def carrier_window_lost(relay: str, carrier: str, count: int) -> None:
+    """The window is full of jobs that the broker does not have any more. No job is handed over until somebody acts."""
+    hint = f"the broker has lost them, and no job is handed over: python manage.py runrelay --reclaim {carrier}"
+    write_about_worker(logging.ERROR, "carrier_window_lost", relay, carrier=carrier, count=count, hint=hint)

@@ -1,0 +1,250 @@
+"""The jobs that one relay has claimed and not handed over, and the outcomes that it has taken and not settled.
+
+Invariant: each job that the relay holds is in one place: in the result of the last exchange, or in `unconfirmed`,
+`confirmed`, `to_release` or `to_recover`, or among those not sent. A delivery is acknowledged after the database has
+what it says.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ...queue.store import Store
+from ...values.records import Attempt, ClaimedJob, LeaseRef
+from ...worker.loop import Service
+from . import sql
+from .carrier import ReturnedJob, Taken
+
+MOST_REMEMBERED = 10_000
+"""Settled outcomes that are remembered until they come again. Another relay may get them instead."""
+
+Ended = Callable[[ReturnedJob], Attempt | None]
+"""Makes the attempt of a job that came back without an outcome; `None`: there is none to settle."""
+
+
+@dataclass
+class CarriedJobs:
+    """Used by the control loop's thread."""
+
+    unconfirmed: dict[LeaseRef, int] = field(default_factory=dict)
+    """Sent to the carrier, which may have them or not. The value is the size of the job's arguments, in characters."""
+    unconfirmed_size: int = 0
+    """Characters of their arguments together."""
+    confirmed: list[LeaseRef] = field(default_factory=list)
+    """The carrier has them. Their rows do not say so yet."""
+    to_release: dict[LeaseRef, list[int]] = field(default_factory=dict)
+    """To be released. Then the deliveries are acknowledged, if the carrier has delivered the job."""
+    to_recover: dict[LeaseRef, list[int]] = field(default_factory=dict)
+    """The returned jobs whose Celery workers are gone. Those that have begun are recovered, and charged."""
+    begun: dict[LeaseRef, list[int]] = field(default_factory=dict)
+    """Jobs that have begun, after others that had them are gone. Once their rows say so, the notes are acknowledged."""
+    with_carrier: int = 0
+    """How many jobs the rows name as the carrier's, as far as this relay knows."""
+    _not_sent: set[LeaseRef] = field(default_factory=set)  # they fail, once that is settled
+    _deliveries: dict[LeaseRef, list[int]] = field(default_factory=dict)  # of the outcomes that wait to be settled
+    _settled: set[LeaseRef] = field(default_factory=set)  # settled after the connection broke: they may come again
+
+    @property
+    def count(self) -> int:
+        return self.with_carrier + len(self.unconfirmed) + len(self.confirmed)
+
+    @property
+    def held_ids(self) -> list[int]:
+        places = (self.unconfirmed, self.confirmed, self.to_release, self.to_recover, self._deliveries, self._not_sent)
+        return list({id for refs in places for id, _ in refs})
+
+    def published(self, jobs: Iterable[ClaimedJob]) -> None:
+        sizes = {job.ref: len(job.args) + len(job.kwargs) for job in jobs}
+        self.unconfirmed.update(sizes)
+        self.unconfirmed_size += sum(sizes.values())
+
+    def _was_unconfirmed(self, ref: LeaseRef) -> bool:
+        size = self.unconfirmed.pop(ref, None)
+        self.unconfirmed_size -= size or 0
+        return size is not None
+
+    def not_sent(self, refs: Iterable[LeaseRef]) -> None:
+        """Note that the carrier does not get these of the published jobs: attempts of them that failed are settled."""
+        self._not_sent.update(filter(self._was_unconfirmed, refs))
+
+    def take(self, taken: Taken, ended: Ended) -> tuple[list[Attempt], list[int]]:
+        """Note what came from the carrier. Returns the attempts to settle, and the deliveries to acknowledge at once.
+
+        If two outcomes of one job come, the first is settled. Both deliveries are acknowledged after that, and so are
+        two of a job that comes back twice.
+        """
+        self.confirmed += filter(self._was_unconfirmed, taken.confirmed)
+        self.release(filter(self._was_unconfirmed, taken.refused))
+        attempts: list[Attempt] = []
+        known: list[int] = []
+        for delivery, attempt in taken.outcomes:
+            self._take(delivery, attempt, attempts, known)
+        for delivery, ref in taken.begun:
+            self.begun.setdefault(ref, []).append(delivery)
+        for returned in taken.jobs:
+            if returned.ref is None:
+                known.append(returned.delivery)
+            elif failed := ended(returned):
+                self._take(returned.delivery, failed, attempts, known)
+            else:
+                place = self.to_recover if returned.reason == "delivery_limit" else self.to_release
+                place.setdefault(returned.ref, []).append(returned.delivery)
+        return attempts, known
+
+    def release(self, refs: Iterable[LeaseRef]) -> None:
+        """Have these jobs released: the carrier does not have them."""
+        for ref in refs:
+            self.to_release.setdefault(ref, [])
+
+    def _take(self, delivery: int, attempt: Attempt, attempts: list[Attempt], known: list[int]) -> None:
+        ref = attempt.job.ref
+        if ref in self._settled:
+            self._settled.remove(ref)
+            known.append(delivery)
+        elif ref in self._deliveries:
+            self._deliveries[ref].append(delivery)
+        else:
+            self._deliveries[ref] = [delivery]
+            attempts.append(attempt)
+            if self.to_release.get(ref) == []:
+                del self.to_release[ref]  # the carrier had it after all
+
+    def handed_over(self, refs: Iterable[LeaseRef], count: int) -> None:
+        """Note that the rows of these jobs name the carrier. `count`: of how many; the others had an outcome before."""
+        done = set(refs)
+        self.confirmed = [ref for ref in self.confirmed if ref not in done]
+        self.with_carrier += count
+
+    def settled(self, attempts: Iterable[Attempt]) -> list[int]:
+        """Note that these outcomes are written, or have lost their leases. Returns the deliveries to acknowledge."""
+        acknowledged: list[int] = []
+        for attempt in attempts:
+            if attempt.job.ref in self._not_sent:
+                self._not_sent.remove(attempt.job.ref)
+                continue
+            deliveries = self._deliveries.pop(attempt.job.ref)
+            acknowledged += deliveries
+            if not deliveries:
+                self._settled.add(attempt.job.ref)
+            self.with_carrier = max(self.with_carrier - 1, 0)
+        return acknowledged
+
+    def came_back(self, ref: LeaseRef) -> bool:
+        """Whether the carrier has delivered this job, which is to be released or recovered."""
+        return bool(self.to_recover.get(ref) or self.to_release.get(ref))
+
+    def taken_back(self, refs: Iterable[LeaseRef]) -> list[int]:
+        """Note that these jobs are released or recovered. Returns the deliveries to acknowledge."""
+        places = self.to_recover, self.to_release
+        return [delivery for ref in refs for place in places for delivery in place.pop(ref, [])]
+
+    def connection_lost(self) -> None:
+        """Note that the connection to the carrier is gone. What it has delivered comes again, to this relay or another.
+
+        What the carrier has not confirmed is to be released: if it has such a job, the job runs twice, and one outcome
+        is written.
+        """
+        self._deliveries = {ref: [] for ref in self._deliveries}
+        self.to_recover.clear()
+        self.begun.clear()
+        if len(self._settled) > MOST_REMEMBERED:
+            self._settled.clear()
+        self.to_release = {ref: [] for ref, deliveries in self.to_release.items() if not deliveries}
+        self.release_unconfirmed()
+
+    def release_unconfirmed(self) -> None:
+        """Have the jobs released that the carrier has not confirmed, except for those whose outcomes wait."""
+        self.release(ref for ref in self.unconfirmed if ref not in self._deliveries)
+        self.unconfirmed.clear()
+        self.unconfirmed_size = 0
+
+
+BATCH = 500
+"""Jobs in one claim, and in one message to the carrier's connection."""
+
+MOST_UNCONFIRMED = 2 * BATCH
+"""Jobs of one relay that the carrier has not confirmed yet: so many may run twice if the relay dies."""
+
+MOST_UNCONFIRMED_SIZE = 16_000_000
+"""Characters of the arguments of those jobs, unless a single claim has more: their messages are in memory."""
+
+COUNT_INTERVAL = 1.0
+FULL_INTERVAL = 0.1
+"""Seconds between two counts; while the window is full, the second. Another relay may have settled jobs."""
+
+COUNT_SHARE = 10
+"""A count may take one part in so many of the time: of 100,000 rows, it takes long."""
+
+FIRST_SHARE = 8
+"""Until its second count a relay takes at most an eighth of the window: relays that start together do not see each
+other yet."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+"""Seconds without a claim after the carrier has refused jobs, doubled up to the second each time."""
+
+
+class Window(Service):
+    """As a service it counts the jobs that the carrier holds by their rows. Used by the control loop's thread."""
+
+    name = "carried_count"
+    due_at = 0.0
+
+    def __init__(self, store: Store, jobs: CarriedJobs, *, size: int, worker_timeout: float) -> None:
+        """`store` is that of the relay. `worker_timeout`: the seconds after which a relay counts as dead."""
+        self._store = store
+        self.jobs = jobs
+        self._values = {**store.carrier, "worker_timeout": worker_timeout}
+        self._size = size
+        self._most = 0  # jobs of this relay and of the carrier, until the next count
+        self.is_counted = self.is_full = False
+        self._paused_until = 0.0
+        self._refusals = 0  # in a row
+        self.jobs_refused = 0
+        """How many jobs the carrier has not taken."""
+        self._size_of_job = 1  # characters of its arguments, in the mean of the last claim
+        self._clock = 0.0  # the database's time minus this process's monotonic time
+        self.is_blocked = False
+        """Whether the carrier takes no jobs for now."""
+
+    def room(self, coming: int, now: float) -> int:
+        if not self.is_counted or self.is_blocked or now < self._paused_until:
+            return 0
+        free = self._most - self.jobs.count - coming
+        unconfirmed = MOST_UNCONFIRMED - len(self.jobs.unconfirmed) - coming
+        size = MOST_UNCONFIRMED_SIZE - self.jobs.unconfirmed_size
+        by_size = -(-size // self._size_of_job) - coming  # at least one, unless the size is reached
+        return max(0, min(free, unconfirmed, by_size, BATCH))
+
+    def run(self, now: float) -> None:
+        started = time.monotonic()
+        ((self.jobs.with_carrier, with_relays, relays),) = self._store.rows(sql.CARRIED_COUNT, self._values)
+        room = self._size - self.jobs.with_carrier - with_relays
+        share = -(-room // max(relays, 1))
+        if not self.is_counted:
+            share = min(share, max(self._size // FIRST_SHARE, 1))
+        self._most = self.jobs.count + share
+        self.is_counted, self.is_full = True, room <= 0
+        ended = time.monotonic()
+        self.due_at = ended + max(FULL_INTERVAL if self.is_full else COUNT_INTERVAL, COUNT_SHARE * (ended - started))
+
+    def pause(self, refused: int) -> float:
+        """Claim nothing for a while: the carrier has refused `refused` jobs. Returns for how many seconds."""
+        self.jobs_refused += refused
+        self._refusals += 1
+        seconds: float = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(self._refusals - 1, 10))
+        self._paused_until = time.monotonic() + seconds
+        return seconds
+
+    def go_on(self) -> None:
+        self._refusals = 0
+
+    def claimed(self, jobs: Sequence[ClaimedJob]) -> None:
+        """Note the size of these jobs, and how the database's clock and this process's monotonic one differ."""
+        self._size_of_job = max(sum([len(job.args) + len(job.kwargs) for job in jobs]) // len(jobs), 1)
+        job = jobs[-1]
+        if job.claimed_at is not None:
+            self._clock = job.locked_at - job.claimed_at
+
+    def claimed_at(self, job: ClaimedJob) -> float | None:
+        """When a job was claimed, in this process's monotonic time; `None`: this process cannot say."""
+        return job.locked_at - self._clock if self._clock else None

@@ -1,0 +1,96 @@
+"""For the `LOGGING` of a project: log lines as JSON, and records that name the job in which they were written.
+
+`runworker` uses both in its own set-up, which applies if the project configures no handler.
+"""
+
+import json
+import logging
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from . import log_context
+
+STANDARD = frozenset((*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName"))
+"""The attributes that every record has. Those beside them were given as `extra`, or by a filter."""
+
+
+OWN = frozenset(("time", "level", "logger", "message", "exception", "stack"))
+"""The names of the object's own fields: no attribute takes their place."""
+
+
+class JobContextFilter(logging.Filter):
+    """Gives each record the job, and the worker, of the attempt in which it is written; `None` outside of attempts.
+
+    Sets job_id, task, queue_name, attempt, worker_id and worker_name, and database if several hold queues. Attributes
+    that the record has stay as they are, so that a line of the queue itself names the job that it is about. Add it to
+    handlers: the filters of a logger see only what is written to this very logger.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let the record pass, with its attributes set."""
+        job = log_context.job.get()
+        worker: dict[str, Any] = log_context.worker if job else dict.fromkeys(log_context.worker)
+        found = {
+            "job_id": job and job.id,
+            "task": job and job.task,
+            "queue_name": job and job.queue_name,
+            "attempt": job and job.attempt,
+            **worker,
+            **(log_context.named_database() if job else {}),
+        }
+        record.__dict__.update(found | record.__dict__)
+        return True
+
+
+class JsonFormatter(logging.Formatter):
+    """Writes each record as one JSON object in one line: time (RFC 3339, UTC), level, logger, message.
+
+    After these come all attributes given as `extra`, except for those that are `None`; then the exception, as type,
+    message and stack. Values that are not JSON become texts. No record makes it raise.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter`."""
+        return "{" + ", ".join(f"{_as_json(name)}: {_as_json(value)}" for name, value in self._values(record)) + "}"
+
+    def _values(self, record: logging.LogRecord) -> Iterator[tuple[str, Any]]:
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        yield "time", moment.replace("+00:00", "Z")
+        yield "level", record.levelname
+        yield "logger", record.name
+        yield "message", _message(record)
+        for name, value in record.__dict__.items():
+            if name not in STANDARD and name not in OWN and value is not None:
+                yield name, value
+        if record.exc_info and record.exc_info[1]:
+            yield "exception", self._exception(record, record.exc_info[1])
+        if record.stack_info:
+            yield "stack", record.stack_info
+
+    def _exception(self, record: logging.LogRecord, error: BaseException) -> dict[str, str]:
+        kind = type(error)
+        # The queue's own records have the stack as a text in which secret arguments are masked.
+        stack = record.exc_text or self.formatException((kind, error, error.__traceback__))
+        return {"type": f"{kind.__module__}.{kind.__qualname__}", "message": _as_text(error), "stack": stack.rstrip()}
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception:  # arguments that do not fit the text, or whose own __str__ raises
+        return f"{_as_text(record.msg)} {_as_text(record.args)}"
+
+
+def _as_json(value: object) -> str:
+    try:
+        return json.dumps(value, default=_as_text, allow_nan=False)
+    except Exception:  # keys that are no texts, circles, NaN, too many levels
+        return json.dumps(_as_text(value))
+
+
+def _as_text(value: object) -> str:
+    try:
+        return str(value)
+    except Exception as error:
+        return f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"

@@ -1,1 +1,0 @@
-"""Why a job waits, in sentences that the admin and the command line share."""

@@ -1,0 +1,1 @@
+"""Bridges to other libraries, each imported by the project that uses it."""

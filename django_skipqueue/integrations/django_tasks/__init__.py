@@ -1,0 +1,1 @@
+"""A backend for Django's tasks, on this queue."""

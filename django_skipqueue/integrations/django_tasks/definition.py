@@ -1,0 +1,177 @@
+"""`@task` on this backend: Django's task with our options, and its entry in the registry that `@job` fills as well.
+
+Invariant: a task is registered when it is defined, and again when it is enqueued, because settings may have changed in
+between. A name in a row never causes an import.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+from ...exceptions import InvalidArguments, InvalidOption, UnknownTask
+from ...jobs.context import JobContext
+from ...jobs.given import Given
+from ...jobs.options import Options
+from ...jobs.registry import registry
+from ...jobs.task import Task
+from ...jobs.with_options import options_given_to
+from ...parts.batches.call import TaskCall
+from ...values.backoff import Backoff, RetryPolicy
+from ...values.codec import decode, encode
+from ...values.outcomes import Outcome
+from ...values.records import ClaimedJob, EncodedCall, JobSpec
+from .framework import AnyTask, InvalidTask
+from .mapping import ALIAS, UnreadResult, call, spec, stand_in, storable, unread
+from .options import options_for, resolved
+from .running import around, is_unstorable_result, normalized_result
+
+if TYPE_CHECKING:
+    from ...models import Job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkipQueueTask(AnyTask):
+    """Django's task, with the options that this backend adds: `@task(max_attempts=3)` on Django 6.1 and newer."""
+
+    max_attempts: int | None = None
+    """`None`: `max_attempts` of the backend's `OPTIONS`, or else `SKIPQUEUE["MAX_ATTEMPTS"]`."""
+    backoff: Backoff | str | None = None
+    """From the number of the failed attempt to seconds, or the path of such a function; `None`: that of `OPTIONS`."""
+    timeout: float | None = None
+    """Seconds after which an attempt is interrupted and fails; `None`: `timeout` of the backend's `OPTIONS`, if any."""
+
+    def __post_init__(self) -> None:
+        AnyTask.__post_init__(self)  # `super()` does not work in a dataclass with slots
+        registered(self)
+
+    def s(self, *args: Any, **kwargs: Any) -> TaskCall:
+        """The task with arguments: for callbacks of a `Batch`, and for a `chain`.
+
+        Raises `InvalidArguments` for arguments that do not fit the task.
+        """
+        registered(self).require_fit(args, kwargs)
+        backend: Any = self.get_backend()
+        call: TaskCall = backend.call_of(self, args, kwargs)
+        return replace(call, inserted=partial(backend.announce, self))
+
+
+class DjangoTask(Task[..., Any]):
+    def __init__(self, definition: AnyTask) -> None:
+        given = given_to(definition)
+        options = options_of(definition)
+        super().__init__(
+            around(definition),
+            name=definition.module_path,
+            options=replace(options, timeout=None),
+            policy=Policy(given.policy.backoff, given.retry_on, given.discard_on),
+            takes_context=True,
+            timeout=options.timeout,
+            redact=given.redact,
+        )
+        self.definition = definition
+        self.alias = definition.backend
+        self.backoff = getattr(definition, "backoff", None) or given.backoff
+        self.__wrapped__ = definition.func
+        own = signature(definition.func)
+        parameters = list(own.parameters.values())
+        self.signature = own.replace(parameters=parameters[1:] if definition.takes_context else parameters)
+
+    def normalized(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> EncodedCall:
+        """A call as JSON: values of annotated types as `@job` stores them, all others as Django normalizes them.
+
+        Raises `TypeError` or `ValueError` for a value that is neither. The signature is not checked: Django does not.
+        """
+        types = self.call_types
+        if types is None:
+            plain, named = storable(list(args)), storable(dict(kwargs))
+            return call(plain, named, self.call_columns(plain, named))
+        given = types.with_plain(storable, args, kwargs)
+        return call(*types.encode(*given), self.call_columns(*given))
+
+    def encoded_result(self, result: Any) -> str:
+        """See `Task.encoded_result`. A result that does not fit the annotation is normalized as Django does it."""
+        if self.result_type is not None:
+            with suppress(InvalidArguments):
+                result = self.result_type.encode("The result", result)
+        return encode("The result", normalized_result(result))
+
+    def context(self, context: JobContext, job: ClaimedJob) -> Any:
+        """A callable that builds the task result. `around` calls it only if the task or a signal receiver needs it."""
+        return partial(unread, job, self.definition, status="running", database=context.database)
+
+    def policy_for(self, job: ClaimedJob) -> RetryPolicy:
+        """The policy with the task's own backoff, or that of the alias on which the job was enqueued."""
+        alias = decode(job.metadata).get(ALIAS, self.definition.backend)
+        backoff = self.backoff or options_for(alias).backoff
+        return replace(self.policy, backoff=resolved(backoff)) if backoff else self.policy
+
+    @property
+    def named_database(self) -> str | None:
+        return options_for(self.definition.backend).database
+
+    def spec(self) -> JobSpec:
+        """The columns with which `.enqueue()` inserts its jobs, those from the `OPTIONS` of its alias among them."""
+        given = options_for(self.definition.backend)
+        return spec(self.definition, options_of(self.definition), given, alias=self.definition.backend)
+
+    def result(self, job: ClaimedJob, *, status: str, database: str) -> UnreadResult:
+        return unread(job, self.definition, status=status, database=database)
+
+
+class Policy(RetryPolicy):
+    """Retries as the options say, but not an attempt that ran to its end and whose return value cannot be stored."""
+
+    def decide(self, error: BaseException, entry: dict[str, Any], *, attempt: int, max_attempts: int) -> Outcome:
+        last = attempt if is_unstorable_result(error) else max_attempts  # no attempts left: not retried
+        return super().decide(error, entry, attempt=attempt, max_attempts=last)
+
+
+def registered(definition: AnyTask) -> DjangoTask:
+    """Return the registry's entry for this task. Makes one if there is none, or if it belongs to another function."""
+    known = entry(definition.module_path)
+    if known is None or known.definition.func is not definition.func:
+        known = DjangoTask(definition)
+        registry.register(known)
+    return known
+
+
+def entry(name: str) -> DjangoTask | None:
+    """The registry's entry of this name if it is a task of Django's, else `None`."""
+    try:
+        known = registry.get(name)
+    except UnknownTask:
+        return None
+    return known if isinstance(known, DjangoTask) else None
+
+
+def definition_of(job: "Job") -> AnyTask | None:
+    """The task of a job; `None` if the job was not enqueued by `django.tasks` and its task is not one of Django's."""
+    known = entry(job.task)
+    if known is not None:
+        return known.definition
+    return stand_in(job.task, alias=job.metadata[ALIAS]) if ALIAS in job.metadata else None
+
+
+def given_to(definition: AnyTask) -> Given:
+    """The options that `with_options` has given to the task's function; the defaults without it."""
+    return options_given_to(definition.func) or Given()
+
+
+def options_of(definition: AnyTask) -> Options:
+    """The options of this task's jobs. Raises `InvalidTask` for a value that cannot be used."""
+    due_in: Any = definition.run_after
+    own = {name: getattr(definition, name, None) for name in ("max_attempts", "timeout")}
+    try:
+        return replace(
+            given_to(definition).options,
+            queue_name=definition.queue_name,
+            priority=int(definition.priority),
+            run_after=due_in if isinstance(due_in, timedelta) else None,  # a datetime is checked by Django
+            **{name: value for name, value in own.items() if value is not None},
+        )
+    except (InvalidOption, InvalidArguments) as error:
+        raise InvalidTask(str(error)) from None

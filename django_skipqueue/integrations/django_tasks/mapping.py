@@ -1,0 +1,241 @@
+"""Maps a task of Django's to the columns of a job, and the columns of a job to a task result.
+
+Invariant: every name and value is mapped here. Two results made from the same row are equal, in whichever process.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from datetime import UTC, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from django.conf import settings as django_settings
+from django.utils.timezone import make_naive
+
+from ...conf import settings
+from ...events.job_names import job_name
+from ...exceptions import UnknownTask
+from ...jobs.options import COLUMNS, Options, retention_column
+from ...jobs.registry import registry
+from ...parts.unique.options import within_retention
+from ...values.codec import decode, encode
+from ...values.records import ClaimedJob, EncodedCall, JobSpec, parse_handle
+from .framework import AnyResult, AnyTask, TaskResult, TaskResultDoesNotExist, TaskResultStatus, normalize_json
+from .options import BackendOptions, options_for
+
+if TYPE_CHECKING:
+    from ...models import Job
+
+STATUSES = {
+    "running": TaskResultStatus.RUNNING,
+    "completed": TaskResultStatus.SUCCESSFUL,
+    "failed": TaskResultStatus.FAILED,
+    "discarded": TaskResultStatus.FAILED,
+}
+"""In any other status a job waits."""
+
+
+def task_status(status: str) -> TaskResultStatus:
+    return STATUSES.get(status, TaskResultStatus.READY)
+
+
+ALIAS, DEFERRED = "backend", "deferred"
+"""The keys of a job's metadata: the alias on which it was enqueued, and whether it had a `run_after`."""
+
+
+# Enqueueing
+
+
+def call(args: Sequence[Any], kwargs: Mapping[str, Any], columns: Mapping[str, Any]) -> EncodedCall:
+    """Encode the arguments of a job. Raises `TypeError` or `ValueError` for a value that is not JSON.
+
+    columns: those of the job that depend on its arguments.
+    """
+    return EncodedCall(encode("args", storable(list(args))), encode("kwargs", storable(dict(kwargs))), **columns)
+
+
+def spec(task: AnyTask, own: Options, options: BackendOptions, *, alias: str) -> JobSpec:
+    """The columns of the task's jobs, from its own options, or else from the `OPTIONS` of the alias."""
+    remembered = {
+        ALIAS: alias,
+        DEFERRED: task.run_after is not None,
+    }
+    made = JobSpec(task.module_path, **{name: getattr(own, name) for name in COLUMNS})._replace(
+        max_attempts=options.max_attempts if own.max_attempts is None else own.max_attempts,
+        run_after=task.run_after,
+        # The task's own timeout is read at each attempt.
+        timeout=options.timeout if own.timeout is None else None,
+        retention=retention_column(options.retention),
+        metadata=json.dumps({key: value for key, value in remembered.items() if value}),
+    )
+    return within_retention(made)
+
+
+def storable(value: Any) -> Any:
+    """Convert `value` to JSON as Django does (tuples become lists, bytes become text), and back as from a row."""
+    return json.loads(json.dumps(normalize_json(value)))
+
+
+# Results
+
+
+def result_id(database: str, job_id: int) -> str:
+    """The id of the result of a job: its handle if workers serve several databases, else the id of its row."""
+    return job_name(database, job_id)
+
+
+class SkipQueueResult(AnyResult):
+    """Django's result. `args` and `kwargs` are JSON, as Django has them; the return value is that of the task."""
+
+    @property
+    def return_value(self) -> Any:
+        """The return value of the job in the type of its task's annotation.
+
+        Raises `ValueError` if the job has not completed, and as `Task.result_of` does.
+        """
+        stored = super().return_value
+        try:
+            return registry.get(self.task.module_path).typed_result(stored)
+        except UnknownTask:  # of another deployment
+            return stored
+
+    @property
+    def database(self) -> str:
+        return parse_handle(self.id).database or options_for(self.backend).default_database
+
+
+def result_of(job: "Job", task: AnyTask) -> AnyResult:
+    from .attempts import Attempts
+
+    attempts = Attempts(job)
+    alias = job.metadata.get(ALIAS, task.backend)
+    run_after = job.run_after if job.metadata.get(DEFERRED) else None
+    result: AnyResult = SkipQueueResult(
+        task=variant(task, backend=alias, queue_name=job.queue_name, priority=job.priority, run_after=run_after),
+        id=result_id(job._state.db or settings.database, job.pk),
+        status=task_status(job.status),
+        enqueued_at=job.enqueued_at,
+        started_at=attempts.started_at,
+        last_attempted_at=attempts.last_attempted_at,
+        finished_at=job.finished_at,
+        args=job.args,
+        kwargs=job.kwargs,
+        backend=alias,
+        errors=attempts.errors,
+        worker_ids=attempts.worker_ids,
+    )
+    object.__setattr__(result, "_return_value", job.result)
+    return result
+
+
+RESULT_FIELDS = tuple(field.name for field in fields(AnyResult))
+
+
+class UnreadResult(SkipQueueResult):
+    """A result with the fields that a worker knows without a query. The first use of another field reads the row."""
+
+    _database: str
+    _attempt: int
+
+    def __getattr__(self, name: str) -> Any:
+        """Read the row for a field that has no value yet."""
+        if name not in RESULT_FIELDS:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self.read()
+        return object.__getattribute__(self, name)
+
+    def __eq__(self, other: object) -> bool:
+        """Compare all fields: equal to every result made from the same row."""
+        if not isinstance(other, TaskResult):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in RESULT_FIELDS)
+
+    __hash__ = None  # type: ignore[assignment]  # like Django's own results, which contain lists
+
+    @property
+    def attempts(self) -> int:
+        """The number of this attempt, without a query."""
+        return len(self.worker_ids) if self._has("worker_ids") else self._attempt
+
+    def read(self) -> None:
+        """Set the fields that have no value yet. Sends one query."""
+        from ...models import Job
+
+        job = Job.objects.using(self._database).filter(pk=parse_handle(self.id).id).first()
+        if job is None:
+            raise TaskResultDoesNotExist(self.id)
+        stored = result_of(job, self.task)
+        for name in RESULT_FIELDS:
+            if not self._has(name):
+                object.__setattr__(self, name, getattr(stored, name))
+
+    def _has(self, name: str) -> bool:
+        try:
+            object.__getattribute__(self, name)
+        except AttributeError:
+            return False
+        return True
+
+
+def unread(job: ClaimedJob, task: AnyTask, *, status: str, database: str) -> UnreadResult:
+    """The result of a claimed job: its id, task, status and arguments, without a query."""
+    result = UnreadResult.__new__(UnreadResult)
+    vars(result).update(_database=database, _attempt=job.attempt)
+    remembered = decode(job.metadata)
+    alias = remembered.get(ALIAS, task.backend)
+    run_after = _moment(job.run_after) if remembered.get(DEFERRED) else None
+    known = {
+        "task": variant(task, backend=alias, queue_name=job.queue_name, priority=job.priority, run_after=run_after),
+        "id": result_id(database, job.id),
+        "status": task_status(status),
+        "args": decode(job.args),
+        "kwargs": decode(job.kwargs),
+        "backend": alias,
+    }
+    if status == "running":  # after the settle, the row has the start of the attempt
+        known["last_attempted_at"] = _moment(job.locked_at)
+    for name, value in known.items():
+        object.__setattr__(result, name, value)
+    return result
+
+
+def _moment(seconds: float) -> datetime:
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return moment if django_settings.USE_TZ else make_naive(moment)
+
+
+# Tasks
+
+
+def variant(task: AnyTask, **changes: Any) -> AnyTask:
+    """Copy a task with changed fields. Not validated: the backend's rules may have changed since the enqueue."""
+    task_class: Any = type(task)
+    copy: AnyTask = object.__new__(task_class)
+    for name in _field_names(task_class):
+        object.__setattr__(copy, name, changes[name] if name in changes else getattr(task, name))
+    return copy
+
+
+@cache
+def _field_names(task_class: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(task_class))
+
+
+def stand_in(task_name: str, *, alias: str) -> AnyTask:
+    """Make a task for a row whose task this process does not know, so that its result can be read. It cannot be run.
+
+    A name in a row never causes an import.
+    """
+
+    def unknown(*_args: Any, **_kwargs: Any) -> Any:
+        raise UnknownTask(f"No task is registered as {task_name!r} in this process.")
+
+    module, _, function = task_name.rpartition(".")
+    unknown.__module__, unknown.__name__, unknown.__qualname__ = module, function, function
+    task = object.__new__(AnyTask)
+    values = {"func": unknown, "priority": 0, "backend": alias, "queue_name": "", "run_after": None}
+    task_class: Any = AnyTask
+    for name in _field_names(task_class):
+        object.__setattr__(task, name, values.get(name, False))
+    return task

@@ -1,0 +1,137 @@
+"""Spans of OpenTelemetry: `send <queue>` around each INSERT of jobs, `process <queue>` around each attempt.
+
+The semantic conventions are those of messaging spans, version 1.44.0. The context travels in the metadata of the job,
+under the key `opentelemetry`; the span of each attempt is a child of the span that sent the job.
+
+Invariant: no text of a span contains a secret argument.
+"""
+
+from typing import Any
+
+from ..events import tracing
+from ..events.job_names import job_name
+from ..events.tracing import Batch, Ended, Sent, attempted_job
+from ..values.codec import decode
+from ..values.outcomes import Outcome
+from ..values.records import ClaimedJob
+
+try:
+    from opentelemetry import context, propagate, trace
+except ImportError as error:
+    raise ImportError(
+        'django_skipqueue.integrations.opentelemetry needs the API of OpenTelemetry: pip install "django-skipqueue[otel]"'
+    ) from error
+
+CONVENTIONS = "https://opentelemetry.io/schemas/1.44.0"
+"""The schema of the spans."""
+
+SYSTEM = "skipqueue"
+"""The value of `messaging.system`."""
+
+KEY = "opentelemetry"
+"""The key in a job's metadata. Its value has the headers of the propagator: `traceparent` and others."""
+
+
+def instrument(tracer_provider: trace.TracerProvider | None = None) -> None:
+    """Trace every `.defer()` and every attempt of this process, and of the workers that it starts.
+
+    Call it once, for example at the end of the settings, in web servers and workers alike. `tracer_provider`: in place
+    of the global one.
+    """
+    tracing.use(OpenTelemetryTracer(tracer_provider))
+
+
+class OpenTelemetryTracer:
+    """See `tracing.Tracer`."""
+
+    def __init__(self, tracer_provider: trace.TracerProvider | None = None) -> None:
+        self._tracer = trace.get_tracer("django_skipqueue", tracer_provider=tracer_provider, schema_url=CONVENTIONS)
+
+    def sending(self, batch: Batch) -> Sent | None:
+        """See `tracing.Tracer`. Adds the context to the metadata of the jobs."""
+        span = self._tracer.start_span(
+            f"send {batch.given.queue_name}",
+            kind=trace.SpanKind.PRODUCER,
+            attributes={**_attributes("send", batch.given.queue_name, batch.given.task)},
+        )
+        headers: dict[str, str] = {}
+        sent_in = trace.set_span_in_context(span)
+        propagate.inject(headers, sent_in)
+        if headers:
+            batch.metadata[KEY] = headers
+        token = context.attach(sent_in)
+
+        def sent(error: BaseException | None) -> None:
+            context.detach(token)
+            if batch.size > 1:
+                span.set_attribute("messaging.batch.message_count", batch.size)
+            elif batch.job_ids:
+                span.set_attribute("messaging.message.id", job_name(batch.database, batch.job_ids[0]))
+            if error is not None:
+                _fail(span, _name(error), type(error).__name__)
+            span.end()
+
+        return sent
+
+    def attempt(self, job: ClaimedJob) -> Ended | None:
+        """See `tracing.Tracer`."""
+        headers = decode(job.metadata).get(KEY)
+        parent = propagate.extract(headers) if isinstance(headers, dict) else None
+        span = self._tracer.start_span(
+            f"process {job.queue_name}",
+            context=parent,
+            kind=trace.SpanKind.CONSUMER,
+            attributes={
+                **_attributes("process", job.queue_name, job.task),
+                "messaging.message.id": attempted_job(job),
+                "skipqueue.attempt": job.attempt,
+            },
+        )
+        token = context.attach(trace.set_span_in_context(span, parent))
+
+        def ended(outcome: Outcome) -> None:
+            context.detach(token)
+            if span.is_recording():
+                _describe(span, outcome)
+            span.end()
+
+        return ended
+
+
+def _attributes(operation: str, queue_name: str, task: str) -> dict[str, Any]:
+    return {
+        "messaging.system": SYSTEM,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": operation,
+        "messaging.destination.name": queue_name,
+        "skipqueue.task": task,
+    }
+
+
+def _describe(span: trace.Span, outcome: Outcome) -> None:
+    """Note the outcome, and the error. The texts of its entry have masks in place of secret arguments."""
+    span.set_attribute("skipqueue.outcome", outcome.next_status)
+    entry = outcome.error
+    if entry is None or outcome.exception is None:  # without an exception the task chose this outcome itself
+        if outcome.status == "failed":
+            _fail(span, entry["exception"] if entry else "failed", outcome.last_error or "")
+        return
+    span.add_event(
+        "exception",
+        {
+            "exception.type": entry["exception"],
+            "exception.message": entry["message"],
+            "exception.stacktrace": entry["traceback"],
+        },
+    )
+    _fail(span, entry["exception"], outcome.last_error or "")
+
+
+def _fail(span: trace.Span, error_type: str, description: str) -> None:
+    span.set_attribute("error.type", error_type)
+    span.set_status(trace.StatusCode.ERROR, description)
+
+
+def _name(error: BaseException) -> str:
+    kind = type(error)
+    return f"{kind.__module__}.{kind.__qualname__}"

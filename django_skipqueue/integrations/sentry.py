@@ -1,0 +1,259 @@
+"""Cron monitors of Sentry: a check-in for each job of a schedule, updated by its attempts."""
+
+import uuid
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from django.utils.text import slugify
+from sentry_sdk.crons import capture_checkin
+
+from .. import signals
+from ..conf import settings
+from ..events import tracing
+from ..events.job_names import job_name
+from ..events.log_context import named_database
+from ..events.tracing import Batch, Ended, Sent, attempted_job
+from ..exceptions import UnknownTask
+from ..jobs.registry import registry
+from ..parts.schedules.fire import METADATA_KEY
+from ..values.codec import decode
+from ..values.outcomes import Outcome
+from ..values.records import ClaimedJob
+from ..values.redaction import Redacted, redact
+
+if TYPE_CHECKING:
+    from sentry_sdk.types import Event, Hint
+
+
+SLUG_LIMIT = 50
+"""Characters that Sentry allows."""
+
+CRON_FIELDS = 5
+"""Sentry knows no seconds: a schedule with them has no monitor."""
+
+UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60))
+"""In which Sentry measures intervals, in seconds."""
+
+FINAL = {"completed": "ok", "failed": "error", "discarded": "error"}
+"""The check-in for the status of a job that is finished. One that is retried stays in progress."""
+
+
+@dataclass(frozen=True)
+class CheckIn:
+    """The check-in of one job. All its attempts have the same id, whichever process runs them."""
+
+    slug: str
+    id: str
+    config: dict[str, Any]
+
+    def send(self, status: Any) -> None:
+        """Send it, with the times of the monitor: Sentry makes the monitor if there is none."""
+        capture_checkin(monitor_slug=self.slug, check_in_id=self.id, status=status, monitor_config=self.config)  # type: ignore[arg-type]
+
+
+def check_in_of(job: ClaimedJob) -> CheckIn | None:
+    """The check-in of this job; `None` if it is of no schedule, or Sentry cannot know the times of that."""
+    if f'"{METADATA_KEY}"' not in job.metadata:
+        return None
+    note = decode(job.metadata).get(METADATA_KEY)
+    config = config_of(note) if isinstance(note, dict) else None
+    if config is None:
+        return None
+    id = uuid.uuid5(uuid.NAMESPACE_OID, f"{attempted_job(job)} {note.get('planned_at')}").hex
+    return CheckIn(slugify(str(note.get("name")).replace(".", "-"))[:SLUG_LIMIT], id, config)
+
+
+def config_of(note: Mapping[str, Any]) -> dict[str, Any] | None:
+    """When Sentry expects a check-in, by the rule in the job's metadata; `None` if it cannot know these times.
+
+    The metadata may be the project's own, with anything in it.
+    """
+    cron, seconds = note.get("cron"), note.get("every")
+    if isinstance(cron, str):
+        if len(cron.split()) != CRON_FIELDS:
+            return None
+        return {"schedule": {"type": "crontab", "value": cron}, "timezone": note.get("timezone")}
+    for unit, size in UNITS:
+        if isinstance(seconds, int | float) and seconds >= size and seconds % size == 0:
+            return {"schedule": {"type": "interval", "value": int(seconds // size), "unit": unit}}
+    return None
+
+
+try:
+    import sentry_sdk
+    from sentry_sdk.consts import OP, SPANDATA, SPANSTATUS
+    from sentry_sdk.integrations import Integration
+    from sentry_sdk.scope import add_global_event_processor
+    from sentry_sdk.tracing import Span
+    from sentry_sdk.utils import event_from_exception
+except ImportError as error:
+    raise ImportError(
+        'django_skipqueue.integrations.sentry needs Sentry\'s SDK: pip install "django-skipqueue[sentry]"'
+    ) from error
+
+# After the SDK, whose absence has an error of its own.
+
+
+ORIGIN = "auto.queue.skipqueue"
+
+KEY = "sentry"
+"""The key in a job's metadata. Its value has the headers `sentry-trace` and `baggage`."""
+
+EVENT_ID = "sentry_event_id"
+"""The key in a job's error entry."""
+
+FLUSH_TIME = 2.0
+"""Seconds for which a worker that stops waits until its events are sent."""
+
+
+class SkipqueueIntegration(Integration):
+    """Captures the last failure of each job, and with `capture_retries` those that are retried as well.
+
+    `monitor_schedules`: a cron monitor for each schedule of code and settings, with a check-in for each of its jobs.
+    """
+
+    identifier = "skipqueue"
+
+    def __init__(self, *, capture_retries: bool = False, monitor_schedules: bool = False) -> None:
+        self.capture_retries = capture_retries
+        self.monitor_schedules = monitor_schedules
+
+    @staticmethod
+    def setup_once() -> None:
+        """Called by Sentry's SDK, once for each process."""
+        tracing.use(SentryTracer())
+        add_global_event_processor(_drop_logged)
+        signals.worker_stopped.connect(_flush, dispatch_uid="django_skipqueue.integrations.sentry")
+
+    def captures(self, status: str) -> bool:
+        """Whether an exception that led to this status is captured."""
+        return status == "failed" or (status == "scheduled" and self.capture_retries)
+
+
+def _integration() -> SkipqueueIntegration | None:
+    return sentry_sdk.get_client().get_integration(SkipqueueIntegration)
+
+
+class SentryTracer:
+    """See `tracing.Tracer`."""
+
+    def sending(self, batch: Batch) -> Sent | None:
+        """See `tracing.Tracer`. Adds the headers to the metadata of the jobs."""
+        if _integration() is None:
+            return None
+        with ExitStack() as stack:
+            span = stack.enter_context(sentry_sdk.start_span(op=OP.QUEUE_PUBLISH, name=batch.given.task, origin=ORIGIN))
+            span.set_data(SPANDATA.MESSAGING_SYSTEM, "skipqueue")
+            span.set_data(SPANDATA.MESSAGING_DESTINATION_NAME, batch.given.queue_name)
+            headers = dict(sentry_sdk.get_current_scope().iter_trace_propagation_headers(span=span))
+            if headers:
+                batch.metadata[KEY] = headers
+            return partial(_sent, batch, span, stack.pop_all())
+
+    def attempt(self, job: ClaimedJob) -> Ended | None:
+        """See `tracing.Tracer`."""
+        integration = _integration()
+        if integration is None:
+            return None
+        with ExitStack() as stack:
+            scope = stack.enter_context(sentry_sdk.isolation_scope())
+            tags = {"task": job.task, "queue": job.queue_name, "attempt": job.attempt, "job_id": job.id}
+            scope.set_tags(tags | named_database())
+            scope.add_event_processor(partial(_describe, job))
+            transaction = sentry_sdk.continue_trace(
+                _headers(job), op=OP.QUEUE_PROCESS, name=job.task, source="task", origin=ORIGIN
+            )
+            sampled_by = {"job": {"id": job.id, "task": job.task, "queue_name": job.queue_name, **named_database()}}
+            span = stack.enter_context(sentry_sdk.start_transaction(transaction, custom_sampling_context=sampled_by))
+            span.set_data(SPANDATA.MESSAGING_SYSTEM, "skipqueue")
+            span.set_data(SPANDATA.MESSAGING_MESSAGE_ID, attempted_job(job))
+            span.set_data(SPANDATA.MESSAGING_DESTINATION_NAME, job.queue_name)
+            span.set_data(SPANDATA.MESSAGING_MESSAGE_RETRY_COUNT, job.attempt - 1)
+            span.set_data(SPANDATA.MESSAGING_MESSAGE_RECEIVE_LATENCY, job.waited_ms(monotonic()))
+            check_in = check_in_of(job) if integration.monitor_schedules else None
+            if check_in is not None:
+                check_in.send("in_progress")
+            return partial(_ended, integration, span, stack.pop_all(), check_in)
+
+
+def _sent(batch: Batch, span: Span, stack: ExitStack, error: BaseException | None) -> None:
+    with stack:
+        span.set_status(SPANSTATUS.OK if error is None else SPANSTATUS.INTERNAL_ERROR)
+        if batch.size > 1:
+            span.set_data("messaging.batch.message_count", batch.size)
+        elif batch.job_ids:
+            span.set_data(SPANDATA.MESSAGING_MESSAGE_ID, job_name(batch.database, batch.job_ids[0]))
+
+
+def _ended(
+    integration: SkipqueueIntegration, span: Span, stack: ExitStack, check_in: CheckIn | None, outcome: Outcome
+) -> None:
+    """Capture the failure while the scope is there. The id of the event becomes part of the error's entry."""
+    with stack:
+        if check_in is not None and outcome.status in FINAL:
+            check_in.send(FINAL[outcome.status])
+        span.set_status(_span_status(outcome))
+        if outcome.exception is not None and outcome.error is not None and integration.captures(outcome.status):
+            event, hint = event_from_exception(
+                outcome.exception,
+                client_options=sentry_sdk.get_client().options,
+                mechanism={"type": SkipqueueIntegration.identifier, "handled": False},
+            )
+            event_id = sentry_sdk.capture_event(event, hint=hint)
+            if event_id:
+                outcome.error[EVENT_ID] = event_id
+
+
+def _span_status(outcome: Outcome) -> str:
+    if outcome.status == "failed":
+        return SPANSTATUS.INTERNAL_ERROR
+    return SPANSTATUS.OK if outcome.error is None else SPANSTATUS.ABORTED
+
+
+def _headers(job: ClaimedJob) -> dict[str, str]:
+    headers = decode(job.metadata).get(KEY)
+    return {name: str(value) for name, value in headers.items()} if isinstance(headers, dict) else {}
+
+
+def _describe(job: ClaimedJob, event: "Event", _: "Hint") -> "Event":
+    """Add the job to an event of its attempt, and mask its secret arguments wherever they are."""
+    also: tuple[str, ...] = settings.redact
+    args, kwargs = decode(job.args), decode(job.kwargs)
+    try:
+        task = registry.get(job.task)
+        masked, also = task.redacted(args, kwargs), (*also, *task.redact)
+    except UnknownTask:
+        masked = redact(args, kwargs, also=also)
+    described = {"id": job.id, **named_database(), "task": job.task, "args": masked.args, "kwargs": masked.kwargs}
+    event.setdefault("contexts", {})["job"] = described
+    for value in event.get("exception", {}).get("values", []):
+        value.update(_masked({"value": value.get("value")}, masked))
+        for frame in (value.get("stacktrace") or {}).get("frames", []):
+            if "vars" in frame:
+                frame["vars"] = _masked(redact((), frame["vars"], also=also).kwargs, masked)
+    return event
+
+
+def _masked(value: Any, arguments: Redacted) -> Any:
+    if isinstance(value, str):
+        return arguments.text(value)
+    if isinstance(value, Mapping):
+        return {key: _masked(item, arguments) for key, item in value.items()}
+    return [_masked(item, arguments) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _drop_logged(event: "Event", hint: "Hint") -> "Event | None":
+    """Drop what Sentry's logging integration makes of the log line of a failure that is captured already."""
+    record, integration = hint.get("log_record"), _integration()
+    if integration is None or record is None or not record.exc_info:
+        return event
+    status = {"job_failed": "failed", "job_retrying": "scheduled"}.get(getattr(record, "event", None) or "", "")
+    return None if integration.captures(status) else event
+
+
+def _flush(**_: Any) -> None:
+    sentry_sdk.flush(timeout=FLUSH_TIME)

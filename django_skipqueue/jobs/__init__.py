@@ -1,0 +1,1 @@
+"""What a developer writes: tasks, their options, their calls and their arguments."""

@@ -1,0 +1,160 @@
+"""Suggests the names of this queue to somebody who uses the names of another queue.
+
+Invariant: only `check_names`, which compares names, runs in calls that succeed.
+"""
+
+import inspect
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import DatabaseError, connections
+
+from ..exceptions import QueueUnavailable
+from ..values.bounds import did_you_mean
+
+METHODS = {
+    "delay": ".defer(…)",
+    "delay_on_commit": ".defer(…), which is part of the transaction",
+    "apply_async": ".defer(…), with options .using(…).defer(…)",
+    "defer_async": ".adefer(…)",
+    "configure": ".using(…)",
+    "enqueue": ".defer(…)",
+    "aenqueue": ".adefer(…)",
+    "send": ".defer(…)",
+    "send_with_options": ".using(…).defer(…)",
+    "schedule": ".using(run_after=…).defer(…)",
+    "si": ".s(…): no call takes the result of another one",
+}
+"""For each method of tasks in other queues: the replacement here."""
+
+LATER = "run_after=timedelta(seconds=…)"
+ATTEMPTS = "max_attempts, which counts the first attempt as well: three retries are max_attempts=4"
+
+OPTIONS = {
+    "queue": "queue_name",
+    "queues": "queue_name",
+    "delay": LATER,
+    "countdown": LATER,
+    "schedule_in": LATER,
+    "eta": "run_after",
+    "schedule_at": "run_after",
+    "scheduled_at": "run_after",
+    "retries": ATTEMPTS,
+    "max_retries": ATTEMPTS,
+    "retry": ATTEMPTS,
+    "time_limit": "timeout",
+    "soft_time_limit": "timeout",
+    "autoretry_for": "retry_on",
+    "default_retry_delay": "backoff",
+    "retry_backoff": "backoff",
+    "bind": "takes_context",
+    "queueing_lock": "unique_key",
+    "using": "database",
+    "unique_by": 'unique=unique_by("…")',
+    "debounce": 'unique=unique_by("…"), on_conflict="replace" and .using(run_after=…)',
+    "limit": 'concurrency=limit(…, by="…")',
+    "concurrency_limit": 'concurrency=limit(…, by="…")',
+    "max_concurrency": 'concurrency=limit(…, by="…")',
+    "limit_by": 'concurrency=limit(…, by="…")',
+    "rate_limit": 'rate=rate("100/m", by="…")',
+    "throttle": 'rate=rate("100/m", by="…")',
+    "lock": 'sequence=by("…")',
+    "order_by": 'sequence=by("…")',
+    "ordering_key": 'sequence=by("…")',
+}
+"""For each option of other queues: the name here."""
+
+
+SCHEDULES = ("cron", "crontab", "every", "interval", "periodic", "schedule")
+"""Options by which other queues enqueue a task again and again."""
+
+
+def instead_of_method(name: str) -> str:
+    """The end of a message about an attribute that a task does not have."""
+    return f" Use {METHODS[name]}." if name in METHODS else ""
+
+
+def check_names(
+    function: str, options: Mapping[str, Any], known: Collection[str], *, elsewhere: Collection[str] = ()
+) -> None:
+    """Raise `TypeError` for an option that the function does not have, and suggest the right one.
+
+    `elsewhere`: the options that only `@job` has.
+    """
+    for name in options:
+        if name not in known:
+            if name in SCHEDULES:
+                hint = " A schedule has a decorator of its own, above @job: @periodic('0 9 * * mon-fri')."
+            else:
+                hint = f" Give {name} to @job." if name in elsewhere else _meant(name, list(known), elsewhere)
+            raise TypeError(f"{function}() has no option {name!r}.{hint}")
+
+
+def wrong_keyword(keywords: Sequence[str], signature: inspect.Signature) -> str:
+    """A sentence about the first keyword argument that the task does not take; empty if the task takes all of them."""
+    parameters = signature.parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return ""
+    for name in keywords:
+        if name not in parameters:
+            meant = did_you_mean(name, list(parameters)) if parameters else ""
+            if name in OPTIONS or name in OPTIONS.values():
+                meant = f" Options of a job are given before: .using({OPTIONS.get(name, name)}).defer(…)."
+            return f"got an unexpected keyword argument {name!r}.{meant}"
+    return ""
+
+
+def _meant(name: str, known: list[str], elsewhere: Collection[str]) -> str:
+    option = OPTIONS.get(name, "")
+    own_name = option.split("=")[0].split(",")[0]
+    if own_name in known:
+        return f" Did you mean {option}?"
+    return f" Give {option} to @job." if own_name in elsewhere else did_you_mean(name, known)
+
+
+FROM_ASYNC_CODE = "In async code, use `await task.adefer(…)`, or `await task.adefer_many(…)` for many jobs."
+
+
+def postgresql_hint(alias: str) -> str:
+    """Say which settings put the queue into a PostgreSQL database."""
+    return (
+        f"Set DATABASES[{alias!r}]['ENGINE'] to 'django.db.backends.postgresql', "
+        "or SKIPQUEUE['DATABASE'] to the alias of a PostgreSQL database."
+    )
+
+
+@contextmanager
+def explained(alias: str) -> Iterator[None]:
+    """Add a hint to the error of a `.defer()` if the cause is known. `alias`: that of the database it most likely uses.
+
+    Raises `QueueUnavailable` instead if the database is not PostgreSQL, and the error that names the method for async
+    code instead of one that advises a thread.
+    """
+    try:
+        yield
+    except (DatabaseError, SynchronousOnlyOperation) as error:
+        _explain(error, alias)
+        raise
+
+
+def _explain(error: DatabaseError | SynchronousOnlyOperation, alias: str) -> None:
+    if isinstance(error, SynchronousOnlyOperation):
+        raise SynchronousOnlyOperation(FROM_ASYNC_CODE) from error
+    connection = connections[alias]
+    if connection.vendor != "postgresql":
+        raise QueueUnavailable(f"{not_postgresql_message(alias)} {postgresql_hint(alias)}") from error
+    if isinstance(error.__cause__, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedColumn):
+        error.add_note(f"Is the queue's table up to date? Run: {migrate_command(alias)}")
+
+
+def not_postgresql_message(alias: str) -> str:
+    """Say that this database is not PostgreSQL."""
+    return f"The queue needs PostgreSQL, but the database {alias!r} is {connections[alias].display_name}."
+
+
+def migrate_command(alias: str) -> str:
+    """The command that creates the queue's tables."""
+    return f"manage.py migrate django_skipqueue{'' if alias == 'default' else f' --database={alias}'}"

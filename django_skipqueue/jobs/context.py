@@ -1,0 +1,231 @@
+"""`JobContext`: a task with `takes_context=True` reads its attempt from it, and can complete its own job by it."""
+
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from asgiref.sync import sync_to_async
+from django.db import connections, transaction
+
+from ..events.job_names import job_name
+from ..exceptions import CannotComplete, LeaseLost, ResultLost, UndecodableArguments, UnknownTask
+from ..parts.batches.batch import Batch
+from ..queue.store import Store
+from ..values.codec import decode
+from ..values.notes import checked_progress, checked_text, level_name
+from ..values.outcomes import COMPLETED, Outcome, Settlement
+from ..values.records import ClaimedJob
+from .registry import registry
+
+if TYPE_CHECKING:
+    from ..models import Job
+
+
+class Notes(Protocol):
+    """What `JobContext` adds the notes of an attempt to. Adding never waits."""
+
+    def note_progress(self, value: float, text: str) -> None:
+        """Replace the progress."""
+
+    def note_line(self, level: str, logger: str, text: str) -> None:
+        """Add a log line."""
+
+
+class AttemptHandle(Protocol):
+    """The part of the running attempt that `JobContext` needs."""
+
+    job: ClaimedJob
+    worker: str
+    database: str
+    started: float
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the attempt was interrupted because its job is no longer the worker's."""
+
+    def notes(self) -> "Notes":
+        """The progress and the log lines of the attempt, to add to them."""
+
+    def with_notes(self, outcome: Outcome) -> Outcome:
+        """The outcome with all that the attempt has noted."""
+
+    def require_in_time(self) -> None:
+        """Raise if the attempt was interrupted. Called in the transaction in which a task completes its job."""
+
+    def note_completed(self, outcome: Outcome) -> None:
+        """Record that the job is completed. Called after that transaction is committed."""
+
+
+current_attempt: ContextVar[AttemptHandle | None] = ContextVar("skipqueue_attempt", default=None)
+"""The attempt that runs in this thread or coroutine. The executor sets it."""
+
+
+@dataclass(frozen=True)
+class JobContext:
+    """The first argument of a task with `takes_context=True`. Only the first use of `job` sends a query."""
+
+    job_id: int
+    attempt: int
+    """The number of this run of the job: 1, 2, …"""
+    max_attempts: int
+    queue_name: str
+    worker: str
+    """The name of the worker process."""
+    database: str
+    """The alias of the database that holds the job."""
+    lease: int = 0
+    started: float | None = None
+    """The start of the attempt, in monotonic seconds."""
+    is_atomic: bool = False
+    """Whether the task runs in one transaction with its outcome: `@job(atomic=True)`."""
+    running: AttemptHandle | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, running: AttemptHandle, is_atomic: bool) -> "JobContext":
+        """The context of this attempt."""
+        job = running.job
+        return cls(
+            job_id=job.id,
+            attempt=job.attempt,
+            max_attempts=job.max_attempts,
+            queue_name=job.queue_name,
+            worker=running.worker,
+            database=running.database,
+            lease=job.lease,
+            started=running.started,
+            is_atomic=is_atomic,
+            running=running,
+        )
+
+    @classmethod
+    def current(cls) -> "JobContext | None":
+        """The context of the attempt that runs in this thread or coroutine; `None` outside of attempts.
+
+        For code that tasks call, and for Django's tasks. A thread that a task has started has none.
+        """
+        running = current_attempt.get()
+        return None if running is None else cls.of(running, registry.get(running.job.task).atomic)
+
+    @cached_property
+    def job(self) -> "Job":
+        """The job, as its row was at the first use of this property."""
+        from ..models import Job
+
+        return Job.objects.using(self.database).get(pk=self.job_id)
+
+    async def aget_job(self) -> "Job":
+        """`job` for an `async def` task."""
+        return await sync_to_async(lambda: self.job)()
+
+    @cached_property
+    def batch(self) -> Batch | None:
+        """The batch of the job, or the batch whose callback it is; `None` without one. The first use sends a query."""
+        return Batch.of(self.job, database=self.database)
+
+    @cached_property
+    def results(self) -> list[Any]:
+        """The results of the jobs that this one has waited for, in their order; `None` for one without a result.
+
+        Each has the type of its task's annotation; it is as JSON has it if there is none, if it does not fit, or if
+        this process does not have the task. Raises `ResultLost` if a job was deleted, or pruned, and `RowMissing` for a
+        model instance whose row is gone. The first use sends a query, and one for each model instance.
+        """
+        found = []
+        for need in Store(self.database).needs(self.job_id):
+            if need.status is None or (need.status == "completed" and need.is_gone):
+                lost, waited = (job_name(self.database, id) for id in (need.needs_job_id, self.job_id))
+                raise ResultLost(f"Job {lost}, which job {waited} has waited for, is not there.")
+            found.append(None if need.result is None else _typed(need.task, decode(need.result)))
+        return found
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """Whether the job fails for good if this run fails."""
+        return self.attempt >= self.max_attempts
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the job was cancelled, or taken from its worker, since the attempt began: no outcome is written then.
+
+        Becomes true about a second after that. For code that catches `JobCancelled`, and for threads of the task.
+        """
+        return self.running is not None and self.running.is_cancelled
+
+    def progress(self, value: float, text: str = "") -> None:
+        """Note how much is done: from 0 to 1, and a short text, `progress(0.4, "40 of 100")`.
+
+        Returns at once. The worker writes the last value about once a second, also while the task is in a transaction,
+        and with the outcome. Raises `InvalidOption` for a value that is not from 0 to 1. May be called from any thread
+        and from an `async def` task; where no worker runs the job, it only checks the values.
+        """
+        checked = checked_progress(value), checked_text("text", text)
+        if self.running is not None:
+            self.running.notes().note_progress(*checked)
+
+    def log(self, message: str, level: int | str = "INFO") -> None:
+        """Add a line to the log that is kept with the attempt, whatever `SKIPQUEUE["CAPTURE_LOGS"]` says.
+
+        Returns at once, and writes to no other log. The last 500 lines are kept. Raises `InvalidOption` for a message
+        that is no str, or a level that `logging` does not have.
+        """
+        line = level_name(level), "", checked_text("message", message)
+        if self.running is not None:
+            self.running.notes().note_line(*line)
+
+    def complete(self, result: Any = None) -> None:
+        """Finish the job with `result` in the task's current transaction: both are committed, or neither is.
+
+        Raises `CannotComplete` outside of `transaction.atomic()` on the queue's database, and in a task with
+        `atomic=True`; `InvalidArguments` for a result that is not JSON; and `LeaseLost` if the job is no longer this
+        worker's: do not catch it, so that the transaction is rolled back. Nothing that the task returns or raises after
+        the commit changes the outcome.
+        """
+        if self.running is None:
+            raise CannotComplete("No worker runs this job, so there is nothing to complete.")
+        if self.is_atomic:
+            raise CannotComplete("The task is atomic: its job is completed with what it returns.")
+        if not connections[self.database].in_atomic_block:
+            raise CannotComplete(
+                f"complete() must share a transaction: call it within transaction.atomic(using={self.database!r})."
+            )
+        outcome = COMPLETED
+        if result is not None:
+            outcome = Outcome("completed", result=registry.get(self.running.job.task).encoded_result(result))
+        outcome = self.running.with_notes(outcome)
+        complete(self.database, Settlement(self.job_id, self.lease, outcome, self.started), self.running)
+
+
+def _typed(task: str | None, result: Any) -> Any:
+    """A result in the type of its task's annotation, if this process has the task, and the result that type.
+
+    One of another type is plain JSON, and what the task has returned.
+    """
+    with suppress(UnknownTask, UndecodableArguments):
+        codec = registry.get(task or "").result_type
+        return result if result is None or codec is None else codec.decode("The result", result)
+    return result
+
+
+def complete(database: str, settlement: Settlement, running: AttemptHandle) -> None:
+    """Write the outcome in the open transaction, and record it in the attempt after the commit.
+
+    The hook that records it is the first one: a hook that raises prevents those after it from being called.
+    """
+    if not Store(database).settle([settlement], raises=True):
+        held = f"Job {job_name(database, settlement.job_id)} is no longer held by lease {settlement.lease}"
+        raise LeaseLost(f"{held}; what its task wrote is rolled back.")
+    running.require_in_time()
+    transaction.on_commit(_Completion(running.note_completed, settlement.outcome), using=database)
+    hooks = connections[database].run_on_commit
+    hooks.insert(0, hooks.pop())
+
+
+class _Completion(partial[None]):
+    """The commit hook that records in the attempt that its job is completed."""
+
+
+def is_completion(hook: object) -> bool:
+    """Whether a commit hook is the one that records the completion of a job."""
+    return isinstance(hook, _Completion)

@@ -1,0 +1,243 @@
+"""The managers of the tables, such as `Job.objects`, and the query sets that they make."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Unpack
+
+from django.db import connections, models, transaction
+from django.db.models import OuterRef, Q, Subquery, Value
+from django.db.models.functions import Coalesce, Now
+
+from ..conf import settings
+from ..exceptions import InvalidOption
+from ..parts.batches.current import in_current_batch
+from ..parts.limits.queues import limited_by_queue
+from ..parts.unique.enqueue import explained_deadlock, taken_by
+from ..queue.store import Store
+from ..values.codec import decode, encode
+from ..values.records import EncodedCall, InsertedJob, JobColumns, JobSpec, OnConflict, parse_handle
+from .expressions import HOLDS_KEY
+from .status import StatusFilters
+from .verbs import QuerySetVerbs
+from .worker_request import WorkerRequest
+
+if TYPE_CHECKING:
+    from .archived_job import ArchivedJob
+    from .batch import JobBatch
+    from .incident import Incident  # noqa: F401 (ruff does not see it in a subscript)
+    from .job import Job
+    from .queue import Queue  # noqa: F401 (ruff does not see it in a subscript)
+    from .schedule import Schedule
+    from .worker import Worker  # noqa: F401 (ruff does not see it in a subscript)
+
+
+class JobQuerySet(StatusFilters, QuerySetVerbs, models.QuerySet["Job"]):
+    """Some of the jobs: the filters, and the verbs of operators."""
+
+
+_JobManager = models.Manager.from_queryset(JobQuerySet)
+
+
+class JobManager(_JobManager["Job"]):
+    """`Job.objects`: uses the database named by `SKIPQUEUE["DATABASE"]`, and ignores the project's routers.
+
+    Its own methods are for code that enqueues by name, and for worker loops written by hand. A query set does not have
+    them: its filters would mean nothing there.
+    """
+
+    @property
+    def db(self) -> str:
+        """The name of the database: that of the setting, or that given to `db_manager`."""
+        return self._db or settings.database
+
+    def get_queryset(self) -> JobQuerySet:
+        """All jobs, in the queue's database."""
+        return JobQuerySet(self.model, using=self.db)
+
+    def by_handle(self, handle: str) -> "Job":
+        """The job of a handle, such as `queue_1:42`; the id alone stands for a job in the database of this manager.
+
+        Raises `InvalidOption` for a text that is no handle, and `Job.DoesNotExist`.
+        """
+        named = parse_handle(handle)
+        if named.database not in (None, *connections):
+            raise InvalidOption(f"{handle!r} names the database {named.database!r}, and DATABASES has no such alias.")
+        found: Job = self.db_manager(named.database or self.db).get(pk=named.id)
+        return found
+
+    def enqueue(
+        self,
+        task: str,
+        *,
+        args: str | Sequence[Any] = "[]",
+        kwargs: str | Mapping[str, Any] = "{}",
+        unique_key: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        **columns: Unpack[JobColumns],
+    ) -> "Job":
+        """Insert one job on the caller's connection.
+
+        args, kwargs: a list and a dict, or their JSON texts. metadata: the caller's own data about the job.
+        columns: queue_name, priority, max_attempts, run_after (a timedelta counts from now), timeout (in seconds).
+
+        If a job holds `unique_key`, returns that job, with `created` False. Raises `InvalidOption` for a value that the
+        table cannot store, and `InvalidArguments` for arguments that are not JSON.
+        """
+        spec = JobSpec(task, metadata=json.dumps(metadata or {}), **columns)
+        args = args if isinstance(args, str) else encode("args", list(args))
+        kwargs = kwargs if isinstance(kwargs, str) else encode("kwargs", dict(kwargs))
+        return self.insert(spec, EncodedCall(args, kwargs, unique_key))
+
+    def insert(self, spec: JobSpec, call: EncodedCall, *, on_conflict: OnConflict = "skip") -> "Job":
+        """Enqueue a job as `enqueue` does, from a spec and a call. Raises `UniqueKeyTaken` if `on_conflict` says so."""
+        store = Store(self.db)
+        spec = in_current_batch(spec, store.connection)
+        call = limited_by_queue(spec.queue_name, call)
+        while True:
+            inserted = store.enqueue(spec, call, replaces=on_conflict in ("replace", "rerun"))
+            if inserted and inserted.is_new:
+                return self._as_inserted(spec, call, inserted)
+            if inserted:
+                holder = self.model._base_manager.using(self.db).get(pk=inserted.id)
+            elif found := self._holder(store, spec, call.unique_key or ""):
+                holder = found
+            else:
+                continue  # it finished, or was claimed, between the two statements: the key is free again
+            if on_conflict == "raise":
+                raise taken_by(self.db, [holder.pk])
+            holder.created, holder.replaced = False, inserted is not None
+            return holder
+
+    def _holder(self, store: Store, spec: JobSpec, key: str) -> "Job | None":
+        """The job that holds this unique key; `None`: the key is free by now."""
+        if spec.unique_seconds == 0:
+            with explained_deadlock(True):
+                store.lock_waiting_holders([key])
+        # Not `first()`: its ORDER BY with LIMIT may make PostgreSQL read all finished jobs with this key.
+        holders = self.model._base_manager.using(self.db).filter(HOLDS_KEY, unique_key=key)
+        found = next(iter(holders), None)
+        if found is None or found.finished_at is None:
+            return found
+        store.free_unique_keys([key])
+        return next(iter(holders.all()), None)
+
+    def claim(self, *, queue_names: Sequence[str], limit: int = 1, worker_id: str) -> list["Job"]:
+        """Claim up to `limit` jobs: the queues in the listed order, within each queue the highest priority first.
+
+        Each job must be completed, failed or released; `Job.heartbeat` keeps it from being recovered until then.
+        """
+        with transaction.atomic(using=self.db):
+            claimed = Store(self.db).claim(queue_names=queue_names, limit=limit, worker_id=worker_id)
+            jobs: dict[int, Job] = self.model._base_manager.using(self.db).in_bulk([job.id for job in claimed])
+        return [jobs[job.id] for job in claimed]
+
+    def _as_inserted(self, spec: JobSpec, call: EncodedCall, inserted: InsertedJob) -> "Job":
+        """Make the job from the values that were sent and those that the database returned, without another query."""
+        values = {
+            **spec._asdict(),
+            **inserted._asdict(),
+            **call._asdict(),
+            "awaits_jobs": inserted.status == "blocked" or None if spec.after else None,
+            "args": decode(call.args),
+            "kwargs": decode(call.kwargs),
+            "max_attempts": settings.max_attempts if spec.max_attempts is None else spec.max_attempts,
+            "retention": spec.retention and decode(spec.retention),
+            "metadata": decode(spec.metadata),
+            "attempts": 0,
+            "lease": 0,
+            "locked_by": "",
+            "last_error": "",
+            "errors": [],
+        }
+        names = [field.attname for field in self.model._meta.concrete_fields]
+        return self.model.from_db(self.db, names, list(map(values.get, names)))  # the other columns are NULL
+
+
+class ArchivedJobManager(models.Manager["ArchivedJob"]):
+    """`ArchivedJob.objects`: the jobs in the archive of the queue's database."""
+
+    def get_queryset(self) -> "models.QuerySet[ArchivedJob]":
+        """All archived jobs, in the queue's database."""
+        return models.QuerySet(self.model, using=self._db or settings.database)
+
+
+class JobBatchManager(models.Manager["JobBatch"]):
+    """`JobBatch.objects`: the batches of jobs, in the queue's database."""
+
+    def get_queryset(self) -> "models.QuerySet[JobBatch]":
+        """All batches."""
+        return models.QuerySet(self.model, using=self._db or settings.database)
+
+
+class WorkerQuerySet(models.QuerySet["Worker"]):
+    """Filters for workers."""
+
+    def live(self, *, worker_timeout: float | None = None) -> "WorkerQuerySet":
+        """Workers and relays with a heartbeat in the last `worker_timeout` seconds (default: the setting)."""
+        within = timedelta(seconds=settings.worker_timeout if worker_timeout is None else worker_timeout)
+        return self.filter(heartbeat_at__gt=Now() - within, is_carrier=False)
+
+    def with_requests(self) -> "WorkerQuerySet":
+        """Each worker with its request in `requested`: `restart`, `stop`, or empty."""
+        requests = WorkerRequest._base_manager.filter(worker_id=OuterRef("pk"))
+        return self.annotate(
+            requested=Coalesce(Subquery(requests.values("request")), Value(""), output_field=models.TextField())
+        )
+
+
+_WorkerManager = models.Manager.from_queryset(WorkerQuerySet)
+
+
+class WorkerManager(_WorkerManager["Worker"]):
+    """`Worker.objects`: the processes that run jobs, in the queue's database."""
+
+    def get_queryset(self) -> WorkerQuerySet:
+        """All workers, in the queue's database."""
+        return WorkerQuerySet(self.model, using=self._db or settings.database)
+
+
+class IncidentQuerySet(models.QuerySet["Incident"]):
+    """Filters for incidents."""
+
+    def open(self) -> "IncidentQuerySet":
+        """Incidents that are raised and not over."""
+        return self.filter(raised_at__isnull=False, over_at=None)
+
+
+_IncidentManager = models.Manager.from_queryset(IncidentQuerySet)
+
+
+class IncidentManager(_IncidentManager["Incident"]):
+    """`Incident.objects`: the limits that are exceeded, in the queue's database."""
+
+    def get_queryset(self) -> IncidentQuerySet:
+        """All of them, and the row of the last check."""
+        return IncidentQuerySet(self.model, using=self._db or settings.database)
+
+
+class QueueQuerySet(models.QuerySet["Queue"]):
+    """Filters for queues."""
+
+    def paused(self) -> "QueueQuerySet":
+        """Queues that are paused now."""
+        return self.filter(Q(paused_until=None) | Q(paused_until__gt=Now()), paused_at__isnull=False)
+
+
+_QueueManager = models.Manager.from_queryset(QueueQuerySet)
+
+
+class QueueManager(_QueueManager["Queue"]):
+    """`Queue.objects`: the queues that are or were paused, in the queue's database."""
+
+    def get_queryset(self) -> QueueQuerySet:
+        """All of them."""
+        return QueueQuerySet(self.model, using=self._db or settings.database)
+
+
+class ScheduleManager(models.Manager["Schedule"]):
+    """`Schedule.objects`: when tasks are enqueued again and again, in the queue's database."""
+
+    def get_queryset(self) -> "models.QuerySet[Schedule]":
+        """All of them."""
+        return models.QuerySet(self.model, using=self._db or settings.database)

@@ -1,1 +1,0 @@
-"""What attempts note while they run: their progress, and their log lines. Kept with the job."""

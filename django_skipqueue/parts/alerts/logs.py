@@ -1,0 +1,56 @@
+"""The log lines about alerts, in the format of `logs`, and the sentence that a webhook shows."""
+
+import logging
+from typing import Any
+
+from ...conf import settings
+from ...events.events import AlertOver, AlertRaised
+from ...events.log_format import in_words, printable
+from ...events.logs import write
+from .rules import RULES
+
+
+def alert_raised(event: AlertRaised) -> None:
+    write(
+        logging.ERROR, "alert_raised", {**_shown(event), "limit": amount(event.rule, event.limit)}, extra=_extra(event)
+    )
+
+
+def alert_over(event: AlertOver) -> None:
+    write(logging.INFO, "alert_over", {**_shown(event), "lasted": _lasted(event)}, extra=_extra(event))
+
+
+def webhook_failed(host: str, reason: str) -> None:
+    write(logging.ERROR, "webhook_failed", {"host": host, "reason": reason})
+
+
+def sentence(event: AlertRaised | AlertOver) -> str:
+    """`oldest_waiting in queue mail is 6m12s, limit 5m00s`; at the end of an incident also how long it lasted.
+
+    The queue is `mail on queue_1` if several databases hold queues.
+    """
+    queue = f" in queue {printable(event.queue_name)}" if event.queue_name else ""
+    place = f"{queue} on {printable(event.database)}" if settings.serves_several else queue
+    value, limit = amount(event.rule, event.value), amount(event.rule, event.limit)
+    if isinstance(event, AlertOver):
+        return f"{event.rule}{place} lasted {_lasted(event)}, last value {value}, limit {limit}"
+    return f"{event.rule}{place} is {value}, limit {limit}"
+
+
+def amount(rule: str, value: float) -> str:
+    """A value or a limit with its unit: `5m00s`, `20 %`, `12`."""
+    unit = RULES[rule].unit
+    return in_words(value) if unit == "seconds" else f"{value:.3g}" if unit == "jobs" else f"{value * 100:.3g} %"
+
+
+def _shown(event: AlertRaised | AlertOver) -> dict[str, str]:
+    queue = {"queue": event.queue_name} if event.queue_name else {}
+    return {"rule": event.rule, **queue, "value": amount(event.rule, event.value)}
+
+
+def _lasted(event: AlertOver) -> str:
+    return in_words((event.over_at - event.since).total_seconds())
+
+
+def _extra(event: AlertRaised | AlertOver) -> dict[str, Any]:
+    return {"queue_name": event.queue_name or None}

@@ -1,0 +1,88 @@
+"""Posts alerts to the webhook of the setting `ALERTS`: a receiver of the signals about alerts.
+
+It runs in the thread of the dispatcher, or in that of the command `skipqueue alerts`, never in a control loop.
+Invariant: http and https only, no redirect, an end to each attempt; the address is in no log line, since webhooks of
+chats have their secret in it.
+"""
+
+import json
+import socket
+import time
+from http.client import HTTPException
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from ...conf import settings
+from ...events.events import AlertOver, AlertRaised
+from . import logs as alert_logs
+from .rules import WEBHOOK
+
+TIMEOUT = 5.0
+"""Seconds that the server may take to accept the connection, and for each part of its answer."""
+
+PAUSES = (1.0, 3.0)
+"""Seconds before the second and the third attempt."""
+
+
+class NoRedirect(HTTPRedirectHandler):
+    """An answer that redirects is an error: it could lead to any address."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Return no request, so that urllib raises an error."""
+
+
+OPENER = build_opener(NoRedirect)
+
+
+def post_raised(sender: str, **values: Any) -> None:
+    values.pop("signal", None)
+    _post("alert_raised", AlertRaised(rule=sender, **values))
+
+
+def post_over(sender: str, **values: Any) -> None:
+    values.pop("signal", None)
+    _post("alert_over", AlertOver(rule=sender, **values))
+
+
+def payload(name: str, event: AlertRaised | AlertOver) -> dict[str, Any]:
+    """The JSON object that is posted. Chats such as Slack and Mattermost show its `text`."""
+    return {
+        "event": name,
+        "text": f"{name.replace('_', ' ')}: {alert_logs.sentence(event)}",
+        "rule": event.rule,
+        "queue": event.queue_name or None,
+        "value": event.value,
+        "limit": event.limit,
+        "since": event.since.isoformat(),
+        "over_at": event.over_at.isoformat() if isinstance(event, AlertOver) else None,
+        "database": event.database,
+        "host": socket.gethostname(),
+    }
+
+
+def _post(name: str, event: AlertRaised | AlertOver) -> None:
+    """Post it, three times at most. A failure is logged, and harms nothing."""
+    address = settings.alerts.get(WEBHOOK)
+    if address is None:
+        return
+    body = json.dumps(payload(name, event)).encode()
+    for pause in (*PAUSES, None):
+        problem = _problem(address, body)
+        if not problem:
+            return
+        if pause is not None:
+            time.sleep(pause)
+    alert_logs.webhook_failed(urlsplit(address).hostname or "", problem)
+
+
+def _problem(address: str, body: bytes) -> str:
+    """Send the request once. Returns why the server did not accept it; empty if it did."""
+    headers = {"Content-Type": "application/json", "User-Agent": "django-skipqueue"}
+    request = Request(address, data=body, headers=headers, method="POST")  # noqa: S310 (`conf` allows http and https)
+    try:
+        with OPENER.open(request, timeout=TIMEOUT):
+            return ""
+    except (OSError, HTTPException, ValueError) as error:  # without its text, which may have the address in it
+        status = getattr(error, "code", None)
+        return f"HTTP status {status}" if status else type(getattr(error, "reason", error)).__name__

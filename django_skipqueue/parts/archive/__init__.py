@@ -1,0 +1,1 @@
+"""The archive: finished jobs that were pruned from the job table."""

@@ -1,0 +1,269 @@
+"""The archived jobs that one index finds, and keeps in order.
+
+Invariant: a list of archived jobs is read from the end of an index in each partition, the newest partition first.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, reverse
+from django.utils.translation import gettext
+
+from ...conf import settings
+from ...console import known_names
+from ...console.admin.jobs import job_cells
+from ...console.admin.jobs.changelist import JobChangeList
+from ...console.admin.jobs.filters import BEFORE, FIRST, PeriodFilter, QueueFilter, StateFilter, TaskFilter
+from ...console.admin.jobs.history import history_of
+from ...console.admin.jobs.job_admin import JobAdmin
+from ...console.admin.jobs.page import JobPage
+from ...console.admin.jobs.tabs import Tab
+from ...console.admin.ui.cells import badge_of
+from ...console.admin.ui.paginator import CappedPaginator
+from ...console.admin.ui.views import OwnViews
+from ...console.admin.verbs import one_job as log
+from ...console.admin.verbs.copies import copy_archived_job, why_held_elsewhere, why_not_copied
+from ...console.admin.verbs.table import BUTTONS, RUN_AGAIN
+from ...console.job_states import LAST_FINISHED, Indexed, Order, between
+from ...console.search import Search, is_id
+from ...models import FINISHED, ArchivedJob, Status
+
+
+@dataclass(frozen=True)
+class ArchivedJobs(Indexed):
+    """All in a range of time, those of a task, or those of a status: failed or discarded."""
+
+    task: str | None = None
+
+    @classmethod
+    def of(
+        cls, status: str | None, task: str | None, *, first: datetime | None, before: datetime | None
+    ) -> "ArchivedJobs":
+        """The smallest indexed set that holds the jobs with this status and task (`None`: with any)."""
+        has_status = task is None and status in (Status.FAILED, Status.DISCARDED)
+        return cls(status=status if has_status else None, task=task, since=first, before=before)
+
+    @property
+    def order(self) -> Order:
+        return LAST_FINISHED
+
+    def jobs(self) -> Any:
+        wanted = {"status": self.status, "task": self.task}
+        conditions = {lookup: value for lookup, value in wanted.items() if value is not None}
+        time = between("finished_at", self.since, self.before)
+        return ArchivedJob.objects.filter(time, **conditions).order_by(*self.order.by())
+
+
+class StatusFilter(StateFilter):
+    """By status. It is shown as tabs over the list."""
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return [(status.value, status.label) for status in FINISHED]
+
+    def value(self) -> str | None:
+        """The chosen status; `None` if the address has no valid one."""
+        chosen = super().value()
+        return chosen if chosen in FINISHED else None
+
+
+class FinishedFilter(PeriodFilter):
+    """By the time at which jobs finished, whatever their status."""
+
+    def column_of(self, state: str | None) -> str:
+        return "finished_at"
+
+
+class ArchiveChangeList(JobChangeList):
+    @property
+    def indexed(self) -> ArchivedJobs:
+        return self._indexed(self.state)
+
+    @property
+    def command(self) -> str:
+        """None: no subcommand lists archived jobs."""
+        return ""
+
+    @property
+    def elsewhere(self) -> Iterator[tuple[Any, str]]:
+        for tab in self.tabs:
+            if not tab.is_selected:
+                yield tab.label, tab.address
+
+    @cached_property
+    def tabs(self) -> list[Tab]:
+        everything = Tab("", gettext("all"), self._address(None), self.state is None, None)
+        return [everything] + [
+            Tab(status, status.label, self._address(status), status == self.state, self._count(status))
+            for status in FINISHED
+        ]
+
+    def _count(self, state: str) -> Any:
+        """The number of jobs with this status that pass the filters; `None` where no index has it."""
+        if self.query or state == Status.COMPLETED or self._chosen(TaskFilter) or self._chosen(QueueFilter):
+            return None
+        return self._indexed(state).count()
+
+    def _indexed(self, status: str | None) -> ArchivedJobs:
+        return ArchivedJobs.of(status, self._chosen(TaskFilter), first=self._first, before=self._before)
+
+    @property
+    def _needs_a_window(self) -> bool:
+        search = Search(self.query)
+        return not search.names_an_id and (
+            bool(search.words)
+            or self._chosen(QueueFilter) is not None
+            or self._chosen(StateFilter) != self.indexed.status
+        )
+
+
+BUTTON = next(button for verb, button in BUTTONS if verb is RUN_AGAIN)
+
+
+@admin.register(ArchivedJob)
+class ArchivedJobAdmin(OwnViews):
+    list_display = JobAdmin.list_display
+    list_display_links = JobAdmin.list_display_links
+    list_filter = (StatusFilter, FinishedFilter, QueueFilter, TaskFilter)
+    list_per_page = list_max_show_all = 50
+    show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+    paginator = CappedPaginator
+    sortable_by = ()
+    actions = None
+    search_fields = JobAdmin.search_fields
+    search_help_text = JobAdmin.search_help_text
+
+    status_badge: Any = JobAdmin.status_badge
+    job: Any = JobAdmin.job
+    call_and_error: Any = JobAdmin.call_and_error
+    queue: Any = JobAdmin.queue
+    attempts_made: Any = JobAdmin.attempts_made
+    when: Any = JobAdmin.when
+    get_search_results: Any = JobAdmin.get_search_results
+
+    class Media:
+        css = {"all": ["django_skipqueue/admin.css"]}
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        """Only a project with an archive sees it among the tables."""
+        return settings.has_archive and super().has_module_permission(request)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Jobs move here by being pruned."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: ArchivedJob | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: ArchivedJob | None = None) -> bool:
+        """Archived jobs are dropped a month at a time."""
+        return False
+
+    def get_urls(self) -> list[URLPattern]:
+        return [self.page("<int:job_id>/run-again/", "run_again", self.run_again_view), *super().get_urls()]
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ArchiveChangeList]:
+        return ArchiveChangeList
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[ArchivedJob]:
+        jobs: QuerySet[ArchivedJob] = job_cells.with_cells(ArchivedJob.objects.all())
+        return jobs
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        """Allow no lookup in the address but the filters."""
+        return lookup in {FIRST, BEFORE, *(each.parameter_name for each in (StatusFilter, QueueFilter, TaskFilter))}
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show an archived job. Accepts no POST."""
+        if request.method not in ("GET", "HEAD"):
+            return HttpResponseNotAllowed(["GET", "HEAD"])
+        job = self._require(request, object_id)
+        if job is None:
+            return self._redirect_missing(request, object_id)
+        context = self.context(request, job, title=str(job)) | {
+            "page": JobPage(job, job.now),
+            "is_archived": True,
+            "buttons": [(BUTTON, self.address("run_again", job.pk))] if self._may_run_again(request, job) else [],
+            "others": self._others(job),
+            "history": self.address("history", job.pk),
+        }
+        return TemplateResponse(request, "admin/django_skipqueue/job/page.html", context | (extra_context or {}))
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show who did what to the job, by its row and by Django's log."""
+        job = self._require(request, object_id)
+        if job is None:
+            return self._redirect_missing(request, object_id)
+        context = self.context(request, job, title=gettext("History: %(job)s") % {"job": job}) | {
+            "job": job,
+            "entries": history_of(job),
+        }
+        return TemplateResponse(
+            request, "admin/django_skipqueue/job/object_history.html", context | (extra_context or {})
+        )
+
+    def run_again_view(self, request: HttpRequest, job_id: int) -> HttpResponse:
+        job = self._require(request, str(job_id))
+        if not self._may_run_again(request, job):
+            raise PermissionDenied
+        if job is None:
+            return self._redirect_missing(request, str(job_id))
+        if request.method != "POST" or "confirmed" not in request.POST:
+            return self._ask(request, job)
+        if reason := why_held_elsewhere(job):
+            self.message_user(request, reason, messages.WARNING)
+            return HttpResponseRedirect(self.address("change", job.pk))
+        copy = copy_archived_job(job)
+        values = {"id": job.pk, "copy": copy.pk}
+        if not copy.created:
+            held = gettext("Nothing was done: job %(copy)s, which is not finished, holds the unique key of job %(id)s.")
+            self.message_user(request, held % values, messages.WARNING)
+            return HttpResponseRedirect(self.address("change", job.pk))
+        log.record(request, {job.pk: str(job)}, str(RUN_AGAIN.log_entry) % values)
+        log.record(request, {copy.pk: str(copy)}, str(RUN_AGAIN.log_entry_of_copy) % values)
+        self.message_user(request, str(BUTTON.done) % values, messages.SUCCESS)
+        return HttpResponseRedirect(reverse("admin:django_skipqueue_job_change", args=[copy.pk]))
+
+    def _ask(self, request: HttpRequest, job: Any) -> HttpResponse:
+        question = str(BUTTON.question_title) % {"id": job.pk}
+        context = self.context(request, question, title=gettext("%(order)s?") % {"order": question}) | {
+            "explanation": BUTTON.hint,
+            "sample": [(job, badge_of(job))],
+            "can_be_done": True,
+            "target": self.address("run_again", job.pk),
+            "back": self.address("change", job.pk),
+        }
+        return TemplateResponse(request, "admin/django_skipqueue/job/confirm.html", context)
+
+    def _require(self, request: HttpRequest, job_id: str) -> Any:
+        """The archived job with this id, with the database's time; `None` if there is none."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        return ArchivedJob.objects.annotate(now=Now()).filter(pk=job_id).first() if is_id(job_id) else None
+
+    def _redirect_missing(self, request: HttpRequest, job_id: str) -> HttpResponse:
+        message = gettext("There is no job %(id)s in the archive.") % {"id": job_id}
+        self.message_user(request, message, messages.WARNING)
+        return HttpResponseRedirect(self.address("changelist"))
+
+    def _may_run_again(self, request: HttpRequest, job: ArchivedJob | None) -> bool:
+        allowed = request.user.has_perm(f"{self.opts.app_label}.{RUN_AGAIN.permission}_job")
+        return allowed and not (job and why_not_copied(job))
+
+    def _others(self, job: ArchivedJob) -> str:
+        query = urlencode({"task": job.task})
+        return f"{self.address('changelist')}?{query}" if len(job.task) <= known_names.LONGEST else ""

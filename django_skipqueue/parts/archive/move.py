@@ -1,0 +1,210 @@
+"""Move finished jobs to the archive, and keep its partitions: one for each month, in UTC."""
+
+from django.db import transaction
+
+from ...conf import settings
+from ...queue.session import SET_LOCK_TIMEOUT
+from ...queue.statements import Statements
+
+# supervisor, prunejobs, in the transaction of `EXPIRED` → the number of pruned jobs, by status. One statement moves the
+# rows, so that each is in exactly one of the tables at any time. A row that is past the retention of the archive (NULL:
+# for ever) as well is not archived: its partition may be gone already. Jobs of batches are noted as by `PRUNE`.
+# Indexes: the primary keys.
+ARCHIVE = """
+WITH pruned AS (
+    DELETE FROM skipqueue_job
+    WHERE id = ANY (ARRAY (SELECT unnest(%(ids)s::bigint[])))
+    RETURNING *
+), archived AS (
+    INSERT INTO skipqueue_archivedjob (
+        id, finished_at, enqueued_at, run_after, started_at, timeout, priority, attempts, max_attempts, status,
+        queue_name, task, args, kwargs, locked_by, result, last_error, errors, retention, unique_key, metadata,
+        operations, progress, logs, limit_key, limit_kind, capacity, unique_seconds,
+        rate_key, rate_interval, rate_burst
+    )
+    SELECT
+        id, finished_at, enqueued_at, run_after, started_at, timeout, priority, attempts, max_attempts, status,
+        queue_name, task, args, kwargs, locked_by, result, last_error, errors, retention, unique_key, metadata,
+        operations, progress, logs, limit_key, limit_kind, capacity, unique_seconds,
+        rate_key, rate_interval, rate_burst
+    FROM pruned
+    WHERE %(kept)s::interval IS NULL OR finished_at > statement_timestamp() - %(kept)s::interval
+), noted AS (
+    INSERT INTO skipqueue_batch_pruned (batch_id, status, jobs)
+    SELECT part.batch_id, part.status, part.jobs
+    FROM (
+        SELECT batch_id, status, count(*) FILTER (WHERE NOT is_callback) AS jobs
+        FROM (
+            SELECT
+                pruned.batch_id,
+                pruned.status,
+                coalesce(
+                    (
+                        SELECT pruned.id = ANY (batch.callback_ids)
+                        FROM skipqueue_batch AS batch
+                        WHERE batch.id = pruned.batch_id
+                    ),
+                    false
+                ) AS is_callback
+            FROM pruned
+            WHERE pruned.batch_id IS NOT NULL
+        ) AS job
+        GROUP BY batch_id, status
+    ) AS part
+    WHERE (
+        WITH RECURSIVE around AS (
+            SELECT parent_id, finished_at FROM skipqueue_batch WHERE id = part.batch_id
+            UNION ALL
+            SELECT outside.parent_id, outside.finished_at
+            FROM around JOIN skipqueue_batch AS outside ON outside.id = around.parent_id
+        )
+        SELECT bool_or(finished_at IS NULL) FROM around
+    )
+),
+unmet AS MATERIALIZED (
+    SELECT needs.job_id, needs.position, pruned.status
+    FROM
+        pruned
+        JOIN skipqueue_dependency AS needs ON needs.needs_job_id = pruned.id
+    WHERE NOT needs.is_met
+    ORDER BY needs.job_id, needs.position
+    FOR UPDATE OF needs
+),
+needed AS (
+    UPDATE skipqueue_dependency AS needs
+    SET pruned_as = unmet.status
+    FROM unmet
+    WHERE needs.job_id = unmet.job_id AND needs.position = unmet.position
+),
+forgotten AS (
+    DELETE FROM skipqueue_dependency AS needs
+    USING pruned
+    WHERE needs.job_id = pruned.id AND needs.is_met
+)
+SELECT status, count(*) FROM pruned GROUP BY status
+"""
+
+# supervisor, prunejobs, before it makes partitions: one process does that at a time. Readers and writers go on.
+LOCK_ARCHIVE = "LOCK TABLE skipqueue_archivedjob IN SHARE UPDATE EXCLUSIVE MODE"
+
+# supervisor, prunejobs → the two commands that make each missing partition, the oldest first. Needed are those of the
+# current month, of the `ahead` next ones, and of the months with finished jobs, found by a few probes for each month.
+# CREATE TABLE … PARTITION OF would lock readers out; ATTACH PARTITION does not. Index: prune.
+MISSING_PARTITIONS = """
+WITH RECURSIVE finished AS (
+    SELECT kind.status, oldest.finished_at
+    FROM
+        (VALUES ('completed'), ('discarded'), ('failed')) AS kind (status),
+        LATERAL (
+            SELECT finished_at
+            FROM skipqueue_job
+            WHERE
+                status IN ('completed', 'failed', 'discarded')
+                AND status = kind.status
+                AND finished_at > coalesce(statement_timestamp() - %(kept)s::interval, '-infinity')
+                AND finished_at <= statement_timestamp()
+            ORDER BY finished_at
+            LIMIT 1
+        ) AS oldest
+    UNION ALL
+    SELECT finished.status, of_a_later_month.finished_at
+    FROM
+        finished,
+        LATERAL (
+            SELECT finished_at
+            FROM skipqueue_job
+            WHERE
+                status IN ('completed', 'failed', 'discarded')
+                AND status = finished.status
+                AND finished_at >= (date_trunc('month', finished.finished_at AT TIME ZONE 'UTC') + interval '1 month')
+                    AT TIME ZONE 'UTC'
+                AND finished_at <= statement_timestamp()
+            ORDER BY finished_at
+            LIMIT 1
+        ) AS of_a_later_month
+), needed (month) AS (
+    SELECT date_trunc('month', finished_at AT TIME ZONE 'UTC') FROM finished
+    UNION
+    SELECT date_trunc('month', statement_timestamp() AT TIME ZONE 'UTC') + months * interval '1 month'
+    FROM generate_series(0, %(ahead)s) AS months
+), archive AS (
+    SELECT oid, oid::regclass AS name, relnamespace::regnamespace AS schema
+    FROM pg_class
+    WHERE oid = 'skipqueue_archivedjob'::regclass
+), existing AS (
+    SELECT
+        coalesce(substring(bounds FROM 'FROM [(]''([^'']+)''')::timestamptz, '-infinity') AS first,
+        coalesce(substring(bounds FROM 'TO [(]''([^'']+)''')::timestamptz, 'infinity') AS after
+    FROM
+        archive,
+        pg_inherits,
+        LATERAL (SELECT pg_get_expr(relpartbound, oid) FROM pg_class WHERE oid = inhrelid) AS part (bounds)
+    WHERE inhparent = archive.oid
+), missing AS (
+    SELECT
+        month AT TIME ZONE 'UTC' AS first,
+        (month + interval '1 month') AT TIME ZONE 'UTC' AS after,
+        'skipqueue_archivedjob_' || to_char(month, 'YYYY_MM') AS partition
+    FROM needed
+)
+SELECT
+    format('CREATE TABLE IF NOT EXISTS %%s.%%I (LIKE %%s INCLUDING ALL)', schema, partition, name),
+    format(
+        'ALTER TABLE %%s ATTACH PARTITION %%s.%%I FOR VALUES FROM (%%L) TO (%%L)',
+        name, schema, partition, first, after
+    )
+FROM missing, archive
+WHERE NOT EXISTS (SELECT FROM existing WHERE existing.first < missing.after AND existing.after > missing.first)
+ORDER BY missing.first
+"""
+
+# supervisor → the command that drops the oldest partition of which every row is past the retention of the archive.
+EXPIRED_PARTITION = """
+SELECT format('DROP TABLE IF EXISTS %%s', inhrelid::regclass)
+FROM
+    pg_inherits,
+    LATERAL (SELECT pg_get_expr(relpartbound, oid) FROM pg_class WHERE oid = inhrelid) AS part (bounds),
+    LATERAL (SELECT substring(bounds FROM 'TO [(]''([^'']+)''')::timestamptz) AS until (after)
+WHERE
+    inhparent = 'skipqueue_archivedjob'::regclass
+    AND after <= statement_timestamp() - %(kept)s::interval
+ORDER BY after
+LIMIT 1
+"""
+
+
+PATIENCE = "1s"
+"""How long a statement waits for a lock, as PostgreSQL writes it. A lock on the archive keeps those that come after it
+waiting, so no transaction that makes or drops a partition waits for one long itself."""
+
+
+class Archiving(Statements):
+    """Used by supervisors and `prunejobs`. Any number of them may do it; none waits longer than a second for a lock."""
+
+    def make_partitions(self, *, ahead: int = 0) -> int:
+        """Make the partitions that are missing. Returns their number.
+
+        Needed are those of the months with finished jobs, of this month, and of as many months `ahead`. Raises a
+        `DatabaseError` if another transaction holds a lock, or the role may not create tables.
+        """
+        values = {"ahead": ahead, "kept": settings.archive_retention}
+        if not self.rows(MISSING_PARTITIONS, values):
+            return 0
+        with transaction.atomic(using=self.alias):
+            self.execute(SET_LOCK_TIMEOUT, {"timeout": PATIENCE})
+            self.execute(LOCK_ARCHIVE)
+            missing = self.rows(MISSING_PARTITIONS, values)
+            for create, attach in missing:
+                self.execute(create)
+                self.execute(attach)
+        return len(missing)
+
+    def drop_partition(self) -> bool:
+        """Drop the oldest partition that is past the retention of the archive. Returns whether there was one."""
+        values = {"kept": settings.archive_retention}
+        for (drop,) in self.rows(EXPIRED_PARTITION, values):
+            with transaction.atomic(using=self.alias):
+                self.execute(SET_LOCK_TIMEOUT, {"timeout": PATIENCE})
+                self.execute(drop)
+            return True
+        return False

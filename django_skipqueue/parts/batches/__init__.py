@@ -1,0 +1,1 @@
+"""Batches of jobs with callbacks, chains, and jobs that wait for others."""

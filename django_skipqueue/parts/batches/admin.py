@@ -1,0 +1,498 @@
+"""The columns of the list of batches. A further one is a function of a `BatchState`, and an entry in `COLUMNS`."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.text import capfirst
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
+
+from ...console.admin.ui.cells import badge, shortened
+from ...console.admin.ui.paginator import CappedPaginator
+from ...console.admin.ui.views import OwnViews, refreshing
+from ...console.admin.verbs.table import CANCEL, DISCARD, RETRY
+from ...console.admin.verbs.verb import Verb
+from ...console.counts import Count, grouped
+from ...console.durations import distance, exact, span
+from ...console.job_states import Indexed
+from ...console.search import is_id
+from ...models import FINISHED, Dependency, Job, JobBatch, Status
+from .graph import Drawing, DrawnNode, Graph, GraphJob, Node, cut, graph_of, last_layer
+from .states import (
+    CALLBACKS,
+    CONDITIONS,
+    STATES,
+    BatchState,
+    Callback,
+    batch_state,
+    batch_states,
+    callbacks_of,
+    with_time,
+)
+
+Cell = SafeString | str
+
+NOTHING = "\N{EN DASH}"
+"""In a cell of which there is nothing to say."""
+
+BADGES = {"running": "running", "finished": "completed", "failures": "failed"}
+"""The colour of each state: that of a status of jobs."""
+
+BAR = '<progress class="skipqueue-progress" max="1" value="{}" data-status="{}" aria-label="{}"></progress>'
+
+
+class Column(NamedTuple):
+    name: str
+    """For the style sheet: the class of its cells is `field-NAME`."""
+    title: Any
+    cell: Callable[[BatchState], Cell]
+
+
+def state_badge(batch: BatchState) -> SafeString:
+    return badge(BADGES[batch.state], STATES[batch.state])
+
+
+def name_of(row: JobBatch) -> str:
+    return shortened(row.name) or gettext("batch")
+
+
+def link_to(row: JobBatch) -> SafeString:
+    address = reverse("admin:django_skipqueue_jobbatch_change", args=[row.pk])
+    return format_html(
+        '<a class="skipqueue-name" href="{}">{}</a> <span class="skipqueue-detail">#{}</span>',
+        address,
+        name_of(row),
+        row.pk,
+    )
+
+
+def progress(batch: BatchState) -> Cell:
+    if batch.share is None:
+        return batch.numbers
+    label = gettext("Progress of batch %(id)s") % {"id": batch.row.pk}
+    return format_html("{}" + BAR, batch.numbers, f"{batch.share:.4f}", BADGES[batch.state], label)
+
+
+def numbers(batch: BatchState) -> Cell:
+    cells = ((status, Status(status).label, grouped(number)) for status, number in batch.counts.items())
+    return format_html_join(
+        " ", '<span class="skipqueue-of-status" data-status="{}">{}: <strong>{}</strong></span>', cells
+    )
+
+
+def _outside(batch: BatchState) -> Cell:
+    parent_id = batch.row.parent_id
+    if parent_id is None:
+        return NOTHING
+    return format_html(
+        '<a href="{}">#{}</a>', reverse("admin:django_skipqueue_jobbatch_change", args=[parent_id]), parent_id
+    )
+
+
+def _finished(batch: BatchState) -> Cell:
+    return NOTHING if batch.row.finished_at is None else distance(batch.row.finished_at, batch.now)
+
+
+COLUMNS = (
+    Column("batch", _("batch"), lambda batch: link_to(batch.row)),
+    Column("state", _("state"), state_badge),
+    Column("progress", _("done"), progress),
+    Column("jobs", _("jobs"), numbers),
+    Column("created", _("created"), lambda batch: distance(batch.row.created_at, batch.now)),
+    Column("finished", _("finished"), _finished),
+    Column("outside", _("belongs to"), _outside),
+)
+
+ON_DASHBOARD = COLUMNS[:5]
+
+
+class StateFilter(admin.SimpleListFilter):
+    title = _("state")
+    parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return list(STATES.items())
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[JobBatch]) -> QuerySet[JobBatch]:
+        condition = CONDITIONS.get(self.value() or "")
+        return queryset if condition is None else queryset.filter(condition)
+
+
+class InsideFilter(admin.SimpleListFilter):
+    """The inner batches of one. Offered in links only."""
+
+    title = _("belongs to")
+    parameter_name = "inside"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        chosen = self.value()
+        return [(chosen, f"#{chosen}")] if chosen else []
+
+    def value(self) -> str | None:
+        chosen = super().value()
+        return chosen if chosen and is_id(chosen) else None
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[JobBatch]) -> QuerySet[JobBatch]:
+        chosen = self.value()
+        return queryset.filter(parent_id=int(chosen)) if chosen else queryset
+
+
+NEWEST = 1_000
+MOST_EDGES = 20_000
+
+CALLBACK_STATUS = {"waits": "blocked", "skipped": "discarded", "not called": "discarded", "gone": "discarded"}
+"""The colour of a callback without a job: that of a status of jobs."""
+
+
+def callback_state(callback: Callback) -> str:
+    words = {
+        "waits": gettext("waits for the end of the batch"),
+        "skipped": gettext("skipped: another job held its unique key"),
+        "not called": gettext("not called"),
+        "gone": gettext("job deleted or pruned"),
+    }
+    return words.get(callback.state) or str(Status(callback.state).label)
+
+
+@dataclass(frozen=True)
+class Picture:
+    row: JobBatch
+    graph: Graph
+    partial: frozenset[str] = frozenset()
+    """The statuses of which only the newest jobs were read."""
+    inner: Sequence[BatchState] = ()
+    callbacks: Sequence[Callback] = ()
+
+    @classmethod
+    def of(cls, row: JobBatch, inner: Sequence[BatchState], callbacks: Sequence[Callback]) -> "Picture":
+        """Read the jobs. Indexes: batch, the primary key of dependencies."""
+        apart = set(row.callback_ids or ())
+        jobs: list[GraphJob] = []
+        partial = set()
+        for status in Status:
+            newest = Job.objects.filter(batch_id=row.pk, status=status).order_by("-pk").values_list("pk", "task")
+            found = list(newest[: NEWEST + 1])
+            if len(found) > NEWEST:
+                partial.add(status.value)
+            jobs += [GraphJob(pk, task, status.value) for pk, task in found[:NEWEST] if pk not in apart]
+        ids = [job.id for job in jobs]
+        edges = Dependency.objects.using(row._state.db).filter(job_id__in=ids).values_list("job_id", "needs_job_id")
+        graph = graph_of(jobs, list(edges[:MOST_EDGES]))
+        graph = Graph([*graph.nodes, *map(_inner_node, inner)], graph.edges, graph.hidden)
+        layer = last_layer(graph)
+        last = [_callback_node(each, layer) for each in callbacks if each.state != "not called"]
+        return cls(row, graph.followed_by(last), frozenset(partial), inner, callbacks)
+
+    @cached_property
+    def drawing(self) -> Drawing:
+        return Drawing(self.graph)
+
+    @cached_property
+    def nodes(self) -> list[DrawnNode]:
+        """The nodes from left to right, each column from top to bottom: the order of the keyboard."""
+        return [self._drawn(node) for column in self.drawing.columns for node in column]
+
+    @property
+    def rows(self) -> Iterator[tuple[DrawnNode, str]]:
+        """Each node with its label, and the labels of the nodes that it waits for: the rows of a table."""
+        titles = {each.node.name: f"{each.label} ({each.detail})" for each in self.nodes}
+        for each in self.nodes:
+            yield each, ", ".join(titles[before.name] for before in self.graph.before(each.node))
+
+    @property
+    def is_worth_it(self) -> bool:
+        return bool(self.graph.nodes)
+
+    @property
+    def note(self) -> str:
+        """What is not in the picture; empty if all is."""
+        parts = []
+        if self.partial:
+            parts.append(gettext("Of each status, the newest %(number)s jobs are shown.") % {"number": grouped(NEWEST)})
+        if self.graph.hidden:
+            parts.append(
+                ngettext("%(number)s job is left out.", "%(number)s jobs are left out.", self.graph.hidden)
+                % {"number": grouped(self.graph.hidden)}
+            )
+        return " ".join(parts)
+
+    def _drawn(self, node: Node) -> DrawnNode:
+        x, y = self.drawing.places[node.name]
+        detail = self._detail(node)
+        title = f"{shortened(node.label)}: {detail}"
+        return DrawnNode(node, x, y, cut(node.label), detail, title, self._address(node))
+
+    def _detail(self, node: Node) -> str:
+        if node.kind == "batch":
+            inner = next(each for each in self.inner if each.row.pk == node.id)
+            return gettext("batch #%(id)s, %(state)s, %(numbers)s") % {
+                "id": node.id,
+                "state": STATES[inner.state],
+                "numbers": inner.numbers,
+            }
+        if node.kind == "callback":
+            callback = next(each for each in self.callbacks if each.name == node.name)
+            job = f" #{callback.job_id}" if callback.job_id else ""
+            return f"{CALLBACKS[callback.name]}{job}, {_brief(callback)}"
+        label = str(Status(node.status).label)
+        if node.kind == "job":
+            return f"#{node.id}, {label}"
+        more = "+" if node.status in self.partial else ""
+        return f"{grouped(node.number)}{more} \N{MULTIPLICATION SIGN} {label}"
+
+    def _address(self, node: Node) -> str:
+        if node.kind == "batch":
+            return reverse("admin:django_skipqueue_jobbatch_change", args=[node.id])
+        if node.kind == "jobs":
+            query: dict[str, Any] = {"batch": self.row.pk, "status": node.status, "task": node.label}
+            return f"{reverse('admin:django_skipqueue_job_changelist')}?{urlencode(query)}"
+        return "" if node.id is None else reverse("admin:django_skipqueue_job_change", args=[node.id])
+
+
+def _brief(callback: Callback) -> str:
+    words = {"waits": gettext("waits"), "skipped": gettext("skipped"), "gone": gettext("deleted")}
+    return words.get(callback.state) or str(Status(callback.state).label)
+
+
+def _inner_node(batch: BatchState) -> Node:
+    return Node(f"batch {batch.row.pk}", "batch", 0, name_of(batch.row), BADGES[batch.state], batch.row.pk)
+
+
+def _callback_node(callback: Callback, layer: int) -> Node:
+    job_id = None if callback.state == "gone" else callback.job_id
+    status = CALLBACK_STATUS.get(callback.state, callback.state)
+    return Node(callback.name, "callback", layer, callback.task, status, job_id)
+
+
+INNER_SHOWN = 20
+
+LABELS: tuple[tuple[Verb, Any], ...] = (
+    (RETRY, _("Retry these")),
+    (DISCARD, _("Discard these")),
+    (CANCEL, _("Cancel these")),
+)
+"""The verbs for all jobs of a batch in one status."""
+
+
+class ShownCallback(NamedTuple):
+    label: Any
+    task: str
+    job_id: int | None
+    """`None`: there is no job to link to."""
+    badge: SafeString
+
+
+@dataclass(frozen=True)
+class JobsOfBatch:
+    """The jobs of the batch in one status. Index: batch."""
+
+    batch_id: int
+    status: Status
+    count: Count
+
+    @property
+    def label(self) -> Any:
+        return self.status.label
+
+    @property
+    def query(self) -> str:
+        return urlencode({"batch": self.batch_id, "status": self.status.value})
+
+    @property
+    def verbs(self) -> list[tuple[Verb, Any]]:
+        return [(verb, label) for verb, label in LABELS if verb.is_offered_for(self.status)]
+
+
+@dataclass(frozen=True)
+class BatchPage:
+    batch: BatchState
+
+    @classmethod
+    def of(cls, batch_id: int) -> "BatchPage | None":
+        found = batch_state(batch_id)
+        return None if found is None else cls(found)
+
+    @property
+    def row(self) -> JobBatch:
+        return self.batch.row
+
+    @property
+    def name(self) -> str:
+        return shortened(self.row.name)
+
+    @property
+    def badge(self) -> SafeString:
+        return state_badge(self.batch)
+
+    @property
+    def numbers(self) -> SafeString:
+        """The number of jobs in each status, those of inner batches among them."""
+        return SafeString(numbers(self.batch))
+
+    @property
+    def times(self) -> Iterator[tuple[Any, str]]:
+        """Label and text of its times."""
+        yield _("Created"), exact(self.row.created_at)
+        if self.row.finished_at is None:
+            yield _("Running for"), span(self.batch.now - self.row.created_at)
+        else:
+            yield _("Finished"), exact(self.row.finished_at)
+            yield _("Took"), span(self.row.finished_at - self.row.created_at)
+
+    @cached_property
+    def callbacks(self) -> list[Callback]:
+        return callbacks_of(self.row)
+
+    @property
+    def shown_callbacks(self) -> Iterator[ShownCallback]:
+        for each in self.callbacks:
+            status = CALLBACK_STATUS.get(each.state, each.state)
+            job_id = None if each.state == "gone" else each.job_id
+            yield ShownCallback(CALLBACKS[each.name], shortened(each.task), job_id, badge(status, callback_state(each)))
+
+    @cached_property
+    def jobs(self) -> list[JobsOfBatch]:
+        """Its own jobs, by status; what waits comes first."""
+        counts = {status: Indexed.covering(status.value, batch_id=self.row.pk).count() for status in Status}
+        return [JobsOfBatch(self.row.pk, status, count) for status, count in counts.items() if count.found]
+
+    @property
+    def pruned(self) -> int:
+        """How many of the jobs that are counted have no row any more."""
+        if self.batch.is_open or self.inner or any(group.count.is_capped for group in self.jobs):
+            return 0
+        finished = sum(group.count.found for group in self.jobs if group.status in FINISHED)
+        return max(0, self.batch.total - finished)
+
+    @cached_property
+    def inner(self) -> list[BatchState]:
+        """The newest inner batches. Index: inner."""
+        rows = with_time(JobBatch.objects.filter(parent_id=self.row.pk)).order_by("-pk")
+        return batch_states(rows[:INNER_SHOWN])
+
+    @property
+    def inner_query(self) -> str:
+        """The query of the address of the list of all inner batches; empty if all are shown."""
+        return urlencode({"inside": self.row.pk}) if len(self.inner) == INNER_SHOWN else ""
+
+    @property
+    def inner_rows(self) -> Iterator[tuple[SafeString, SafeString, str]]:
+        """Link, state and progress of each inner batch."""
+        return ((link_to(each.row), state_badge(each), each.numbers) for each in self.inner)
+
+    @cached_property
+    def picture(self) -> Picture:
+        return Picture.of(self.row, self.inner, self.callbacks)
+
+
+SEARCHED = 20_000
+"""The newest batches, whose names are searched."""
+
+
+class BatchChangeList(ChangeList):
+    def get_results(self, request: HttpRequest) -> None:
+        """Set the batches of the page, with their progress: a query or two for all."""
+        super().get_results(request)
+        self.cells = [[(column, column.cell(each)) for column in COLUMNS] for each in batch_states(self.result_list)]
+
+
+@admin.register(JobBatch)
+class BatchAdmin(OwnViews):
+    """Batches are made by code, and finished by workers; nobody edits them here."""
+
+    list_filter = (StateFilter, InsideFilter)
+    list_per_page = list_max_show_all = 25
+    list_display_links = None
+    ordering = ("-pk",)
+    sortable_by = ()
+    actions = None
+    show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+    paginator = CappedPaginator
+    search_fields = ("name",)
+    search_help_text = _("An id (#42), or a part of the name of one of the newest 20,000 batches.")
+    change_list_template = "admin/django_skipqueue/jobbatch/change_list.html"
+
+    class Media:
+        css = {"all": ["django_skipqueue/admin.css", "django_skipqueue/batches.css"]}
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: JobBatch | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: JobBatch | None = None) -> bool:
+        """Finished ones are deleted with their retention."""
+        return False
+
+    @refreshing
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """The list. Accepts no POST."""
+        if request.method not in ("GET", "HEAD"):
+            return HttpResponseNotAllowed(["GET", "HEAD"])
+        context = {"title": capfirst(str(self.opts.verbose_name_plural)), "columns": COLUMNS}
+        return super().changelist_view(request, context | (extra_context or {}))
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[JobBatch]:
+        return with_time(JobBatch.objects.all())
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return BatchChangeList
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[JobBatch], search_term: str
+    ) -> tuple[QuerySet[JobBatch], bool]:
+        """By id, or by a part of the name among the newest."""
+        text = search_term.replace("\0", "").strip()
+        if is_id(text.removeprefix("#")):
+            return queryset.filter(pk=int(text.removeprefix("#"))), False
+        if not text:
+            return queryset, False
+        newest = JobBatch.objects.order_by("-pk").values("pk")[:SEARCHED]
+        return queryset.filter(pk__in=newest, name__icontains=text), False
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        """Allow no lookup in the address but the filters."""
+        return lookup in {each.parameter_name for each in self.list_filter}
+
+    @refreshing
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show a batch. Accepts no POST."""
+        if request.method not in ("GET", "HEAD"):
+            return HttpResponseNotAllowed(["GET", "HEAD"])
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        page = BatchPage.of(int(object_id)) if is_id(object_id) else None
+        if page is None:
+            message = gettext("There is no batch %(id)s. It may have been pruned.") % {"id": object_id}
+            self.message_user(request, message, messages.WARNING)
+            return HttpResponseRedirect(self.address("changelist"))
+        title = page.name or gettext("Batch %(id)s") % {"id": page.row.pk}
+        context = self.context(request, page.row, title=title) | {
+            "page": page,
+            "groups": [(group, self._verbs_for(request, group.verbs)) for group in page.jobs],
+            "selected": [("select_across", "1"), (ACTION_CHECKBOX_NAME, "all")],
+        }
+        return TemplateResponse(request, "admin/django_skipqueue/jobbatch/batch.html", context | (extra_context or {}))
+
+    def _verbs_for(self, request: HttpRequest, verbs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        user = request.user
+        if not user.has_perm("django_skipqueue.view_job"):
+            return []
+        return [(verb, label) for verb, label in verbs if user.has_perm(f"django_skipqueue.{verb.permission}_job")]

@@ -1,0 +1,90 @@
+"""`chain`: calls of which each begins once the one before is finished.
+
+Invariant: a chain is written as a whole, in one transaction, and each of its jobs belongs to one batch.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from asgiref.sync import sync_to_async
+from django.db import connections
+
+from ...exceptions import InvalidOption
+from ...values.records import JobReference
+from ..databases.choose import for_batch
+from .batch import Batch
+from .call import AfterFailure, TaskCall, as_call, defer_all, home_of, in_batch, references_to
+from .current import current_batch
+
+if TYPE_CHECKING:
+    from ...models import Job
+
+Step = TaskCall | Sequence[TaskCall] | Any
+
+
+class Chain:
+    """Calls of which each begins once those before it are finished. `chain()` makes one; `defer()` inserts the jobs."""
+
+    def __init__(self, steps: Sequence[Step], *, after_failure: AfterFailure, database: str | None) -> None:
+        if database is not None and database not in connections:
+            raise InvalidOption(f"database must be one of {', '.join(sorted(connections))}, not {database!r}.")
+        if not steps:
+            raise InvalidOption("A chain needs at least one call.")
+        given = [list(_calls(number, step)) for number, step in enumerate(steps, start=1)]
+        self.database = database or for_batch(None, home=home_of(call for calls in given for call in calls))
+        self.after_failure: AfterFailure = after_failure
+        self.steps = [
+            [in_batch(f"step {number} of the chain", call, self.database) for call in calls]
+            for number, calls in enumerate(given, start=1)
+        ]
+
+    def defer(self) -> "list[Job]":
+        """Insert the jobs, in the caller's transaction, and return them in the order of the calls.
+
+        They belong to the batch whose `with` block this is in, or to a batch of their own.
+        """
+        if current_batch.get() is not None:
+            return self._insert()
+        with Batch(database=self.database, name=self._name()):
+            return self._insert()
+
+    async def adefer(self) -> "list[Job]":
+        """`defer` for async code."""
+        return await sync_to_async(self.defer)()
+
+    def _insert(self) -> "list[Job]":
+        inserted: list[Job] = []
+        after: tuple[JobReference, ...] = ()
+        for calls in self.steps:
+            jobs = defer_all(
+                call.waiting_for(after, after_failure=self.after_failure) if after else call for call in calls
+            )
+            after = references_to(jobs)
+            inserted += jobs
+        return inserted
+
+    def _name(self) -> str:
+        first, last = (self.steps[number][0].spec.task.rpartition(".")[2] for number in (0, -1))
+        return first if len(self.steps) == 1 else f"{first} → {last}"
+
+
+def chain(*steps: Step, after_failure: AfterFailure = "wait", database: str | None = None) -> Chain:
+    """Make a chain: `chain(fetch.s(1), parse.s(1), [mail.s("a"), mail.s("b")]).defer()`.
+
+    steps: each a call, a task, or a list of calls that run side by side; the next step waits for all of them.
+    after_failure: what happens to the next step if a call fails or is discarded: `wait` until it is retried and
+    completes (default), `discard` the step, or `run` it all the same.
+    database: the alias of the database to use, in place of what `SKIPQUEUE["PLACEMENT"]` chooses, or `DATABASE`.
+
+    No call takes the result of another one as an argument: a task with `takes_context` finds them in
+    `context.results`. Raises `InvalidOption` for values that cannot be used.
+    """
+    return Chain(steps, after_failure=after_failure, database=database)
+
+
+def _calls(number: int, step: Step) -> Iterator[TaskCall]:
+    listed = step if isinstance(step, list | tuple) else [step]
+    if not listed:
+        raise InvalidOption(f"Step {number} of the chain is an empty list.")
+    for call in listed:
+        yield as_call(f"step {number} of the chain", call)

@@ -1,0 +1,404 @@
+"""Keep jobs from running before the jobs that they need, and admit them when those are finished."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from django.db import transaction
+
+from ...events.events import JobsAdmitted
+from ...exceptions import InvalidOption
+from ...queue.fragments import entering
+from ...queue.notify import LIMITS_PAYLOAD, notify_supervisors, wake, wake_supervisors
+from ...queue.parameters import as_array
+from ...queue.statements import BATCH, Statements
+from ...values.records import Dependant, JobReference
+from .events import DependantsDiscarded
+
+# enqueue, in the transaction of the INSERT → the ids that no job has. Each of the jobs `ids` waits for all of `needs`.
+# The lock keeps the needed jobs from being pruned before the commit: a prune sees only committed dependencies, and
+# notes in those how the job ended. Claims and settles do not wait for it. Index: the primary key.
+INSERT_DEPENDENCIES = """
+WITH locked AS MATERIALIZED (
+    SELECT job.id
+    FROM skipqueue_job AS job
+    WHERE job.id = ANY (%(needs)s::bigint[])
+    ORDER BY job.id
+    FOR KEY SHARE
+),
+inserted AS (
+    INSERT INTO skipqueue_dependency (job_id, position, needs_job_id, after_failure)
+    SELECT waiting.id, needed.position, needed.id, %(after_failure)s::text
+    FROM
+        unnest(%(ids)s::bigint[]) AS waiting (id),
+        unnest(%(needs)s::bigint[]) WITH ORDINALITY AS needed (id, position)
+)
+SELECT id FROM unnest(%(needs)s::bigint[]) AS needed (id)
+EXCEPT
+SELECT id FROM locked
+ORDER BY id
+"""
+
+# admit → the ids of the next jobs that others wait for, after an id; for each, whether it lets one of them through: it
+# has completed, or it is finished and one of them goes on after a failure. A job that was deleted counts as discarded.
+# Indexes: unmet of dependencies, the primary key. One probe for each job that others wait for.
+PREDECESSORS = """
+WITH RECURSIVE needed AS (
+    (
+        SELECT needs_job_id AS id
+        FROM skipqueue_dependency
+        WHERE NOT is_met AND needs_job_id > %(after)s
+        ORDER BY needs_job_id
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT (
+        SELECT needs_job_id
+        FROM skipqueue_dependency
+        WHERE NOT is_met AND needs_job_id > needed.id
+        ORDER BY needs_job_id
+        LIMIT 1
+    )
+    FROM needed
+    WHERE needed.id IS NOT NULL
+)
+SELECT
+    needed.id,
+    CASE coalesce(
+        (SELECT job.status FROM skipqueue_job AS job WHERE job.id = needed.id),
+        (
+            SELECT pruned.pruned_as
+            FROM skipqueue_dependency AS pruned
+            WHERE NOT pruned.is_met AND pruned.needs_job_id = needed.id
+            LIMIT 1
+        ),
+        'discarded'
+    )
+        WHEN 'completed' THEN true
+        WHEN 'failed' THEN going_on.is_any
+        WHEN 'discarded' THEN going_on.is_any
+        ELSE false
+    END
+FROM
+    needed,
+    LATERAL (
+        SELECT (
+            SELECT waiting.job_id
+            FROM skipqueue_dependency AS waiting
+            WHERE
+                NOT waiting.is_met
+                AND waiting.needs_job_id = needed.id
+                AND waiting.after_failure IN ('discard', 'run')
+            LIMIT 1
+        ) IS NOT NULL
+    ) AS going_on (is_any)
+WHERE needed.id IS NOT NULL
+LIMIT %(limit)s
+"""
+
+# admit, worker after a settle, in the transaction of the next statement → the ids of the jobs that wait for one of
+# these, if that one lets them through. Indexes: unmet of dependencies, the primary key.
+LOCK_DEPENDANTS = """
+SELECT job.id
+FROM
+    skipqueue_dependency AS needed
+    JOIN skipqueue_job AS job ON job.id = needed.job_id
+WHERE
+    needed.needs_job_id = ANY (%(ids)s::bigint[])
+    AND NOT needed.is_met
+    AND job.awaits_jobs
+    AND CASE coalesce(
+        (SELECT earlier.status FROM skipqueue_job AS earlier WHERE earlier.id = needed.needs_job_id),
+        needed.pruned_as,
+        'discarded'
+    )
+        WHEN 'completed' THEN true
+        WHEN 'failed' THEN needed.after_failure <> 'wait'
+        WHEN 'discarded' THEN needed.after_failure <> 'wait'
+        ELSE false
+    END
+LIMIT %(limit)s
+FOR NO KEY UPDATE OF job SKIP LOCKED
+"""
+
+# admit, worker after a settle, enqueue → the jobs that wait for no other job any more: admitted, or discarded because a
+# job that they need has not completed. A statement of its own after the locks: two
+# predecessors that end at once are both seen by the second one. A job that was discarded by hand while it waited stays
+# discarded; if it is retried, it need not wait. Reads the needs once, however many there are. Indexes: those of the
+# primary keys.
+ADMIT_DEPENDANTS = entering(
+    """
+WITH needed AS MATERIALIZED (
+    SELECT
+        needs.ctid AS place,
+        needs.job_id,
+        needs.needs_job_id,
+        needs.after_failure,
+        coalesce(
+            (SELECT earlier.status FROM skipqueue_job AS earlier WHERE earlier.id = needs.needs_job_id),
+            needs.pruned_as,
+            'discarded'
+        ) AS state
+    FROM skipqueue_dependency AS needs
+    WHERE needs.job_id = ANY (%(ids)s::bigint[]) AND NOT needs.is_met
+),
+judged AS MATERIALIZED (
+    SELECT
+        place,
+        job_id,
+        state = 'completed' OR (state IN ('failed', 'discarded') AND after_failure <> 'wait') AS is_met,
+        bool_or(
+            state NOT IN ('completed', 'failed', 'discarded') OR (state <> 'completed' AND after_failure = 'wait')
+        ) OVER needs AS waits,
+        min(needs_job_id) FILTER (WHERE state IN ('failed', 'discarded') AND after_failure = 'discard')
+            OVER needs AS without
+    FROM needed
+    WINDOW needs AS (PARTITION BY job_id)
+),
+settled AS MATERIALIZED (
+    SELECT needs.ctid AS place
+    FROM skipqueue_dependency AS needs
+    WHERE needs.ctid = ANY (ARRAY (SELECT place FROM judged WHERE is_met OR without IS NOT NULL))
+    ORDER BY needs.job_id, needs.position
+    FOR UPDATE OF needs SKIP LOCKED
+),
+met AS (
+    UPDATE skipqueue_dependency AS needs
+    SET is_met = true
+    WHERE needs.ctid = ANY (ARRAY (SELECT place FROM settled))
+)
+UPDATE skipqueue_job AS job
+SET awaits_jobs = NULL,
+    status = CASE
+        WHEN job.finished_at IS NOT NULL THEN job.status
+        WHEN verdict.without IS NOT NULL THEN 'discarded'
+        WHEN job.status = 'blocked' THEN {status}
+        ELSE job.status
+    END,
+    lease = CASE WHEN verdict.without IS NULL OR job.finished_at IS NOT NULL THEN job.lease ELSE job.lease + 1 END,
+    finished_at = CASE
+        WHEN verdict.without IS NULL THEN job.finished_at
+        ELSE coalesce(job.finished_at, statement_timestamp())
+    END,
+    last_error = CASE
+        WHEN verdict.without IS NULL OR job.finished_at IS NOT NULL THEN job.last_error
+        ELSE 'Discarded: it needs job ' || verdict.without || ', which has not completed.'
+    END
+FROM (SELECT DISTINCT job_id, waits, without FROM judged) AS verdict
+WHERE
+    job.id = verdict.job_id
+    AND job.awaits_jobs
+    AND (verdict.without IS NOT NULL OR NOT verdict.waits)
+RETURNING
+    job.id,
+    job.task,
+    job.queue_name,
+    job.status,
+    job.batch_id,
+    job.metadata::text AS metadata,
+    CASE WHEN job.finished_at = statement_timestamp() THEN verdict.without END AS needs_job_id
+""",
+    column="job.{}",
+    past="dependency",
+)
+
+# admit, for predecessors that let nobody through → the number of dependencies on them that nobody waits for. Deletes
+# what jobs that were deleted have left, and marks those of jobs that wait no more. Indexes: unmet of dependencies, the
+# primary key.
+FORGET_DEPENDANTS = """
+WITH left_over AS MATERIALIZED (
+    SELECT
+        needs.ctid AS place,
+        (SELECT job.id FROM skipqueue_job AS job WHERE job.id = needs.job_id) IS NULL AS is_gone
+    FROM skipqueue_dependency AS needs
+    WHERE
+        needs.needs_job_id = ANY (%(ids)s::bigint[])
+        AND NOT needs.is_met
+        AND (SELECT job.awaits_jobs FROM skipqueue_job AS job WHERE job.id = needs.job_id) IS NOT TRUE
+    LIMIT %(limit)s
+    FOR UPDATE OF needs SKIP LOCKED
+),
+deleted AS (
+    DELETE FROM skipqueue_dependency AS needs
+    WHERE needs.ctid = ANY (ARRAY (SELECT place FROM left_over WHERE is_gone))
+),
+met AS (
+    UPDATE skipqueue_dependency AS needs
+    SET is_met = true
+    WHERE needs.ctid = ANY (ARRAY (SELECT place FROM left_over WHERE NOT is_gone))
+)
+SELECT count(*) FROM left_over
+"""
+
+# JobContext → the jobs that this one needs, all of them, in their order, with task, status and result; NULL: deleted,
+# or pruned. Index: the primary keys.
+NEEDS = """
+SELECT
+    needs.needs_job_id,
+    job.task AS task,
+    coalesce(job.status, needs.pruned_as) AS status,
+    job.result::text AS result,
+    job.id IS NULL AS is_gone
+FROM
+    skipqueue_dependency AS needs
+    LEFT JOIN skipqueue_job AS job ON job.id = needs.needs_job_id
+WHERE needs.job_id = %(id)s
+ORDER BY needs.position
+"""
+
+# admin → some of the jobs that this one waits for still, first those that keep it waiting although they are finished,
+# and in each row how many there are in all. Index: the primary keys.
+UNMET_NEEDS = """
+SELECT
+    unmet.needs_job_id,
+    unmet.status,
+    unmet.is_gone,
+    unmet.after_failure = 'wait' AND coalesce(unmet.status, 'discarded') IN ('failed', 'discarded') AS is_stuck,
+    count(*) OVER () AS number
+FROM (
+    SELECT
+        needs.needs_job_id,
+        needs.position,
+        needs.after_failure,
+        coalesce(job.status, needs.pruned_as) AS status,
+        job.id IS NULL AS is_gone
+    FROM
+        skipqueue_dependency AS needs
+        LEFT JOIN skipqueue_job AS job ON job.id = needs.needs_job_id
+    WHERE needs.job_id = %(id)s AND NOT needs.is_met
+) AS unmet
+ORDER BY is_stuck DESC, unmet.position
+LIMIT %(limit)s
+"""
+
+
+MOST_ROUNDS = 20
+"""Batches of jobs that one call admits. The supervisors admit the others."""
+
+
+class Need(NamedTuple):
+    needs_job_id: int
+    task: str | None
+    """The name of its task; `None`: the row is not there any more."""
+    status: str | None
+    """`None`: it was deleted."""
+    result: str | None
+    """JSON, not yet decoded."""
+    is_gone: bool
+    """Whether the row is not there any more."""
+
+
+class UnmetNeed(NamedTuple):
+    needs_job_id: int
+    status: str | None
+    """`None`: it was deleted."""
+    is_gone: bool
+    """Whether the row is not there any more."""
+    is_stuck: bool
+    """Whether it has not completed, and keeps the other one waiting until it has."""
+    number: int
+    """How many jobs the other one waits for."""
+
+
+@dataclass
+class Dependants:
+    admitted: Counter[str] = field(default_factory=Counter)
+    """How many are queued now, by queue."""
+    batch_ids: set[int] = field(default_factory=set)
+    """The batches of those that are not finished."""
+    found_any: bool = False
+    """Whether there was any job that waited, whatever it waits for still."""
+    discarded_any: bool = False
+
+
+class Dependencies(Statements):
+    """Used by enqueues, by the gate of dependencies, and by workers after a settle."""
+
+    def hold(self, ids: Collection[int], *, needs: Collection[JobReference], after_failure: str) -> dict[int, str]:
+        """Have new jobs wait for others. Returns the status of those that need not wait, by id.
+
+        Called in the transaction of the INSERT. Raises `InvalidOption` if one of the others does not exist, or is in
+        another database.
+        """
+        self._require_here(needs)
+        needed = dict.fromkeys(need.id for need in needs)
+        values = {"ids": as_array(ids), "needs": as_array(needed), "after_failure": after_failure}
+        if missing := [id for (id,) in self.rows(INSERT_DEPENDENCIES, values)]:
+            raise InvalidOption(f"after names job {missing[0]}, which does not exist: it was deleted, or pruned.")
+        passed = self._pass(ids)
+        if discarded := [job for job in passed if job.needs_job_id is not None]:
+            event = DependantsDiscarded(self.alias, discarded)
+            transaction.on_commit(lambda: self.send(event), using=self.alias, robust=True)
+        wake_supervisors(self, [0.0])
+        return {job.id: job.status for job in passed}
+
+    def _require_here(self, needs: Collection[JobReference]) -> None:
+        for id, database in needs:
+            if database not in (None, self.alias):
+                raise InvalidOption(
+                    f"after names job {id} of the database {database!r}, and the new job is in {self.alias!r}: a job "
+                    "can wait only for jobs of its own database. Defer both in the same one, or have the task of the "
+                    "first job defer the second."
+                )
+
+    def admit_dependants(self, ids: Iterable[int]) -> Dependants:
+        """Admit the jobs that wait for these alone, or discard them, and notify the workers.
+
+        What a discarded job keeps waiting is discarded, or admitted, as well.
+        """
+        found = self.look_after(ids)
+        wake(self, found.admitted)
+        if found.admitted:
+            self.send(JobsAdmitted(self.alias, dict(found.admitted)))
+        return found
+
+    def look_after(self, ids: Iterable[int], *, limit: int = BATCH) -> Dependants:
+        """Admit the jobs that wait for these alone, or discard them. Notifies nobody: `admit` does, for all gates."""
+        found = Dependants()
+        left = set(ids)
+        for _ in range(MOST_ROUNDS):
+            if not left:
+                break
+            with transaction.atomic(using=self.alias):
+                locked = [id for (id,) in self.rows(LOCK_DEPENDANTS, {"ids": as_array(left), "limit": limit})]
+                passed = self._pass(locked) if locked else []
+            found.found_any = found.found_any or bool(locked)
+            discarded = self._note(passed, found)
+            left = discarded | left if len(locked) == limit else discarded
+        return found
+
+    def _pass(self, ids: Collection[int]) -> list[Dependant]:
+        """Admit those of these jobs that wait for no other job any more, or discard them."""
+        return [Dependant._make(row) for row in self.rows(ADMIT_DEPENDANTS, {"ids": as_array(ids)})]
+
+    def _note(self, passed: Collection[Dependant], found: Dependants) -> set[int]:
+        """Count these jobs, and send the event of those that were discarded. Returns the ids of the discarded ones."""
+        found.admitted.update(job.queue_name for job in passed if job.status == "queued")
+        found.batch_ids |= {job.batch_id for job in passed if job.status != "discarded" and job.batch_id is not None}
+        if any(job.status == "blocked" for job in passed):  # they wait at the gate of limits now
+            notify_supervisors(self, LIMITS_PAYLOAD)
+        if discarded := [job for job in passed if job.needs_job_id is not None]:
+            found.discarded_any = True
+            self.send(DependantsDiscarded(self.alias, discarded))
+        return {job.id for job in passed if job.status == "discarded"}
+
+    def predecessors(self, *, after: int = 0, limit: int = BATCH) -> dict[int, bool]:
+        """The next jobs that others wait for, after an id; for each, whether it lets one of them through."""
+        return dict(self.rows(PREDECESSORS, {"after": after, "limit": limit}))
+
+    def forget_dependants(self, ids: Collection[int], *, limit: int = BATCH) -> bool:
+        """Clear dependencies on these that nobody waits for, some at each call. Returns whether there were any."""
+        values = {"ids": as_array(ids), "limit": limit}
+        for rounds in range(MOST_ROUNDS):
+            [(number,)] = self.rows(FORGET_DEPENDANTS, values)
+            if number < limit:
+                return bool(rounds or number)
+        return True
+
+    def needs(self, id: int) -> list[Need]:
+        return [Need._make(row) for row in self.rows(NEEDS, {"id": id})]
+
+    def unmet_needs(self, id: int, *, limit: int) -> list[UnmetNeed]:
+        """Some of the jobs that this one waits for still, first those that have not completed."""
+        return [UnmetNeed._make(row) for row in self.rows(UNMET_NEEDS, {"id": id, "limit": limit})]

@@ -1,0 +1,507 @@
+"""Make batches, find those whose jobs are finished, and finish them.
+
+Whether a batch is finished is never counted while its jobs run: it follows from the rows of its jobs.
+"""
+
+import json
+import time
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from django.db import DatabaseError, Error, transaction
+
+from ...conf import settings
+from ...queue.enqueue import Enqueueing, new_job
+from ...queue.parameters import as_array, is_refused
+from ...queue.statements import BATCH
+from .events import BatchesFinished, BatchNotFinished, CallbackSkipped
+from .values import CALLBACK_JOB, CALLBACK_SKIPPED, FinishedBatch, loaded
+
+# Batch → the id and the time of the new batch. It is not finished before its transaction is committed: until then
+# nobody else sees it.
+INSERT_BATCH = """
+INSERT INTO skipqueue_batch (name, parent_id, callbacks)
+VALUES (%(name)s, %(parent_id)s::bigint, %(callbacks)s::jsonb)
+RETURNING id, created_at
+"""
+
+# Batch, in the transaction that adds jobs to it → its id; no row if it is finished. Until the transaction ends, nobody
+# finishes the batch; others may add jobs as well. Index: the primary key.
+JOIN_BATCH = """
+SELECT id
+FROM skipqueue_batch
+WHERE id = %(id)s AND finished_at IS NULL
+FOR KEY SHARE
+"""
+
+# supervisor, worker before a drain ends → the ids of open batches after an id: those to be looked at next. Index: open.
+OPEN_BATCHES = """
+SELECT id
+FROM skipqueue_batch
+WHERE finished_at IS NULL AND id > %(after)s
+ORDER BY id
+LIMIT %(limit)s
+"""
+
+# The id of a job of the batch that is not finished, or NULL. The newest jobs are looked at first: while a batch runs,
+# they are the ones that wait, and the entries of the jobs that have left a status need not be read.
+_UNFINISHED_JOB = """(
+        SELECT newest.id
+        FROM
+            (VALUES ('running'), ('queued'), ('scheduled'), ('blocked')) AS unfinished (status),
+            LATERAL (
+                SELECT id
+                FROM skipqueue_job AS job
+                WHERE job.batch_id = {batch}.id AND job.status = unfinished.status
+                ORDER BY job.id DESC
+                LIMIT 1
+            ) AS newest
+        LIMIT 1
+    )"""
+
+# The condition under which a batch is done. A batch with inner ones, on all levels, waits for them, for their callback
+# jobs, and for the jobs of them that run again. Indexes: batch, inner.
+_IS_DONE = """
+{job_of_batch} IS NULL
+AND (
+    WITH RECURSIVE inside AS (
+        SELECT id, finished_at, callback_ids IS NOT NULL OR failed > 0 OR discarded > 0 AS may_run
+        FROM skipqueue_batch
+        WHERE parent_id = batch.id
+        UNION ALL
+        SELECT
+            deeper.id,
+            deeper.finished_at,
+            deeper.callback_ids IS NOT NULL OR deeper.failed > 0 OR deeper.discarded > 0
+        FROM inside JOIN skipqueue_batch AS deeper ON deeper.parent_id = inside.id
+    )
+    SELECT inside.id
+    FROM inside
+    WHERE inside.finished_at IS NULL OR (inside.may_run AND {job_inside} IS NOT NULL)
+    LIMIT 1
+) IS NULL
+"""
+
+
+def _unfinished_job_of(batch: str) -> str:
+    """The expression for this table of batches. Called once, at import."""
+    return _UNFINISHED_JOB.replace("{batch}", batch)
+
+
+def _if_done(statement: str) -> str:
+    """Replace `{done}` in a statement by the condition. Called once, at import."""
+    done = _IS_DONE.replace("{job_of_batch}", _unfinished_job_of("batch"))
+    return statement.replace("{done}", done.replace("{job_inside}", _unfinished_job_of("inside")))
+
+
+# finish_batches, before it enqueues callbacks: how long an INSERT may wait for the transaction that holds its unique
+# key. Reads no table.
+LIMIT_LOCKS = "SELECT set_config('lock_timeout', %(timeout)s, true)"
+
+# finish_batches → the ids of those batches, and of the batches outside of them, that are open although all of their
+# jobs are finished. Locks nothing. Indexes: as above.
+DONE_BATCHES = _if_done(
+    """
+SELECT batch.id
+FROM skipqueue_batch AS batch
+WHERE
+    batch.id = ANY (
+        ARRAY (
+            SELECT unnest(%(ids)s::bigint[])
+            UNION
+            SELECT parent_id FROM skipqueue_batch WHERE id = ANY (%(ids)s::bigint[]) AND finished_at IS NOT NULL
+        )
+    )
+    AND batch.finished_at IS NULL
+    AND {done}
+"""
+)
+
+# finish_batches, in the transaction of the next statement → the ids of those batches that are open and that nobody else
+# has locked: to finish them, or to add jobs. Index: the primary key.
+LOCK_BATCHES = """
+SELECT id
+FROM skipqueue_batch
+WHERE id = ANY (%(ids)s::bigint[]) AND finished_at IS NULL
+ORDER BY id
+FOR UPDATE SKIP LOCKED
+"""
+
+# finish_batches → the batches that are finished now: for each the calls to be made. A statement of its own after the
+# locks, since a statement does not see what was committed while it waited, or while it chose its rows.
+# `is_failure`: a job of the batch, or of an inner one, or a callback of an inner one, has not completed; it may have
+# been pruned. An inner batch without failures has its numbers in its row, and those of the batches in it. The jobs of
+# one with failures are counted again, without its callbacks: they may have been retried since. Indexes: batch, inner,
+# pruned_of, the primary key.
+FINISH_BATCHES = _if_done(
+    """
+WITH counted AS MATERIALIZED (
+    SELECT batch.id, tree.completed, tree.failed, tree.discarded, tree.has_failed_callbacks
+    FROM
+        skipqueue_batch AS batch,
+        LATERAL (
+            WITH RECURSIVE part AS (
+                SELECT
+                    batch.id AS id,
+                    NULL::bigint[] AS callback_ids,
+                    true AS is_counted,
+                    false AS has_sums,
+                    0::bigint AS completed
+                UNION ALL
+                SELECT
+                    inside.id,
+                    inside.callback_ids,
+                    part.is_counted AND (inside.failed > 0 OR inside.discarded > 0),
+                    part.is_counted AND inside.failed = 0 AND inside.discarded = 0,
+                    inside.completed
+                FROM part JOIN skipqueue_batch AS inside ON inside.parent_id = part.id
+            )
+            SELECT
+                coalesce(sum(jobs.number) FILTER (WHERE jobs.status = 'completed'), 0)::bigint AS completed,
+                coalesce(sum(jobs.number) FILTER (WHERE jobs.status = 'failed'), 0)::bigint AS failed,
+                coalesce(sum(jobs.number) FILTER (WHERE jobs.status = 'discarded'), 0)::bigint AS discarded,
+                coalesce(bool_or(jobs.is_callback AND jobs.status <> 'completed'), false) AS has_failed_callbacks
+            FROM
+                part,
+                LATERAL (
+                    SELECT job.status, count(*) AS number, false AS is_callback
+                    FROM skipqueue_job AS job
+                    WHERE part.is_counted AND job.batch_id = part.id AND (job.id = ANY (part.callback_ids)) IS NOT TRUE
+                    GROUP BY job.status
+                    UNION ALL
+                    SELECT pruned.status, pruned.jobs, pruned.jobs = 0
+                    FROM skipqueue_batch_pruned AS pruned
+                    WHERE pruned.batch_id = part.id AND (part.is_counted OR pruned.jobs = 0)
+                    UNION ALL
+                    SELECT 'completed', part.completed, false
+                    WHERE part.has_sums
+                    UNION ALL
+                    SELECT callback.status, 0, true
+                    FROM skipqueue_job AS callback
+                    WHERE callback.id = ANY (part.callback_ids)
+                ) AS jobs
+        ) AS tree
+    WHERE batch.id = ANY (%(ids)s::bigint[]) AND batch.finished_at IS NULL AND {done}
+)
+UPDATE skipqueue_batch AS batch
+SET finished_at = statement_timestamp(),
+    completed = counted.completed,
+    failed = counted.failed,
+    discarded = counted.discarded
+FROM counted
+WHERE batch.id = ANY (%(ids)s::bigint[]) AND batch.id = counted.id
+RETURNING
+    batch.id AS id,
+    batch.name AS name,
+    batch.parent_id AS parent_id,
+    batch.callbacks::text AS callbacks,
+    batch.completed AS completed,
+    batch.failed AS failed,
+    batch.discarded AS discarded,
+    batch.failed > 0 OR batch.discarded > 0 OR counted.has_failed_callbacks AS is_failure
+"""
+)
+
+# finish_batches, in the same transaction: the jobs that were enqueued for the callbacks; `callbacks` has for each of
+# them its `job_id`, or that it was skipped. Index: the primary key.
+NOTE_CALLBACKS = """
+UPDATE skipqueue_batch
+SET callback_ids = %(callback_ids)s::bigint[],
+    callbacks = %(callbacks)s::jsonb
+WHERE id = %(id)s
+"""
+
+# Batch, admin → for each batch the numbers of its jobs, with those of inner batches, by status. A finished batch has
+# them in its row. In an open one, the jobs of a finished inner one with failures are counted again: they may have been
+# retried. `most`: of the jobs of one batch in one status no more are counted. Indexes: batch, inner, pruned_of, the
+# primary key.
+PROGRESS = """
+WITH RECURSIVE tree AS (
+    SELECT id AS root, id, callback_ids, finished_at IS NULL AS is_counted, completed, failed, discarded
+    FROM skipqueue_batch
+    WHERE id = ANY (%(ids)s::bigint[])
+    UNION ALL
+    SELECT
+        tree.root,
+        inside.id,
+        inside.callback_ids,
+        inside.finished_at IS NULL OR inside.failed > 0 OR inside.discarded > 0,
+        inside.completed,
+        inside.failed,
+        inside.discarded
+    FROM tree JOIN skipqueue_batch AS inside ON inside.parent_id = tree.id
+    WHERE tree.is_counted
+)
+SELECT tree.root, part.status, sum(part.jobs)::bigint
+FROM
+    tree,
+    LATERAL (
+        SELECT sums.status, sums.jobs
+        FROM
+            (
+                VALUES ('completed', tree.completed), ('failed', tree.failed), ('discarded', tree.discarded)
+            ) AS sums (status, jobs)
+        WHERE NOT tree.is_counted
+        UNION ALL
+        SELECT kind.status, found.jobs
+        FROM
+            (
+                VALUES
+                    ('scheduled'), ('blocked'), ('queued'), ('running'), ('completed'), ('failed'), ('discarded')
+            ) AS kind (status),
+            LATERAL (
+                SELECT count(*) AS jobs
+                FROM (
+                    SELECT
+                    FROM skipqueue_job
+                    WHERE
+                        batch_id = tree.id
+                        AND status = kind.status
+                        AND tree.is_counted
+                        AND (id = ANY (tree.callback_ids)) IS NOT TRUE
+                    LIMIT %(most)s
+                ) AS job
+            ) AS found
+        UNION ALL
+        SELECT status, jobs FROM skipqueue_batch_pruned WHERE batch_id = tree.id AND tree.is_counted
+    ) AS part
+WHERE part.jobs > 0
+GROUP BY tree.root, part.status
+"""
+
+# supervisor → how many finished batches were deleted: past the retention, with no unfinished job, with no callback that
+# can be retried, and in no other batch but one that is finished and in none. So the outer ones are deleted first, and
+# one that is open has all inner ones. Those that failed have a retention of their own. Indexes: prune, batch, the
+# primary key.
+PRUNE_BATCHES = """
+WITH expired AS MATERIALIZED (
+    SELECT batch.id
+    FROM skipqueue_batch AS batch
+    WHERE
+        batch.finished_at IS NOT NULL
+        AND batch.finished_at <= statement_timestamp() - least(%(completed)s::interval, %(failed)s::interval)
+        AND batch.finished_at <= statement_timestamp() - CASE
+            WHEN batch.failed > 0 OR batch.discarded > 0 THEN %(failed)s::interval
+            ELSE %(completed)s::interval
+        END
+        AND (
+            SELECT outside.id
+            FROM skipqueue_batch AS outside
+            WHERE outside.id = batch.parent_id AND (outside.finished_at IS NULL OR outside.parent_id IS NOT NULL)
+            LIMIT 1
+        ) IS NULL
+        AND (
+            SELECT job.id
+            FROM skipqueue_job AS job
+            WHERE job.batch_id = batch.id AND job.status IN ('scheduled', 'blocked', 'queued', 'running')
+            LIMIT 1
+        ) IS NULL
+        AND (
+            SELECT callback.id
+            FROM skipqueue_job AS callback
+            WHERE callback.id = ANY (batch.callback_ids) AND callback.status IN ('failed', 'discarded')
+            LIMIT 1
+        ) IS NULL
+    ORDER BY batch.finished_at
+    LIMIT %(limit)s
+    FOR UPDATE OF batch SKIP LOCKED
+),
+forgotten AS (
+    DELETE FROM skipqueue_batch_pruned WHERE batch_id = ANY (ARRAY (SELECT id FROM expired))
+),
+deleted AS (
+    DELETE FROM skipqueue_batch AS batch WHERE batch.id = ANY (ARRAY (SELECT id FROM expired)) RETURNING batch.id
+)
+SELECT count(*) FROM deleted
+"""
+
+
+MOST, MOST_SECONDS = 100, 0.2
+"""Batches that one call finishes, and the time after which it begins with no other one."""
+
+LOCK_TIMEOUT = "1s"
+"""How long the INSERT of a callback may wait for the transaction that holds its unique key."""
+
+OF_ONE_BATCH = ("55P03", "40P01", "40001")
+"""SQLSTATEs that concern one batch: its callbacks wait for a lock in vain, or in a deadlock. The connection is good."""
+
+
+class NewBatch(NamedTuple):
+    """The columns that the database has set in an inserted batch."""
+
+    id: int
+    created_at: datetime
+
+
+@dataclass
+class Looked:
+    finished: int = 0
+    missed: bool = False
+    """Whether a batch is done that somebody else has locked: to finish it, or to add jobs."""
+    failed: set[int] = field(default_factory=set)
+    """The batches whose callbacks could not be enqueued."""
+    left: set[int] = field(default_factory=set)
+    """The batches for which no time was left."""
+
+
+class Batches(Enqueueing):
+    """Used by `Batch`, by workers after a settle, and by supervisors."""
+
+    def insert_batch(self, *, name: str, parent_id: int | None, callbacks: Mapping[str, Any]) -> NewBatch:
+        """Insert a batch. Nobody finishes it before the caller's transaction ends."""
+        values = {"name": name, "parent_id": parent_id, "callbacks": json.dumps(callbacks)}
+        [row] = self.rows(INSERT_BATCH, values)
+        return NewBatch._make(row)
+
+    def join_batch(self, batch_id: int) -> bool:
+        """Keep an open batch from being finished until the caller's transaction ends. Returns whether it is open."""
+        return bool(self.rows(JOIN_BATCH, {"id": batch_id}))
+
+    def open_batches(self, *, after: int = 0, limit: int = BATCH) -> list[int]:
+        return [id for (id,) in self.rows(OPEN_BATCHES, {"after": after, "limit": limit})]
+
+    def finish_batches(self, ids: Iterable[int | None]) -> Looked:
+        """Finish those of these batches, and of the batches outside of them, whose jobs are finished.
+
+        Finishes a limited number. Raises a database error that does not concern a single batch.
+        """
+        looked, until, tries = Looked(), time.monotonic() + MOST_SECONDS, 0
+        left: Collection[int | None] = set(ids)
+        while left:
+            done = sorted(id for (id,) in self.rows(DONE_BATCHES, {"ids": as_array(left)}))
+            outside: set[int] = set()
+            for number, id in enumerate(done):
+                if tries and (tries >= MOST or time.monotonic() > until):
+                    looked.left = {*done[number:], *outside}
+                    return looked
+                tries += 1
+                finished = self._finish_apart(id, looked)
+                if finished is not None and finished.parent_id is not None:
+                    outside.add(finished.parent_id)
+            left = outside
+        return looked
+
+    def finish_empty_batch(self, id: int) -> None:
+        """Finish a batch that the caller's transaction has inserted, if it has no unfinished job. Raises all errors."""
+        if self.rows(DONE_BATCHES, {"ids": as_array([id])}):
+            self._finish(id)
+
+    def finish_open_batches(
+        self, *, after: int = 0, limit: int = BATCH, skipped: Collection[int] = ()
+    ) -> tuple[int | None, Looked]:
+        """Look at the next open batches after an id, but for some. Returns the id after which the next ones are.
+
+        It is `None` if there are no more.
+        """
+        ids = self.open_batches(after=after, limit=limit)
+        looked = self.finish_batches(set(ids).difference(skipped)) if ids else Looked()
+        if looked.left:
+            return min(looked.left) - 1, looked
+        return ids[-1] if len(ids) == limit else None, looked
+
+    def finish_all_batches(self) -> int:
+        """Finish batches that are done, for a drain: their callbacks are jobs. Returns how many; 0: there are no more.
+
+        Those that cannot be finished are left to the supervisors.
+        """
+        after: int | None = 0
+        failed: set[int] = set()
+        while after is not None:
+            after, looked = self.finish_open_batches(after=after, skipped=failed)
+            failed |= looked.failed
+            if looked.finished:
+                return looked.finished
+        return 0
+
+    def progress(self, ids: Collection[int], *, most: int | None = None) -> dict[int, dict[str, int]]:
+        """For each of these batches the number of its jobs, those of inner batches among them, by status.
+
+        most: the number of jobs that are counted at most, in one batch and one status.
+        """
+        found: dict[int, dict[str, int]] = {id: {} for id in ids}
+        for id, status, jobs in self.rows(PROGRESS, {"ids": as_array(ids), "most": most}):
+            found[id][status] = jobs
+        return found
+
+    def prune_batches(self, *, limit: int = BATCH) -> int:
+        """Delete finished batches past their retention, which is that of jobs. Returns how many."""
+        kept = {status: settings.retention_of(status) for status in ("completed", "failed")}
+        [(deleted,)] = self.rows(PRUNE_BATCHES, {**kept, "limit": limit})
+        return int(deleted)
+
+    def jobs_ended(self, batch_ids: Collection[int], job_ids: Collection[int]) -> None:
+        """After the caller's commit, admit what waited for these jobs, and finish these batches if they are done.
+
+        A supervisor repeats it after an error.
+        """
+        transaction.on_commit(lambda: self._look_quietly(batch_ids, job_ids), using=self.alias, robust=True)
+
+    def _look_quietly(self, batch_ids: Collection[int], job_ids: Collection[int]) -> None:
+        with suppress(DatabaseError):
+            self.admit_dependants(job_ids)
+            self.finish_batches(batch_ids)
+
+    def _finish_apart(self, id: int, looked: Looked) -> FinishedBatch | None:
+        """Finish a batch, and note what has come of it. An error that concerns this batch alone is logged."""
+        try:
+            finished = self._finish(id)
+        except Exception as error:  # of whatever kind: somebody may have written anything into the row
+            if isinstance(error, Error) and not _is_of_one_batch(error):
+                raise
+            looked.failed.add(id)
+            self.send(BatchNotFinished(self.alias, id, error))
+            return None
+        looked.finished += finished is not None
+        looked.missed = looked.missed or finished is None
+        return finished
+
+    def _finish(self, id: int) -> FinishedBatch | None:
+        """Finish a batch, unless somebody else has locked it, or it is not done any more."""
+        limits_locks = self.connection.get_autocommit()  # not in the caller's transaction: it would keep the limit
+        skipped: list[CallbackSkipped] = []
+        finished = None
+        with transaction.atomic(using=self.alias):
+            if self.rows(LOCK_BATCHES, {"ids": as_array([id])}):
+                for row in self.rows(FINISH_BATCHES, {"ids": as_array([id])}):
+                    finished = FinishedBatch._make(row)
+                    skipped = self._call_back(finished, limits_locks=limits_locks)
+        if finished is not None:
+            self.send(BatchesFinished(self.alias, [finished]))
+        for event in skipped:
+            self.send(event)
+        return finished
+
+    def _call_back(self, batch: FinishedBatch, *, limits_locks: bool) -> list[CallbackSkipped]:
+        """Enqueue the callbacks. Each belongs to the batch, and so finds it; the batch has been finished before.
+
+        Those with a unique key come last, by their keys, so that two batches with the same keys never deadlock.
+        Returns those that were skipped.
+        """
+        callbacks = json.loads(batch.callbacks)
+        names = ("on_failure" if batch.is_failure else "on_success", "on_finish")
+        calls = [(name, *loaded(callbacks[name])) for name in names if name in callbacks]
+        calls.sort(key=lambda each: (each[2].unique_key is not None, each[2].unique_key or ""))
+        if limits_locks and calls and calls[-1][2].unique_key is not None:
+            self.rows(LIMIT_LOCKS, {"timeout": LOCK_TIMEOUT})
+        callback_ids, skipped = [], []
+        for name, spec, call in calls:
+            inserted = new_job(self, self.enqueue_untraced, spec._replace(batch_id=batch.id), call)
+            if inserted is not None:
+                callback_ids.append(inserted.id)
+                callbacks[name][CALLBACK_JOB] = inserted.id
+            else:
+                callbacks[name][CALLBACK_SKIPPED] = True
+                skipped.append(CallbackSkipped(self.alias, batch.id, name, spec.task, str(call.unique_key)))
+        if calls:
+            noted = {"callback_ids": callback_ids or None, "callbacks": json.dumps(callbacks)}
+            self.execute(NOTE_CALLBACKS, {"id": batch.id, **noted})
+        return skipped
+
+
+def _is_of_one_batch(error: Error) -> bool:
+    """Whether this error concerns the batch alone, and leaves the connection usable."""
+    is_refusal = isinstance(error, DatabaseError) and is_refused(error)
+    return is_refusal or getattr(error.__cause__, "sqlstate", None) in OF_ONE_BATCH

@@ -1,0 +1,1 @@
+"""Several databases that hold queues: where a job goes, and who serves them."""

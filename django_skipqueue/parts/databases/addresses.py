@@ -1,0 +1,213 @@
+"""Puts the database that a page shows into every address of ours in a response: links, forms, and where it redirects.
+
+This is done to the finished response, and not where addresses are made, because Django's own templates and its admin
+make many of them. So nobody can forget a link, a form or a verb, and no button acts on a job with the same id in
+another database. Every address gets it, also of the database that is shown by default: a page that was opened before
+the setting `DATABASE` changed still acts on its own. Pure.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from functools import wraps
+from html import escape, unescape
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+from django.contrib.admin.utils import quote, unquote
+from django.db import OperationalError
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.loader import render_to_string
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.translation import gettext
+
+from ...conf import load, settings, using_database
+from ...console.admin.ui.time_limit import RETRY_SECONDS, limits_its_time
+from ...console.search import is_id
+from ...exceptions import InvalidOption
+from ...values.records import JobReference, parse_handle
+from .reachable import can_be_reached
+
+PARAMETER = "database"
+"""In the query of an address: the alias of the database that its page shows."""
+
+LINK = re.compile(r'(\s(?:href|action|formaction)=")([^"]*)"')
+"""An attribute with an address. In the texts of a page, quotes are escaped."""
+
+FORM = re.compile(r"<form\b([^>]*)>")
+POSTS = re.compile(r'\smethod="post"', re.IGNORECASE)
+ACTION = re.compile(r'\saction="([^"]*)"')
+
+CONTENT = re.compile(r'<div id="content"[^>]*>')
+
+
+class Carrier:
+    """Carries the alias of one database through the addresses of one page."""
+
+    def __init__(self, alias: str, path: str, query: str, prefixes: Iterable[str]) -> None:
+        """`path`, `query`: the address of the page itself. `prefixes`: with what the paths of our pages begin."""
+        self._carried = urlencode({PARAMETER: alias})
+        self._field = f'<input type="hidden" name="{PARAMETER}" value="{escape(alias)}">'
+        self._prefixes = tuple(prefixes)
+        self._own = self.address(f"{path}?{query}")
+
+    def address(self, address: str) -> str:
+        """The address with the database, if it leads to a page of ours and names none."""
+        parts = urlsplit(address)
+        is_ours = parts.path.startswith(self._prefixes) if parts.path else address.startswith("?")
+        if parts.netloc or not is_ours or PARAMETER in parse_qs(parts.query, keep_blank_values=True):
+            return address
+        query = f"{parts.query}&{self._carried}" if parts.query else self._carried
+        return parts._replace(query=query).geturl()
+
+    def html(self, page: str) -> str:
+        return LINK.sub(self._link, FORM.sub(self._form, page))
+
+    def with_switch(self, page: str, switch: str) -> str:
+        """The page with the switch at the top of its content; a part of a page has none."""
+        return CONTENT.sub(lambda found: found[0] + switch, page, count=1)
+
+    def _link(self, found: re.Match[str]) -> str:
+        address = unescape(found[2])
+        carried = self.address(address)
+        return found[0] if carried == address else f'{found[1]}{escape(carried)}"'
+
+    def _form(self, found: re.Match[str]) -> str:
+        """A form that is not posted gets a field: browsers put the fields in place of the query of its address."""
+        attributes = found[1]
+        action = ACTION.search(attributes)
+        if not POSTS.search(attributes):
+            is_ours = not action or not action[1] or action[1].startswith(("?", *self._prefixes))
+            return f"{found[0]}{self._field}" if is_ours else found[0]
+        if action and action[1]:
+            return found[0]
+        return f'<form{ACTION.sub("", attributes)} action="{escape(self._own)}">'
+
+
+SWITCHED = ("changelist", "dashboard", "failures", "limits")
+"""The pages that each database has. From others, as of one job or of all databases, the switch leads to a list."""
+
+View = Callable[..., HttpResponse]
+
+
+def are_several() -> bool:
+    return settings.serves_several
+
+
+def named_by_handle(text: str) -> JobReference | None:
+    """The job that a handle such as `queue_1:42` names, of one of several databases; `None` for other texts."""
+    try:
+        named = parse_handle(text.strip())
+    except InvalidOption:
+        return None
+    return named if are_several() and named.database in settings.served_databases and is_id(str(named.id)) else None
+
+
+def logged_id(pk: object) -> str:
+    """The id of an object in Django's log: with its database, unless that is the one of an address that names none.
+
+    So an entry does not stand in the history of the object with the same id in another database.
+    """
+    is_home = not are_several() or settings.database == load().database
+    return str(pk) if is_home else f"{settings.database}:{pk}"
+
+
+def in_its_database(model_admin: Any, view: View) -> View:
+    """The view, for the database that the request names: answers 404 for an alias that is not served."""
+
+    @wraps(view)
+    def shown(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if not are_several():
+            return view(request, *args, **kwargs)
+        alias = request.GET.get(PARAMETER, settings.database)
+        _take_off(request)
+        if not model_admin.admin_site.has_permission(request):  # the answer would tell whether there is such a database
+            return _plain(model_admin, "admin/404.html", 404)(request)
+        if elsewhere := _by_handle(request):
+            return HttpResponseRedirect(elsewhere)
+        if alias not in settings.served_databases:
+            return _finished(model_admin, request, "", _plain(model_admin, "admin/404.html", 404)(request))
+        with using_database(alias):
+            return _finished(model_admin, request, alias, _reached(model_admin, view)(request, *args, **kwargs))
+
+    return shown
+
+
+def _take_off(request: HttpRequest) -> None:
+    """Leave what the views know: Django's lists take other parameters for filters."""
+    query = request.GET.copy()
+    query.pop(PARAMETER, None)
+    request.GET = query  # type: ignore[assignment]  # a view that changes it changes its own copy
+
+
+def _by_handle(request: HttpRequest) -> str:
+    """The address of the object that the log names by its database and its id; empty for an id alone."""
+    match = request.resolver_match
+    alias, colon, pk = unquote(match.kwargs.get("object_id", "") if match else "").partition(":")
+    if not (match and colon and alias in settings.served_databases):
+        return ""
+    path = reverse(match.view_name, kwargs={"object_id": quote(pk)}, current_app=match.namespace)
+    return f"{path}?{urlencode({PARAMETER: alias})}"
+
+
+def _reached(model_admin: Any, view: View) -> View:
+    """The view; a page that says so if the database cannot be reached. A view that limits its time says it itself."""
+    alias = settings.database
+    title = gettext("The database %(alias)s cannot be reached") % {"alias": alias}
+    unreachable = _plain(model_admin, "admin/django_skipqueue/unreachable.html", 503, title=title)
+
+    def reached(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if limits_its_time(view):
+            return view(request, *args, **kwargs)
+        if not can_be_reached(alias):
+            return unreachable(request)
+        try:
+            return view(request, *args, **kwargs)
+        except OperationalError:
+            if can_be_reached(alias):
+                raise
+            return unreachable(request)
+
+    return reached
+
+
+def _plain(model_admin: Any, template: str, status: int, **context: Any) -> View:
+    """A page for those who are logged in, which needs no database of a queue."""
+
+    def page(request: HttpRequest) -> HttpResponse:
+        everywhere = {**model_admin.admin_site.each_context(request), "opts": model_admin.opts}
+        headers = {"Retry-After": str(RETRY_SECONDS)} if status == 503 else {}
+        return TemplateResponse(request, template, everywhere | context, status=status, headers=headers)
+
+    return model_admin.admin_site.admin_view(page)  # type: ignore[no-any-return]
+
+
+def _finished(model_admin: Any, request: HttpRequest, alias: str, response: HttpResponse) -> HttpResponse:
+    if isinstance(response, TemplateResponse):
+        response.render()
+    carrier = Carrier(alias or settings.database, request.path, request.GET.urlencode(), _prefixes(model_admin))
+    if "Location" in response.headers:
+        response.headers["Location"] = carrier.address(response.headers["Location"])
+    if response.headers.get("Content-Type", "").startswith("text/html") and response.content:
+        page = carrier.html(response.content.decode(response.charset))
+        response.content = carrier.with_switch(page, _switch(model_admin, request, alias))
+    return response
+
+
+def _prefixes(model_admin: Any) -> list[str]:
+    """The paths below which our pages are: in this admin site, and in the one that addresses lead to by default."""
+    names = {model_admin.admin_site.name, None}
+    app = {"app_label": model_admin.opts.app_label}
+    return [reverse("admin:app_list", kwargs=app, current_app=name) for name in names]
+
+
+def _switch(model_admin: Any, request: HttpRequest, alias: str) -> str:
+    match = request.resolver_match
+    name = (match and match.url_name) or ""
+    own = name.removeprefix(f"{model_admin.opts.app_label}_{model_admin.opts.model_name}_") in SWITCHED
+    path = request.path if own else model_admin.address("changelist")
+    links = [
+        (each, f"{path}?{urlencode({PARAMETER: each})}", each == alias, each in settings.retiring)
+        for each in settings.served_databases
+    ]
+    return render_to_string("admin/django_skipqueue/ui/databases.html", {"links": links})

@@ -1,0 +1,220 @@
+"""Chooses the database of a job: that of `.using(database=…)` or `@job(database=…)`, else by `SKIPQUEUE["PLACEMENT"]`.
+
+Invariant: the jobs of a key go to the same database, in every process with the same `DATABASES`. Nothing is written
+here, and a choice that is not in `DATABASES` raises.
+"""
+
+import json
+from collections.abc import Callable, Collection, Iterator, Sequence
+from datetime import timedelta
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from django.db import router
+from django.utils.module_loading import import_string
+
+from ...conf import settings
+from ...exceptions import InvalidOption
+from ...values.codec import decode
+from ...values.records import EncodedCall, JobSpec
+from ..batches.current import current_batch
+from .reachable import in_turn, reachable_in_turn
+from .settings import ROUTER, SPREAD
+
+
+class CallToPlace(NamedTuple):
+    """A call that needs a database: what a function in `SKIPQUEUE["PLACEMENT"]` takes. It returns an alias."""
+
+    task: str
+    queue_name: str
+    args: list[Any]
+    """As JSON has them."""
+    kwargs: dict[str, Any]
+
+
+def choose(spec: JobSpec, call: EncodedCall, *, named: str | None = None, shard: str | None = None) -> str:
+    """The alias of the database for one job.
+
+    named: the alias that its options name. shard: the text of its `shard_key`, or of the arguments of `shard_by`.
+
+    Raises `InvalidOption` for an alias that workers do not serve, and for a job whose keys belong to two databases.
+    """
+    if settings.retiring and call.unique_key is not None:
+        for alias in settings.retiring:
+            if held_keys(alias, [call.unique_key]):
+                return alias
+    return _choose(spec, call, named, shard)
+
+
+def choose_many(
+    spec: JobSpec, calls: Sequence[EncodedCall], *, named: str | None = None, shards: Sequence[str | None]
+) -> list[str]:
+    """The alias of the database for each of these calls. Under `spread`, calls without a key are shared out evenly.
+
+    Raises as `choose` does.
+    """
+    if settings.placement == SPREAD and not named:
+        chosen = _spread(spec, calls, shards)
+    elif settings.placement is None or named:
+        chosen = [_choose(spec, calls[0], named, None)] * len(calls) if calls else []
+    else:
+        chosen = [_choose(spec, call, None, None) for call in calls]
+    keys = [call.unique_key for call in calls if call.unique_key is not None]
+    for alias in settings.retiring if keys else ():
+        held = held_keys(alias, keys)
+        chosen = [alias if call.unique_key in held else at for call, at in zip(calls, chosen, strict=True)]
+    return chosen
+
+
+def _spread(spec: JobSpec, calls: Sequence[EncodedCall], shards: Sequence[str | None]) -> list[str]:
+    bound = [bound_to(spec, call, shard=shard) for call, shard in zip(calls, shards, strict=True)]
+    free = bound.count(None)
+    beside = _beside(spec) if free else None
+    aliases = [beside] if beside else (reachable_in_turn(settings.queue_databases) if free else [])
+    places = iter(alias for number, alias in enumerate(aliases) for _ in range(_share(free, number, len(aliases))))
+    return [alias or next(places) for alias in bound]
+
+
+def _share(number: int, part: int, parts: int) -> int:
+    """How many of `number` calls are in one of the parts, which differ by one at most."""
+    return number // parts + (part < number % parts)
+
+
+def bound_to(spec: JobSpec, call: EncodedCall, *, shard: str | None = None) -> str | None:
+    """The alias of the database that the key of a job belongs to; `None`: the job may be in any of them.
+
+    Raises `InvalidOption` for a job whose keys belong to two databases.
+    """
+    key = _key(spec, call, shard) if settings.placement == SPREAD else None
+    return None if key is None else _of_key(key)
+
+
+def choose_fixed(spec: JobSpec, call: EncodedCall, *, named: str | None, shard: str | None) -> str | None:
+    """The alias of the database for the jobs of a schedule; `None`: under `spread`, they may be in any of them.
+
+    Raises as `choose` does.
+    """
+    if settings.placement == SPREAD and not named:
+        return bound_to(spec, call, shard=shard)
+    return _choose(spec, call, named, None)
+
+
+def for_batch(shard: str | None, *, home: str | None) -> str:
+    """The alias of the database for a batch that names none. `home`: where one of its calls belongs, if any."""
+    if settings.placement is None:
+        return settings.database
+    if settings.placement == SPREAD and shard is not None:
+        return _of_key(shard)
+    if around := current_batch.get():
+        alias: str = around.connection.alias
+        return alias
+    if settings.placement == SPREAD:
+        return home or in_turn(settings.queue_databases)
+    return _routed() if settings.placement == ROUTER else settings.database
+
+
+def check_shard_key(shard_key: Any) -> None:
+    """Raise `InvalidOption` for a value that `shard_key` cannot have."""
+    if isinstance(shard_key, bool) or not isinstance(shard_key, str | int | None):
+        raise InvalidOption(f"shard_key must be a str or an integer, not {shard_key!r}.")
+
+
+def shard_text(values: Sequence[Any]) -> str:
+    """The text of a shard key: equal for equal values, however they are given."""
+    return json.dumps(list(values), ensure_ascii=False, sort_keys=True)
+
+
+def import_placement(path: str | Callable[[CallToPlace], str]) -> Callable[[CallToPlace], str]:
+    """The function of `SKIPQUEUE["PLACEMENT"]`. Raises `ImportError` for a path that leads nowhere."""
+    found: Callable[[CallToPlace], str] = import_string(path) if isinstance(path, str) else path
+    return found
+
+
+def _choose(spec: JobSpec, call: EncodedCall, named: str | None, shard: str | None) -> str:
+    if named:
+        return _served(named)
+    placement = settings.placement
+    if placement is None:
+        return settings.database
+    if placement == SPREAD:
+        return bound_to(spec, call, shard=shard) or _beside(spec) or in_turn(settings.queue_databases)
+    if placement == ROUTER:
+        return _routed(task=spec.task, queue_name=spec.queue_name)
+    wanted = CallToPlace(spec.task, spec.queue_name, decode(call.args), decode(call.kwargs))
+    return _listed(import_placement(placement)(wanted))
+
+
+def _key(spec: JobSpec, call: EncodedCall, shard: str | None) -> str | None:
+    """The key that decides under `spread`; `None`: the job has none."""
+    if shard is not None:
+        return shard
+    keys = dict.fromkeys(_keys(call))
+    if len(keys) > 1:
+        raise InvalidOption(
+            f"{spec.task} has a unique key and limits of different keys, which SKIPQUEUE['PLACEMENT'] = 'spread' would "
+            "put into different databases. Say which arguments decide: @job(shard_by=…). Each of its keys then counts "
+            "within one database."
+        )
+    return next(iter(keys), None)
+
+
+def _keys(call: EncodedCall) -> Iterator[str]:
+    """The keys that hold within one database alone. A fair share of the workers does so in each."""
+    is_rerun = call.unique_key is not None and call.limit_key == f"rerun:{call.unique_key}"
+    limit_key = None if is_rerun or call.limit_kind == "fair" else call.limit_key
+    yield from (key for key in (call.unique_key, limit_key, call.rate_key) if key is not None)
+
+
+def _of_key(key: str) -> str:
+    """The database with the highest hash of its alias and the key ("rendezvous hashing", Thaler and Ravishankar, 1998).
+
+    When an alias is added, it takes its share of the keys, and all others stay where they are.
+    """
+    text = f"\0{key}".encode()
+    return max(settings.queue_databases, key=lambda alias: blake2b(alias.encode() + text, digest_size=8).digest())
+
+
+def _beside(spec: JobSpec) -> str | None:
+    """The database of the batch that the job joins, or of the jobs that it waits for; `None`: there are none."""
+    if batch := current_batch.get():
+        alias: str = batch.connection.alias
+        return alias
+    return next((job.database for job in spec.after if job.database), None)
+
+
+def _routed(**hints: str) -> str:
+    from ...models import Job  # loads Django's models: tasks are made while apps are loading
+
+    return _listed(router.db_for_write(Job, **hints))
+
+
+def _served(alias: str) -> str:
+    if not settings.databases or alias in settings.served_databases:
+        return alias
+    raise InvalidOption(f"database must be one of {', '.join(settings.served_databases)}, not {alias!r}: {NOT_LISTED}")
+
+
+def _listed(alias: Any) -> str:
+    if alias in settings.queue_databases:
+        return str(alias)
+    raise InvalidOption(
+        f"SKIPQUEUE['PLACEMENT'] chose the database {alias!r}, and jobs may be put into "
+        f"{', '.join(settings.queue_databases)}: {NOT_LISTED}"
+    )
+
+
+NOT_LISTED = "SKIPQUEUE['DATABASES'] has no other."
+
+
+def held_keys(alias: str, keys: Collection[str]) -> set[str]:
+    """The unique keys that a job in this database holds, among these. Index: unique."""
+    from django.db.models import DurationField, ExpressionWrapper, F, Q  # not while apps are loading
+    from django.db.models.functions import Now
+
+    from ...models import Job
+    from ...models.expressions import HOLDS_KEY
+
+    window = ExpressionWrapper(F("unique_seconds") * timedelta(seconds=1), DurationField())
+    holders = Job._base_manager.using(alias).filter(HOLDS_KEY, unique_key__in=keys)
+    in_time = holders.filter(Q(finished_at=None) | Q(enqueued_at__gt=Now() - window))
+    return {key for (key,) in in_time.values_list("unique_key") if key is not None}

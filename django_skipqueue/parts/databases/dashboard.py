@@ -1,0 +1,114 @@
+"""The table "Databases" of a queue in several: the numbers of each, and their sum.
+
+Invariant: one that cannot be reached, or does not answer in time, has a line without numbers. The others have theirs.
+All are read at once, so the page takes as long as the slowest of them, and no longer than `SECONDS` for all.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.urls import reverse
+
+from ...conf import settings
+from ...console.counts import Count, grouped
+from ...console.durations import roughly
+from ...console.job_states import Indexed
+from ...console.worker_health import Workforce
+from ...models import Status
+from ...queue.observe import QueueNow
+from ...queue.store import Store
+from .addresses import PARAMETER
+from .at_once import read_at_once
+
+CONNECT_SECONDS = 0.5
+"""To reach a database: so much one costs that is down."""
+
+QUERY_SECONDS, SECONDS = 1.0, 2.0
+"""For each query of one database, and for all of them with the time to connect."""
+
+DAY = timedelta(hours=24)
+NOTHING = "\N{EN DASH}"
+
+
+@dataclass(frozen=True)
+class Numbers:
+    queued: int
+    running: int
+    failed: Count
+    waits: float
+    """For how many seconds the oldest job has been due; 0: none waits."""
+    workers: int
+
+    @classmethod
+    def now(cls, store: Store) -> "Numbers":
+        """The numbers of the database that is used in this thread. Raises `DatabaseError` if it does not answer."""
+        with store.short_transaction(QUERY_SECONDS):
+            return cls._of(store.queues_now())
+
+    @classmethod
+    def _of(cls, queues: Sequence[QueueNow]) -> "Numbers":
+        return cls(
+            queued=sum(queue.queued for queue in queues),
+            running=sum(queue.running for queue in queues),
+            failed=Indexed.covering(Status.FAILED).count(Q(finished_at__gte=Now() - DAY)),
+            waits=max((queue.oldest or 0.0 for queue in queues), default=0.0),
+            workers=len(Workforce.now().runners),
+        )
+
+    @classmethod
+    def sum(cls, all_of_them: "list[Numbers]") -> "Numbers":
+        """The sum; of the times, the longest."""
+        failed = Count(
+            sum(each.failed.shown for each in all_of_them), any(each.failed.is_capped for each in all_of_them)
+        )
+        return cls(
+            queued=sum(each.queued for each in all_of_them),
+            running=sum(each.running for each in all_of_them),
+            failed=failed,
+            waits=max((each.waits for each in all_of_them), default=0.0),
+            workers=sum(each.workers for each in all_of_them),
+        )
+
+    @property
+    def cells(self) -> list[str]:
+        oldest = roughly(self.waits) if self.waits > 0 else NOTHING
+        return [grouped(self.queued), grouped(self.running), str(self.failed), oldest, grouped(self.workers)]
+
+
+@dataclass(frozen=True)
+class DatabaseRow:
+    alias: str
+    numbers: Numbers | None
+    """`None`: it cannot be reached."""
+
+    @property
+    def address(self) -> str:
+        return reverse("admin:django_skipqueue_job_dashboard", query={PARAMETER: self.alias})
+
+    @property
+    def is_retiring(self) -> bool:
+        return self.alias in settings.retiring
+
+
+@dataclass(frozen=True)
+class Databases:
+    rows: list[DatabaseRow]
+
+    @classmethod
+    def now(cls) -> "Databases | None":
+        """Ask each of them; `None`: there is only one."""
+        if not settings.serves_several:
+            return None
+        aliases = settings.served_databases
+        found = read_at_once(aliases, Numbers.now, connect_seconds=CONNECT_SECONDS, seconds=SECONDS)
+        return cls([DatabaseRow(alias, numbers) for alias, numbers in found.items()])
+
+    @property
+    def sum(self) -> Numbers:
+        return Numbers.sum(list(self._answered()))
+
+    def _answered(self) -> Iterator[Numbers]:
+        yield from (row.numbers for row in self.rows if row.numbers is not None)

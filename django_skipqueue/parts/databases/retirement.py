@@ -1,0 +1,73 @@
+"""What is left in a database that is to go."""
+
+from collections.abc import Iterator
+
+from django.utils.translation import gettext
+
+from ...console.doctor.finding import Finding, Severity
+from ...queue.store import Store
+
+MOST_COUNTED = 10_000
+"""Jobs of a status that are counted at most: the check has to be quick beside millions."""
+
+
+def retirement(alias: str) -> tuple[str, str]:
+    """A sentence about the unfinished jobs of a database in `RETIRING`, and one about what to do.
+
+    Both are empty if its tables are missing: then there is nothing in it.
+    """
+    from django.db import DatabaseError  # what needs models is imported late: checks are registered before they are
+
+    try:
+        left = unfinished(alias)
+    except DatabaseError:
+        return "", ""
+    if not left:
+        return (
+            f"The database {alias!r} is in SKIPQUEUE['RETIRING'], and none of its jobs is unfinished.",
+            "Take it out of SKIPQUEUE['RETIRING']. The history of its jobs is shown only as long as it is listed.",
+        )
+    return (
+        f"The database {alias!r} is in SKIPQUEUE['RETIRING'], and has unfinished jobs: {in_figures(left)}.",
+        "Leave it there until workers have run them. Discard those that fail again and again, or that are years ahead.",
+    )
+
+
+def unfinished(alias: str) -> int:
+    """The number of jobs of this database that are to be run still. Raises `DatabaseError`."""
+    from ...models import Job  # see above
+
+    jobs = Job.objects.using(alias)
+    each_has_an_index = (jobs.queued(), jobs.scheduled(), jobs.blocked(), jobs.running())
+    return sum(some.order_by()[:MOST_COUNTED].count() for some in each_has_an_index)
+
+
+def in_figures(left: int) -> str:
+    """The number as text: above a limit it was not counted."""
+    return f"{left:,}" if left < MOST_COUNTED else f"{MOST_COUNTED:,}+"
+
+
+def retiring(store: Store) -> Iterator[Finding]:
+    """Say what is left in this database. There is a finding in any case."""
+    if left := unfinished(store.alias):
+        yield Finding(
+            "retiring-database",
+            Severity.INFO,
+            gettext("A database that gets no new jobs has unfinished ones"),
+            gettext("Jobs left in %(database)s: %(number)s.") % {"database": store.alias, "number": in_figures(left)},
+            gettext(
+                "Leave it in SKIPQUEUE['RETIRING'] until workers have run them. Discard those that fail again and "
+                "again, or that are years ahead."
+            ),
+            "python manage.py skipqueue status",
+        )
+    else:
+        yield Finding(
+            "retiring-database",
+            Severity.INFO,
+            gettext("A database that gets no new jobs is empty"),
+            gettext("None of the jobs in %(database)s is unfinished.") % {"database": store.alias},
+            gettext(
+                "Take it out of SKIPQUEUE['RETIRING']. The history of its jobs is shown only as long as it is listed."
+            ),
+        )

@@ -1,0 +1,204 @@
+"""One supervisor of a steward: a name and the options, under which a new process replaces the last one."""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from ...events import liveness_logs
+from ...supervisor.health import Health, HealthPort
+from ...supervisor.processes import LAST_LINES, ForkedProcess, Run
+from ...supervisor.state import DatabaseState, SharedState, SupervisorState
+from ...supervisor.supervisor import Supervisor
+from ...supervisor.systemd import NotifySystemd
+from ...values.records import NEVER
+from ...worker.log_queue import LogQueue, pause_listeners, resume_listeners
+from ...worker.loop import Wakeup
+from ...worker.options import WorkerOptions
+from ...worker.own_connections import close_before_fork
+from ...worker.protocol import EXIT_CLEAN, STOP, STOP_NOW, describe_exit, signal_name
+
+KILLED = 128
+"""Added to the number of the signal that has killed a process, as shells do."""
+
+
+@dataclass(eq=False)
+class SupervisorProcess(ForkedProcess):
+    """Used by the steward alone; its state also by the thread of the steward's health port."""
+
+    options: WorkerOptions
+    last_code: int = EXIT_CLEAN
+    """How the last process ended; below 0 a signal."""
+    shared: SharedState = field(init=False)
+    """The state that the process shows."""
+
+    def __post_init__(self) -> None:
+        self.shared = SharedState(self.options)
+
+    def fork(self, run: Run) -> None:
+        """Fork a child as the base class does, with memory that it shares with the steward."""
+        self.shared = SharedState(self.options)
+        super().fork(run)
+
+    @property
+    def is_to_run(self) -> bool:
+        return bool(self.pid) or self.start_at < NEVER
+
+    @property
+    def state(self) -> SupervisorState:
+        """The state that the process has shown last. If it has ended, its workers are not said to run."""
+        shown = self.shared.read()
+        if self.pid:
+            return shown
+        workers = tuple(worker._replace(pid=0, has_started=False, is_frozen=False) for worker in shown.workers)
+        return shown._replace(database=DatabaseState.UNKNOWN, workers=workers)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code that a `runworker` for this database alone would have had."""
+        if self.last_code == EXIT_CLEAN:
+            return 0
+        return self.last_code if self.last_code > 0 else KILLED - self.last_code
+
+
+LONGEST_SLEEP = 60.0
+"""Seconds. A sleep needs an end, even if nothing is due."""
+
+
+class Steward:
+    """Runs in the main thread of the `runworker` command. The end of `lifeline`, a pipe, stops it as SIGTERM does."""
+
+    def __init__(
+        self,
+        options: Sequence[WorkerOptions],
+        *,
+        lifeline: int | None = None,
+        health_listener: socket.socket | None = None,
+    ) -> None:
+        """`options`: those of each supervisor. `health_listener`: answer probes on this listening socket."""
+        close_before_fork()  # connections that the project may have opened at import
+        self._lifeline = lifeline
+        self._wakeup = Wakeup()
+        self._log = LogQueue()
+        self._processes = [SupervisorProcess(each.name, each) for each in options]
+        self._systemd = NotifySystemd(self._states, os.environ)
+        health = Health(self._states, names_databases=True)
+        self._health_port = health_listener and HealthPort(health_listener, health.page)
+        self._signals: list[int] = []
+        self._stopping = False
+
+    def run(self) -> int:
+        """Keep the supervisors running until all have ended by themselves or by a signal. Returns the exit code."""
+        self._start_threads()
+        self._wakeup.on_signals(self._signals.append, (signal.SIGTERM, signal.SIGINT))
+        self._wakeup.on_signals(lambda _: None, (signal.SIGCHLD,))
+        while self._working():
+            self._handle_signals()
+            self._notice_ended()
+            self._start_due()
+            self._notify_systemd()
+            if self._working():
+                self._wait()
+        if self._health_port:
+            self._health_port.stop()
+            self._health_port.close()
+        self._log.end(LAST_LINES)
+        return max(process.exit_code for process in self._processes)
+
+    def _working(self) -> bool:
+        return any(process.is_to_run for process in self._processes)
+
+    def _states(self) -> list[SupervisorState]:
+        return [process.state for process in self._processes if process.is_to_run]
+
+    # Signals
+
+    def _handle_signals(self) -> None:
+        while self._signals:
+            name = signal_name(self._signals.pop(0))
+            if not self._stopping:
+                liveness_logs.stopping(name, self._processes[0].options.shutdown_timeout)
+                self._stop(STOP)
+            else:
+                liveness_logs.stopping_now(name)
+                self._stop(STOP_NOW)
+
+    def _stop(self, command: bytes) -> None:
+        self._stopping = True
+        self._systemd.stopping()
+        for process in self._processes:
+            process.start_at = NEVER
+            process.stop(command)
+
+    # Processes
+
+    def _start_due(self) -> None:
+        due = [process for process in self._processes if not process.pid and process.start_at <= time.monotonic()]
+        if not due:
+            return
+        self._stop_threads()
+        for process in due:
+            try:
+                process.fork(partial(self._become_supervisor, process))
+            except OSError as error:  # no memory, or too many processes or open files
+                liveness_logs.supervisor_not_started(process.name, error, process.restart_later())
+        resume_listeners()
+        self._start_threads()
+
+    def _start_threads(self) -> None:
+        self._log.start()
+        if self._health_port:
+            self._health_port.start()
+
+    def _stop_threads(self) -> None:
+        """End all threads before a fork."""
+        if self._health_port:
+            self._health_port.stop()
+        self._log.stop(LAST_LINES)
+        pause_listeners(LAST_LINES)
+
+    def _become_supervisor(self, process: SupervisorProcess, lifeline: int, log: LogQueue) -> int:
+        for each in self._processes:
+            each.close_inherited()
+        self._wakeup.close()
+        if self._health_port:
+            self._health_port.close()
+        if self._lifeline is not None:
+            os.close(self._lifeline)
+        Supervisor(process.options, lifeline=lifeline, log=log, shared=process.shared).run()
+        return EXIT_CLEAN
+
+    def _notice_ended(self) -> None:
+        for process in self._processes:
+            code = process.take_exit_code()
+            if code is not None:
+                self._ended(process, code)
+
+    def _ended(self, process: SupervisorProcess, code: int) -> None:
+        """Replace a supervisor that died. One that ended by itself has no work left, or was stopped."""
+        process.last_code = code
+        if code != EXIT_CLEAN:
+            restart_in = None if self._stopping else process.restart_later()
+            liveness_logs.supervisor_died(process.name, describe_exit(code), restart_in)
+        process.pid = 0  # last: the thread of the health port leaves out one that neither runs nor starts
+
+    def _notify_systemd(self) -> None:
+        now = time.monotonic()
+        if self._systemd.due_at <= now:
+            self._systemd.run(now)
+
+    # Waiting
+
+    def _wait(self) -> None:
+        """Sleep until a supervisor is to start, systemd gets a sign, a signal arrives or the lifeline ends."""
+        start_at = min(process.start_at for process in self._processes)  # never, of one that runs
+        due_at = min(start_at, self._systemd.due_at)
+        files = [] if self._lifeline is None else [self._lifeline]
+        longest = min(due_at - time.monotonic(), LONGEST_SLEEP)
+        if self._wakeup.wait(longest, unless=lambda: self._signals, files=files):
+            self._lifeline = None  # nothing is written into it: it has ended
+            if not (self._stopping or self._signals):  # else Ctrl-C has reached this process as well
+                self._signals.append(signal.SIGTERM)

@@ -1,0 +1,317 @@
+"""Add up what has happened to jobs, by minute, by hour and since the beginning."""
+
+import json
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+from ...queue.claim_costs import ClaimCost
+from ...queue.observe import QueueNow
+from ...queue.parameters import Cursor, Rows, Statement, pipelined
+from ...queue.session import SET_LOCK_TIMEOUT
+from ...queue.statements import BATCH, Statements
+
+# worker, supervisor: adds counts to the rows of their spans. All writers lock the rows in the order of the primary key.
+# Index: the primary key of the roll-ups.
+ROLL_UP = """
+INSERT INTO skipqueue_rollup AS rollup (
+    span, queue_name, task, starts_at, completed, retried, snoozed, failed, discarded, recovered, lost, waited, ran,
+    waited_seconds, ran_seconds, claims, claim_times, claim_seconds
+)
+SELECT
+    span, queue_name, task, to_timestamp(starts_at), completed, retried, snoozed, failed, discarded, recovered, lost,
+    waited, ran, waited_seconds, ran_seconds, claims, claim_times, claim_seconds
+FROM json_to_recordset(%(rows)s::json) AS counted (
+    span smallint, queue_name text, task text, starts_at bigint, completed bigint, retried bigint, snoozed bigint,
+    failed bigint, discarded bigint, recovered bigint, lost bigint, waited bigint[], ran bigint[],
+    waited_seconds float8, ran_seconds float8, claims bigint, claim_times bigint[], claim_seconds float8
+)
+ORDER BY span, queue_name, task, starts_at
+ON CONFLICT (span, queue_name, task, starts_at) DO UPDATE
+SET changed_at = statement_timestamp(),
+    completed = rollup.completed + EXCLUDED.completed,
+    retried = rollup.retried + EXCLUDED.retried,
+    snoozed = rollup.snoozed + EXCLUDED.snoozed,
+    failed = rollup.failed + EXCLUDED.failed,
+    discarded = rollup.discarded + EXCLUDED.discarded,
+    recovered = rollup.recovered + EXCLUDED.recovered,
+    lost = rollup.lost + EXCLUDED.lost,
+    waited = ARRAY (
+        SELECT COALESCE(here, 0) + COALESCE(there, 0)
+        FROM unnest(rollup.waited, EXCLUDED.waited) WITH ORDINALITY AS bucket (here, there, place)
+        ORDER BY place
+    ),
+    ran = ARRAY (
+        SELECT COALESCE(here, 0) + COALESCE(there, 0)
+        FROM unnest(rollup.ran, EXCLUDED.ran) WITH ORDINALITY AS bucket (here, there, place)
+        ORDER BY place
+    ),
+    waited_seconds = rollup.waited_seconds + EXCLUDED.waited_seconds,
+    ran_seconds = rollup.ran_seconds + EXCLUDED.ran_seconds,
+    claims = rollup.claims + EXCLUDED.claims,
+    claim_times = ARRAY (
+        SELECT COALESCE(here, 0) + COALESCE(there, 0)
+        FROM unnest(rollup.claim_times, EXCLUDED.claim_times) WITH ORDINALITY AS bucket (here, there, place)
+        ORDER BY place
+    ),
+    claim_seconds = rollup.claim_seconds + EXCLUDED.claim_seconds
+"""
+
+# worker, supervisor: the same for failed attempts. The newest one gives the line and the job. Index: the primary key of
+# the failures.
+ROLL_UP_FAILURES = """
+INSERT INTO skipqueue_failure_rollup AS rollup (
+    span, task, exception, place, starts_at, number, first_at, last_at, last_line, last_job_id
+)
+SELECT
+    span, task, exception, place, to_timestamp(starts_at), number, to_timestamp(first_at), to_timestamp(last_at),
+    last_line, last_job_id
+FROM json_to_recordset(%(rows)s::json) AS counted (
+    span smallint, task text, exception text, place text, starts_at bigint, number bigint, first_at float8,
+    last_at float8, last_line integer, last_job_id bigint
+)
+ORDER BY span, task, exception, place, starts_at
+ON CONFLICT (span, task, exception, place, starts_at) DO UPDATE
+SET number = rollup.number + EXCLUDED.number,
+    first_at = LEAST(rollup.first_at, EXCLUDED.first_at),
+    last_at = GREATEST(rollup.last_at, EXCLUDED.last_at),
+    last_line = EXCLUDED.last_line,
+    last_job_id = EXCLUDED.last_job_id
+"""
+
+# supervisor: the enqueued jobs are counted from here on, unless they are counted already. Index: the primary key.
+START_COUNTING = """
+INSERT INTO skipqueue_rollup_progress (id, counted_to, ready_to, ready_xid, seen_to, ready_at, changed_at)
+SELECT 1, newest.id, newest.id, 0, newest.id, statement_timestamp(), '-infinity'
+FROM (SELECT COALESCE(max(id), 0) AS id FROM skipqueue_job) AS newest
+ON CONFLICT (id) DO NOTHING
+"""
+
+# supervisor → whether there is more to count at once; no row if it is not time yet, or another supervisor counts.
+# Adds the enqueued jobs with the ids after `counted_to` to the roll-ups, `limit` jobs at most. Between two ids may be
+# millions that no job has.
+# A job with a lower id may be committed after one with a higher id. So ids are counted in two steps: `seen_to` was the
+# highest id at the last step but one. It becomes `ready_to`, together with the next transaction id, and is counted once
+# all transactions before that id have ended: none of them can commit a lower id any more. A transaction id is taken
+# just after the job's id; the interval between two steps is the time for that.
+# Who takes longer than `patience` seconds from the INSERT to the commit is not waited for, and is not counted.
+# Index: the primary key of the jobs, and that of the roll-ups.
+COUNT_ENQUEUED = """
+WITH progress AS MATERIALIZED (
+    SELECT id, counted_to, ready_to, seen_to
+    FROM skipqueue_rollup_progress
+    WHERE
+        changed_at <= statement_timestamp() - make_interval(secs => %(interval)s)
+        AND (
+            pg_snapshot_xmin(pg_current_snapshot())::text::bigint >= ready_xid
+            OR ready_at <= statement_timestamp() - make_interval(secs => %(patience)s)
+        )
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+step AS MATERIALIZED (
+    SELECT
+        id,
+        counted_to,
+        COALESCE(
+            (
+                SELECT job.id
+                FROM skipqueue_job AS job
+                WHERE job.id > progress.counted_to AND job.id <= progress.ready_to
+                ORDER BY job.id
+                OFFSET %(limit)s - 1
+                LIMIT 1
+            ),
+            ready_to
+        ) AS end_at,
+        ready_to,
+        seen_to
+    FROM progress
+),
+counted AS MATERIALIZED (
+    SELECT job.queue_name, job.task, floor(date_part('epoch', job.enqueued_at) / 60) * 60 AS minute, count(*) AS number
+    FROM step, LATERAL (
+        SELECT queue_name, task, enqueued_at
+        FROM skipqueue_job
+        WHERE id > step.counted_to AND id <= step.end_at
+    ) AS job
+    GROUP BY 1, 2, 3
+),
+written AS (
+    INSERT INTO skipqueue_rollup AS rollup (span, queue_name, task, starts_at, enqueued)
+    SELECT
+        span.seconds, level.queue_name, level.task,
+        to_timestamp(COALESCE(floor(counted.minute / NULLIF(span.seconds, 0)) * span.seconds, 0)) AS starts_at,
+        sum(counted.number)
+    FROM
+        counted,
+        (VALUES (0), (60), (3600)) AS span (seconds),
+        LATERAL (
+            VALUES (counted.queue_name, counted.task), (counted.queue_name, ''), ('', '')
+        ) AS level (queue_name, task)
+    GROUP BY 1, 2, 3, 4
+    ORDER BY 1, 2, 3, 4
+    ON CONFLICT (span, queue_name, task, starts_at) DO UPDATE
+    SET changed_at = statement_timestamp(), enqueued = rollup.enqueued + EXCLUDED.enqueued
+)
+UPDATE skipqueue_rollup_progress AS progress
+SET counted_to = step.end_at,
+    ready_to = CASE WHEN step.end_at = step.ready_to THEN step.seen_to ELSE step.ready_to END,
+    ready_xid = CASE
+        WHEN step.end_at = step.ready_to THEN pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+        ELSE progress.ready_xid
+    END,
+    ready_at = CASE WHEN step.end_at = step.ready_to THEN statement_timestamp() ELSE progress.ready_at END,
+    seen_to = CASE
+        WHEN step.end_at = step.ready_to THEN COALESCE((SELECT max(id) FROM skipqueue_job), step.seen_to)
+        ELSE progress.seen_to
+    END,
+    changed_at = CASE WHEN step.end_at = step.ready_to THEN statement_timestamp() ELSE progress.changed_at END
+FROM step
+WHERE progress.id = step.id
+RETURNING step.end_at < step.ready_to
+"""
+
+# supervisor → whether no supervisor has written the depths of the queues in this minute yet. Index: the primary key.
+DEPTHS_ARE_DUE = """
+SELECT NOT EXISTS (
+    SELECT FROM skipqueue_rollup
+    WHERE
+        span = 60
+        AND queue_name = ''
+        AND task = ''
+        AND starts_at = to_timestamp(floor(date_part('epoch', statement_timestamp()) / 60) * 60)
+        AND depth IS NOT NULL
+)
+"""
+
+# supervisor: writes the depths of the queues, and the costs of claims. Of several within a span, the greatest stays.
+# Index: the primary key.
+ROLL_UP_DEPTHS = """
+INSERT INTO skipqueue_rollup AS rollup (
+    span, queue_name, task, starts_at, depth, oldest_seconds, claim_pages, claim_rows
+)
+SELECT
+    span.seconds, queue_name, '',
+    to_timestamp(floor(date_part('epoch', statement_timestamp()) / span.seconds) * span.seconds), depth, oldest_seconds,
+    claim_pages, claim_rows
+FROM
+    json_to_recordset(%(rows)s::json) AS sample (
+        queue_name text, depth bigint, oldest_seconds float8, claim_pages bigint, claim_rows bigint
+    ),
+    (VALUES (60), (3600)) AS span (seconds)
+ORDER BY 1, 2
+ON CONFLICT (span, queue_name, task, starts_at) DO UPDATE
+SET depth = GREATEST(rollup.depth, EXCLUDED.depth),
+    oldest_seconds = GREATEST(rollup.oldest_seconds, EXCLUDED.oldest_seconds),
+    claim_pages = GREATEST(rollup.claim_pages, EXCLUDED.claim_pages),
+    claim_rows = GREATEST(rollup.claim_rows, EXCLUDED.claim_rows)
+"""
+
+# supervisor → the number of deleted roll-ups of this span that started, and were written, more than `age` seconds ago.
+# Index: prune of the roll-ups.
+PRUNE_ROLLUPS = """
+WITH old AS MATERIALIZED (
+    SELECT ctid AS place
+    FROM skipqueue_rollup
+    WHERE
+        span = %(span)s
+        AND starts_at < statement_timestamp() - make_interval(secs => %(age)s)
+        AND changed_at < statement_timestamp() - make_interval(secs => %(age)s)
+    ORDER BY starts_at
+    LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
+),
+deleted AS (
+    DELETE FROM skipqueue_rollup AS rollup WHERE rollup.ctid = ANY (ARRAY (SELECT place FROM old)) RETURNING 1
+)
+SELECT count(*) FROM deleted
+"""
+
+# supervisor → the same for failures. Index: prune of the failures.
+PRUNE_FAILURES = """
+WITH old AS MATERIALIZED (
+    SELECT ctid AS place
+    FROM skipqueue_failure_rollup
+    WHERE
+        span = %(span)s
+        AND starts_at < statement_timestamp() - make_interval(secs => %(age)s)
+        AND last_at < statement_timestamp() - make_interval(secs => %(age)s)
+    ORDER BY starts_at
+    LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
+),
+deleted AS (
+    DELETE FROM skipqueue_failure_rollup AS rollup WHERE rollup.ctid = ANY (ARRAY (SELECT place FROM old)) RETURNING 1
+)
+SELECT count(*) FROM deleted
+"""
+
+
+PATIENCE = "500ms"
+"""How long a statement about roll-ups waits for a lock, as PostgreSQL writes it."""
+
+MOST_COUNTED = 100_000
+"""Enqueued jobs that one statement counts."""
+
+LONGEST_COMMIT = 60.0
+"""Seconds between the INSERT of a job and its commit after which it may be left out of the enqueued ones."""
+
+
+class RollingUp(Statements):
+    """Used by workers and supervisors."""
+
+    def roll_up(self, rows: Sequence[Mapping[str, Any]], failures: Sequence[Mapping[str, Any]]) -> None:
+        """Add counts to the roll-ups, all or none: the rows of a `Tally`."""
+        self._run(
+            *(
+                (statement, {"rows": json.dumps(counted)})
+                for statement, counted in ((ROLL_UP, rows), (ROLL_UP_FAILURES, failures))
+                if counted
+            )
+        )
+
+    def start_counting(self) -> None:
+        """Count the jobs that are enqueued from now on, unless they are counted already."""
+        self._run((START_COUNTING, {}))
+
+    def count_enqueued(self, *, interval: float) -> bool:
+        """Add enqueued jobs to the roll-ups, if nobody has for `interval` seconds. Returns whether there are more."""
+        values = {"interval": interval, "patience": LONGEST_COMMIT, "limit": MOST_COUNTED}
+        (rows,) = self._run((COUNT_ENQUEUED, values))
+        return any(has_more for (has_more,) in rows)
+
+    def depths_are_due(self) -> bool:
+        (((is_due,),),) = self._run((DEPTHS_ARE_DUE, {}))
+        return bool(is_due)
+
+    def roll_up_depths(self, queues: Sequence[QueueNow], costs: Sequence[ClaimCost] = ()) -> None:
+        """Write the depth of each queue and of all together, and what claims of these queues read."""
+        waits = [queue.oldest for queue in queues if queue.oldest is not None]
+        everything = ("", sum(queue.queued for queue in queues), max(waits, default=0.0))
+        by_queue = {cost.queue_name: {"claim_pages": cost.pages, "claim_rows": cost.rows} for cost in costs}
+        by_queue[""] = max(by_queue.values(), key=itemgetter("claim_pages"), default={})
+        rows = [
+            {"queue_name": name, "depth": depth, "oldest_seconds": oldest, **by_queue.get(name, {})}
+            for name, depth, oldest in (
+                everything,
+                *((queue.name, queue.queued, queue.oldest or 0.0) for queue in queues),
+            )
+        ]
+        self._run((ROLL_UP_DEPTHS, {"rows": json.dumps(rows)}))
+
+    def prune_rollups(self, ages: Mapping[int, float], *, limit: int = BATCH) -> bool:
+        """Delete roll-ups older than the age in seconds of their span. Returns whether there may be more."""
+        has_more = False
+        for span, age in ages.items():
+            for statement in (PRUNE_ROLLUPS, PRUNE_FAILURES):
+                (((number,),),) = self._run((statement, {"span": span, "age": age, "limit": limit}))
+                has_more = has_more or number >= limit
+        return has_more
+
+    def _run(self, *statements: Statement) -> list[Rows | Cursor]:
+        """Run the statements in one transaction and round trip, with little patience for locks. Returns their rows."""
+        connection = self.connection
+        connection.ensure_connection()
+        with connection.wrap_database_errors:
+            limit = SET_LOCK_TIMEOUT, {"timeout": PATIENCE}
+            return pipelined(connection.connection, [limit, *statements], None)[1:]

@@ -1,0 +1,336 @@
+"""Statements about limits and about rates that are told once: each has places for what the two do not share.
+
+A place is a name in braces:
+
+- `key`: the column of the key; `locked`: the setting with the keys that are locked
+- `waiting`: the condition of a job that waits for a permit or a token
+- `unclaimed`: that of a job that has one, and may be put back
+- `in_order`: that of a job that keeps its place, whether its queue is served or not
+- `rank`: the columns by which the waiting jobs of a key are admitted; `order`: their names; `worst_first`: the reverse
+- `put_back`, `admit`: what is set in a job that is put back, or admitted
+- `admitted`: what is returned of those that are admitted: their number, and the keys of the rates they wait for
+- `served`: a CTE, the queues that are served; `is_served`: the condition of a job in one of them
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..conf import settings
+from ..events.events import JobsAdmitted
+from ..queue.notify import wake
+from ..queue.parameters import Admitted, Rows, Statement, as_array, fetched, pipelined
+from ..queue.statements import Statements
+from .limits.admit import LOCK_KEYS, with_rates
+from .rates.admit import LOCK_RATES
+
+# The queues that are served: all but the paused ones if `are_all`, else those of `names`. With `idle`, only the workers
+# with a free slot count. A relay takes jobs for its carrier. Index: recover, once for each worker.
+SERVED = """served AS MATERIALIZED (
+    SELECT
+        COALESCE(bool_or(jsonb_array_length(worker.queues) = 0), false) AS are_all,
+        COALESCE(array_agg(listed.name) FILTER (WHERE listed.name IS NOT NULL), '{}') AS names,
+        ARRAY (
+            SELECT name
+            FROM skipqueue_queue
+            WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statement_timestamp())
+        ) AS paused
+    FROM
+        skipqueue_worker AS worker
+        LEFT JOIN LATERAL jsonb_array_elements_text(worker.queues) AS listed (name) ON true
+    WHERE
+        NOT worker.is_carrier
+        AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(timeout)s)
+        AND (
+            (SELECT NOT %(idle)s::boolean)
+            OR worker.relay_of <> ''
+            OR worker.concurrency > (
+                SELECT count(*) FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id
+            )
+        )
+)"""
+
+IS_SERVED = """(
+                    ((served.are_all AND queue_name <> ALL (%(carried)s::text[])) OR queue_name = ANY (served.names))
+                    AND queue_name <> ALL (served.paused)
+                )"""
+
+PERMITS = {
+    "key": "limit_key",
+    "waiting": "status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL",
+    "unclaimed": """(status = 'queued' OR (status = 'blocked' AND has_permit))
+                AND NOT (limit_kind IN ('sequence', 'halting') AND (started_at IS NOT NULL OR attempts > 0))""",
+    "rank": """(CASE
+                    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
+                    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
+                    ELSE 0
+                END) AS rank, id""",
+    "order": "rank, id",
+    "in_order": "limit_kind IN ('sequence', 'halting')",
+    "locked": "skipqueue.locked_keys",
+    "put_back": "status = 'blocked', has_permit = NULL",
+    "admit": """status = CASE WHEN job.rate_key IS NOT NULL THEN 'blocked' ELSE 'queued' END,
+        has_permit = CASE WHEN job.rate_key IS NOT NULL THEN true END,
+        run_after = CASE
+            WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
+            ELSE job.run_after
+        END""",
+    "admitted": "count(*) FILTER (WHERE status = 'queued'), array_agg(rate_key) FILTER (WHERE status = 'blocked')",
+    "worst_first": "rank DESC, id DESC",
+}
+
+TOKENS = {
+    "key": "rate_key",
+    "waiting": "status <= 'blocked' AND awaits_jobs IS NULL AND (limit_key IS NULL OR has_permit)",
+    "unclaimed": "status = 'queued'",
+    "rank": "(-priority) AS rank, run_after, id",
+    "order": "rank, run_after, id",
+    "in_order": "false",
+    "locked": "skipqueue.locked_rates",
+    "put_back": "status = 'blocked', has_permit = CASE WHEN job.limit_key IS NOT NULL THEN true END",
+    "admit": "status = 'queued', has_permit = NULL",
+    "admitted": "count(*)",
+    "worst_first": "rank DESC, run_after DESC, id DESC",
+}
+
+
+def of_permits(statement: str) -> str:
+    """Fill the places of a statement for limits. Called once, at import."""
+    return _filled(statement, PERMITS)
+
+
+def of_tokens(statement: str) -> str:
+    """Fill the places of a statement for rates. Called once, at import."""
+    return _filled(statement, TOKENS)
+
+
+def _filled(statement: str, pieces: Mapping[str, str]) -> str:
+    for name, piece in {**pieces, "served": SERVED, "is_served": IS_SERVED}.items():
+        statement = statement.replace(f"{{{name}}}", piece)
+    return statement
+
+
+_CONTESTED = """
+WITH RECURSIVE {served},
+waiting AS (
+    (
+        SELECT {key} AS key
+        FROM skipqueue_job
+        WHERE {waiting} AND {key} > %(after)s::text
+        ORDER BY {key}
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT (
+        SELECT {key}
+        FROM skipqueue_job
+        WHERE {waiting} AND {key} > waiting.key
+        ORDER BY {key}
+        LIMIT 1
+    )
+    FROM waiting
+    WHERE waiting.key IS NOT NULL
+),
+found AS MATERIALIZED (SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s)
+SELECT found.key, unclaimed.is_inverted, unclaimed.unserved, unclaimed.held_up
+FROM
+    served
+    CROSS JOIN found
+    LEFT JOIN LATERAL (
+        SELECT {rank}
+        FROM skipqueue_job
+        WHERE {waiting} AND {key} = found.key AND ({in_order} OR {is_served})
+        ORDER BY {order}
+        LIMIT 1
+    ) AS head ON true
+    CROSS JOIN LATERAL (
+        SELECT
+            bool_or(head.rank < holder.rank OR (holder.is_in_order AND head.id < holder.id)) AS is_inverted,
+            (array_agg(holder.id ORDER BY {worst_first}) FILTER (
+                WHERE NOT (holder.is_in_order OR holder.is_served)
+            ))[:100] AS unserved,
+            (array_agg(holder.id ORDER BY {worst_first}) FILTER (
+                WHERE holder.is_served AND NOT holder.is_in_order
+            ))[:100] AS held_up
+        FROM (
+            SELECT {rank}, {in_order} AS is_in_order, {is_served} AS is_served
+            FROM skipqueue_job
+            WHERE {key} = found.key AND {unclaimed} AND head.id IS NOT NULL
+        ) AS holder
+    ) AS unclaimed
+ORDER BY found.key
+"""
+
+_SWAP = """
+WITH {served},
+holder AS MATERIALIZED (
+    SELECT key.name, job.*, row_number() OVER (PARTITION BY key.name ORDER BY {worst_first}) AS place
+    FROM
+        unnest((SELECT NULLIF(current_setting('{locked}', true), '')::text[])) AS key (name),
+        LATERAL (
+            SELECT {rank}, {in_order} AS is_in_order, queue_name
+            FROM skipqueue_job
+            WHERE
+                {key} = key.name
+                AND {unclaimed}
+                AND (%(ids)s::bigint[] IS NULL OR array_position(%(ids)s::bigint[], id) > 0)
+            ORDER BY {worst_first}
+            LIMIT 100
+        ) AS job
+),
+waiting AS MATERIALIZED (
+    SELECT key.name, job.*, row_number() OVER (PARTITION BY key.name ORDER BY {order}) AS place
+    FROM
+        (SELECT name, count(*) AS number, array_agg(DISTINCT queue_name) AS queues FROM holder GROUP BY name) AS key,
+        served,
+        LATERAL (
+            SELECT {rank}
+            FROM skipqueue_job
+            WHERE
+                {waiting}
+                AND {key} = key.name
+                AND ({in_order} OR {is_served})
+                AND (%(ids)s::bigint[] IS NULL OR queue_name <> ALL (key.queues))
+            ORDER BY {order}
+            LIMIT key.number
+        ) AS job
+),
+pair AS MATERIALIZED (
+    SELECT name, place, holder.id AS holder_id, waiting.id AS waiting_id
+    FROM holder JOIN waiting USING (name, place)
+    WHERE
+        %(ids)s::bigint[] IS NOT NULL
+        OR waiting.rank < holder.rank
+        OR (holder.is_in_order AND waiting.id < holder.id)
+),
+worse AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE
+        id = ANY (ARRAY (SELECT holder_id FROM pair))
+        AND (status || '' = 'queued' OR (status || '' = 'blocked' AND has_permit))
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+put_back AS (
+    UPDATE skipqueue_job AS job
+    SET {put_back}
+    WHERE job.id = ANY (ARRAY (SELECT id FROM worse))
+    RETURNING job.id, job.{key} AS name
+),
+chosen AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE
+        id = ANY (ARRAY (
+            SELECT pair.waiting_id
+            FROM pair JOIN (SELECT name, count(*) AS number FROM put_back GROUP BY name) AS freed USING (name)
+            WHERE pair.place <= freed.number
+        ))
+        AND {waiting}
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+admitted AS (
+    UPDATE skipqueue_job AS job
+    SET {admit}
+    WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
+    RETURNING job.queue_name, job.status, job.rate_key
+)
+SELECT queue_name, {admitted}, (SELECT array_agg(id) FROM put_back) FROM admitted GROUP BY queue_name
+"""
+
+# supervisor → at most `limit` keys with waiting jobs, alphabetically after `after`. Of the next job whose queue is
+# served, and of the jobs with a permit that no worker has claimed: whether the former has a higher priority than one of
+# the latter, or comes before it in their sequence; those of the latter whose queues are not served, and the others,
+# without sequences: of each the worst hundred. All NULL if there is no such job. Locks nothing.
+# Index: limit_waiting and limit_held, once for each key.
+CONTESTED_PERMITS = of_permits(_CONTESTED)
+
+# supervisor → as CONTESTED_PERMITS, of rates. Index: rate_waiting and rate_queued, once for each key.
+CONTESTED_TOKENS = of_tokens(_CONTESTED)
+
+# supervisor, after LOCK_KEYS → by queue: the number of admitted jobs, and the keys of the rates that jobs with a permit
+# wait for now; and in each row the ids of all jobs that were put back. The worst job that has a permit is compared with
+# the best one that waits, the next with the next: the waiting one gets the permit if its priority is higher, or if it
+# comes before the other in their sequence. With `ids`: these jobs are put back for waiting ones of other queues,
+# whatever their priority. At most 100 jobs of a key.
+# A locked row may have a version that this statement does not see, and that no `ctid` finds here: a job counts as put
+# back once its row is written.
+# Index: limit_held and limit_waiting, once for each key, and the primary key.
+PASS_PERMITS_ON = of_permits(_SWAP)
+
+# supervisor, after LOCK_RATES → as PASS_PERMITS_ON, but for the keys of rates. The tokens stay taken.
+# Index: rate_queued and rate_waiting, once for each key, and the primary key.
+PASS_TOKENS_ON = of_tokens(_SWAP)
+
+
+class Contested(NamedTuple):
+    """A key with waiting jobs. The lists are empty if there is nothing to pass on; each has a hundred ids at most."""
+
+    key: str
+    is_inverted: bool
+    """Whether a waiting job has a higher priority than one that no worker has claimed."""
+    unserved: Sequence[int]
+    """The ids of unclaimed jobs in queues that are paused, or that no live worker serves."""
+    held_up: Sequence[int]
+    """The ids of the other unclaimed jobs."""
+
+
+class PassingOn(Statements):
+    """Used by supervisors."""
+
+    def contested_permits(self, *, after: str, limit: int) -> list[Contested]:
+        """At most `limit` keys of limits, alphabetically after `after`."""
+        return self._contested(CONTESTED_PERMITS, after, limit)
+
+    def contested_tokens(self, *, after: str, limit: int) -> list[Contested]:
+        """At most `limit` keys of rates, alphabetically after `after`."""
+        return self._contested(CONTESTED_TOKENS, after, limit)
+
+    def _contested(self, statement: str, after: str, limit: int) -> list[Contested]:
+        values = {"after": after, "limit": limit, **_served(idle=False)}
+        return [
+            Contested(key, bool(is_inverted), unserved or (), held_up or ())
+            for key, is_inverted, unserved, held_up in self.rows(statement, values)
+        ]
+
+    def pass_permits_on(
+        self, keys: Collection[str], *, ids: Collection[int] | None = None, idle: bool = False
+    ) -> set[int]:
+        """Give permits of these keys to waiting jobs of a higher priority, and put the queued ones back.
+
+        ids: put these back, for waiting jobs of other queues that are served; `idle`: by a worker with a free slot.
+        Returns the ids of the jobs that were put back.
+        """
+        lock: Statement = (LOCK_KEYS, {"ids": [], "keys": sorted(keys)})
+        with self.connection.wrap_database_errors:
+            statements = [lock, (PASS_PERMITS_ON, _values(ids, idle))]
+            locked, admitted = pipelined(self.connection.connection, statements, None)
+            rows = fetched(admitted)
+            return self._passed_on(rows, with_rates(self, Admitted.decode(locked, rows)))
+
+    def pass_tokens_on(
+        self, keys: Collection[str], *, ids: Collection[int] | None = None, idle: bool = False
+    ) -> set[int]:
+        """Give tokens of these keys to other jobs, as `pass_permits_on` does with permits."""
+        lock: Statement = (LOCK_RATES, {"keys": sorted(keys)})
+        with self.connection.wrap_database_errors:
+            statements = [lock, (PASS_TOKENS_ON, _values(ids, idle))]
+            _, admitted = pipelined(self.connection.connection, statements, None)
+            rows = fetched(admitted)
+            return self._passed_on(rows, {queue_name: number for queue_name, number, _ in rows})
+
+    def _passed_on(self, rows: Rows, counts: dict[str, int]) -> set[int]:
+        """Notify the workers, and send the event. Returns the ids of the jobs that were put back."""
+        if counts:
+            wake(self, counts)
+            self.send(JobsAdmitted(self.alias, counts))
+        return {id for *_, ids in rows for id in ids or ()}
+
+
+def _values(ids: Collection[int] | None, idle: bool) -> dict[str, Any]:
+    return {"ids": None if ids is None else as_array(ids), **_served(idle=idle)}
+
+
+def _served(*, idle: bool) -> dict[str, Any]:
+    return {"idle": idle, "timeout": settings.worker_timeout, "carried": sorted(settings.carried_queues)}

@@ -1,0 +1,194 @@
+"""The columns of the list of keys. A further one is a function of a `LimitState`, and an entry in `COLUMNS`."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.http import urlencode
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ...console.admin.ui.cells import badge
+from ...console.arguments import redacted
+from ...console.counts import grouped
+from ...console.durations import span
+from ...console.known_names import LONGEST
+from ...console.search import is_id
+from ...models import Job, Status
+from ...queue.store import Store
+from ..rates.admin import RATE_COLUMNS, RateColumn
+from ..rates.admin import rows as rows_of_rates
+from ..rates.states import RateState, rate_states_of
+from .now import HaltedKey
+from .states import LimitState, halted_by_key, limit_states
+
+Cell = SafeString | str
+
+
+class Column(NamedTuple):
+    name: str
+    """For the style sheet: the class of its cells is `field-NAME`."""
+    title: Any
+    cell: Callable[[LimitState], Cell]
+
+
+def _key(state: LimitState) -> Cell:
+    return format_html('<a class="skipqueue-name" href="{}">{}</a>', _waiting_jobs(state), state.key)
+
+
+def _state(state: LimitState) -> Cell:
+    if state.halted is None:
+        return badge(Status.BLOCKED.value, gettext("waits"))
+    address = reverse("admin:django_skipqueue_job_change", args=[state.halted.job_id])
+    failed = gettext("job %(id)s failed %(age)s ago") % {"id": state.halted.job_id, "age": span(state.halted.seconds)}
+    return format_html(
+        '{} <a class="skipqueue-detail" href="{}">{}</a>', badge("failed", gettext("halted")), address, failed
+    )
+
+
+def _held(state: LimitState) -> Cell:
+    if state.now.capacity is None or state.now.kind == "fair":  # it has no limit
+        return str(state.held)
+    return gettext("%(held)s of %(capacity)s") % {"held": state.held, "capacity": grouped(state.now.capacity)}
+
+
+def _waiting_jobs(state: LimitState) -> str:
+    """The address of the list of its waiting jobs. The key may have a secret in it, so it names a job of the key."""
+    query = {"status": Status.BLOCKED.value, "limit_of": str(state.now.next_id)}
+    return reverse("admin:django_skipqueue_job_changelist", query=query)
+
+
+COLUMNS = (
+    Column("key", _("key"), _key),
+    Column("kind", _("kind"), lambda state: state.kind),
+    Column("state", _("state"), _state),
+    Column("held", _("permits held"), _held),
+    Column("waiting", _("jobs wait"), lambda state: str(state.waiting)),
+    Column("oldest", _("oldest job"), lambda state: span(state.oldest)),
+)
+
+
+def rows(states: list[LimitState]) -> list[list[tuple[Column, Cell]]]:
+    return [[(column, column.cell(state)) for column in COLUMNS] for state in states]
+
+
+PER_PAGE = 50
+
+MOST_HALTED = 50
+
+MOST_RATES = 50
+
+MOST_MASKED = 50
+
+SECONDS = 2.0
+"""For how long the lists are filled, if many keys are left out. The time does not depend on a typed text."""
+
+
+@dataclass(frozen=True)
+class LimitsPage:
+    """The keys from one on.
+
+    The address of the next page names a job, not a key: a key may have a secret in it.
+    """
+
+    halted: list[LimitState]
+    """The first `MOST_HALTED`, on the first page only."""
+    masked: list[LimitState]
+    """Keys with a secret in them, of the jobs that were blocked first; on the first page only."""
+    keys: list[LimitState]
+    """A page of all others, in alphabetical order."""
+    text: str
+    """Where the alphabetical list begins, as typed."""
+    after: int | None
+    """The job after whose key the page begins."""
+    has_next: bool
+    rates: list[RateState]
+    """The first keys of rates from the text on, one more than `MOST_RATES` if there are more."""
+
+    @classmethod
+    def of(cls, store: Store, query: Mapping[str, str]) -> "LimitsPage":
+        text, after = query.get("from", "").replace("\0", "")[:LONGEST].strip(), _key_of(query.get("after", ""))
+        start, is_from = (after[1], False) if after else (text, True)
+        halted = halted_by_key(store)
+        keys = list(islice(_keys(store, start, is_from, halted), PER_PAGE + 1))
+        rates = [] if after else list(islice(_rates(store, text), MOST_RATES + 1))
+        is_first = not (text or after)
+        return cls(
+            limit_states(store, list(halted)[:MOST_HALTED], halted) if is_first else [],
+            _masked(store, halted) if is_first else [],
+            keys[:PER_PAGE],
+            text,
+            after[0] if after else None,
+            len(keys) > PER_PAGE,
+            rates,
+        )
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return COLUMNS
+
+    @property
+    def halted_rows(self) -> list[list[tuple[Column, Cell]]]:
+        return rows(self.halted)
+
+    @property
+    def masked_rows(self) -> list[list[tuple[Column, Cell]]]:
+        return rows(self.masked)
+
+    @property
+    def rows(self) -> list[list[tuple[Column, Cell]]]:
+        return rows(self.keys)
+
+    @property
+    def rate_columns(self) -> tuple[RateColumn, ...]:
+        return RATE_COLUMNS
+
+    @property
+    def rate_rows(self) -> list[list[tuple[RateColumn, Cell]]]:
+        return rows_of_rates(self.rates[:MOST_RATES])
+
+    @property
+    def most_rates(self) -> int:
+        """How many keys of rates are shown, if there are more; else 0."""
+        return MOST_RATES if len(self.rates) > MOST_RATES else 0
+
+    @property
+    def next(self) -> str:
+        query: dict[str, Any] = {"from": self.text} if self.text else {}
+        return f"?{urlencode(query | {'after': self.keys[-1].now.next_id})}" if self.has_next and self.keys else ""
+
+
+def _keys(store: Store, start: str, is_from: bool, halted: Mapping[str, HaltedKey]) -> Iterator[LimitState]:
+    """The keys with waiting jobs after a text, in alphabetical order, as long as there is time."""
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end and (keys := store.waiting_keys(after=start, is_from=is_from, limit=PER_PAGE + 1)):
+        yield from (state for state in limit_states(store, keys, halted) if not state.is_masked)
+        start, is_from = keys[-1], False
+
+
+def _rates(store: Store, start: str) -> Iterator[RateState]:
+    """The keys of rates with waiting jobs from a text on, in alphabetical order, as long as there is time."""
+    end = time.monotonic() + SECONDS
+    keys = [*([start] if start else []), *store.blocked_rates(after=start, limit=MOST_RATES + 1)]
+    while keys and time.monotonic() < end:
+        yield from (state for state in rate_states_of(store, keys) if not state.is_masked)
+        keys = list(store.blocked_rates(after=keys[-1], limit=MOST_RATES + 1))
+
+
+def _masked(store: Store, halted: Mapping[str, HaltedKey]) -> list[LimitState]:
+    states = limit_states(store, store.first_blocked_keys(most=MOST_MASKED), halted)
+    return [state for state in states if state.is_masked]
+
+
+def _key_of(job_id: str) -> tuple[int, str] | None:
+    """The id and the key of this job; `None` if there is no such job, it has no key, or a secret is in its key."""
+    job = Job.objects.filter(pk=job_id).first() if is_id(job_id) else None
+    if job is None or not job.limit_key:
+        return None
+    is_masked = redacted(job.task, job.args, job.kwargs).text(job.limit_key) != job.limit_key
+    return None if is_masked else (job.pk, job.limit_key)

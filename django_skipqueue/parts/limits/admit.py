@@ -1,0 +1,681 @@
+"""Admit jobs by the limits of their keys.
+
+A key's permits are held by its jobs in the index `limit_held`: those that are queued or running; in a sequence also the
+one that waits for its next attempt and, if the sequence halts, the one that failed; and those that only wait for their
+rate (`has_permit`). The others wait as `blocked`, in the index `limit_waiting`, unless they still wait for other jobs
+(`awaits_jobs`).
+
+A job has begun if it has `started_at`, which a release removes, or attempts, which a manual retry sets to 0: neither
+does both. A new lease does not say so: a job gets one as well if it is discarded, or released, before it has begun.
+
+How many permits a key has is a column of its jobs. The key of a queue (`queue:mail`) has as many as the row of the
+queue says, if somebody has changed it there; 0 there, or NULL in a job, is any number.
+
+A key of the kind `fair` has no limit of what runs. Few of its jobs are queued at a time: as many as run, and two for
+each that has just ended, so a key alone soon has all workers. A job that is admitted becomes due at that moment: else
+those of a key whose jobs were enqueued long before would still be claimed before all others.
+
+Rule: only `ADMIT_BY_KEY`, `CHOOSE_BY_KEY` with the claim that follows it, and `ADMIT_LONE` of `lone_sql` raise the
+number of held permits. The first two run in the transaction of `LOCK_KEYS`, after it, the last in that of `LOCK_KEY`,
+and only for the keys that this has locked; each statement has a snapshot of its own, so the second one sees what the
+previous holder of the lock has done. None waits for a lock, so none can be part of a deadlock.
+
+The jobs of a key that wait are found by `status <= 'blocked'`. It means the same as `=`, for no status is before that
+in the alphabet. But `=` would also fit the index `blocked`, which has the jobs of all keys in the order of their ids.
+PostgreSQL reads that whole for each key if no job was blocked when the statistics were last gathered: it expects none.
+"""
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from django.db import DatabaseError, connections, transaction
+from psycopg.pq import TransactionStatus
+
+from ...events.events import JobsAdmitted, QueueLimited, QueueRated
+from ...events.sinks import Send, send
+from ...exceptions import InvalidOption
+from ...queue.notify import (
+    LIMIT_PREFIX,
+    LIMITS_PAYLOAD,
+    QUEUES_PAYLOAD,
+    RATE_PREFIX,
+    notify_of_keys,
+    notify_supervisors,
+    wake,
+    wake_supervisors,
+)
+from ...queue.parameters import Admitted, Rows, Statement, as_array, fetched, noted, pipelined
+from ...queue.statements import BATCH, Statements
+from ...values.columns import check_columns
+from ...values.queue_settings import CONCURRENCY, is_concurrency
+from ...values.rates import burst_of, interval_of
+from ...values.records import GateResult
+from ..rates.admit import Rating, admit_rates
+from . import lone as lone_sql
+from . import queues as queue_sql
+from .queues import key_of
+
+# worker in the transaction of a settle, before ADMIT_BY_KEY; supervisor; enqueue, after the commit → the keys that
+# another transaction has locked, and those that are locked now, for ADMIT_BY_KEY, with the number of jobs of each that
+# have ended, and whether the permit of a sequence is free: this transaction itself has ended the job that held it. That
+# the row was written here, and not by a worker that was quicker, is seen by its `xmin`.
+# The keys are those of the jobs `ids`, which have just ended or been claimed, and `keys`. A lock is one of
+# 1,024 advisory locks, until the end of the transaction: rows of a table of keys would have to be inserted and deleted,
+# and a lock for each key could fill PostgreSQL's table of locks. Two keys with the same lock only wait for each other.
+# At a higher isolation level no key is locked: ADMIT_BY_KEY would not see what the previous holder of the lock has
+# done. The array is a subquery, so that the planner does not see its length: with that, it reads a small table whole.
+# Index: the primary key.
+LOCK_KEYS = """
+WITH wanted AS MATERIALIZED (
+    SELECT key, sum(ended)::integer AS ended, bool_or(is_free) AS is_free
+    FROM (
+        SELECT
+            limit_key AS key,
+            CASE WHEN status = 'running' THEN 0 ELSE 1 END AS ended,
+            (
+                limit_kind IN ('sequence', 'halting')
+                AND (status IN ('completed', 'discarded') OR (status = 'failed' AND limit_kind = 'sequence'))
+                AND xmin = pg_current_xact_id_if_assigned()::xid
+            ) IS TRUE AS is_free
+        FROM skipqueue_job
+        WHERE id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND limit_key IS NOT NULL
+        UNION ALL
+        SELECT unnest((SELECT %(keys)s::text[])), 0, false
+    ) AS touched
+    GROUP BY key
+),
+lock AS MATERIALIZED (
+    SELECT
+        slot,
+        CASE
+            WHEN current_setting('transaction_isolation') = 'read committed'
+            THEN pg_try_advisory_xact_lock(1397442896, slot)
+            ELSE false
+        END AS is_ours
+    FROM (SELECT DISTINCT hashtext(key) & 1023 AS slot FROM wanted) AS slots
+)
+SELECT
+    array_agg(wanted.key) FILTER (WHERE NOT lock.is_ours) AS missed,
+    set_config(
+        'skipqueue.locked_keys', COALESCE(array_agg(wanted.key) FILTER (WHERE lock.is_ours), '{}')::text, true
+    ) || set_config(
+        'skipqueue.ended_jobs', COALESCE(array_agg(wanted.ended) FILTER (WHERE lock.is_ours), '{}')::text, true
+    ) || set_config(
+        'skipqueue.free_keys', COALESCE(array_agg(wanted.is_free) FILTER (WHERE lock.is_ours), '{}')::text, true
+    ) AS locked
+FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
+"""
+
+# enqueue after the commit, supervisor; outside of a transaction, before LOCK_KEYS → the commit does not wait for the
+# disk: a job whose admission is lost in a crash of the server is blocked as before. Reads no table.
+ADMIT_WITHOUT_WAITING = "SELECT set_config('synchronous_commit', 'off', true)"
+
+# The beginning of two statements. Of each locked key as many jobs are chosen as permits are free: the highest priority
+# first, then the first enqueued. In a sequence the next is the one that has begun before, else the first enqueued; it
+# is not passed over, even if its row is locked. At most a thousand of a key: more permits may be free after a limit was
+# removed. Those that hold one are not counted if there is no limit, nor beyond it. That LIMIT also has the planner walk
+# limit_held instead of making a bitmap of it: only a walk marks the entries of finished jobs as dead, so that the next
+# one passes them. A bitmap reads the rows of all of them each time.
+# The jobs of paused queues are passed over, so that a permit goes to a job that a worker may start. But a sequence
+# keeps its order.
+# Index: limit_held and limit_waiting, once for each key; for the key of a queue the primary key of queues. The table of
+# queues is read whole: it has a row for each queue that was paused or limited.
+_CHOSEN = """WITH paused AS MATERIALIZED (
+    SELECT ARRAY (
+        SELECT name
+        FROM skipqueue_queue
+        WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statement_timestamp())
+    ) AS names
+),
+chosen AS MATERIALIZED (
+    SELECT job.place, job.queue_name, job.rate_key
+    FROM
+        paused,
+        unnest(
+            (SELECT NULLIF(current_setting('skipqueue.locked_keys', true), '')::text[]),
+            (SELECT NULLIF(current_setting('skipqueue.ended_jobs', true), '')::integer[]),
+            (SELECT NULLIF(current_setting('skipqueue.free_keys', true), '')::boolean[])
+        ) AS key (name, ended, is_free),
+        LATERAL (
+            SELECT
+                (CASE
+                    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
+                    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
+                    ELSE 0
+                END) AS rank,
+                id, capacity, limit_kind
+            FROM skipqueue_job
+            WHERE
+                status <= 'blocked'
+                AND awaits_jobs IS NULL
+                AND has_permit IS NULL
+                AND limit_key = key.name
+                AND (queue_name <> ALL (paused.names) OR limit_kind IN ('sequence', 'halting'))
+            ORDER BY 1, id
+            LIMIT 1
+        ) AS head,
+        LATERAL (
+            SELECT CASE WHEN concurrency IS NULL THEN head.capacity ELSE NULLIF(concurrency, 0) END AS permits
+            FROM (
+                SELECT CASE
+                    WHEN starts_with(key.name, 'queue:')
+                    THEN (SELECT queue.concurrency FROM skipqueue_queue AS queue WHERE name = substr(key.name, 7))
+                END AS concurrency
+            ) AS changed
+        ) AS limited,
+        LATERAL (
+            SELECT count(*) AS number, count(*) FILTER (WHERE status = 'running') AS running
+            FROM (
+                SELECT status
+                FROM skipqueue_job
+                WHERE
+                    limit_key = key.name
+                    AND limited.permits IS NOT NULL
+                    AND key.is_free IS NOT TRUE
+                    AND (
+                        status IN ('queued', 'running')
+                        OR (status = 'blocked' AND has_permit)
+                        OR (
+                            (started_at IS NOT NULL OR attempts > 0)
+                            AND limit_kind IN ('sequence', 'halting')
+                            AND status = 'scheduled'
+                        )
+                        OR (limit_kind = 'halting' AND status = 'failed')
+                    )
+                LIMIT CASE WHEN head.limit_kind <> 'fair' THEN limited.permits END
+            ) AS holder
+        ) AS held,
+        LATERAL (
+            SELECT ctid AS place, id, queue_name, rate_key
+            FROM skipqueue_job
+            WHERE
+                status <= 'blocked'
+                AND awaits_jobs IS NULL
+                AND has_permit IS NULL
+                AND limit_key = key.name
+                AND (queue_name <> ALL (paused.names) OR limit_kind IN ('sequence', 'halting'))
+                AND (
+                    (CASE
+                        WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
+                        WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
+                        ELSE 0
+                    END),
+                    id
+                ) >= (head.rank, head.id)
+            ORDER BY
+                (CASE
+                    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
+                    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
+                    ELSE 0
+                END), id
+            LIMIT LEAST(1000, GREATEST(0, CASE
+                WHEN head.limit_kind = 'fair'
+                THEN GREATEST(head.capacity, held.running + 2 * key.ended) - (held.number - held.running)
+                ELSE COALESCE(limited.permits - held.number, 1000)
+            END))
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) AS job
+    WHERE head.limit_kind IN ('concurrency', 'fair') OR job.id = head.id
+)"""
+
+# the same, after LOCK_KEYS → by queue: the number of admitted jobs, and the keys of the rates that jobs with a permit
+# wait for now. Index: that of `_CHOSEN`.
+ADMIT_BY_KEY = f"""
+{_CHOSEN},
+admitted AS (
+    UPDATE skipqueue_job AS job
+    SET status = CASE WHEN job.rate_key IS NOT NULL THEN 'blocked' ELSE 'queued' END,
+        has_permit = CASE WHEN job.rate_key IS NOT NULL THEN true END,
+        run_after = CASE
+            WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
+            ELSE job.run_after
+        END
+    WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
+    RETURNING job.queue_name, job.status, job.rate_key
+)
+SELECT
+    queue_name, count(*) FILTER (WHERE status = 'queued'), array_agg(rate_key) FILTER (WHERE status = 'blocked')
+FROM admitted
+GROUP BY queue_name
+"""  # noqa: S608 (literals)
+
+# worker that claims as well, after LOCK_KEYS → the same. It locks the jobs, and writes only those that wait for their
+# rate now: CLAIM_OR_ADMIT, in the same transaction, has the others run here or queued. Index: that of `_CHOSEN`.
+CHOOSE_BY_KEY = f"""
+{_CHOSEN},
+rated AS (
+    UPDATE skipqueue_job AS job
+    SET has_permit = true,
+        run_after = CASE
+            WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
+            ELSE job.run_after
+        END
+    WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen WHERE rate_key IS NOT NULL))
+)
+SELECT
+    queue_name,
+    count(*) FILTER (WHERE rate_key IS NULL),
+    array_agg(rate_key) FILTER (WHERE rate_key IS NOT NULL),
+    set_config(
+        'skipqueue.chosen_jobs',
+        COALESCE((SELECT array_agg(place) FROM chosen WHERE rate_key IS NULL), '{{}}')::text,
+        true
+    )
+FROM chosen
+GROUP BY queue_name
+"""  # noqa: S608 (literals)
+
+# supervisor, worker before a drain ends → at most `limit` keys with blocked jobs, alphabetically after `after`, and
+# whether a permit of each is free. Without the keys of which only paused queues have jobs. Locks nothing.
+# Index: limit_waiting and limit_held, once for each key; for the key of a queue the primary key of queues.
+BLOCKED_KEYS = """
+WITH RECURSIVE waiting AS (
+    (
+        SELECT limit_key AS key
+        FROM skipqueue_job
+        WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key > %(after)s::text
+        ORDER BY limit_key
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT (
+        SELECT limit_key
+        FROM skipqueue_job
+        WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key > waiting.key
+        ORDER BY limit_key
+        LIMIT 1
+    )
+    FROM waiting
+    WHERE waiting.key IS NOT NULL
+),
+found AS MATERIALIZED (SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s),
+paused AS MATERIALIZED (
+    SELECT ARRAY (
+        SELECT name
+        FROM skipqueue_queue
+        WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statement_timestamp())
+    ) AS names
+)
+SELECT
+    found.key,
+    limited.permits IS NULL OR limited.permits > (
+        SELECT CASE
+            WHEN head.limit_kind = 'fair' THEN
+                count(*) FILTER (WHERE status = 'queued')
+                - GREATEST(count(*) FILTER (WHERE status = 'running') - head.capacity, 0)
+            ELSE count(*)
+        END
+        FROM skipqueue_job
+        WHERE
+            limit_key = found.key
+            AND limited.permits IS NOT NULL
+            AND (
+                status IN ('queued', 'running')
+                OR (status = 'blocked' AND has_permit)
+                OR (
+                    (started_at IS NOT NULL OR attempts > 0)
+                    AND limit_kind IN ('sequence', 'halting')
+                    AND status = 'scheduled'
+                )
+                OR (limit_kind = 'halting' AND status = 'failed')
+            )
+    ) AS is_free
+FROM
+    found,
+    paused,
+    LATERAL (
+        SELECT capacity, limit_kind
+        FROM skipqueue_job
+        WHERE
+            status <= 'blocked'
+            AND awaits_jobs IS NULL
+            AND has_permit IS NULL
+            AND limit_key = found.key
+            AND (queue_name <> ALL (paused.names) OR limit_kind IN ('sequence', 'halting'))
+        ORDER BY
+            (CASE
+                WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
+                WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
+                ELSE 0
+            END), id
+        LIMIT 1
+    ) AS head,
+    LATERAL (
+        SELECT CASE WHEN concurrency IS NULL THEN head.capacity ELSE NULLIF(concurrency, 0) END AS permits
+        FROM (
+            SELECT CASE
+                WHEN starts_with(found.key, 'queue:')
+                THEN (SELECT queue.concurrency FROM skipqueue_queue AS queue WHERE name = substr(found.key, 7))
+            END AS concurrency
+        ) AS changed
+    ) AS limited
+ORDER BY found.key
+"""
+
+
+KEYS_AT_ONCE = 1_000
+"""Keys that are admitted in one transaction, at most."""
+
+RATES_AFTER_COMMIT = 100
+"""Keys of rates that the caller admits after its commit, at most: the supervisors are asked to admit more."""
+
+MISSED_INTERVAL = 0.02
+"""Seconds until a supervisor looks again at a key that another transaction had locked; twice as many each time."""
+
+SWEEP_INTERVAL = 1.0
+"""Seconds between two sweeps over the keys with blocked jobs, at least. Mostly, jobs are admitted without a sweep: by
+the worker that settles a job of their key, or right after their enqueue."""
+
+SWEEP_SHARE = 1 / 20
+"""The share of the time that the sweeps of one process take, at most."""
+
+NOTIFIED_SHARE = 1 / 2
+"""The same while notifications ask for them that do not name the keys."""
+
+
+def admission(ids: Iterable[int], keys: Iterable[str], *, claims: bool = False) -> list[Statement | None]:
+    """The two statements that admit jobs of the keys of these jobs, and of these keys.
+
+    claims: CLAIM_OR_ADMIT follows, and admits those that it does not claim.
+    """
+    admit = CHOOSE_BY_KEY if claims else ADMIT_BY_KEY
+    return [(LOCK_KEYS, {"ids": as_array(ids), "keys": sorted(set(keys))}), (admit, {})]
+
+
+class Limiting(Statements):
+    """Used after a key has changed: by enqueues, the time gate and the sweep. A worker admits with its exchange."""
+
+    def admit_keys(self, keys: Collection[str]) -> Admitted:
+        """Admit jobs of these keys, as far as permits are free. Notifies nobody.
+
+        In a transaction of the caller the keys stay locked until its end.
+        """
+        *_, locked, admitted = self._admitted(admission((), keys))
+        return Admitted.decode(locked, admitted)
+
+    def admit_lone(self, id: int, key: str) -> Admitted | None:
+        """Admit this job, if no other job of its key waits and a permit is free. Notifies nobody.
+
+        Returns `None` if it was not admitted: `admit_keys` admits what can be. Locks the key as that does.
+        """
+        statements: list[Statement | None] = [
+            (lone_sql.LOCK_KEY, {"key": key}),
+            (lone_sql.ADMIT_LONE, {"id": id, "key": key}),
+        ]
+        for queue_name, rate_key in self._admitted(statements)[-1]:
+            return Admitted({queue_name: 1} if rate_key is None else {}, [], frozenset({rate_key} - {None}))
+        return None
+
+    def _admitted(self, statements: Sequence[Statement | None]) -> list[Rows]:
+        """Run statements that admit. Outside of a transaction, their commit does not wait for the disk."""
+        connection = self.connection
+        connection.ensure_connection()
+        raw = connection.connection
+        is_alone = raw.autocommit and raw.info.transaction_status == TransactionStatus.IDLE
+        first: list[Statement | None] = [(ADMIT_WITHOUT_WAITING, {})] if is_alone else []
+        with connection.wrap_database_errors:
+            return [fetched(rows) for rows in pipelined(raw, [*first, *statements], None)]
+
+    def blocked_keys(self, *, after: str = "", limit: int = KEYS_AT_ONCE) -> dict[str, bool]:
+        """At most `limit` keys with blocked jobs, alphabetically after `after`: whether a permit of each is free."""
+        return dict(self.rows(BLOCKED_KEYS, {"after": after, "limit": limit}))
+
+    def limit_queue(self, name: str, concurrency: int | None, *, by: str = "") -> None:
+        """Let at most `concurrency` jobs of this queue run at once; `None`: any number. Those that run, run on.
+
+        Raises `InvalidOption` for a value that cannot be used.
+        """
+        if not is_concurrency(concurrency):
+            raise InvalidOption(f"concurrency must be {CONCURRENCY}, or None for any number, not {concurrency!r}.")
+        self._set_limit(name, concurrency or 0, by)
+
+    def limit_queue_by_settings(self, name: str, *, by: str = "") -> None:
+        self._set_limit(name, None, by)
+
+    def rate_queue(self, name: str, rate: str | None, *, by: str = "") -> None:
+        """Set how many jobs of this queue may start in a time, such as "50/s"; `None`: any number.
+
+        Raises `InvalidOption` for a value that cannot be used.
+        """
+        interval = 0.0 if rate is None else interval_of(rate)
+        self._set_rate(name, interval, burst_of(None, interval) if interval else 0, by)
+
+    def rate_queue_by_settings(self, name: str, *, by: str = "") -> None:
+        self._set_rate(name, None, None, by)
+
+    def _set_rate(self, name: str, interval: float | None, burst: int | None, by: str) -> None:
+        check_columns({"queue_name": name})
+        stored_by = noted(by, "")["by"]
+        self.execute(queue_sql.RATE_QUEUE, {"name": name, "interval": interval, "burst": burst})
+        admit_after_commit(self, {}, [key_of(name)])
+        notify_supervisors(self, QUEUES_PAYLOAD)  # for `block_unrated`
+        notify_supervisors(self, LIMITS_PAYLOAD)  # for a key that the caller could not lock
+        self.send(QueueRated(self.alias, name, interval, stored_by))
+
+    def _set_limit(self, name: str, concurrency: int | None, by: str) -> None:
+        check_columns({"queue_name": name})
+        stored_by = noted(by, "")["by"]
+        self.execute(queue_sql.LIMIT_QUEUE, {"name": name, "concurrency": concurrency})
+        admit_after_commit(self, {key_of(name): None})
+        notify_supervisors(self, QUEUES_PAYLOAD)  # for `block_surplus`
+        notify_supervisors(self, LIMITS_PAYLOAD)  # for more than are admitted at once
+        self.send(QueueLimited(self.alias, name, concurrency, stored_by))
+
+    def block_surplus(self, *, limit: int = BATCH) -> int:
+        """Have up to `limit` queued jobs beyond the limits of their queues wait again. Returns the number."""
+        ((number,),) = self.rows(queue_sql.BLOCK_SURPLUS, {"limit": limit})
+        return int(number)
+
+
+def admit_by_limit(store: Statements, keys: Sequence[str]) -> Admitted:
+    """Admit jobs of these keys in batches. Notifies nobody. Those that have a rate wait for that now."""
+    counts: Counter[str] = Counter()
+    missed: list[str] = []
+    rates: set[str] = set()
+    limiting = Limiting(store.alias, send=store.send)
+    for start in range(0, len(keys), KEYS_AT_ONCE):
+        found = limiting.admit_keys(keys[start : start + KEYS_AT_ONCE])
+        counts.update(found.counts)
+        missed += found.missed
+        rates |= found.rates
+    return Admitted(counts, missed, frozenset(rates))
+
+
+def admit_or_announce(store: Statements, keys: Sequence[str]) -> Admitted:
+    """Admit jobs of these keys, and try a key that another transaction has locked once more: for a millisecond, mostly.
+
+    The supervisors are notified of those that are still locked then.
+    """
+    first = admit_by_limit(store, keys)
+    if not first.missed:
+        return first
+    second = admit_by_limit(store, first.missed)
+    notify_of_keys(store, LIMIT_PREFIX, second.missed)
+    return Admitted(Counter(first.counts) + Counter(second.counts), second.missed, first.rates | second.rates)
+
+
+def with_rates(store: Statements, admitted: Admitted) -> dict[str, int]:
+    """Admit those by their rates that wait for these now. Returns the number of admitted jobs, by queue."""
+    return dict(Counter(admitted.counts) + Counter(admit_rates(store, admitted.rates)))
+
+
+@dataclass
+class Admission:
+    """Admits jobs of these keys, once the transaction that enqueued them is committed."""
+
+    database: str
+    send: Send = send
+    keys: dict[str, int | None] = field(default_factory=dict)
+    """The keys of limits; each with the id of its job, or `None` if there are several. A job that has a rate as well
+    waits for that afterwards."""
+    rates: set[str] = field(default_factory=set)
+    """The keys of the rates of jobs that have no limit."""
+    is_urgent: bool = False
+    """Whether one of the jobs may rank before a queued one: a supervisor gives it the permit or the token of that."""
+
+    def __post_init__(self) -> None:
+        self.__qualname__ = type(self).__qualname__  # Django's log line about a hook that fails has it
+
+    def __call__(self) -> None:
+        """Admit now. What fails here, or stays locked, a supervisor does: it is notified."""
+        store = Statements(self.database, send=self.send)
+        try:
+            found = self._admit_by_limit(store)
+            rates = sorted(self.rates | found.rates)
+            notify_of_keys(store, RATE_PREFIX, rates[RATES_AFTER_COMMIT:])
+            admitted = Counter(found.counts) + Counter(admit_rates(store, rates[:RATES_AFTER_COMMIT]))
+            if rates:  # an idle supervisor would look after `SOON` seconds
+                wake_supervisors(store, [Rating(store.alias).next_rate() or 0.0])
+            if self.is_urgent and not (admitted and self._lone):
+                notify_of_keys(store, LIMIT_PREFIX, self.keys)
+                notify_of_keys(store, RATE_PREFIX, rates)
+        except DatabaseError:
+            notify_supervisors(store, LIMITS_PAYLOAD)
+            raise  # Django logs it: the caller's rows are committed
+        wake(store, admitted)
+        if admitted:
+            self.send(JobsAdmitted(self.database, dict(admitted)))
+
+    @property
+    def _lone(self) -> list[tuple[str, int]]:
+        """The key and the id of the job, if there is one job alone."""
+        return [(key, id) for key, id in self.keys.items() if id is not None and len(self.keys) == 1]
+
+    def _admit_by_limit(self, store: Statements) -> Admitted:
+        for key, id in self._lone:
+            if admitted := Limiting(store.alias).admit_lone(id, key):
+                return admitted
+        return admit_or_announce(store, sorted(self.keys))
+
+
+def admit_after_commit(
+    store: Statements, keys: Mapping[str, int | None], rates: Collection[str] = (), *, is_urgent: bool = False
+) -> None:
+    """Admit jobs of these keys of limits, and of rates, after the caller's transaction is committed.
+
+    keys: each with the id of its job, or `None` if there are several.
+    is_urgent: a job may rank before a queued one of its key.
+
+    Not within it: its locks of the keys would stop all other jobs of these keys until its end.
+    """
+    connection = connections[store.alias]
+    if not connection.get_autocommit() and not connection.in_atomic_block:
+        notify_of_keys(store, LIMIT_PREFIX, keys)  # the caller manages the transaction by hand: there is no hook
+        notify_of_keys(store, RATE_PREFIX, rates)
+        return
+    for _, hook, *_ in connection.run_on_commit:
+        if isinstance(hook, Admission) and hook.database == store.alias:
+            hook.keys.update({key: None if key in hook.keys else id for key, id in keys.items()})
+            hook.rates.update(rates)
+            hook.is_urgent = hook.is_urgent or is_urgent
+            return
+    admission = Admission(store.alias, store.send, {**keys}, {*rates}, is_urgent)
+    transaction.on_commit(admission, using=store.alias, robust=True)
+
+
+class LimitGate:
+    """Holds a job until a permit of its key is free.
+
+    Mostly, jobs are admitted right after their enqueue, or by the worker that settles a job of their key. A sweep over
+    the keys with blocked jobs finds the others: a permit has become free in another way, or a process has died. Those
+    that were locked when somebody looked are looked at by name: a sweep over a million keys takes minutes.
+    """
+
+    name = "limit"
+
+    def __init__(self) -> None:  # each by database
+        self._sweeps: defaultdict[str, Sweep] = defaultdict(Sweep)
+        self._wanted: defaultdict[str, Wanted] = defaultdict(Wanted)
+
+    def admit(self, store: Statements, *, limit: int) -> GateResult:
+        """Admit jobs of the named keys, and, if a sweep is due, of those with free permits among the next `limit`."""
+        sweep, wanted = self._sweeps[store.alias], self._wanted[store.alias]
+        admitted = Counter(wanted.run(store) if wanted.is_due() else {})
+        if sweep.due_at <= time.monotonic():
+            admitted.update(sweep.run(store, limit=limit))
+            self.want(store.alias, sweep.missed)
+        return GateResult(dict(admitted))
+
+    def next_due(self, store: Statements) -> float | None:
+        """The seconds until the next look at named keys, or the next sweep; `None` if no job waits at this gate."""
+        wanted, until_sweep = self._wanted[store.alias], self._until_sweep(store)
+        if not wanted.keys:
+            return until_sweep
+        until_wanted = wanted.due_at - time.monotonic()
+        return until_wanted if until_sweep is None else min(until_wanted, until_sweep)
+
+    def _until_sweep(self, store: Statements) -> float | None:
+        sweep = self._sweeps[store.alias]
+        due_in = sweep.due_at - time.monotonic()
+        if due_in > 0:
+            return due_in if sweep.found_any else None
+        return 0.0 if Limiting(store.alias).blocked_keys(limit=1) else None
+
+    def want(self, alias: str, keys: Collection[str]) -> None:
+        """Have these keys looked at soon; all keys, if there are too many."""
+        if not self._wanted[alias].add(keys):
+            self.sweep_now(alias)
+
+    def sweep_now(self, alias: str) -> None:
+        """Have the next sweep due soon: at once, if the last one did not take long."""
+        self._sweeps[alias].hurry()
+
+
+class Wanted:
+    def __init__(self) -> None:
+        self.keys: set[str] = set()
+        self.due_at = 0.0
+        self._rest = MISSED_INTERVAL
+
+    def add(self, keys: Collection[str]) -> bool:
+        """Look at these keys soon. Returns `False`, and forgets all keys, if there are too many."""
+        if new := set(keys) - self.keys:
+            self.keys |= new
+            self.due_at = 0.0
+        if len(self.keys) > KEYS_AT_ONCE:
+            self.keys.clear()
+        return bool(self.keys) or not new
+
+    def is_due(self) -> bool:
+        return bool(self.keys) and self.due_at <= time.monotonic()
+
+    def run(self, store: Statements) -> Mapping[str, int]:
+        """Look at the keys. Those that another transaction has locked stay: their jobs may have been left out."""
+        found = admit_by_limit(store, sorted(self.keys))
+        self.keys = set(found.missed)
+        self._rest = min(2 * self._rest, SWEEP_INTERVAL) if self.keys else MISSED_INTERVAL
+        self.due_at = time.monotonic() + self._rest
+        return with_rates(store, found)
+
+
+class Sweep:
+    def __init__(self) -> None:
+        self.due_at = 0.0
+        self._rested_at = 0.0
+        """When the next one may come, however many notifications ask for it."""
+        self.after = ""
+        """The key after which the next one goes on; empty: it begins anew."""
+        self.found_any = False
+        """Whether the last one has found a key with blocked jobs."""
+        self.missed: list[str] = []
+        """The keys with free permits that another transaction had locked at the last one."""
+
+    def run(self, store: Statements, *, limit: int) -> Mapping[str, int]:
+        started = time.monotonic()
+        keys = Limiting(store.alias, send=store.send).blocked_keys(after=self.after, limit=limit)
+        found = admit_by_limit(store, [key for key, is_free in keys.items() if is_free])
+        admitted, self.missed = with_rates(store, found), found.missed
+        self.found_any = bool(keys)
+        self.after = list(keys)[-1] if len(keys) == limit else ""
+        now = time.monotonic()
+        took = now - started
+        self._rested_at = now + took * (1 / NOTIFIED_SHARE - 1)
+        rest = took * (1 / SWEEP_SHARE - 1)
+        self.due_at = now + (rest if self.after else max(rest, SWEEP_INTERVAL))
+        return admitted
+
+    def hurry(self) -> None:
+        """Be due as soon as allowed, and go on where the last one ended, so that no first keys hide the rest."""
+        self.due_at = min(self.due_at, self._rested_at)

@@ -1,0 +1,215 @@
+"""Claim jobs of limits beyond the permits that are free."""
+
+from ...queue.fragments import to_run
+
+# worker, after SETTLE in the same transaction → jobs of these keys, as CLAIM returns them, at most `most` of each key:
+# the jobs that would be admitted next. They have no permit of their own (`has_permit` is false): each begins
+# in the place of another job of the worker, which has ended.
+# Only for a worker that has had, until this transaction at least, as many leases of the key's jobs as it counts
+# permits: jobs that still run, and jobs that this transaction has settled, by their `xmin`. What it claims here
+# takes their place in the count of ADMIT_BY_KEY. So it needs no lock of the key, and no other process sees less.
+# Only jobs of this task and queue, with the same limit and without a rate; none that comes after another job of the
+# key; none of a queue that is paused, or whose limit was changed there. At most 1 MB of arguments of a key.
+# Index: the primary key, limit_waiting once for each key, and the primary key of queues.
+CLAIM_AHEAD = to_run(
+    """
+WITH held AS MATERIALIZED (
+    SELECT job.limit_key AS key, count(*) AS number, min(job.capacity) AS capacity
+    FROM
+        unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS known (id, lease)
+        JOIN skipqueue_job AS job ON job.id = known.id
+    WHERE
+        job.limit_kind = 'concurrency'
+        AND CASE
+            WHEN job.lease = known.lease THEN job.status = 'running'
+            ELSE job.lease = known.lease + 1 AND job.xmin = pg_current_xact_id_if_assigned()::xid
+        END
+    GROUP BY job.limit_key
+    HAVING min(job.capacity) = max(job.capacity)
+),
+wish AS MATERIALIZED (
+    SELECT wish.key, wish.task, wish.queue_name, wish.most, held.capacity
+    FROM
+        unnest(
+            %(keys)s::text[], %(tasks)s::text[], %(queue_names)s::text[], %(permits)s::integer[], %(most)s::integer[]
+        ) AS wish (key, task, queue_name, permits, most)
+        JOIN held ON held.key = wish.key AND held.number >= wish.permits
+    WHERE
+        (
+            SELECT queue.name
+            FROM skipqueue_queue AS queue
+            WHERE
+                queue.name = wish.queue_name
+                AND (
+                    queue.concurrency IS NOT NULL
+                    OR (
+                        queue.paused_at IS NOT NULL
+                        AND (queue.paused_until IS NULL OR queue.paused_until > statement_timestamp())
+                    )
+                )
+        ) IS NULL
+),
+chosen AS MATERIALIZED (
+    SELECT next.place
+    FROM
+        wish,
+        LATERAL (
+            SELECT
+                job.place,
+                bool_or(job.is_other) OVER line AS is_behind,
+                sum(job.size) OVER line AS size
+            FROM (
+                SELECT
+                    (CASE
+                        WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
+                        WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
+                        ELSE 0
+                    END) AS rank,
+                    id,
+                    ctid AS place,
+                    pg_column_size(args) + pg_column_size(kwargs) AS size,
+                    (
+                        task <> wish.task
+                        OR queue_name <> wish.queue_name
+                        OR capacity IS DISTINCT FROM wish.capacity
+                        OR limit_kind <> 'concurrency'
+                        OR rate_key IS NOT NULL
+                        OR jsonb_array_length(deaths) >= 2
+                    ) AS is_other
+                FROM skipqueue_job
+                WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = wish.key
+                ORDER BY 1, id
+                LIMIT wish.most
+                FOR NO KEY UPDATE SKIP LOCKED
+            ) AS job
+            WINDOW line AS (ORDER BY job.rank, job.id)
+        ) AS next
+    WHERE next.is_behind IS NOT TRUE AND next.size < 1000000
+)
+{to_run}
+""",
+    more=",\n    has_permit = false",
+)
+
+
+# worker, after CHOOSE_BY_KEY in the same transaction → at most `limit` jobs, as CLAIM returns them: those that are
+# queued and those that CHOOSE_BY_KEY has chosen, in the order in which CLAIM takes queued jobs. The other chosen ones
+# become queued. So a job that runs here at once has one version of its row less, and three index entries.
+# `ahead` and `share` only count: how many of the `limit` jobs are chosen ones. So no queued job is locked that is not
+# claimed, which another worker may be looking for at that moment.
+# A chosen job is locked by this transaction, so its ctid is stable.
+# Index: claim, twice for each queue, as in CLAIM. The chosen jobs are read by ctid.
+CLAIM_OR_ADMIT = to_run(
+    """
+WITH queue AS MATERIALIZED (
+    SELECT name, rank, run_after, id, number
+    FROM
+        unnest(%(queue_names)s::text[], %(ranks)s::smallint[], %(run_afters)s::float8[], %(ids)s::bigint[])
+            WITH ORDINALITY AS queue (name, rank, run_after, id, number)
+    WHERE
+        (
+            SELECT paused.name
+            FROM skipqueue_queue AS paused
+            WHERE
+                paused.name = queue.name
+                AND paused.paused_at IS NOT NULL
+                AND (paused.paused_until IS NULL OR paused.paused_until > statement_timestamp())
+        ) IS NULL
+),
+admitted AS MATERIALIZED (
+    SELECT
+        queue.number,
+        -job.priority AS rank,
+        CASE
+            WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
+            ELSE job.run_after
+        END AS run_after,
+        job.id,
+        job.ctid AS place,
+        pg_column_size(job.args) + pg_column_size(job.kwargs) AS size
+    FROM skipqueue_job AS job LEFT JOIN queue ON queue.name = job.queue_name
+    WHERE job.ctid = ANY ((SELECT NULLIF(current_setting('skipqueue.chosen_jobs', true), '')::tid[])::tid[])
+),
+ahead AS MATERIALIZED (
+    SELECT queue.number, job.rank, job.run_after, job.id
+    FROM
+        queue,
+        LATERAL (
+            SELECT -priority AS rank, run_after, id
+            FROM skipqueue_job
+            WHERE
+                status = 'queued'
+                AND queue_name = queue.name
+                AND (-priority, run_after, id) > (queue.rank, to_timestamp(queue.run_after), queue.id)
+            ORDER BY (-priority), run_after, id
+            LIMIT %(limit)s
+        ) AS job
+    LIMIT (SELECT CASE WHEN count(number) > 0 THEN %(limit)s ELSE 0 END FROM admitted)
+),
+share AS MATERIALIZED (
+    SELECT count(*) FILTER (WHERE is_admitted) AS number
+    FROM (
+        SELECT is_admitted
+        FROM (
+            SELECT number, rank, run_after, id, false AS is_admitted FROM ahead
+            UNION ALL
+            SELECT number, rank, run_after, id, true FROM admitted WHERE number IS NOT NULL
+        ) AS job
+        ORDER BY number, rank, run_after, id
+        LIMIT %(limit)s
+    ) AS first
+),
+found AS MATERIALIZED (
+    SELECT queue.number, job.rank, job.run_after, job.id, job.place, job.size
+    FROM
+        queue,
+        LATERAL (
+            SELECT
+                -priority AS rank, run_after, id,
+                ctid AS place, pg_column_size(args) + pg_column_size(kwargs) AS size
+            FROM skipqueue_job
+            WHERE
+                status = 'queued'
+                AND queue_name = queue.name
+                AND (-priority, run_after, id) > (queue.rank, to_timestamp(queue.run_after), queue.id)
+            ORDER BY (-priority), run_after, id
+            LIMIT %(limit)s
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) AS job
+    LIMIT %(limit)s - (SELECT number FROM share)
+),
+first_admitted AS (
+    SELECT number, rank, run_after, id, place, size
+    FROM admitted
+    WHERE number IS NOT NULL
+    ORDER BY number, rank, run_after, id
+    LIMIT (SELECT number FROM share)
+),
+chosen AS MATERIALIZED (
+    SELECT place
+    FROM (
+        SELECT place, sum(size) OVER line - size AS size_before
+        FROM (SELECT * FROM found UNION ALL SELECT * FROM first_admitted) AS job
+        WINDOW line AS (ORDER BY number, rank, run_after, id ROWS UNBOUNDED PRECEDING)
+    ) AS job
+    WHERE size_before < 4000000
+),
+rest AS MATERIALIZED (SELECT place FROM admitted EXCEPT SELECT place FROM chosen),
+queued AS (
+    UPDATE skipqueue_job AS job
+    SET status = 'queued',
+        run_after = CASE
+            WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
+            ELSE job.run_after
+        END
+    WHERE job.ctid = ANY (ARRAY (SELECT place FROM rest))
+)
+{to_run}
+""",
+    more=""",
+    run_after = CASE
+        WHEN job.status = 'blocked' AND job.limit_kind = 'fair'
+        THEN GREATEST(job.run_after, statement_timestamp())
+        ELSE job.run_after
+    END""",
+)

@@ -1,0 +1,284 @@
+"""Read the keys of limits and sequences as they are now, by a few probes of an index: for pages, commands, metrics.
+
+`admission.sql` says which jobs of a key hold a permit, and which wait for one, and why they are found by `<=`.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ...queue.statements import Statements, raised
+from ...values.codec import decode_shown
+from ..rates.now import RATE_KEYS_NOW
+
+# pages, commands, metrics, doctor, alerts → the sequences that have halted and keep jobs waiting, the longest first:
+# the key, the failed job, and the seconds since it failed. Of all failed jobs that halt a sequence, `limit` are looked
+# at, those first that failed first. Index: halted, and limit_waiting once for each.
+HALTED_KEYS = """
+SELECT failed.limit_key, failed.id, date_part('epoch', statement_timestamp() - failed.finished_at)
+FROM (
+    SELECT limit_key, id, finished_at
+    FROM skipqueue_job
+    WHERE status = 'failed' AND limit_kind = 'halting'
+    ORDER BY finished_at, id
+    LIMIT %(limit)s
+) AS failed
+WHERE EXISTS (
+    SELECT
+    FROM skipqueue_job
+    WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = failed.limit_key
+)
+ORDER BY failed.finished_at, failed.id
+"""
+
+# pages, commands, metrics → at most `limit` keys with waiting jobs, alphabetically after `after`; with `is_from` also
+# that key itself. Index: limit_waiting, once for each key.
+WAITING_KEYS = """
+WITH RECURSIVE waiting AS (
+    SELECT
+        CASE
+            WHEN %(is_from)s THEN (
+                SELECT limit_key
+                FROM skipqueue_job
+                WHERE
+                    status <= 'blocked'
+                    AND awaits_jobs IS NULL
+                    AND has_permit IS NULL
+                    AND limit_key >= %(after)s::text
+                ORDER BY limit_key
+                LIMIT 1
+            )
+            ELSE (
+                SELECT limit_key
+                FROM skipqueue_job
+                WHERE
+                    status <= 'blocked'
+                    AND awaits_jobs IS NULL
+                    AND has_permit IS NULL
+                    AND limit_key > %(after)s::text
+                ORDER BY limit_key
+                LIMIT 1
+            )
+        END AS key
+    UNION ALL
+    SELECT (
+        SELECT limit_key
+        FROM skipqueue_job
+        WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key > waiting.key
+        ORDER BY limit_key
+        LIMIT 1
+    )
+    FROM waiting
+    WHERE waiting.key IS NOT NULL
+)
+SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s
+"""
+
+# dashboard → at most `most` keys of the jobs that were blocked first. Of all blocked jobs, `limit` are looked at.
+# Index: blocked.
+FIRST_BLOCKED_KEYS = """
+SELECT limit_key
+FROM (
+    SELECT id, limit_key, awaits_jobs, has_permit
+    FROM skipqueue_job
+    WHERE status = 'blocked'
+    ORDER BY id
+    LIMIT %(limit)s
+) AS job
+WHERE limit_key IS NOT NULL AND awaits_jobs IS NULL AND has_permit IS NULL
+GROUP BY limit_key
+ORDER BY min(id)
+LIMIT %(most)s
+"""
+
+# pages, commands → for each of these keys that has waiting jobs: the key; the id, the task and the arguments of the
+# next job; the kind of the limit and its capacity, NULL for any number; the number of jobs that hold a permit, and that
+# of those that wait, both counted up to `limit`; the seconds since the first of these was due. Index: limit_waiting and
+# limit_held, once for each key; for the key of a queue the primary key of queues.
+KEYS_NOW = """
+SELECT
+    key.name, head.id, head.task, head.args::text, head.kwargs::text, head.limit_kind,
+    NULLIF(COALESCE(
+        CASE
+            WHEN starts_with(key.name, 'queue:')
+            THEN (SELECT queue.concurrency FROM skipqueue_queue AS queue WHERE name = substr(key.name, 7))
+        END,
+        head.capacity
+    ), 0),
+    held.number, waiting.number, date_part('epoch', statement_timestamp() - waiting.since)
+FROM
+    unnest((SELECT %(keys)s::text[])) WITH ORDINALITY AS key (name, place),
+    LATERAL (
+        SELECT id, task, args, kwargs, limit_kind, capacity
+        FROM skipqueue_job
+        WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = key.name
+        ORDER BY
+            (CASE
+                WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
+                WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
+                ELSE 0
+            END), id
+        LIMIT 1
+    ) AS head,
+    LATERAL (
+        SELECT count(*) AS number
+        FROM (
+            SELECT
+            FROM skipqueue_job
+            WHERE
+                limit_key = key.name
+                AND (
+                    (status IN ('queued', 'running') AND has_permit IS NOT FALSE)
+                    OR (
+                        (started_at IS NOT NULL OR attempts > 0)
+                        AND limit_kind IN ('sequence', 'halting')
+                        AND status = 'scheduled'
+                    )
+                    OR (limit_kind = 'halting' AND status = 'failed')
+                    OR (status = 'blocked' AND has_permit)
+                )
+            LIMIT %(limit)s
+        ) AS job
+    ) AS held,
+    LATERAL (
+        SELECT count(*) AS number, min(run_after) AS since
+        FROM (
+            SELECT run_after
+            FROM skipqueue_job
+            WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = key.name
+            ORDER BY
+                (CASE
+                    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
+                    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
+                    ELSE 0
+                END), id
+            LIMIT %(limit)s
+        ) AS job
+    ) AS waiting
+ORDER BY key.place
+"""
+
+# pages, commands, metrics → the number of blocked jobs by queue. Of all blocked jobs, `limit` are looked at, those
+# first that were enqueued first. Index: blocked.
+BLOCKED_BY_QUEUE = """
+SELECT queue_name, count(*)
+FROM (
+    SELECT queue_name FROM skipqueue_job WHERE status = 'blocked' ORDER BY id LIMIT %(limit)s
+) AS job
+GROUP BY queue_name
+"""
+
+# metrics, where more jobs are blocked than `BLOCKED_BY_QUEUE` looks at → how many the planner expects. Reads no row.
+EXPECTED_BLOCKED = """
+EXPLAIN (FORMAT JSON) SELECT FROM skipqueue_job WHERE status = 'blocked'
+"""
+
+
+MOST_HALTING = 5_000
+"""Failed jobs of sequences that are looked at, those first that failed first."""
+
+MOST_COUNTED = 500
+"""Jobs of a key that are counted: of those that hold a permit, and of those that wait for one."""
+
+MOST_BLOCKED = 10_000
+"""Blocked jobs that are counted by queue."""
+
+MOST_FIRST_BLOCKED = 2_000
+"""Blocked jobs, those first that were enqueued first, whose keys are looked at."""
+
+
+class HaltedKey(NamedTuple):
+    key: str
+    job_id: int
+    """The job that failed."""
+    seconds: float
+    """Since then."""
+
+
+class KeyNow(NamedTuple):
+    key: str
+    next_id: int
+    """The job that is admitted next; its task and its arguments say which part of the key is to be masked."""
+    task: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    kind: str
+    capacity: int | None
+    """`None`: any number, if the limit of a queue was removed."""
+    held: int
+    """Jobs that hold a permit; above `MOST_COUNTED`: more than that."""
+    waiting: int
+    """Jobs that wait for one; above `MOST_COUNTED`: more than that."""
+    oldest: float
+    """Seconds since the first of the counted jobs was due."""
+
+
+class RateKeyNow(NamedTuple):
+    key: str
+    next_id: int
+    """The job that is admitted next; its task and its arguments say which part of the key is to be masked."""
+    task: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    interval: float | None
+    """Seconds for each job; `None`: any number, if the rate of a queue was removed."""
+    burst: int | None
+    tokens: int | None
+    """How many jobs may start now; `None`: any number."""
+    waiting: int
+    """Jobs that wait for a token; above `MOST_COUNTED`: more than that."""
+    due_in: float | None
+    """Seconds until the next one is admitted, below 0 if it is late; `None`: a supervisor has not looked yet."""
+    oldest: float
+    """Seconds since the first of the counted jobs was due."""
+
+
+class BlockedNow(NamedTuple):
+    queues: dict[str, int]
+    is_least: bool
+    """Whether there are more blocked jobs than were counted."""
+
+
+class ObservingLimits(Statements):
+    """Used by pages, commands, metrics, the doctor and the alerts."""
+
+    def halted_keys(self, *, limit: int = MOST_HALTING) -> list[HaltedKey]:
+        """The sequences that have halted and keep jobs waiting, the longest first.
+
+        limit: failed jobs that are looked at.
+        """
+        return [HaltedKey(*row) for row in self.rows(HALTED_KEYS, {"limit": limit})]
+
+    def waiting_keys(self, *, after: str = "", is_from: bool = False, limit: int) -> list[str]:
+        """Keys with waiting jobs, alphabetically after `after`; with `is_from`, from that key on."""
+        values = {"after": after, "is_from": is_from, "limit": limit}
+        return [key for (key,) in self.rows(WAITING_KEYS, values)]
+
+    def first_blocked_keys(self, *, most: int) -> list[str]:
+        values = {"limit": MOST_FIRST_BLOCKED, "most": most}
+        return [key for (key,) in self.rows(FIRST_BLOCKED_KEYS, values)]
+
+    def keys_now(self, keys: Sequence[str]) -> list[KeyNow]:
+        rows = self.rows(KEYS_NOW, {"keys": list(keys), "limit": MOST_COUNTED + 1}) if keys else []
+        return [
+            KeyNow(key, next_id, task, decode_shown(args), decode_shown(kwargs), *row)
+            for key, next_id, task, args, kwargs, *row in rows
+        ]
+
+    def rate_keys_now(self, keys: Sequence[str]) -> list[RateKeyNow]:
+        values = {"keys": list(keys), "limit": MOST_COUNTED + 1}
+        rows = self.rows(RATE_KEYS_NOW, values) if keys else []
+        return [
+            RateKeyNow(key, next_id, task, decode_shown(args), decode_shown(kwargs), *row)
+            for key, next_id, task, args, kwargs, *row in rows
+        ]
+
+    def blocked_now(self) -> BlockedNow:
+        queues = dict(self.rows(BLOCKED_BY_QUEUE, {"limit": MOST_BLOCKED + 1}))
+        return BlockedNow(queues, sum(queues.values()) > MOST_BLOCKED)
+
+    def estimated_blocked(self, *, most: int) -> dict[str, int]:
+        """The number of blocked jobs of each queue that has any. If there are more than `most`, it is estimated."""
+        counts = dict(self.rows(BLOCKED_BY_QUEUE, {"limit": most}))
+        if sum(counts.values()) < most:
+            return counts
+        return raised(counts, self.expected_rows(EXPECTED_BLOCKED))

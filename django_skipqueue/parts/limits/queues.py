@@ -1,0 +1,187 @@
+"""The limits of whole queues: which queues have one, and the columns by which their jobs are limited.
+
+Invariant: a job that has a key of its own keeps it. A queue's limit is for the jobs that name none, and its rate is
+for those that name no rate.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+from ...conf import settings
+from ...values.rates import burst_of, interval_of
+from ...values.records import EncodedCall
+
+PREFIX = "queue:"
+"""The beginning of the keys of queues. The statements that admit know them by it; no other key begins so."""
+
+
+DECLARED: set[str] = set()
+"""The queues that tasks name in `@job`. The registry of tasks adds them."""
+
+
+class LimitColumns(NamedTuple):
+    """The columns of a job that its queue limits; all `None` if it limits none."""
+
+    limit_key: str | None = None
+    limit_kind: str | None = None
+    capacity: int | None = None
+
+
+class RateColumns(NamedTuple):
+    """The columns of a job whose queue limits how many start in a time; all `None` if any number may."""
+
+    rate_key: str | None = None
+    rate_interval: float | None = None
+    """`None` with a key: any number, until somebody sets a rate."""
+    rate_burst: int | None = None
+
+
+def limited_queues() -> Collection[str]:
+    """The queues whose jobs have the key of their queue as that of a limit, by `SKIPQUEUE["QUEUES"]`."""
+    return [name for name, limits in settings.queues.items() if "concurrency" in limits]
+
+
+def rated_queues() -> Collection[str]:
+    return [name for name, limits in settings.queues.items() if "rate" in limits]
+
+
+def columns_of(queue_name: str) -> LimitColumns:
+    limits = settings.queues.get(queue_name)
+    if limits is None or "concurrency" not in limits:
+        return LimitColumns()
+    return LimitColumns(key_of(queue_name), "concurrency", limits["concurrency"])
+
+
+def rate_columns_of(queue_name: str) -> RateColumns:
+    limits = settings.queues.get(queue_name)
+    if limits is None or "rate" not in limits:
+        return RateColumns()
+    if limits["rate"] is None:
+        return RateColumns(key_of(queue_name))
+    interval = interval_of(limits["rate"])
+    return RateColumns(key_of(queue_name), interval, burst_of(None, interval))
+
+
+def key_of(queue_name: str) -> str:
+    return PREFIX + queue_name
+
+
+def limited_by_queue(queue_name: str, call: EncodedCall) -> EncodedCall:
+    """The call, with the keys of its queue if the queue has a limit or a rate, and the call has no key of that kind."""
+    if queue_name not in settings.queues:  # of nearly all: this must cost nothing
+        return call
+    return all_limited_by_queue(queue_name, [call])[0]
+
+
+def all_limited_by_queue(queue_name: str, calls: Sequence[EncodedCall]) -> Sequence[EncodedCall]:
+    """The calls of one task with the keys of the queue: either all have a key of their own of a kind, or none has."""
+    if queue_name not in settings.queues:
+        return calls
+    columns: dict[str, Any] = {}
+    if not any(call.limit_key is not None for call in calls):
+        columns |= columns_of(queue_name)._asdict()
+    if not any(call.rate_key is not None for call in calls):
+        columns |= rate_columns_of(queue_name)._asdict()
+    return [call._replace(**columns) for call in calls]
+
+
+# supervisor, after the limit of a queue was changed → the number of jobs that wait for a permit again. A limit that was
+# lowered, or is new, counts at once for the jobs that were admitted before and have not been claimed: those that wait
+# for a token of their rate first, for they would start last. At most `limit` jobs that hold a permit are looked at
+# beside those that may hold one. Index: limit_held; the table of queues is read whole: it has a row for each queue that
+# was paused or limited.
+BLOCK_SURPLUS = """
+WITH surplus AS MATERIALIZED (
+    SELECT job.id
+    FROM
+        skipqueue_queue AS queue,
+        LATERAL (
+            SELECT id, row_number() OVER (ORDER BY status DESC, priority DESC, id) AS place
+            FROM (
+                SELECT id, status, priority
+                FROM skipqueue_job
+                WHERE
+                    limit_key = 'queue:' || queue.name
+                    AND (status IN ('queued', 'running') OR (status = 'blocked' AND has_permit))
+                LIMIT queue.concurrency + %(limit)s
+            ) AS found
+        ) AS held
+        JOIN skipqueue_job AS job USING (id)
+    WHERE
+        queue.concurrency > 0
+        AND held.place > queue.concurrency
+        AND (job.status = 'queued' OR (job.status = 'blocked' AND job.has_permit))
+    ORDER BY job.id
+    LIMIT %(limit)s
+    FOR NO KEY UPDATE OF job SKIP LOCKED
+),
+blocked AS (
+    UPDATE skipqueue_job AS job
+    SET status = 'blocked', has_permit = NULL
+    WHERE job.id = ANY (ARRAY (SELECT id FROM surplus)) AND job.status <> 'running'
+    RETURNING job.id
+)
+SELECT count(*) FROM blocked
+"""
+
+# Queue.limit → the row has the limit, in place of the one before: NULL is that of the settings, 0 is none. Index: the
+# primary key.
+LIMIT_QUEUE = """
+INSERT INTO skipqueue_queue AS queue (name, concurrency)
+VALUES (%(name)s, %(concurrency)s::smallint)
+ON CONFLICT (name) DO UPDATE SET concurrency = excluded.concurrency
+"""
+
+# supervisor, after the rate of a queue was changed → the keys of the jobs that wait for a token again. A rate that was
+# lowered, or is new, counts at once for the jobs that were admitted before and have not been claimed: of those no more
+# are left than the burst. They keep the permit of their limit. At most `limit` jobs are looked at beside those that may
+# stay. Index: rate_queued; the table of queues is read whole: it has a row for each queue that was paused or limited.
+# The rows of these jobs are found by the primary key. With a plain `status = 'queued'` a planner that expects few such
+# rows may walk the whole claim index instead, on PostgreSQL 15 once for each job.
+BLOCK_UNRATED = """
+WITH surplus AS MATERIALIZED (
+    SELECT job.id
+    FROM
+        skipqueue_queue AS queue,
+        LATERAL (
+            SELECT CASE
+                WHEN queue.rate_interval IS NOT NULL THEN queue.rate_burst::integer
+                ELSE (
+                    SELECT rate_burst
+                    FROM skipqueue_job
+                    WHERE rate_key = 'queue:' || queue.name AND status = 'queued'
+                    LIMIT 1
+                )
+            END AS burst
+        ) AS rated,
+        LATERAL (
+            SELECT id, row_number() OVER (ORDER BY priority DESC, run_after, id) AS place
+            FROM (
+                SELECT id, priority, run_after
+                FROM skipqueue_job
+                WHERE rate_key = 'queue:' || queue.name AND status = 'queued' AND rated.burst IS NOT NULL
+                LIMIT COALESCE(rated.burst, 0) + %(limit)s
+            ) AS found
+        ) AS queued
+        JOIN skipqueue_job AS job USING (id)
+    WHERE queued.place > rated.burst AND job.status || '' = 'queued'
+    ORDER BY job.id
+    LIMIT %(limit)s
+    FOR NO KEY UPDATE OF job SKIP LOCKED
+),
+blocked AS (
+    UPDATE skipqueue_job AS job
+    SET status = 'blocked', has_permit = CASE WHEN job.limit_key IS NOT NULL THEN true END
+    WHERE job.id = ANY (ARRAY (SELECT id FROM surplus)) AND job.status <> 'running'
+    RETURNING job.rate_key
+)
+SELECT rate_key, count(*) FROM blocked GROUP BY rate_key
+"""
+
+# Queue.rate → the row has the rate, in place of the one before: NULL is that of the settings, 0 is none. Index: the
+# primary key.
+RATE_QUEUE = """
+INSERT INTO skipqueue_queue AS queue (name, rate_interval, rate_burst)
+VALUES (%(name)s, %(interval)s::float8, %(burst)s::smallint)
+ON CONFLICT (name) DO UPDATE SET rate_interval = excluded.rate_interval, rate_burst = excluded.rate_burst
+"""

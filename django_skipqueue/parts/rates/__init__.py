@@ -1,0 +1,1 @@
+"""Rates: how often jobs of a key start."""

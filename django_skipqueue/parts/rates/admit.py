@@ -1,0 +1,505 @@
+"""Admit jobs by the rates of their keys.
+
+A key has a bucket of tokens: a row of `skipqueue_rate`, if it is not full. `full_at` is the time at which it is full
+again, by the database's clock, and so says how many tokens there are (the generic cell rate algorithm). `due_at` is the
+time at which the next blocked job may be admitted; NULL: none is known to wait. A key without a row has a full bucket.
+
+A job waits for its rate as `blocked`, in the index `rate_waiting`. It is the last gate: a job that has a limit as well
+waits for that first, and holds the permit while it waits here (`has_permit`). `admission.sql` says why the statements
+have `<=` there.
+
+The rate of a key is a column of its jobs: that of the next one counts. The key of a queue (`queue:mail`) has the rate
+that the row of the queue has, if somebody has changed it there; 0 there, or NULL in a job, is none: any number of jobs
+is admitted, a thousand at a time.
+
+Rule: only `ADMIT_BY_RATE` takes tokens. It admits in the same statement, so neither is done without the other. It runs
+in the transaction of `LOCK_RATES`, after it, and only for the keys that this has locked, with a snapshot of its own.
+`LOCK_RATES` waits for no lock, so it cannot be part of a deadlock.
+"""
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable
+
+from ...queue.notify import RATE_PREFIX, notify_of_keys
+from ...queue.parameters import Statement, fetched, pipelined
+from ...queue.statements import BATCH, Statements
+from ...values.records import GateResult
+from ..limits import queues as queue_sql
+
+# supervisor; enqueue, after the commit → the keys that another transaction has locked, and those that are locked now,
+# for ADMIT_BY_RATE. The locks are as those of LOCK_KEYS in `admission.sql`, and others than these.
+# Reads no table.
+LOCK_RATES = """
+WITH wanted AS MATERIALIZED (
+    SELECT unnest((SELECT %(keys)s::text[])) AS key
+),
+lock AS MATERIALIZED (
+    SELECT
+        slot,
+        CASE
+            WHEN current_setting('transaction_isolation') = 'read committed'
+            THEN pg_try_advisory_xact_lock(1397442897, slot)
+            ELSE false
+        END AS is_ours
+    FROM (SELECT DISTINCT hashtext(key) & 1023 AS slot FROM wanted) AS slots
+)
+SELECT
+    array_agg(wanted.key) FILTER (WHERE NOT lock.is_ours) AS missed,
+    set_config(
+        'skipqueue.locked_rates', COALESCE(array_agg(wanted.key) FILTER (WHERE lock.is_ours), '{}')::text, true
+    ) AS locked
+FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
+"""
+
+# the same, after LOCK_RATES → the number of admitted jobs, by queue. Of each locked key as many jobs are admitted as
+# there are tokens: the highest priority first, then the first due, as workers claim. Numbers of tokens:
+# `taken`: those that are missing from the bucket. Never more than there are, whatever the clock has done since; and at
+# least as many as jobs are queued: what waits for a worker takes its token now, so that a queue that nobody has served
+# for a while does not hold more than one burst. While jobs wait for tokens, what a tenth of a second gives is kept on
+# top of that: it came while a supervisor was late, and a small burst would not have room for it.
+# `free`: those that can be taken now. With them, no more jobs are queued than the burst.
+# The key is due again when the next token is there, and not at once: a twentieth of a second later, or half a second if
+# the queued jobs are as many as the burst; but several times in the time of a burst.
+# The jobs of paused queues are passed over. A job that was written a moment ago may be locked here and not admitted: it
+# takes no token.
+# Index: rate_waiting and rate_queued, and the primary key of the buckets, once for each key; for the key of a queue the
+# primary key of queues. The table of queues is read whole: it has a row for each queue that was paused or limited.
+ADMIT_BY_RATE = """
+WITH paused AS MATERIALIZED (
+    SELECT ARRAY (
+        SELECT name
+        FROM skipqueue_queue
+        WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statement_timestamp())
+    ) AS names
+),
+bucket AS MATERIALIZED (
+    SELECT
+        key.name,
+        rated.seconds,
+        rated.burst,
+        queued.number AS queued,
+        level.taken,
+        COALESCE(
+            LEAST(floor(rated.burst - level.taken + 0.000001)::integer, rated.burst - queued.number::integer), 1000
+        ) AS free
+    FROM
+        paused
+        CROSS JOIN unnest((SELECT NULLIF(current_setting('skipqueue.locked_rates', true), '')::text[])) AS key (name)
+        LEFT JOIN skipqueue_rate AS rate ON rate.key = key.name
+        CROSS JOIN LATERAL (
+            SELECT rate_interval, rate_burst
+            FROM skipqueue_job
+            WHERE
+                status <= 'blocked'
+                AND awaits_jobs IS NULL
+                AND (limit_key IS NULL OR has_permit)
+                AND rate_key = key.name
+                AND queue_name <> ALL (paused.names)
+            ORDER BY (-priority), run_after, id
+            LIMIT 1
+        ) AS head
+        CROSS JOIN LATERAL (
+            SELECT
+                CASE WHEN pair IS NULL THEN head.rate_interval ELSE NULLIF(pair[1], 0) END AS seconds,
+                CASE
+                    WHEN pair IS NULL AND head.rate_interval IS NOT NULL THEN head.rate_burst
+                    WHEN pair[1] > 0 THEN pair[2]::integer
+                END AS burst
+            FROM (
+                SELECT CASE
+                    WHEN starts_with(key.name, 'queue:')
+                    THEN (
+                        SELECT ARRAY[queue.rate_interval, queue.rate_burst]
+                        FROM skipqueue_queue AS queue
+                        WHERE name = substr(key.name, 7) AND queue.rate_interval IS NOT NULL
+                    )
+                END AS pair
+            ) AS changed
+        ) AS rated
+        CROSS JOIN LATERAL (
+            SELECT count(*) AS number
+            FROM (
+                SELECT
+                FROM skipqueue_job
+                WHERE status = 'queued' AND rate_key = key.name
+                LIMIT COALESCE(rated.burst, 0)
+            ) AS one
+        ) AS queued
+        CROSS JOIN LATERAL (
+            SELECT LEAST(
+                GREATEST(
+                    COALESCE(extract(epoch FROM rate.full_at - statement_timestamp())::float8 / rated.seconds, 0),
+                    queued.number - CASE WHEN rate.due_at IS NULL THEN 0 ELSE 0.1 END / rated.seconds
+                ),
+                rated.burst
+            ) AS taken
+        ) AS level
+),
+chosen AS MATERIALIZED (
+    SELECT job.place
+    FROM
+        paused,
+        bucket,
+        LATERAL (
+            SELECT ctid AS place
+            FROM skipqueue_job
+            WHERE
+                status <= 'blocked'
+                AND awaits_jobs IS NULL
+                AND (limit_key IS NULL OR has_permit)
+                AND rate_key = bucket.name
+                AND queue_name <> ALL (paused.names)
+            ORDER BY (-priority), run_after, id
+            LIMIT bucket.free
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) AS job
+),
+admitted AS (
+    UPDATE skipqueue_job AS job
+    SET status = 'queued', has_permit = NULL
+    WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
+    RETURNING job.queue_name, job.rate_key
+),
+changed AS MATERIALIZED (
+    SELECT
+        bucket.*,
+        number.taken_now,
+        bucket.taken + number.taken_now AS missing,
+        (
+            SELECT count(*)
+            FROM (
+                SELECT
+                FROM skipqueue_job
+                WHERE
+                    status <= 'blocked'
+                    AND awaits_jobs IS NULL
+                    AND (limit_key IS NULL OR has_permit)
+                    AND rate_key = bucket.name
+                    AND queue_name <> ALL (paused.names)
+                LIMIT number.taken_now + 1
+            ) AS one
+        ) > number.taken_now AS has_more
+    FROM
+        paused
+        CROSS JOIN bucket
+        LEFT JOIN (SELECT rate_key, count(*) AS number FROM admitted GROUP BY rate_key) AS counted
+        ON counted.rate_key = bucket.name
+        CROSS JOIN LATERAL (SELECT COALESCE(counted.number, 0) AS taken_now) AS number
+),
+kept AS (
+    INSERT INTO skipqueue_rate AS rate (key, full_at, due_at)
+    SELECT
+        name,
+        statement_timestamp() + make_interval(secs => COALESCE(missing * seconds, 0)),
+        CASE
+            WHEN has_more AND seconds IS NULL THEN statement_timestamp()
+            WHEN has_more
+            THEN statement_timestamp() + make_interval(
+                secs => GREATEST(
+                    (missing - (burst - 1)) * seconds,
+                    LEAST(
+                        burst * seconds / 4,
+                        CASE WHEN queued + taken_now >= burst THEN 0.5 ELSE 0.05 END
+                    )
+                )
+            )
+        END
+    FROM changed
+    ORDER BY name
+    ON CONFLICT (key) DO UPDATE SET full_at = excluded.full_at, due_at = excluded.due_at
+),
+idle AS (
+    UPDATE skipqueue_rate
+    SET due_at = NULL
+    WHERE
+        key = ANY ((SELECT NULLIF(current_setting('skipqueue.locked_rates', true), '')::text[])::text[])
+        AND due_at IS NOT NULL
+        AND key <> ALL (ARRAY (SELECT name FROM bucket))
+)
+SELECT queue_name, count(*) FROM admitted GROUP BY queue_name
+"""
+
+# supervisor → the seconds until the next key is due, below 0 if it is overdue; no row if none waits. Index: rate_due.
+NEXT_RATE = """
+SELECT extract(epoch FROM due_at - statement_timestamp())::float8
+FROM skipqueue_rate
+WHERE due_at IS NOT NULL
+ORDER BY due_at, full_at
+LIMIT 1
+"""
+
+# supervisor → at most `limit` keys that are due, the earliest first. Index: rate_due.
+DUE_RATES = """
+SELECT key
+FROM skipqueue_rate
+WHERE due_at <= statement_timestamp()
+ORDER BY due_at, full_at
+LIMIT %(limit)s
+"""
+
+# supervisor → at most `limit` keys with blocked jobs, alphabetically after `after`, and whether a look is needed: no
+# time is known at which one of them is due, or one that is too late: the clock was set back. Locks nothing.
+# Index: rate_waiting and the primary key of the buckets, once for each key; for the key of a queue the primary key of
+# queues.
+BLOCKED_RATES = """
+WITH RECURSIVE waiting AS (
+    (
+        SELECT rate_key AS key
+        FROM skipqueue_job
+        WHERE
+            status <= 'blocked'
+            AND awaits_jobs IS NULL
+            AND (limit_key IS NULL OR has_permit)
+            AND rate_key > %(after)s::text
+        ORDER BY rate_key
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT (
+        SELECT rate_key
+        FROM skipqueue_job
+        WHERE
+            status <= 'blocked'
+            AND awaits_jobs IS NULL
+            AND (limit_key IS NULL OR has_permit)
+            AND rate_key > waiting.key
+        ORDER BY rate_key
+        LIMIT 1
+    )
+    FROM waiting
+    WHERE waiting.key IS NOT NULL
+),
+found AS MATERIALIZED (SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s)
+SELECT
+    found.key,
+    (
+        SELECT rate.due_at <= statement_timestamp() + make_interval(
+            secs => GREATEST(
+                COALESCE(
+                    CASE
+                        WHEN starts_with(found.key, 'queue:')
+                        THEN (
+                            SELECT queue.rate_interval
+                            FROM skipqueue_queue AS queue
+                            WHERE name = substr(found.key, 7)
+                        )
+                    END,
+                    (
+                        SELECT rate_interval
+                        FROM skipqueue_job
+                        WHERE
+                            status <= 'blocked'
+                            AND awaits_jobs IS NULL
+                            AND (limit_key IS NULL OR has_permit)
+                            AND rate_key = found.key
+                        ORDER BY (-priority), run_after, id
+                        LIMIT 1
+                    )
+                ),
+                1
+            )
+        )
+        FROM skipqueue_rate AS rate
+        WHERE rate.key = found.key
+    ) IS NOT TRUE AS needs_look
+FROM found
+"""
+
+# supervisor → the number of buckets that were deleted: they have been full for a minute, and no job waits for them, so
+# that a missing row means the same. Index: rate_due.
+PRUNE_RATES = """
+WITH full_again AS MATERIALIZED (
+    SELECT ctid AS place
+    FROM skipqueue_rate
+    WHERE due_at IS NULL AND full_at < statement_timestamp() - interval '1 minute'
+    ORDER BY due_at, full_at
+    LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
+),
+deleted AS (
+    DELETE FROM skipqueue_rate AS bucket
+    WHERE bucket.ctid = ANY (ARRAY (SELECT place FROM full_again))
+    RETURNING bucket.key
+)
+SELECT count(*) FROM deleted
+"""
+
+
+KEYS_AT_ONCE = 1_000
+"""Keys that are admitted in one transaction, at most."""
+
+LEAST_INTERVAL = 0.02
+"""Seconds between two admissions of one process, at least: more frequent ones would admit no more jobs."""
+
+VAIN_INTERVAL = 0.1
+"""The same after one that has admitted nothing: another supervisor was faster, and will mostly be again."""
+
+SWEEP_INTERVAL = 1.0
+"""Seconds between two sweeps over the keys with blocked jobs, at least. It finds the keys of which nobody knows when
+they are due: a process has died before it admitted, or the clock was set back."""
+
+SWEEP_SHARE = 1 / 20
+"""The share of the time that the sweeps of one process take, at most."""
+
+
+class Rating(Statements):
+    """Used after a job has come to the gate of rates, and by supervisors when a key is due."""
+
+    def admit_rates(self, keys: Collection[str]) -> tuple[dict[str, int], list[str]]:
+        """Admit jobs of these keys, as far as there are tokens. Notifies nobody.
+
+        Returns the number of jobs, by queue, and the keys that another transaction has locked. In a transaction of the
+        caller the keys stay locked until its end.
+        """
+        connection = self.connection
+        connection.ensure_connection()
+        statements: list[Statement | None] = [
+            (LOCK_RATES, {"keys": sorted(set(keys))}),
+            (ADMIT_BY_RATE, {}),
+        ]
+        with connection.wrap_database_errors:
+            locked, admitted = pipelined(connection.connection, statements, None)
+            return dict(fetched(admitted)), [key for missed, _ in fetched(locked) for key in missed or ()]
+
+    def due_rates(self, *, limit: int = KEYS_AT_ONCE) -> list[str]:
+        return [key for (key,) in self.rows(DUE_RATES, {"limit": limit})]
+
+    def next_rate(self) -> float | None:
+        """The seconds until a key is due, below 0 if one is overdue; `None` if none is known to wait."""
+        return next((seconds for (seconds,) in self.rows(NEXT_RATE)), None)
+
+    def blocked_rates(self, *, after: str = "", limit: int = KEYS_AT_ONCE) -> dict[str, bool]:
+        """At most `limit` keys with blocked jobs, alphabetically after `after`: whether each needs a look."""
+        return dict(self.rows(BLOCKED_RATES, {"after": after, "limit": limit}))
+
+    def block_unrated(self, *, limit: int = BATCH) -> int:
+        """Have up to `limit` queued jobs beyond the bursts of their queues wait again. Returns the number."""
+        blocked = dict(self.rows(queue_sql.BLOCK_UNRATED, {"limit": limit}))
+        notify_of_keys(self, RATE_PREFIX, blocked)
+        return sum(blocked.values())
+
+    def prune_rates(self, *, limit: int = KEYS_AT_ONCE) -> int:
+        """Delete buckets that are full. Returns their number."""
+        [(number,)] = self.rows(PRUNE_RATES, {"limit": limit})
+        return int(number)
+
+
+def admit_rates(store: Statements, keys: Iterable[str]) -> dict[str, int]:
+    """Admit jobs of these keys in batches. Returns their number, by queue. Notifies nobody of these jobs.
+
+    The supervisors are notified of keys that another transaction has locked, to look again.
+    """
+    admitted: Counter[str] = Counter()
+    ordered, missed = sorted(set(keys)), []
+    rating = Rating(store.alias, send=store.send)
+    for start in range(0, len(ordered), KEYS_AT_ONCE):
+        counts, locked = rating.admit_rates(ordered[start : start + KEYS_AT_ONCE])
+        admitted.update(counts)
+        missed += locked
+    notify_of_keys(store, RATE_PREFIX, missed)
+    return dict(admitted)
+
+
+class Pace:
+    def __init__(self) -> None:
+        self.wanted: set[str] = set()
+        """Keys to look at, whether they are due or not."""
+        self.not_before = 0.0
+        """The next admission is not earlier."""
+        self.sweep_at = 0.0
+        self._rested_at = 0.0
+        """When the next sweep may come, however many notifications ask for it."""
+        self.swept = ""
+        """The key after which the next sweep goes on; empty: it begins anew."""
+        self.found_any = False
+        """Whether the last sweep has found a key with blocked jobs."""
+
+    def keys(self, rating: Rating, *, limit: int) -> list[str]:
+        found = {*sorted(self.wanted)[:limit], *rating.due_rates(limit=limit)}
+        if self.sweep_at <= time.monotonic():
+            found |= self._sweep(rating, limit=limit)
+        return sorted(found)
+
+    def admitted(self, keys: Collection[str], missed: Collection[str], *, is_vain: bool) -> None:
+        self.wanted = (self.wanted - set(keys)) | set(missed)
+        self.not_before = time.monotonic() + (VAIN_INTERVAL if is_vain else LEAST_INTERVAL)
+
+    def want(self, keys: Collection[str]) -> None:
+        """Look at these keys soon; at all keys, if there are too many."""
+        self.wanted |= set(keys)
+        if len(self.wanted) > KEYS_AT_ONCE:
+            self.wanted.clear()
+            self.sweep_soon()
+
+    def sweep_soon(self) -> None:
+        """Look at all keys as soon as allowed. Goes on where the last sweep ended, so no first keys hide the rest."""
+        self.sweep_at, self.found_any = min(self.sweep_at, self._rested_at), True
+
+    def _sweep(self, rating: Rating, *, limit: int) -> set[str]:
+        started = time.monotonic()
+        keys = rating.blocked_rates(after=self.swept, limit=limit)
+        self.found_any = bool(keys)
+        self.swept = list(keys)[-1] if len(keys) == limit else ""
+        now = time.monotonic()
+        self._rested_at = now + (now - started) * (1 / SWEEP_SHARE - 1)
+        self.sweep_at = self._rested_at if self.swept else max(self._rested_at, now + SWEEP_INTERVAL)
+        return {key for key, needs_look in keys.items() if needs_look}
+
+
+def sweep_rates(store: Statements, *, limit: int = KEYS_AT_ONCE) -> dict[str, int]:
+    """Admit jobs of all keys that have tokens. Returns their number, by queue. For a drain that may be over."""
+    pace, rating = Pace(), Rating(store.alias, send=store.send)
+    admitted: Counter[str] = Counter()
+    while True:
+        pace.sweep_at = 0.0
+        admitted.update(rating.admit_rates(pace.keys(rating, limit=limit))[0])
+        if not pace.swept:
+            return dict(admitted)
+
+
+class RateGate:
+    """Holds a job until there is a token of its key.
+
+    Mostly, a job is admitted right after its enqueue, or when its key is due: the row of the key says when. A sweep
+    over the keys with blocked jobs finds the others.
+    """
+
+    name = "rate"
+
+    def __init__(self) -> None:
+        self._paces: defaultdict[str, Pace] = defaultdict(Pace)  # by database
+
+    def admit(self, store: Statements, *, limit: int) -> GateResult:
+        pace = self._paces[store.alias]
+        if pace.not_before > time.monotonic():
+            return GateResult({})
+        rating = Rating(store.alias, send=store.send)
+        keys = pace.keys(rating, limit=min(limit, KEYS_AT_ONCE))
+        if not keys:
+            return GateResult({})
+        counts, missed = rating.admit_rates(keys)
+        pace.admitted(keys, missed, is_vain=not counts)
+        return GateResult(counts)
+
+    def next_due(self, store: Statements) -> float | None:
+        """The seconds until a key is to be looked at; `None` if no job waits at this gate."""
+        pace, now = self._paces[store.alias], time.monotonic()
+        rating = Rating(store.alias, send=store.send)
+        dues = [due for due in (self._until_sweep(pace, rating, now), rating.next_rate()) if due is not None]
+        if pace.wanted:
+            dues.append(0.0)
+        return max(min(dues), pace.not_before - now) if dues else None
+
+    def want(self, alias: str, keys: Collection[str]) -> None:
+        self._paces[alias].want(keys)
+
+    def sweep_now(self, alias: str) -> None:
+        """Have the next sweep due soon: at once, if the last one did not take long."""
+        self._paces[alias].sweep_soon()
+
+    def _until_sweep(self, pace: Pace, rating: Rating, now: float) -> float | None:
+        due_in = pace.sweep_at - now
+        if due_in > 0:
+            return due_in if pace.found_any else None
+        return 0.0 if rating.blocked_rates(limit=1) else None

@@ -1,0 +1,42 @@
+"""The option by which a task limits how often its jobs start: `rate`. Pure.
+
+Invariant: an object that exists is valid, except for the names of arguments, which `require_arguments` checks.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...values.rates import burst_of, interval_of
+from ..limits.options import checked_name, key_of, names_of
+
+
+@dataclass(frozen=True)
+class Rate:
+    """How often jobs may start, for each key; made by `rate`."""
+
+    interval: float
+    """Seconds for each job."""
+    burst: int
+    """How many may start at once after a time without any."""
+    names: tuple[str, ...] = ()
+    name: str | None = None
+
+    def columns(self, task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The columns of a job of this task with these arguments, by name."""
+        key = key_of("rate", self.name or task, self.names, arguments)
+        return {"rate_key": key, "rate_interval": self.interval, "rate_burst": self.burst}
+
+
+def rate(text: str, /, *, by: str | tuple[str, ...] = (), burst: int | None = None, name: str | None = None) -> Rate:
+    """Limit how many jobs of a key start in a time: `@job(rate=rate("100/m", by="tenant"))`.
+
+    text: a number of jobs, and a second, minute, hour or day: "50/s", "100/m", "10/h", "1/d"; also "3/10s".
+    by: the argument, or the arguments, whose values make the key; by default there is one key for the whole task.
+    burst: how many may start at once after a time without any; default: as many as are due in a second, at least 1.
+    name: tasks that give the same name share their rate; by default each task has its own.
+
+    Raises `InvalidOption` for a value that cannot be used.
+    """
+    interval = interval_of(text)
+    return Rate(interval, burst_of(burst, interval), names_of("rate(by=…)", by), checked_name("rate", name))

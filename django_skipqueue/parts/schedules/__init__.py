@@ -1,0 +1,1 @@
+"""Schedules: tasks that are enqueued at times, or at an interval."""

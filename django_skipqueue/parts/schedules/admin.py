@@ -1,0 +1,426 @@
+"""The columns of the list of schedules. A further one is a function of a `ScheduleState`, and an entry in `COLUMNS`."""
+
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from typing import Any, NamedTuple
+
+from django import forms
+from django.conf import settings
+from django.contrib import admin, messages
+from django.contrib.admin.widgets import AdminTextareaWidget, AdminTextInputWidget
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, reverse
+from django.utils.formats import date_format
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.text import capfirst
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ...conf import settings as queue_settings
+from ...console.admin.ui.cells import arguments, badge, shortened
+from ...console.admin.ui.views import OwnViews, refreshing
+from ...console.arguments import redacted
+from ...console.durations import distance, exact
+from ...console.search import is_id
+from ...exceptions import InvalidOption, SkipQueueError
+from ...jobs.registry import registry
+from ...models import Schedule, Status
+from ...models.schedule import CatchUp, Overlap
+from ...queue.store import Store
+from ...values.redaction import UnknownMask, restored
+from ..databases.settings import SPREAD
+from . import operate
+from .entry import Entry, jitter_seconds
+from .states import MOST, STATES, ScheduleState, schedule_states
+from .timetable import timetable, zone_names
+
+Cell = SafeString | str
+
+NOTHING = "\N{EN DASH}"
+"""In a cell of which there is nothing to say."""
+
+BADGES = {"active": "completed", "paused": "paused", "late": "failed", "error": "failed", "retired": "discarded"}
+"""The colour of each state: that of a status of jobs."""
+
+CELL = '{} <span class="skipqueue-detail">{}</span>'
+
+
+class Column(NamedTuple):
+    name: str
+    """For the style sheet: the class of its cells is `field-NAME`."""
+    title: Any
+    cell: Callable[[ScheduleState], Cell]
+
+
+def in_zone(time: datetime) -> str:
+    """A time in its own time zone: `2026-03-01 09:00 CET`."""
+    return date_format(time, "Y-m-d H:i:s T" if time.second else "Y-m-d H:i T")
+
+
+def state_badge(schedule: ScheduleState) -> SafeString:
+    return badge(BADGES[schedule.state], STATES[schedule.state])
+
+
+def last_run(schedule: ScheduleState) -> Cell:
+    row = schedule.row
+    if row.last_run_at is None:
+        return NOTHING
+    ago = distance(row.last_run_at, schedule.now)
+    if schedule.last_status is None:
+        return ago
+    address = reverse("admin:django_skipqueue_job_change", args=[row.last_job_id])
+    mark = badge(schedule.last_status, Status(schedule.last_status).label)
+    return format_html('{} <a href="{}">#{}</a> {}', ago, address, row.last_job_id, mark)
+
+
+def next_run(schedule: ScheduleState) -> Cell:
+    row = schedule.row
+    if schedule.next_run is None or row.next_run_at is None:
+        return NOTHING
+    return format_html(CELL, distance(row.next_run_at, schedule.now), in_zone(schedule.next_run))
+
+
+def next_runs(schedule: ScheduleState) -> Cell:
+    if not schedule.next_runs:
+        return NOTHING
+    items = format_html_join("", "<li>{}</li>", ((in_zone(time),) for time in schedule.next_runs))
+    return format_html('<ol class="skipqueue-times">{}</ol>', items)
+
+
+def times(schedule: ScheduleState) -> Cell:
+    row = schedule.row
+    if not row.cron:
+        return schedule.words
+    return format_html(CELL, schedule.words, f"{shortened(row.cron)} · {shortened(row.timezone)}")
+
+
+def _name(schedule: ScheduleState) -> Cell:
+    address = reverse("admin:django_skipqueue_schedule_change", args=[schedule.row.pk])
+    return format_html('<a class="skipqueue-name" href="{}">{}</a>', address, shortened(schedule.row.name))
+
+
+def _state(schedule: ScheduleState) -> Cell:
+    row: Schedule = schedule.row
+    detail = shortened(row.error) if schedule.state in ("error", "late") else shortened(row.paused_by)
+    return format_html("{} " + CELL.format("", "{}"), state_badge(schedule), detail)
+
+
+def _task(schedule: ScheduleState) -> Cell:
+    return shortened(schedule.row.task)
+
+
+COLUMNS = (
+    Column("name", _("name"), _name),
+    Column("state", _("state"), _state),
+    Column("times", _("fires"), times),
+    Column("next", _("next run"), next_run),
+    Column("last", _("last run"), last_run),
+    Column("task", _("task"), _task),
+    Column("source", _("source"), lambda schedule: schedule.row.get_source_display()),
+)
+
+ON_DASHBOARD = COLUMNS[:5]
+
+
+DEFINITION = ("name", "task", "args", "kwargs", "cron", "interval", "timezone", "catch_up", "overlap", "jitter")
+
+TIMES = {"cron", "interval", "timezone"}
+
+
+def _tasks() -> list[tuple[str, str]]:
+    return [("", "---------"), *sorted((task.name, task.name) for task in registry if not task.is_internal)]
+
+
+def _zones() -> list[tuple[str, str]]:
+    return [(name, name) for name in zone_names()]
+
+
+class ScheduleForm(forms.ModelForm):
+    task = forms.ChoiceField(label=_("Task"), choices=_tasks)
+    args = forms.JSONField(
+        label=_("Positional arguments"),
+        required=False,
+        initial=list,
+        help_text=_("A list, as JSON."),
+        widget=AdminTextareaWidget({"rows": 2}),
+    )
+    kwargs = forms.JSONField(
+        label=_("Keyword arguments"),
+        required=False,
+        initial=dict,
+        help_text=_("An object, as JSON."),
+        widget=AdminTextareaWidget({"rows": 2}),
+    )
+    cron = forms.CharField(
+        label=_("Cron expression"),
+        required=False,
+        help_text=_("Minute, hour, day of the month, month, day of the week: 0 9 * * mon-fri. Or give an interval."),
+    )
+    timezone = forms.ChoiceField(label=_("Time zone"), choices=_zones, help_text=_("Of the cron expression."))
+
+    class Meta:
+        model = Schedule
+        fields = DEFINITION
+        widgets = {"name": AdminTextInputWidget}
+        help_texts = {"interval": _("Hours, minutes and seconds: 00:05:00 is every five minutes.")}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        row = self.instance
+        self._saved = {"task": row.task, "args": row.args, "kwargs": row.kwargs} if row.pk else {}
+        if self._saved:
+            self._shown = redacted(row.task, row.args, row.kwargs)
+            self.initial.update(args=self._shown.args, kwargs=self._shown.kwargs)
+        if "interval" in self.fields:  # not of somebody who may only look
+            self.fields["timezone"].initial = settings.TIME_ZONE
+            self.fields["catch_up"].initial, self.fields["overlap"].initial = CatchUp.LATEST, Overlap.ALLOW
+            self.fields["interval"].required = self.fields["jitter"].required = False
+            task = self.initial.get("task")
+            if task and task not in dict(_tasks()):  # this process does not know it: it stays as it is
+                self.fields["task"].choices = [*_tasks(), (task, task)]  # type: ignore[attr-defined]
+
+    def clean_args(self) -> Any:
+        """An empty field is an empty list."""
+        return [] if self.cleaned_data["args"] is None else self._restored("args")
+
+    def clean_kwargs(self) -> Any:
+        """An empty field is an empty object."""
+        return {} if self.cleaned_data["kwargs"] is None else self._restored("kwargs")
+
+    def clean_cron(self) -> str:
+        """One space between the fields."""
+        return " ".join(self.cleaned_data["cron"].split())
+
+    def clean_jitter(self) -> float:
+        """Seconds; an empty field is none."""
+        try:
+            return jitter_seconds(self.cleaned_data["jitter"])
+        except InvalidOption as error:
+            raise forms.ValidationError(str(error)) from None
+
+    def clean(self) -> dict[str, Any]:
+        """Check the times, then the call, as `@periodic` does."""
+        cleaned: dict[str, Any] = super().clean() or {}
+        if self.errors:
+            return cleaned
+        try:
+            timetable(cron=cleaned["cron"], interval=cleaned["interval"], zone=cleaned["timezone"])
+        except SkipQueueError as error:
+            self.add_error("interval" if cleaned["interval"] and not cleaned["cron"] else "cron", str(error))
+            return cleaned
+        try:
+            entry = Entry(source="admin", **{name: cleaned[name] for name in DEFINITION})
+            entry.check()
+            belongs_to = entry.database if queue_settings.placement == SPREAD else queue_settings.database
+        except SkipQueueError as error:
+            text = self._shown.text(str(error)) if self._saved else str(error)  # the error may quote an argument
+            self.add_error("name" if text.startswith("name") else "kwargs", text)
+            return cleaned
+        if belongs_to != queue_settings.database:
+            refusal = _("The key of these jobs belongs to the database %(alias)s. Add the schedule there.")
+            self.add_error("kwargs", refusal % {"alias": belongs_to})
+        return cleaned
+
+    def _restored(self, name: str) -> Any:
+        """The value of the field with its secrets put back: not for another task, which might show them."""
+        given = self.cleaned_data[name]
+        is_same = bool(self._saved) and self.cleaned_data.get("task") == self._saved["task"]
+        shown, saved = (getattr(self._shown, name), self._saved[name]) if is_same else (None, None)
+        try:
+            return restored(given, shown, saved)
+        except UnknownMask:
+            raise forms.ValidationError(_("This mask stands for no value of the schedule. Type the value.")) from None
+
+
+MAY_RUN = "django_skipqueue.run_schedule"
+
+Done = tuple[str, int]
+"""A message to the user, with its level."""
+
+
+def _pause(request: HttpRequest, row: Schedule) -> Done:
+    if operate.pause(Store.default(), row.pk, by=request.user.get_username()):
+        return gettext("The schedule “%(name)s” is paused."), messages.SUCCESS
+    return gettext("The schedule “%(name)s” is paused already."), messages.WARNING
+
+
+def _resume(request: HttpRequest, row: Schedule) -> Done:
+    if operate.resume(Store.default(), row.pk, by=request.user.get_username()):
+        return gettext("The schedule “%(name)s” was resumed."), messages.SUCCESS
+    return gettext("The schedule “%(name)s” is not paused."), messages.WARNING
+
+
+def _run(_request: HttpRequest, row: Schedule) -> Done:
+    try:
+        job_id = operate.run_now(Store.default(), row.pk)
+    except SkipQueueError as error:
+        return str(error).replace("%", "%%"), messages.ERROR
+    return gettext("Job %(id)s of the schedule “%(name)s” was enqueued.").replace(
+        "%(id)s", str(job_id)
+    ), messages.SUCCESS
+
+
+VERBS: dict[str, Callable[[HttpRequest, Schedule], Done]] = {"pause": _pause, "resume": _resume, "run": _run}
+
+
+@admin.register(Schedule)
+class ScheduleAdmin(OwnViews):
+    """Schedules of code and settings can be paused and run; schedules of the admin can be edited as well."""
+
+    form = ScheduleForm
+
+    class Media:
+        css = {"all": ["django_skipqueue/admin.css", "django_skipqueue/schedule_list.css"]}
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Who may not view schedules may not add one either."""
+        return super().has_add_permission(request) and self.has_view_permission(request)
+
+    def has_change_permission(self, request: HttpRequest, obj: Schedule | None = None) -> bool:
+        """What code or settings define is changed there."""
+        return super().has_change_permission(request, obj) and (obj is None or obj.source == "admin")
+
+    def has_delete_permission(self, request: HttpRequest, obj: Schedule | None = None) -> bool:
+        """What code or settings define is removed there. One that they no longer have can be deleted at once."""
+        is_free = obj is None or obj.source == "admin" or obj.retired_at is not None
+        return super().has_delete_permission(request, obj) and self.has_view_permission(request, obj) and is_free
+
+    def get_urls(self) -> list[URLPattern]:
+        verbs = [
+            self.page(f"<int:schedule_id>/{name}/", name, partial(self.verb_view, verb=verb))
+            for name, verb in VERBS.items()
+        ]
+        return [*verbs, *super().get_urls()]
+
+    @refreshing
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """All schedules. Accepts no POST."""
+        if request.method not in ("GET", "HEAD"):
+            return HttpResponseNotAllowed(["GET", "HEAD"])
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        found = schedule_states()
+        may_run = request.user.has_perm(MAY_RUN)
+        context = self.context(request, None, title=capfirst(str(self.opts.verbose_name_plural))) | {
+            "columns": COLUMNS,
+            "rows": [self._row(schedule, may_run=may_run) for schedule in found],
+            "most": MOST if len(found) == MOST else 0,
+            "may_run": may_run,
+            "add": self.address("add") if self.has_add_permission(request) else "",
+        }
+        return TemplateResponse(
+            request, "admin/django_skipqueue/schedule/change_list.html", context | (extra_context or {})
+        )
+
+    def verb_view(self, request: HttpRequest, schedule_id: int, *, verb: Any) -> HttpResponse:
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        if not (request.user.has_perm(MAY_RUN) and self.has_view_permission(request)):
+            raise PermissionDenied
+        row = Schedule.objects.filter(pk=schedule_id).first() if schedule_id < 2**63 else None
+        if row is None:
+            raise Http404
+        text, level = verb(request, row)
+        message = text % {"name": shortened(row.name)}
+        if level == messages.SUCCESS:
+            self.log_change(request, row, message)
+        self.message_user(request, message, level)
+        return HttpResponseRedirect(self.address("changelist"))
+
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        more = {"show_save_and_continue": False, "verbs": self._verbs(request, object_id)}
+        return super().changeform_view(request, object_id, form_url, more | (extra_context or {}))
+
+    def _verbs(self, request: HttpRequest, object_id: str | None) -> dict[str, str]:
+        """The buttons of the page of a schedule, and where each is posted."""
+        row = Schedule.objects.filter(pk=object_id).first() if object_id and is_id(object_id) else None
+        return _verbs_for(row) if row and request.user.has_perm(MAY_RUN) else {}
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Schedule | None = None) -> tuple[str, ...]:
+        """How it is, above the form; of code and settings also what it does."""
+        if obj is None:
+            return ()
+        shown = ("state", "fires", "five_next", "last", "skipped", "problem")
+        return shown if self.has_change_permission(request, obj) else ("name", "task", "arguments", *shown, *OPTIONS)
+
+    def get_fieldsets(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
+        edited = DEFINITION if obj is None or self.has_change_permission(request, obj) else ()
+        shown = self.get_readonly_fields(request, obj)
+        parts = ((None, shown), (_("Definition") if obj else None, edited))
+        return [(title, {"fields": fields}) for title, fields in parts if fields]
+
+    def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: bool) -> None:
+        store = Store.default()
+        with transaction.atomic(using=store.alias):
+            if change:
+                obj.save(using=store.alias, update_fields=[name for name in form.changed_data if name in DEFINITION])
+            else:
+                obj.save(using=store.alias)
+            if not change or TIMES & set(form.changed_data):
+                operate.plan_anew(store, obj.pk)
+            else:
+                operate.try_again(store, obj.pk)
+
+    # The page of one
+
+    @admin.display(description=_("state"))
+    def state(self, row: Schedule) -> SafeString:
+        return state_badge(_state_of(row))
+
+    @admin.display(description=_("fires"))
+    def fires(self, row: Schedule) -> str:
+        return times(_state_of(row))
+
+    @admin.display(description=_("next five runs"))
+    def five_next(self, row: Schedule) -> str:
+        return next_runs(_state_of(row))
+
+    @admin.display(description=_("last run"))
+    def last(self, row: Schedule) -> str:
+        return last_run(_state_of(row))
+
+    @admin.display(description=_("last skipped"))
+    def skipped(self, row: Schedule) -> str:
+        return exact(row.skipped_at) if row.skipped_at else NOTHING
+
+    @admin.display(description=_("error"))
+    def problem(self, row: Schedule) -> str:
+        return row.error or NOTHING
+
+    @admin.display(description=_("arguments"))
+    def arguments(self, row: Schedule) -> SafeString:
+        text = arguments(row.task, redacted(row.task, row.args, row.kwargs))
+        return format_html("<code>{}</code>", text) if text else SafeString(NOTHING)
+
+    def _row(self, schedule: ScheduleState, *, may_run: bool) -> dict[str, Any]:
+        return {
+            "name": shortened(schedule.row.name),
+            "cells": [(column, column.cell(schedule)) for column in COLUMNS],
+            "verbs": _verbs_for(schedule.row) if may_run else {},
+        }
+
+
+OPTIONS = ("catch_up", "overlap", "jitter", "source")
+
+
+def _verbs_for(row: Schedule) -> dict[str, str]:
+    verbs = ("resume" if row.paused_at else "pause", "run")
+    return {verb: reverse(f"admin:django_skipqueue_schedule_{verb}", args=[row.pk]) for verb in verbs}
+
+
+def _state_of(row: Any) -> ScheduleState:
+    if not hasattr(row, "found_state"):
+        row.found_state = schedule_states(pk=row.pk)[0]
+    found: ScheduleState = row.found_state
+    return found

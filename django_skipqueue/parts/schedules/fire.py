@@ -1,0 +1,355 @@
+"""Fires one schedule that is due: inserts its jobs, and writes its next time, in one transaction.
+
+Invariant: each time of a schedule is enqueued once, with any number of supervisors, whenever one dies: whoever inserts
+the job holds the lock of the row, and commits the next time with it. No code of the project's runs here. What is wrong
+with one schedule is kept in its row, and stops no other.
+"""
+
+import json
+import random
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db import DatabaseError, Error, transaction
+
+from ...conf import settings
+from ...events.events import ScheduleFailed, ScheduleFired, ScheduleSkipped
+from ...exceptions import InvalidOption, SkipQueueError, UnknownTask
+from ...jobs.registry import registry
+from ...queue.enqueue import new_job
+from ...queue.parameters import is_refused
+from ...queue.store import Store
+from ...values.codec import decode, encode, shorten
+from ...values.records import JobSpec
+from ...values.redaction import redact
+from ...worker.loop import Periodic
+from . import events as schedule_logs
+from . import sql
+from .entry import Entry, Problem, all_entries, prepared
+from .timetable import Timetable, timetable
+
+MOST_CAUGHT_UP = 100
+"""Jobs that `catch_up="all"` enqueues at once. Older times are skipped."""
+
+LATE = 60.0
+"""Seconds after which a time counts as missed: `catch_up="skip"` skips it."""
+
+ERROR_RETRY_SECONDS = 60.0
+"""Seconds until a schedule is tried again that could not fire."""
+
+LOCK_TIMEOUT = "1s"
+
+LOCK_NOT_AVAILABLE = "55P03"
+
+METADATA_KEY = "schedule"
+"""The key in a job's metadata for the schedule that has enqueued it: its name, the time that was planned, its rule."""
+
+
+@dataclass(frozen=True)
+class DueSchedule:
+    """A row of `sql.DUE`, in the order of its columns."""
+
+    id: int
+    name: str
+    task: str
+    args: str
+    kwargs: str
+    cron: str
+    interval: float | None
+    timezone: str
+    catch_up: str
+    overlap: str
+    jitter: float
+    planned_at: float | None
+    last_job_id: int | None
+    error: str
+    now: float
+
+    @property
+    def timetable(self) -> Timetable:
+        """When it fires. Raises `InvalidOption` for a row that was changed by hand to what cannot be used."""
+        interval = None if self.interval is None else timedelta(seconds=self.interval)
+        return timetable(cron=self.cron, interval=interval, zone=self.timezone)
+
+    @property
+    def rule(self) -> dict[str, Any]:
+        return {"cron": self.cron, "timezone": self.timezone} if self.cron else {"every": self.interval}
+
+    @property
+    def planned(self) -> datetime:
+        return instant(self.now if self.planned_at is None else self.planned_at)
+
+    @property
+    def late(self) -> float:
+        """Seconds since the time that is due."""
+        return (instant(self.now) - self.planned).total_seconds()
+
+
+class Skip(SkipQueueError):
+    """This supervisor cannot fire the schedule, and another one may."""
+
+    def __init__(self, schedule_id: int) -> None:
+        super().__init__()
+        self.schedule_id = schedule_id
+
+
+def fire(store: Store, *, digests: Collection[str], skipped: Collection[int]) -> bool:
+    """Fire the schedule that is due next. Returns whether there was one.
+
+    Raises `Skip` for a schedule whose task this process does not know, while it is not late.
+    """
+    with transaction.atomic(using=store.alias):
+        for row in store.rows(sql.DUE, {"digests": list(digests), "skipped": list(skipped)}):
+            schedule = DueSchedule(*row)
+            events = _fired(store, schedule)
+            break
+        else:
+            return False
+    for event in events:
+        store.send(event)
+    return True
+
+
+def next_due(store: Store, *, digests: Collection[str], skipped: Collection[int]) -> float | None:
+    """The seconds until the next schedule is due, negative if one is; `None`: there is none."""
+    for (seconds,) in store.rows(sql.NEXT, {"digests": list(digests), "skipped": list(skipped)}):
+        return float(seconds)
+    return None
+
+
+Event = ScheduleFired | ScheduleSkipped | ScheduleFailed
+
+
+def _fired(store: Store, schedule: DueSchedule) -> list[Event]:
+    try:
+        with transaction.atomic(using=store.alias):
+            return _enqueue(store, schedule)
+    except UnknownTask as error:
+        if schedule.late < LATE:
+            raise Skip(schedule.id) from None
+        problem: Exception = error
+    except Error as error:
+        is_of_row = isinstance(error, DatabaseError) and is_refused(error)
+        if not (is_of_row or getattr(error.__cause__, "sqlstate", None) == LOCK_NOT_AVAILABLE):
+            raise
+        problem = error
+    except Exception as error:  # of whatever kind: somebody may have written anything into the row
+        problem = error
+    text = error_text(schedule, problem)
+    store.execute(sql.NOTE_ERROR, {"id": schedule.id, "error": text, "delay": ERROR_RETRY_SECONDS})
+    return [] if text == schedule.error else [ScheduleFailed(store.alias, schedule.name, text)]
+
+
+def error_text(schedule: DueSchedule, problem: Exception) -> str:
+    """The message in one line, without the secrets of the schedule's arguments: it is shown, logged and sent."""
+    text = " ".join(str(problem).split()) or type(problem).__name__
+    try:
+        args, kwargs = decode(schedule.args), decode(schedule.kwargs)
+    except (ValueError, RecursionError):
+        return shorten(text)
+    if not (isinstance(args, list) and isinstance(kwargs, dict)):
+        return shorten(text)
+    try:
+        arguments = registry.get(schedule.task).redacted(args, kwargs)
+    except UnknownTask:
+        arguments = redact(args, kwargs, also=settings.redact)
+    return shorten(arguments.text(text))
+
+
+def _enqueue(store: Store, schedule: DueSchedule) -> list[Event]:
+    table, now = schedule.timetable, instant(schedule.now)
+    times = _times(schedule, table, now)
+    due = times[-MOST_CAUGHT_UP:]
+    spec, call = prepared(schedule.task, decode(schedule.args), decode(schedule.kwargs))
+    store.rows(sql.LIMIT_LOCKS, {"timeout": LOCK_TIMEOUT})
+    ids: list[int] = []
+    for planned in due:
+        last = ids[-1] if ids else schedule.last_job_id
+        if schedule.overlap == "skip" and last is not None and is_unfinished(store, last):
+            break
+        timed = spec_at(spec, schedule, planned, jitter=schedule.jitter)
+        inserted = new_job(store, store.enqueue_untraced, timed, call)
+        if inserted is not None:  # else another job holds the unique key
+            ids.append(inserted.id)
+    following = table.after(now, planned=schedule.planned)
+    events = list(_events(store, schedule, due, ids))
+    if len(times) > len(due):
+        events.append(ScheduleSkipped(store.alias, schedule.name, "late", ids[-1] if ids else schedule.last_job_id))
+    store.execute(
+        sql.FIRED,
+        {
+            "id": schedule.id,
+            "next": following and following.timestamp(),
+            "job_id": ids[-1] if ids else None,
+            "is_skipped": any(isinstance(event, ScheduleSkipped) for event in events),
+        },
+    )
+    return events
+
+
+def _events(store: Store, schedule: DueSchedule, due: list[datetime], ids: list[int]) -> Iterator[Event]:
+    if ids:
+        late = schedule.now - due[len(ids) - 1].timestamp()
+        yield ScheduleFired(store.alias, schedule.name, schedule.task, ids, late)
+    if len(ids) < max(len(due), 1):
+        yield ScheduleSkipped(store.alias, schedule.name, "job" if due else "late", schedule.last_job_id)
+
+
+def _times(schedule: DueSchedule, table: Timetable, now: datetime) -> list[datetime]:
+    """The times that are due, and for which a job is enqueued; one more if not all can be caught up with."""
+    limit = MOST_CAUGHT_UP + 1 if schedule.catch_up == "all" else 1
+    # After a change by hand the planned time need not be one of the definition: it is due all the same.
+    due = table.newest(now, planned=schedule.planned, limit=limit) or [schedule.planned]
+    if schedule.catch_up == "skip":
+        return [time for time in due if (now - time).total_seconds() < LATE]
+    return due
+
+
+def spec_at(spec: JobSpec, schedule: DueSchedule | Entry, planned: datetime, *, jitter: float) -> JobSpec:
+    """The job for this time. It knows its schedule, and waits for a random delay of `jitter` seconds at most."""
+    note = {"name": schedule.name, "planned_at": planned.isoformat(), **schedule.rule}
+    spec = spec._replace(metadata=encode("metadata", decode(spec.metadata) | {METADATA_KEY: note}))
+    if not jitter:
+        return spec
+    return spec._replace(run_after=timedelta(seconds=random.uniform(0, jitter)))  # noqa: S311 (spreads load)
+
+
+def is_unfinished(store: Store, job_id: int) -> bool:
+    """Whether this job is unfinished. One that was pruned is not."""
+    ((found,),) = store.rows(sql.IS_UNFINISHED, {"id": job_id})
+    return bool(found)
+
+
+def instant(seconds: float) -> datetime:
+    """The time at these seconds since the epoch."""
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+CONFIRM_SECONDS = 30.0
+"""Seconds between two confirmations."""
+
+STALE = 120.0
+"""Seconds without a confirmation after which a definition is in nobody's code."""
+
+AHEAD_SECONDS = 10.0
+"""Seconds by which a schedule's next time may be later than the one computed now: its clock was read a moment ago."""
+
+KEPT = 7 * 86_400.0
+"""Seconds for which the row of such a definition is kept, with its pause and its last run: all may have been down."""
+
+
+def synchronise(store: Store, entries: Sequence[Entry], *, has_started: bool) -> list[str]:
+    """Write the entries. Returns the names of those that are not written, because schedules of the admin have them.
+
+    `has_started`: this supervisor has done it before.
+    """
+    written: set[str] = set()
+    if entries:
+        ((now,),) = store.rows(sql.CLOCK)
+        moments = [entry.timetable.first(instant(now)) for entry in entries]
+        documents = [
+            {**entry.values(), "digest": entry.digest, "next": moment and moment.timestamp()}
+            for entry, moment in zip(entries, moments, strict=True)
+        ]
+        values = {"entries": encode("entries", documents), "has_started": has_started, "stale": STALE}
+        written = {name for (name,) in store.rows(sql.CONFIRM, values)}
+    store.execute(sql.RETIRE, {"stale": STALE})
+    store.execute(sql.REMOVE, {"kept": KEPT})
+    others = [entry.name for entry in entries if entry.name not in written]
+    return [name for (name,) in store.rows(sql.TAKEN, {"names": others})] if others else []
+
+
+def bring_back(store: Store) -> list[str]:
+    """Give schedules that wait too long their next time by the clock of now. Returns their names.
+
+    A clock that was ahead for a moment, as in a virtual machine that was restored, has left times far in the future.
+    """
+    ahead = []
+    for now, id, cron, interval, zone, next in store.rows(sql.WAITING, {"margin": AHEAD_SECONDS}):
+        first = None
+        with suppress(InvalidOption):  # a row that somebody has written by hand: to fire it says what is wrong
+            first = timetable(cron=cron, interval=interval, zone=zone).first(instant(now))
+        if first is not None and first.timestamp() + AHEAD_SECONDS < next:
+            ahead.append({"id": id, "next": first.timestamp()})
+    if not ahead:
+        return []
+    rows = store.rows(sql.BRING_BACK, {"entries": json.dumps(ahead), "margin": AHEAD_SECONDS})
+    return [name for (name,) in rows]
+
+
+LONGEST_WAIT = 2.0
+"""Seconds between two looks: somebody may add, change or resume a schedule."""
+
+LOCKED_WAIT = 0.5
+"""Seconds until the next look if a schedule is due, and another transaction has locked it."""
+
+SKIP_SECONDS = 15.0
+"""Seconds for which a schedule is skipped whose task this process does not know: another supervisor may know it."""
+
+TAKEN = "a schedule of the admin has this name"
+
+AT_ONCE = 20
+"""Schedules that one run fires."""
+
+
+class FireSchedules(Periodic):
+    """Used by supervisors."""
+
+    name = "schedules"
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._confirm_at = 0.0
+        self._has_started = False
+        self._entries: list[Entry] | None = None
+        self._problems: list[Problem] = []
+        self._digests: list[str] = []
+        self._skipped: dict[int, float] = {}  # until when, in monotonic seconds; by id
+
+    def run(self, now: float) -> None:
+        if now >= self._confirm_at:
+            self._confirm()
+        for _ in range(AT_ONCE):
+            if not self._fire():
+                break
+        else:
+            self.run_again_in(0.0)
+            return
+        self.run_again_in(self._wait())
+
+    def _confirm(self) -> None:
+        if self._entries is None:
+            self._entries, self._problems = self._read()
+        taken = synchronise(self._store, self._entries, has_started=self._has_started)
+        if not self._has_started:
+            for name, problem in [*self._problems, *((name, TAKEN) for name in taken)]:
+                schedule_logs.schedule_unusable(name, problem)
+        for name in bring_back(self._store):
+            schedule_logs.schedule_brought_back(name)
+        self._digests = [entry.digest for entry in self._entries]
+        self._has_started = True
+        self._confirm_at = time.monotonic() + CONFIRM_SECONDS
+
+    def _read(self) -> tuple[list[Entry], list[Problem]]:
+        """The entries of this database. Read once: a dataclass among the arguments may run code of the project's."""
+        entries, problems = all_entries()
+        return [entry for entry in entries if entry.database == self._store.alias], problems
+
+    def _fire(self) -> bool:
+        """Fire one. Returns whether there may be more."""
+        now = time.monotonic()
+        self._skipped = {id: until for id, until in self._skipped.items() if until > now}
+        try:
+            return fire(self._store, digests=self._digests, skipped=self._skipped)
+        except Skip as skip:
+            self._skipped[skip.schedule_id] = now + SKIP_SECONDS
+            return True
+
+    def _wait(self) -> float:
+        """Seconds until the next look."""
+        seconds = next_due(self._store, digests=self._digests, skipped=self._skipped)
+        return LONGEST_WAIT if seconds is None else min(max(seconds, 0.0) or LOCKED_WAIT, LONGEST_WAIT)

@@ -1,0 +1,260 @@
+"""When a schedule fires: by a cron expression in a time zone, or at an interval. Pure but for the library of the extra.
+
+Invariant: an hour that is named (`0 2 * * *`) means the clock on the wall: a time that the clock skips fires once, when
+it has skipped it, and a time that it shows twice fires the first time. Where every hour is meant (`*/10 * * * *`), a
+schedule fires by elapsed time, whatever the clock is set to; where that is changed by half an hour, only if its minutes
+are the same half an hour later.
+"""
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from itertools import islice
+from typing import Any, Protocol
+from zoneinfo import ZoneInfo, available_timezones
+
+from ...exceptions import InvalidOption
+
+SHORTEST, LONGEST = timedelta(seconds=1), timedelta(days=3660)
+"""The intervals that can be used."""
+
+SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
+
+HALF_AN_HOUR = 30
+"""In minutes."""
+
+CRON_FIELDS, CRON_FIELDS_WITH_SECONDS = 5, 6
+
+MISSING = (
+    "Cron expressions need the library cronsim. Install it with: pip install 'django-skipqueue[cron]', "
+    "or from a checkout with: pip install './django-skipqueue[cron]'"
+)
+
+NICKNAMES = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+"""Those of cron, which the library does not know."""
+
+AT_START = (
+    "a schedule fires at a time, not at a start. Enqueue the job by `manage.py skipqueue defer` where the machine, or "
+    "your project, is started."
+)
+"""What to do in place of `@reboot`."""
+
+
+class Timetable(Protocol):
+    """All times are aware. `planned` is one of the times at which the schedule fires, the start of an interval's."""
+
+    def first(self, now: datetime) -> datetime | None:
+        """When a new schedule fires first; `None`: never."""
+
+    def after(self, moment: datetime, *, planned: datetime) -> datetime | None:
+        """The first time after the moment; `None`: never again."""
+
+    def newest(self, moment: datetime, *, planned: datetime, limit: int) -> list[datetime]:
+        """The newest times from `planned` until the moment, both included, in their order; at most `limit`."""
+
+
+@dataclass(frozen=True)
+class Every:
+    interval: timedelta
+
+    def __post_init__(self) -> None:
+        """Raise `InvalidOption` for an interval that cannot be used."""
+        if not (isinstance(self.interval, timedelta) and SHORTEST <= self.interval <= LONGEST):
+            raise InvalidOption(f"an interval must be a timedelta from 1 second to 10 years, not {self.interval!r}.")
+
+    def first(self, now: datetime) -> datetime | None:
+        return now + self.interval
+
+    def after(self, moment: datetime, *, planned: datetime) -> datetime | None:
+        return planned + self.interval * (math.floor((moment - planned) / self.interval) + 1)
+
+    def newest(self, moment: datetime, *, planned: datetime, limit: int) -> list[datetime]:
+        last = math.floor((moment - planned) / self.interval)
+        return [planned + self.interval * number for number in range(max(0, last - limit + 1), last + 1)]
+
+
+@dataclass(frozen=True)
+class Cron:
+    """By a cron expression of five fields, or of six, of which the first is the second."""
+
+    expression: str
+    zone: str = "UTC"
+
+    def __post_init__(self) -> None:
+        """Raise `InvalidOption` for an expression or a time zone that cannot be used."""
+        zone_of(self.zone)
+        if self.first(datetime.now(UTC)) is None:
+            raise InvalidOption(f"the cron expression {self.expression!r} never fires.")
+
+    def _elapsed_zone(self, year: int) -> tzinfo | None:
+        """The time zone by which it fires by elapsed time in this year; `None`: it means the clock on the wall."""
+        expression, zone = parsed(self.expression), zone_of(self.zone)
+        if set(expression.hours) != set(range(24)):
+            return None
+        standard = without_half_hours(zone, year)
+        minutes = set(expression.minutes)
+        if standard == zone or minutes == {(minute + HALF_AN_HOUR) % 60 for minute in minutes}:
+            return standard
+        return None
+
+    def first(self, now: datetime) -> datetime | None:
+        return next(self._from(now), None)
+
+    def after(self, moment: datetime, *, planned: datetime) -> datetime | None:
+        return self.first(moment)
+
+    def newest(self, moment: datetime, *, planned: datetime, limit: int) -> list[datetime]:
+        found: list[datetime] = []
+        for time in self._back_from(moment):
+            if time < planned or len(found) == limit:
+                break
+            found.insert(0, time)
+        return found
+
+    def _from(self, moment: datetime) -> Iterator[datetime]:
+        """The times after the moment, in UTC."""
+        if elapsed := self._elapsed_zone(moment.year):
+            for time in _simulated(self.expression, moment.astimezone(elapsed)):
+                yield time.astimezone(UTC)
+            return
+        local = moment.astimezone(zone_of(self.zone))
+        last = moment
+        for time in _simulated(self.expression, local.replace(tzinfo=None)):
+            instant = on_the_wall(time, local.tzinfo)
+            if instant > last:
+                last = instant
+                yield instant
+
+    def _back_from(self, moment: datetime) -> Iterator[datetime]:
+        start = moment + SECOND
+        if elapsed := self._elapsed_zone(start.year):
+            for time in _simulated(self.expression, start.astimezone(elapsed), back=True):
+                if time <= moment:
+                    yield time.astimezone(UTC)
+            return
+        local = start.astimezone(zone_of(self.zone))
+        shown_twice = local.replace(fold=0).utcoffset() - local.utcoffset()  # type: ignore[operator]
+        last: datetime | None = None
+        for time in _simulated(self.expression, local.replace(tzinfo=None) + shown_twice, back=True):
+            instant = on_the_wall(time, local.tzinfo)
+            if instant <= moment and instant != last:
+                last = instant
+                yield instant
+
+
+@functools.lru_cache(maxsize=1_000)
+def timetable(*, cron: str, interval: timedelta | None, zone: str) -> Timetable:
+    """The timetable of these columns. Raises `InvalidOption` if they cannot be used."""
+    if bool(cron) == (interval is not None):
+        raise InvalidOption("a schedule has either a cron expression or an interval.")
+    return Every(interval) if interval is not None else Cron(cron, zone)
+
+
+@functools.lru_cache(maxsize=1_000)
+def zone_of(name: str) -> ZoneInfo:
+    """The time zone of this name. Raises `InvalidOption` if there is none."""
+    try:
+        return ZoneInfo(name)
+    except (OSError, ValueError, TypeError, KeyError):  # a name that is not found is a KeyError
+        raise InvalidOption(
+            f"there is no time zone {name!r}: give a name of the IANA database, such as Europe/Berlin."
+        ) from None
+
+
+@functools.lru_cache(maxsize=1_000)
+def without_half_hours(zone: ZoneInfo, year: int) -> tzinfo:
+    """The time zone, or its standard time if the clock is set forward by half an hour, as on Lord Howe Island."""
+    for month in (1, 7):
+        day = datetime(year, month, 1, tzinfo=zone)
+        summer, offset = day.dst() or timedelta(0), day.utcoffset() or timedelta(0)
+        if summer % HOUR:
+            return timezone(offset - summer)
+    return zone
+
+
+def zone_names() -> list[str]:
+    return sorted(available_timezones() - {"localtime"})
+
+
+def upcoming(table: Timetable, planned: datetime, number: int) -> list[datetime]:
+    def times() -> Iterator[datetime]:
+        time: datetime | None = planned
+        while time is not None:
+            yield time
+            time = table.after(time, planned=planned)
+
+    return list(islice(times(), number))
+
+
+def on_the_wall(time: datetime, zone: tzinfo | None) -> datetime:
+    """The instant at which the clock shows this naive time first, or at which it skips it. In UTC."""
+    before, behind = time.replace(tzinfo=zone, fold=0), time.replace(tzinfo=zone, fold=1)
+    earlier, later = before.utcoffset() or timedelta(0), behind.utcoffset() or timedelta(0)
+    if earlier >= later:  # it exists: once, or twice
+        return before.astimezone(UTC)
+    skipped_after, skipped_at = (time - later).replace(tzinfo=UTC), (time - earlier).replace(tzinfo=UTC)
+    while skipped_at - skipped_after > SECOND:  # the clock is changed between the two
+        middle = skipped_after + (skipped_at - skipped_after) // 2
+        if middle.astimezone(zone).utcoffset() == later:
+            skipped_at = middle
+        else:
+            skipped_after = middle
+    return skipped_at.replace(microsecond=0)
+
+
+def _simulated(expression: str, start: datetime, *, back: bool = False) -> Iterator[datetime]:
+    """The times that the library finds after the start, or before it; in the time zone of `start`, or without one."""
+    library = _library()
+    try:
+        found: Iterator[datetime] = library.CronSim(_normal(expression), start, reverse=back)
+    except InvalidOption:
+        raise
+    except Exception as error:  # `CronSimError`; a few mistakes are assertions, or errors of other kinds
+        raise InvalidOption(
+            f"the cron expression {expression!r} cannot be used: {error or 'a field is wrong'}."
+        ) from None
+    return found
+
+
+@functools.lru_cache(maxsize=1_000)
+def parsed(expression: str) -> Any:
+    """The sets of numbers that the library has read: `seconds`, `minutes`, `hours`, `days`, `months`, `weekdays`.
+
+    Raises `InvalidOption` for an expression that cannot be used.
+    """
+    return _simulated(expression, datetime(2000, 1, 1))  # noqa: DTZ001 (only its fields are used)
+
+
+def _normal(expression: str) -> str:
+    """With six fields: so the library leaves the changes of the clock to this module. Raises `InvalidOption`."""
+    if not isinstance(expression, str):
+        raise InvalidOption(f"a cron expression must be a str, not {expression!r}.")
+    expression = NICKNAMES.get(expression.strip(), expression)
+    if expression.startswith("@"):
+        problem = AT_START if expression == "@reboot" else f"the names are {', '.join(NICKNAMES)}."
+        raise InvalidOption(f"the cron expression {expression!r} cannot be used: {problem}")
+    fields = expression.split()
+    if len(fields) not in (CRON_FIELDS, CRON_FIELDS_WITH_SECONDS):
+        raise InvalidOption(
+            f"the cron expression {expression!r} has {len(fields)} fields. It has five, minute, hour, day of the "
+            "month, month and day of the week, or six with the second before them."
+        )
+    return " ".join(["0", *fields] if len(fields) == CRON_FIELDS else fields)
+
+
+def _library() -> Any:
+    try:
+        import cronsim
+    except ImportError:
+        raise InvalidOption(MISSING) from None
+    return cronsim

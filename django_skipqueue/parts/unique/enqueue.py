@@ -1,0 +1,404 @@
+"""Unique keys: which job holds one, and the enqueues that find it taken.
+
+A job holds its key as the predicate of the unique index says, which every statement here repeats. By `unique_seconds`:
+NULL: until the job is finished. 0: until a worker claims it for the first time; a lease never becomes 0 again, so no
+retry, release or recovery takes the key back. Other seconds: for so long from the enqueue, and until the job is
+finished; the next who needs the key then writes NULL.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import datetime
+from itertools import starmap
+from typing import Any, NamedTuple, TypeVar
+
+import psycopg
+from django.db import OperationalError, transaction
+
+from ...events.job_names import job_name
+from ...exceptions import UniqueKeyDeadlock, UniqueKeyTaken
+from ...queue.fragments import entering
+from ...queue.notify import wake
+from ...queue.parameters import as_text_array, calls_as_values
+from ...queue.statements import Statements
+from ...values.records import CallOutcome, DeferredJobs, EncodedCall, JobSpec, OnConflict, handle_of
+
+# enqueue_many, calls with unique keys → one row: the ids of the inserted jobs, ascending; their unique keys in the
+# order of the ids, or NULL if every call was inserted, since ids ascend in the order of the calls; the number of those
+# that are queued, and the seconds until the first is due. Index: unique. `unique_keys` has an element for each call;
+# NULL: a call without a key. The calls are sorted by key, so that two batches with the same keys wait for each other
+# and never deadlock. A call is not inserted if its key is taken, by a job that holds it or by an earlier call of the
+# batch.
+ENQUEUE_MANY_UNIQUE = entering(
+    """
+WITH inserted AS (
+    INSERT INTO skipqueue_job AS job
+        (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, unique_seconds, timeout,
+        retention, metadata, batch_id, awaits_jobs, limit_key, limit_kind, capacity, rate_key, rate_interval,
+        rate_burst)
+    SELECT
+        %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
+        {status},
+        %(priority)s, %(max_attempts)s, due.run_after, call.unique_key, %(unique_seconds)s::float8, %(timeout)s,
+        %(retention)s::jsonb, %(metadata)s::jsonb, %(batch_id)s::bigint, %(awaits_jobs)s::boolean,
+        call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END,
+        CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END,
+        call.rate_key, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END,
+        CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
+    FROM
+        ROWS FROM (
+            string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]),
+            unnest(%(limit_keys)s::text[]), unnest(%(rate_keys)s::text[])
+        ) AS call (args, kwargs, unique_key, limit_key, rate_key),
+        (
+            SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
+            AS run_after
+        ) AS due
+    ON CONFLICT (unique_key)
+    WHERE unique_key IS NOT NULL
+        AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
+    DO NOTHING
+    RETURNING id, unique_key, status, run_after
+)
+SELECT
+    array_agg(id ORDER BY id),
+    CASE WHEN count(*) < %(number)s THEN array_agg(unique_key ORDER BY id) END,
+    count(*) FILTER (WHERE status = 'queued'),
+    extract(epoch FROM min(run_after) - statement_timestamp())::float8
+FROM inserted
+""",
+    column="%({})s",
+    run_after="due.run_after",
+    limit_key="call.limit_key",
+    rate_key="call.rate_key",
+)
+
+# enqueue and enqueue_many that replace, after a conflict → the holders that wait, which now have the arguments of the
+# call: unique_key, id, status, run_after, enqueued_at, and the seconds until it is due. Each key is there once. Not by
+# ON CONFLICT DO UPDATE: that locks the row before it looks at the condition, and so would keep a running job locked
+# until the caller's commit. Index: unique, the primary key.
+REPLACE_WAITING = entering(
+    """
+WITH waiting AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE
+        unique_key = ANY (%(unique_keys)s::text[])
+        AND unique_key IS NOT NULL
+        AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
+        AND finished_at IS NULL
+        AND status <> 'running'
+    ORDER BY unique_key
+    FOR NO KEY UPDATE
+)
+UPDATE skipqueue_job AS job
+SET (args, kwargs, run_after) = (call.args::jsonb, call.kwargs::jsonb, due.run_after),
+    status = CASE WHEN job.awaits_jobs AND {status} = 'queued' THEN 'blocked' ELSE {status} END,
+    limit_key = call.limit_key,
+    limit_kind = CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END,
+    capacity = CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END,
+    rate_key = call.rate_key,
+    rate_interval = CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END,
+    rate_burst = CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END,
+    has_permit = NULL
+FROM
+    ROWS FROM (
+        string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]),
+        unnest(%(limit_keys)s::text[]), unnest(%(rate_keys)s::text[])
+    ) AS call (args, kwargs, unique_key, limit_key, rate_key),
+    (
+        SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
+        AS run_after
+    ) AS due
+WHERE job.id = ANY (ARRAY (SELECT id FROM waiting)) AND job.unique_key = call.unique_key
+RETURNING
+    job.unique_key, job.id, job.status, job.run_after, job.enqueued_at,
+    extract(epoch FROM job.run_after - statement_timestamp())::float8
+""",
+    column="%({})s",
+    run_after="due.run_after",
+    limit_key="call.limit_key",
+    rate_key="call.rate_key",
+)
+
+# enqueue_many that replaces several → the same, without the holders that somebody has locked. Index: unique, the
+# primary key.
+REPLACE_UNLOCKED = REPLACE_WAITING.replace("FOR NO KEY UPDATE", "FOR NO KEY UPDATE SKIP LOCKED")
+
+# enqueue_many, after a conflict → the keys that jobs hold, each with the id of its job, whether it is finished, whether
+# it waits, and whether it waits for its first attempt. Index: unique.
+UNIQUE_KEY_HOLDERS = """
+SELECT
+    unique_key, id, finished_at IS NOT NULL AS is_finished,
+    finished_at IS NULL AND status <> 'running' AS waits,
+    finished_at IS NULL AND lease = 0 AS is_unclaimed
+FROM skipqueue_job
+WHERE
+    unique_key = ANY (%(unique_keys)s::text[])
+    AND unique_key IS NOT NULL
+    AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
+"""
+
+# enqueue and enqueue_many that ask for a key until the start, after a conflict → the keys of the holders that have not
+# been claimed, with id, queue and status. Locks their rows until the caller's commit, in the order of the keys: no
+# worker claims one before that, so the run sees what the caller has written. Several callers share the lock. Index:
+# unique.
+LOCK_WAITING_HOLDERS = """
+SELECT unique_key, id, queue_name, status
+FROM skipqueue_job
+WHERE
+    unique_key = ANY (%(unique_keys)s::text[])
+    AND unique_key IS NOT NULL
+    AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
+    AND finished_at IS NULL
+    AND lease = 0
+ORDER BY unique_key
+FOR SHARE
+"""
+
+# enqueue_many that asks for several keys until the start → the same, without the holders that somebody writes. Index:
+# unique.
+LOCK_UNLOCKED_HOLDERS = LOCK_WAITING_HOLDERS.replace("FOR SHARE", "FOR SHARE SKIP LOCKED")
+
+# enqueue, enqueue_many, retry, after a conflict with a finished job → the keys that are free now: their jobs are
+# finished, and their time is over. Locks in the order of the keys. Index: unique.
+FREE_UNIQUE_KEYS = """
+WITH over AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE
+        unique_key = ANY (%(unique_keys)s::text[])
+        AND unique_key IS NOT NULL
+        AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
+        AND finished_at IS NOT NULL
+        AND enqueued_at + make_interval(secs => unique_seconds) <= statement_timestamp()
+    ORDER BY unique_key
+    FOR NO KEY UPDATE
+)
+UPDATE skipqueue_job AS job
+SET unique_seconds = NULL
+WHERE job.id = ANY (ARRAY (SELECT id FROM over))
+RETURNING job.unique_key
+"""
+
+# retry, after a conflict → the unique keys of these jobs. Index: the primary key.
+UNIQUE_KEYS_OF = """
+SELECT DISTINCT unique_key
+FROM skipqueue_job
+WHERE id = ANY (%(ids)s::bigint[]) AND status IN ('failed', 'discarded') AND unique_key IS NOT NULL
+"""
+
+
+Row = TypeVar("Row", bound=tuple[Any, ...])
+
+
+class Replaced(NamedTuple):
+    unique_key: str
+    id: int
+    status: str
+    run_after: datetime
+    enqueued_at: datetime
+    delay: float
+
+
+class Holder(NamedTuple):
+    unique_key: str
+    id: int
+    is_finished: bool
+    waits: bool
+    is_unclaimed: bool
+
+
+class UniqueKeys(Statements):
+    """Used by the enqueues, and by the manual retry."""
+
+    def unique_key_holders(self, keys: Sequence[str], *, seconds: float | None = None) -> dict[str, int]:
+        """The ids of the jobs that hold these unique keys, by key. Frees the keys whose time is over.
+
+        seconds: `unique_seconds` of the caller's spec. With 0, the holders that wait are locked until the caller's
+        commit, so that they do not start before it.
+        """
+        found = self.lock_waiting_holders(keys) if seconds == 0 else {}
+        others = [key for key in keys if key not in found]
+        if not others:
+            return found
+        rows = self._holders(others)
+        if finished := [each.unique_key for each in rows if each.is_finished]:
+            self.free_unique_keys(finished)
+            rows = self._holders(others)
+        return found | {each.unique_key: each.id for each in rows}
+
+    def _holders(self, keys: Sequence[str]) -> list[Holder]:
+        return list(starmap(Holder, self.rows(UNIQUE_KEY_HOLDERS, {"unique_keys": list(keys)})))
+
+    def lock_waiting_holders(self, keys: Sequence[str]) -> dict[str, int]:
+        """Lock the jobs that hold these unique keys and have not been claimed, until the caller's transaction ends.
+
+        Returns their ids, by key. Claims pass over the locked rows, so the workers are notified again at the commit.
+        """
+
+        def lock(keys: Sequence[str], waits: bool) -> list[tuple[Any, ...]]:
+            statement = LOCK_WAITING_HOLDERS if waits else LOCK_UNLOCKED_HOLDERS
+            return self.rows(statement, {"unique_keys": list(keys)})
+
+        if len(keys) > 1:
+            keys = [each.unique_key for each in self._holders(keys) if each.is_unclaimed]
+        rows = self._lock_by_key(sorted(keys), lock)
+        if not self.connection.get_autocommit() and (
+            queued := Counter(queue for _, _, queue, status in rows if status == "queued")
+        ):
+            wake(self, queued)
+        return {key: id for key, id, _, _ in rows}
+
+    def replace_waiting(self, values: Mapping[str, Any], calls: Sequence[EncodedCall]) -> list[Replaced]:
+        """Give the waiting holders of these calls' keys the arguments, the due time and the limit of the call.
+
+        A holder that runs stays as it is. One that somebody writes is waited for.
+        """
+        by_key = {call.unique_key: call for call in calls if call.unique_key is not None}
+
+        def replace(keys: Sequence[str], waits: bool) -> list[Replaced]:
+            statement = REPLACE_WAITING if waits else REPLACE_UNLOCKED
+            chosen = [by_key[key] for key in keys]
+            rows = self.rows(statement, {**values, **calls_as_values(chosen), "unique_keys": list(keys)})
+            return list(starmap(Replaced, rows))
+
+        keys = list(by_key)
+        if len(keys) > 1:
+            keys = [each.unique_key for each in self._holders(keys) if each.waits]
+        return self._lock_by_key(sorted(keys), replace)
+
+    def _lock_by_key(self, keys: Sequence[str], lock: Callable[[Sequence[str], bool], list[Row]]) -> list[Row]:
+        """Call `lock` with these sorted keys: a statement that locks the jobs that wait, and returns rows by key.
+
+        PostgreSQL locks the newest version of a row, and looks at the condition afterwards: a job that was claimed in
+        between is locked, and not returned. So a statement that returns fewer jobs than it was asked for is rolled
+        back, and its keys are tried by halves. Several are locked without waiting, one alone is waited for: what is
+        waited for comes after all that is kept in the order of the keys, and none of that runs.
+        """
+        if not keys:
+            return []
+        waits, in_transaction = len(keys) == 1, not self.connection.get_autocommit()
+        with transaction.atomic(using=self.alias) if in_transaction else nullcontext():
+            rows = lock(keys, waits)
+            if len(rows) == len(keys):
+                return rows
+            if in_transaction:
+                transaction.set_rollback(True, using=self.alias)
+        if waits:
+            return []
+        kept = [] if in_transaction else rows
+        done = {row[0] for row in kept}
+        rest = [key for key in keys if key not in done]
+        half = (len(rest) + 1) // 2
+        return kept + self._lock_by_key(rest[:half], lock) + self._lock_by_key(rest[half:], lock)
+
+    def free_unique_keys(self, keys: Sequence[str]) -> list[str]:
+        """Free those of these unique keys whose jobs are finished and whose time is over. Returns them."""
+        return [key for (key,) in self.rows(FREE_UNIQUE_KEYS, {"unique_keys": list(keys)})]
+
+    def unique_keys_of(self, ids: Sequence[int]) -> list[str]:
+        return [key for (key,) in self.rows(UNIQUE_KEYS_OF, {"ids": list(ids)})]
+
+    def _enqueue_unique(
+        self, spec: JobSpec, values: Mapping[str, Any], calls: Sequence[EncodedCall], on_conflict: OnConflict
+    ) -> DeferredJobs:
+        """Insert jobs of which some have unique keys. Repeats until each key belongs to a job."""
+        if on_conflict == "raise":
+            _check_distinct(calls)
+        chosen = missing = in_key_order(calls, last=on_conflict in ("replace", "rerun"))
+        plain: list[int] = []
+        keyed: dict[str, tuple[int, CallOutcome]] = {}
+        with transaction.atomic(using=self.alias) if on_conflict == "raise" else nullcontext():
+            while missing:
+                inserted, replaced = self._write_unique(spec, values, missing, on_conflict)
+                plain += [id for id, key in inserted if key is None]
+                keyed.update({key: (id, "created") for id, key in inserted if key is not None})
+                keyed.update({each.unique_key: (each.id, "replaced") for each in replaced})
+                missing = [call for call in missing if call.unique_key is not None and call.unique_key not in keyed]
+                if missing:
+                    taken = [call.unique_key for call in missing if call.unique_key is not None]
+                    holders = self.unique_key_holders(taken, seconds=spec.unique_seconds)
+                    if holders and on_conflict == "raise":
+                        raise taken_by(self.alias, list(holders.values()))
+                    keyed |= {key: (id, "existing") for key, id in holders.items()}
+                    missing = [call for call in missing if call.unique_key not in keyed]
+        return _report(calls, chosen, sorted(plain), keyed)
+
+    def _write_unique(
+        self, spec: JobSpec, values: Mapping[str, Any], calls: Sequence[EncodedCall], on_conflict: OnConflict
+    ) -> tuple[list[tuple[int, str | None]], list[Replaced]]:
+        """Insert these calls, sorted by key, or replace. Returns the inserted jobs, with their keys, and the others."""
+        keys: list[str | None] = [call.unique_key for call in calls]
+        parameters = {**calls_as_values(calls), "unique_keys": as_text_array(keys), "number": len(calls)}
+        [(ids, inserted_keys, queued, delay)] = self.rows(ENQUEUE_MANY_UNIQUE, {**values, **parameters})
+        inserted = list(zip(ids or (), inserted_keys or keys, strict=False))
+        replaced: list[Replaced] = []
+        if on_conflict in ("replace", "rerun") and len(inserted) < len(calls):
+            written = {key for _, key in inserted}
+            replaced = self.replace_waiting(values, [call for call in calls if call.unique_key not in written])
+        if inserted or replaced:
+            queued += sum(each.status == "queued" for each in replaced)
+            delays = [each.delay for each in replaced] + [delay] * bool(inserted)
+            self._enqueued(spec, [id for id, _ in inserted], calls, queued=queued, delay=min(delays))
+        return inserted, replaced
+
+    def _enqueued(
+        self, spec: JobSpec, ids: list[int], calls: Sequence[EncodedCall], *, queued: int, delay: float
+    ) -> dict[int, str]:
+        raise NotImplementedError
+
+
+def taken_by(alias: str, job_ids: Sequence[int]) -> UniqueKeyTaken:
+    listed = ", ".join(job_name(alias, id) for id in job_ids[:10])
+    message = f"Held by job {listed}: a unique key of this call. Nothing was written."
+    return UniqueKeyTaken(message, job_id=job_ids[0], handle=handle_of(alias, job_ids[0]))
+
+
+@contextmanager
+def explained_deadlock(has_key: bool) -> Iterator[None]:
+    """Raise `UniqueKeyDeadlock` in place of PostgreSQL's error, if calls with unique keys were its victim."""
+    try:
+        yield
+    except OperationalError as error:
+        if has_key and isinstance(error.__cause__, psycopg.errors.DeadlockDetected):
+            raise UniqueKeyDeadlock from error
+        raise
+
+
+def _check_distinct(calls: Sequence[EncodedCall]) -> None:
+    first: dict[str, int] = {}
+    for position, call in enumerate(calls):
+        if call.unique_key is not None and first.setdefault(call.unique_key, position) != position:
+            raise UniqueKeyTaken(f"call {position}: call {first[call.unique_key]} has the same unique key.")
+
+
+def in_key_order(calls: Sequence[EncodedCall], *, last: bool) -> list[EncodedCall]:
+    """The calls without a key; then one of each key, sorted, so that two batches with the same keys never deadlock.
+
+    Of calls that share a key it is the first, or the `last`, whose arguments are the newest.
+    """
+    keyed = {call.unique_key: call for call in (calls if last else reversed(calls)) if call.unique_key is not None}
+    return [call for call in calls if call.unique_key is None] + [keyed[key] for key in sorted(keyed)]
+
+
+def _report(
+    calls: Sequence[EncodedCall],
+    chosen: Sequence[EncodedCall],
+    plain: Sequence[int],
+    keyed: Mapping[str, tuple[int, CallOutcome]],
+) -> DeferredJobs:
+    """What became of each call. Of those that share a key, only the chosen one has written anything."""
+    in_order, writers = iter(plain), {id(call) for call in chosen}
+    ids: list[int] = []
+    outcomes: list[CallOutcome] = []
+    for call in calls:
+        if call.unique_key is None:
+            ids.append(next(in_order))
+            outcomes.append("created")
+        else:
+            job_id, outcome = keyed[call.unique_key]
+            ids.append(job_id)
+            outcomes.append(outcome if id(call) in writers else "existing")
+    return DeferredJobs(ids, outcomes)

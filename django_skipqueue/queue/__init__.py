@@ -1,0 +1,28 @@
+"""The queue in PostgreSQL: `Store` has a method for everything that is done to it.
+
+A file for each verb: first its statements, each a named literal, then the methods that send them.
+
+The comment above a statement has the form "callers → the rows that it returns". Then come its rules and the index that
+it uses. A statement runs in psql if `%(…)s` is replaced by a value, `{status}` by 'queued', and `{operations}` by
+job.operations. `fragments` has what statements share.
+
+Rules of all statements:
+
+- A status is a literal: with a parameter, a generic plan cannot use a partial index.
+- Rows are chosen by a limited, locking `SELECT` in a `MATERIALIZED` CTE and updated by `id = ANY (ARRAY (SELECT …))`,
+  or by ctid. The rows are chosen once, so that the statement never takes more than the limit. The planner expects few
+  ids, so that it always uses the primary key; with a join, a generic plan expects a tenth of the table and reads all of
+  it. `PRUNE` deletes the rows that `EXPIRED` has locked in the same transaction.
+- All statements skip rows that another transaction has locked, except `SETTLE`, `RELEASE` and `HEARTBEAT_JOB`, whose
+  caller owns the rows by lease.
+- A batch of values is one JSON document, or arrays from a scalar subquery. PostgreSQL expects a hundred rows from a
+  document and ten from arrays, whatever their length, and so looks up each row by an index.
+- `fragments.entering` replaces `{status}` by the expression for the status of a job that enters from outside.
+  `RELEASE`, `RELEASE_ORPHANS` and `RECOVER` put back jobs that are past the gates, and `POSTPONE` has a job wait at the
+  first gate, so these write the status literally.
+- The statement of an operator's verb also records it in the row: `operations` holds the newest 50. `recording` of
+  `fragments` replaces `{operations}` by the expression.
+- What comes from the broker of a carrier has statements of its own. `fragments.of_carrier` adds who has to hold
+  the job.
+- The only clock is the database's.
+"""

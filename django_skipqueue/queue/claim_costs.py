@@ -1,0 +1,88 @@
+"""Measure what a claim reads: dead index entries show here before they hurt."""
+
+import json
+from typing import NamedTuple
+
+from django.db import OperationalError
+from psycopg.errors import QueryCanceled
+
+from .session import Session
+
+# supervisor, for the deepest queues → the plan of the search of a claim, as it ran, with the pages that it read. Locks
+# nothing. Index: claim.
+EXPLAIN_CLAIM = """
+EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON)
+SELECT ctid
+FROM skipqueue_job
+WHERE status = 'queued' AND queue_name = %(queue_name)s
+ORDER BY (-priority), run_after, id
+LIMIT %(limit)s
+"""
+
+# supervisor, before and after it → the entries of the claim index that this transaction has read, those of dead rows
+# among them.
+ENTRIES_READ = "SELECT COALESCE(pg_stat_get_xact_tuples_returned(to_regclass('skipqueue_job_claim')), 0)"
+
+# doctor, metrics → for each queue that was measured in the last five minutes: its name, and the pages and index entries
+# that the search of a claim has read. Index: the primary key of the roll-ups, one range for the names, and one for each
+# queue.
+CLAIM_COSTS = """
+SELECT known.queue_name, sample.claim_pages, sample.claim_rows
+FROM
+    (
+        SELECT queue_name
+        FROM skipqueue_rollup
+        WHERE span = 0 AND task = '' AND queue_name > ''
+        ORDER BY queue_name
+        LIMIT %(limit)s
+    ) AS known,
+    LATERAL (
+        SELECT claim_pages, claim_rows
+        FROM skipqueue_rollup
+        WHERE
+            span = 60
+            AND queue_name = known.queue_name
+            AND task = ''
+            AND starts_at > statement_timestamp() - interval '5 minutes'
+            AND claim_pages IS NOT NULL
+        ORDER BY starts_at DESC
+        LIMIT 1
+    ) AS sample
+"""
+
+
+CLAIM_LIMIT = 100
+"""Jobs that the search of a claim looks for when it is measured."""
+
+MEASURE_SECONDS = 1.0
+"""The statement timeout of this search."""
+
+
+class ClaimCost(NamedTuple):
+    queue_name: str
+    pages: int
+    rows: int
+    """Entries of the claim index, those of dead rows among them."""
+
+
+class ClaimCosts(Session):
+    """Used by supervisors, the doctor and the metrics. No row is locked, and no claim is slowed down."""
+
+    def measure_claim(self, queue_name: str) -> ClaimCost | None:
+        """Search as a claim from the head of the queue does. `None`: it takes too long."""
+        try:
+            with self.short_transaction(MEASURE_SECONDS):
+                ((before,),) = self.rows(ENTRIES_READ)
+                ((plan,),) = self.rows(EXPLAIN_CLAIM, {"queue_name": queue_name, "limit": CLAIM_LIMIT})
+                ((after,),) = self.rows(ENTRIES_READ)
+        except OperationalError as error:
+            if isinstance(error.__cause__, QueryCanceled):
+                return None
+            raise
+        document = json.loads(plan) if isinstance(plan, str) else plan
+        root = document[0]["Plan"]
+        return ClaimCost(queue_name, root["Shared Hit Blocks"] + root["Shared Read Blocks"], after - before)
+
+    def claim_costs(self, *, limit: int = 200) -> list[ClaimCost]:
+        """What was measured lately: in the deepest queues, once a minute."""
+        return [ClaimCost(*row) for row in self.rows(CLAIM_COSTS, {"limit": limit})]

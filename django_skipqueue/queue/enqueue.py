@@ -1,0 +1,290 @@
+"""Insert jobs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from secrets import token_hex
+from typing import Any
+
+import psycopg
+from django.db import Error, transaction
+from psycopg.pq import PipelineStatus, TransactionStatus
+
+from ..conf import settings
+from ..events.events import JobsAdmitted, JobsDeferred, NotifyFailed
+from ..events.tracing import sending, tracers
+from ..exceptions import InvalidOption
+from ..parts.batches.current import in_current_batch
+from ..parts.batches.dependencies import Dependencies
+from ..parts.databases.settings import SPREAD
+from ..parts.limits.admit import admit_after_commit
+from ..parts.limits.enqueue import ENQUEUE_AND_ADMIT
+from ..parts.limits.queues import all_limited_by_queue, limited_by_queue
+from ..parts.unique.enqueue import UniqueKeys, explained_deadlock
+from ..values.columns import check_columns
+from ..values.records import DeferredJobs, EncodedCall, InsertedJob, JobSpec, OnConflict
+from .fragments import INSERT_JOB, entering
+from .notify import wake, wake_supervisors
+from .parameters import calls_as_values, unindented
+from .silence import ended_by_silence
+
+# enqueue → the columns that the database has set; no row if a job holds the unique key. Index: unique.
+ENQUEUE = f"""
+{INSERT_JOB}
+ON CONFLICT (unique_key)
+WHERE unique_key IS NOT NULL
+    AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
+DO NOTHING
+RETURNING id, status, run_after, enqueued_at, true AS is_new
+"""
+
+# enqueue without a unique key, outside of a transaction → the id and the time of the enqueue, and what was set, as the
+# second of four results. The client sends all of it in one message: the INSERT, its commit, and the NOTIFY after it,
+# in a transaction of its own. A setting of the session keeps what was inserted, under a text that is different in each
+# call; PostgreSQL takes the setting back if the INSERT is not committed.
+ENQUEUE_AND_NOTIFY = f"""
+BEGIN;
+{INSERT_JOB}
+RETURNING id, enqueued_at, set_config('skipqueue.inserted', concat_ws('|', %(call)s, id, enqueued_at), false);
+COMMIT;
+SELECT pg_notify('skipqueue', %(queue_name)s) FROM set_config('synchronous_commit', 'off', true)
+"""  # noqa: S608 (of literals)
+
+# enqueue, after an error of ENQUEUE_AND_NOTIFY → as that one; no row if the job is not committed, or if a pooler has
+# moved the client to another session. Reads no table.
+INSERTED = """
+SELECT part[2]::bigint, part[3]::timestamptz
+FROM string_to_array(current_setting('skipqueue.inserted', true), '|') AS part
+WHERE part[1] = %(call)s
+"""
+
+# enqueue_many, calls without unique keys → one row: the ids of the inserted jobs, the number of those that are queued,
+# and the seconds until all are due. `args` and `kwargs` have a line for each call: encoded JSON contains no line break.
+# `limit_keys` and `rate_keys` have an element for each call, or none at all: NULL.
+# There is no ON CONFLICT: it makes PostgreSQL insert each row tentatively and confirm it, which takes a sixth longer.
+ENQUEUE_MANY = entering(
+    """
+WITH inserted AS (
+    INSERT INTO skipqueue_job
+        (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, timeout, retention, metadata,
+        batch_id, awaits_jobs, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
+    SELECT
+        %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
+        {status},
+        %(priority)s, %(max_attempts)s, due.run_after, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb,
+        %(batch_id)s::bigint, %(awaits_jobs)s::boolean,
+        call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END,
+        CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END,
+        call.rate_key, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END,
+        CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
+    FROM
+        ROWS FROM (
+            string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(limit_keys)s::text[]),
+            unnest(%(rate_keys)s::text[])
+        ) AS call (args, kwargs, limit_key, rate_key),
+        (
+            SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
+            AS run_after
+        ) AS due
+    RETURNING id, status, run_after
+)
+SELECT
+    array_agg(id),
+    count(*) FILTER (WHERE status = 'queued'),
+    extract(epoch FROM min(run_after) - statement_timestamp())::float8
+FROM inserted
+""",
+    column="%({})s",
+    run_after="due.run_after",
+    limit_key="call.limit_key",
+    rate_key="call.rate_key",
+)
+
+
+class Enqueueing(UniqueKeys, Dependencies):
+    """Used by tasks: each deferred call becomes a job."""
+
+    def enqueue(self, spec: JobSpec, call: EncodedCall, *, replaces: bool = False) -> InsertedJob | None:
+        """Insert one job. Returns `None` if a job holds the call's unique key.
+
+        replaces: a waiting holder takes the arguments and the due time of the call, and is returned.
+
+        Raises `InvalidOption` for a value of the spec that the table cannot store, and `UniqueKeyDeadlock` if another
+        transaction waits for this one with a key that this one waits for.
+        """
+        spec = in_current_batch(spec, self.connection)
+        if replaces:
+            _check_replace(spec)
+        with self._answered(), self._together(spec):
+            return self._enqueue_traced(spec, call, replaces)
+
+    def _enqueue_traced(self, spec: JobSpec, call: EncodedCall, replaces: bool) -> InsertedJob | None:
+        if not tracers:
+            return self._enqueue(spec, call, replaces)
+        with sending(spec, 1, self.alias) as batch:
+            inserted = self._enqueue(batch.spec, call, replaces)
+            batch.job_ids = [inserted.id] if inserted else []
+            return inserted
+
+    def enqueue_untraced(self, spec: JobSpec, call: EncodedCall) -> InsertedJob | None:
+        """Insert one job for a supervisor, in whose main thread no tracer of the project's runs."""
+        return self._enqueue(spec, call, replaces=False)
+
+    def _enqueue(self, spec: JobSpec, call: EncodedCall, replaces: bool) -> InsertedJob | None:
+        call = limited_by_queue(spec.queue_name, call)
+        values = {**self._values(spec), **call._asdict()}
+        is_simple = call.unique_key is call.rate_key is None and spec.run_after is None
+        if is_simple and self.connection.get_autocommit():
+            with self.connection.cursor() as cursor:
+                if _takes_transactions(cursor):
+                    return self._enqueue_alone(cursor, spec, call, values)
+        with explained_deadlock(call.unique_key is not None):
+            rows = [InsertedJob._make(row) for row in self.rows(ENQUEUE, values)]
+            if replaces and not rows:
+                replaced = self.replace_waiting(values, [call])
+                rows = [InsertedJob(each.id, each.status, each.run_after, each.enqueued_at, False) for each in replaced]
+        for inserted in rows:
+            is_later = inserted.status == "scheduled"  # a job that is replaced was enqueued before
+            delay = (inserted.run_after - inserted.enqueued_at).total_seconds() if is_later else 0.0
+            new = [inserted.id] if inserted.is_new else []
+            statuses = self._enqueued(spec, new, [call], queued=int(inserted.status == "queued"), delay=delay)
+            return inserted._replace(status=statuses.get(inserted.id, inserted.status))
+        return None
+
+    def _enqueue_alone(self, cursor: Any, spec: JobSpec, call: EncodedCall, values: Mapping[str, Any]) -> InsertedJob:
+        """Insert one job, commit, admit it if it has a limit, and notify the workers, in one round trip."""
+        statement = ENQUEUE_AND_NOTIFY if call.limit_key is None else ENQUEUE_AND_ADMIT
+        id, now, is_queued = self._committed(cursor, unindented(statement), values)
+        self.send(JobsDeferred(self.alias, spec.task, spec.queue_name, [id]))
+        if call.limit_key is not None and is_queued:
+            self.send(JobsAdmitted(self.alias, {spec.queue_name: 1}))
+        elif call.limit_key is not None:
+            admit_after_commit(self, {call.limit_key: None}, is_urgent=spec.priority > 0)
+        return InsertedJob(id, "queued" if is_queued or call.limit_key is None else "blocked", now, now)
+
+    def _committed(self, cursor: Any, statement: str, values: Mapping[str, Any]) -> tuple[Any, Any, bool]:
+        """Send the message. Returns the id and the time of the enqueue, and whether the end of it has a row."""
+        mark = token_hex(8)
+        try:
+            cursor.execute(statement, {**values, "call": mark})
+            cursor.nextset()  # the first result is that of BEGIN
+            id, now, *_ = cursor.fetchone()
+            while cursor.nextset():
+                pass
+            return id, now, bool(cursor.rowcount)
+        except BaseException as error:
+            self._end_transaction()
+            rows = self._inserted(mark) if isinstance(error, Error) else []
+            if not rows:
+                raise
+            self.send(NotifyFailed(self.alias, values["queue_name"], error))
+            return *rows[0], False
+
+    def _end_transaction(self) -> None:
+        raw = self.connection.connection
+        if raw is not None and raw.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+            with suppress(psycopg.Error):
+                raw.rollback()
+
+    def _inserted(self, mark: str) -> list[tuple[Any, ...]]:
+        """The job that the call with this mark has inserted and committed. Empty if it has not, or if nobody knows."""
+        with suppress(Error):
+            return self.rows(INSERTED, {"call": mark})
+        return []
+
+    def enqueue_many(
+        self, spec: JobSpec, calls: Sequence[EncodedCall], *, on_conflict: OnConflict = "skip"
+    ) -> DeferredJobs:
+        """Insert a job for each of `calls`: in one statement if no call has a unique key.
+
+        Returns the ids in the order of the calls, and what became of each. If a job holds the unique key of a call, its
+        id is returned for this call. Raises as `enqueue` does, and `UniqueKeyTaken`, as `on_conflict` says.
+        """
+        spec = in_current_batch(spec, self.connection)
+        if on_conflict == "replace":
+            _check_replace(spec)
+        with self._answered(), self._together(spec):
+            if not (tracers and calls):
+                return self._enqueue_many(spec, calls, on_conflict).all_in(self.alias)
+            with sending(spec, len(calls), self.alias) as batch:
+                batch.job_ids = deferred = self._enqueue_many(batch.spec, calls, on_conflict).all_in(self.alias)
+                return deferred
+
+    def _enqueue_many(self, spec: JobSpec, calls: Sequence[EncodedCall], on_conflict: OnConflict) -> DeferredJobs:
+        values = self._values(spec)
+        calls = all_limited_by_queue(spec.queue_name, calls)
+        if any(call.unique_key is not None for call in calls):
+            with explained_deadlock(True):
+                return self._enqueue_unique(spec, values, calls, on_conflict)
+        if not calls:
+            return DeferredJobs()
+        [(inserted, queued, delay)] = self.rows(ENQUEUE_MANY, {**values, **calls_as_values(calls)})
+        self._enqueued(spec, inserted, calls, queued=queued, delay=delay)
+        return DeferredJobs(sorted(inserted))
+
+    def _values(self, spec: JobSpec) -> dict[str, Any]:
+        """The values that the jobs share. Raises `InvalidOption` for a value that the table cannot store."""
+        check_columns(spec._asdict())
+        values = spec.insert_values()
+        if spec.max_attempts is None:
+            values["max_attempts"] = settings.max_attempts
+        return values
+
+    def _answered(self) -> AbstractContextManager[Any]:
+        """Under `spread`, jobs wait for no server that hangs: the other databases take them."""
+        return ended_by_silence(self.connection) if settings.placement == SPREAD else nullcontext()
+
+    def _together(self, spec: JobSpec) -> AbstractContextManager[Any]:
+        """A transaction for jobs and their dependencies; nothing for jobs without."""
+        return transaction.atomic(using=self.alias) if spec.after else nullcontext()
+
+    def _enqueued(
+        self, spec: JobSpec, ids: list[int], calls: Sequence[EncodedCall], *, queued: int, delay: float
+    ) -> dict[int, str]:
+        """Notify the workers if any job is queued, the supervisors if the jobs are due soon, and send the event.
+
+        After the commit, jobs that have a limit or a rate are admitted. Has jobs wait for those that they need.
+        Returns the status of those that need not wait after all, by id.
+        """
+        statuses = self.hold(ids, needs=spec.after, after_failure=spec.after_failure) if spec.after and ids else {}
+        queued += list(statuses.values()).count("queued")
+        keys = {call.limit_key for call in calls if call.limit_key is not None}
+        rates = {call.rate_key for call in calls if call.rate_key is not None and call.limit_key is None}
+        if (keys or rates) and delay <= 0:
+            lone = ids[0] if len(ids) == 1 else None
+            admit_after_commit(self, dict.fromkeys(keys, lone), rates, is_urgent=spec.priority > 0)
+        if queued:
+            wake(self, {spec.queue_name: queued})
+        wake_supervisors(self, [delay])
+        if ids:
+            self.send(JobsDeferred(self.alias, spec.task, spec.queue_name, ids))
+        return statuses
+
+
+def new_job(
+    store: Enqueueing, enqueue: Callable[[JobSpec, EncodedCall], InsertedJob | None], spec: JobSpec, call: EncodedCall
+) -> InsertedJob | None:
+    """Insert a job by a method. `None` if another job holds its unique key; a key whose time is over is free."""
+    inserted = enqueue(spec, call)
+    if inserted is None and call.unique_key is not None and store.free_unique_keys([call.unique_key]):
+        return enqueue(spec, call)
+    return inserted
+
+
+def _check_replace(spec: JobSpec) -> None:
+    if spec.after:
+        raise InvalidOption(
+            "after and on_conflict='replace' do not go together: a job that waits already keeps what it waits for."
+        )
+
+
+def _takes_transactions(cursor: Any) -> bool:
+    """Whether this cursor can send a transaction of its own in one message.
+
+    Not within a transaction that the caller has begun without Django, in pipeline mode, or with a cursor that binds its
+    parameters on the server: only the simple protocol takes several statements in one message.
+    """
+    raw = getattr(cursor, "cursor", None)
+    if not isinstance(raw, psycopg.ClientCursor):
+        return False
+    session = raw.connection.pgconn
+    return session.transaction_status == TransactionStatus.IDLE and session.pipeline_status == PipelineStatus.OFF

@@ -1,0 +1,142 @@
+"""The shared fragments of the statements, and the functions that join them, once, at import."""
+
+import re
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+
+class Condition(NamedTuple):
+    """The half of a gate that is SQL. The other half, which admits jobs, is a class in `store.gates`."""
+
+    gate: str
+    """The gate's name."""
+    status: Literal["scheduled", "blocked"]
+    """The job's status while it waits at this gate."""
+    holds: str
+    """The SQL condition under which the gate keeps a job waiting. Columns are written in braces: `{run_after}`."""
+
+
+CONDITIONS = (
+    Condition("time", "scheduled", "{run_after} > statement_timestamp()"),
+    # A later gate with the status `blocked` admits only jobs whose `awaits_jobs` is NULL: the others still wait here.
+    Condition("dependency", "blocked", "{awaits_jobs}::boolean"),
+    # Likewise: a job that has passed the gate of limits, and waits at the next one, has `has_permit`.
+    Condition("limit", "blocked", "{limit_key}::text IS NOT NULL"),
+    Condition("rate", "blocked", "{rate_key}::text IS NOT NULL"),
+)
+"""In the order in which a job meets the gates."""
+
+COLUMN = r"{(\w+)}"
+
+
+def entering(statement: str, *, column: str, past: str | None = None, **columns: str) -> str:
+    """Replace `{status}` in a statement by the expression for the status that a job enters. Called once, at import.
+
+    column: the spelling of a job's column in this statement, such as `job.{}`; `columns`: exceptions to it.
+    past: the gate that the job has just passed; only the gates after it are checked.
+    """
+    names = [condition.gate for condition in CONDITIONS]
+    asked = CONDITIONS[names.index(past) + 1 :] if past else CONDITIONS
+    cases = [
+        f"WHEN {re.sub(COLUMN, lambda name: columns.get(name[1], column.format(name[1])), condition.holds)} "
+        f"THEN '{condition.status}'"
+        for condition in asked
+    ]
+    status = " ".join(["CASE", *cases, "ELSE 'queued' END"]) if cases else "'queued'"
+    return statement.replace("{status}", status)
+
+
+# A delay counts from now. A job that is not due yet enters as scheduled.
+# VALUES and few returned columns take half the time of a SELECT that computes the due time once, with RETURNING *.
+INSERT_JOB = entering(
+    """
+INSERT INTO skipqueue_job AS job
+    (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, unique_seconds, timeout,
+    retention, metadata, batch_id, awaits_jobs, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
+VALUES (
+    %(queue_name)s, %(task)s, %(args)s::jsonb, %(kwargs)s::jsonb,
+    {status},
+    %(priority)s, %(max_attempts)s,
+    COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
+    %(unique_key)s, %(unique_seconds)s, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb,
+    %(batch_id)s, %(awaits_jobs)s, %(limit_key)s, %(limit_kind)s, %(capacity)s,
+    %(rate_key)s, %(rate_interval)s, %(rate_burst)s
+)
+""",
+    column="%({})s",
+    run_after="COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))",
+)
+
+
+_TO_RUN = """UPDATE skipqueue_job AS job
+SET status = 'running',
+    lease = job.lease + 1,
+    attempts = job.attempts + 1,
+    locked_by = %(worker_id)s,
+    locked_at = statement_timestamp(),
+    started_at = statement_timestamp(){more}
+WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
+"""
+
+# The columns of `ClaimedJob`. `claim_seconds` is the time from the start of the statement until this row was updated.
+_CLAIMED = """RETURNING
+    job.id,
+    job.lease,
+    job.task,
+    job.queue_name,
+    job.args::text AS args,
+    job.kwargs::text AS kwargs,
+    job.attempts AS attempt,
+    job.max_attempts,
+    job.priority,
+    date_part('epoch', job.run_after) AS run_after,
+    date_part('epoch', job.locked_at) AS locked_at,
+    job.metadata::text AS metadata,
+    job.timeout,
+    date_part('epoch', job.unknown_since) AS unknown_since,
+    job.limit_key IS NOT NULL AS holds_permit,
+    date_part('epoch', clock_timestamp() - statement_timestamp()) AS claim_seconds,
+    jsonb_array_length(job.deaths) >= 2 AS is_suspect,
+    CASE WHEN job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN job.limit_key END AS permit_key"""
+
+
+def to_run(statement: str, *, more: str = "") -> str:
+    """Replace `{to_run}` in a statement, which has chosen jobs, by its end. `more`: other columns that it sets.
+
+    Replace `{claimed}` by the columns that it returns.
+    """
+    return statement.replace("{to_run}", _TO_RUN.replace("{more}", more) + "{claimed}").replace("{claimed}", _CLAIMED)
+
+
+APPENDED = """COALESCE(
+        CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
+    ) || jsonb_build_object(
+        'at', statement_timestamp(), 'verb', '{verb}', 'by', %(by)s::text, 'reason', %(reason)s::text,
+        'attempts', job.attempts{more}
+    )"""
+
+
+def recording(verb: str, statement: str, *, more: Mapping[str, str] | None = None) -> str:
+    """Replace `{operations}` in a statement by the job's operations, with this verb at the end. Called at import.
+
+    more: further keys of the entry, each with its value in SQL.
+    """
+    pairs = "".join(f", '{key}', {value}" for key, value in (more or {}).items())
+    return statement.replace("{operations}", APPENDED.replace("{verb}", verb).replace("{more}", pairs))
+
+
+# A carrier holds what its relays have handed over. A relay holds what it has claimed, and an outcome may be quicker
+# than the hand-over. The subquery runs only if a row does not name the carrier; the table has a row for each worker.
+_OF_CARRIER = (
+    "(job.locked_by = %(carrier_id)s OR job.locked_by IN "
+    "(SELECT relay.id FROM skipqueue_worker AS relay WHERE relay.relay_of = %(carrier)s))"
+)
+
+
+def of_carrier(statement: str) -> str:
+    """The statement, which writes only jobs that the carrier or one of its relays holds. Called once, at import.
+
+    Who can write to the broker can name any job with any lease: both are small numbers.
+    """
+    head, returning, rest = statement.rpartition("\nRETURNING ")
+    return f"{head}\n    AND {_OF_CARRIER}{returning}{rest}"

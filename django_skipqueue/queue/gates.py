@@ -1,0 +1,200 @@
+"""Admit scheduled jobs that are due."""
+
+from collections import Counter
+from collections.abc import Collection
+from typing import Protocol
+
+from django.db import DatabaseError
+
+from ..events.events import JobsAdmitted
+from ..parts.batches.dependencies import Dependencies
+from ..parts.limits.admit import KEYS_AT_ONCE, LimitGate, Sweep, admit_or_announce, with_rates
+from ..parts.rates.admit import RateGate, admit_rates, sweep_rates
+from ..values.records import GateResult
+from .fragments import entering
+from .notify import wake
+from .parameters import is_refused
+from .statements import BATCH, Statements
+
+# supervisor, worker before a drain ends → by queue: the number of jobs that are queued now, and the keys of those that
+# wait at the gate of limits now, or at that of rates. Index: admit.
+ADMIT = entering(
+    """
+WITH due AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE status = 'scheduled' AND run_after <= statement_timestamp()
+    ORDER BY run_after, id
+    LIMIT %(limit)s
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+admitted AS (
+    UPDATE skipqueue_job AS job
+    SET status = {status}
+    WHERE job.id = ANY (ARRAY (SELECT id FROM due))
+    RETURNING job.queue_name, job.status, job.limit_key, job.rate_key
+)
+SELECT
+    queue_name,
+    count(*) FILTER (WHERE status = 'queued'),
+    array_agg(limit_key) FILTER (WHERE status = 'blocked' AND limit_key IS NOT NULL),
+    array_agg(rate_key) FILTER (WHERE status = 'blocked' AND limit_key IS NULL AND rate_key IS NOT NULL)
+FROM admitted
+GROUP BY queue_name
+""",
+    column="job.{}",
+    past="time",
+)
+
+# supervisor → the seconds until the next scheduled job is due, below 0 if it is overdue; no row if no job is scheduled.
+# Index: admit.
+NEXT_DUE = """
+SELECT extract(epoch FROM run_after - statement_timestamp())::float8
+FROM skipqueue_job
+WHERE status = 'scheduled'
+ORDER BY run_after, id
+LIMIT 1
+"""
+
+
+DEPENDENCY_CHECK = 1.0
+"""Seconds between two looks of the gate of dependencies, at most, while jobs wait for others."""
+
+MOST_PAGES = 20
+"""Batches of predecessors that one look reads."""
+
+
+class Gate(Protocol):
+    """Admits jobs. Any number of processes may call it at the same time."""
+
+    name: str
+    """The name of its condition in `sql.gates.CONDITIONS`."""
+
+    def admit(self, store: Statements, *, limit: int) -> GateResult:
+        """Admit up to `limit` jobs whose condition has ended, skipping locked rows."""
+
+    def next_due(self, store: Statements) -> float | None:
+        """The seconds until there may be a job to admit; 0 or less: now. `None` if no job waits at this gate."""
+
+
+class TimeGate:
+    name = "time"
+
+    def admit(self, store: Statements, *, limit: int) -> GateResult:
+        rows = store.rows(ADMIT, {"limit": limit})
+        admitted = Counter({queue_name: number for queue_name, number, _, _ in rows})
+        if blocked := {key for _, _, keys, _ in rows for key in keys or ()}:
+            admitted.update(with_rates(store, admit_or_announce(store, sorted(blocked))))
+        if rated := {key for *_, keys in rows for key in keys or ()}:
+            admitted.update(admit_rates(store, rated))
+        return GateResult({queue_name: number for queue_name, number in admitted.items() if number})
+
+    def next_due(self, store: Statements) -> float | None:
+        return next((seconds for (seconds,) in store.rows(NEXT_DUE)), None)
+
+
+class DependencyGate:
+    """Holds a job until the jobs that it needs are finished.
+
+    A worker that settles a job of a batch admits the jobs that need it. This gate looks at all jobs that others wait
+    for, some at each call.
+    """
+
+    name = "dependency"
+
+    def __init__(self) -> None:
+        self._after: dict[str, int] = {}  # where the next look begins, by database
+
+    def admit(self, store: Statements, *, limit: int) -> GateResult:
+        dependencies = Dependencies(store.alias, send=store.send)
+        ready, end = self._ready(dependencies, limit=limit)
+        found = dependencies.look_after(ready, limit=limit)
+        has_discarded = found.discarded_any
+        if ready and not found.found_any:
+            has_discarded = dependencies.forget_dependants(ready, limit=limit)
+            if not has_discarded:
+                self._after[store.alias] = end  # others have locked the rows, and must not keep the next ones waiting
+        return GateResult(found.admitted, has_discarded)
+
+    def next_due(self, store: Statements) -> float | None:
+        """0 if a job may be admitted now; the seconds until the next look if one waits; `None` if none does."""
+        dependencies = Dependencies(store.alias, send=store.send)
+        if self._ready(dependencies, limit=BATCH)[0]:
+            return 0.0
+        return DEPENDENCY_CHECK if dependencies.predecessors(limit=1) else None
+
+    def _ready(self, dependencies: Dependencies, *, limit: int) -> tuple[list[int], int]:
+        """Predecessors that let a job through, among the next ones, and the id after which the next look may go on.
+
+        Goes round once, from where the last look has ended, as far as a look may go.
+        """
+        alias = dependencies.alias
+        began = self._after.get(alias, 0)
+        for _ in range(MOST_PAGES):
+            found = dependencies.predecessors(after=self._after.get(alias, 0), limit=limit)
+            end = max(found) if len(found) == limit else 0
+            if ready := [id for id, lets_through in found.items() if lets_through]:
+                return ready, end
+            self._after[alias] = end
+            if not (end or began):
+                break
+            if not end:
+                began = 0
+        return [], 0
+
+
+LIMIT_GATE, RATE_GATE = LimitGate(), RateGate()
+
+
+GATES: tuple[Gate, ...] = (TimeGate(), DependencyGate(), LIMIT_GATE, RATE_GATE)
+"""In the order of their conditions."""
+
+
+class Admitting(Statements):
+    """Used by supervisors. Skips rows that others have locked, so several supervisors may call it at the same time."""
+
+    def admit(self, *, limit: int = BATCH) -> GateResult:
+        """Admit up to `limit` jobs at each gate whose condition has ended."""
+        admitted: Counter[str] = Counter()
+        has_discarded = False
+        refusals: list[DatabaseError] = []
+        for gate in GATES:
+            try:
+                passed = gate.admit(self, limit=limit)
+            except DatabaseError as error:
+                if not is_refused(error):
+                    raise
+                refusals.append(error)  # of a row that breaks the gate's statement: the other gates go on
+                continue
+            admitted.update(passed.by_queue)
+            has_discarded = has_discarded or passed.has_discarded
+        wake(self, admitted)
+        if admitted:
+            self.send(JobsAdmitted(self.alias, dict(admitted)))
+        if refusals:
+            raise refusals[0]
+        return GateResult(dict(admitted), has_discarded)
+
+    def sweep_limits(self, *, limit: int = KEYS_AT_ONCE) -> bool:
+        """Admit jobs of all keys with free permits or tokens: a drain may be over. Returns whether any was admitted."""
+        sweep = Sweep()
+        while not (admitted := sweep.run(self, limit=limit)) and sweep.after:
+            pass
+        admitted = admitted or sweep_rates(self)
+        wake(self, admitted)
+        return bool(admitted)
+
+    def sweep_limits_soon(self) -> None:
+        """Have the next `admit` look at all keys with blocked jobs."""
+        LIMIT_GATE.sweep_now(self.alias)
+        RATE_GATE.sweep_now(self.alias)
+
+    def admit_limits_soon(self, keys: Collection[str]) -> None:
+        LIMIT_GATE.want(self.alias, keys)
+
+    def admit_rates_soon(self, keys: Collection[str]) -> None:
+        RATE_GATE.want(self.alias, keys)
+
+    def next_due(self) -> float | None:
+        """The seconds until a gate may have a job to admit, below 0 if one is overdue; `None` if no job waits."""
+        return min((due for gate in GATES if (due := gate.next_due(self)) is not None), default=None)

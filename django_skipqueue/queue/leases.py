@@ -1,0 +1,88 @@
+"""Find lost leases, locked rows and the jobs of a worker; keep the lease of a job that was claimed by hand."""
+
+from collections.abc import Iterable, Sequence
+
+from ..values.outcomes import LostLease
+from ..values.records import LeaseRef
+from .parameters import leases_as_values
+from .statements import Statements
+
+# worker → id and lease of each of these leases that is no longer valid, and the columns that show how it ended, NULL if
+# the row is gone. After a cancel or a discard by an operator, only a retry changes the row, and is recorded after it.
+# Index: the primary key.
+LOST_LEASES = """
+SELECT
+    held.id, held.lease, job.lease - held.lease, job.status, job.locked_by, job.last_error, job.errors::text,
+    job.deaths IS NOT NULL, job.status = 'discarded' AND job.operations -> -1 ->> 'verb' IN ('cancel', 'discard')
+FROM
+    unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
+    LEFT JOIN skipqueue_job AS job ON job.id = held.id
+WHERE job.lease IS DISTINCT FROM held.lease
+"""
+
+# worker, after a settle timed out, and before a release → the ids of the jobs whose rows another transaction has
+# locked. In one statement with the others, a locked row would block them until the lock timeout, and then all would
+# fail. A deleted row does not count as locked. Index: the primary key.
+LOCKED_ROWS = """
+WITH held AS MATERIALIZED (
+    SELECT job.id
+    FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease) JOIN skipqueue_job AS job
+        USING (id, lease)
+),
+free AS MATERIALIZED (
+    SELECT job.id
+    FROM skipqueue_job AS job
+    WHERE job.id = ANY (ARRAY (SELECT id FROM held))
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+SELECT id FROM held
+EXCEPT
+SELECT id FROM free
+"""
+
+# supervisor, after workers died → the ids of those that still hold jobs: recovery has skipped their locked rows. Index:
+# recover, which is walked once for each worker until a job of it is found. Without ORDER BY the planner reads the table
+# instead, because it expects to find a matching row early.
+STILL_HOLDING = """
+SELECT worker.id
+FROM unnest(%(worker_ids)s::text[]) AS worker (id)
+WHERE EXISTS (
+    SELECT FROM (
+        SELECT 1 FROM skipqueue_job AS job
+        WHERE job.status = 'running' AND job.locked_by = worker.id
+        ORDER BY job.locked_at
+        LIMIT 1
+    ) AS held
+)
+"""
+
+# Job.heartbeat, for loops written by hand, which have no worker row → the id if the lease is still valid. Index: the
+# primary key.
+HEARTBEAT_JOB = """
+UPDATE skipqueue_job AS job
+SET locked_at = statement_timestamp()
+WHERE job.id = %(id)s AND job.lease = %(lease)s
+RETURNING job.id
+"""
+
+
+class Leases(Statements):
+    """Used by workers, by loops written by hand, and by supervisors after a worker died."""
+
+    def still_holding(self, worker_ids: Sequence[str]) -> set[str]:
+        """The ids of the workers among these that still hold jobs."""
+        return {id for (id,) in self.rows(STILL_HOLDING, {"worker_ids": list(worker_ids)})}
+
+    def lost_leases(self, leases: Iterable[LeaseRef]) -> dict[LeaseRef, LostLease]:
+        """The leases among these that are no longer valid, and how each has ended."""
+        rows = self.rows(LOST_LEASES, leases_as_values(leases))
+        return {(id, lease): LostLease(*columns) for id, lease, *columns in rows}
+
+    def locked(self, leases: Iterable[LeaseRef]) -> set[int]:
+        """The ids of the jobs whose rows another transaction has locked at this moment. Does not wait for locks."""
+        return {id for (id,) in self.rows(LOCKED_ROWS, leases_as_values(leases))}
+
+    def heartbeat_job(self, ref: LeaseRef) -> bool:
+        """Write the heartbeat of a job that was claimed by hand. Returns whether its lease is still valid."""
+        id, lease = ref
+        return bool(self.rows(HEARTBEAT_JOB, {"id": id, "lease": lease}))

@@ -1,0 +1,85 @@
+"""Write what attempts note while they run: their progress and their logs."""
+
+from collections.abc import Iterable
+
+from ..values.records import LeaseRef, Noted
+from .fragments import of_carrier
+from .parameters import leases_as_values, notes_as_values
+from .statements import Statements
+
+# worker, about once a second → the ids of the written jobs. `notes` has an object `progress`, which replaces the one in
+# the row, or an object `log`, which replaces the entry of this attempt in `logs`, or is appended; `logs` keeps the last
+# three. Both name the lease of their attempt, so that those of an earlier one are recognised and need not be cleared.
+# A job whose lease is no longer valid matches no row. A locked row is skipped: the task itself may hold the lock, in a
+# long transaction, or its outcome is about to be written. No indexed column changes, so that the update writes no
+# index. Index: the primary key.
+NOTE_ATTEMPTS = """
+WITH held AS MATERIALIZED (
+    SELECT job.id, noted.started, noted.notes -> 'progress' AS progress, noted.notes -> 'log' AS log
+    FROM
+        unnest(
+            (SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[]), (SELECT %(started)s::bigint[]),
+            (SELECT %(notes)s::text[]::jsonb[])
+        ) AS noted (id, lease, started, notes)
+        JOIN skipqueue_job AS job ON job.id = noted.id AND job.lease = noted.lease
+    ORDER BY job.id
+    FOR NO KEY UPDATE OF job SKIP LOCKED
+)
+UPDATE skipqueue_job AS job
+SET (progress, logs) = (
+        SELECT
+            CASE
+                WHEN held.progress IS NULL THEN job.progress
+                ELSE held.progress || jsonb_build_object('at', statement_timestamp())
+            END,
+            CASE
+                WHEN held.log IS NULL THEN job.logs
+                ELSE (
+                    CASE
+                        WHEN job.logs -> -1 -> 'lease' = held.log -> 'lease' THEN job.logs - -1
+                        WHEN job.logs -> 2 IS NOT NULL THEN job.logs - 0
+                        ELSE COALESCE(job.logs, '[]')
+                    END
+                ) || (
+                    held.log || jsonb_build_object(
+                        'started', statement_timestamp() - held.started * interval '1 microsecond'
+                    )
+                )
+            END
+        FROM held
+        WHERE held.id = job.id
+    )
+WHERE job.id = ANY (ARRAY (SELECT id FROM held))
+RETURNING job.id
+"""
+
+# relay → the same for notes that come from a broker. Index: the primary key.
+NOTE_CARRIED_ATTEMPTS = of_carrier(NOTE_ATTEMPTS)
+
+# relay → nothing. These jobs of a carrier begin again, after another process that had them is gone: from now on they
+# have begun later than they were claimed, which RECOVER looks for. Index: the primary key, in the order of the arrays.
+NOTE_BEGUN = of_carrier(
+    """
+UPDATE skipqueue_job AS job
+SET started_at = statement_timestamp()
+FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
+WHERE job.id = held.id AND job.lease = held.lease
+RETURNING job.id
+"""
+)
+
+
+class Noting(Statements):
+    """Used by workers and relays."""
+
+    def note_attempts(self, notes: Iterable[Noted]) -> set[int]:
+        """Write progress and logs, many in one statement. Returns the ids of the jobs that were written.
+
+        Does not wait for locks: neither a job whose lease is no longer valid nor a locked row is written.
+        """
+        statement = self.chosen(NOTE_ATTEMPTS, NOTE_CARRIED_ATTEMPTS, notes_as_values(notes))
+        return {id for (id,) in self.rows(*statement)}
+
+    def note_begun(self, leases: Iterable[LeaseRef]) -> None:
+        """Write that these jobs of the relay's carrier have begun, after others that had them are gone."""
+        self.rows(NOTE_BEGUN, leases_as_values(leases) | self.carrier)

@@ -1,0 +1,226 @@
+"""Read what is in the queues now, by a few probes of an index: for pages, commands and metrics."""
+
+import json
+from typing import Any, NamedTuple
+
+from ..values import counting as histogram
+from .statements import Statements, raised
+
+# pages, commands, metrics → each queue with queued jobs, alphabetically: its name, the number of its queued jobs,
+# whether there are more than were counted, and the seconds since its longest waiting job was due. `limit`: the number
+# of (queue, priority) pairs that are looked at. At most `most` jobs of a queue are counted, and `together` of all
+# queues, but `least` of each queue in any case. Index: claim, one probe for each pair, and one range for each queue.
+# A range with an order is read from the index alone. With an order by (-priority) PostgreSQL would fetch every job from
+# the table as well: it does not see that the index has this value. Without any, it may read the whole table instead.
+QUEUED_NOW = """
+WITH RECURSIVE head AS (
+    (
+        SELECT queue_name, (-priority) AS rank, run_after
+        FROM skipqueue_job
+        WHERE status = 'queued'
+        ORDER BY queue_name, (-priority), run_after, id
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT next.queue_name, next.rank, next.run_after
+    FROM
+        head,
+        LATERAL (
+            SELECT queue_name, (-priority) AS rank, run_after
+            FROM skipqueue_job
+            WHERE status = 'queued' AND (queue_name, (-priority)) > (head.queue_name, head.rank)
+            ORDER BY queue_name, (-priority), run_after, id
+            LIMIT 1
+        ) AS next
+),
+queue AS MATERIALIZED (
+    SELECT queue_name AS name, min(run_after) AS oldest
+    FROM (SELECT queue_name, run_after FROM head LIMIT %(limit)s) AS head
+    GROUP BY queue_name
+),
+budget AS MATERIALIZED (
+    SELECT LEAST(%(most)s, GREATEST(%(least)s, %(together)s / GREATEST(count(*), 1))) AS most FROM queue
+)
+SELECT
+    queue.name, counted.number, counted.number > budget.most, date_part('epoch', statement_timestamp() - queue.oldest)
+FROM
+    queue, budget,
+    LATERAL (
+        SELECT count(*) AS number
+        FROM (
+            SELECT
+            FROM skipqueue_job
+            WHERE status = 'queued' AND queue_name >= queue.name AND queue_name <= queue.name
+            ORDER BY queue_name
+            LIMIT (SELECT most + 1 FROM budget)
+        ) AS job
+    ) AS counted
+ORDER BY queue.name
+"""
+
+# pages, commands, metrics → for each queue with running jobs: its name, their number, and the seconds since the first
+# of them was claimed. Of all running jobs, `limit` are looked at, those first that were claimed first. Index: recover.
+RUNNING_NOW = """
+SELECT queue_name, count(*), date_part('epoch', statement_timestamp() - min(locked_at))
+FROM (
+    SELECT queue_name, locked_at FROM skipqueue_job WHERE status = 'running' ORDER BY locked_at LIMIT %(limit)s
+) AS job
+GROUP BY queue_name
+"""
+
+# pages → for each worker with running jobs: its id, the number of its jobs by task, and the `shown` first claimed ones,
+# both as JSON. Of the running jobs that no carrier holds, `limit` are looked at, those first that were claimed first:
+# once, however many workers there are. Index: recover.
+HELD_NOW = """
+WITH held AS MATERIALIZED (
+    SELECT id, task, locked_by, locked_at
+    FROM skipqueue_job
+    WHERE status = 'running' AND locked_by <> ALL (SELECT id FROM skipqueue_worker WHERE is_carrier)
+    ORDER BY locked_at
+    LIMIT %(limit)s
+),
+of_task AS (
+    SELECT locked_by, json_object_agg(task, number) AS tasks
+    FROM (SELECT locked_by, task, count(*) AS number FROM held GROUP BY locked_by, task) AS counted
+    GROUP BY locked_by
+),
+first AS (
+    SELECT locked_by, json_agg(json_build_object('id', id, 'task', task, 'since', locked_at) ORDER BY place) AS jobs
+    FROM (SELECT *, row_number() OVER (PARTITION BY locked_by ORDER BY locked_at, id) AS place FROM held) AS numbered
+    WHERE place <= %(shown)s
+    GROUP BY locked_by
+)
+SELECT locked_by, tasks::text, jobs::text
+FROM of_task JOIN first USING (locked_by)
+"""
+
+# pages, commands, metrics, for a queue with more jobs than `QUEUED_NOW` counts → how many the planner expects, from the
+# statistics of the last ANALYZE. Reads no row.
+EXPECTED_QUEUED = """
+EXPLAIN (FORMAT JSON) SELECT FROM skipqueue_job WHERE status = 'queued' AND queue_name = %(queue_name)s
+"""
+
+# metrics, where more jobs run than `RUNNING_NOW` looks at → how many the planner expects. Reads no row.
+EXPECTED_RUNNING = """
+EXPLAIN (FORMAT JSON) SELECT FROM skipqueue_job WHERE status = 'running'
+"""
+
+# pages → the roll-ups of each queue, and of all (an empty name), of the current minute and the `minutes` before it: the
+# name, the number of jobs that ended, the minutes since the first of these began, the histogram of the waiting times.
+# Index: prune of the roll-ups.
+RATES_NOW = """
+SELECT queue_name, ended, date_part('epoch', statement_timestamp() - first_minute) / 60, waited
+FROM (
+    SELECT queue_name, task, completed + failed + discarded AS ended, waited, first_minute
+    FROM
+        skipqueue_rollup,
+        (SELECT date_trunc('minute', statement_timestamp()) - make_interval(mins => %(minutes)s)) AS age (first_minute)
+    WHERE span = 60 AND starts_at >= first_minute
+    ORDER BY starts_at DESC
+    LIMIT 20000
+) AS recent
+WHERE task = ''
+"""
+
+
+MOST_COUNTED = 10_000
+"""Queued jobs of one queue that are counted one by one, as long as all queues together have not many more."""
+
+LEAST_COUNTED = 500
+MOST_COUNTED_TOGETHER = 50_000
+"""Queued jobs that are counted in each queue in any case, and in all."""
+
+MOST_ESTIMATED = 10
+"""Queues with more jobs whose number is estimated: an estimate is a query. Of the others it is at least what was
+counted."""
+
+MOST_PROBES = 2_000
+"""Pairs of a queue and a priority that are looked at."""
+
+MOST_RUNNING = 20_000
+"""Running jobs that are looked at; if there are more, their number is estimated."""
+
+RATE_MINUTES = 5
+"""Whole minutes before the current one over which a rate is taken."""
+
+
+class QueueNow(NamedTuple):
+    name: str
+    queued: int
+    """The number of queued jobs, those that wait for a retry not among them."""
+    is_estimate: bool
+    """Whether `queued` is the planner's estimate, because the jobs are too many to be counted."""
+    oldest: float | None
+    """Seconds since its longest waiting job was due; `None` if none waits."""
+    running: int
+    longest: float | None
+    """Seconds since the first of its running jobs was claimed; `None` if none runs."""
+
+
+class QueueRate(NamedTuple):
+    per_minute: float
+    """Jobs that ended: completed, failed or discarded."""
+    waited: list[int]
+    """The histogram of the times from the due time to the start of an attempt."""
+
+
+class HeldNow(NamedTuple):
+    tasks: dict[str, int]
+    """Their number by task."""
+    jobs: list[dict[str, Any]]
+    """The id, the task and the time of the claim, `since`, of those that were claimed first."""
+
+
+class Observing(Statements):
+    """Used by pages, commands and metrics."""
+
+    def queues_now(
+        self,
+        *,
+        most: int = MOST_COUNTED,
+        least: int = LEAST_COUNTED,
+        together: int = MOST_COUNTED_TOGETHER,
+        most_running: int = MOST_RUNNING,
+    ) -> list[QueueNow]:
+        """The queues that have queued or running jobs, alphabetically. Many jobs are estimated.
+
+        `most`: the queued jobs of a queue that are counted at most; fewer where there are many queues.
+        `together`: those of all queues, but `least` of each in any case.
+        `most_running`: the running jobs that are counted.
+        """
+        limits = {"limit": MOST_PROBES, "most": most, "least": least, "together": together}
+        queued = {name: found for name, *found in self.rows(QUEUED_NOW, limits)}
+        running = self._running_now(most_running)
+        found = []
+        too_many = sorted((name for name in queued if queued[name][1]), key=lambda name: -queued[name][2])
+        for name in sorted(queued.keys() | running.keys()):
+            number, is_estimate, oldest = queued.get(name, (0, False, None))
+            if name in too_many[:MOST_ESTIMATED]:
+                number = max(number, self._expected_queued(name))
+            found.append(QueueNow(name, number, is_estimate, oldest, *running.get(name, (0, None))))
+        return found
+
+    def rates_now(self) -> dict[str, QueueRate]:
+        """The rates of the queues that something has happened in, by name; an empty name: of all together."""
+        rates: dict[str, QueueRate] = {}
+        for name, ended, minutes, waited in self.rows(RATES_NOW, {"minutes": RATE_MINUTES}):
+            known = rates.get(name, QueueRate(0.0, histogram.empty()))
+            times = histogram.added(known.waited, waited or histogram.empty())
+            rates[name] = QueueRate(known.per_minute + ended / minutes, times)
+        return rates
+
+    def held_now(self, *, shown: int) -> dict[str, HeldNow]:
+        """The jobs that the workers hold, by the id of the worker: how many, and the `shown` first claimed ones."""
+        rows = self.rows(HELD_NOW, {"limit": MOST_RUNNING, "shown": shown})
+        return {worker: HeldNow(json.loads(tasks), json.loads(jobs)) for worker, tasks, jobs in rows}
+
+    def _running_now(self, most: int) -> dict[str, tuple[int, float]]:
+        """The number of running jobs of each queue, and the seconds since the first of them was claimed."""
+        rows = self.rows(RUNNING_NOW, {"limit": most})
+        counts = {name: number for name, number, _ in rows}
+        if sum(counts.values()) >= most:
+            counts = raised(counts, self.expected_rows(EXPECTED_RUNNING))
+        return {name: (counts[name], longest) for name, _, longest in rows}
+
+    def _expected_queued(self, queue_name: str) -> int:
+        return self.expected_rows(EXPECTED_QUEUED, {"queue_name": queue_name})

@@ -1,0 +1,383 @@
+"""The verbs of operators. Each statement also records the verb in the row: `operations` holds the newest 50.
+
+Each returns id, queue and new status of the jobs that it changed.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import IntegrityError, transaction
+
+from ..events.events import JobsOperated
+from ..exceptions import UniqueKeyDeadlock
+from ..parts.limits.queues import columns_of, rate_columns_of
+from ..parts.unique.enqueue import UniqueKeys, explained_deadlock
+from ..values.codec import shorten
+from ..values.columns import check_columns, check_run_after
+from ..values.outcomes import Delay, checked_seconds
+from .fragments import entering, recording
+from .notify import LIMITS_PAYLOAD, notify_supervisors, wake, wake_supervisors
+from .parameters import noted
+from .queues import CHANGE_QUEUE
+
+_DUE = "COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))"
+"""The new due time: a delay counts from now."""
+
+# operators → the failed and discarded jobs that were put back into their queues, with a fresh set of attempts: at once,
+# or each at a random time within `over` seconds. A job stays unchanged if another job holds its unique key, even if it
+# would not hold the key itself; of several chosen jobs with the same key, only the newest is retried. The jobs of
+# a sequence get one time, so that they stay in order. One at which its sequence does not halt counts as not begun until
+# that time: the sequence has gone on without it, and does not wait. The array is
+# a subquery, so that the planner does not see its length: with that, it reads a small table whole. It is searched
+# once, for `named`.
+# The keys are taken in their order, as the enqueues take them, so that these and retries wait for each other and never
+# deadlock. Only an INSERT writes its rows in the order of its SELECT: here each of them meets the row that it was read
+# from, which is locked, and so is updated. The collation is that of Python. Index: the primary key, and unique.
+RETRY = entering(
+    recording(
+        "retry",
+        """
+WITH named AS MATERIALIZED (
+    SELECT id, unique_key, max(id) OVER (PARTITION BY unique_key) AS newest_id
+    FROM skipqueue_job
+    WHERE id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND status IN ('failed', 'discarded')
+),
+chosen AS MATERIALIZED (
+    SELECT id, queue_name, task, args, kwargs, status, finished_at, unique_key
+    FROM skipqueue_job
+    WHERE
+        id = ANY (ARRAY (
+            SELECT named.id
+            FROM named
+            WHERE
+                named.unique_key IS NULL
+                OR (
+                    named.id = named.newest_id
+                    AND NOT EXISTS (
+                        SELECT FROM skipqueue_job AS holder
+                        WHERE
+                            holder.unique_key = named.unique_key
+                            AND holder.unique_key IS NOT NULL
+                            AND (
+                                holder.unique_seconds > 0
+                                OR (
+                                    holder.finished_at IS NULL
+                                    AND (holder.unique_seconds IS NULL OR holder.lease = 0)
+                                )
+                            )
+                            AND holder.id <> named.id
+                            AND (
+                                holder.finished_at IS NULL
+                                OR holder.enqueued_at + make_interval(secs => holder.unique_seconds)
+                                > statement_timestamp()
+                            )
+                    )
+                )
+        ))
+        AND status IN ('failed', 'discarded')
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+INSERT INTO skipqueue_job AS job (id, queue_name, task, args, kwargs, status, finished_at)
+SELECT id, queue_name, task, args, kwargs, status, finished_at FROM chosen ORDER BY unique_key COLLATE "C"
+ON CONFLICT (id) DO UPDATE
+SET status = {status}, has_permit = NULL,
+    lease = job.lease + 1,
+    attempts = 0,
+    started_at = CASE
+        WHEN %(over)s::float8 > 0
+            AND (job.limit_kind = 'sequence' OR (job.limit_kind = 'halting' AND job.status = 'discarded'))
+        THEN NULL
+        ELSE job.started_at
+    END,
+    run_after = statement_timestamp() + make_interval(
+        secs => %(over)s::float8 * CASE
+            WHEN job.limit_kind IN ('sequence', 'halting') THEN (hashtext(job.limit_key) & 1023) / 1024.0
+            ELSE random()
+        END
+    ),
+    finished_at = NULL,
+    deaths = NULL,
+    unknown_since = NULL,
+    operations = {operations}
+RETURNING job.id, job.queue_name, job.status
+""",
+    ),
+    column="job.{}",
+    run_after="statement_timestamp() + make_interval(secs => %(over)s::float8)",
+)
+
+# operators → the waiting jobs that were discarded, and the failed ones at which a sequence halts: it goes on without
+# them. Index: the primary key.
+DISCARD = recording(
+    "discard",
+    """
+WITH chosen AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE
+        id = ANY (%(ids)s::bigint[])
+        AND (
+            (finished_at IS NULL AND status <> 'running')
+            OR (status = 'failed' AND limit_kind = 'halting')
+        )
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE skipqueue_job AS job
+SET status = 'discarded',
+    lease = job.lease + 1,
+    finished_at = statement_timestamp(),
+    last_error = CASE WHEN job.status = 'failed' THEN job.last_error ELSE %(last_error)s END,
+    operations = {operations}
+WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
+RETURNING job.id, job.queue_name, job.status
+""",
+)
+
+# operators → the unfinished jobs that were cancelled: discarded, even if they run. Raising the lease takes a running
+# job from its worker. Index: the primary key.
+CANCEL = recording(
+    "cancel",
+    """
+WITH chosen AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE id = ANY (%(ids)s::bigint[]) AND finished_at IS NULL
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE skipqueue_job AS job
+SET status = 'discarded',
+    lease = job.lease + 1,
+    locked_at = NULL,
+    has_permit = NULL,
+    finished_at = statement_timestamp(),
+    last_error = %(last_error)s,
+    operations = {operations}
+WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
+RETURNING job.id, job.queue_name, job.status
+""",
+)
+
+# operators → the scheduled jobs, retries among them, that have passed the time gate. An overdue job keeps its due time,
+# and so its position in the queue. Index: the primary key.
+RUN_NOW = entering(
+    recording(
+        "run_now",
+        """
+WITH chosen AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE id = ANY (%(ids)s::bigint[]) AND status = 'scheduled'
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE skipqueue_job AS job
+SET status = {status},
+    run_after = LEAST(job.run_after, statement_timestamp()),
+    operations = {operations}
+WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
+RETURNING job.id, job.queue_name, job.status
+""",
+    ),
+    column="job.{}",
+    past="time",
+)
+
+# operators → the waiting jobs that are now due later. A job that is due later anyway stays unchanged. A delay counts
+# from now. Index: the primary key.
+POSTPONE = recording(
+    "postpone",
+    """
+WITH chosen AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE
+        id = ANY (%(ids)s::bigint[])
+        AND finished_at IS NULL
+        AND status <> 'running'
+        AND run_after < COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE skipqueue_job AS job
+SET status = 'scheduled', has_permit = NULL,
+    run_after = COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
+    operations = {operations}
+WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
+RETURNING job.id, job.queue_name, job.status
+""",
+)
+
+# operators → the waiting jobs that are now due at another time, earlier or later. A delay counts from now. Index: the
+# primary key.
+RESCHEDULE = entering(
+    recording(
+        "reschedule",
+        """
+WITH chosen AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE id = ANY (%(ids)s::bigint[]) AND finished_at IS NULL AND status <> 'running'
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE skipqueue_job AS job
+SET status = {status}, has_permit = NULL,
+    run_after = COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
+    operations = {operations}
+WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
+RETURNING job.id, job.queue_name, job.status
+""",
+        more={"from": "job.run_after", "to": _DUE},
+    ),
+    column="job.{}",
+    run_after=_DUE,
+)
+
+# operators → the waiting jobs that now have another priority. A worker that claims one of them at the same moment keeps
+# it: then the job is locked, or running. Index: the primary key.
+CHANGE_PRIORITY = recording(
+    "change_priority",
+    """
+WITH chosen AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE
+        id = ANY (%(ids)s::bigint[])
+        AND finished_at IS NULL
+        AND status <> 'running'
+        AND priority <> %(priority)s::smallint
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE skipqueue_job AS job
+SET priority = %(priority)s::smallint,
+    operations = {operations}
+WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
+RETURNING job.id, job.queue_name, job.status
+""",
+    more={"from": "job.priority", "to": "%(priority)s::smallint"},
+)
+
+
+class Operating(UniqueKeys):
+    """Used by the admin and by the methods of `Job`. Each method returns the changed jobs: ids, with the new status."""
+
+    def retry(self, ids: Iterable[int], *, over: Delay = 0.0, by: str = "", reason: str = "") -> dict[int, str]:
+        """Put failed and discarded jobs back into their queues: at once, or each at a random time within `over`.
+
+        A job in another status stays unchanged, and so does one whose unique key another job holds. Raises
+        `UniqueKeyDeadlock` in a transaction of the caller that waits for another one, which waits for it.
+        """
+        values = _noted(ids, by, reason) | {"over": checked_seconds("over", over)}
+        for _ in range(10):
+            try:
+                with explained_deadlock(True), transaction.atomic(using=self.alias):
+                    rows = self.rows(RETRY, values)
+            except UniqueKeyDeadlock:
+                if self.connection.in_atomic_block:  # it may hold the key that the other one waits for
+                    raise
+                continue
+            except IntegrityError:
+                # A finished job still has one of the unique keys, or another job took one in between: the next try
+                # skips that job.
+                self.free_unique_keys(self.unique_keys_of(values["ids"]))
+                continue
+            if rows:
+                wake_supervisors(self, [values["over"] / len(rows)])
+            return self._operated("retry", rows, by, reason)
+        raise IntegrityError(
+            "The unique keys of these jobs are being taken by others again and again; retry them singly."
+        )
+
+    def discard(self, ids: Iterable[int], *, by: str = "", reason: str = "") -> dict[int, str]:
+        """Finish jobs that wait without running them; also a job that failed and at which a sequence halts."""
+        values = _noted(ids, by, reason) | {"last_error": _reason_line("Discarded", by, reason)}
+        return self._operated("discard", self.rows(DISCARD, values), by, reason)
+
+    def cancel(self, ids: Iterable[int], *, by: str = "", reason: str = "") -> dict[int, str]:
+        """Discard jobs that are not finished. If one is running, its worker interrupts it about a second later."""
+        values = _noted(ids, by, reason) | {"last_error": _reason_line("Cancelled", by, reason)}
+        return self._operated("cancel", self.rows(CANCEL, values), by, reason)
+
+    def run_now(self, ids: Iterable[int], *, by: str = "", reason: str = "") -> dict[int, str]:
+        """Make scheduled jobs, retries among them, claimable now. The next attempt keeps its number."""
+        return self._operated("run_now", self.rows(RUN_NOW, _noted(ids, by, reason)), by, reason)
+
+    def postpone(
+        self, ids: Iterable[int], run_after: datetime | timedelta, *, by: str = "", reason: str = ""
+    ) -> dict[int, str]:
+        """Move the due time of waiting jobs to `run_after`; a timedelta counts from now.
+
+        A job in another status stays unchanged, and so does one that is due later anyway. Raises `InvalidOption` for a
+        time that the column cannot store.
+        """
+        values = _noted(ids, by, reason) | _due(run_after)
+        rows = self.rows(POSTPONE, values)
+        if rows:
+            wake_supervisors(self, [values["delay"]])
+        return self._operated("postpone", rows, by, reason)
+
+    def reschedule(
+        self, ids: Iterable[int], run_after: datetime | timedelta, *, by: str = "", reason: str = ""
+    ) -> dict[int, str]:
+        """Set the due time of waiting jobs, to an earlier or a later one; a timedelta counts from now.
+
+        A job in another status stays unchanged. Raises `InvalidOption` for a time that the column cannot store.
+        """
+        values = _noted(ids, by, reason) | _due(run_after)
+        rows = self.rows(RESCHEDULE, values)
+        if rows:
+            wake_supervisors(self, [values["delay"]])
+        return self._operated("reschedule", rows, by, reason)
+
+    def change_queue(self, ids: Iterable[int], queue_name: str, *, by: str = "", reason: str = "") -> dict[int, str]:
+        """Put waiting jobs into another queue. A job that is in it already, or in another status, stays unchanged.
+
+        Raises `InvalidOption` for a name that no queue can have.
+        """
+        check_columns({"queue_name": queue_name})
+        keys = columns_of(queue_name)._asdict() | rate_columns_of(queue_name)._asdict()
+        values = _noted(ids, by, reason) | keys | {"queue_name": queue_name}
+        return self._operated("change_queue", self.rows(CHANGE_QUEUE, values), by, reason)
+
+    def change_priority(self, ids: Iterable[int], priority: int, *, by: str = "", reason: str = "") -> dict[int, str]:
+        """Give waiting jobs another priority. A job that has it already, or in another status, stays unchanged.
+
+        Raises `InvalidOption` for a number that is no priority.
+        """
+        check_columns({"priority": priority})
+        values = _noted(ids, by, reason) | {"priority": priority}
+        return self._operated("change_priority", self.rows(CHANGE_PRIORITY, values), by, reason)
+
+    def _operated(self, verb: str, rows: list[tuple[Any, ...]], by: str, reason: str) -> dict[int, str]:
+        """Notify the workers that can claim these jobs, and send the event. Returns the ids, with the new status."""
+        wake(self, (queue_name for _, queue_name, status in rows if status == "queued"))
+        if any(status == "blocked" for _, _, status in rows):
+            notify_supervisors(self, LIMITS_PAYLOAD)
+        changed = {id: status for id, _, status in rows}
+        if changed:
+            self.send(JobsOperated(self.alias, verb, list(changed), by, reason))
+        return changed
+
+
+def _noted(ids: Iterable[int], by: str, reason: str) -> dict[str, Any]:
+    return {"ids": list(ids), **noted(by, reason)}
+
+
+def _due(run_after: datetime | timedelta) -> dict[str, Any]:
+    """The parameters of a due time. Raises `InvalidOption` for one that the column cannot store."""
+    check_run_after(run_after)
+    return {
+        "run_after": run_after if isinstance(run_after, datetime) else None,
+        "delay": run_after.total_seconds() if isinstance(run_after, timedelta) else 0.0,
+    }
+
+
+def _reason_line(done: str, by: str, reason: str) -> str:
+    if not by:
+        return shorten(reason) or f"{done} by hand."
+    return shorten(f"{done} by {by}: {reason}" if reason else f"{done} by {by}.")

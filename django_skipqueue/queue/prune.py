@@ -1,0 +1,199 @@
+"""Delete finished jobs."""
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+from django.db import transaction
+
+from ..conf import settings
+from ..events.events import JobsPruned
+from ..parts.archive.move import ARCHIVE
+from .parameters import as_array
+from .statements import BATCH, Statements
+
+# supervisor, prunejobs → the ids of finished jobs whose retention is over, within each status the oldest first. Locks
+# their rows. A retention of NULL keeps jobs of that status for ever. The second SELECT finds jobs with a retention of
+# their own, which is shorter; the first finds them too if both retentions are over. A job is kept for `grace` seconds
+# longer. Leaves out the ids in `skipped` and the rows that others have locked. Indexes: prune, once for each status,
+# and prune_own.
+EXPIRED = """
+SELECT job.id
+FROM
+    (
+        VALUES
+            ('completed', %(completed)s::interval),
+            ('discarded', %(discarded)s::interval),
+            ('failed', %(failed)s::interval)
+    ) AS kept (status, retention),
+    LATERAL (
+        SELECT id
+        FROM skipqueue_job
+        WHERE
+            status IN ('completed', 'failed', 'discarded')
+            AND status = kept.status
+            AND finished_at <= statement_timestamp() - kept.retention - make_interval(secs => %(grace)s)
+            AND id <> ALL (%(skipped)s::bigint[])
+        ORDER BY finished_at
+        LIMIT %(limit)s
+        FOR UPDATE SKIP LOCKED
+    ) AS job
+UNION ALL
+SELECT id
+FROM (
+    SELECT id
+    FROM skipqueue_job
+    WHERE
+        status IN ('completed', 'failed', 'discarded')
+        AND retention IS NOT NULL
+        AND (finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention ->> status)::float8)
+            <= (statement_timestamp() - make_interval(secs => %(grace)s)) AT TIME ZONE 'UTC'
+        AND id <> ALL (%(skipped)s::bigint[])
+    ORDER BY (finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention ->> status)::float8)
+    LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
+) AS with_their_own
+LIMIT %(limit)s
+"""
+
+# supervisor, prunejobs, in the same transaction → the number of deleted jobs, by status. Those of a batch that is open,
+# or in one that is open, are noted for its end; a callback counts no job. Indexes: the primary keys.
+PRUNE = """
+WITH pruned AS (
+    DELETE FROM skipqueue_job
+    WHERE id = ANY (ARRAY (SELECT unnest(%(ids)s::bigint[])))
+    RETURNING id, status, batch_id
+),
+noted AS (
+    INSERT INTO skipqueue_batch_pruned (batch_id, status, jobs)
+    SELECT part.batch_id, part.status, part.jobs
+    FROM (
+        SELECT batch_id, status, count(*) FILTER (WHERE NOT is_callback) AS jobs
+        FROM (
+            SELECT
+                pruned.batch_id,
+                pruned.status,
+                coalesce(
+                    (
+                        SELECT pruned.id = ANY (batch.callback_ids)
+                        FROM skipqueue_batch AS batch
+                        WHERE batch.id = pruned.batch_id
+                    ),
+                    false
+                ) AS is_callback
+            FROM pruned
+            WHERE pruned.batch_id IS NOT NULL
+        ) AS job
+        GROUP BY batch_id, status
+    ) AS part
+    WHERE (
+        WITH RECURSIVE around AS (
+            SELECT parent_id, finished_at FROM skipqueue_batch WHERE id = part.batch_id
+            UNION ALL
+            SELECT outside.parent_id, outside.finished_at
+            FROM around JOIN skipqueue_batch AS outside ON outside.id = around.parent_id
+        )
+        SELECT bool_or(finished_at IS NULL) FROM around
+    )
+),
+unmet AS MATERIALIZED (
+    SELECT needs.job_id, needs.position, pruned.status
+    FROM
+        pruned
+        JOIN skipqueue_dependency AS needs ON needs.needs_job_id = pruned.id
+    WHERE NOT needs.is_met
+    ORDER BY needs.job_id, needs.position
+    FOR UPDATE OF needs
+),
+needed AS (
+    UPDATE skipqueue_dependency AS needs
+    SET pruned_as = unmet.status
+    FROM unmet
+    WHERE needs.job_id = unmet.job_id AND needs.position = unmet.position
+),
+forgotten AS (
+    DELETE FROM skipqueue_dependency AS needs
+    USING pruned
+    WHERE needs.job_id = pruned.id AND needs.is_met
+)
+SELECT status, count(*) FROM pruned GROUP BY status
+"""
+
+# doctor, metrics → for how long the retention of the job to be deleted next has been over, in seconds; NULL if there is
+# none. Indexes: prune, once for each status, and prune_own.
+PRUNE_LAG = """
+SELECT extract(epoch FROM statement_timestamp() - min(due))::float8
+FROM (
+    SELECT job.finished_at + kept.retention AS due
+    FROM
+        (
+            VALUES
+                ('completed', %(completed)s::interval),
+                ('discarded', %(discarded)s::interval),
+                ('failed', %(failed)s::interval)
+        ) AS kept (status, retention),
+        LATERAL (
+            SELECT finished_at
+            FROM skipqueue_job
+            WHERE
+                status IN ('completed', 'failed', 'discarded')
+                AND status = kept.status
+                AND finished_at <= statement_timestamp() - kept.retention
+            ORDER BY finished_at
+            LIMIT 1
+        ) AS job
+    UNION ALL
+    SELECT due AT TIME ZONE 'UTC'
+    FROM (
+        SELECT (finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention ->> status)::float8) AS due
+        FROM skipqueue_job
+        WHERE
+            status IN ('completed', 'failed', 'discarded')
+            AND retention IS NOT NULL
+            AND (finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention ->> status)::float8)
+                <= statement_timestamp() AT TIME ZONE 'UTC'
+        ORDER BY (finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention ->> status)::float8)
+        LIMIT 1
+    ) AS with_their_own
+) AS oldest
+"""
+
+
+class Pruning(Statements):
+    """Used by supervisors and `prunejobs`. Skips rows that others have locked."""
+
+    def prune(self, *, limit: int = BATCH, skipped: Iterable[int] = (), grace: float = 0.0) -> dict[str, int]:
+        """Delete finished jobs past their retention, except `skipped`. Returns the number deleted, by status.
+
+        `grace`: the seconds after its retention for which a job is kept.
+
+        With `SKIPQUEUE["ARCHIVE"]` they move to the archive. Runs in one transaction: if one row cannot be deleted or
+        archived, none is. `Pruner` then finds out which row it is.
+        """
+        with transaction.atomic(using=self.alias):
+            ids = self.expired(limit=limit, skipped=skipped, grace=grace)
+            counts = self._delete(ids) if ids else {}
+        if counts:
+            self.send(JobsPruned(self.alias, counts))
+        return counts
+
+    def _delete(self, ids: list[int]) -> dict[str, int]:
+        if settings.has_archive:
+            return dict(self.rows(ARCHIVE, {"ids": as_array(ids), "kept": settings.archive_retention}))
+        return dict(self.rows(PRUNE, {"ids": as_array(ids)}))
+
+    def expired(self, *, limit: int = BATCH, skipped: Iterable[int] = (), grace: float = 0.0) -> list[int]:
+        """The ids of the jobs to delete next. Locks their rows until the caller's transaction ends."""
+        values = {**_retentions(), "grace": grace, "limit": limit, "skipped": as_array(skipped)}
+        return [id for (id,) in self.rows(EXPIRED, values)]
+
+    def prune_lag(self) -> float:
+        """The seconds for which the retention of the oldest job to delete has been over; 0 if there is none.
+
+        Up to a minute and a half is usual. Costs a few index probes.
+        """
+        ((lag,),) = self.rows(PRUNE_LAG, _retentions())
+        return float(lag or 0.0)
+
+
+def _retentions() -> dict[str, timedelta | None]:
+    return {status: settings.retention_of(status) for status in ("completed", "discarded", "failed")}

@@ -1,0 +1,154 @@
+"""Pause and resume queues, and move jobs between them: they may have limits and rates, as `admission.queues` explains.
+
+A pause ends by itself at `paused_until`, by the database's clock: no row has to change. `CLAIM` and `QUEUES_WITH_JOBS`
+have the same condition for a paused queue as the statements here.
+"""
+
+from datetime import timedelta
+
+from ..events.events import QueuePaused, QueueResumed
+from ..exceptions import InvalidOption
+from ..values.columns import check_columns
+from .fragments import entering, recording
+from .notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors, wake
+from .parameters import noted
+from .statements import Statements
+
+# Queue.pause → until when, by whom and why. A pause of a paused queue replaces the first one. Index: the primary key.
+PAUSE_QUEUE = """
+INSERT INTO skipqueue_queue AS queue (name, paused_at, paused_until, paused_by, reason)
+VALUES (
+    %(name)s,
+    statement_timestamp(),
+    statement_timestamp() + make_interval(secs => %(seconds)s::float8),
+    %(by)s,
+    %(reason)s
+)
+ON CONFLICT (name) DO UPDATE SET
+    paused_at = excluded.paused_at,
+    paused_until = excluded.paused_until,
+    paused_by = excluded.paused_by,
+    reason = excluded.reason
+RETURNING queue.paused_until, queue.paused_by, queue.reason
+"""
+
+# Queue.resume → the name if the queue was paused. Index: the primary key.
+RESUME_QUEUE = """
+UPDATE skipqueue_queue
+SET paused_at = NULL, paused_until = NULL, paused_by = '', reason = ''
+WHERE name = %(name)s AND paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statement_timestamp())
+RETURNING name
+"""
+
+# supervisor, whose workers are not called for jobs of these queues → at most `limit` paused queues. The table has a row
+# for each queue that was ever paused.
+PAUSED_QUEUES = """
+SELECT name
+FROM skipqueue_queue
+WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statement_timestamp())
+LIMIT %(limit)s
+"""
+
+# operators → the waiting jobs that are now in another queue. A worker that claims one of them at the same moment keeps
+# it: then the job is locked, or running. A job without a limit of its own has that of its new queue, and a job without
+# a rate of its own has that one's rate. If either changes, it passes the gates again; but a permit of a limit that
+# stays is kept: the job waits for its rate at most. Index: the primary key.
+CHANGE_QUEUE = entering(
+    recording(
+        "change_queue",
+        """
+WITH chosen AS MATERIALIZED (
+    SELECT
+        id,
+        CASE WHEN NOT starts_with(limit_key, 'queue:') THEN limit_key ELSE %(limit_key)s::text END AS limit_key,
+        CASE WHEN NOT starts_with(limit_key, 'queue:') THEN limit_kind ELSE %(limit_kind)s::text END AS limit_kind,
+        CASE WHEN NOT starts_with(limit_key, 'queue:') THEN capacity ELSE %(capacity)s::smallint END AS capacity,
+        CASE WHEN NOT starts_with(rate_key, 'queue:') THEN rate_key ELSE %(rate_key)s::text END AS rate_key,
+        CASE WHEN NOT starts_with(rate_key, 'queue:') THEN rate_interval ELSE %(rate_interval)s::float8 END
+        AS rate_interval,
+        CASE WHEN NOT starts_with(rate_key, 'queue:') THEN rate_burst ELSE %(rate_burst)s::smallint END AS rate_burst,
+        COALESCE(NOT starts_with(limit_key, 'queue:') AND (status = 'queued' OR has_permit), false) AS keeps_permit
+    FROM skipqueue_job
+    WHERE
+        id = ANY (%(ids)s::bigint[])
+        AND finished_at IS NULL
+        AND status <> 'running'
+        AND queue_name <> %(queue_name)s::text
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE skipqueue_job AS job
+SET queue_name = %(queue_name)s::text,
+    status = CASE
+        WHEN job.status = 'scheduled' THEN job.status
+        WHEN
+            job.limit_key IS NOT DISTINCT FROM chosen.limit_key
+            AND job.rate_key IS NOT DISTINCT FROM chosen.rate_key
+        THEN job.status
+        ELSE {status}
+    END,
+    limit_key = chosen.limit_key,
+    limit_kind = chosen.limit_kind,
+    capacity = chosen.capacity,
+    rate_key = chosen.rate_key,
+    rate_interval = chosen.rate_interval,
+    rate_burst = chosen.rate_burst,
+    has_permit = CASE
+        WHEN
+            job.limit_key IS NOT DISTINCT FROM chosen.limit_key
+            AND job.rate_key IS NOT DISTINCT FROM chosen.rate_key
+        THEN job.has_permit
+        WHEN chosen.keeps_permit AND chosen.rate_key IS NOT NULL THEN true
+    END,
+    operations = {operations}
+FROM chosen
+WHERE job.id = ANY (ARRAY (SELECT id FROM chosen)) AND job.id = chosen.id
+RETURNING job.id, job.queue_name, job.status
+""",
+        more={"from": "job.queue_name", "to": "%(queue_name)s::text"},
+    ),
+    column="job.{}",
+    past="time",
+    limit_key="(CASE WHEN NOT chosen.keeps_permit THEN chosen.limit_key END)",
+    rate_key="chosen.rate_key",
+)
+
+
+LONGEST_PAUSE = timedelta(days=10 * 365)
+"""A longer pause is a mistake, or one without an end."""
+
+
+class Queues(Statements):
+    """Used by the admin, the command line and the methods of `Queue`."""
+
+    def pause_queue(self, name: str, *, for_: timedelta | None = None, by: str = "", reason: str = "") -> None:
+        """Keep workers from claiming jobs of this queue: for a time, or until it is resumed.
+
+        Raises `InvalidOption` for a value that cannot be used.
+        """
+        check_columns({"queue_name": name})
+        if for_ is not None and not (isinstance(for_, timedelta) and timedelta(0) < for_ <= LONGEST_PAUSE):
+            raise InvalidOption(
+                f"for_ must be a timedelta of more than 0 and at most {LONGEST_PAUSE.days} days, or None until the "
+                f"queue is resumed, not {for_!r}."
+            )
+        seconds = None if for_ is None else for_.total_seconds()
+        values = {"name": name, "seconds": seconds, **noted(by, reason)}
+        [(until, stored_by, stored_reason)] = self.rows(PAUSE_QUEUE, values)
+        notify_supervisors(self, QUEUES_PAYLOAD)
+        self.send(QueuePaused(self.alias, name, until, stored_by, stored_reason))
+
+    def resume_queue(self, name: str, *, by: str = "") -> bool:
+        """Let workers claim jobs of this queue again. Returns whether it was paused."""
+        check_columns({"queue_name": name})
+        rows = self.rows(RESUME_QUEUE, {"name": name})
+        if not rows:
+            return False
+        wake(self, [name])
+        notify_supervisors(self, QUEUES_PAYLOAD)
+        notify_supervisors(self, LIMITS_PAYLOAD)  # its jobs that wait for permits were passed over
+        self.send(QueueResumed(self.alias, name, noted(by, "")["by"]))
+        return True
+
+    def paused_queues(self, *, limit: int | None = None) -> list[str]:
+        return [name for (name,) in self.rows(PAUSED_QUEUES, {"limit": limit})]

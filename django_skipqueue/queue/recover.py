@@ -1,0 +1,229 @@
+"""Recover the jobs of dead workers."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from ..conf import settings
+from ..events.events import JobsRecovered
+from ..values.codec import shorten
+from ..values.records import LeaseRef, RecoveredJob, session_name
+from .notify import LIMITS_PAYLOAD, notify_supervisors, wake
+from .statements import BATCH, Statements
+
+# supervisor, before it recovers the jobs of dead workers → whether each of their sessions that is in a transaction was
+# told to end. A machine that froze or lost power leaves such a session, with locks on the rows of its jobs, and no
+# timeout of the server ends it while it waits for the client to read. A session without a transaction locks nothing:
+# behind a pooler it may be another client's by now.
+# This role may end the sessions of roles that it is a member of; as a member of pg_signal_backend those of all roles,
+# except superusers; as a superuser all. The state of a session that it may not see is NULL.
+END_SESSIONS = """
+SELECT CASE WHEN may.end_it THEN pg_terminate_backend(session.pid) ELSE false END
+FROM
+    pg_stat_activity AS session
+    JOIN pg_roles AS owner ON owner.oid = session.usesysid
+    JOIN pg_roles AS own ON own.rolname = current_user
+    CROSS JOIN LATERAL (
+        SELECT
+            own.rolsuper
+            OR (
+                NOT owner.rolsuper
+                AND session.state IS NOT NULL
+                AND (pg_has_role(owner.oid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE'))
+            )
+    ) AS may (end_it)
+WHERE
+    session.application_name = ANY (%(names)s::text[])
+    AND session.datname = current_database()
+    AND (session.xact_start IS NOT NULL OR session.state IS NULL)
+    AND session.pid <> pg_backend_pid()
+"""
+
+# supervisor → the recovered jobs.
+# With `worker_ids`: all jobs that these workers hold. With `locked_before`: the jobs locked before that time whose
+# holder has no row. With neither: the jobs locked for longer than `age` whose holder has no row, or a heartbeat older
+# than `age`. With `ids` and `leases`: these jobs, which a carrier gave back because its workers are gone, if the
+# carrier or a relay of it holds them, and they have begun: NOTE_BEGUN.
+# The attempt is charged; a job without attempts left fails. Index: recover.
+# `deaths` lists the workers in a row that died while they ran the job. After the second death the job waits for up to
+# 30 s, so that it does not run beside the same jobs again; after the first one for up to 5 s, if the process `crashed`:
+# a job may be the cause. From the second death on a job is a suspect, which runs alone in a process. If this one dies
+# as well, the job fails, whatever its max_attempts: no other job can be the cause. A worker with one slot runs each job
+# alone, and so does a loop written by hand, which has no row. A carrier runs jobs in processes that have no rows here.
+# A manual retry empties the list, and so does every outcome except that of an unknown task.
+# A job that has a rate waits for it again, with the permit that it holds.
+# A job is never taken from a live worker, however long it runs: only the heartbeat in the worker's row counts. A loop
+# written by hand has no row: the job's own heartbeat counts. A job is never taken from a carrier: it may run there.
+RECOVER = """
+WITH lost AS MATERIALIZED (
+    SELECT job.id, job.locked_by, job.locked_at
+    FROM skipqueue_job AS job
+    WHERE
+        job.status = 'running'
+        AND (
+            %(worker_ids)s::text[] IS NOT NULL
+            OR %(leases)s::bigint[] IS NOT NULL
+            OR job.locked_at <= COALESCE(
+                %(locked_before)s::timestamptz, statement_timestamp() - make_interval(secs => %(age)s)
+            )
+        )
+        AND (%(job_ids)s::bigint[] IS NULL OR job.id = ANY (%(job_ids)s::bigint[]))
+        AND CASE
+            WHEN %(worker_ids)s::text[] IS NOT NULL THEN job.locked_by = ANY (%(worker_ids)s::text[])
+            WHEN %(leases)s::bigint[] IS NOT NULL
+            THEN
+                (job.id, job.lease) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(leases)s::bigint[]))
+                AND job.started_at > job.locked_at
+                AND (
+                    job.locked_by = %(carrier_id)s::text
+                    OR job.locked_by IN (
+                        SELECT relay.id FROM skipqueue_worker AS relay WHERE relay.relay_of = %(carrier)s::text
+                    )
+                )
+            ELSE NOT EXISTS (
+                SELECT FROM skipqueue_worker AS worker
+                WHERE
+                    worker.id = job.locked_by
+                    AND (
+                        %(locked_before)s::timestamptz IS NOT NULL
+                        OR worker.is_carrier
+                        OR worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(age)s)
+                    )
+            )
+        END
+    ORDER BY job.locked_at
+    LIMIT %(limit)s
+    FOR NO KEY UPDATE OF job SKIP LOCKED
+),
+recovered AS (
+    UPDATE skipqueue_job AS job
+    SET (deaths, status, has_permit, run_after, finished_at, last_error, errors) = (
+            SELECT
+                died.workers,
+                verdict.status,
+                CASE
+                    WHEN verdict.status = 'blocked' AND job.limit_key IS NOT NULL AND job.rate_key IS NOT NULL
+                    THEN true
+                END,
+                CASE
+                    WHEN verdict.status = 'scheduled'
+                    THEN statement_timestamp()
+                        + random() * CASE WHEN death.number = 1 THEN interval '5 seconds' ELSE interval '30 seconds' END
+                    ELSE job.run_after
+                END,
+                CASE WHEN verdict.status = 'failed' THEN statement_timestamp() END,
+                'WorkerDied: ' || verdict.message,
+                (CASE WHEN jsonb_array_length(job.errors) < 10 THEN job.errors ELSE job.errors - 0 END)
+                || jsonb_build_object(
+                    'attempt', job.attempts,
+                    'worker', regexp_replace(job.locked_by, ':[0-9a-f]{12}$', ''),
+                    'worker_id', job.locked_by,
+                    'duration_ms', round(extract(epoch FROM statement_timestamp() - job.locked_at) * 1000, 3),
+                    'exception', 'django_skipqueue.exceptions.WorkerDied',
+                    'message', verdict.message,
+                    'traceback', '',
+                    'at', statement_timestamp()
+                )
+            FROM
+                -- One worker that loses the job several times counts once; a carrier counts each time.
+                (SELECT CASE WHEN job.deaths ? job.locked_by AND %(leases)s::bigint[] IS NULL THEN job.deaths
+                    ELSE COALESCE(job.deaths, '[]') || to_jsonb(job.locked_by) END) AS died (workers),
+                LATERAL (
+                    SELECT
+                        jsonb_array_length(died.workers),
+                        jsonb_array_length(died.workers) >= 3 AND NOT EXISTS (
+                            SELECT FROM skipqueue_worker AS worker
+                            WHERE worker.id = job.locked_by AND worker.concurrency > 1 AND NOT worker.is_carrier
+                        )
+                ) AS death (number, is_proof),
+                LATERAL (
+                    SELECT
+                        CASE
+                            WHEN death.is_proof OR job.attempts >= job.max_attempts THEN 'failed'
+                            WHEN death.number >= 2 OR %(crashed)s THEN 'scheduled'
+                            WHEN job.rate_key IS NOT NULL OR job.limit_kind = 'concurrency' THEN 'blocked'
+                            ELSE 'queued'
+                        END,
+                        %(reason)s || CASE
+                            WHEN death.is_proof
+                            THEN '; three workers in a row died while they ran this job, so it is not run again'
+                            ELSE ''
+                        END
+                ) AS verdict (status, message)
+        ),
+        lease = job.lease + 1,
+        locked_at = NULL
+    WHERE job.id = ANY (ARRAY (SELECT id FROM lost))
+    RETURNING job.id, job.task, job.queue_name, job.attempts, job.status, job.metadata
+)
+SELECT
+    recovered.id, recovered.task, recovered.queue_name, recovered.attempts AS attempt, recovered.status, lost.locked_by,
+    lost.locked_at, recovered.metadata::text AS metadata, statement_timestamp() AS recovered_at
+FROM recovered JOIN lost USING (id)
+ORDER BY recovered.id
+"""
+
+
+NO_HEARTBEAT = "its worker wrote no heartbeat within the worker timeout"
+
+
+class Recovering(Statements):
+    """Used by supervisors and relays. Skips rows that others have locked, so several of them may call it at once."""
+
+    def end_sessions(self, worker_ids: Sequence[str]) -> tuple[int, int]:
+        """End the database sessions of dead workers that are in a transaction: they may have locked their jobs.
+
+        Returns how many were told to end, which takes PostgreSQL a moment, and how many this role may not end.
+        """
+        names = [name for name in map(session_name, worker_ids) if name]
+        told = [is_told for (is_told,) in self.rows(END_SESSIONS, {"names": names})] if names else []
+        return sum(told), told.count(False)
+
+    def recover(
+        self,
+        *,
+        worker_timeout: float | None = None,
+        worker_ids: Sequence[str] | None = None,
+        job_ids: Sequence[int] | None = None,
+        crashed: bool = False,
+        reason: str = NO_HEARTBEAT,
+        limit: int = BATCH,
+    ) -> list[RecoveredJob]:
+        """Recover the jobs of `worker_ids`, or of every holder without a heartbeat for `worker_timeout` seconds.
+
+        Default: the setting. Only `job_ids`, if given. The attempt is charged; a job without attempts left fails.
+        `crashed`: a process has ended, for which the jobs may be the cause. So they wait for some seconds.
+        """
+        age = 0.0 if worker_ids is not None else settings.worker_timeout if worker_timeout is None else worker_timeout
+        return self._recover(
+            age=age,
+            worker_ids=None if worker_ids is None else list(worker_ids),
+            job_ids=None if job_ids is None else list(job_ids),
+            crashed=crashed,
+            reason=shorten(reason),
+            limit=limit,
+        )
+
+    def recover_without_worker(self, *, locked_before: datetime, limit: int = BATCH) -> list[RecoveredJob]:
+        """Recover jobs whose holder has no worker row and has written no heartbeat since `locked_before`."""
+        return self._recover(locked_before=locked_before, reason=NO_HEARTBEAT, limit=limit)
+
+    def recover_returned(self, refs: Sequence[LeaseRef], *, reason: str) -> list[RecoveredJob]:
+        """Recover those of the jobs with these leases that have begun. The carrier gave all of them back."""
+        ids, leases = [id for id, _ in refs], [lease for _, lease in refs]
+        return self._recover(ids=ids, leases=leases, reason=reason, limit=len(refs))
+
+    def _recover(self, **chosen: Any) -> list[RecoveredJob]:
+        """Run RECOVER. A parameter that is not given restricts nothing."""
+        nothing = {
+            "age": 0.0,
+            "crashed": False,
+            **dict.fromkeys(["locked_before", "worker_ids", "job_ids", "ids", "leases", "carrier", "carrier_id"]),
+        }
+        recovered = [RecoveredJob._make(row) for row in self.rows(RECOVER, nothing | self.carrier | chosen)]
+        wake(self, (job.queue_name for job in recovered if job.status == "queued"))
+        if any(job.status in ("blocked", "scheduled") for job in recovered):
+            notify_supervisors(self, LIMITS_PAYLOAD)  # a scheduled one has given its permit up
+        if recovered:
+            self.send(JobsRecovered(self.alias, recovered))
+        return recovered

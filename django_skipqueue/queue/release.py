@@ -1,0 +1,116 @@
+"""Release claimed jobs."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from ..events.events import JobsReleased
+from ..parts.limits.admit import admit_or_announce, with_rates
+from ..values.records import LeaseRef
+from .fragments import of_carrier
+from .notify import LIMITS_PAYLOAD, notify_supervisors, wake
+from .parameters import leases_as_values
+from .statements import Statements
+
+# release → id and queue of the jobs that were put back into their queues, and the key of the limit at which a job waits
+# again: it may have been claimed ahead, without a permit. No attempt is charged. A row whose lease does
+# not match stays unchanged. `interrupted`: the jobs were running; then their rows keep which worker gave them up, and
+# when. `later`: they wait for up to 10 s first. Index: the primary key.
+RELEASE = """
+UPDATE skipqueue_job AS job
+SET status = CASE
+        WHEN %(later)s::boolean THEN 'scheduled'
+        WHEN job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN 'blocked'
+        ELSE 'queued'
+    END,
+    run_after = CASE
+        WHEN %(later)s::boolean THEN statement_timestamp() + random() * interval '10 seconds'
+        ELSE job.run_after
+    END,
+    lease = job.lease + 1,
+    attempts = job.attempts - 1,
+    locked_at = NULL,
+    locked_by = '',
+    has_permit = NULL,
+    started_at = NULL,
+    operations = CASE
+        WHEN %(interrupted)s::boolean
+        THEN COALESCE(
+            CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
+        ) || jsonb_build_object(
+            'at', statement_timestamp(), 'verb', 'release', 'by', regexp_replace(job.locked_by, ':[0-9a-f]{12}$', ''),
+            'reason', '', 'attempts', job.attempts, 'since', job.started_at
+        )
+        ELSE job.operations
+    END
+FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
+WHERE job.id = held.id AND job.lease = held.lease
+RETURNING job.id, job.queue_name, CASE WHEN job.status = 'blocked' THEN job.limit_key END
+"""
+
+# relay → as RELEASE, of jobs that the carrier, or a relay of it, holds. Index: the primary key.
+RELEASE_CARRIED = of_carrier(RELEASE)
+
+# supervisor, after a worker died; worker, after its connection broke → as RELEASE, of the jobs that the worker holds
+# but has not started, now released. No attempt is charged. A live worker holds such jobs for one of two reasons: the
+# claim was committed but its answer was lost; or an earlier release skipped a locked row. Nothing recovers the jobs of
+# a live worker, so it has to release them itself. Index: recover.
+RELEASE_ORPHANS = """
+WITH orphan AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE
+        status = 'running'
+        AND locked_by = %(worker_id)s
+        AND locked_at <= COALESCE(%(claimed_until)s, 'infinity'::timestamptz)
+        AND id <> ALL (%(known)s::bigint[])
+    ORDER BY locked_at
+    LIMIT 10000
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE skipqueue_job AS job
+SET status = CASE WHEN job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN 'blocked' ELSE 'queued' END,
+    lease = job.lease + 1,
+    attempts = job.attempts - 1,
+    locked_at = NULL,
+    locked_by = '',
+    has_permit = NULL,
+    started_at = NULL
+WHERE job.id = ANY (ARRAY (SELECT id FROM orphan))
+RETURNING job.id, job.queue_name, CASE WHEN job.status = 'blocked' THEN job.limit_key END
+"""
+
+
+class Releasing(Statements):
+    """Used by workers, by loops written by hand, and by supervisors after a worker died."""
+
+    def release(self, leases: Iterable[LeaseRef], *, interrupted: bool = False, later: bool = False) -> set[int]:
+        """Put jobs back into their queues without charging the attempt. Returns the ids whose lease was still valid.
+
+        `interrupted`: the jobs were running. Their rows keep that, for the people who look at them later.
+        `later`: they wait for up to 10 seconds first, and give up their permits meanwhile.
+        """
+        values = {**leases_as_values(leases), "interrupted": interrupted, "later": later}
+        return self._released(self.rows(*self.chosen(RELEASE, RELEASE_CARRIED, values)), later=later)
+
+    def release_orphans(
+        self, worker_id: str, *, known: Iterable[int], claimed_until: datetime | None = None
+    ) -> set[int]:
+        """Release the jobs that a worker holds, except `known`: those not started, or whose claim's answer was lost.
+
+        claimed_until: only those that were claimed at this time or before it, by the database's clock.
+        """
+        values = {"worker_id": worker_id, "known": list(known), "claimed_until": claimed_until}
+        return self._released(self.rows(RELEASE_ORPHANS, values))
+
+    def _released(self, rows: list[tuple[int, str, str | None]], *, later: bool = False) -> set[int]:
+        """Notify the workers of the queues of these jobs, admit by their keys, and send the event. Returns the ids."""
+        if rows and later:
+            notify_supervisors(self, LIMITS_PAYLOAD)  # the jobs are due soon, and their permits are free
+        else:
+            wake(self, (queue_name for _, queue_name, key in rows if key is None))
+            if keys := {key for _, _, key in rows if key is not None}:
+                wake(self, with_rates(self, admit_or_announce(self, sorted(keys))))
+        ids = [id for id, *_ in rows]
+        if ids:
+            self.send(JobsReleased(self.alias, ids))
+        return set(ids)

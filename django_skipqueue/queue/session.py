@@ -1,0 +1,90 @@
+"""Read and set what belongs to this connection's session or transaction."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.db import transaction
+
+from .statements import Statements
+
+# first_in_queues, pages, doctor, metrics: sets the statement timeout of the current transaction, and has PostgreSQL
+# walk indexes in one process. With millions of rows the planner expects so many that it compiles a probe of an index,
+# which takes a hundred times as long as the probe; and it expects so many of a window, whose end it cannot judge, that
+# it reads the whole table instead, in several processes. Of a cause it expects so few jobs that it fetches all of them
+# by a bitmap, and sorts them, instead of walking the index as far as the count goes.
+LIMIT_STATEMENTS = """
+SELECT
+    set_config('statement_timeout', %(timeout)s, true),
+    set_config('jit', 'off', true),
+    set_config('enable_seqscan', 'off', true),
+    set_config('enable_bitmapscan', 'off', true),
+    set_config('max_parallel_workers_per_gather', '0', true)
+"""
+
+# roll-ups, archive: sets the time for which statements of the current transaction wait for a lock.
+SET_LOCK_TIMEOUT = """
+SELECT set_config('lock_timeout', %(timeout)s, true)
+"""
+
+# doctor, reindex → the process id of the server's process that runs this statement.
+BACKEND_PID = "SELECT pg_backend_pid()"
+
+# supervisor → the time for which its statements wait for a lock; 0 if a pooler has ignored the connection's options.
+LOCK_TIMEOUT = "SELECT current_setting('lock_timeout')"
+
+# worker, supervisor, on a connection that no pooler shares: sets the time after which the server ends the session of a
+# transaction that is still open. It ends a transaction whose client is gone, where no other timeout does.
+BOUND_TRANSACTIONS = """
+SELECT set_config('transaction_timeout', %(timeout)s, false)
+"""
+
+# worker, on a connection that no pooler shares: to plan each prepared statement once. Without it PostgreSQL plans a
+# statement with each call until it has compared the plans: 1 ms for a claim, which takes another.
+PLAN_ONCE = "SET plan_cache_mode = force_generic_plan"
+
+# worker, on such a connection, after a slow statement: to plan them once more, for the table as it is now.
+PLAN_ANEW = "DISCARD PLANS"
+
+
+class Session(Statements):
+    """Used before statements that must not take long, and to find poolers."""
+
+    def limit_statements(self, seconds: float) -> None:
+        """Set the statement timeout of the current transaction, and have its statements walk indexes in one process."""
+        self.rows(LIMIT_STATEMENTS, {"timeout": f"{seconds:.3f}s"})
+
+    @contextmanager
+    def short_transaction(self, seconds: float) -> Iterator[None]:
+        """A transaction, or a savepoint, with a statement timeout that ends with it, since it is rolled back."""
+        with transaction.atomic(using=self.alias):
+            self.limit_statements(seconds)
+            yield
+            transaction.set_rollback(True, using=self.alias)
+
+    def backend_pid(self) -> int:
+        """The process id of the server's process that runs this statement. A pooler may choose another each time."""
+        ((pid,),) = self.rows(BACKEND_PID)
+        return int(pid)
+
+    def lock_timeout(self) -> str:
+        """The setting of this connection, such as `5s`; `0`: statements wait for ever."""
+        ((timeout,),) = self.rows(LOCK_TIMEOUT)
+        return str(timeout)
+
+    def bound_transactions(self, seconds: float) -> None:
+        """Have the server end this session if one of its transactions takes longer. Needs PostgreSQL 17.
+
+        For a connection that no pooler shares.
+        """
+        self.rows(BOUND_TRANSACTIONS, {"timeout": f"{seconds:.0f}s"})
+
+    def plan_once(self) -> None:
+        """Have this connection plan each prepared statement once, for all values of its parameters.
+
+        For a connection that no pooler shares.
+        """
+        self.execute(PLAN_ONCE)
+
+    def plan_anew(self) -> None:
+        """Have this connection forget the plans of its prepared statements."""
+        self.execute(PLAN_ANEW)

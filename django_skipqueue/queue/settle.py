@@ -1,0 +1,321 @@
+"""Write outcomes."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from typing import Any
+
+from django.db import DatabaseError, transaction
+
+from ..events.events import JobsAdmitted, OutcomeRefused
+from ..parts.batches.finish import Batches
+from ..parts.limits.admit import admission
+from ..parts.limits.claim import CLAIM_AHEAD, CLAIM_OR_ADMIT
+from ..values.outcomes import Outcome, Settlement
+from ..values.records import AheadWish, LeaseRef, QueuePosition
+from .claim import CLAIM
+from .fragments import entering, of_carrier
+from .notify import RATE_PREFIX, notify_of_keys, wake, wake_supervisors
+from .parameters import (
+    Admitted,
+    ExchangeResult,
+    ahead_as_values,
+    as_array,
+    claim_values,
+    in_lock_order,
+    is_refused,
+    leases_as_values,
+    pipelined,
+    settlements_as_values,
+    storable_failure,
+    without_detail,
+)
+
+# settle → id, lease and batch of the outcomes that were written. An outcome whose lease is no longer valid matches no
+# row. Writing an outcome ends the lease, so that a second one for the same attempt matches no row either. Index: the
+# primary key, in the order of the arrays.
+# `started` and `ended` are the microseconds since the attempt began and ended, by the worker's monotonic clock; NULL
+# means when the job was claimed, and now.
+# An array that is shorter than `ids` is filled up with NULL: a batch in which every outcome is a plain completion, as
+# most are, has only ids, leases and times. Reading the values from JSON would take an eighth of the statement's time.
+# `notes` has the progress and the log of the attempt, if it noted any: NOTE_ATTEMPTS explains them.
+# The WHERE has no status: with one, the planner may read every running and dead entry of the recover index instead
+# (55 µs per job instead of 8 µs).
+SETTLE = entering(
+    """
+UPDATE skipqueue_job AS job
+SET status = CASE
+        WHEN outcome.status = 'scheduled' THEN {status}
+        ELSE COALESCE(outcome.status, 'completed')
+    END,
+    lease = job.lease + 1,
+    attempts = job.attempts - COALESCE(outcome.refund, 0),
+    run_after = CASE
+        WHEN outcome.status = 'scheduled' THEN statement_timestamp() + make_interval(secs => outcome.delay)
+        ELSE job.run_after
+    END,
+    locked_at = NULL,
+    has_permit = NULL,
+    started_at = COALESCE(statement_timestamp() - outcome.started * interval '1 microsecond', job.started_at),
+    finished_at = CASE
+        WHEN outcome.status IS DISTINCT FROM 'scheduled'
+        THEN statement_timestamp() - COALESCE(outcome.ended, 0) * interval '1 microsecond'
+    END,
+    result = outcome.result,
+    last_error = COALESCE(outcome.last_error, job.last_error),
+    errors = CASE
+        WHEN outcome.error IS NULL THEN job.errors
+        ELSE (CASE WHEN jsonb_array_length(job.errors) < 10 THEN job.errors ELSE job.errors - 0 END)
+            || (
+                outcome.error || jsonb_build_object(
+                    'at', statement_timestamp() - COALESCE(outcome.ended, 0) * interval '1 microsecond',
+                    'worker_id', job.locked_by
+                )
+            )
+    END,
+    progress = CASE
+        WHEN outcome.notes -> 'progress' IS NULL THEN job.progress
+        ELSE (outcome.notes -> 'progress') || jsonb_build_object('at', statement_timestamp())
+    END,
+    logs = CASE
+        WHEN outcome.notes -> 'log' IS NULL THEN job.logs
+        ELSE (
+            CASE
+                WHEN job.logs -> -1 -> 'lease' = outcome.notes -> 'log' -> 'lease' THEN job.logs - -1
+                WHEN job.logs -> 2 IS NOT NULL THEN job.logs - 0
+                ELSE COALESCE(job.logs, '[]')
+            END
+        ) || (
+            (outcome.notes -> 'log') || jsonb_build_object(
+                'started', COALESCE(statement_timestamp() - outcome.started * interval '1 microsecond', job.started_at)
+            )
+        )
+    END,
+    deaths = CASE WHEN outcome.is_unknown THEN job.deaths END,
+    unknown_since = CASE WHEN outcome.is_unknown THEN COALESCE(job.unknown_since, job.locked_at) END
+FROM
+    unnest(
+        (SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[]), (SELECT %(started)s::bigint[]),
+        (SELECT %(ended)s::bigint[]), (SELECT %(statuses)s::text[]), (SELECT %(delays)s::float8[]),
+        (SELECT %(refunds)s::smallint[]), (SELECT %(results)s::text[]::jsonb[]), (SELECT %(last_errors)s::text[]),
+        (SELECT %(errors)s::text[]::jsonb[]), (SELECT %(unknown)s::boolean[]), (SELECT %(notes)s::text[]::jsonb[])
+    ) AS outcome (id, lease, started, ended, status, delay, refund, result, last_error, error, is_unknown, notes)
+WHERE job.id = outcome.id AND job.lease = outcome.lease
+RETURNING job.id, outcome.lease, job.batch_id
+""",
+    column="job.{}",
+    run_after="statement_timestamp() + make_interval(secs => outcome.delay)",
+)
+
+# settle, of a batch with snoozes: the same. A snooze is recorded in `operations`. Snoozes in a row are one entry with
+# their number, so that they do not displace the verbs of operators. Batches without a snooze do not pay for it.
+SETTLE_SNOOZES = SETTLE.replace(
+    "    deaths = ",
+    """    operations = CASE
+        WHEN outcome.refund IS NULL OR outcome.refund = 0 OR outcome.is_unknown THEN job.operations
+        ELSE COALESCE(
+            CASE
+                WHEN job.operations -> -1 ->> 'verb' = 'snooze' THEN job.operations - -1
+                WHEN job.operations -> 49 IS NOT NULL THEN job.operations - 0
+                ELSE job.operations
+            END,
+            '[]'
+        ) || jsonb_build_object(
+            'at', statement_timestamp(), 'verb', 'snooze', 'by', regexp_replace(job.locked_by, ':[0-9a-f]{12}$', ''),
+            'reason', '', 'attempts', job.attempts,
+            'since', statement_timestamp() - outcome.started * interval '1 microsecond',
+            'times', 1 + CASE
+                WHEN
+                    job.operations -> -1 ->> 'verb' = 'snooze'
+                    AND jsonb_typeof(job.operations -> -1 -> 'times') = 'number'
+                THEN (job.operations -> -1 ->> 'times')::numeric
+                ELSE 0
+            END
+        )
+    END,
+    deaths = """,
+)
+
+# relay, settle: the same two for outcomes that come from a broker: a lease is no secret there. Index: the primary key.
+SETTLE_CARRIED = of_carrier(SETTLE)
+SETTLE_CARRIED_SNOOZES = of_carrier(SETTLE_SNOOZES)
+
+# settle, after jobs go straight back to their queues → the queue of each, and the key of its rate if it waits for that.
+# The array is a subquery, so that the planner does not see its length. Index: the primary key.
+QUEUES_OF = """
+SELECT queue_name, CASE WHEN status = 'blocked' THEN rate_key END FROM skipqueue_job
+WHERE
+    id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
+    AND (status = 'queued' OR (status = 'blocked' AND rate_key IS NOT NULL))
+"""
+
+# worker → the ids of the changed jobs. Appends the attempt's error to a job that was cancelled (discarded) while it
+# ran: its traceback names the line at which the task ended. lease + 1: the cancel raised the lease once; any other
+# value means that the job changed hands again. An error that is sent twice is appended once. Index: the primary key.
+APPEND_CANCELLED_ERRORS = """
+WITH cancelled AS MATERIALIZED (
+    SELECT job.id, ended.error
+    FROM
+        unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[]), (SELECT %(errors)s::text[]::jsonb[]))
+            AS ended (id, lease, error)
+        JOIN skipqueue_job AS job ON job.id = ended.id AND job.lease = ended.lease + 1
+    WHERE job.status = 'discarded' AND (job.errors -> -1 @> ended.error) IS NOT TRUE
+    ORDER BY job.id
+    FOR NO KEY UPDATE OF job SKIP LOCKED
+)
+UPDATE skipqueue_job AS job
+SET errors = (CASE WHEN jsonb_array_length(job.errors) < 10 THEN job.errors ELSE job.errors - 0 END)
+    || (
+        (SELECT error FROM cancelled WHERE cancelled.id = job.id)
+        || jsonb_build_object('at', statement_timestamp(), 'worker_id', job.locked_by)
+    )
+WHERE job.id = ANY (ARRAY (SELECT id FROM cancelled))
+RETURNING job.id
+"""
+
+# relay → the same for outcomes that come from a broker. Index: the primary key.
+APPEND_CANCELLED_ERRORS_CARRIED = of_carrier(APPEND_CANCELLED_ERRORS)
+
+
+SettledRow = tuple[int, int, int | None]
+"""Id, lease and batch of a job whose outcome was written."""
+
+
+class Settling(Batches):
+    """Used by workers, and by loops written by hand."""
+
+    def settle(self, settlements: Iterable[Settlement], *, raises: bool = False) -> set[int]:
+        """Write outcomes, many in one statement. Returns the ids of the jobs whose lease was valid: these are written.
+
+        An outcome that PostgreSQL refuses does not block the others: its job fails with the database's error. If
+        PostgreSQL refuses that as well, the job stays unchanged, and the refusal is logged. With `raises` a refusal is
+        raised instead, and the caller has to roll its transaction back.
+        """
+        batch = in_lock_order(settlements)
+        written = self.rows(*self._statement(batch)) if raises else self._settle(batch, {})
+        self._wake_for(batch)
+        if batch_ids := {batch_id for _, _, batch_id in written if batch_id is not None}:
+            self.jobs_ended(batch_ids, [id for id, _, batch_id in written if batch_id is not None])
+        return {id for id, _, _ in written}
+
+    def exchange(  # noqa: PLR0913 (one round trip does all of this)
+        self,
+        settlements: Iterable[Settlement],
+        *,
+        queue_names: Sequence[str],
+        limit: int,
+        worker_id: str,
+        after: Mapping[str, QueuePosition] | None = None,
+        meanwhile: Callable[[], object] | None = None,
+        limited: Sequence[int] = (),
+        keys: Sequence[str] = (),
+        ahead: Sequence[AheadWish] = (),
+    ) -> ExchangeResult:
+        """Settle and claim in one round trip and one transaction, on a connection in autocommit.
+
+        after: positions to search from; a queue without one is searched from its front.
+        meanwhile: called at most once, after the statements were sent; not if one fails while it is being sent.
+        limited: jobs that have ended. After the settle, jobs of their keys, and of `keys`, are admitted.
+        ahead: jobs to claim right after the settle, beyond the permits that are free.
+
+        If PostgreSQL refuses an outcome, the batch is written as `settle` does, and the claim is sent afterwards.
+        """
+        batch = in_lock_order(settlements)
+        settle = self._statement(batch) if batch else None
+        values = claim_values(queue_names, after=after or {}, limit=limit, worker_id=worker_id)
+        admits, claims = bool(limited or keys), limit > 0 and bool(queue_names)
+        admitting = admission(limited, keys, claims=claims) if admits else [None, None]
+        claim_ahead = (CLAIM_AHEAD, ahead_as_values(ahead, worker_id=worker_id)) if ahead else None
+        claim = (CLAIM_OR_ADMIT if admits else CLAIM, values) if claims else None
+        connection = self.connection
+        connection.ensure_connection()
+        sent = time.monotonic()
+        try:
+            with connection.wrap_database_errors:
+                statements = [settle, claim_ahead, *admitting, claim]
+                results = pipelined(connection.connection, statements, meanwhile)
+        except DatabaseError as error:
+            if not is_refused(error) or not batch:
+                raise
+            refused: dict[LeaseRef, Outcome] = {}
+            written = self._settle(batch, refused)
+            again: dict[str, Any] = {"queue_names": queue_names, "limit": limit, "worker_id": worker_id, "after": after}
+            result = self.exchange([], limited=limited, keys=keys, **again)
+            result = replace(result, settled_rows=list(written), refused=refused)
+        else:
+            settled, claimed_ahead, *admitted, claimed = results
+            result = ExchangeResult(
+                settled, claimed, queue_names, sent, admission=Admitted.decode(*admitted), ahead_rows=claimed_ahead
+            )
+            self._note_admitted(result)
+        if settle and settle[1]["statuses"]:  # empty if all outcomes are `COMPLETED`
+            with suppress(DatabaseError):  # an error here must not lose the result of the exchange
+                self._wake_for(batch)
+        return result
+
+    def _note_admitted(self, result: ExchangeResult) -> None:
+        """Notify other workers if more jobs of a queue were admitted than this one has claimed, and send the event."""
+        counts, rates = result.admission.counts, result.admission.rates
+        if rates:
+            with suppress(DatabaseError):  # an error here must not lose the result of the exchange
+                notify_of_keys(self, RATE_PREFIX, rates)
+        if not counts:
+            return
+        with suppress(DatabaseError):  # likewise
+            if Counter(counts) - result.claimed_by_queue():
+                wake(self, counts)
+        self.send(JobsAdmitted(self.alias, counts))
+
+    def append_cancelled_errors(self, cancelled: Iterable[Settlement]) -> set[int]:
+        """Append the attempts' errors to their jobs, which were cancelled while they ran. Returns the ids.
+
+        `settle` cannot write them, because the cancel raised the lease.
+        """
+        failed = [settlement for settlement in in_lock_order(cancelled) if settlement.outcome.error]
+        if not failed:
+            return set()
+        values = leases_as_values((settlement.job_id, settlement.lease) for settlement in failed)
+        values["errors"] = [json.dumps(settlement.outcome.error) for settlement in failed]
+        statement = self.chosen(APPEND_CANCELLED_ERRORS, APPEND_CANCELLED_ERRORS_CARRIED, values)
+        return {id for (id,) in self.rows(*statement)}
+
+    def _wake_for(self, batch: list[Settlement]) -> None:
+        """Notify the supervisors of jobs that are due soon, and the workers of queues whose jobs run again at once."""
+        wake_supervisors(self, (settlement.outcome.delay for settlement in batch))
+        ids = [settlement.job_id for settlement in batch if settlement.outcome.next_status == "queued"]
+        if ids:
+            rows = self.rows(QUEUES_OF, {"ids": as_array(ids)})
+            notify_of_keys(self, RATE_PREFIX, [key for _, key in rows if key is not None])
+            wake(self, [name for name, key in rows if key is None])
+
+    def _settle(self, batch: list[Settlement], refused: dict[LeaseRef, Outcome]) -> set[SettledRow]:
+        """Write a batch; if PostgreSQL refuses it, write each half alone. Adds replaced outcomes to `refused`."""
+        if not batch:
+            return set()
+        # In the caller's transaction a savepoint contains the refusal. A worker settles outside of a transaction.
+        inside = transaction.atomic(using=self.alias) if self.connection.in_atomic_block else nullcontext()
+        try:
+            with inside:
+                return set(self.rows(*self._statement(batch)))
+        except DatabaseError as error:
+            if not is_refused(error):
+                raise
+            if len(batch) == 1:
+                job_id, lease, *_ = batch[0]
+                if (job_id, lease) in refused:  # the row itself makes every update fail
+                    self.send(OutcomeRefused(job_id, without_detail(error)))
+                    return set()
+                storable = storable_failure(batch[0], without_detail(error))
+                refused[storable.job_id, storable.lease] = storable.outcome
+                return self._settle([storable], refused)
+            middle = len(batch) // 2
+            return self._settle(batch[:middle], refused) | self._settle(batch[middle:], refused)
+
+    def _statement(self, batch: Sequence[Settlement]) -> tuple[str, dict[str, Any]]:
+        values = settlements_as_values(batch)
+        if any(values["refunds"]):
+            return self.chosen(SETTLE_SNOOZES, SETTLE_CARRIED_SNOOZES, values)
+        return self.chosen(SETTLE, SETTLE_CARRIED, values)

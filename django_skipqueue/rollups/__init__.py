@@ -1,1 +1,0 @@
-"""Roll-ups: what has happened to jobs, counted in each process and added up in the database every few seconds."""

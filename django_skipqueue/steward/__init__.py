@@ -1,1 +1,0 @@
-"""The parent of several supervisors, where several databases hold queues."""

@@ -1,0 +1,187 @@
+"""When a machine answers a notification, if others do so as well. Pure: callers pass the time, in monotonic seconds.
+
+Each notification reaches every machine, and one of them wins a lone job. A machine that claims in vain answers the next
+notifications together, ten times a second. The winner goes on answering at once. If the winner is full, another machine
+with a free slot finds the job within a tenth of a second.
+"""
+
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+from ..queue.notify import jobs_in
+from ..values.records import NEVER
+from ..worker.loop import Service
+from .processes import MOST_CALLS, PATIENCE, WorkerProcess
+
+PAUSE = 0.1
+"""Seconds between two answers of a machine that claims in vain, at most."""
+
+EARLY = 0.05
+"""Seconds after a win in which a vain claim counts for nothing."""
+
+
+class Contention:
+    """One for each supervisor."""
+
+    def __init__(self) -> None:
+        self.machines = 1
+        """How many supervisors have live workers, this one included."""
+        self._phase = random.uniform(0, PAUSE)  # noqa: S311 (spreads the machines, guards nothing)
+        self._quiet_until = 0.0
+        self._won_at = float("-inf")
+
+    def see(self, others: Collection[str]) -> None:
+        """Note the ids of the live workers of others: `supervisor/number:digits`."""
+        self.machines = 1 + len({id.rpartition("/")[0] for id in others})
+
+    def answer_at(self, jobs: int, now: float) -> float:
+        """When to answer notifications of this many jobs. At once if there are jobs for all."""
+        return now if jobs >= self.machines else max(self._quiet_until, now)
+
+    def won(self, now: float) -> None:
+        self._quiet_until = 0.0
+        self._won_at = now
+
+    def lost(self, now: float) -> None:
+        """Note that they have found none. After a win that means nothing: the notification may come after the claim."""
+        if self.machines > 1 and now - self._won_at > EARLY:
+            self._quiet_until = now + PAUSE - (now - self._phase) % PAUSE
+
+
+@dataclass
+class CalledWorker:
+    process: WorkerProcess
+    id: str
+    """The process that was called: another may have its place by now."""
+    number: int
+    """The number of the call."""
+    slots: int
+    """How many slots were free."""
+    claimed: int
+    """How many jobs it had claimed before."""
+
+    @property
+    def has_answered(self) -> bool:
+        return self.process.id == self.id and self.process.standby.answered >= self.number
+
+    @property
+    def found(self) -> int:
+        return self.process.standby.claimed - self.claimed if self.process.id == self.id else 0
+
+
+@dataclass
+class Round:
+    queue_name: str
+    jobs: int
+    called: list[CalledWorker]
+    review_at: float
+    tried: list[WorkerProcess]
+    """Those that were called in this round and in earlier ones for the same jobs."""
+
+    @property
+    def missing(self) -> int:
+        """For how many jobs others should look.
+
+        A worker that has not answered may have left jobs behind, and so may one that has filled its slots.
+        """
+        if not all(worker.has_answered for worker in self.called):
+            return max(self.jobs - self.found, 1)
+        return self.jobs - self.found if any(worker.found >= worker.slots for worker in self.called) else 0
+
+    @property
+    def found(self) -> int:
+        return sum(worker.found for worker in self.called)
+
+
+class CallWorkers(Service):
+    """Used by the supervisor's thread. It sends no statement."""
+
+    name = "call_workers"
+    loop_handles_errors = False
+
+    def __init__(
+        self, processes: Sequence[WorkerProcess], serves: Callable[[str], bool], contention: Contention
+    ) -> None:
+        self._processes = processes
+        self._serves = serves
+        self._contention = contention
+        self._wanted: Counter[str] = Counter()  # jobs to call workers for, by queue
+        self._answer_at = NEVER  # when to call for them
+        self._rounds: deque[Round] = deque()  # those to review, in the order of their times
+        self._claimed = 0
+        self._paused: frozenset[str] = frozenset()  # the queues that the last look has found paused
+
+    @property
+    def due_at(self) -> float:
+        return min(self._answer_at, self._rounds[0].review_at if self._rounds else NEVER)
+
+    def run(self, now: float) -> None:
+        self._note_claims(now)
+        while self._rounds and self._rounds[0].review_at <= now:
+            self._review(self._rounds.popleft(), now)
+        if self._answer_at <= now:
+            self._answer_at = NEVER
+            wanted, self._wanted = self._wanted, Counter()
+            if len(wanted) > MOST_CALLS:
+                wanted = Counter({"": wanted.total()})
+            for queue_name, jobs in wanted.items():
+                self._call(queue_name, jobs, now)
+
+    def notified(self, payloads: Collection[str]) -> None:
+        """Call workers for the jobs that these notifications announce, now or at the machine's turn.
+
+        Jobs of paused queues are left out. If a queue was resumed since the last look, the next look finds its jobs.
+        """
+        for queue_name, jobs in map(jobs_in, payloads):
+            if queue_name and self._serves(queue_name) and queue_name not in self._paused:
+                self._wanted[queue_name] += jobs
+        if self._wanted:
+            now = monotonic()
+            self._note_claims(now)
+            self._answer_at = min(self._answer_at, self._contention.answer_at(self._wanted.total(), now))
+            if self._answer_at <= now:
+                self.run(now)
+
+    def looked(self, queue_names: Collection[str], paused: Collection[str]) -> None:
+        """Call all workers that have room: a look has found jobs in these queues, nobody knows how many."""
+        self._paused = frozenset(paused)
+        served = [queue_name for queue_name in queue_names if queue_name and self._serves(queue_name)]
+        for queue_name in served if len(served) <= MOST_CALLS else [""]:
+            for process in self._processes:
+                if process.has_room:
+                    process.call(queue_name, 0, monotonic())
+
+    def _call(self, queue_name: str, jobs: int, now: float, tried: Sequence[WorkerProcess] = ()) -> None:
+        """Call workers for `jobs` jobs: the most free slots first; if slots are missing, the full workers too."""
+        others = [process for process in self._processes if process not in tried]
+        called: list[CalledWorker] = []
+        wanted = jobs
+        for process in sorted(others, key=lambda process: process.vacancy(now), reverse=True):
+            slots = process.vacancy(now)
+            if jobs <= 0 or not slots:
+                break
+            claimed = process.standby.claimed
+            number = process.call(queue_name, min(jobs, slots), now)
+            called.append(CalledWorker(process, process.id, number, slots, claimed))
+            jobs -= slots
+        if jobs > 0:
+            for process in others:
+                process.call(queue_name, 0, now)
+        if called:
+            asked = [*tried, *(worker.process for worker in called)]
+            self._rounds.append(Round(queue_name, wanted, called, now + PATIENCE, asked))
+
+    def _review(self, ended: Round, now: float) -> None:
+        if ended.missing > 0:
+            self._call(ended.queue_name, ended.missing, now, ended.tried)
+        elif not ended.found:
+            self._contention.lost(now)
+
+    def _note_claims(self, now: float) -> None:
+        claimed = sum(process.standby.claimed for process in self._processes if process.pid)
+        if claimed != self._claimed:
+            self._contention.won(now)
+        self._claimed = claimed

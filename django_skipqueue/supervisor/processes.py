@@ -1,0 +1,322 @@
+"""A process that this one forks, keeps alive, and gives commands: a worker of a supervisor, a supervisor of a steward.
+
+Invariant: without a running process there is no open pipe.
+"""
+
+import contextlib
+import os
+import secrets
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NoReturn
+
+from ..contrib.celery.relay import Relay
+from ..events import liveness_logs
+from ..values.codec import shorten
+from ..values.records import NEVER, LeaseRef, session_name
+from ..worker.attempts.pool import ENTRIES_PER_SLOT
+from ..worker.attempts.running_attempt import RunningJobs
+from ..worker.hanging_queues import HangingQueues
+from ..worker.log_queue import LogQueue, revive_listeners
+from ..worker.options import WorkerOptions
+from ..worker.own_connections import keep_sessions_alive, name_sessions
+from ..worker.protocol import (
+    CALL,
+    EXIT_BLOCKED,
+    EXIT_CLEAN,
+    EXIT_RECYCLED,
+    EXIT_STUCK,
+    Stamps,
+    Standby,
+    describe_exit,
+    encode_command,
+)
+from ..worker.worker import Worker
+
+FIRST_RESTART_DELAY, LONGEST_RESTART_DELAY = 0.5, 30.0
+"""Seconds until the replacement of a process whose predecessors keep dying within `SETTLED` of their start."""
+
+SETTLED = 10.0
+"""Seconds after which a process counts as running well."""
+
+LAST_LINES = 2.0
+"""Seconds for which a log that blocks may delay the end of a process."""
+
+Run = Callable[[int, LogQueue], int]
+"""The code of the child. It gets the read end of its lifeline and its started log queue, and returns its exit code."""
+
+
+@dataclass(eq=False)
+class ForkedProcess:
+    """A name, under which a new process replaces the last one. Used by the parent alone."""
+
+    name: str
+    pid: int = field(default=0, kw_only=True)
+    """0: no process runs."""
+    start_at: float = field(default=0.0, kw_only=True)
+    """When to start the next process, in monotonic seconds."""
+    starts: int = field(default=0, kw_only=True)
+    """How many processes were started under this name."""
+    _lifeline: int = field(default=-1, kw_only=True)
+    _filled_at: float = field(default=0.0, kw_only=True)
+    _deaths: int = field(default=0, kw_only=True)
+    """Number of deaths in a row, each soon after the start."""
+
+    def fork(self, run: Run) -> None:
+        """Fork a child that calls `run` and exits with the returned code.
+
+        Raises `OSError` if the system allows no further process.
+        """
+        self.start_at, self._filled_at = NEVER, time.monotonic()
+        with contextlib.ExitStack() as opened:
+            read_end, self._lifeline = os.pipe()
+            opened.callback(os.close, read_end)
+            opened.callback(self._close_lifeline)
+            os.set_blocking(self._lifeline, False)
+            self.pid = os.fork()
+            if self.pid == 0:
+                _run_and_exit(self.name, run, read_end)
+            opened.pop_all()
+            self.starts += 1
+        os.close(read_end)
+
+    def stop(self, command: bytes) -> None:
+        self._send_command(command)
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.pid:
+            os.kill(self.pid, number)
+
+    def close_inherited(self) -> None:
+        """In a child: close the lifeline's write end, which only the parent may hold open."""
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+
+    def take_exit_code(self) -> int | None:
+        """Check whether the process has ended, and if so, return its exit code: below 0 a signal. Otherwise `None`.
+
+        The caller sets `pid` to 0, once it has noted what the process has left.
+        """
+        if not self.pid:
+            return None
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        if not pid:
+            return None
+        self._close_lifeline()
+        return os.waitstatus_to_exitcode(status)
+
+    def restart_later(self) -> float:
+        """Start the next process later. Returns the delay in seconds, which grows with deaths soon after a start."""
+        self._deaths = self._deaths + 1 if time.monotonic() - self._filled_at < SETTLED else 0
+        doublings = self._deaths - 2
+        delay = 0.0 if doublings < 0 else min(LONGEST_RESTART_DELAY, FIRST_RESTART_DELAY * 2**doublings)
+        self.start_at = time.monotonic() + delay
+        return delay
+
+    def _send_command(self, kind: bytes, queue_name: str = "") -> None:
+        """Write a command into the lifeline of the process, if it runs."""
+        if self.pid:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._lifeline, encode_command(kind, queue_name))
+
+    def _close_lifeline(self) -> None:
+        os.close(self._lifeline)
+        self._lifeline = -1
+
+
+def _run_and_exit(name: str, run: Run, lifeline: int) -> NoReturn:
+    """Run the child. Never returns, so that the child runs no code of the parent afterwards."""
+    code = 1
+    log = LogQueue()
+    try:
+        revive_listeners()
+        log.start()
+        code = run(lifeline, log)
+    except BaseException as error:
+        liveness_logs.part_died(name, error)
+    finally:
+        log.end_process(LAST_LINES)
+        os._exit(code)
+
+
+LAST_STATEMENT = 1.0
+"""Seconds after the death of a process within which its last claim may still be committed. If it is committed later,
+its jobs are recovered after the worker timeout, as after the death of a machine."""
+
+LOCKED_INTERVAL = 1.0
+"""Seconds between two tries to recover jobs of a dead process whose rows another transaction has locked."""
+
+PATIENCE = 0.02
+"""Seconds for which a worker may let a call wait before another is called."""
+
+MOST_CALLS = 3
+"""Calls for single queues that a process has not heard yet, at most; the next one is for all. With their names, of a
+thousand bytes at most, they fit into a page: the smallest pipe of Linux, in which no write has to wait."""
+
+
+@dataclass
+class Call:
+    number: int
+    queue_name: str
+    """Empty: all queues."""
+    jobs: int
+    """For how many jobs the process was called."""
+    sent_at: float
+
+
+@dataclass(eq=False)
+class DeadProcess:
+    id: str
+    code: int
+    """Its exit code; below 0 a signal."""
+    cause: str
+    job_ids: list[int]
+    """The jobs to charge: those that it was running."""
+    no_statement_after: float
+    """The time from which none of its statements can be under way, in monotonic seconds."""
+    look_at: float = 0.0
+    """When to recover or release its jobs, or the rest of them, in monotonic seconds."""
+
+    @property
+    def ended_well(self) -> bool:
+        return self.code in (EXIT_CLEAN, EXIT_RECYCLED)
+
+
+@dataclass(eq=False)
+class WorkerProcess(ForkedProcess):
+    """Used by the supervisor alone, except for `run` in `fork`, which the child calls."""
+
+    concurrency: int
+    is_relay: bool = False
+    suspect: LeaseRef | None = None
+    """The job that the next process takes over, runs alone, and ends after; `None`: it claims jobs."""
+    id: str = ""
+    """The name and 12 hex digits, new for every process."""
+    running_jobs: RunningJobs = field(init=False)
+    """The jobs that the process has started; shared with it."""
+    stamps: Stamps = field(init=False)
+    """The stamps of its control loop; shared with it."""
+    awaiting_recovery: list[DeadProcess] = field(default_factory=list)
+    """Ended processes with jobs that are not recovered or released yet."""
+    standby: Standby = field(init=False)
+    """What the supervisor and the process let each other know."""
+    hanging_queues: HangingQueues = field(default_factory=HangingQueues)
+    """What each process of this name tells the next one."""
+    _done_before: int = 0
+    _calls: int = 0
+    """Number of calls that the process was sent."""
+    _unanswered: list[Call] = field(default_factory=list)
+    _frozen: str = ""
+    """Why the watchdog killed the process; empty if it did not."""
+
+    def fork(self, run: Run) -> None:
+        """Fork a child as the base class does, with memory that it shares with the supervisor."""
+        self._frozen = ""
+        self.id = f"{shorten(self.name, 200)}:{secrets.token_hex(6)}"
+        self.stamps = Stamps()
+        self.standby = Standby(self.hanging_queues)
+        self._calls, self._unanswered = 0, []
+        self.running_jobs = RunningJobs(ENTRIES_PER_SLOT * self.concurrency)
+        super().fork(run)
+
+    @property
+    def has_started(self) -> bool:
+        """Whether a process runs, its row is written, and its control loop turns."""
+        return bool(self.pid) and self.standby.heartbeat_at > 0 and self.stamps.last().number > 0
+
+    @property
+    def jobs_done(self) -> int:
+        """Number of attempts that the processes of this name have settled."""
+        return self._done_before + (self.stamps.last().jobs_done if self.pid and self.starts else 0)
+
+    @property
+    def has_room(self) -> bool:
+        return bool(self.pid) and self.standby.room > 0
+
+    def vacancy(self, now: float) -> int:
+        """How many more jobs the process could begin at once, beside those that it was called for.
+
+        0 if it lets a call wait too long.
+        """
+        if not self.pid:
+            return 0
+        waiting = self._waiting_calls()
+        if waiting and now - waiting[0].sent_at > PATIENCE:
+            return 0
+        return max(self.standby.slots - sum(call.jobs for call in waiting), 0)
+
+    def call(self, queue_name: str, jobs: int, now: float) -> int:
+        """Have the process look for jobs in this queue; in all queues, if the name is empty. Returns the call's number.
+
+        If it has yet to hear a call for this queue, that call will do: the process claims after it has heard it.
+        """
+        if not self.pid:
+            return 0
+        unheard = [call for call in self._waiting_calls() if call.number > self.standby.heard]
+        for call in unheard:
+            if call.queue_name in (queue_name, ""):
+                call.jobs += jobs
+                return call.number
+        if len(unheard) >= MOST_CALLS:
+            queue_name = ""
+        self._calls += 1
+        self._unanswered.append(Call(self._calls, queue_name, jobs, now))
+        self._send_command(CALL, queue_name)
+        return self._calls
+
+    def _waiting_calls(self) -> list[Call]:
+        answered = self.standby.answered
+        self._unanswered = [call for call in self._unanswered if call.number > answered]
+        return self._unanswered
+
+    def kill_frozen(self, silent: float) -> None:
+        """Kill the process, whose control loop has been frozen for `silent` seconds."""
+        self._frozen = f"it was frozen for {silent:.0f} s"
+        self.signal(signal.SIGKILL)
+
+    def ended(self) -> DeadProcess | None:
+        """Check whether the process has ended, and if so, note and return it. Otherwise returns `None`."""
+        code = self.take_exit_code()
+        if code is None:
+            return None
+        self._done_before = self.jobs_done
+        self.pid = 0
+        last_statement = 0.0 if code in (EXIT_CLEAN, EXIT_RECYCLED) else LAST_STATEMENT
+        over_at = time.monotonic() + last_statement
+        dead = DeadProcess(self.id, code, self._frozen or describe_exit(code), self.running_jobs.job_ids(), over_at)
+        self.awaiting_recovery.append(dead)
+        return dead
+
+    def restart_now(self) -> None:
+        self.start_at = time.monotonic()
+
+    def schedule_restart(self, dead: DeadProcess | None = None) -> float:
+        """Start the next process, and return the delay in seconds. It grows with deaths soon after a start.
+
+        But it is 0 if the process has begun jobs: in its place the jobs that it was running wait.
+        """
+        if dead is not None and (dead.job_ids or dead.code in (EXIT_RECYCLED, EXIT_STUCK, EXIT_BLOCKED)):
+            self.restart_now()
+            return 0.0
+        return self.restart_later()
+
+
+def run_child(options: WorkerOptions, process: WorkerProcess, lifeline: int) -> int:
+    name_sessions(session_name(process.id) or "")
+    if process.suspect:
+        options = replace(options, concurrency=1, max_jobs=1)
+    runs = Relay if options.carrier else partial(Worker, suspect=process.suspect)
+    loop = runs(
+        options,
+        id=process.id,
+        name=process.name,
+        lifeline=lifeline,
+        running_jobs=process.running_jobs,
+        stamps=process.stamps,
+        standby=process.standby,
+    )
+    loop.when_options_are_taken(partial(keep_sessions_alive, options.database))
+    return loop.run()

@@ -1,0 +1,121 @@
+"""Deletes finished jobs past their retention, or moves them to the archive.
+
+Invariant: a row that cannot be deleted or archived keeps no other from being pruned. If a batch fails, or takes too
+long, the next one is half as large, down to one row. If that row fails alone, it is logged and skipped for an hour.
+"""
+
+import time
+
+from django.db import DatabaseError
+
+from ..conf import settings
+from ..events import logs
+from ..parts.history.tally import COUNT_INTERVAL
+from ..queue.statements import BATCH
+from ..queue.store import Store
+from ..worker.loop import Periodic
+
+PRUNE_INTERVAL = 30.0
+"""Seconds between two batches; with a retention shorter than that, one second."""
+
+GRACE = 6 * COUNT_INTERVAL
+"""Seconds after its retention for which a supervisor keeps a job, so that it is counted among the enqueued ones before:
+a job with a retention of nothing would otherwise be deleted within a second, and is counted after three intervals."""
+
+SKIPPED_SECONDS = 3600.0
+"""Seconds for which a row that could not be pruned is skipped."""
+
+MOST_SKIPPED = 10_000
+"""Skipped rows that are remembered."""
+
+PARTITIONS_SECONDS = 3600.0
+"""Seconds between two looks for partitions of the archive that finished jobs need."""
+
+PARTITIONS_RETRY_SECONDS = 60.0
+"""Seconds until they are tried again if they could not be made."""
+
+ROW_ERROR_STATES = ("22", "23", "54", "55", "57014", "P0")
+"""The first characters of the SQLSTATEs that one bad row can cause: data, constraints (such as a foreign key to a job,
+or a month without a partition), limits, locks, a statement timeout, and errors raised by triggers. After such an error
+the batch is halved. Any other error concerns all rows."""
+
+
+class Prune(Periodic):
+    name = "prune"
+
+    def __init__(self, store: Store) -> None:
+        self._pruner = Pruner(store, grace=GRACE)
+
+    def run(self, now: float) -> None:
+        self._pruner.batch()
+        self.run_again_in(0.0 if self._pruner.has_more else self._interval())
+
+    def _interval(self) -> float:
+        kept = [settings.retention_of(status) for status in ("completed", "discarded", "failed")]
+        shortest = min(
+            (retention.total_seconds() for retention in kept if retention is not None), default=PRUNE_INTERVAL
+        )
+        return PRUNE_INTERVAL if shortest >= PRUNE_INTERVAL else 1.0
+
+
+class Pruner:
+    """Prunes one database, a batch at a time. Not for use in a transaction: a failed batch would break it."""
+
+    def __init__(self, store: Store, *, grace: float = 0.0) -> None:
+        """`grace`: the seconds after its retention for which a job is kept."""
+        self.has_more = False
+        """Whether jobs may be left to prune after the last batch."""
+        self._store = store
+        self._grace = grace
+        self._limit = BATCH
+        self._skipped: dict[int, float] = {}  # until when, in monotonic seconds; by id
+        self._partitions_due = 0.0  # in monotonic seconds
+
+    def batch(self) -> dict[str, int]:
+        """Delete or archive one batch. Returns the number of jobs, by status.
+
+        Raises a `DatabaseError` only if no single row can have caused it.
+        """
+        if settings.has_archive and time.monotonic() >= self._partitions_due:
+            self._make_partitions()
+        skipped = self._still_skipped()
+        try:
+            counts = self._store.prune(limit=self._limit, skipped=skipped, grace=self._grace)
+        except DatabaseError as error:
+            if not _is_about_rows(error):
+                raise
+            self.has_more = True
+            self._shrink(error)
+            return {}
+        # A job past both retentions was chosen twice, so half the limit may already be a full batch.
+        self.has_more = 2 * sum(counts.values()) >= self._limit
+        self._limit = min(2 * self._limit, BATCH)
+        return counts
+
+    def _make_partitions(self) -> None:
+        """Make the partitions that finished jobs need. Without that of its month, a job stays in the job table."""
+        self._partitions_due = time.monotonic() + PARTITIONS_SECONDS
+        try:
+            self._store.make_partitions()
+        except DatabaseError as error:
+            self._partitions_due = time.monotonic() + PARTITIONS_RETRY_SECONDS
+            logs.partitions_not_made(error, PARTITIONS_RETRY_SECONDS)
+
+    def _shrink(self, error: DatabaseError) -> None:
+        if self._limit > 1:
+            self._limit //= 2
+            return
+        for job_id in self._store.expired(limit=1, skipped=self._skipped, grace=self._grace):
+            logs.not_pruned(job_id, error, SKIPPED_SECONDS)
+            self._skipped[job_id] = time.monotonic() + SKIPPED_SECONDS
+        self.has_more = len(self._skipped) < MOST_SKIPPED  # else the first of them would be tried again for ever
+
+    def _still_skipped(self) -> list[int]:
+        now = time.monotonic()
+        newest = list(self._skipped.items())[-MOST_SKIPPED:]
+        self._skipped = {job_id: until for job_id, until in newest if until > now}
+        return list(self._skipped)
+
+
+def _is_about_rows(error: DatabaseError) -> bool:
+    return (getattr(error.__cause__, "sqlstate", None) or "").startswith(ROW_ERROR_STATES)

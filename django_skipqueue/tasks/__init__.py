@@ -1,1 +1,0 @@
-"""Tasks: functions registered with `@job`, and the options for enqueuing their jobs."""

@@ -1,0 +1,285 @@
+"""Runs `async def` tasks in an event loop.
+
+Code that a finished task has left in the event loop, or in the one thread in which asgiref runs all queries, can block
+later tasks. The runner detects such blockages, so that the worker is replaced.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+
+from asgiref.sync import SyncToAsync
+
+from ...values.records import NEVER, ClaimedJob
+from .connections import IDLE_TIME, ThreadConnections
+from .executor import Executor, Finish
+from .forked_children import children
+from .interruption import STUCK_AFTER
+from .loop_threads import MOST_LEFT, CallThreads, QueryThread
+from .running_attempt import RunningAttempt, RunningJobs
+
+LEFTOVER_TIME = 60.0
+"""Seconds for which asgiref's query thread may be busy with code that no attempt waits for any more."""
+
+CHECK_INTERVAL = 1.0
+"""Seconds between two checks whether the connections of the query thread are alive."""
+
+
+class EventLoopRunner:
+    """Runs up to `concurrency` attempts at once, in one event loop in a thread of its own."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        concurrency: int,
+        running_jobs: RunningJobs,
+        entries: Sequence[int],
+        finish: Finish,
+        follow: Callable[[ClaimedJob], ClaimedJob | None],
+    ) -> None:
+        self._executor = executor
+        self._concurrency = concurrency
+        self._running_jobs = running_jobs
+        self._free_entries = list(entries)
+        self._finish = finish
+        self._follow = follow
+        self._waiting: deque[ClaimedJob] = deque()
+        self._running: dict[asyncio.Task[None], RunningAttempt | None] = {}  # None: not begun yet, or already reported
+        self._unbegun: set[asyncio.Task[None]] = set()  # each takes a job when it begins
+        self._stuck: set[RunningAttempt] = set()  # given up, and still running
+        self._is_ending = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._call_threads = CallThreads()
+        self._query_connections: ThreadConnections | None = None  # of asgiref's query thread
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._checked_at = 0.0  # when these were last checked before a job, in monotonic seconds
+        self._tidying: Future[None] | None = None
+        self._ahead_of_tidying: set[asyncio.Task[None]] = set()
+        self._called_at = NEVER  # since when a call of `_fill` is due, in monotonic seconds
+        self._due_to_begin_at = NEVER  # since when the next of `_unbegun` is due
+        self._left_alone_at = NEVER  # since when no attempt runs that began before the tidying
+        self._calls_left_at = NEVER  # since when too many calls are left behind
+        self._is_given_up = False
+        self._thread = threading.Thread(target=self._run, name="skipqueue-loop", daemon=True)
+
+    def submit(self, jobs: list[ClaimedJob]) -> None:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._call_threads.use_in(self._loop)
+            QueryThread().use_in(self._loop)
+            self._thread.start()
+        self._waiting.extend(jobs)
+        self._call()
+
+    @property
+    def blocked_at(self) -> float:
+        """The time from which code that runs on after its attempt counts as blocking the event loop, or its threads.
+
+        In monotonic seconds. While attempts run, one of them may block the loop, until its time limit. Once one of them
+        is stuck, the loop must respond.
+        """
+        if self._is_given_up:
+            return NEVER
+        loop_at = query_thread_at = NEVER
+        if self.silent_since < NEVER and (self._stuck or not any(list(self._running.values()))):
+            loop_at = self.silent_since + STUCK_AFTER
+        if self._is_tidying():
+            query_thread_at = self._left_alone_at + LEFTOVER_TIME
+        return min(loop_at, query_thread_at, self._calls_left_at)
+
+    @property
+    def silent_since(self) -> float:
+        return min(self._called_at, self._due_to_begin_at)
+
+    @property
+    def is_used_up(self) -> bool:
+        return len(self._stuck) >= self._concurrency
+
+    def give_up(self, running: RunningAttempt) -> None:
+        """Give the slot of this stuck attempt to another one. If the loop itself is stuck, `blocked_at` shows it."""
+        assert self._loop is not None  # noqa: S101
+        self._stuck.add(running)
+        self._loop.call_soon_threadsafe(self._still_stuck, running)
+        self._call()
+
+    def ignore_blocked(self) -> None:
+        """Report no blockage from here on: the worker is being replaced."""
+        self._is_given_up = True
+
+    @property
+    def unfinished(self) -> int:
+        return len(self._waiting) + max(0, len(self._running) - len(self._unbegun) - len(self._stuck))
+
+    def withdraw(self) -> list[ClaimedJob]:
+        return self.withdraw_last(len(self._waiting))
+
+    def withdraw_last(self, count: int) -> list[ClaimedJob]:
+        withdrawn: list[ClaimedJob] = []
+        with contextlib.suppress(IndexError):
+            while len(withdrawn) < count:
+                withdrawn.append(self._waiting.pop())
+        return withdrawn[::-1]
+
+    def stop(self, deadline: float) -> None:
+        """End the event loop, and wait for its thread until the deadline: leftover code of tasks may block it."""
+        if self._loop is not None:
+            self._is_ending = True
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _call(self) -> None:
+        assert self._loop is not None  # noqa: S101
+        self._called_at = min(self._called_at, time.monotonic())
+        self._loop.call_soon_threadsafe(self._fill)
+
+    # In the event loop's thread
+
+    def _run(self) -> None:
+        assert self._loop is not None  # noqa: S101 (for the type checker: `submit` makes the loop, then starts this)
+        try:
+            self._in_query_thread(self._make_connections)
+            children.call_in_child(self._loop.stop)
+            while not self._is_ending:  # a task may stop the loop as well
+                self._loop.run_forever()
+                if children.is_child:
+                    children.leave()  # the other coroutines of the forked process are the parent's
+            self._loop.set_task_factory(None)
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        except BaseException as error:
+            self._finish(error)
+        finally:
+            self._loop.close()
+            self._call_threads.end()
+
+    def _still_stuck(self, running: RunningAttempt) -> None:
+        if running not in self._running.values():
+            self._stuck.discard(running)
+
+    def _fill(self) -> None:
+        try:
+            self._begin_next()
+        except BaseException as error:  # else it is the loop's, and the jobs wait for ever
+            self._finish(error)
+
+    def _begin_next(self) -> None:
+        self._called_at = NEVER
+        assert self._loop is not None  # noqa: S101
+        if self._waiting:
+            self._check_soon()
+        while (
+            len(self._unbegun) < len(self._waiting)
+            and len(self._running) - len(self._stuck) < self._concurrency
+            and len(self._running) < 2 * self._concurrency  # the number of entries: each attempt takes one
+        ):
+            # Not by `create_task`: a coroutine of the project may have set a factory that raises, or begins the task.
+            task = asyncio.Task(self._execute(), loop=self._loop, context=contextvars.Context())
+            self._running[task] = None
+            self._unbegun.add(task)
+            self._due_to_begin_at = min(self._due_to_begin_at, time.monotonic())
+            task.add_done_callback(self._done)
+
+    def _note_begun(self, task: "asyncio.Task[None]") -> None:
+        self._unbegun.discard(task)
+        self._due_to_begin_at = time.monotonic() if self._unbegun else NEVER
+
+    async def _execute(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 (for the type checker: this is a task of the event loop)
+        self._note_begun(task)
+        try:  # not before: the jobs of coroutines that have not begun can be withdrawn
+            running = self._running[task] = RunningAttempt(self._waiting.popleft())
+        except IndexError:  # withdrawn meanwhile
+            return
+        entry = self._free_entries.pop()
+        self._running_jobs.begin(entry, running.job.id)
+        attempt = await self._executor.execute_async(running)
+        if running.take_report():
+            self._finish(attempt)
+        else:  # it was given up as stuck
+            self._stuck.discard(running)
+            if kept_back := running.take_kept_back():
+                self._finish(kept_back)
+            self._running_jobs.end(entry)
+        self._free_entries.append(entry)
+        self._running[task] = None
+        if following := self._follow(running.job):
+            self._waiting.appendleft(following)  # `_done` has it begin
+        # Queries ran in the thread that asgiref keeps for them. To tidy its connections takes as long as a small job,
+        # so that is done after an error, and when no other job is there. Nothing waits for it: the thread may be busy
+        # or hang in a call of another task, or of an attempt that timed out.
+        failed = attempt.outcome.error is not None
+        if failed or self._is_idle():
+            self._tidy_soon(failed)
+
+    def _is_idle(self) -> bool:
+        return not self._waiting and len(self._running) - len(self._unbegun) == 1
+
+    def _tidy_soon(self, failed: bool) -> None:
+        """Tidy the connections of the query thread soon. Calls share a tidying that has not finished."""
+        if self._is_tidying():
+            return
+        self._ahead_of_tidying = {task for task, running in self._running.items() if running is not None}
+        self._note_left_alone()
+        self._tidying = self._in_query_thread(partial(self._tidy, failed))
+
+    def _in_query_thread(self, do: Callable[[], None]) -> "Future[None]":
+        """Call this in the query thread. Not by sync_to_async: a task that cancels all others would cancel it."""
+        future = SyncToAsync.single_thread_executor.submit(do)
+        future.add_done_callback(self._report_broken)
+        return future
+
+    def _make_connections(self) -> None:
+        self._query_connections = ThreadConnections()
+
+    def _tidy(self, failed: bool) -> None:
+        if self._query_connections is not None:
+            self._query_connections.tidy(failed=failed)
+
+    def _close_idle_after(self, seconds: float) -> None:
+        connections = self._query_connections
+        if connections is not None and connections.opened and self._idle_timer is None:
+            assert self._loop is not None  # noqa: S101
+            self._idle_timer = self._loop.call_later(seconds, self._close_idle, connections)
+
+    def _close_idle(self, connections: ThreadConnections) -> None:
+        self._idle_timer = None
+        if not self._running and connections.patience is not None:
+            self._in_query_thread(connections.close_idle)
+            self._close_idle_after(connections.patience)
+
+    def _check_soon(self) -> None:
+        connections, now = self._query_connections, time.monotonic()
+        if connections is not None and connections.opened and self._checked_at + CHECK_INTERVAL <= now:
+            self._checked_at = now
+            self._in_query_thread(connections.check)
+
+    def _is_tidying(self) -> bool:
+        return self._tidying is not None and not self._tidying.done()
+
+    def _note_left_alone(self) -> None:
+        """Once all attempts have ended that ran before the tidying, only leftover code can delay it."""
+        self._left_alone_at = NEVER if self._ahead_of_tidying else time.monotonic()
+
+    def _done(self, task: "asyncio.Task[None]") -> None:
+        if task in self._unbegun:  # cancelled before its first step, by a task that cancels all others: its job waits
+            self._note_begun(task)
+        del self._running[task]
+        if task in self._ahead_of_tidying:
+            self._ahead_of_tidying.remove(task)
+            self._note_left_alone()
+        self._report_broken(task)
+        if self._call_threads.replace_left() >= MOST_LEFT:
+            self._calls_left_at = time.monotonic()
+        self._fill()
+        if not self._running:
+            self._close_idle_after(IDLE_TIME)
+
+    def _report_broken(self, done: "asyncio.Task[None] | Future[None]") -> None:
+        if not done.cancelled() and (error := done.exception()):
+            self._finish(error)

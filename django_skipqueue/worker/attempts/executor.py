@@ -1,0 +1,413 @@
+"""Runs a task and decides the outcome: `execute(running) -> Attempt`.
+
+The executor writes nothing, except for an `atomic` task: one commit writes its data and its outcome.
+
+Invariant: whatever a task does (return, raise, exit, return a value that JSON cannot hold), `execute` returns an
+attempt with an outcome.
+"""
+
+import contextlib
+import contextvars
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import replace
+from functools import partial
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections, transaction
+from django.db.transaction import TransactionManagementError
+from django.utils.module_loading import import_string
+
+from ...conf import settings
+from ...events import log_context, logs, tracing
+from ...events.events import AttemptStarted
+from ...events.sinks import send, wanted
+from ...exceptions import InvalidArguments, UnknownTask, UnreadableArguments, UnstorableResult
+from ...jobs.arguments import (
+    call_types,  # noqa: F401 (a task imports them at its first call: too late)
+)
+from ...jobs.context import JobContext, complete, current_attempt
+from ...jobs.registry import registry, where_to_look
+from ...jobs.task import Task
+from ...values.backoff import exponential
+from ...values.codec import clean, decode, shorten, size_of
+from ...values.outcomes import (
+    COMPLETED,
+    TRACEBACK_LIMIT,
+    Discard,
+    Outcome,
+    Retry,
+    Settlement,
+    Snooze,
+    error_entry,
+    summary,
+)
+from ...values.records import Attempt, ClaimedJob
+from .forked_children import children
+from .interruption import STUCK_AFTER, Interrupter
+from .running_attempt import RunningAttempt
+
+UNKNOWN_TASK_DELAY = 10.0
+"""Seconds until a job with an unknown task is tried again: about as long as one machine takes to deploy."""
+
+Finished = Attempt | BaseException
+"""A finished attempt, or the exception with which a runner failed."""
+
+Finish = Callable[[Finished], None]
+
+DECISION_SECONDS = 1.0
+"""Seconds that the retry policy may take for a stuck attempt, while the control loop waits."""
+
+
+class Executor:
+    """Runs jobs for one worker. `execute` may be called by several threads at once."""
+
+    def __init__(self, *, worker: str, database: str, interrupter: Interrupter | None = None) -> None:
+        self.worker = worker
+        self.database = database
+        self.interrupter = interrupter or Interrupter()
+        middleware = load_middleware()
+        around = [children.keep_in, *middleware, children.keep_in] if middleware else [children.keep_in]
+        self._run = wrap(self._run_here, around)
+        self._run_async = wrap_async(self._run_in_loop, around)
+
+    def execute(self, running: RunningAttempt) -> Attempt:
+        # A context of its own: no context variable (or `decimal.getcontext().prec`) set here reaches the next task.
+        return contextvars.Context().run(self._execute, running)
+
+    async def execute_async(self, running: RunningAttempt) -> Attempt:
+        token, noting = log_context.job.set(running.job), current_attempt.set(running)
+        named = log_context.database.set(self.database)
+        attempt = await self._execute_async(running)
+        # Not in a `finally`: a coroutine that is closed where it waits ends in another context.
+        log_context.database.reset(named)
+        current_attempt.reset(noting)
+        log_context.job.reset(token)
+        return attempt
+
+    def _execute(self, running: RunningAttempt) -> Attempt:
+        log_context.job.set(running.job)
+        log_context.database.set(self.database)
+        current_attempt.set(running)
+        ended = tracing.attempt(running.job) if tracing.tracers else None
+        running.begin(self.worker, self.database)
+        task: Task[Any, Any] | None = None
+        try:
+            task = registry.get(running.job.task)
+            running.timeout = _timeout(task, running.job)
+            outcome = self.interrupter.run(running, partial(self._run, task, running))
+        except BaseException as error:  # SystemExit too: a task ends its attempt, never its worker
+            outcome = self._outcome_of_error(running, task, error)
+        return self._ended(running, outcome, ended)
+
+    async def _execute_async(self, running: RunningAttempt) -> Attempt:
+        ended = tracing.attempt(running.job) if tracing.tracers else None
+        running.begin(self.worker, self.database)
+        task: Task[Any, Any] | None = None
+        try:
+            task = registry.get(running.job.task)
+            running.timeout = _timeout(task, running.job)
+            with self.interrupter.coroutine(running):
+                outcome = await self._run_async(task, running)
+        except BaseException as error:
+            if current_attempt.get() is not running:  # closed from outside, in another context: it has no outcome
+                raise
+            outcome = self._outcome_of_error(running, task, error)
+        return self._ended(running, outcome, ended)
+
+    def stuck(self, running: RunningAttempt, stack: str) -> Attempt:
+        """The failed attempt of a job that ignored its interruption. Called in the control loop's thread."""
+        job, error, ended = running.job, running.error, time.monotonic()
+        assert error is not None  # noqa: S101 (for the type checker: it was interrupted, and goes on)
+        entry = self._entry(running, error, ended)
+        entry["message"] = f"{error}, and did not end within {STUCK_AFTER:g} s more: it is stuck"
+        entry["traceback"] = clean(stack, TRACEBACK_LIMIT)
+        if running.completed:  # it is stuck in code after its commit
+            outcome = Outcome("failed", last_error=summary(error), error=entry)
+        else:
+            outcome = self._decide_with_timeout(job, registry.get(job.task), error, entry)
+        return self._attempt(running, outcome, ended)
+
+    def _run_here(self, task: Task[Any, Any], running: RunningAttempt) -> Outcome:
+        """Run the code inside the middleware: the receivers of `job_started`, the task, the hooks of its commit.
+
+        A timeout or a cancel never interrupts the commit. If it takes too long after one, the attempt counts as stuck.
+        """
+        self._begin(running)
+        if task.atomic:
+            return self._in_transaction(task, running)
+        return _outcome_of_result(task, _call(task, running))
+
+    async def _run_in_loop(self, task: Task[Any, Any], running: RunningAttempt) -> Outcome:
+        """Run an `async def` task as `_run_here` runs a `def` task."""
+        self._begin(running)
+        types = task.call_types
+        if types is not None and types.uses_database:
+            args, kwargs = await sync_to_async(_arguments)(task, running)
+        else:
+            args, kwargs = _arguments(task, running)
+        return _outcome_of_result(task, await task.function(*args, **kwargs))
+
+    def _begin(self, running: RunningAttempt) -> None:
+        if wanted(AttemptStarted):
+            waited = running.job.waited_ms(running.started)
+            send(AttemptStarted(running.job, self.worker, waited, self.database))
+
+    def _in_transaction(self, task: Task[Any, Any], running: RunningAttempt) -> Outcome:
+        """Run the task and write its outcome in one transaction, on this thread's connection to that database."""
+        connection = connections[self.database]
+        before = connection.in_atomic_block, list(connection.savepoint_ids)
+        with transaction.atomic(using=self.database):
+            with children:  # a process that the task has forked exits here, before the commit
+                outcome = running.with_notes(_outcome_of_result(task, _call(task, running)))
+            complete(self.database, Settlement(*running.job.ref, outcome, running.started), running)
+        if (connection.in_atomic_block, connection.savepoint_ids) != before:
+            raise TransactionManagementError("The task left a transaction open, so nothing of it is committed.")
+        return outcome
+
+    def _ended(self, running: RunningAttempt, outcome: Outcome, ended: tracing.Ended | None) -> Attempt:
+        attempt = self._attempt(running, outcome, time.monotonic())
+        if ended is not None:
+            ended(attempt.outcome)
+        return attempt
+
+    def _attempt(self, running: RunningAttempt, outcome: Outcome, ended: float) -> Attempt:
+        """The attempt with its outcome. If the task has committed an outcome itself, that one counts."""
+        if running.completed is None:
+            final = running.with_notes(outcome)
+            return Attempt(running.job, final, running.started, ended, self.worker, database=self.database)
+        if outcome.status != "completed":
+            with contextlib.suppress(Exception):  # a logging filter or handler of the project
+                logs.raised_after_completion(running.job, outcome)
+        written, noted = running.completed, running.noted
+        later = noted.take_all() if noted is not None and noted.has_changed else None  # noted after the commit
+        if later != written.notes:
+            written = replace(written, notes=later)
+        return Attempt(running.job, written, running.started, ended, self.worker, True, self.database)
+
+    def _entry(self, running: RunningAttempt, error: BaseException, ended: float) -> dict[str, Any]:
+        job, started = running.job, running.started
+        return error_entry(
+            error,
+            attempt=job.attempt,
+            worker=self.worker,
+            duration_ms=(ended - started) * 1000,
+            wait_ms=job.waited_ms(started),
+        )
+
+    def _outcome_of_error(self, running: RunningAttempt, task: Task[Any, Any] | None, error: BaseException) -> Outcome:
+        job = running.job
+        entry = self._entry(running, error, time.monotonic())
+        if task is None and isinstance(error, UnknownTask):
+            return _postpone_unknown_task(job, entry)
+        failed = Outcome("failed", last_error=summary(error), error=entry, exception=error)
+        if task is None or isinstance(error, UnreadableArguments):
+            return failed
+        if isinstance(error, UnstorableResult):
+            return _without_secrets(task, job, failed)
+        return self._decide(job, task, error, entry)
+
+    def _decide_with_timeout(
+        self, job: ClaimedJob, task: Task[Any, Any], error: BaseException, entry: dict[str, Any]
+    ) -> Outcome:
+        """Call `_decide` in a thread of its own: a backoff is code of the project, and may hang."""
+        outcomes: list[Outcome] = []
+        deciding = threading.Thread(target=lambda: outcomes.append(self._decide(job, task, error, entry)), daemon=True)
+        deciding.start()
+        deciding.join(DECISION_SECONDS)
+        if outcomes:
+            return outcomes[0]
+        return _decide_by_default(job, task, error, entry, f"did not return within {DECISION_SECONDS:g} s")
+
+    def _decide(self, job: ClaimedJob, task: Task[Any, Any], error: BaseException, entry: dict[str, Any]) -> Outcome:
+        try:
+            outcome = task.policy_for(job).decide(error, entry, attempt=job.attempt, max_attempts=job.max_attempts)
+        except BaseException as broken:  # a backoff of the project that raises
+            return _decide_by_default(job, task, error, entry, f"raised {summary(broken)}")
+        return _without_secrets(task, job, _with_exception(outcome, error))
+
+
+def _call(task: Task[Any, Any], running: RunningAttempt) -> Any:
+    args, kwargs = _arguments(task, running)
+    return task.function(*args, **kwargs)
+
+
+def _arguments(task: Task[Any, Any], running: RunningAttempt) -> tuple[list[Any], dict[str, Any]]:
+    job, types = running.job, task.call_types
+    args, kwargs = _read_arguments(job)
+    if types is not None:
+        args, kwargs = types.decode(args, kwargs)
+    if task.takes_context:
+        args.insert(0, task.context(JobContext.of(running, task.atomic), job))
+    return args, kwargs
+
+
+def _read_arguments(job: ClaimedJob) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments as the row has them. Raises `UnreadableArguments` for a row that somebody has written by hand."""
+    try:
+        args, kwargs = decode(job.args), decode(job.kwargs)
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or thousands of levels
+        raise UnreadableArguments(f"The stored arguments cannot be read: {shorten(str(error))}.") from None
+    if not isinstance(args, list) or not isinstance(kwargs, dict):
+        raise UnreadableArguments("The stored arguments cannot be read: args must be a list, and kwargs an object.")
+    return args, kwargs
+
+
+def _decide_by_default(
+    job: ClaimedJob, task: Task[Any, Any], error: BaseException, entry: dict[str, Any], problem: str
+) -> Outcome:
+    """Decide with the default backoff in place of the task's, and log an error: one bad backoff fails no job."""
+    entry = entry | {"message": f"{entry['message']}\nThe task's backoff {problem}: the default one took its place."}
+    policy = replace(task.policy, backoff=exponential())
+    try:
+        outcome = policy.decide(error, entry, attempt=job.attempt, max_attempts=job.max_attempts)
+    except BaseException:  # `after` of an exception of the project raises
+        outcome = policy.decide(Retry(), entry, attempt=job.attempt, max_attempts=job.max_attempts)
+    line = shorten(f"{summary(error)} (the task's backoff {problem})")
+    outcome = _without_secrets(task, job, _with_exception(replace(outcome, last_error=line), error))
+    with contextlib.suppress(Exception):  # a logging filter or handler of the project
+        logs.backoff_failed(job, outcome)
+    return outcome
+
+
+def _with_exception(outcome: Outcome, error: BaseException) -> Outcome:
+    """The outcome with the exception of the task, unless the task raised it to request this outcome."""
+    return outcome if isinstance(error, Retry | Snooze | Discard) else replace(outcome, exception=error)
+
+
+def _timeout(task: Task[Any, Any], job: ClaimedJob) -> float | None:
+    """The timeout of the job, or else of its task; `None`: no timeout."""
+    return task.timeout if job.timeout is None else job.timeout
+
+
+def _without_secrets(task: Task[Any, Any], job: ClaimedJob, outcome: Outcome) -> Outcome:
+    """The outcome with the secret arguments masked in its error, which goes into the log and the row."""
+    if outcome.error is None:
+        return outcome
+    masked = task.redacted(*_read_arguments(job)).text
+    texts = {name: masked(outcome.error[name]) for name in ("message", "traceback")}
+    return replace(outcome, last_error=masked(outcome.last_error or ""), error=outcome.error | texts)
+
+
+def _outcome_of_result(task: Task[Any, Any], result: Any) -> Outcome:
+    """The outcome of a task that returned. A result that cannot be stored raises `UnstorableResult`.
+
+    Such a job is not retried: another attempt would repeat its effects.
+    """
+    if result is None:
+        return COMPLETED
+    try:
+        text = task.encoded_result(result)
+        if (size := size_of(text)) > settings.max_result_bytes:
+            raise InvalidArguments(
+                f"It is {size:,} bytes long, and SKIPQUEUE['MAX_RESULT_BYTES'] is {settings.max_result_bytes:,}. "
+                "Store what is large elsewhere, and return its key."
+            )
+    except InvalidArguments as error:
+        raise UnstorableResult(f"The task ran to its end, but its result cannot be kept: {error}") from None
+    return Outcome("completed", result=text)
+
+
+def _postpone_unknown_task(job: ClaimedJob, entry: dict[str, Any]) -> Outcome:
+    """Schedule the job again: a deploy under way may register its task. After the grace period the job fails."""
+    since = job.locked_at if job.unknown_since is None else job.unknown_since
+    message = f"No task is registered as {job.task!r}. {where_to_look(job.task)}"
+    entry["message"] = message
+    if job.locked_at - since >= settings.unknown_task_grace:
+        return Outcome("failed", last_error=f"UnknownTask: {message}", error=entry)
+    return Outcome(
+        "scheduled",
+        delay=UNKNOWN_TASK_DELAY,
+        refund=1,
+        last_error=f"UnknownTask: {message}",
+        is_unknown=True,
+    )
+
+
+Manager = AbstractContextManager[Any] | AbstractAsyncContextManager[Any]
+
+Middleware = Callable[[ClaimedJob], Manager]
+"""Makes the context manager for one attempt of this job. For an `async def` task it may be an asynchronous one."""
+
+Run = Callable[[Task[Any, Any], RunningAttempt], Outcome]
+
+AsyncRun = Callable[[Task[Any, Any], RunningAttempt], Awaitable[Outcome]]
+
+
+def load_middleware() -> list[Middleware]:
+    """Import the middleware of `SKIPQUEUE["MIDDLEWARE"]`, outermost first. Raises `ImproperlyConfigured`."""
+    return [import_middleware(path) for path in settings.middleware]
+
+
+def import_middleware(path: str) -> Middleware:
+    """Import the middleware at this dotted path. Raises `ImproperlyConfigured` if it is missing or no middleware."""
+    try:
+        middleware = import_string(path)
+    except ImportError as error:
+        message = f"SKIPQUEUE['MIDDLEWARE'] names {path!r}, which cannot be imported: {error}"
+        raise ImproperlyConfigured(message) from error
+    if not callable(middleware):
+        raise ImproperlyConfigured(
+            f"SKIPQUEUE['MIDDLEWARE'] names {path!r}, which is {type(middleware).__name__}: it must be a function or a "
+            "class that is called with a job and returns a context manager."
+        )
+    if any(test(middleware) for test in (isgeneratorfunction, isasyncgenfunction, iscoroutinefunction)):
+        raise ImproperlyConfigured(
+            f"SKIPQUEUE['MIDDLEWARE'] names {path!r}, which returns no context manager: decorate it with "
+            "contextlib.contextmanager, or asynccontextmanager if it is an async def."
+        )
+    found: Middleware = middleware
+    return found
+
+
+def wrap(run: Run, middlewares: Iterable[Middleware]) -> Run:
+    for middleware in reversed([*middlewares]):
+        run = _wrap_once(run, middleware)
+    return run
+
+
+def _not_a_manager(middleware: Middleware, made: object) -> TypeError:
+    name = f"{middleware.__module__}.{getattr(middleware, '__qualname__', type(middleware).__qualname__)}"
+    reason = "is no context manager"
+    if isinstance(made, AbstractAsyncContextManager):
+        reason = "is an asynchronous context manager, for `async def` tasks alone"
+    return TypeError(f"The middleware {name} returned {made!r}, which {reason}.")
+
+
+def wrap_async(run: AsyncRun, middlewares: Iterable[Middleware]) -> AsyncRun:
+    for middleware in reversed([*middlewares]):
+        run = _wrap_async_once(run, middleware)
+    return run
+
+
+def _wrap_once(run: Run, middleware: Middleware) -> Run:
+    def run_in_it(task: Task[Any, Any], running: RunningAttempt) -> Outcome:
+        manager = middleware(running.job)
+        if not isinstance(manager, AbstractContextManager):
+            raise _not_a_manager(middleware, manager)
+        with manager:
+            return run(task, running)
+        return COMPLETED  # the manager suppressed the task's exception
+
+    return run_in_it
+
+
+def _wrap_async_once(run: AsyncRun, middleware: Middleware) -> AsyncRun:
+    async def run_in_it(task: Task[Any, Any], running: RunningAttempt) -> Outcome:
+        manager = middleware(running.job)
+        if isinstance(manager, AbstractAsyncContextManager):
+            async with manager:
+                return await run(task, running)
+        elif not isinstance(manager, AbstractContextManager):
+            raise _not_a_manager(middleware, manager)
+        else:
+            with manager:
+                return await run(task, running)
+        return COMPLETED
+
+    return run_in_it

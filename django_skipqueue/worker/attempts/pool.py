@@ -1,0 +1,272 @@
+"""Runs each job in the runner that its task names.
+
+Invariant: each submitted job is returned exactly once: as an attempt in `finished`, or by `withdraw`. A stuck attempt
+gives its slot away; if its job has a permit, it is returned after its code has ended. The pool uses no table of the
+queue. If a thread of a runner fails, its exception is put into `finished`, so that no job waits for ever.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from ...events import logs
+from ...jobs.registry import EVENT_LOOP, THREADS, registry
+from ...parts.limits.lines import Lines
+from ...values.records import Attempt, ClaimedJob, LeaseRef
+from .event_loop import EventLoopRunner
+from .executor import Executor, Finish, Finished
+from .interruption import stack_of, stacks
+from .running_attempt import RunningAttempt, RunningJobs
+from .threads import ThreadRunner
+
+CHANCE = 0.5
+"""Seconds that a runner gets to respond before it counts as blocked."""
+
+RESPONSE_TIME = 0.5
+"""Seconds that jobs wait for a runner that has a free slot and does not begin them, before they are withdrawn."""
+
+LOG_INTERVAL = 60.0
+"""Seconds between two log lines about a runner that does not respond, at least."""
+
+END_TIME = 2.0
+"""Seconds to wait for the end of a runner. Its threads are daemons, and run no job any more."""
+
+
+class Pool:
+    """The jobs that a worker runs, and those that wait to run. Used by the control loop's thread."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        *,
+        concurrency: int,
+        wake: Callable[[], None],
+        running_jobs: RunningJobs | None = None,
+        keeps_permits: bool = False,
+    ) -> None:
+        """keeps_permits: return a stuck attempt of a job with a permit only when its code has ended."""
+        self._keeps_permits = keeps_permits
+        self._kept_back: dict[LeaseRef, RunningAttempt] = {}
+        self._running_jobs = running_jobs or RunningJobs(ENTRIES_PER_SLOT * concurrency)
+        self.finished: deque[Finished] = deque()
+        self._executor = executor
+        self.lines = Lines()
+        self._runners: dict[str, Runner] = {
+            name: make_runner(executor, concurrency, self._running_jobs, entries, self._finish, self.lines.follow)
+            for (name, make_runner), entries in zip(RUNNERS.items(), entries_of_runners(concurrency), strict=True)
+        }
+        self._wake = wake
+        self._next_log = 0.0
+
+    def submit(self, jobs: Iterable[ClaimedJob]) -> None:
+        """Run these jobs, in their order. Those of a limit wait in line until this worker has a permit for them."""
+        parts: dict[str, list[ClaimedJob]] = {name: [] for name in self._runners}
+        for job in jobs:
+            for begun in (job,) if job.permit_key is None else self.lines.enter(job):
+                parts[registry.runner_of(begun.task)].append(begun)
+        for name, part in parts.items():
+            if part:
+                self._runners[name].submit(part)
+
+    def take_finished(self) -> list[Attempt]:
+        """Return the attempts finished since the last call. Raises the exception of a runner that failed."""
+        taken: list[Attempt] = []
+        while self.finished:
+            finished = self.finished.popleft()
+            if isinstance(finished, BaseException):
+                if not taken:
+                    raise finished
+                self.finished.appendleft(finished)
+                break
+            taken.append(finished)
+            if self._kept_back:
+                self._kept_back.pop(finished.job.ref, None)
+        return taken
+
+    @property
+    def kept_back(self) -> Collection[LeaseRef]:
+        """The leases of the jobs whose stuck attempts are returned when their code has ended."""
+        return self._kept_back.keys()
+
+    def take_kept_back(self) -> list[Attempt]:
+        """Return these attempts now: the process is about to end, and their code with it."""
+        kept_back, self._kept_back = self._kept_back, {}
+        return [attempt for running in kept_back.values() if (attempt := running.take_kept_back())]
+
+    def drop(self, refs: Mapping[LeaseRef, object]) -> list[ClaimedJob]:
+        """Take back the jobs with these leases that have not started. The others keep their order."""
+        dropped: list[ClaimedJob] = []
+        kept: list[ClaimedJob] = []
+        for job in self.withdraw():
+            (dropped if job.ref in refs else kept).append(job)
+        self.submit(kept)
+        return dropped
+
+    def cancel(self, job: ClaimedJob, reason: str) -> None:
+        """Interrupt the attempt of this job, if it runs, unless the task itself has committed its outcome."""
+        self._executor.interrupter.cancel(job, reason)
+
+    def withdraw(self) -> list[ClaimedJob]:
+        withdrawn = [job for runner in self._runners.values() for job in runner.withdraw()]
+        self.lines.withdrawn(withdrawn)
+        return withdrawn + self.lines.withdraw()
+
+    def withdraw_last(self, counts: Mapping[str, int]) -> list[ClaimedJob]:
+        """Take back the last jobs of each runner that have not started, up to these numbers, in their order."""
+        last = [job for name, count in counts.items() if count for job in self._runners[name].withdraw_last(count)]
+        self.lines.withdrawn(last)
+        return last
+
+    @property
+    def unresponsive_at(self) -> float:
+        """The time from which a runner does not respond, in monotonic seconds; `NEVER`: all begin their jobs."""
+        return min(runner.silent_since for runner in self._runners.values()) + RESPONSE_TIME
+
+    def unresponsive(self, now: float) -> list[str]:
+        """The names of the runners that do not respond: an attempt blocks the event loop."""
+        return [name for name, runner in self._runners.items() if runner.silent_since + RESPONSE_TIME <= now]
+
+    def withdraw_held_up(self, now: float) -> list[ClaimedJob]:
+        """Take back the jobs that wait in a runner which does not respond, and log what runs in it."""
+        held_up: list[ClaimedJob] = []
+        for name in self.unresponsive(now):
+            withdrawn = self._runners[name].withdraw()
+            self.lines.withdrawn(withdrawn)
+            if withdrawn and self._next_log <= now:
+                self._next_log = now + LOG_INTERVAL
+                running = [each for each in list(self.attempts) if registry.runner_of(each.job.task) == name]
+                shown = {f"{each.job.task} id={each.job.id}": now - each.started for each in running}
+                stack = stack_of(running[0].thread) if running else ""
+                logs.event_loop_blocked(self._executor.worker, shown, stack, released=len(withdrawn))
+            held_up += withdrawn
+        return held_up
+
+    @property
+    def attempts(self) -> Collection[RunningAttempt]:
+        """The attempts that run, stuck ones included. Copy it before you read it: other threads change it."""
+        return self._executor.interrupter.attempts
+
+    @property
+    def next_deadline(self) -> float:
+        """When to call `enforce_limits` and `find_blockage` next, in monotonic seconds."""
+        return min(self._executor.interrupter.next_deadline, self._blocked_at())
+
+    def enforce_limits(self) -> list[RunningAttempt]:
+        """Interrupt attempts whose time is over. Returns those given up as stuck, whose slots other jobs get."""
+        given_up = []
+        for running, stack in self._executor.interrupter.enforce():
+            attempt = self._executor.stuck(running, stack)
+            is_kept_back = self._keeps_permits and running.job.holds_permit and not running.is_cancelled
+            if is_kept_back:
+                running.keep_back(attempt)  # before the report is taken: its thread finds it at its end
+            if running.take_report():  # else it finished while its retry policy ran
+                if is_kept_back:
+                    self._kept_back[running.job.ref] = running
+                else:
+                    self.finished.append(attempt)
+                logs.stuck(attempt, str(running.error), stack)
+                self._runners[registry.runner_of(running.job.task)].give_up(running)
+                given_up.append(running)
+        return given_up
+
+    @property
+    def has_stuck(self) -> bool:
+        return bool(self._executor.interrupter.stuck())
+
+    @property
+    def is_used_up(self) -> bool:
+        return any(runner.is_used_up for runner in self._runners.values())
+
+    def find_blockage(self) -> bool:
+        """Whether leftover code of a finished attempt blocks other jobs. True once per blockage.
+
+        Gives a runner that seems blocked the time `CHANCE` to respond.
+        """
+        deadline = time.monotonic() + CHANCE
+        while self._blocked_at() <= time.monotonic():
+            if deadline <= time.monotonic():
+                for runner in self._runners.values():
+                    runner.ignore_blocked()
+                logs.blocked(self._executor.worker, stacks())
+                return True
+            time.sleep(CHANCE / 10)  # a call into C may have held all threads, and the control loop continues first
+        return False
+
+    def charge_only_stuck(self) -> None:
+        """Running jobs will not lose an attempt when this process ends, except for stuck ones."""
+        self._running_jobs.charge_only([running.job.id for running in self._executor.interrupter.stuck()])
+
+    def stop(self) -> None:
+        """End the runners, which have no jobs left. Waits for `END_TIME` at most."""
+        deadline = time.monotonic() + END_TIME
+        for runner in self._runners.values():
+            runner.stop(deadline)
+
+    def unfinished(self, runner: str) -> int:
+        return self._runners[runner].unfinished
+
+    def _blocked_at(self) -> float:
+        return min(runner.blocked_at for runner in self._runners.values())
+
+    def _finish(self, finished: Finished) -> None:
+        """Called by the runners' threads."""
+        self.finished.append(finished)
+        self._wake()
+
+
+class Runner(Protocol):
+    """Runs up to `concurrency` jobs at once, and calls `finish` with each attempt. For the control loop's thread."""
+
+    @property
+    def unfinished(self) -> int:
+        """Number of jobs that run or wait here, except for stuck ones."""
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether all slots of this runner are stuck."""
+
+    @property
+    def blocked_at(self) -> float:
+        """The time from which code that runs on after its attempt counts as blocking other jobs, in monotonic seconds.
+
+        Read it again at that time: it may have moved.
+        """
+
+    @property
+    def silent_since(self) -> float:
+        """Since when the runner has begun no job although a slot is free, in monotonic seconds; `NEVER`: none waits."""
+
+    def submit(self, jobs: list[ClaimedJob]) -> None:
+        """Run these jobs in this order, as slots become free."""
+
+    def withdraw(self) -> list[ClaimedJob]:
+        """Take back the jobs that have not started, in their order."""
+
+    def withdraw_last(self, count: int) -> list[ClaimedJob]:
+        """Take back the last `count` jobs that have not started, or fewer, in their order."""
+
+    def give_up(self, running: RunningAttempt) -> None:
+        """Give the slot of this stuck attempt to another one."""
+
+    def ignore_blocked(self) -> None:
+        """Report no blockage from here on: the process is being replaced."""
+
+    def stop(self, deadline: float) -> None:
+        """End the runner, which has no jobs left. Waits until the deadline at most, in monotonic seconds."""
+
+
+Follow = Callable[[ClaimedJob], ClaimedJob | None]
+"""Called in the thread of a job that has ended: the job that begins in its place, if any."""
+
+MakeRunner = Callable[[Executor, int, RunningJobs, Sequence[int], Finish, Follow], Runner]
+
+RUNNERS: dict[str, MakeRunner] = {THREADS: ThreadRunner, EVENT_LOOP: EventLoopRunner}
+
+ENTRIES_PER_SLOT = 2 * len(RUNNERS)
+"""Entries in `RunningJobs` for each of `concurrency` slots: per runner one, and a spare if the first is stuck."""
+
+
+def entries_of_runners(concurrency: int) -> list[range]:
+    each = ENTRIES_PER_SLOT * concurrency // len(RUNNERS)
+    return [range(each * number, each * (number + 1)) for number in range(len(RUNNERS))]

@@ -1,0 +1,299 @@
+"""One attempt while it runs: its thread, its deadline and its interruption.
+
+Invariant: an interruption reaches only the attempt that it is meant for, never the next one in the same thread.
+
+Two threads may change the state at the same time: the thread of the attempt, and the control loop that interrupts it.
+Both use one `dict.pop`, which succeeds in only one of them. A lock would not do: an exception raised between any two
+instructions may leave a lock taken.
+"""
+
+import asyncio
+import ctypes
+import mmap
+import struct
+import threading
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+from ...exceptions import JobCancelled, JobInterrupted, JobTimeout
+from ...values.outcomes import Outcome
+from ...values.records import NEVER, Attempt, ClaimedJob
+from ..notes import AttemptNotes
+
+EXPOSED = "exposed"
+"""The state in which the control loop may raise an exception in the attempt, between any two instructions."""
+
+LONGEST_WAIT = 60.0
+"""Seconds for which the clock of an attempt stands still, at most: its time must end behind a call that hangs, too."""
+
+SHIELDED = "shielded"
+"""The state in which nothing is raised, while a connection is opened, commits or rolls back. If the attempt is
+interrupted meanwhile, it raises the exception itself when it leaves the shield."""
+
+
+@dataclass(eq=False)
+class Interruption:
+    error: JobInterrupted
+    """The exception with which the attempt ends."""
+    is_raised: bool = False
+    """Whether the exception is set. Not an Event: that has a lock."""
+    is_cancelled: bool = False
+    """Whether the coroutine was cancelled. Used in its event loop's thread alone."""
+
+
+class RunningAttempt:
+    """An attempt is exposed or shielded until it is interrupted or ends; an interrupted one that does not end is stuck.
+
+    Times are monotonic seconds.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_kept_back",
+        "_open",
+        "_unreported",
+        "completed",
+        "coroutine",
+        "database",
+        "due_at",
+        "has_ended",
+        "interruption",
+        "is_stuck",
+        "job",
+        "noted",
+        "started",
+        "thread",
+        "timeout",
+        "worker",
+    )
+
+    def __init__(self, job: ClaimedJob) -> None:
+        self.job = job
+        self.timeout: float | None = None
+        """Seconds that the attempt may take; `None`: no limit."""
+        self.thread = 0
+        """The identifier of its thread, or of the thread of its event loop."""
+        self.coroutine: asyncio.Task[object] | None = None
+        """The task of the event loop, for the attempt of an `async def` task."""
+        self.started = 0.0
+        self.due_at = NEVER
+        """The time of its interruption, if its clock never stops; once interrupted, the time from which it is stuck."""
+        self.interruption: Interruption | None = None
+        self.completed: Outcome | None = None
+        """The outcome that the task itself has committed."""
+        self.is_stuck = False
+        self.has_ended = False
+        self._open: dict[str, bool] = {}  # its key is EXPOSED or SHIELDED, for a moment both; none at the end
+        self._clock: tuple[float, float | None] = (0.0, None)
+        """For how long it stood still, and since when it does; one value, for any thread to read."""
+        self._unreported = [True]
+        self._kept_back: list[Attempt] = []
+        self.worker = ""
+        self.database = ""
+        self.noted: AttemptNotes | None = None
+        """The progress and the log lines; `None` before the first of them, and so for most attempts."""
+
+    def take_report(self) -> bool:
+        """Claim the right to report the outcome of this attempt. Returns True to the first caller only."""
+        try:
+            return self._unreported.pop()
+        except IndexError:
+            return False
+
+    def keep_back(self, attempt: Attempt) -> None:
+        """Have this attempt reported in place of its own outcome, once its code has ended."""
+        self._kept_back.append(attempt)
+
+    def take_kept_back(self) -> Attempt | None:
+        """Claim the right to report what was kept back. Returns it to the first caller only."""
+        try:
+            return self._kept_back.pop()
+        except IndexError:
+            return None
+
+    # In the thread of the attempt
+
+    def begin(self, worker: str, database: str) -> None:
+        self.worker = worker
+        self.database = database
+        self.started = time.monotonic()
+
+    def expose(self) -> None:
+        """Allow interruptions from here on, in the calling thread."""
+        self.thread = threading.get_ident()
+        self._open[EXPOSED] = True
+
+    def end(self) -> bool:
+        """Allow no interruption from here on. Returns False if the attempt was interrupted before."""
+        self.has_ended = True
+        if self._open.pop(EXPOSED, False):
+            return True
+        return self._open.pop(SHIELDED, False) and self.interruption is None
+
+    def absorb(self) -> Interruption | None:
+        """Wait until the control loop has set the exception, and discard it if it has not been raised yet."""
+        interruption = self.interruption
+        while interruption and not interruption.is_raised:
+            time.sleep(0.0001)
+        _forget_exception()
+        return interruption
+
+    def shield(self) -> None:
+        """Allow no interruption until `unshield`. Raises the exception of an earlier interruption."""
+        self._open[SHIELDED] = True
+        if not self._open.pop(EXPOSED, False):  # an exception is set: raise it before the block begins
+            self._open.pop(SHIELDED, False)
+            self.raise_interruption()
+
+    def unshield(self) -> bool:
+        """Allow interruptions again. Returns False if one came meanwhile, or if the attempt was not shielded."""
+        if SHIELDED not in self._open:
+            return False
+        self._open[EXPOSED] = True  # before the pop: the attempt always has one of the two states
+        if not self._open.pop(SHIELDED, False):
+            self._open.pop(EXPOSED, False)
+            return False
+        return True
+
+    def raise_interruption(self) -> NoReturn:
+        """Raise the exception of the interruption here, in place of the one set by the control loop."""
+        interruption = self.absorb()
+        if interruption is None:
+            raise JobTimeout("it did not end in time, and was given up")
+        raise interruption.error
+
+    def require_in_time(self) -> None:
+        """Raise the exception of an interruption, even if the task has caught it before. No effect in other threads."""
+        if self.interruption and self.thread == threading.get_ident():
+            self.raise_interruption()
+
+    def note_completed(self, outcome: Outcome) -> None:
+        """Note that the task has committed this outcome itself. Called in the thread of its transaction.
+
+        No interruption is allowed between the commit and this call: it would keep Django from calling hooks.
+        """
+        self.completed = outcome
+        self.unshield()
+
+    # Under the lock of the query thread
+
+    def stop_clock(self) -> None:
+        stood_still, since = self._clock
+        self._clock = (stood_still, time.monotonic() if since is None else since)
+
+    def start_clock(self) -> None:
+        stood_still, since = self._clock
+        if since is not None:
+            self._clock = (stood_still + time.monotonic() - since, None)
+
+    # For any thread
+
+    def deadline(self, now: float) -> float:
+        """`due_at`, later by the time for which the clock stood still."""
+        if self.interruption is not None:
+            return self.due_at
+        stood_still, since = self._clock
+        return self.due_at + min(stood_still if since is None else stood_still + now - since, LONGEST_WAIT)
+
+    def notes(self) -> AttemptNotes:
+        if self.noted is None:
+            self.noted = AttemptNotes(self.job, worker=self.worker, started=self.started)
+        return self.noted
+
+    def with_notes(self, outcome: Outcome) -> Outcome:
+        return outcome if self.noted is None else replace(outcome, notes=self.noted.take_all())
+
+    @property
+    def error(self) -> JobInterrupted | None:
+        return None if self.interruption is None else self.interruption.error
+
+    @property
+    def is_exposed(self) -> bool:
+        return EXPOSED in self._open
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it was interrupted because its job was taken from the worker."""
+        return isinstance(self.error, JobCancelled)
+
+    @property
+    def has_harmed_thread(self) -> bool:
+        """Whether `interrupt` has raised an exception in the thread of the attempt, which may be left in any state."""
+        return self.interruption is not None and self.coroutine is None
+
+    # In the thread of the control loop
+
+    def interrupt(self, error: JobInterrupted) -> bool:
+        """Interrupt the attempt with this error. Returns False if it has already ended."""
+        interruption = self.interruption = Interruption(error)  # before the pop, so that the attempt finds it
+        while True:
+            if self._open.pop(EXPOSED, False):
+                if self.coroutine is not None:
+                    interruption.is_raised = True  # nothing is set in the thread: the event loop cancels the coroutine
+                    self.coroutine.get_loop().call_soon_threadsafe(self._cancel, self.coroutine, interruption)
+                    return True
+                _raise_in_thread(self.thread, error)
+                break
+            if self._open.pop(SHIELDED, False):
+                break
+            if self.has_ended:
+                self.interruption = None
+                break
+            # It has left its shield between the two looks.
+        interruption.is_raised = True  # or need not be: a shielded attempt raises it itself
+        return self.interruption is not None
+
+    def _cancel(self, coroutine: "asyncio.Task[object]", interruption: Interruption) -> None:
+        """Called in the event loop's thread."""
+        if not self.has_ended:
+            interruption.is_cancelled = True
+            coroutine.cancel()
+
+
+def _raise_in_thread(thread: int, error: JobInterrupted) -> None:
+    """Make the interpreter raise this error in the thread, before its next Python instruction.
+
+    The interpreter accepts only a class, and makes the instance itself. So a new class carries the message.
+    """
+    kind = type(error)
+    named = type(kind.__name__, (kind,), {"__doc__": str(error), "__module__": kind.__module__})
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(named))
+
+
+def _forget_exception() -> None:
+    """Drop an exception that was set for this thread and not raised yet."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), None)
+
+
+_ENTRY = struct.Struct("q")
+
+
+class RunningJobs:
+    """Holds an entry for each thread and each coroutine: the id of its job. Made before the fork that shares it."""
+
+    def __init__(self, entries: int) -> None:
+        self._memory = mmap.mmap(-1, entries * _ENTRY.size)
+        self._entries = entries
+
+    def begin(self, index: int, job_id: int) -> None:
+        """Note that the thread or coroutine of this entry runs this job.
+
+        Call only after the outcome of its previous job was handed in: its id is overwritten.
+        """
+        _ENTRY.pack_into(self._memory, index * _ENTRY.size, job_id)
+
+    def end(self, index: int) -> None:
+        """Clear this entry: its thread or coroutine runs no job. If the process dies now, its last job is released."""
+        _ENTRY.pack_into(self._memory, index * _ENTRY.size, 0)
+
+    def charge_only(self, job_ids: Collection[int]) -> None:
+        """Clear the entries of all other jobs: if the process dies now, only these jobs are charged."""
+        for index, (job_id,) in enumerate(_ENTRY.iter_unpack(self._memory[: self._entries * _ENTRY.size])):
+            if job_id not in job_ids:
+                self.end(index)
+
+    def job_ids(self) -> list[int]:
+        """The jobs to charge."""
+        return [job_id for (job_id,) in _ENTRY.iter_unpack(self._memory[: self._entries * _ENTRY.size]) if job_id]

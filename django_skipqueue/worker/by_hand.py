@@ -1,0 +1,67 @@
+"""Runs a claimed job in the caller's thread: for loops written by hand, and for tests.
+
+Invariant: `run` settles the job as `runworker` does, whatever the kind of its task and whatever the task does, or
+raises `LeaseLost`.
+"""
+
+from asgiref.sync import async_to_sync
+
+from ..exceptions import LeaseLost, UnknownTask
+from ..jobs.registry import registry
+from ..models import Job, Status
+from ..queue.store import Store
+from ..values.codec import encode
+from ..values.records import Attempt, ClaimedJob
+from .attempts.executor import Executor
+from .attempts.running_attempt import RunningAttempt
+
+
+def run(job: Job) -> Attempt:
+    """Run a job that `Job.objects.claim` returned, and write its outcome. Returns the attempt.
+
+    Neither the task's `timeout` nor a cancel interrupts it. Sends `job_started`, and no other signal. Raises
+    `LeaseLost`, without having written anything, if the job was recovered, cancelled or settled in between. Raises
+    `KeyboardInterrupt`, after recording a failed attempt, if the task raised it.
+    """
+    if job.status != Status.RUNNING or job.locked_at is None:
+        raise LeaseLost(f"Job {job.shown_id} is {job.status}: only a job that was claimed can be run.")
+    database = job._state.db or Job.objects.db
+    attempt = run_attempt(Executor(worker=job.worker_name, database=database), _as_claimed(job))
+    if not attempt.is_written and not Store(database).settle([attempt.settlement]):
+        raise LeaseLost(f"Job {job.shown_id} is no longer held by lease {job.lease}: its outcome was not written.")
+    job.status = Status(attempt.outcome.next_status)
+    if isinstance(attempt.outcome.exception, KeyboardInterrupt):
+        raise attempt.outcome.exception
+    return attempt
+
+
+def run_attempt(executor: Executor, job: ClaimedJob) -> Attempt:
+    """Run the task of a claimed job, `def` or `async def`."""
+    return (async_to_sync(executor.execute_async) if _is_async(job) else executor.execute)(RunningAttempt(job))
+
+
+def _is_async(job: ClaimedJob) -> bool:
+    try:
+        return registry.get(job.task).is_async
+    except UnknownTask:
+        return False  # the executor decides the outcome
+
+
+def _as_claimed(job: Job) -> ClaimedJob:
+    assert job.locked_at is not None  # noqa: S101 (for the type checker: `run` checks it)
+    return ClaimedJob(
+        id=job.pk,
+        lease=job.lease,
+        task=job.task,
+        queue_name=job.queue_name,
+        args=encode("args", job.args),
+        kwargs=encode("kwargs", job.kwargs),
+        attempt=job.attempts,
+        max_attempts=job.max_attempts,
+        priority=job.priority,
+        run_after=job.run_after.timestamp(),
+        locked_at=job.locked_at.timestamp(),
+        metadata=encode("metadata", job.metadata),
+        timeout=job.timeout,
+        unknown_since=job.unknown_since.timestamp() if job.unknown_since else None,
+    )

@@ -1,0 +1,230 @@
+"""The loop of a supervisor or of a worker: its services, its sleep until the next one is due, and what wakes it."""
+
+import contextlib
+import os
+import random
+import selectors
+import signal
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Sequence
+from types import FrameType
+from typing import Any, ClassVar
+
+from django.db import Error
+
+from ..events import liveness_logs
+from .control_connection import ControlConnection
+
+FIRST_RETRY_DELAY, LONGEST_RETRY_DELAY = 1.0, 60.0
+"""Seconds until a periodic service is tried again after a database error, doubled up to the second each time."""
+
+
+class Service(ABC):
+    """Something that a control loop does each time that it is due. All times are monotonic seconds."""
+
+    name: str
+    """For log lines."""
+
+    loop_handles_errors: ClassVar[bool] = True
+    """Whether the loop catches the database errors of this service, and skips it while the connection is down. If
+    False, the service sends no statement, or does both itself."""
+
+    needs_fresh_heartbeat: ClassVar[bool] = False
+    """Whether the loop writes a heartbeat right before each run."""
+
+    refused: Callable[[Error], None] | None = None
+    """Called with a database error after which the connection is still usable. `None`: the loop closes the connection
+    after every error."""
+
+    @property
+    @abstractmethod
+    def due_at(self) -> float:
+        """The time of the next run; `NEVER`: there is no reason for one."""
+
+    @abstractmethod
+    def run(self, now: float) -> None:
+        """Do one piece of limited size. Then `due_at` is in the future, unless there is more to do at once."""
+
+    def succeeded(self) -> None:  # noqa: B027 (optional)
+        """Called after each run that raised no error."""
+
+    def notified(self, payloads: Collection[str]) -> None:  # noqa: B027 (optional)
+        """Called with the payloads of the notifications that the control connection has received."""
+
+
+class Periodic(Service):
+    """A service whose `run` sets the next time with `run_again_in`. After each error in a row it waits longer."""
+
+    due_at = 0.0
+    _failures = 0
+
+    def run_again_in(self, seconds: float) -> None:
+        self.due_at = time.monotonic() + seconds
+
+    @property
+    def has_failed(self) -> bool:
+        return self._failures > 0
+
+    def refused(self, error: BaseException) -> None:
+        """Log the error, and try again after a delay that grows with each error in a row."""
+        self._failures += 1
+        longest = min(LONGEST_RETRY_DELAY, FIRST_RETRY_DELAY * 2 ** min(self._failures, 10))
+        delay = random.uniform(longest / 2, longest)  # noqa: S311 (spreads load, guards nothing)
+        self.run_again_in(delay)
+        liveness_logs.service_failed(self.name, error, delay)
+
+    def succeeded(self) -> None:
+        if self._failures:
+            liveness_logs.service_back(self.name)
+        self._failures = 0
+
+
+class Timer(Service):
+    """A callback of the loop's owner, at a time that the owner sets. The callback sends no statement."""
+
+    loop_handles_errors = False
+
+    def __init__(self, name: str, due_at: Callable[[], float], run: Callable[[], object]) -> None:
+        """`run` must change what `due_at` returns, or the timer fires again at once."""
+        self.name = name
+        self._due_at = due_at
+        self._run = run
+
+    @property
+    def due_at(self) -> float:
+        return self._due_at()
+
+    def run(self, now: float) -> None:
+        self._run()
+
+
+class Wakeup:
+    """One for each control loop. `call` may be used by any thread; everything else by the loop's thread alone."""
+
+    def __init__(self) -> None:
+        self._read_end, self._write_end = os.pipe()
+        os.set_blocking(self._read_end, False)
+        os.set_blocking(self._write_end, False)
+        self._asleep = False
+
+    def on_signals(self, handler: Callable[[int], None], signals: Iterable[signal.Signals]) -> None:
+        """Run `handler` on these signals, and end a wait. The handler should only set a flag."""
+
+        def handle(number: int, _: FrameType | None) -> None:
+            handler(number)
+
+        for number in signals:
+            signal.signal(number, handle)
+        signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
+
+    def call(self) -> None:
+        """End the wait that is under way, if there is one."""
+        if self._asleep:
+            self._asleep = False
+            with contextlib.suppress(BlockingIOError):  # the pipe is full of calls: the loop will wake
+                os.write(self._write_end, b"\0")
+
+    def wait(
+        self, timeout: float, *, unless: Callable[[], Any] = lambda: False, files: Iterable[int] = ()
+    ) -> list[int]:
+        """Sleep up to `timeout` seconds, unless `unless()` is true. Returns those of `files` that can be read."""
+        self._asleep = True  # before `unless()`: work that comes later makes a call
+        try:
+            if unless():
+                return self._look(0, files)
+            return self._look(timeout, files)
+        finally:
+            self._asleep = False
+
+    def close(self) -> None:
+        """Close the pipe, in a forked child that makes its own Wakeup."""
+        signal.set_wakeup_fd(-1)
+        os.close(self._read_end)
+        os.close(self._write_end)
+
+    def _look(self, timeout: float, files: Iterable[int]) -> list[int]:
+        with selectors.PollSelector() as selector:  # creating an epoll for each wait would cost ten times as much
+            for file in (self._read_end, *files):
+                selector.register(file, selectors.EVENT_READ)
+            ready = [key.fd for key, _ in selector.select(max(timeout, 0))]
+        if self._read_end in ready:
+            ready.remove(self._read_end)
+            self._empty()
+        return ready
+
+    def _empty(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._read_end, 4096):
+                pass
+
+
+class Loop:
+    """Used by the main thread of its process. All times are monotonic seconds."""
+
+    def __init__(
+        self, control: ControlConnection, wakeup: Wakeup, *, heartbeat: Service, services: Sequence[Service]
+    ) -> None:
+        """The services run in the order of the list."""
+        self._control = control
+        self._wakeup = wakeup
+        self._heartbeat = heartbeat
+        self._services = services
+
+    def run_due(self) -> None:
+        """Run each service that is due, once. A heartbeat that is due comes before each."""
+        for service in self._services:
+            if self._is_due(self._heartbeat) or (service.needs_fresh_heartbeat and self._is_due(service)):
+                self._run(self._heartbeat)
+            if self._is_due(service):
+                self._run(service)
+
+    @property
+    def due_at(self) -> float:
+        return min(self._due_at(self._heartbeat), *map(self._due_at, self._services))
+
+    def sleep(
+        self,
+        *,
+        until: float,
+        lifeline: int | None = None,
+        unless: Callable[[], Any] = lambda: False,
+        files: Iterable[int] = (),
+    ) -> bool:
+        """Sleep until the given time, or until a service is due, a notification arrives or `wakeup` is called.
+
+        The sleep also ends when one of `files` can be read. Returns whether the file `lifeline` can be read.
+        """
+        self._deliver_notifications()  # those read with the answers of this turn do not make the socket readable
+        socket = self._control.fileno()
+        ready = self._wakeup.wait(
+            min(until, self.due_at) - time.monotonic(),
+            unless=unless,
+            files=[file for file in (lifeline, socket, *files) if file is not None],
+        )
+        if socket in ready:
+            self._deliver_notifications()
+        return lifeline in ready
+
+    def _due_at(self, service: Service) -> float:
+        return max(service.due_at, self._control.retry_at) if service.loop_handles_errors else service.due_at
+
+    def _is_due(self, service: Service) -> bool:
+        return self._due_at(service) <= time.monotonic()
+
+    def _run(self, service: Service) -> None:
+        """Run a service, and then deliver the notifications that came meanwhile: the next one may take long."""
+        if service.loop_handles_errors:
+            with self._control.handling_errors(refused=service.refused):
+                service.run(time.monotonic())
+                service.succeeded()
+        else:
+            service.run(time.monotonic())
+        self._deliver_notifications()
+
+    def _deliver_notifications(self) -> None:
+        if self._control.listens:
+            with self._control.handling_errors():
+                if payloads := self._control.notified():
+                    for service in (self._heartbeat, *self._services):
+                        service.notified(payloads)

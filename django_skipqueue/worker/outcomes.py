@@ -1,0 +1,353 @@
+"""The outcomes that took PostgreSQL too long. Each is sent alone.
+
+Invariant: every outcome is written in the end. A small one is tried until it succeeds. A large one that keeps timing
+out, while others succeed, is replaced by an error that says so.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from django.db import OperationalError
+
+from ..events import logs
+from ..events.events import (
+    AttemptsCancelled,
+    AttemptsCompleted,
+    AttemptsDiscarded,
+    AttemptsEnded,
+    AttemptsFailed,
+    AttemptsRetrying,
+    LeasesLost,
+    OutcomesDropped,
+)
+from ..parts.history.tally import Tally
+from ..values.counting import BatchSize
+from ..values.outcomes import COMPLETED, LostLease, Outcome, error_entry, summary
+from ..values.records import NEVER, Attempt, LeaseRef, Noted
+from .dispatcher import EventDispatcher
+
+if TYPE_CHECKING:
+    from ..queue.store import Store
+
+
+FIRST_REST, LONGEST_REST = 10.0, 640.0
+"""Seconds until an outcome is tried again, doubled after each try."""
+
+TRIES = 3
+"""How often a large outcome is tried before it is replaced."""
+
+LARGE = 100_000
+"""Characters of result and error. The size of an outcome with fewer does not explain a timeout."""
+
+Locked = Callable[[Collection[LeaseRef]], set[int]]
+"""Returns the ids of the jobs whose rows another transaction has locked at this moment."""
+
+
+@dataclass(eq=False)
+class Slow:
+    attempt: Attempt
+    next_try: float
+    """In monotonic seconds."""
+    tries: int = 1
+    others_were_written: bool = False
+    """Whether others were written since the last try: then the database works, and this outcome is the cause."""
+
+
+class SlowOutcomes:
+    """Used by the control loop's thread. Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._slow: list[Slow] = []
+
+    def __len__(self) -> int:
+        return len(self._slow)
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        return [slow.attempt for slow in self._slow]
+
+    @property
+    def next_try(self) -> float:
+        return min((slow.next_try for slow in self._slow), default=NEVER)
+
+    def add(self, attempt: Attempt, now: float) -> None:
+        logs.outcome_slow(attempt.job, attempt.outcome, FIRST_REST)
+        self._slow.append(Slow(attempt, now + FIRST_REST))
+
+    def due(self, locked: Locked, now: float, *, others_wait: bool) -> Attempt | None:
+        """The outcome to send now, alone; `None` if no try is due or the rows are locked.
+
+        After each try of a slow outcome, the other outcomes that wait are written first.
+        """
+        for slow in self._slow:
+            if slow.next_try <= now and (slow.others_were_written or not others_wait):
+                job = slow.attempt.job
+                if not locked([job.ref]):
+                    return slow.attempt
+                slow.next_try = time.monotonic() + FIRST_REST
+        return None
+
+    def note_others(self) -> None:
+        for slow in self._slow:
+            slow.others_were_written = True
+
+    def remove(self, attempt: Attempt) -> None:
+        self._slow = [slow for slow in self._slow if slow.attempt is not attempt]
+
+    def failed(self, attempt: Attempt, now: float) -> None:
+        slow = next(slow for slow in self._slow if slow.attempt is attempt)
+        slow.tries += slow.others_were_written
+        slow.others_were_written = False
+        slow.next_try = now + min(FIRST_REST * 2 ** (slow.tries - 1), LONGEST_REST)
+        if slow.tries >= TRIES and size_of(attempt.outcome) >= LARGE:
+            slow.attempt = attempt._replace(outcome=_too_slow(attempt, slow.tries))
+            slow.next_try = now
+
+
+def size_of(outcome: Outcome) -> int:
+    """Characters of its result, its error and its notes."""
+    error, texts = outcome.error, len(outcome.result or "") + len(outcome.notes or "")
+    return texts + (len(error["message"]) + len(error["traceback"]) if error else 0)
+
+
+def _too_slow(attempt: Attempt, tries: int) -> Outcome:
+    size = size_of(attempt.outcome)
+    error = OperationalError(
+        f"The attempt was '{attempt.outcome.status}', but PostgreSQL did not write this outcome of {size:,} characters "
+        f"in time, though it was tried {tries} times and others were written."
+    )
+    entry = error_entry(
+        error,
+        attempt=attempt.job.attempt,
+        worker=attempt.worker,
+        duration_ms=attempt.duration_ms,
+        wait_ms=attempt.wait_ms,
+    )
+    return Outcome("failed", last_error=summary(error), error=entry)
+
+
+INTERVAL = 1.0
+"""Seconds between two checks of the rows that were locked."""
+
+BATCH_SIZE = 16_000_000
+"""Characters of results and errors in one statement, unless a single outcome has more."""
+
+MOST_SIZE = 4 * BATCH_SIZE
+"""Characters of results and errors that may wait after a failure before the worker claims no more."""
+
+
+class PendingOutcomes:
+    """Used by the control loop's thread. Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self.next_look = NEVER
+        """When to check which rows are locked; infinity if no check is needed."""
+        self.has_more = False
+        """Whether the worker should claim no more: the last batch left outcomes, or many wait after a failure."""
+        self._waiting: list[Attempt] = []
+        self._aside: list[Attempt] = []
+        self._slow = SlowOutcomes()
+        self._batch_size = BatchSize()
+        self._sent: list[Attempt] = []  # those in the statement under way: the first that wait, or a slow one
+        self._tried: Attempt | None = None  # the slow one in the statement under way
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        return self._waiting + self._aside + self._slow.attempts
+
+    def refs(self) -> set[LeaseRef]:
+        return {attempt.job.ref for attempt in self.attempts}
+
+    def is_due(self, now: float) -> bool:
+        return bool(self._waiting) or self.next_turn <= now
+
+    @property
+    def next_turn(self) -> float:
+        return min(self.next_look, self._slow.next_try) if self._slow else self.next_look
+
+    def add(self, attempts: Iterable[Attempt]) -> None:
+        self._waiting += attempts
+
+    def next_batch(self, locked: Locked, now: float) -> list[Attempt]:
+        """Choose the attempts to send now. `locked` returns the ids of locked rows, and is called only when needed.
+
+        They stay in here until `answered` is called.
+        """
+        if self.next_look <= now:
+            self._set_locked_aside(locked)
+        self.has_more = self.has_more and bool(self._waiting)
+        self._tried = self._slow.due(locked, now, others_wait=bool(self._waiting)) if self._slow else None
+        self._sent = [self._tried] if self._tried else self._batch()
+        return self._sent
+
+    @property
+    def is_slow_alone(self) -> bool:
+        """Whether the batch is one slow outcome, which must be sent alone."""
+        return self._tried is not None
+
+    def answered(self) -> None:
+        sent, self._sent = self._sent, []
+        if self._tried:
+            self._slow.remove(self._tried)
+        elif sent:
+            self._waiting = self._waiting[len(sent) :]
+            self._batch_size.succeeded()
+            self._slow.note_others()
+        self.has_more = bool(self._waiting)
+
+    def look_now(self) -> None:
+        if self._aside:
+            self.next_look = 0.0
+
+    def failed(self, *, alone: bool, timed_out: bool, now: float) -> None:
+        """Note that the statement failed. The next batch first checks which rows are locked.
+
+        alone: the statement had no claim that may have been the cause. timed_out: the database worked, but took too
+        long.
+        """
+        if self._waiting:
+            self.next_look = 0.0
+        self.has_more = sum(size_of(attempt.outcome) for attempt in self._waiting) > MOST_SIZE
+        sent, self._sent = self._sent, []
+        if self._tried:
+            if timed_out:
+                self._slow.failed(self._tried, now)
+        elif sent and alone:
+            self._batch_size.failed(len(sent))
+            if timed_out and len(sent) == 1:
+                self._waiting.remove(sent[0])
+                self._slow.add(sent[0], now)
+
+    def _batch(self) -> list[Attempt]:
+        waiting = self._waiting[: self._batch_size.rows]
+        size = 0
+        for index, attempt in enumerate(waiting):
+            if attempt.outcome is not COMPLETED:
+                size += size_of(attempt.outcome)
+                if size > BATCH_SIZE and index:
+                    return waiting[:index]
+        return waiting
+
+    def _set_locked_aside(self, locked: Locked) -> None:
+        attempts = self._aside + self._waiting
+        ids = locked([attempt.job.ref for attempt in attempts])
+        if new := [attempt.job.id for attempt in self._waiting if attempt.job.id in ids]:
+            logs.rows_locked(self._waiting[0].worker, new[0], len(new))
+        self._waiting = [attempt for attempt in attempts if attempt.job.id not in ids]
+        self._aside = [attempt for attempt in attempts if attempt.job.id in ids]
+        self.next_look = time.monotonic() + INTERVAL if ids else NEVER
+
+
+EVENTS: dict[str, type[AttemptsEnded]] = {
+    "completed": AttemptsCompleted,
+    "scheduled": AttemptsRetrying,
+    "failed": AttemptsFailed,
+    "discarded": AttemptsDiscarded,
+}
+"""The event for an accepted outcome, by the status of the outcome."""
+
+
+DUPLICATE = "an outcome of this attempt came before"
+NOT_THE_CARRIERS = "the carrier does not hold the job"
+"""The reasons for which an outcome from a broker is dropped."""
+
+
+class OutcomeReports:
+    """Used by the control loop's thread."""
+
+    def __init__(self, dispatcher: EventDispatcher, tally: Tally, *, remembered: int = 0) -> None:
+        """remembered: of how many attempts, at least, a second outcome is known to be one, and is dropped."""
+        self.lost: list[Attempt] = []
+        """Attempts whose leases had ended before the settle, and for which no event was sent yet."""
+        self._dispatcher = dispatcher
+        self._tally = tally
+        self._remembered = remembered
+        self._newer: set[LeaseRef] = set()
+        self._older: set[LeaseRef] = set()
+
+    def sent(self, attempts: list[Attempt], settled: Collection[LeaseRef], refused: Mapping[LeaseRef, Outcome]) -> None:
+        """Send the events of accepted outcomes, and put attempts whose leases had ended into `lost`.
+
+        refused: the outcomes that were written in place of those that PostgreSQL refused.
+        """
+        ended: defaultdict[type[AttemptsEnded], list[Attempt]] = defaultdict(list)
+        again: list[Attempt] = []
+        for sent in attempts:
+            ref = sent.job.ref
+            if ref not in settled and (ref in self._newer or ref in self._older):
+                again.append(sent)
+                continue
+            attempt = sent._replace(outcome=refused[ref]) if ref in refused else sent
+            kind = EVENTS[attempt.outcome.status] if attempt.is_written or ref in settled else LeasesLost
+            ended[kind].append(attempt)
+        self.lost += ended.pop(LeasesLost, [])
+        self._send(ended)
+        self._drop(again, DUPLICATE)
+
+    def report_lost(self, store: "Store") -> None:
+        """Send the events of the attempts in `lost`. The error of an attempt is kept if its job was cancelled."""
+        leases = store.lost_leases(attempt.job.ref for attempt in self.lost)
+        cancelled = {ref for ref, lease in leases.items() if lease.cancel_reason is not None}
+        ended_by_cancel = [attempt for attempt in self.lost if attempt.job.ref in cancelled]
+        store.append_cancelled_errors(attempt.settlement for attempt in ended_by_cancel)
+        _keep_notes(store, ended_by_cancel)
+        ended: defaultdict[type[AttemptsEnded], list[Attempt]] = defaultdict(list)
+        strange: list[Attempt] = []
+        for sent in self.lost:
+            lease = leases.get(sent.job.ref)
+            if store.carrier and lease is None:  # the lease is valid, so somebody else than the carrier holds the job
+                strange.append(sent)
+                continue
+            kind, attempt = ended_otherwise(sent, lease)
+            ended[kind].append(attempt)
+        self.lost = []
+        self._send(ended)
+        self._drop(strange, NOT_THE_CARRIERS)
+
+    def _send(self, ended: Mapping[type[AttemptsEnded], list[Attempt]]) -> None:
+        for kind, attempts in ended.items():
+            self._tally.ended(kind, attempts)
+            self._dispatcher.send(kind(attempts))
+            self._remember(attempts)
+
+    def _drop(self, attempts: list[Attempt], reason: str) -> None:
+        """Send the event of outcomes that are neither counted nor remembered."""
+        if attempts:
+            self._dispatcher.send(OutcomesDropped(attempts, reason))
+
+    def _remember(self, attempts: Iterable[Attempt]) -> None:
+        """Keep the last attempts in two sets: the older one is dropped when the newer one is full."""
+        if self._remembered:
+            self._newer.update(attempt.job.ref for attempt in attempts)
+            if len(self._newer) >= self._remembered:
+                self._newer, self._older = set(), self._newer
+
+
+def _keep_notes(store: "Store", cancelled: Iterable[Attempt]) -> None:
+    """Write what these attempts have noted: `settle` could not, because the cancel raised the lease by one."""
+    noted = [
+        Noted(attempt.job.id, attempt.job.lease + 1, attempt.started, attempt.outcome.notes)
+        for attempt in cancelled
+        if attempt.outcome.notes is not None
+    ]
+    if noted:
+        store.note_attempts(noted)
+
+
+def ended_otherwise(attempt: Attempt, lease: LostLease | None) -> tuple[type[AttemptsEnded], Attempt]:
+    """The event for an attempt whose lease had ended before the settle, and the attempt with the outcome of its job."""
+    if lease is None:
+        return LeasesLost, attempt
+    if lease.cancel_reason is not None:
+        return AttemptsCancelled, attempt._replace(outcome=Outcome("discarded", last_error=lease.cancel_reason))
+    written = lease.written_status(attempt.outcome)
+    if written == attempt.outcome.status:  # by an earlier settle, whose answer was lost
+        return EVENTS[written], attempt
+    if written == "failed":  # PostgreSQL had refused the outcome, and the failure in its place was written
+        return EVENTS[written], attempt._replace(outcome=Outcome("failed", last_error=lease.last_error))
+    if lease.is_completed:  # by the task itself, in a commit whose answer was lost
+        return AttemptsCompleted, attempt._replace(outcome=COMPLETED)
+    return LeasesLost, attempt
