@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 from django.apps import AppConfig
@@ -31,6 +32,7 @@ class SkipQueueConfig(AppConfig):
         signals.alert_raised.connect(webhook.post_raised, dispatch_uid="django_skipqueue.alerts")
         signals.alert_over.connect(webhook.post_over, dispatch_uid="django_skipqueue.alerts")
         autodiscover_modules("jobs")
+        import_module("django_skipqueue.console.jobs")
         for backend in _task_backends():
             if hasattr(backend, "discover_tasks"):  # our backend, which only projects that use it import
                 backend.discover_tasks()
