@@ -3,6 +3,6 @@
 from django.contrib import admin
 from django.urls import path
 
-from django_skipqueue import metrics
+from django_skipqueue.console.metrics.page import view
 
-urlpatterns = [path("admin/", admin.site.urls), path("metrics/skipqueue", metrics.view)]
+urlpatterns = [path("admin/", admin.site.urls), path("metrics/skipqueue", view)]

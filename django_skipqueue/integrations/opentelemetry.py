@@ -18,9 +18,7 @@ from ..values.records import ClaimedJob
 try:
     from opentelemetry import context, propagate, trace
 except ImportError as error:
-    raise ImportError(
-        'django_skipqueue.integrations.opentelemetry needs the API of OpenTelemetry: pip install "django-skipqueue[otel]"'
-    ) from error
+    raise ImportError(f'{__name__} needs the API of OpenTelemetry: pip install "django-skipqueue[otel]"') from error
 
 CONVENTIONS = "https://opentelemetry.io/schemas/1.44.0"
 """The schema of the spans."""

@@ -16,7 +16,7 @@ try:
     from prometheus_client.registry import Collector
 except ImportError as error:
     raise ImportError(
-        'django_skipqueue.integrations.prometheus needs the library prometheus-client: pip install "django-skipqueue[prometheus]"'
+        f'{__name__} needs the library prometheus-client: pip install "django-skipqueue[prometheus]"'
     ) from error
 
 

@@ -131,7 +131,7 @@ class TestIsolation:
         self, store: Store, sent: list[Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         ended(on_finish=jobs.noop)
-        monkeypatch.setattr(sql, "LOCK_BATCHES", "SELECT pg_terminate_backend(pg_backend_pid())")
+        monkeypatch.setattr(batches, "LOCK_BATCHES", "SELECT pg_terminate_backend(pg_backend_pid())")
         with pytest.raises(OperationalError):
             store.finish_open_batches()
         connection.close()

@@ -10,7 +10,7 @@ import pytest
 from django.core.management import load_command_class
 
 import django_skipqueue
-from django_skipqueue import doctor
+from django_skipqueue.console import doctor
 from django_skipqueue.console.doctor.examination import CHECKS, RETIRING
 
 PAGE = Path(django_skipqueue.__file__).parents[1] / "docs/how-to/doctor.md"

@@ -1,15 +1,16 @@
 """The gates: in which status a job enters, and who lets it through."""
 
+import inspect
 import re
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from django.db import DataError, IntegrityError, connection
 
 from django_skipqueue.models import Job, Queue
-from django_skipqueue.queue import fragments as gates
+from django_skipqueue.parts.unique import enqueue as enqueue_unique
+from django_skipqueue.queue import enqueue, fragments
 from django_skipqueue.queue import gates as verbs
 from django_skipqueue.queue.fragments import CONDITIONS, Condition, entering
 from django_skipqueue.queue.gates import GATES
@@ -20,6 +21,7 @@ from django_skipqueue.values.records import EncodedCall, GateResult, JobSpec
 from ..app import jobs
 from ..app.rows import make_job, state
 from ..harness.processes import statuses
+from .statements import MODULES, STATEMENTS
 
 store = Store("default")
 
@@ -39,7 +41,7 @@ def test_a_job_enters_the_status_of_the_first_gate_that_holds_it(monkeypatch: py
     assert entering("{status}", column="job.{}", past="time") == f"CASE {LIMITED} {RATED} ELSE 'queued' END"
     assert entering("{status}", column="job.{}", past="limit") == f"CASE {RATED} ELSE 'queued' END"
     assert entering("{status}", column="job.{}", past="rate") == "'queued'"
-    monkeypatch.setattr(gates, "CONDITIONS", (*CONDITIONS, OTHER))
+    monkeypatch.setattr(fragments, "CONDITIONS", (*CONDITIONS, OTHER))
     assert entering("{status}", column="%({})s", past="rate") == (
         "CASE WHEN %(other_key)s IS NOT NULL THEN 'blocked' ELSE 'queued' END"
     )
@@ -47,10 +49,17 @@ def test_a_job_enters_the_status_of_the_first_gate_that_holds_it(monkeypatch: py
 
 def test_every_statement_by_which_a_job_enters_asks_the_gates() -> None:
     """Only those say `queued` themselves that give back, or admit, what is past its gates."""
-    rooms = [Path(gates.__file__).parent, Path(gates.__file__).parents[1] / "policy_sql"]
-    sources = {path.stem: path.read_text() for room in rooms for path in room.glob("*.py")}
+    modules = {module.__name__.rpartition("django_skipqueue.")[2]: module for module in (fragments, *MODULES)}
+    sources = {name: inspect.getsource(module) for name, module in modules.items()}
     says_queued = {name for name, text in sources.items() if re.search(r"(THEN|ELSE|SET status =) 'queued'", text)}
-    assert says_queued == {"claim_or_admit", "gates", "release", "recover"}
+    assert says_queued == {
+        "parts.limits.admit",
+        "parts.limits.claim",
+        "parts.rates.admit",
+        "queue.fragments",
+        "queue.recover",
+        "queue.release",
+    }
     asking = {name for text in sources.values() for name in re.findall(r"^(\w+) = entering\($", text, re.MULTILINE)}
     assert asking == {
         "ADMIT",
@@ -65,8 +74,7 @@ def test_every_statement_by_which_a_job_enters_asks_the_gates() -> None:
         "RUN_NOW",
         "SETTLE",
     }
-    for room in (sql, policy_sql):
-        assert not [name for name in vars(room) if name.isupper() and "{status}" in getattr(room, name)]
+    assert not [name for name, text in STATEMENTS.items() if "{status}" in text]
 
 
 class OtherGate:
@@ -128,7 +136,7 @@ def test_workers_are_notified_if_a_gate_holds_only_some_of_the_jobs(
     monkeypatch: pytest.MonkeyPatch, held: list[str], unique_key: str | None, expected: list[str]
 ) -> None:
     condition = f"WHEN call.args::jsonb ->> 0 = ANY ('{{{','.join(held)}}}') THEN 'blocked' ELSE 'queued' END"
-    for room, name in ((sql, "ENQUEUE_MANY"), (policy_sql, "ENQUEUE_MANY_UNIQUE")):
+    for room, name in ((enqueue, "ENQUEUE_MANY"), (enqueue_unique, "ENQUEUE_MANY_UNIQUE")):
         monkeypatch.setattr(room, name, getattr(room, name).replace("ELSE 'queued' END", condition))
     woken: list[str] = []
     monkeypatch.setattr("django_skipqueue.queue.enqueue.wake", lambda _, queue_names: woken.extend(queue_names))

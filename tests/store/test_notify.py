@@ -14,6 +14,7 @@ from psycopg.pq import TransactionStatus
 
 from django_skipqueue.events.events import JobsDeferred
 from django_skipqueue.models import Job
+from django_skipqueue.queue import enqueue
 from django_skipqueue.queue.enqueue import ENQUEUE_AND_NOTIFY, INSERTED
 from django_skipqueue.queue.notify import LIMITS_PAYLOAD, jobs_in
 from django_skipqueue.queue.store import Store
@@ -408,7 +409,7 @@ class TestInOneMessage:
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         refused = ENQUEUE_AND_NOTIFY.replace("pg_notify('skipqueue'", "pg_notify(''")
-        monkeypatch.setattr(sql, "ENQUEUE_AND_NOTIFY", refused)
+        monkeypatch.setattr(enqueue, "ENQUEUE_AND_NOTIFY", refused)
         job = jobs.noop.using(queue_name="a").defer()
         assert Job.objects.get().pk == job.pk
         assert "channel name cannot be empty" in caplog.text
@@ -417,8 +418,8 @@ class TestInOneMessage:
     def test_where_the_session_is_another_one_the_error_is_raised(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A pooler has moved the client: nobody knows whether the job is committed."""
         refused = ENQUEUE_AND_NOTIFY.replace("pg_notify('skipqueue'", "pg_notify(''")
-        monkeypatch.setattr(sql, "ENQUEUE_AND_NOTIFY", refused)
-        monkeypatch.setattr(sql, "INSERTED", INSERTED.replace("skipqueue.inserted", "skipqueue.other"))
+        monkeypatch.setattr(enqueue, "ENQUEUE_AND_NOTIFY", refused)
+        monkeypatch.setattr(enqueue, "INSERTED", INSERTED.replace("skipqueue.inserted", "skipqueue.other"))
         with pytest.raises(DatabaseError, match="channel name cannot be empty"):
             noop("a")
 
@@ -441,7 +442,7 @@ class TestInOneMessage:
             statement = statement.replace("COMMIT;", "SELECT 1/0; COMMIT;")
         elif how == "the connection ended":
             statement = statement.replace("COMMIT;", "SELECT pg_terminate_backend(pg_backend_pid()); COMMIT;")
-        monkeypatch.setattr(sql, "ENQUEUE_AND_NOTIFY", statement)
+        monkeypatch.setattr(enqueue, "ENQUEUE_AND_NOTIFY", statement)
         with contextlib.ExitStack() as wrapped:
             if how == "by a wrapper":
                 wrapped.enter_context(connection.execute_wrapper(refuse_job))
@@ -464,7 +465,7 @@ class TestInOneMessage:
 
     def test_an_interrupt_leaves_no_transaction_behind(self, monkeypatch: pytest.MonkeyPatch) -> None:
         slow = ENQUEUE_AND_NOTIFY.replace("COMMIT;", "SELECT pg_sleep(60); COMMIT;")
-        monkeypatch.setattr(sql, "ENQUEUE_AND_NOTIFY", slow)
+        monkeypatch.setattr(enqueue, "ENQUEUE_AND_NOTIFY", slow)
         before = signal.signal(signal.SIGALRM, signal.default_int_handler)
         try:
             signal.setitimer(signal.ITIMER_REAL, 0.2)

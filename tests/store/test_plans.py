@@ -13,7 +13,8 @@ import psycopg
 import pytest
 
 from ..app.sessions import LAST_MIGRATION, connect, schema
-from .test_sql import CASES, DEAD_WORKER, FILL, MODES, PLANLESS, STATEMENTS, WORKER, Case, nodes
+from .statements import STATEMENTS
+from .test_sql import CASES, DEAD_WORKER, FILL, MODES, PLANLESS, WORKER, Case, nodes
 
 EMPTY, SOME, MANY = 0, 10_000, 1_000_000
 

@@ -14,6 +14,7 @@ from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.models import Job
+from django_skipqueue.queue import settle as statements
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement, error_entry
 
@@ -498,7 +499,7 @@ def test_a_refused_batch_costs_no_claim() -> None:
 
 def test_where_nobody_can_be_notified_the_result_of_a_round_trip_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is committed: whoever does not learn of it holds jobs that he does not know."""
-    monkeypatch.setattr(sql, "QUEUES_OF", "SELECT 1 / 0 WHERE %(ids)s <> ''")
+    monkeypatch.setattr(statements, "QUEUES_OF", "SELECT 1 / 0 WHERE %(ids)s <> ''")
     (retried,) = claimed()
     waiting = make_job(queue_name="other")
     settled, taken = settle_and_claim(

@@ -5,9 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
-from importlib import import_module
 from itertools import count, product
-from pkgutil import iter_modules
 from typing import Any, NamedTuple
 
 import psycopg
@@ -15,18 +13,12 @@ import pytest
 from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 from psycopg.adapt import PyFormat, Transformer
 
-from django_skipqueue.contrib.celery import sql as relay_sql
 from django_skipqueue.models import Job
-from django_skipqueue.parts import keyed as pass_on_sql
 from django_skipqueue.parts.batches.dependencies import Need, UnmetNeed
 from django_skipqueue.parts.history import counts
 from django_skipqueue.parts.history import failure_counts as failures
 from django_skipqueue.parts.history.counts import Counts
 from django_skipqueue.parts.history.failure_counts import Failures
-from django_skipqueue.parts.limits import admit as admission
-from django_skipqueue.parts.limits import lone as lone_sql
-from django_skipqueue.parts.limits import queues as queue_sql
-from django_skipqueue.parts.rates import admit as rate_sql
 from django_skipqueue.queue.parameters import (
     ahead_as_values,
     as_array,
@@ -53,6 +45,7 @@ from django_skipqueue.values.records import (
 )
 
 from ..app.sessions import LAST_MIGRATION, connect, schema
+from .statements import STATEMENTS
 
 PLANLESS = {
     "LISTEN", "LISTEN_AS_SUPERVISOR", "UNLISTEN", "PLAN_ONCE", "PLAN_ANEW", "ENQUEUE_AND_ADMIT", "ENQUEUE_AND_NOTIFY",
@@ -61,13 +54,6 @@ PLANLESS = {
 }  # fmt: skip
 """Commands that PostgreSQL does not plan, several statements in one, each of which stands among the others too, and
 a setting that PostgreSQL knows from 17 on."""
-
-STATEMENTS: dict[str, str] = {
-    name: text
-    for module in (sql, policy_sql, admission, queue_sql, rate_sql, lone_sql, pass_on_sql, relay_sql)
-    for name, text in vars(module).items()
-    if name.isupper() and isinstance(text, str) and not name.startswith("_")
-}
 
 WORKER = "live:000000000001"
 DEAD_WORKER = "dead:000000000002"
@@ -675,12 +661,6 @@ def test_every_statement_is_among_the_cases() -> None:
 def test_every_value_of_a_case_is_a_parameter_of_its_statement() -> None:
     for case in CASES:
         assert set(re.findall(r"%\((\w+)\)s", STATEMENTS[case.statement])) == set(case.values), case.statement
-
-
-def test_the_store_has_every_statement_of_its_files() -> None:
-    files = {file.name for file in iter_modules(sql.__path__)} - {"gates", "operations", "to_run"}
-    found = {name for file in files for name in vars(import_module(f"{sql.__name__}.{file}")) if name.isupper()}
-    assert {name for name in found if not name.startswith("_")} == {name for name in vars(sql) if name.isupper()}
 
 
 def test_an_insert_writes_all_that_a_job_is_specified_by() -> None:

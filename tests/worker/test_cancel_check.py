@@ -13,7 +13,7 @@ from django_skipqueue.queue.store import Store
 from django_skipqueue.signals import job_cancelled, job_completed, lease_lost
 from django_skipqueue.values.records import NEVER, LeaseRef
 from django_skipqueue.worker import lease_checks as cancel_check
-from django_skipqueue.worker.lease_checks import CancelCheck
+from django_skipqueue.worker.lease_checks import CANCEL_CHECK_SECONDS, CancelCheck
 
 from ..app.jobs import noop
 from ..app.models import Ledger
@@ -210,7 +210,7 @@ def test_only_what_was_held_at_the_last_look_is_asked_about() -> None:
         asked.clear()
         check.run(100.0)
         assert asked == expected
-        assert check.due_at == 100.0 + INTERVAL
+        assert check.due_at == 100.0 + CANCEL_CHECK_SECONDS
 
 
 def test_short_jobs_and_an_idle_worker_ask_about_nothing(worker_thread: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,41 @@
+"""The statements of the queue and of its parts, by their names."""
+
+import re
+from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
+
+from django_skipqueue import queue
+from django_skipqueue.contrib.celery import sql as of_relays
+from django_skipqueue.parts import keyed
+from django_skipqueue.parts.archive import move
+from django_skipqueue.parts.batches import dependencies, finish
+from django_skipqueue.parts.history import failures, rollups
+from django_skipqueue.parts.limits import admit, claim, lone, now, queues
+from django_skipqueue.parts.limits import enqueue as enqueue_limited
+from django_skipqueue.parts.rates import admit as admit_rates
+from django_skipqueue.parts.rates import now as rates_now
+from django_skipqueue.parts.unique import enqueue as enqueue_unique
+from django_skipqueue.queue import fragments
+
+WITHOUT_STATEMENTS = {"fragments", "store"}
+"""Modules of the queue: what statements share, and what collects the methods."""
+
+MODULES: tuple[ModuleType, ...] = (
+    *(
+        import_module(f"{queue.__name__}.{module.name}")
+        for module in iter_modules(queue.__path__)
+        if module.name not in WITHOUT_STATEMENTS
+    ),
+    *(keyed, move, dependencies, finish, failures, rollups, enqueue_unique, of_relays),
+    *(admit, claim, enqueue_limited, lone, now, queues, admit_rates, rates_now),
+)
+
+FIRST_WORD = r"\s*(BEGIN|DELETE|EXPLAIN|INSERT|LISTEN|LOCK|NOTIFY|RESET|SELECT|SET|UNLISTEN|UPDATE|WITH)\b"
+
+STATEMENTS: dict[str, str] = {
+    name: text
+    for module in MODULES
+    for name, text in vars(module).items()
+    if name.isupper() and isinstance(text, str) and re.match(FIRST_WORD, text) and name not in vars(fragments)
+}
