@@ -18,7 +18,7 @@ WITH_RABBITMQ := $(BIN)/python scripts/with_rabbitmq.py
 MANAGE := $(BIN)/python example_project/manage.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test coverage check lint format types contract guards lineage docs migrations wheel messages pictures bench bench-peers bench-check chaos soak build clean
+.PHONY: help setup demo serve test coverage check lint format types contract guards lineage docs migrations wheel messages pictures bench bench-peers bench-check walk chaos soak build clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,6 +90,9 @@ bench: setup ## Measure (ARGS="--help" says what can be chosen)
 
 bench-peers: setup ## Measure other job queues beside ours, each in an environment of its own below .peers/
 	$(WITH_POSTGRES) --database benchmarks $(BIN)/python -m benchmarks.peers $(ARGS)
+
+walk: setup ## Print the way of a job through the package (ARGS=--limit: of a job that has a limit)
+	$(WITH_POSTGRES) --database walk $(BIN)/python scripts/walk.py $(ARGS)
 
 bench-check: setup ## Compare ratios with benchmarks/baseline.json (ARGS=--write makes a new one)
 	$(WITH_POSTGRES) --database benchmarks $(BIN)/python -m benchmarks.check $(ARGS)
