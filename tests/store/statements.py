@@ -7,6 +7,7 @@ from types import ModuleType
 
 from django_skipqueue import queue
 from django_skipqueue.contrib.celery import sql as of_relays
+from django_skipqueue.models import managers
 from django_skipqueue.parts import keyed
 from django_skipqueue.parts.archive import move
 from django_skipqueue.parts.batches import dependencies, finish
@@ -27,15 +28,16 @@ MODULES: tuple[ModuleType, ...] = (
         for module in iter_modules(queue.__path__)
         if module.name not in WITHOUT_STATEMENTS
     ),
-    *(keyed, move, dependencies, finish, failures, rollups, enqueue_unique, of_relays),
+    *(managers, keyed, move, dependencies, finish, failures, rollups, enqueue_unique, of_relays),
     *(admit, claim, enqueue_limited, lone, now, queues, admit_rates, rates_now),
 )
 
-FIRST_WORD = r"\s*(BEGIN|DELETE|EXPLAIN|INSERT|LISTEN|LOCK|NOTIFY|RESET|SELECT|SET|UNLISTEN|UPDATE|WITH)\b"
+FIRST_WORD = r"\s*(BEGIN|DELETE|DISCARD|EXPLAIN|INSERT|LISTEN|LOCK|NOTIFY|RESET|SELECT|SET|UNLISTEN|UPDATE|WITH)\b"
 
 STATEMENTS: dict[str, str] = {
     name: text
     for module in MODULES
     for name, text in vars(module).items()
-    if name.isupper() and isinstance(text, str) and re.match(FIRST_WORD, text) and name not in vars(fragments)
+    if name.isupper() and isinstance(text, str) and re.match(FIRST_WORD, text)
+    if name[0] != "_" and name not in vars(fragments)
 }
