@@ -325,7 +325,7 @@ CODE = """
 SETTINGS = """
     import json, os, time
     import sentry_sdk
-    from django_skipqueue.sentry import SkipqueueIntegration
+    from django_skipqueue.integrations.sentry import SkipqueueIntegration
     from sentry_sdk.transport import Transport
 
     class ToAFile(Transport):

@@ -27,11 +27,11 @@ from datetime import timedelta
 from typing import assert_type
 
 from django_skipqueue import Discard, JobContext, Retry, Snooze, Task, job
-from django_skipqueue.backoff import constant, exponential, linear
+from django_skipqueue.values.backoff import constant, exponential, linear
 from django_skipqueue.models import Job
-from django_skipqueue.values.deferred import DeferredJobs
+from django_skipqueue.values.records import DeferredJobs
 from django_skipqueue.values.outcomes import COMPLETED, Settlement
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
 
 
 @job

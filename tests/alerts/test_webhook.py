@@ -109,7 +109,7 @@ def test_a_server_that_is_not_there_is_logged(settings: Any, caplog: pytest.LogC
 
 
 QUICKLY = """
-import django_skipqueue.alerts.check, django_skipqueue.alerts.watch
+import django_skipqueue.parts.alerts.watch
 
 django_skipqueue.parts.alerts.watch.CHECK_INTERVAL = 1.3
 django_skipqueue.parts.alerts.watch.CALM_SECONDS = 0.1

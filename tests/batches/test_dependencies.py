@@ -590,7 +590,7 @@ class TestConcurrency:
 
     def test_a_worker_runs_a_chain_without_waiting_for_the_supervisor(self, runworker: Callable[..., ManagePy]) -> None:
         slow = """
-        from django_skipqueue.store import gates
+        from django_skipqueue.queue import gates
         gates.DependencyGate._ready = lambda self, dependencies, *, limit: ([], 0)
         """
         runworker("--concurrency", "2", jobs=slow)

@@ -18,9 +18,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 # Patches a method of the store in each process: the first process that comes there kills itself.
 DEADLY = """
 import os, signal
-from django_skipqueue.store import Store
+from django_skipqueue.queue.store import Store
 from django_skipqueue.store import policy_sql as sql
-from django_skipqueue.worker.batch_check import BatchCheck
+from django_skipqueue.parts.batches.check import BatchCheck
 
 def die_once():
     try:

@@ -28,7 +28,7 @@ PUBLIC: dict[str, dict[str, Members]] = {
     "django_skipqueue.values.backoff": {"constant": None, "exponential": None, "linear": None},
     "django_skipqueue.exceptions": {},
     "django_skipqueue.events.logging": {"JobContextFilter": "", "JsonFormatter": ""},
-    "django_skipqueue.metrics": {},
+    "django_skipqueue.console.metrics.page": {"view": None},
     "django_skipqueue.models": {
         "ArchivedJob": "handle current_progress worker_name",
         "Job": f"created replaced handle current_progress worker_name {VERBS} complete fail release heartbeat",

@@ -30,7 +30,7 @@ LOADS = """
 import sys, django
 django.setup()
 import django_skipqueue.management.commands.runworker, django_skipqueue.supervisor.supervisor
-import django_skipqueue.supervisor.child, django_skipqueue.steward.steward
+import django_skipqueue.supervisor.processes, django_skipqueue.parts.databases.steward
 print(*sys.modules)
 """
 """What a worker imports. Its names are printed."""

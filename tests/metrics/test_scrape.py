@@ -399,7 +399,7 @@ def test_without_the_library_the_error_names_the_extra() -> None:
         "import django, sys; sys.modules['prometheus_client'] = None; django.setup()\n"
         "try: import django_skipqueue.integrations.prometheus\n"
         "except ImportError as error: print(error)\n"
-        "import django_skipqueue.metrics"
+        "import django_skipqueue.console.metrics.page"
     )
     environment = os.environ | {"DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": ".:example_project"}
     done = subprocess.run(

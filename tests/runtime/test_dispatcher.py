@@ -346,7 +346,7 @@ def test_a_receiver_that_hangs_has_its_process_replaced_and_is_said_to_hang_with
         jobs="""
             import threading
             from django_skipqueue.signals import job_completed
-            from django_skipqueue.runtime import dispatcher
+            from django_skipqueue.worker import dispatcher
 
             dispatcher.HANGS_AFTER = 1.0
 

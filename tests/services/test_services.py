@@ -191,7 +191,7 @@ def test_a_full_batch_says_that_there_may_be_more() -> None:
 
 SELDOM = """
     from django_skipqueue import Retry, job
-    from django_skipqueue.services import admit
+    from django_skipqueue.supervisor import admit
 
     admit.DUE_CHECK = admit.UNSCHEDULED_CHECK = 3600.0
 

@@ -38,7 +38,7 @@ JOBS = """
     import time
 
     from django_skipqueue import job
-    from django_skipqueue.backoff import constant
+    from django_skipqueue.values.backoff import constant
 
 
     @job(timeout=1, queue_name="hung", backoff=constant(1))

@@ -34,7 +34,7 @@ SLOW_SUPERVISOR = """
 
 SLOW_STEWARD = """
     import psutil
-    from django_skipqueue.steward.steward import Steward
+    from django_skipqueue.parts.databases.steward import Steward
     from django_skipqueue.supervisor import supervisor
 
     supervisor.COMMAND_TIME = 60.0

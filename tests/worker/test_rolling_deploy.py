@@ -44,7 +44,7 @@ OLD = """\
 """
 NEW = """\
     from django_skipqueue import job
-    from django_skipqueue.backoff import constant
+    from django_skipqueue.values.backoff import constant
     from tests.app.models import Ledger
 
 

@@ -129,7 +129,7 @@ JOBS = """
     from pathlib import Path
 
     from django_skipqueue import job
-    from django_skipqueue.backoff import constant
+    from django_skipqueue.values.backoff import constant
 
 
     @job(timeout=1, backoff=constant(0))
