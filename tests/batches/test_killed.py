@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 DEADLY = """
 import os, signal
 from django_skipqueue.queue.store import Store
-from django_skipqueue.store import policy_sql as sql
+from django_skipqueue.parts.batches import finish as sql
 from django_skipqueue.parts.batches.check import BatchCheck
 
 def die_once():
