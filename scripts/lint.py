@@ -10,8 +10,9 @@ import graphlib
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import grimp
@@ -89,16 +90,82 @@ def made_code(module: Module) -> Findings:
 
 # Statements
 
-STATEMENT = re.compile(r"\s*(SELECT|INSERT INTO|UPDATE|DELETE FROM|ALTER TABLE|LISTEN|NOTIFY|WITH)\s")
+STATEMENT = re.compile(
+    r"\s*(SELECT|INSERT INTO|UPDATE|DELETE FROM|WITH|EXPLAIN|LISTEN|UNLISTEN|NOTIFY|SET|BEGIN;"
+    r"|(ALTER|LOCK|DROP|CREATE|REINDEX) (TABLE|INDEX))\s"
+)
+"""The beginning of a statement."""
+
+PIECE = re.compile(r"\b(SELECT|UPDATE|WHERE|AND|RETURNING)\b")
+"""A word of SQL, which our other texts do not write in capitals."""
 
 RUNS_SQL = {"execute", "executemany", "raw", "RawSQL", "RunSQL", "copy", "stream", "mogrify", "SQL"}
 """`SQL` is psycopg's: a template, into which only identifiers and literals are put, each of them quoted."""
 
-COMPOSERS = {"entering", "of_carrier", "recording", "to_run", "of_permits", "of_tokens", "SETTLE.replace"}
+COMPOSERS = {
+    *("entering", "of_carrier", "of_permits", "of_tokens", "recording", "to_run"),
+    *("_if_done", "_unfinished_job_of"),  # of batches
+}
 """They put literals into a literal, when the module is imported."""
 
-HOLDS_COMPOSERS = re.compile(r"store/sql/(__init__|carried|gates|operations|to_run)\.py")
-HOLDS_STATEMENTS = re.compile(r"store/sql/|(?!migrations/).*sql\.py$")
+QUOTED = "STATEMENT_TIMES"
+"""Into this statement the name of a schema is put where it is run. PostgreSQL itself has quoted the name."""
+
+FRAGMENTS = "queue/fragments.py"
+"""Its texts are the beginnings and ends of other files' statements: nobody sends them."""
+
+
+def statements(module: Module) -> Iterator[tuple[str, int, ast.expr]]:
+    """The constants whose text is SQL, each with its line and its value: statements, and what they are joined from."""
+    for node in module.body if not module.path.startswith("migrations/") else ():
+        match node:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=ast.expr() as value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+            ) if name.isupper() and any(map(is_sql, ast.walk(value))):
+                yield name, node.lineno, value
+
+
+def is_sql(node: ast.AST) -> bool:
+    match node:
+        case ast.Constant(value=str(text)):
+            return bool(STATEMENT.match(text) or PIECE.search(text))
+        case ast.Call(func=ast.Name(id=name)):
+            return name in COMPOSERS
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="replace")):
+            return name.isupper()
+    return False
+
+
+def known_statements(module: Module) -> dict[str, str]:
+    """The statements that a module has or imports, as it spells them, each with the path of the file that has it."""
+    known = {name: module.path for name, _, _ in statements(module)}
+    for node in module.nodes:
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = Path(module.path).parents[node.level - 1] / (node.module or "").replace(".", "/")
+            for alias in node.names:
+                given, inner = alias.asname or alias.name, f"{base / alias.name}.py"
+                known |= {f"{given}.{name}": inner for name in statements_of(inner)}
+                if alias.name in statements_of(f"{base}.py"):
+                    known[given] = f"{base}.py"
+    return known
+
+
+@cache
+def statements_of(path: str) -> set[str]:
+    """The names of a file's statements; none if there is no such file."""
+    file = PACKAGE / path
+    return {name for name, _, _ in statements(parse(path, file.read_text()))} if file.is_file() else set()
+
+
+def spelt(node: ast.AST) -> str:
+    """`CLAIM` or `sql.CLAIM`, as the keys of `known_statements`; else an empty string."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=ast.Name(id=given), attr=name):
+            return f"{given}.{name}"
+    return ""
 
 
 def statement_run(module: Module) -> Findings:
@@ -113,8 +180,14 @@ def statement_run(module: Module) -> Findings:
 
 
 def statement_made(module: Module) -> Findings:
-    """Something is put into a statement: a value has to be a parameter."""
+    """Something is put into a statement, not at import by a composer: a value has to be a parameter."""
+    known = known_statements(module)
+    at_import = [value for _, _, value in statements(module)]
+    composers = [node for node in module.nodes if isinstance(node, ast.FunctionDef) and node.name in COMPOSERS]
+    composing = {id(node) for whole in (*at_import, *composers) for node in ast.walk(whole)}
     for node in module.nodes:
+        if id(node) in composing:
+            continue
         match node:
             case ast.JoinedStr(values=parts):
                 pass
@@ -122,41 +195,30 @@ def statement_made(module: Module) -> Findings:
                 parts = [left, right]
             case ast.Call(func=ast.Attribute(value=text, attr="format" | "join" | "replace"), args=args):
                 parts = [text, *args]
+            case ast.Call(func=ast.Name(id=name)) if name in COMPOSERS:
+                yield node.lineno, name
+                continue
             case _:
                 continue
-        if any(map(is_statement, parts)):
+        if any(is_statement(part, known) for part in parts if spelt(part) != QUOTED):
             yield node.lineno, ""
 
 
-def is_statement(node: ast.expr) -> bool:
-    """Whether this is the text of a statement, or a statement of a module `sql`."""
+def is_statement(node: ast.expr, known: Container[str]) -> bool:
+    """Whether this is the text of a statement, or the name of one."""
     match node:
         case ast.Constant(value=str(text)):
             return bool(STATEMENT.match(text))
         case ast.FormattedValue(value=value):
-            return is_statement(value)
-        case ast.Attribute(value=ast.Name(id="sql")):
-            return True
-    return False
+            return is_statement(value, known)
+    return spelt(node) in known
 
 
-def statement_file(module: Module) -> Findings:
-    """A file of statements holds something else than literals."""
-    for node in module.body if holds_statements(module) else ():
-        match node:
-            case ast.Assign(value=value) if is_literal(value):
-                pass
-            case ast.ImportFrom(names=names) if {alias.name for alias in names} <= COMPOSERS:
-                pass
-            case ast.Expr(value=ast.Constant()):
-                pass
-            case _:
-                yield node.lineno, ""
-
-
-def holds_statements(module: Module) -> bool:
-    """Whether this is a file of the store's statements, or of a feature's: `sql.py`, `load_sql.py`."""
-    return bool(HOLDS_STATEMENTS.match(module.path)) and not HOLDS_COMPOSERS.match(module.path)
+def statement_literal(module: Module) -> Findings:
+    """A statement is neither a literal nor joined from literals when the module is imported."""
+    for name, line, value in statements(module):
+        if not is_literal(value):
+            yield line, name
 
 
 def is_literal(value: ast.expr) -> bool:
@@ -168,16 +230,17 @@ def is_literal(value: ast.expr) -> bool:
             return name.isupper()
         case ast.JoinedStr(values=values) | ast.Dict(values=values):
             return all(map(is_literal, values))
-        case ast.Call(func=func, args=args, keywords=keywords):
-            return ast.unparse(func) in COMPOSERS and all(map(is_literal, (*args, *(each.value for each in keywords))))
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if name in COMPOSERS:
+            return all(map(is_literal, (*args, *(each.value for each in keywords))))
+        case ast.Call(func=ast.Attribute(value=text, attr="replace" | "rstrip"), args=args):
+            return all(map(is_literal, (text, *args)))
     return False
 
 
 def statement_parameter(module: Module) -> Findings:
     """A parameter has no name: it has to be `%(name)s`."""
-    for node in module.body if holds_statements(module) else ():
-        if isinstance(node, ast.Assign):
-            yield from lines_with(r"%(?!\((\w+|{})\)s)", ast.walk(node.value))
+    for _, _, value in statements(module):
+        yield from lines_with(r"%(?!\((\w+|{})\)s)", ast.walk(value))
 
 
 def statement_status(module: Module) -> Findings:
@@ -201,25 +264,30 @@ def lines_with(pattern: str, nodes: Iterable[ast.AST]) -> Findings:
 
 def statement_caller(module: Module) -> Findings:
     """The comment above the statement does not say who calls it and what it returns, as in "callers → rows"."""
-    is_read = holds_statements(module) or module.path.startswith("store/policy_sql/")
-    for node in module.body if is_read else ():
-        match node:
-            case ast.Assign(targets=[ast.Name(id=name)], lineno=line) if name.isupper() and name[0] != "_":
-                above = "\n".join([*module.lines[: line - 1], ""]).rpartition("\n\n")[2]
-                if name not in ("LISTEN_AS_SUPERVISOR", "NOTIFY") and not re.match(r"# [^→:]*[→:]", above):
-                    yield line, name
+    for name, line, value in statements(module) if module.path != FRAGMENTS else ():
+        is_whole = is_statement(value, ()) or isinstance(value, ast.Call | ast.JoinedStr)
+        above = "\n".join([*module.lines[: line - 1], ""]).rpartition("\n\n")[2]
+        if is_whole and name[0] != "_" and not re.match(r"# [^→:]*[→:]", above):
+            yield line, name
 
 
 def statement_import(module: Module) -> Findings:
-    """The statements of another room are imported: its methods have to be called."""
-    folder = Path(module.path).parent
-    if folder.name in ("store", "policy_sql") or (PACKAGE / folder / "sql.py").exists():
-        return
+    """The statement of another room is used: a method of that room has to be called."""
+    known = known_statements(module)
     for node in module.nodes:
         match node:
-            case ast.ImportFrom(module=name, names=names, level=1 | 2 | 3 | 4, lineno=line):
-                if "sql" in ((name or "").rpartition(".")[2], *(alias.name for alias in names)):
-                    yield line, ""
+            case ast.Name() | ast.Attribute() if (name := spelt(node)) in known and not may_send(module, known[name]):
+                yield node.lineno, name
+
+
+def may_send(module: Module, file: str) -> bool:
+    """Whether a module may use the statements of a file: one of its room, or both are methods of the store.
+
+    The store's methods are in the queue and in the parts, and share transactions. They have statements of their own.
+    """
+    ours, theirs = Path(module.path).parts, Path(file).parts
+    are_of_store = {ours[0], theirs[0]} <= {"queue", "parts"} and any(statements(module))
+    return are_of_store or (ours[:2] == theirs[:2] if ours[0] == "parts" else ours[0] == theirs[0])
 
 
 RULES: tuple[Callable[[Module], Findings], ...] = (
@@ -227,7 +295,7 @@ RULES: tuple[Callable[[Module], Findings], ...] = (
     made_code,
     statement_run,
     statement_made,
-    statement_file,
+    statement_literal,
     statement_parameter,
     statement_status,
     statement_session,

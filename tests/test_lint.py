@@ -19,14 +19,18 @@ class Case(NamedTuple):
 CASES = {
     "glossary": Case("worker/a.py", "x = 1\ndef _promoteDue(): ...", "def admit(): return promote()"),
     "made_code": Case("worker/a.py", "x = 1\nrun('ls', shell=True)", "re.compile('x')\nrun('ls')"),
-    "statement_run": Case("doctor/a.py", "x = 1\nc.execute('SELECT ' + x)", "c.execute(sql.TABLES, [x])"),
-    "statement_made": Case("doctor/a.py", "x = 1\ny = f'SELECT {x}'", "y = f'{x} SELECT'\nz = 'select %s' % x"),
-    "statement_file": Case("alerts/sql.py", "A = '1'\ndef f(): ...", '"""Doc."""\nA = "SELECT 1"\nB = f"{A} + 1"'),
-    "statement_parameter": Case("alerts/sql.py", "A = '%(a)s'\nB = 'SELECT %s'", "A = 'SELECT %(a)s LIKE %%'"),
-    "statement_status": Case("alerts/a.py", "x = 1\ny = 'status = %(s)s'", "y = \"status = 'failed' AND x = %(x)s\""),
-    "statement_session": Case("alerts/a.py", "x = 1\ny = 'pg_advisory_lock(1)'", "y = 'pg_advisory_xact_lock(1)'"),
-    "statement_caller": Case("alerts/sql.py", "# f → rows\nA = ''\n\nB = ''", "# f → rows\nA = ''\n_B = ''"),
-    "statement_import": Case("claiming/a.py", "from . import b\nfrom ..store import sql", "from psycopg import sql"),
+    "statement_run": Case("console/a.py", "x = 1\nc.execute('SELECT ' + x)", "c.execute(sql.TABLES, [x])"),
+    "statement_made": Case("console/a.py", "x = 1\ny = f'SELECT {x}'", "y = f'{x} SELECT'\nz = 'select %s' % x"),
+    "statement_literal": Case("queue/a.py", "A = 'SELECT 1'\nB = A + ' WHERE'", '_A = "SELECT"\nB = to_run(f"{_A} 1")'),
+    "statement_parameter": Case("queue/a.py", "A = '%s'\nB = 'SELECT %s'", "A = 'SELECT %(a)s LIKE %%'"),
+    "statement_status": Case("parts/a.py", "x = 1\ny = 'status = %(s)s'", "y = \"status = 'failed' AND x = %(x)s\""),
+    "statement_session": Case("parts/a.py", "x = 1\ny = 'pg_advisory_lock(1)'", "y = 'pg_advisory_xact_lock(1)'"),
+    "statement_caller": Case(
+        "queue/a.py", "# f → rows\nA = 'SELECT'\n\nB = to_run(A)", "# f: x\nA = 'SELECT'\n\n_B = 'SELECT'"
+    ),
+    "statement_import": Case(
+        "console/a.py", "from ..queue import claim as b\nb.CLAIM", "from ..queue import claim\nclaim.X"
+    ),
 }
 
 
@@ -61,14 +65,61 @@ MADE = (
     "sql.CLAIM + x",
     "sql.CLAIM.replace('a', x)",
     "f'{sql.CLAIM} LIMIT {x}'",
+    "f'{TAKE_OVER} LIMIT {x}'",
+    "OURS.replace('a', x)",
+    "to_run(x)",
+)
+NAMED = "from ..queue import claim as sql; from ..queue.claim import TAKE_OVER; OURS = 'SELECT 1'; "
+AT_IMPORT = (
+    "'SELECT %s' % x",
+    "f'SELECT {x}'",
+    "f'SELECT {CLAIM + x}'",
+    "to_run(x)",
+    "to_run('SELECT', more=x)",
+    "joined('SELECT 1')",
+    "CLAIM.replace('a', x)",
 )
 
 
 def test_no_way_to_put_a_statement_together_is_overlooked() -> None:
     for code in RUN:
-        assert lines("statement_run", "doctor/a.py", code) == [1], code
+        assert lines("statement_run", "console/a.py", code) == [1], code
     for code in MADE:
-        assert lines("statement_made", "doctor/a.py", code) == [1], code
+        assert lines("statement_made", "console/a.py", f"{NAMED}{code}") == [1], code
+    for code in AT_IMPORT:
+        assert lines("statement_literal", "queue/a.py", f"A = {code}") == [1], code
+
+
+def test_a_statement_is_joined_at_import_by_a_composer() -> None:
+    for code in (
+        "entering(recording('retry', 'SELECT 1'), column='job.{}')",
+        "of_carrier(CLAIM)",
+        "{'a': 'SELECT'}",
+        "f'{CLAIM} WHERE'.replace('%(a)s', '%(b)s')",
+        "CLAIM.replace('a', 'b').rstrip()",
+    ):
+        for rule in ("statement_literal", "statement_made"):
+            assert lines(rule, "queue/a.py", f"A = {code}") == [], code
+    made = "def {}(statement): return f'SELECT {{statement}}'"
+    assert lines("statement_made", "queue/a.py", made.format("to_run")) == []
+    assert lines("statement_made", "queue/a.py", made.format("to_walk")) == [1]
+
+
+def test_a_statement_is_used_in_its_room_and_between_methods_of_the_store() -> None:
+    claim, gate = "from {}queue.claim import CLAIM\nCLAIM", "from {}parts.limits.lone import ADMIT_LONE\nADMIT_LONE"
+    for path, code, used in (
+        ("queue/a.py", claim.format(".."), []),
+        ("parts/limits/a.py", gate.format("..."), []),
+        ("queue/a.py", gate.format("..") + "\nOURS = 'SELECT'", []),
+        ("parts/rates/a.py", claim.format("...") + "\nOURS = 'SELECT'", []),
+        ("queue/a.py", gate.format(".."), [2]),
+        ("parts/rates/a.py", gate.format("..."), [2]),
+        ("parts/limits/a.py", claim.format("..."), [2]),
+        ("console/admin/a.py", gate.format("...") + "\nOURS = 'SELECT'", [2]),
+        ("worker/a.py", claim.format(".."), [2]),
+        ("parts/limits/a.py", "from ...contrib.celery import sql\nsql.HAND_OVER\nOURS = 'SELECT'", [2]),
+    ):
+        assert lines("statement_import", path, code) == used, (path, code)
 
 
 def test_the_glossary_rules_words_out() -> None:
@@ -96,10 +147,10 @@ FOR_TYPES = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from . imp
 
 
 def test_a_page_names_modules_that_exist() -> None:
-    page = "`store`, `store.sql`, `store/settle.py`,\n`django.tasks`, `sql.py`, `no.module`, `store/no.py`"
+    page = "`queue`, `queue.claim`, `queue/settle.py`,\n`django.tasks`, `sql.py`, `no.module`, `queue/no.py`"
     assert list(lint.page_name("a.md", page)) == [
         "a.md:2: page-name: The page names a module that does not exist. (no.module)",
-        "a.md:2: page-name: The page names a module that does not exist. (store/no.py)",
+        "a.md:2: page-name: The page names a module that does not exist. (queue/no.py)",
     ]
 
 
