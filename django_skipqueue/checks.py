@@ -12,7 +12,8 @@ from django.db import connections
 from django.db.models import ForeignKey
 
 from . import conf
-from .contrib.celery.carrier import CarrierMisconfigured, make_carrier
+from .contrib.celery.carrier import CarrierMisconfigured
+from .contrib.celery.making import make_carrier
 from .contrib.celery.settings import CarrierSettings
 from .jobs.registry import describe_duplicate, registry
 from .parts.databases.choose import import_placement

@@ -15,8 +15,9 @@ import pytest
 from celery import Celery
 
 from django_skipqueue.contrib.celery import topology, wire
-from django_skipqueue.contrib.celery.carrier import CarrierMisconfigured, CarrierUnreachable, Taken, make_carrier
+from django_skipqueue.contrib.celery.carrier import CarrierMisconfigured, CarrierUnreachable, Taken
 from django_skipqueue.contrib.celery.celery_carrier import CeleryCarrier
+from django_skipqueue.contrib.celery.making import make_carrier
 from django_skipqueue.contrib.celery.rabbitmq import STEP_SECONDS, AmqpLink
 from django_skipqueue.contrib.celery.settings import CarrierSettings
 from django_skipqueue.values.outcomes import Outcome

@@ -4,7 +4,7 @@ import sys
 
 import kombu
 
-from django_skipqueue.contrib.celery.carrier import make_carrier
+from django_skipqueue.contrib.celery.making import make_carrier
 from django_skipqueue.contrib.celery.settings import CarrierSettings
 from django_skipqueue.values.records import ClaimedJob
 

@@ -58,20 +58,3 @@ GROUP BY ours.name
 ORDER BY ours.name
 LIMIT 200
 """
-
-# batches → the number of open batches, of at most 10,000 of them, and the seconds since the first was made. Index: open
-# of batches.
-OPEN_BATCHES = """
-SELECT
-    count(*),
-    coalesce(
-        date_part(
-            'epoch',
-            statement_timestamp()
-            - (SELECT created_at FROM skipqueue_batch WHERE finished_at IS NULL ORDER BY id LIMIT 1)
-        ),
-        0
-    )
-FROM (SELECT FROM skipqueue_batch WHERE finished_at IS NULL LIMIT 10000) AS open
-LIMIT 1
-"""

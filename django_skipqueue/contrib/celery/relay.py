@@ -21,11 +21,12 @@ from ...worker.own_row import WatchItself
 from ...worker.protocol import EXIT_BLOCKED, EXIT_RECYCLED, Stamps, Standby
 from . import logs as relay_logs
 from . import sql
-from .carrier import Carrier, ReturnedJob, Taken, carrier_id, make_carrier
+from .carrier import Carrier, ReturnedJob, Taken, carrier_id
 from .carrier_row import CarrierRow
 from .connection import CarrierConnection
 from .exchange import RelayExchange, ended
 from .hand_over import HandOver, TakeBack
+from .making import make_carrier
 from .settings import CarrierSettings
 from .window import CarriedJobs, Window
 
