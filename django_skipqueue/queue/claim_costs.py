@@ -1,4 +1,4 @@
-"""Measure what a claim reads: dead index entries show here before they hurt."""
+"""Measure what a claim reads, and read what was measured: dead index entries show here before they hurt."""
 
 import json
 from typing import NamedTuple

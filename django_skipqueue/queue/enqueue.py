@@ -1,4 +1,4 @@
-"""Insert jobs."""
+"""Insert jobs, on the caller's connection and in the caller's transaction."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress

@@ -1,4 +1,14 @@
-"""The shared fragments of the statements, and the functions that join them, once, at import."""
+"""The shared fragments of the statements, and the functions that join them, once, at import.
+
+A job enters with the status of the first gate whose condition holds, else as `queued`.
+
+Invariant: the gates are checked for every job that enters from outside: an enqueue, a retry, a manual retry, and a job
+that the previous gate admits. Release and recovery do not check the gates, because their jobs have passed them. But a
+recovered job that has a rate waits for it again. One whose worker crashed, or whose workers died twice in a row, waits
+at the time gate, and so does a postponed job.
+
+An operator's verb is recorded in the row of the job that it changes: `operations` holds the newest 50.
+"""
 
 import re
 from collections.abc import Mapping

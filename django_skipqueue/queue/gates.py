@@ -1,4 +1,10 @@
-"""Admit scheduled jobs that are due."""
+"""The gates keep jobs out of their queues until a condition holds, then admit them: scheduled jobs when they are due.
+
+A job waits at a gate as `scheduled` or `blocked`, outside the claim index. A gate has two halves. Its condition, in
+`queue.fragments`, is checked when a job enters from outside: at an enqueue, a retry, a manual retry, and when the
+previous gate admits the job. Its class, here, admits: supervisors call it at intervals, and workers before a drain
+ends.
+"""
 
 from collections import Counter
 from collections.abc import Collection

@@ -1,4 +1,7 @@
-"""Notify workers and supervisors, and listen for notifications."""
+"""Notify workers of queued jobs, and supervisors of scheduled jobs and paused queues; listen for notifications.
+
+A notification is sent after the commit of what it is about.
+"""
 
 import re
 from collections import Counter

@@ -1,4 +1,7 @@
-"""Read what is in the queues now, by a few probes of an index: for pages, commands and metrics."""
+"""Read what is in the queues now, by a few probes of an index: for pages, commands and metrics.
+
+Invariant: the cost does not grow with the number of jobs.
+"""
 
 import json
 from typing import Any, NamedTuple

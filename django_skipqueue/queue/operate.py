@@ -1,6 +1,7 @@
-"""The verbs of operators. Each statement also records the verb in the row: `operations` holds the newest 50.
+"""The verbs of operators. A job whose status does not allow the verb stays unchanged.
 
-Each returns id, queue and new status of the jobs that it changed.
+Each verb changes one batch, in one statement that also records in the row what was done, by whom and why: `operations`
+holds the newest 50. The statement returns id, queue and new status of the jobs that it changed.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Delete finished jobs."""
+"""Delete finished jobs, or move them to the archive."""
 
 from collections.abc import Iterable
 from datetime import timedelta

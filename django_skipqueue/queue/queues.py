@@ -1,4 +1,4 @@
-"""Pause and resume queues, and move jobs between them: they may have limits and rates, as `admission.queues` explains.
+"""Pause and resume queues, and move jobs between them. `parts.limits.queues` explains their limits and rates.
 
 A pause ends by itself at `paused_until`, by the database's clock: no row has to change. `CLAIM` and `QUEUES_WITH_JOBS`
 have the same condition for a paused queue as the statements here.

@@ -1,4 +1,4 @@
-"""Write outcomes."""
+"""Write the outcomes of attempts. Only the holder of the job's lease can write one."""
 
 import json
 import time

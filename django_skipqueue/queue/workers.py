@@ -1,4 +1,4 @@
-"""Write, read and delete the rows of workers."""
+"""Write, read and delete the rows of workers, with their heartbeats."""
 
 import json
 from collections.abc import Mapping, Sequence
