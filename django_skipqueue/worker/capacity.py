@@ -1,11 +1,27 @@
-"""How many jobs a worker claims beyond its free slots, and how many of these it keeps. Pure: callers pass the time.
+"""What a worker claims next: how many jobs, for which runners, from which queues and positions. Pure.
 
-A worker claims ahead as many jobs as it finished in the last fifth of a second. Half of them run while the other half
-is claimed. Short jobs come in batches of hundreds, which share a round trip. Long jobs are not claimed ahead, so that
-none waits behind them while another worker is idle.
+The callers pass the time, in monotonic seconds.
 
-A worker keeps as many waiting jobs as it finished in the last half second. It releases the others, if jobs turn out to
-be longer than the previous ones. So no job waits here for much longer than half a second.
+Ahead of its free slots a worker claims as many jobs as it finished in the last fifth of a second. Half of them run
+while the other half is claimed. Short jobs come in batches of hundreds, which share a round trip. Long jobs are not
+claimed ahead, so that none waits behind them while another worker is idle.
+
+A worker keeps as many waiting jobs as it finished in the last half second. It releases further ones, if jobs turn out
+to be longer than the previous ones.
+
+Invariant: jobs of one runner (threads for `def` tasks, an event loop for `async def` tasks) take no slot of the other,
+and no job waits here for much longer than half a second while another worker is idle.
+
+The kind of a job is the runner of its task. A worker learns the kind only after the claim. So while a runner is full,
+the worker skips the queues whose last jobs were for that runner, and tries them again every second. A claimed job whose
+runner has no room is released. Within a queue, jobs of all kinds stay in their order.
+
+A worker also remembers how far it has claimed in each queue, so that the next claim need not start at the front. While
+any old snapshot is open, PostgreSQL keeps the index entries of claimed jobs, and a claim from the front of a queue
+walks over all of them: 0.3 s for a million. So a claim starts where the last completed claim ended. That is only a
+shortcut: a job may come in before that position (by a late commit, a higher priority or a release). A claim from the
+front finds it. A claim from the front that took 1 ms is followed by the next after 19 ms; one that took 40 ms or more,
+after 0.8 s.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,6 +1,8 @@
 """Sends events to their sinks in a thread of its own, so that no code of the project runs in a control loop.
 
 Invariant: a slow or hanging receiver or sink delays other receivers and sinks, and nothing else.
+
+A signal receiver that hangs in this thread is detected by a service of the control loop, and logged.
 """
 
 import contextlib

@@ -2,6 +2,11 @@
 
 The memory is shared by the worker processes of one name, one after the other. A process whose slots are all stuck is
 replaced, and without this memory the jobs of a hanging queue would fill the slots of each new process.
+
+`Unchanged` measures for how long observed values have stayed the same, by the monotonic clock of the observing process.
+
+Invariant: no other clock counts, nor does a gap between two observations. So neither a clock that jumps nor a process
+that slept makes a value look old.
 """
 
 import mmap

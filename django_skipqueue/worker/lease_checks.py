@@ -1,7 +1,12 @@
-"""Checks whether the leases of a worker's jobs are still valid.
+"""Checks whether the leases of a worker's jobs are still valid, and finds its orphans.
 
 Invariant: a check covers the jobs that the worker also held at the previous check, and no others. So a short job costs
 no statement, and a long one is checked within a second.
+
+An orphan is a job that this worker holds by its row, but not in its memory. It arises when a claim is committed but its
+answer is lost with the connection. The commit may come later than the loss, if the network delayed the statement. An
+orphan also arises when a release skips a row that another transaction has locked. As long as this worker lives, no
+other process recovers its orphans.
 """
 
 import time

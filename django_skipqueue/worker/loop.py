@@ -1,4 +1,15 @@
-"""The loop of a supervisor or of a worker: its services, its sleep until the next one is due, and what wakes it."""
+"""The loop of a supervisor or of a worker: its services, its sleep until the next one is due, and what wakes it.
+
+Invariant: a service runs in the thread of its loop, and only when it is due. The services of supervisors may run in any
+number of supervisors at the same time.
+
+Invariant: a call between the check for work and the sleep is not missed, from whichever thread, signal or socket it
+comes. While the loop is awake, a call makes no system call.
+
+Invariant: a service with a method `refused` keeps no other from running, if its database error leaves the connection
+usable. After any other database error, all services that send statements wait until the connection is open again. Any
+other exception ends the process. A service delays the heartbeat only by the time of one run.
+"""
 
 import contextlib
 import os

@@ -1,8 +1,11 @@
-"""What one attempt has noted: its progress and its log lines.
+"""What one attempt has noted: its progress, its log lines, and the records of Python's `logging` that are kept with it.
 
 Invariant: to note something never waits, neither for a lock nor for the database. The thread of the attempt only puts a
 value into memory; the control loop writes it, and the outcome of the attempt carries all of it once more. Nothing here
 has a lock: an interruption, raised between any two instructions, may leave a lock taken.
+
+Invariant: a record belongs to the attempt in whose context it is written, and to no other. A record that cannot be kept
+never disturbs the code that has written it.
 """
 
 import json

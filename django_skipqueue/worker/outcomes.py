@@ -1,7 +1,14 @@
-"""The outcomes that took PostgreSQL too long. Each is sent alone.
+"""The outcomes that wait to be written, those that took PostgreSQL too long, and the reports about those written.
 
-Invariant: every outcome is written in the end. A small one is tried until it succeeds. A large one that keeps timing
-out, while others succeed, is replaced by an error that says so.
+Invariant: an attempt stays here from the time the pool returns it until the database has accepted or rejected its
+outcome. No outcome delays another: if its row is locked, or if it takes too long even alone, it waits apart.
+
+Invariant: every outcome is written in the end. One that took PostgreSQL too long is sent alone. A small one is tried
+until it succeeds. A large one that keeps timing out, while others succeed, is replaced by an error that says so.
+
+Invariant: each attempt is counted, and is in one event, once the database has accepted or rejected its outcome. If its
+lease had ended before, the event waits until a statement has shown how: the job was cancelled, or taken from the
+worker, or this very outcome was written and the answer was lost.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Writes the heartbeat of a worker into the worker's own row.
+"""What a worker does for itself while its supervisor hangs: it writes its heartbeat, and listens for notifications.
 
 A supervisor writes the heartbeats of all its workers, and shows each of them when. A worker whose supervisor has
 written none for a third of the worker timeout writes its own, so that its jobs are not recovered when only its

@@ -1,4 +1,7 @@
-"""Checks that a database can hold the queue, for the system checks and before a worker starts."""
+"""Checks that a database can hold the queue, for the system checks and before a worker starts.
+
+`pools_transactions` finds out whether a pooler in transaction mode is between this process and the server.
+"""
 
 import re
 import signal

@@ -1,7 +1,15 @@
-"""How a supervisor and its workers communicate.
+"""How a supervisor and its workers communicate: by commands, exit codes, and memory that both share.
 
 Downwards: commands in the worker's lifeline, which is a pipe. A terminal or an init system may send a signal twice, but
-not a command. When the pipe ends, the supervisor is gone. Upwards: the exit code. Both ways: `runtime/standby.py`.
+not a command. When the pipe ends, the supervisor is gone. Upwards: the exit code. Both ways: the shared memory.
+
+In that memory the worker shows the stamps of its control loop, how many slots are free, which calls it has answered,
+and a job that must run alone. The supervisor shows until when it looks for jobs in the worker's place, and when it
+wrote the worker's heartbeat. So an idle worker sends no statements, and one notification wakes one worker.
+
+Invariant: the loop writes a stamp in each turn. So the supervisor detects a frozen loop, whatever the reason.
+
+Invariant: a promise of the supervisor ends by itself. A worker whose supervisor hangs soon looks for jobs on its own.
 """
 
 import mmap

@@ -1,4 +1,7 @@
-"""Decides when a worker process is to be replaced: the process reached a limit, or an attempt was interrupted."""
+"""Decides when a worker process is to be replaced: the process reached a limit, or an attempt was interrupted.
+
+One limit is the memory of the process, which is measured here.
+"""
 
 import os
 import resource

@@ -1,4 +1,7 @@
-"""The service of a worker that settles finished attempts and claims jobs."""
+"""The service of a worker that settles finished attempts and claims jobs.
+
+A second service releases claimed jobs that would wait in this worker for too long.
+"""
 
 import time
 from collections.abc import Callable, Collection

@@ -1,7 +1,7 @@
 """Keeps suspects from running beside other jobs: those jobs that ran in two workers in a row when these died.
 
-A worker with several slots offers a suspect to its supervisor, which starts a process that takes the job over and runs
-it alone. If the supervisor has another suspect, the worker puts the job back for some seconds.
+A worker with several slots offers a suspect to its supervisor, which starts a process that takes the job over
+(`TakeOver`) and runs it alone. If the supervisor has another suspect, the worker puts the job back for some seconds.
 
 Invariant: a suspect that nobody takes over is put back. To put back one that was taken over changes nothing, because
 its lease has ended.
