@@ -1,4 +1,12 @@
-"""The threads of an event loop: for the calls of `asyncio.to_thread`, and for asgiref's queries."""
+"""The threads of an event loop: for the calls of `asyncio.to_thread`, and for asgiref's queries.
+
+The calls that `async def` tasks make by `asyncio.to_thread` and `run_in_executor` run in threads of the loop.
+Invariant: a call that hangs after its task has ended takes no thread from later calls.
+
+In one more thread, asgiref runs the queries and other calls of all `async def` tasks, one after the other. Invariant:
+the time limit of an attempt does not count the time for which calls of other attempts keep its own call from beginning,
+up to `LONGEST_WAIT`.
+"""
 
 import asyncio
 import threading

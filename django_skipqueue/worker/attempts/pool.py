@@ -3,6 +3,9 @@
 Invariant: each submitted job is returned exactly once: as an attempt in `finished`, or by `withdraw`. A stuck attempt
 gives its slot away; if its job has a permit, it is returned after its code has ended. The pool uses no table of the
 queue. If a thread of a runner fails, its exception is put into `finished`, so that no job waits for ever.
+
+A new runner is a class with the methods of `Runner`, an entry in `RUNNERS`, and its name in `jobs.registry`. The
+attribute `runner` of `jobs.task.Task` says which tasks use it.
 """
 
 import time
