@@ -1,8 +1,12 @@
-"""When a machine answers a notification, if others do so as well. Pure: callers pass the time, in monotonic seconds.
+"""Calls workers when there are jobs: as many as have free slots for them, those with the most free slots first.
+
+Invariant: a call is answered by a claim, or other workers are called. If the free slots are too few, the workers
+without one are called as well: each of them claims once it has room.
 
 Each notification reaches every machine, and one of them wins a lone job. A machine that claims in vain answers the next
 notifications together, ten times a second. The winner goes on answering at once. If the winner is full, another machine
-with a free slot finds the job within a tenth of a second.
+with a free slot finds the job within a tenth of a second. `Contention` decides that, and is pure: callers pass the
+time, in monotonic seconds.
 """
 
 import random

@@ -1,10 +1,12 @@
-"""Decides which workers are dead.
+"""Decides which workers are dead, ends the database sessions that they left behind, and deletes their rows.
 
 Invariant: a worker is dead when this supervisor has observed it without a gap for a whole worker timeout, by its own
 monotonic clock, and its heartbeat has not changed. No jump of the database's clock makes a live worker look dead. While
 a supervisor could not read heartbeats, other processes may have been unable to write them, for the same reason: the
 database was down or locked. So after a gap, or an error in its own heartbeat, the supervisor starts its observation
-anew. The watchdog observes the supervisor's own live processes.
+again from the beginning. The watchdog observes the supervisor's own live processes.
+
+The rows that are deleted here are those of workers that died with their machine.
 """
 
 import time

@@ -1,6 +1,16 @@
-"""The figures of one `runworker`, as metrics.
+"""The health port: answers probes and metrics over HTTP, also while the control loop of the supervisor hangs.
 
-Invariant: one series for each metric and worker. With several databases each has the label `database` as well.
+The pages show what supervisors and their workers show in memory; no statement is sent. A thread of the supervisor
+answers, while the control loop's thread may change what is read here.
+
+Invariant: the thread ends before a fork. The port stays open meanwhile, so that no probe is refused. No client, slow or
+hostile, delays other clients or the control loop for long.
+
+Invariant: an exchange is one HTTP request and its response, on a socket that never blocks. It answers GET and HEAD, and
+closes. Whatever a client sends or does not send, the exchange takes little memory, and is over at `end_at`.
+
+Invariant: the metrics have one series for each metric and worker. With several databases each has the label `database`
+as well.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Writes the heartbeats of a supervisor's workers, and reads what is requested of them."""
+"""Writes the rows of a supervisor's workers with their heartbeats, and reads what is requested of them."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any

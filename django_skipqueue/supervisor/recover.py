@@ -1,4 +1,8 @@
-"""Recovers the jobs of dead workers."""
+"""Recovers the jobs of dead workers, and recovers or releases those of the supervisor's own processes that have ended.
+
+Invariant: running jobs are recovered, and one attempt is charged. Jobs of its own processes that had not started are
+released, and no attempt is charged. The row of such a process is deleted when no job of it is left.
+"""
 
 import time
 from collections.abc import Sequence
