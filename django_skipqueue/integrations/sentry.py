@@ -1,4 +1,12 @@
-"""Cron monitors of Sentry: a check-in for each job of a schedule, updated by its attempts."""
+"""The integration for Sentry: `sentry_sdk.init(integrations=[SkipqueueIntegration()])`, with its cron monitors.
+
+Each attempt has a scope and a transaction of its own, which continues the trace of the request that deferred the job.
+The headers of the trace travel in the metadata of the job, under the key `sentry`.
+
+Invariant: in the events of an attempt, arguments are masked as in the admin. Each failure is captured once.
+
+A cron monitor gets a check-in for each job of a schedule, updated by the attempts of the job.
+"""
 
 import uuid
 from collections.abc import Mapping

@@ -1,4 +1,6 @@
-"""Statements about limits and about rates that are told once: each has places for what the two do not share.
+"""What limits and rates share: statements with places for what differs, and passing permits and tokens on.
+
+A place in a statement is a name in braces:
 
 A place is a name in braces:
 
@@ -10,6 +12,19 @@ A place is a name in braces:
 - `put_back`, `admit`: what is set in a job that is put back, or admitted
 - `admitted`: what is returned of those that are admitted: their number, and the keys of the rates they wait for
 - `served`: a CTE, the queues that are served; `is_served`: the condition of a job in one of them
+
+Permits and tokens are passed on from a job that no worker has claimed to one that should start before it. A queued job
+keeps the permit of its limit, or the token of its rate, while it waits for a worker. A blocked job of the key may be
+better: its priority is higher, or only its queue has a worker. Then the queued job is put back, and the blocked one
+admitted in its place.
+
+Invariant: a statement that passes on admits at most the number of jobs of a key that it puts back, under the lock of
+the key. So it never raises the number of permits that are held, nor takes a token. Swaps end: the job that is admitted
+has a higher priority than the job that is put back; or its queue is served, and that of the other job is not; or a
+worker of another queue has a free slot for it, for which no job is put back more than once a minute.
+
+A queue is served if it is not paused, and a live worker or a relay takes jobs from it. A job of a sequence that has
+begun is never put back, and no job of a sequence is admitted before the next one in order.
 """
 
 from collections.abc import Collection, Mapping, Sequence

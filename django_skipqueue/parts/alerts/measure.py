@@ -1,4 +1,8 @@
-"""Every statement of the alerts, as a literal. They read few rows, by an index, and write the small incident table."""
+"""Measure what the limits of alerts are about, and the statements of the alerts.
+
+Each rule sends a statement or two, which read few rows, by an index probe or a few. The statements about incidents
+write the small incident table.
+"""
 
 import json
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""Check the limits, note the incidents, and claim what is to be announced.
+"""Check the limits of `ALERTS` in one supervisor of all at a time, note the incidents, and claim what is announced.
 
 Invariant: any number of processes may check at once. The beginning of an incident is announced by one of them, and so
 is its end. If that process dies before it confirms, another one announces it again: rather twice than never.

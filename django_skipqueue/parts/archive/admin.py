@@ -1,6 +1,10 @@
-"""The archived jobs that one index finds, and keeps in order.
+"""Archived jobs in the admin: what was pruned from the job table, to be read, found and run again.
 
-Invariant: a list of archived jobs is read from the end of an index in each partition, the newest partition first.
+Invariant: nothing here writes to the archive, and every view checks the user's permission itself.
+
+The list is like the list of jobs, the last finished first. Invariant: a list is read from the end of an index in each
+partition, the newest partition first. Opening the list, however it is filtered, reads a page from an index, or searches
+one window of it.
 """
 
 from collections.abc import Iterator

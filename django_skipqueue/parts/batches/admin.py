@@ -1,4 +1,12 @@
-"""The columns of the list of batches. A further one is a function of a `BatchState`, and an entry in `COLUMNS`."""
+"""Batches in the admin: their list with its columns and filters, and the page of one with the picture of its graph.
+
+Invariant: the pages change nothing. The buttons post to the list of jobs, which asks and applies the verb.
+
+A further column is a function of a `BatchState`, and an entry in `COLUMNS`.
+
+The picture of one batch reads its jobs and what they wait for, and says what each node is. Invariant: at most `NEWEST`
+jobs of each status are read, and `MOST_EDGES` edges, whatever the size of the batch.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

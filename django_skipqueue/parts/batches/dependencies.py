@@ -1,4 +1,9 @@
-"""Keep jobs from running before the jobs that they need, and admit them when those are finished."""
+"""Keep jobs from running before the jobs that they need, and admit them when those are finished.
+
+Invariant: a job that waits is admitted, or discarded, once: under the lock of its row, by a statement that has begun
+after it. A predecessor that is retried by hand lets nobody through until it has completed, but for the jobs that go on
+after a failure (`run`): once it has failed, they need it no more, and wait for their other predecessors alone.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Iterable

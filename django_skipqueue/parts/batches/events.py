@@ -1,4 +1,7 @@
-"""The events of batches, and of jobs that wait for others."""
+"""The events of batches, and of jobs that wait for others, and their log lines.
+
+A log line has the format of `events.logs`: the event first, then `key=value`.
+"""
 
 import logging
 from collections.abc import Sequence

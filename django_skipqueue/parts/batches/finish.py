@@ -1,6 +1,10 @@
 """Make batches, find those whose jobs are finished, and finish them.
 
 Whether a batch is finished is never counted while its jobs run: it follows from the rows of its jobs.
+
+A batch is finished in one transaction, which locks its row, checks once more that no job of it is left, and inserts the
+jobs of its callbacks. So each callback is enqueued exactly once, whoever looks, and whatever dies. What is wrong with
+one batch is logged, and stops no other; no code of the project's runs here.
 """
 
 import json

@@ -1,7 +1,9 @@
-"""The picture of a batch as a graph: its jobs, the edges of `after` between them, inner batches and callbacks. Pure.
+"""The picture of a batch as a graph: jobs, edges of `after` between them, inner batches and callbacks; as SVG. Pure.
 
 Invariant: there are at most `MOST_NODES` nodes of jobs. If the batch has more jobs, those of one task in one status are
 one node, in the place where they stand in the order; if these are still too many, wherever they stand.
+
+Invariant: the columns are the layers of the graph, so every edge leads from left to right.
 """
 
 from collections import Counter, defaultdict

@@ -1,4 +1,7 @@
-"""Values about batches of jobs."""
+"""Values about batches of jobs, and a batch's callback as JSON: the columns of its job to be made, and its arguments.
+
+Invariant: what `stored` makes, `loaded` turns back into equal values, whatever the columns of a job are.
+"""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta

@@ -1,9 +1,13 @@
-"""Puts the database that a page shows into every address of ours in a response: links, forms, and where it redirects.
+"""Which of several databases a page shows, `?database=queue_1`, in every address of ours in a response.
 
-This is done to the finished response, and not where addresses are made, because Django's own templates and its admin
-make many of them. So nobody can forget a link, a form or a verb, and no button acts on a job with the same id in
-another database. Every address gets it, also of the database that is shown by default: a page that was opened before
-the setting `DATABASE` changed still acts on its own. Pure.
+Invariant: the whole of a request uses the database that its address names, and no page of another database is shown
+instead. The views know nothing of it: the parameter is taken off the request, and put into each address of the
+response: links, forms, and where it redirects. With one database the request and the response stay as they are.
+
+The finished response is rewritten, and not the places where addresses are made, because Django's own templates and its
+admin make many of them. So nobody can forget a link, a form or a verb, and no button acts on a job with the same id in
+another database. Every address gets the parameter, also on pages of the database that is shown by default: a page that
+was opened before the setting `DATABASE` changed still acts on its own.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""What is left in a database that is to go."""
+"""A database in `RETIRING`: what is left in it, and when it can be taken out."""
 
 from collections.abc import Iterator
 

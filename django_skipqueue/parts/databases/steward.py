@@ -1,4 +1,10 @@
-"""One supervisor of a steward: a name and the options, under which a new process replaces the last one."""
+"""The parent of several supervisors, one for each database: keeps them running, and stops them together.
+
+Invariant: it opens no database connection and runs no user code, so that no database delays another. While it forks, no
+other thread exists.
+
+A supervisor of a steward is a name and the options, under which a new process replaces the last one.
+"""
 
 import os
 import signal

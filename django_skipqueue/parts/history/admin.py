@@ -1,4 +1,8 @@
-"""The failed attempts of a cause by hour: a small drawing for a table, and a chart."""
+"""The page "Failing now" and its part on the dashboard, and the page of one cause of failed attempts.
+
+The page of a cause shows its counts, its jobs, the error of the last one, and its failed attempts by hour: a small
+drawing for a table, and a chart.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta

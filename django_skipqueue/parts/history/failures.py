@@ -1,4 +1,9 @@
-"""Read the failed attempts by their cause, from the roll-ups: for pages."""
+"""Read the failed attempts by their cause, from the roll-ups: for pages.
+
+Invariant: the cost does not grow with the number of jobs or of failed attempts.
+
+Operators read and write a cause as `psp.errors.Unavailable in payments.gateway.capture`.
+"""
 
 from collections.abc import Mapping
 from datetime import datetime

@@ -1,4 +1,8 @@
-"""Add up what has happened to jobs, by minute, by hour and since the beginning."""
+"""Add up what has happened to jobs: roll-ups by minute, by hour and since the beginning.
+
+Invariant: the writing methods never wait for another transaction for longer than `PATIENCE`, since settling jobs must
+go on.
+"""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,10 @@
-"""Writes the counts of this process into the roll-ups, every few seconds.
+"""The services that write this process's counts into the roll-ups, sample the depths, and delete old roll-ups.
 
-Invariant: a process that dies loses the counts of one interval at most. Counts that could not be written are written
-again with the next ones, unless PostgreSQL refuses their values. If the connection broke after the commit, the counts
-of one interval are added twice.
+Every few seconds the counts are written. Invariant: a process that dies loses the counts of one interval at most.
+Counts that could not be written are written again with the next ones, unless PostgreSQL refuses their values. If the
+connection broke after the commit, the counts of one interval are added twice.
+
+Once a minute the depths of the queues are written down, and what claims of the deepest ones read.
 """
 
 from typing import Any

@@ -1,6 +1,9 @@
-"""Counts what happens in one process, until it is written.
+"""Counts what happens in one process until it is written, and the jobs that were enqueued.
 
 Invariant: the counts never take more memory than for `MOST_KEYS` tasks and `MOST_CAUSES` causes of failures.
+
+The caller of `.defer()` counts nothing: a row that all callers change would make them wait for each other. A supervisor
+reads the new rows of the job table instead, by their ids.
 """
 
 from collections import defaultdict

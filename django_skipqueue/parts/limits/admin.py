@@ -1,4 +1,10 @@
-"""The columns of the list of keys. A further one is a function of a `LimitState`, and an entry in `COLUMNS`."""
+"""The page of limits: the halted sequences, the keys of rates, and a page of all other keys, with its columns.
+
+A further column is a function of a `LimitState`, and an entry in `COLUMNS`.
+
+Invariant: a key with a secret in it takes no place in an alphabetical list. Its place would reveal the secret, one
+comparison with a typed text after the other.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Mapping

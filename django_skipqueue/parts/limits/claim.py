@@ -1,4 +1,4 @@
-"""Claim jobs of limits beyond the permits that are free."""
+"""Claim jobs of limits: those that have just got a permit, and those beyond the permits that are free."""
 
 from ...queue.fragments import to_run
 

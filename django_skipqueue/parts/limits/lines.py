@@ -6,6 +6,8 @@ in the place of one that has ended, before the database knows of that: a permit 
 Invariant: of the jobs of a key, no more run here than this worker has permits; and it never counts more permits than it
 has leases of the key's jobs. The database counts the leases. So whatever it gives to others, the limit holds: the
 number of leases of a worker falls below that of its permits only together with it.
+
+`ClaimAhead` decides which jobs are claimed ahead. Long jobs are not: another worker may have a free slot for them.
 """
 
 import threading

@@ -1,6 +1,7 @@
 """Read the keys of limits and sequences as they are now, by a few probes of an index: for pages, commands, metrics.
 
-`admission.sql` says which jobs of a key hold a permit, and which wait for one, and why they are found by `<=`.
+Invariant: the cost does not grow with the number of jobs. `parts.limits.admit` says which jobs of a key hold a permit,
+and which wait for one, and why they are found by `<=`. The keys of rates are read by a method here as well.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,10 @@
-"""The limits of whole queues: which queues have one, and the columns by which their jobs are limited.
+"""The limits and rates of whole queues: which queues have one, its columns in their jobs, and what changes it.
 
-Invariant: a job that has a key of its own keeps it. A queue's limit is for the jobs that name none, and its rate is
-for those that name no rate.
+Invariant: a job that has a key of its own keeps it. A queue's limit is for the jobs that name none, and its rate is for
+those that name no rate.
+
+Invariant: nothing here admits a job. Jobs that were admitted beyond a lowered limit or rate wait again.
+`parts.limits.admit` says which jobs of a key hold a permit, `parts.rates.admit` which have a token.
 """
 
 from collections.abc import Collection, Sequence

@@ -1,7 +1,10 @@
-"""Passes permits and tokens on, from jobs that no worker has claimed to those that should start before them.
+"""The services of limits: pass permits and tokens on, and have jobs wait again after a queue's limit was lowered.
 
 Invariant: of the jobs of a key that no worker has claimed, a worse one holds what a better one waits for at most until
 the next look.
+
+Queued jobs wait again after the limit or the rate of their queue was lowered or set. Invariant: a job that runs is left
+alone, and no other is admitted until the queue is below its limit.
 """
 
 import time

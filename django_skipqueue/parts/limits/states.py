@@ -1,7 +1,9 @@
-"""The keys of limits and sequences as operators see them: how many jobs hold a permit, how many wait, what has halted.
+"""Limits as operators see them: how many jobs of a key hold a permit, how many wait, what has halted, queues' limits.
 
 Invariant: a few probes of indexes for each shown key, whatever the number of jobs and of keys. The secrets in a key are
 masked like those in the arguments it is made of, and a search never finds them.
+
+The limit of a queue is the number that holds now, and whether somebody has changed it.
 """
 
 from collections.abc import Iterable, Mapping

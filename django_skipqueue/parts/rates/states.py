@@ -1,7 +1,9 @@
-"""The keys of rates as operators see them: the rate, the tokens that are there now, and how many jobs wait.
+"""Rates as operators see them: the rate of a key, the tokens that are there now, how many jobs wait, queues' rates.
 
 Invariant: a few probes of indexes for each shown key, whatever the number of jobs and of keys. The secrets in a key are
 masked like those in the arguments it is made of, and a search never finds them.
+
+The rate of a queue is the one that holds now, and whether somebody has changed it.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,12 @@
-"""The columns of the list of schedules. A further one is a function of a `ScheduleState`, and an entry in `COLUMNS`."""
+"""Schedules in the admin: their list, the page of one, the form of those that are made here, and what can be done.
+
+Invariant: every view checks the user's permission itself, a GET changes nothing, and every change is logged.
+
+Invariant: what the form accepts can be fired: it is checked by the code of `@periodic`. A secret is never sent to the
+browser: a mask that is left as it is stands for the schedule's own value.
+
+A further column of the list is a function of a `ScheduleState`, and an entry in `COLUMNS`.
+"""
 
 from collections.abc import Callable
 from datetime import datetime

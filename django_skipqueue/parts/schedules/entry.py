@@ -1,6 +1,10 @@
-"""One entry: a task, its arguments, and when they are enqueued.
+"""The entries: a task, its arguments, and when they are enqueued; and all entries of this process.
 
 Invariant: an entry that was made can be stored, and its task can be enqueued with these arguments, once it is checked.
+
+The entries of this process are those of `@periodic`, and those of `SKIPQUEUE["PERIODIC"]`. Invariant: names are unique.
+What is wrong with an entry of the code raises at import; what is wrong with one of the settings is a problem, which the
+system checks report and a supervisor logs.
 """
 
 import hashlib

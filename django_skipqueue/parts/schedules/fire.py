@@ -1,8 +1,16 @@
-"""Fires one schedule that is due: inserts its jobs, and writes its next time, in one transaction.
+"""Fires the schedules that are due, and keeps the rows of those in code and settings.
 
-Invariant: each time of a schedule is enqueued once, with any number of supervisors, whenever one dies: whoever inserts
-the job holds the lock of the row, and commits the next time with it. No code of the project's runs here. What is wrong
-with one schedule is kept in its row, and stops no other.
+Firing a schedule inserts its jobs, and writes its next time, in one transaction. Invariant: each time of a schedule is
+enqueued once, with any number of supervisors, whenever one dies: whoever inserts the job holds the lock of the row, and
+commits the next time with it. No code of the project's runs here. What is wrong with one schedule is kept in its row,
+and stops no other.
+
+Supervisors write the entries of their code and settings into rows, and remove rows that are in nobody's code any more.
+Invariant: two deployments that run at once do not change a row to and fro: the newer one keeps it
+(`parts.schedules.sql.CONFIRM` says how), and only supervisors with the definition that is in the row fire it.
+
+Invariant: an entry of code or settings has a row in one database alone, that of its task's jobs, however many databases
+have supervisors.
 """
 
 import json

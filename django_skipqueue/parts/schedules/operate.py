@@ -1,6 +1,8 @@
-"""The verbs of operators for schedules: pause, resume, run now, and plan anew after an edit.
+"""The verbs of operators for schedules, pause, resume, run now, plan again after an edit, and how schedules are.
 
-Invariant: the row is locked while it is changed, so that no supervisor fires it meanwhile.
+Invariant: the row is locked while a verb changes it, so that no supervisor fires it meanwhile.
+
+`late_schedules` reads the schedules that are late, `schedule_times` the times of all.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""A schedule in plain language: `every 5 min`, `at 09:00, Monday to Friday`. In the language of the reader."""
+"""Schedules as operators see them: their times in words, their next runs, their last job.
+
+The words are plain language, `every 5 min`, `at 09:00, Monday to Friday`, in the language of the reader.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

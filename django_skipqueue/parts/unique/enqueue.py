@@ -1,9 +1,13 @@
-"""Unique keys: which job holds one, and the enqueues that find it taken.
+"""Unique keys: which job holds one, and the enqueue of calls whose keys may be taken.
 
 A job holds its key as the predicate of the unique index says, which every statement here repeats. By `unique_seconds`:
 NULL: until the job is finished. 0: until a worker claims it for the first time; a lease never becomes 0 again, so no
 retry, release or recovery takes the key back. Other seconds: for so long from the enqueue, and until the job is
 finished; the next who needs the key then writes NULL.
+
+Invariant: the unique index decides whether a job is inserted. What is read before or after only says which job holds
+the key; where that has changed in between, the enqueue starts again. After a method returns, the caller's transaction
+has no running job locked, so the settle of its outcome never waits for the caller's commit.
 """
 
 from collections import Counter
