@@ -3,7 +3,7 @@
 Invariant: the jobs of a key go to the same database, in every process with the same `DATABASES`. Nothing is written
 here, and a choice that is not in `DATABASES` raises.
 
-A call whose unique key is held in a database that gets no new jobs goes to that database: it is asked.
+A database in `RETIRING` gets no new jobs, except calls whose unique key one of its jobs holds: it is asked for them.
 """
 
 import json
