@@ -2,6 +2,10 @@
 
 Invariant: nobody acknowledges a message before the next party has what it says. The relay hands a job over after the
 carrier has confirmed it, and acknowledges an outcome after its settle is committed.
+
+`make_carrier` makes the carrier that a setting describes.
+
+Invariant: a process that uses no carrier does not import Celery by this package.
 """
 
 from collections.abc import Collection, Sequence

@@ -1,4 +1,12 @@
-"""What becomes of a job that has no outcome of the carrier's: it has ended there, or cannot be sent there. Pure."""
+"""The exchanges of a relay: each settles outcomes that came from the carrier, and claims jobs for it.
+
+The relay sends the next exchange first, and publishes the jobs of the last one while PostgreSQL works.
+
+Invariant: an outcome is acknowledged after its settle is committed. A claimed job is published, or released.
+
+A job may have no outcome of the carrier's: it has ended there, or cannot be sent there. What becomes of it is decided
+here, by functions that are pure.
+"""
 
 import time
 from collections.abc import Iterable, Sequence

@@ -1,6 +1,10 @@
 """Writes into the rows what became of jobs at the carrier: those it has, and those it gives back.
 
 Invariant: a row names the carrier only after the carrier has confirmed the job.
+
+`manage.py runrelay --reclaim` takes the jobs back that a carrier holds, for the day on which the carrier has lost them.
+
+Invariant: what a relay claims after the beginning stays with the carrier, which has it.
 """
 
 import time

@@ -1,4 +1,7 @@
-"""Log lines of Celery's workers about carried jobs. In the format of `logs`: the event first, then `key=value`."""
+"""Log lines about relays and their carriers, and of Celery's workers about carried jobs.
+
+They have the format of `events.logs`: the event first, then `key=value`.
+"""
 
 import logging
 

@@ -1,6 +1,10 @@
-"""What takes the place of an outcome whose message is larger than the broker takes. Pure, but for the settings.
+"""Sends the outcomes of a process of Celery to the broker.
 
-Invariant: it is smaller than every `MAX_MESSAGE_SIZE` may be.
+Invariant: `send` returns once the broker has confirmed the outcome. One that the broker never takes is replaced by a
+failure that says so.
+
+Invariant: the failure in place of an outcome whose message is too large is smaller than every `MAX_MESSAGE_SIZE` may
+be.
 """
 
 import threading

@@ -1,7 +1,16 @@
-"""A connection to RabbitMQ, by kombu and py-amqp.
+"""A connection to RabbitMQ, by kombu and py-amqp: what is published and confirmed, what is delivered, and how large.
 
 Invariant: `receive` takes what has come, and waits for nothing else. Any other call waits for the broker for
 `STEP_SECONDS` at most.
+
+Invariant: each published message is settled once. The broker returns a message that it cannot put anywhere, and then
+confirms it all the same: such a message is refused.
+
+Invariant: a delivery is acknowledged after the relay has said so for each of its parts, and once.
+
+RabbitMQ does not announce its `max_message_size`: it closes the channel on which a larger message comes. So the setting
+`MAX_MESSAGE_SIZE` says how large a message may be, and what RabbitMQ says when it refuses a message counts if it is
+less. Invariant: a message that RabbitMQ has refused for its size is not sent a second time.
 """
 
 import re

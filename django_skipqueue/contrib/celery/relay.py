@@ -1,4 +1,17 @@
-"""Asks the carrier not to begin the jobs that were cancelled. If it begins one all the same, its outcome is dropped."""
+"""One relay process: gives jobs to a carrier, and settles the outcomes that come back.
+
+Invariant: at every instant somebody will act on a job. While its row names the relay, the relay does; after the death
+of the relay its supervisor releases the job. Once its row names the carrier, the carrier has confirmed the job, and
+delivers it or gives it back.
+
+A service asks the carrier not to begin the jobs that were cancelled. If the carrier begins one all the same, its
+outcome is dropped.
+
+Another service notices that the broker has lost a full window of jobs: then no job is handed over, and nothing else
+says why. A job that waits with the broker for longer than `WAIT` comes back, and one that a worker runs ends within its
+time limit. If the window is full, and no job of it was handed over within both together, none of them is there any
+more.
+"""
 
 import time
 from collections import Counter

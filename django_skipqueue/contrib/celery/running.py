@@ -1,8 +1,13 @@
-"""Ends a process of Celery in which an attempt was interrupted or is stuck, as a worker's process is replaced.
+"""Runs carried jobs in a process of Celery: with the pool of a worker, its time limits and its threads.
 
-An interruption may have left a lock taken, and a stuck attempt keeps its thread.
+The thread of Celery's task waits. The job runs in a thread of the pool, which keeps its database connections (Celery
+closes those of its own threads after each task), and which is replaced after an interruption.
 
-Invariant: a process ends while no task runs in it, unless each further job would wait there for ever.
+Invariant: once `run` has returned, the broker has the outcome.
+
+A process in which an attempt was interrupted or is stuck ends, as a worker's process is replaced. An interruption may
+have left a lock taken, and a stuck attempt keeps its thread. Invariant: a process ends while no task runs in it, unless
+each further job would wait there for ever.
 """
 
 import os

@@ -1,4 +1,7 @@
-"""Every statement about carriers for operators, as a literal. Each reads a bounded number of rows, by an index."""
+"""What the carriers of a database hold, and whether their relays and their brokers are there.
+
+Every statement about carriers for operators is here, as a literal. Each reads a bounded number of rows, by an index.
+"""
 
 import json
 from collections.abc import Iterator

@@ -1,9 +1,12 @@
-"""Tells whether a job that the broker delivers again still has to run.
+"""The Celery task that runs carried jobs. Registers itself when this module is imported.
 
-After a lost connection the broker delivers again what was not acknowledged, and that is mostly over: its outcome was on
-its way, and is written by now.
+Invariant: the task ends after the broker has confirmed the job's outcome, and Celery acknowledges the job's message
+after the end of the task. A message that this side cannot read is rejected, so that the broker gives it back to the
+relay; one whose process dies is delivered again.
 
-Invariant: in doubt the job runs.
+After a lost connection the broker delivers again what was not acknowledged. Such a job is over in most cases: its
+outcome was on its way, and is written by now. The rows tell whether it still has to run. Invariant: in doubt the job
+runs.
 """
 
 import os

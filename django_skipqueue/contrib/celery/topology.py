@@ -2,6 +2,8 @@
 
 Invariant: a job's message is in one place until somebody has what it says. A queue drops none: it refuses what is too
 much, and what waits too long or is delivered too often goes to the back queue of the job's database.
+
+The topology can also be written as definitions that RabbitMQ imports, for whoever declares it instead of relays. Pure.
 """
 
 import re

@@ -1,8 +1,15 @@
-"""The jobs that one relay has claimed and not handed over, and the outcomes that it has taken and not settled.
+"""The jobs that one relay has claimed and not handed over, the outcomes not settled, and how many more it may claim.
 
 Invariant: each job that the relay holds is in one place: in the result of the last exchange, or in `unconfirmed`,
 `confirmed`, `to_release` or `to_recover`, or among those not sent. A delivery is acknowledged after the database has
 what it says.
+
+The carrier holds a window of the queues, and PostgreSQL the rest. A relay does not see at once what other relays do. So
+it counts the rows of all relays again every second, and until the next count it takes its share of the room that it has
+found: one part for each relay that is alive.
+
+Invariant: relays that count at the same time fill the window, and no more. If one has not used its share before others
+count again, that share is above the window, and so is one job of each relay where the room cannot be divided.
 """
 
 import time

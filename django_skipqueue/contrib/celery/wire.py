@@ -1,4 +1,4 @@
-"""Jobs and attempts as values that JSON can hold, on their way to a carrier and back.
+"""Jobs and attempts as values that JSON can hold, on their way to a carrier and back, and the messages that have them.
 
 Invariant: each job and each outcome that the database takes arrives as it was sent, except for what is true in one
 process only: times of its monotonic clock, and the exception object. Large arguments do not come back with an outcome:
@@ -6,6 +6,10 @@ only receivers of signals would read them, and a relay has many outcomes in memo
 different versions agree on `FORMAT`, or raise `UnknownFormat`: no field is ever guessed, and none has another type, or
 another range, than its own. A queue of the broker may hold anything: what was not made here must not end a process,
 which would get it again. So whatever goes wrong while a message is read raises `UnknownFormat`.
+
+Invariant: a relay reads outcomes, and jobs that come back, without an exception, whatever a message holds. Who can
+write to the broker can send anything, and a message that ended its relay would come again. A message that cannot be
+read is told as such, by its id.
 """
 
 import json
