@@ -1,4 +1,9 @@
-"""Counts that stop: a page needs no exact number of a million jobs, and an exact count reads all of them."""
+"""Counts that stop, and a time that is shared out among queries.
+
+A page needs no exact number of a million jobs, and an exact count reads all of them.
+
+Queries that run one after the other share a time, so that all of them together keep within it.
+"""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""`Criteria`: which jobs an operator means, by state, queue, task, arguments, text and time.
+"""`Criteria`: which jobs an operator means, by state, queue, task, arguments, text and time; and deleting jobs by hand.
 
 Invariant: the jobs are read a window at a time, each window the next part of an index. Nothing is sorted, and no
 statement reads more than `WINDOW_SIZE` rows.

@@ -1,4 +1,4 @@
-"""Spans of time as people write them: the two largest units, and no more precision than helps."""
+"""Spans of time as people write them, in the two largest units and no more precision than helps; times within JSON."""
 
 from datetime import datetime, timedelta
 

@@ -1,4 +1,7 @@
-"""Find, build and remove indexes. `{schema}` and `{index}` are identifiers of the catalog, which `psycopg` quotes."""
+"""`Indexes`: the indexes of one database's queue as the catalog has them, and the statements that change them.
+
+`{schema}` and `{index}` in a statement are identifiers of the catalog, which `psycopg` quotes.
+"""
 
 from dataclasses import dataclass
 

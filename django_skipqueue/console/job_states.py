@@ -1,7 +1,10 @@
-"""The states of jobs as operators see them: the statuses, and *retrying* apart from *scheduled*.
+"""The states of jobs as operators see them, how many scheduled jobs wait for what, and the order of each list.
 
-A job that waits for its next attempt after a failed one is `scheduled`, like a job for tomorrow. For operators it is
-the first sign of trouble.
+The states are the statuses, and *retrying* apart from *scheduled*. A job that waits for its next attempt after a failed
+one is `scheduled`, like a job for tomorrow. For operators it is the first sign of trouble.
+
+The order of a list is that of an index, for each status. Invariant: the first page of every list is the front of an
+index; nothing is sorted, whatever the table's size.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,12 @@
-"""Ids of jobs, as a browser sends them."""
+"""The search box: its text as a condition on jobs, the window that is searched, and ids as a browser sends them.
+
+The text is an id (`#42`, or `42`), an argument (`payment_id=42`, `order.id: 42`), or a part of what is shown: of the
+task, the queue, the error, the arguments, the result. Several words must all match. Invariant: the search never finds a
+masked value. Whoever could find it could guess it.
+
+A window is the part of a list that is searched, for tasks, arguments and all else that no index finds. Invariant: no
+page searches more than `WINDOW_SIZE` jobs, and the page says which.
+"""
 
 import json
 import re

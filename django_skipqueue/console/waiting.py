@@ -1,7 +1,9 @@
-"""Why a job is not finished yet: in a sentence, or not at all.
+"""Why a job is not finished yet: in a sentence, or not at all; and which job holds the unique key of another.
 
 Invariant: nothing is guessed. There is no sentence where the row does not have the reason; every query reads a few
-rows, or counts as far as `counts.CAP` along an index.
+rows, or counts as far as `console.counts.CAP` along an index.
+
+The holder of a unique key explains why an operator's verb changed nothing.
 """
 
 from datetime import datetime

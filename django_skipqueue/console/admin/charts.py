@@ -1,4 +1,12 @@
-"""A labelled place on an axis. Pure."""
+"""A chart for the template: what is drawn, what is said beside it, and the same values as a table.
+
+All that is drawn is pure: the marks on the axes; the vertical axis, from zero to a round number; the horizontal axis, a
+stretch of time in equal buckets with marks at round local times, which all charts of a page share as text; and the
+paths.
+
+A path is what SVG writes, in a box that is 100 units high, with its origin at the upper left. One value takes one unit
+of the width. The box is stretched to the place that it has on the page.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,4 +1,9 @@
-"""What operators can request of a worker in its list: the words of the question and of its answers."""
+"""The list of workers: which processes there are, whether they are alive, the jobs that they run now, and requests.
+
+Invariant: every view checks the user's permission itself, a GET changes nothing, and every request is logged.
+
+A request is what operators ask of a worker in its list: the words of the question and of its answers are here.
+"""
 
 from collections import Counter
 from collections.abc import Callable

@@ -1,4 +1,13 @@
-"""The verbs that change many jobs from the command line. Each is a subcommand: `change_jobs.py`."""
+"""`skipqueue retry`, `run-now`, `postpone`, `discard`, `cancel`, `delete`: change one job, or many.
+
+Invariant: nothing is changed before all options are checked and, for many jobs, the question is answered.
+
+The question says how many of the chosen jobs the verb can change, in which status and of which task. The database
+counts the jobs in groups, a window of the list at a time; no job is read one by one.
+
+Invariant: each batch of changes is one statement of the queue, committed by itself. Ctrl-C ends the command after a
+batch.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator

@@ -2,6 +2,8 @@
 
 Invariant: jobs are read a window at a time. Without `--all` a task, an error, an argument or a text is searched for in
 the first window of each list, and the subcommand says how many jobs of the list it has not looked at.
+
+The names of tasks and queues that an operator types are completed, or refused with a suggestion.
 """
 
 import difflib

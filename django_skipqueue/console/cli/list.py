@@ -1,4 +1,4 @@
-"""A job as text and as JSON.
+"""`skipqueue list`: the jobs in a status, of a task, with an argument, of the last hour, as text and as JSON.
 
 Invariant: secrets in arguments, errors and results are masked, as in the admin.
 """

@@ -1,4 +1,4 @@
-"""`skipqueue pause`: workers claim no more jobs of a queue."""
+"""`skipqueue pause` and `resume`: workers claim no more jobs of a queue, or claim them again."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The pruning by hand that `manage.py prunejobs` and `skipqueue prune` share."""
+"""`skipqueue prune` and `manage.py prunejobs`: delete finished jobs past their retention, or archive them."""
 
 from collections import Counter
 from typing import Any

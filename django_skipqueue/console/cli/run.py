@@ -1,4 +1,8 @@
-"""Sets up the log of `runworker`, unless the project configures it."""
+"""What `runworker` and `runrelay` share: a supervisor for each database, the options, the log and its first lines.
+
+The log is set up here, unless the project configures it. Options of commands can be set in the environment as well,
+each by a variable of its own.
+"""
 
 import argparse
 import logging

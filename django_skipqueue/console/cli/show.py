@@ -1,4 +1,4 @@
-"""All about one job, as lines of text and as JSON.
+"""`skipqueue show`: all about some jobs, as lines of text and as JSON, as their pages in the admin show it.
 
 Invariant: secrets are masked in everything but the texts that a task wrote itself, as in the admin. No text of the row
 can start a line of its own choice or control the terminal.

@@ -1,7 +1,9 @@
-"""Where a subcommand writes, and how it asks.
+"""Where a subcommand writes, how it asks, who uses it, and what Ctrl-C does in a command that works in batches.
 
 Invariant: data goes to standard output, and everything else to standard error. A text from a row can neither start a
 new line nor control a terminal.
+
+Who uses the command line is written into the rows of jobs and the log.
 """
 
 import getpass

@@ -1,4 +1,4 @@
-"""The table of checks."""
+"""The table of checks. Run every check, each in a short transaction of its own; of several databases at once."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

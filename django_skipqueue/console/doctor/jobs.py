@@ -1,4 +1,7 @@
-"""Every statement of the doctor on the job table, as a literal. Each reads a bounded number of rows, by an index."""
+"""Jobs that do not come forward: unknown tasks, long runs, dead holders, stuck keys, late pruning.
+
+Every statement of the doctor on the job table is here, as a literal. Each reads a bounded number of rows, by an index.
+"""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,4 +1,7 @@
-"""Every statement on how much of the database's load is the queue's, as a literal. Each reads views of statistics."""
+"""How much of the database's load is the queue's: by the statistics of its tables, and of its statements.
+
+Every statement about the load is here, as a literal. Each reads views of statistics.
+"""
 
 from collections.abc import Iterator
 from typing import NamedTuple

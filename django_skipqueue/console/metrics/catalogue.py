@@ -1,6 +1,8 @@
-"""Every metric of the queue. The labels `queue` and `task` have at most `labels.MOST` values.
+"""Every metric of the queue, and the bounds of its labels. Pure.
 
-With several databases each has the label `database` as well, which `databases` adds.
+The labels `queue` and `task` have at most `MOST` values, whatever the names in the rows are, so that the number of
+series keeps within bounds. With several databases each metric has the label `database` as well, which
+`console.metrics.databases` adds.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,7 @@
-"""The metrics of the queue's tables: sizes, dead rows, locks, and what is still to be deleted."""
+"""The metrics of the queue's tables, and of its part of the database's load, from the statistics of PostgreSQL.
+
+Those of the tables are sizes, dead rows, locks, and what is still to be deleted.
+"""
 
 from collections.abc import Iterator
 

@@ -1,6 +1,13 @@
-"""A verb for all jobs of a list, as the arguments of the job that applies it.
+"""Applies a verb to all jobs of a list, in a worker.
 
-Invariant: the list is stored as the query of its address, and evaluated by the code of the admin itself.
+The verb and the list are the arguments of the job that applies it. Invariant: the list is stored as the query of its
+address, and evaluated by the code of the admin itself.
+
+The jobs of the list are read a window at a time, from its front to its end. Invariant: a job that the action has
+changed is not found again, wherever in the list the change has moved it.
+
+Invariant: each batch and the progress are written in one transaction. After a crash the job goes on behind the last
+batch, so no job is changed twice, and none is left out.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""The depths of the deepest queues over time, and of the others together."""
+"""The charts of the dashboard: throughput, waiting times, run times, depths. A further one is a line in `charts`.
+
+The depths are those of the deepest queues over time, and of all others together.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any

@@ -1,4 +1,8 @@
-"""The jobs that have run for the longest time, of those that run now."""
+"""The sections below the cards, such as the jobs that run for the longest time, and the slowest tasks.
+
+A further section is a function of a `Situation`, a template, and a line in `SECTIONS`. Only jobs that run now are among
+the longest ones. The slowest tasks are those of the chosen time, by their roll-ups.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""The stretches of time that the dashboard can show."""
+"""What several parts of the dashboard show, read once: the time, the queues, the workers, the newest roll-ups.
+
+A stretch of time is one of those that the dashboard can show. Its roll-ups are added up in the buckets of a chart.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

@@ -1,6 +1,10 @@
-"""A traceback in parts: the project's own lines are shown, those of libraries are folded.
+"""The attempts of a job, read from its row: those with an error, and the last one; and their tracebacks in parts.
 
-Pure: splits Python's text into parts. Invariant: the lines of all parts, in order, are the lines of any text.
+The entries may come from a worker of any version: a value that is missing, or has another type, is not shown. A manual
+retry starts the count of the row at 1 again; the numbers here continue.
+
+In a traceback the project's own lines are shown, those of libraries are folded. Splitting is pure. Invariant: the lines
+of all parts, in order, are the lines of any text.
 """
 
 import re

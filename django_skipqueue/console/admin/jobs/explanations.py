@@ -1,6 +1,7 @@
-"""Why a job is not finished yet, and why a job that failed was not tried again: in a sentence, or not at all.
+"""Why a job is not finished yet, why a job that failed was not tried again, and its state as pages show it.
 
-Invariant: nothing is guessed. There is no sentence where neither the row nor the code of this process has the reason.
+An explanation is a sentence, or nothing. Invariant: nothing is guessed. There is no sentence where neither the row nor
+the code of this process has the reason.
 """
 
 from dataclasses import dataclass

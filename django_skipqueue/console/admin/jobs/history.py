@@ -1,4 +1,8 @@
-"""The acts of operators on a job, with their words."""
+"""The history of one job: the acts of people, read from its row and from Django's log of admin actions.
+
+The row has the verbs of operators, also those for many jobs at once, and those without the admin. Only the log has the
+copies of a job.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

@@ -1,7 +1,7 @@
-"""The beginning of a JSON text as a value.
+"""The cells of the job list: short, and safe whatever the job carries.
 
-Invariant: a name that was read whole keeps its value, so that a mask finds what it has to hide, even if the text ends
-within it.
+A JSON text that was cut is read as the beginning of a value. Invariant: a name that was read whole keeps its value, so
+that a mask finds what it has to hide, even if the text ends within it.
 """
 
 import json

@@ -1,6 +1,9 @@
-"""The links of a job and of its attempts to other systems, by the setting `LINKS`.
+"""The links of a job and of its attempts to other systems, by the setting `LINKS`; and the code that enqueues it again.
 
 Invariant: a link has no value that is masked; a link that lacks a value is not shown.
+
+Invariant: the Python code that enqueues a job again has `...` in place of every secret. `.defer()` refuses that value,
+so no job lacks a secret.
 """
 
 import json

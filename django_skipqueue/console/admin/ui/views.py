@@ -1,7 +1,9 @@
-"""What the admins of all models need for views of their own: addresses, and the context of Django's templates.
+"""What the admins of all models need for views of their own: addresses, contexts of templates, pages that refresh.
 
-Invariant: every view, ours or Django's, shows the database that its address names, by `shown_database`. It has the time
-limit of `time_limit`, unless it is marked as having one.
+Invariant: every view, ours or Django's, shows the database that its address names, by `parts.databases.addresses`. It
+has the time limit of `console.admin.ui.time_limit`, unless it is marked as having one.
+
+A page that a script fetches again and again gets an answer without content while its content does not change.
 """
 
 import hashlib

@@ -1,6 +1,10 @@
-"""Copying finished jobs: the same task, arguments, queue, priority, attempts, timeout, retention, unique key and limit.
+"""Copying finished jobs, and running one again with other arguments.
 
+A copy has the task, arguments, queue, priority, attempts, timeout, retention, unique key and limit of its original.
 Invariant: a job that acts for a user is not copied, because the copy would act for that user as well.
+
+Other arguments come from a form of the task's parameters. Invariant: they are checked by the code of `.defer()`. A
+secret is never sent to the browser: a mask that is left as it is stands for the job's own value.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""Entries in Django's log of admin actions.
+"""Applying a verb to one job, by the button on its page, and its entry in Django's log of admin actions.
+
+Invariant: the statement of the verb decides. A status that was read before says only which buttons to show; the change
+of a job that no longer allows it is refused, and the message says why.
 
 The log is in the project's default database, wherever the queue is.
 """

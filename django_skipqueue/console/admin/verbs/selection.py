@@ -1,4 +1,8 @@
-"""The jobs an action is for: some chosen by hand, or all that match a list."""
+"""The jobs an action is for, some chosen by hand, or all that match a list, and their summary before they are changed.
+
+The summary says how many jobs there are, of which tasks and errors. Invariant: at most `MOST_READ` jobs are read, and
+counted as far as in a list, whatever the size of the table.
+"""
 
 import re
 from collections import Counter
