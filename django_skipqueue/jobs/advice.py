@@ -1,4 +1,4 @@
-"""Suggests the names of this queue to somebody who uses the names of another queue.
+"""Suggests the names of this queue for the names of another queue, and explains a database that the queue cannot use.
 
 Invariant: only `check_names`, which compares names, runs in calls that succeed.
 """

@@ -1,6 +1,9 @@
-"""The arguments of a call, and their JSON texts.
+"""The arguments of a call and their JSON texts, and the columns of a job that depend on the arguments.
 
 Invariant: a task gets values that are equal to those that were passed, or to what its annotations declare.
+
+The columns are its unique key, and the keys of limit and rate. Invariant: a call of a task without keys costs nothing
+there, and a call with keys reads only the arguments that are part of a key.
 """
 
 import inspect

@@ -1,4 +1,8 @@
-"""The codecs of values that hold others: lists, tuples, dicts, dataclasses, and what may be of several types."""
+"""The codecs of values that hold others: lists, tuples, dicts, dataclasses, and what may be of several types.
+
+An instance of a dataclass is made again from its fields, as decoding does, and the two are compared. Invariant: the
+instance itself is not changed, whatever its `__post_init__` does with lists and dicts.
+"""
 
 import copy
 import dataclasses
