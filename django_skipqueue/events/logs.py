@@ -1,9 +1,9 @@
-"""The log lines about jobs and workers: the event first, then `key=value`.
+"""The log lines about jobs, queues and workers: the event first, then `key=value`.
 
 `log_sink` writes the lines about events; other modules call the functions for lines without an event. `extra` has the
-figures for log processors. Every record has event, job_id, worker_id, worker_name and queue_name; where
-several databases hold queues, those about one of them have database as well, and so has their text.
-Invariant: no line contains an argument of a job, and no value can start a new line.
+figures for log processors. Every record has event, job_id, worker_id, worker_name and queue_name; where several
+databases hold queues, those about one of them have database as well, and so has their text. Invariant: no line contains
+an argument of a job, and no value can start a new line.
 """
 
 import logging
