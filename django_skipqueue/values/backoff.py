@@ -1,4 +1,4 @@
-"""Backoffs: functions that compute the delay before the next attempt.
+"""Backoffs: functions that compute the delay before the next attempt; and the outcome of an attempt that raised. Pure.
 
 A backoff is any function from the number of the failed attempt (1, 2, …) to seconds. The functions here make the usual
 backoffs. Each varies its delays at random by `jitter` (0.1: up to 10 % shorter or longer), so that jobs that failed at

@@ -1,4 +1,7 @@
-"""The numbers that settings, options of tasks and options of `runworker` may have, each limit once. Pure."""
+"""The numbers that settings, options of tasks and options of `runworker` may have, each limit once. Pure.
+
+What somebody meant who has mistyped a name is suggested here as well.
+"""
 
 import difflib
 from collections.abc import Sequence

@@ -1,6 +1,12 @@
-"""Encodes values as JSON that `jsonb` accepts and returns equal, and cleans text so that PostgreSQL can store it.
+"""Encodes values as JSON that `jsonb` accepts and returns equal, and cleans text so that PostgreSQL can store it. Pure.
 
 Invariant: PostgreSQL never refuses what `encode` and `clean` return.
+
+A task would get another value than was passed, where JSON keeps a value as one of a plainer type: such values are
+found. Invariant: a text is stored whatever class of `str` it has, such as Django's `SafeString`, and so is a dict or a
+list whatever its class: the task gets an equal one.
+
+For a value that JSON does not have, an argument in its place is suggested.
 """
 
 import dataclasses

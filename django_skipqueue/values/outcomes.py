@@ -1,6 +1,8 @@
 """The outcome of an attempt, and the exceptions by which a task chooses it: `Retry`, `Snooze` and `Discard`.
 
-Pure: an outcome is decided before anything is written. `retry_policy` decides it from what the task raised.
+Pure: an outcome is decided before anything is written. `values.backoff` decides it from what the task raised.
+
+How a lease has ended is read here from the row of its job.
 """
 
 import json

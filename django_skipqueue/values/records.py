@@ -1,4 +1,9 @@
-"""Plain values passed between the packages. They are never changed after they are made."""
+"""Plain values passed between the rooms. They are never changed after they are made.
+
+Among them are handles, which are texts that name a job with its database, such as `queue_1:42`; moments of a process's
+monotonic clock, in seconds; what became of the calls of a `defer_many`; the result of a look at gates; what an operator
+can ask of a worker; which queues a worker serves; and `Cause`, what failed attempts have in common. Pure.
+"""
 
 import math
 import re
