@@ -1,4 +1,7 @@
-"""The names of the queue's tables."""
+"""The names of the queue's tables, and SQL expressions in the exact spelling of the indexes.
+
+PostgreSQL does not use an index for any other spelling.
+"""
 
 from datetime import UTC, datetime
 from typing import Any
