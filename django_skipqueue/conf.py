@@ -102,16 +102,16 @@ class Settings:
     is no archive, they are deleted."""
 
     alerts: dict[str, Any] = field(default_factory=dict)
-    """The limits that raise an alert when exceeded, by rule, and the address of a webhook: see `values.alert_rules`."""
+    """The limits that raise an alert when exceeded, by rule, and the address of a webhook: see `parts.alerts.rules`."""
 
     periodic: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Schedules by name: see `setting_forms.periodic`."""
+    """Schedules by name: see `parts.schedules.settings`."""
 
     queues: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The limits of whole queues, by the name of the queue: see `values.queue_settings`."""
 
     carriers: Mapping[str, carriers_setting.CarrierSettings] = field(default_factory=dict)
-    """The engines outside of PostgreSQL that run the jobs of some queues, by name: see `setting_forms.carriers`."""
+    """The engines outside of PostgreSQL that run the jobs of some queues, by name: see `contrib.celery.settings`."""
 
     metrics_token: str | None = None
     """The token with which Prometheus may read the metrics; `None`: staff alone may."""

@@ -64,8 +64,8 @@ RETRIES = models.Count("attempts", filter=Q(attempts__gt=0))
 class ScheduledCounts:
     """The numbers of scheduled jobs that wait for their first attempt, and of those that wait for a retry.
 
-    No index separates the two. So only the jobs that are due next are counted, at most `counts.CAP`. Retries are
-    mostly among them, because they are due soon.
+    No index separates the two. So only the jobs that are due next are counted, at most `console.counts.CAP`. Most
+    retries are among them, because they are due soon.
     """
 
     first: Count

@@ -1,6 +1,6 @@
 """Log lines about the state of supervisors, workers, services and connections: started, stopped, silent, lost, back.
 
-In the format of `logs`: the event first, then `key=value`.
+In the format of `events.logs`: the event first, then `key=value`.
 """
 
 import logging

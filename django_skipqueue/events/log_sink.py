@@ -1,4 +1,4 @@
-"""Writes events as log lines, if the logger's level allows. A function of `logs` writes each line."""
+"""Writes events as log lines, if the logger's level allows. A function of `events.logs` writes each line."""
 
 from collections.abc import Callable
 from logging import DEBUG, ERROR, INFO, WARNING

@@ -29,7 +29,7 @@ FAMILIES: dict[str, Any] = {
 
 
 class SkipqueueCollector(Collector):
-    """All metrics of `django_skipqueue.metrics`, queried at each scrape: `REGISTRY.register(SkipqueueCollector())`."""
+    """All metrics of the queue, queried at each scrape: `REGISTRY.register(SkipqueueCollector())`."""
 
     def describe(self) -> Iterator[Metric]:
         """The metrics without their series."""

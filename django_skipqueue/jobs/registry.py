@@ -22,7 +22,7 @@ EVENT_LOOP = "event_loop"
 """The name of the runner of `async def` tasks."""
 
 RUNNER_NAMES = (THREADS, EVENT_LOOP)
-"""All runners. Their classes are in `execution.runners`."""
+"""All runners. Their classes are in `worker.attempts.pool`."""
 
 
 class Registry:

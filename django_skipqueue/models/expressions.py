@@ -29,7 +29,7 @@ CLAIM_ORDER: "tuple[F | Func[Any], ...]" = (F("queue_name"), MINUS_PRIORITY, F("
 HOLDS_KEY = Q(unique_key__isnull=False) & (
     Q(unique_seconds__gt=0) | (Q(finished_at__isnull=True) & (Q(unique_seconds__isnull=True) | Q(lease=0)))
 )
-"""The condition that a job holds its unique key. `store.policy_sql.unique` explains it. Index: unique."""
+"""The condition that a job holds its unique key. `parts.unique.enqueue` explains it. Index: unique."""
 
 HALTS = Q(status="failed", limit_kind="halting")
 """The condition that a sequence has halted at a job: it goes on when an operator retries or discards it. Index: halted.
@@ -68,7 +68,7 @@ class Row(Func):
 
 
 HAS_BEGUN = Q(started_at__isnull=False) | Q(attempts__gt=0)
-"""The condition that a job has begun, be it before a manual retry: `admission.sql` explains it. Index: limit_held."""
+"""The condition that a job has begun, also before a manual retry, as `parts.limits.admit` explains. Index: limit_held."""
 
 LIMIT_RANK = Func(
     template="(CASE WHEN limit_kind IN ('concurrency', 'fair') THEN -priority "

@@ -117,7 +117,7 @@ class Job(JobVerbs, AbstractJob):
                 condition=Q(batch_id__isnull=False),
             ),
             models.Index(
-                # The jobs that hold a permit of their key: `admission.sql`.
+                # The jobs that hold a permit of their key: `parts.limits.admit`.
                 fields=["limit_key"],
                 name="skipqueue_job_limit_held",
                 condition=Q(limit_key__isnull=False)
@@ -133,14 +133,15 @@ class Job(JobVerbs, AbstractJob):
                 LIMIT_RANK,
                 "id",
                 name="skipqueue_job_limit_waiting",
-                # `<=` means "is blocked" too, and keeps PostgreSQL from reading the index `blocked`: `admission.sql`.
+                # `<=` means "is blocked" too, and keeps PostgreSQL from reading the index `blocked`: see
+                # `parts.limits.admit`.
                 condition=Q(
                     status__lte="blocked", limit_key__isnull=False, awaits_jobs__isnull=True, has_permit__isnull=True
                 ),
             ),
             models.Index(
                 # The jobs that wait for their rate, and those that have a token and wait for a worker:
-                # `admission.rate_sql`.
+                # `parts.rates.admit`.
                 F("rate_key"),
                 MINUS_PRIORITY,
                 F("run_after"),
@@ -155,7 +156,7 @@ class Job(JobVerbs, AbstractJob):
                 condition=Q(status="queued", rate_key__isnull=False),
             ),
             models.Index(
-                # The failed jobs for which their sequences have halted: `store.policy_sql.limits_now`.
+                # The failed jobs for which their sequences have halted: `parts.limits.now`.
                 fields=["finished_at", "id"],
                 name="skipqueue_job_halted",
                 condition=HALTS,

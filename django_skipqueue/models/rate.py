@@ -4,7 +4,7 @@ from django.db import models
 
 
 class RateBucket(models.Model):
-    """The tokens of a key that are taken. A key without a row has all of them. `admission.rate_sql` explains it."""
+    """The tokens of a key that are taken. A key without a row has all of them. `parts.rates.admit` explains it."""
 
     key = models.TextField(primary_key=True)
     full_at = models.DateTimeField()

@@ -82,7 +82,7 @@ class FailureRollUp(models.Model):
 
 
 class RollUpProgress(models.Model):
-    """How far the enqueued jobs are counted: one row. See `COUNT_ENQUEUED` in `store/sql/rollups.py`."""
+    """How far the enqueued jobs are counted: one row. See `COUNT_ENQUEUED` in `parts/history/rollups.py`."""
 
     id = models.SmallIntegerField(primary_key=True, db_default=1)
     counted_to = models.BigIntegerField()

@@ -43,7 +43,8 @@ TIMES = (
 class Schedule(models.Model):
     """When a task is enqueued again and again, by a cron expression or at an interval.
 
-    Rows of the code and of the settings are written by supervisors, those of the admin by users. `periodic` fires them.
+    Rows of the code and of the settings are written by supervisors, those of the admin by users. `parts.schedules`
+    fires them.
     """
 
     name = models.TextField(_("name"), unique=True)

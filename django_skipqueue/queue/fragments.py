@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 
 class Condition(NamedTuple):
-    """The half of a gate that is SQL. The other half, which admits jobs, is a class in `store.gates`."""
+    """The half of a gate that is SQL. The other half, which admits jobs, is a class in `queue.gates`."""
 
     gate: str
     """The gate's name."""

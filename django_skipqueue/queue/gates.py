@@ -74,7 +74,7 @@ class Gate(Protocol):
     """Admits jobs. Any number of processes may call it at the same time."""
 
     name: str
-    """The name of its condition in `sql.gates.CONDITIONS`."""
+    """The name of its condition in `queue.fragments.CONDITIONS`."""
 
     def admit(self, store: Statements, *, limit: int) -> GateResult:
         """Admit up to `limit` jobs whose condition has ended, skipping locked rows."""

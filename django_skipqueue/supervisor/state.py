@@ -141,7 +141,7 @@ class SharedState:
         self.pulse = Pulse()
         self._alias = options.database
         self._names = options.worker_names
-        # As in `runtime/standby.py`: an item of a view is written and read as a whole.
+        # As in `worker/protocol.py`: an item of a view is written and read as a whole.
         memory = memoryview(mmap.mmap(-1, 8 * (1 + SIZE * len(self._names))))
         self._counts, self._times = memory.cast("q"), memory.cast("d")
 

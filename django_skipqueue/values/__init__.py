@@ -1,1 +1,1 @@
-"""Plain values passed between the packages. Pure: nothing here imports Django or accesses a table."""
+"""Plain values passed between the rooms. Pure: nothing here accesses a table, and only `columns` imports Django."""

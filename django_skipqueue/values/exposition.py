@@ -23,7 +23,7 @@ class Metric(NamedTuple):
 
 class Histogram(NamedTuple):
     counts: Sequence[int]
-    """As `values.histogram` counts them."""
+    """As `values.counting` counts them."""
     total: float
     """The sum of all durations in seconds."""
 

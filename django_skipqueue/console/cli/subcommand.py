@@ -1,6 +1,6 @@
 """`Subcommand`: the base class of everything that `manage.py skipqueue` can do.
 
-To add one, write a class in a module of `management/skipqueue/`, and add it to `SUBCOMMANDS` there.
+To add one, write a class in a module of `console/cli/`, and add it to `SUBCOMMANDS` of `subcommands.py` there.
 """
 
 from collections.abc import Mapping, Sequence

@@ -226,7 +226,7 @@ def unknown_tasks(store: Store) -> Iterator[Finding]:
 
 
 def long_jobs(store: Store) -> Iterator[Finding]:
-    """Jobs that have run for long. A carrier's are not among them: see `carriers.lost_jobs`."""
+    """Jobs that have run for long. A carrier's are not among them: see `contrib.celery.doctor.lost_jobs`."""
     rows = store.rows(LONG_JOBS, {"seconds": LONG_RUN})
     if rows:
         yield Finding(

@@ -19,7 +19,7 @@ OUTCOMES = ("completed", "retried", "snoozed", "failed", "discarded")
 
 
 def jobs(store: Store) -> Iterator[Family]:
-    """Counters and histograms for each queue and task. Of more than `labels.MOST` pairs, the busiest have their own."""
+    """Counters and histograms for each queue and task. Of more than `MOST` pairs, the busiest have their own."""
     enqueued, recovered, lost = (Family(metric) for metric in (catalogue.ENQUEUED, catalogue.RECOVERED, catalogue.LOST))
     attempts, waited, ran = (Family(metric) for metric in (catalogue.ATTEMPTS, catalogue.WAITED, catalogue.RAN))
     rows = store.rows(sql.ROLLED_UP, {"limit": MOST_READ})

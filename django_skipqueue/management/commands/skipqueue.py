@@ -1,4 +1,4 @@
-"""`manage.py skipqueue …`: see and change the queue from a terminal. Its subcommands are in `management/skipqueue/`."""
+"""`manage.py skipqueue …`: see and change the queue from a terminal. Its subcommands are in `console/cli/`."""
 
 from ...console.cli.dispatcher import Alias, Dispatcher
 from ...console.cli.subcommands import SUBCOMMANDS

@@ -1,4 +1,4 @@
-"""The log lines about alerts, in the format of `logs`, and the sentence that a webhook shows."""
+"""The log lines about alerts, in the format of `events.logs`, and the sentence that a webhook shows."""
 
 import logging
 from typing import Any

@@ -15,7 +15,7 @@ A key of the kind `fair` has no limit of what runs. Few of its jobs are queued a
 each that has just ended, so a key alone soon has all workers. A job that is admitted becomes due at that moment: else
 those of a key whose jobs were enqueued long before would still be claimed before all others.
 
-Rule: only `ADMIT_BY_KEY`, `CHOOSE_BY_KEY` with the claim that follows it, and `ADMIT_LONE` of `lone_sql` raise the
+Rule: only `ADMIT_BY_KEY`, `CHOOSE_BY_KEY` with the claim that follows it, and `ADMIT_LONE` of `lone` raise the
 number of held permits. The first two run in the transaction of `LOCK_KEYS`, after it, the last in that of `LOCK_KEY`,
 and only for the keys that this has locked; each statement has a snapshot of its own, so the second one sees what the
 previous holder of the lock has done. None waits for a lock, so none can be part of a deadlock.

@@ -5,8 +5,8 @@ again, by the database's clock, and so says how many tokens there are (the gener
 time at which the next blocked job may be admitted; NULL: none is known to wait. A key without a row has a full bucket.
 
 A job waits for its rate as `blocked`, in the index `rate_waiting`. It is the last gate: a job that has a limit as well
-waits for that first, and holds the permit while it waits here (`has_permit`). `admission.sql` says why the statements
-have `<=` there.
+waits for that first, and holds the permit while it waits here (`has_permit`). `parts.limits.admit` says why the
+statements have `<=` there.
 
 The rate of a key is a column of its jobs: that of the next one counts. The key of a queue (`queue:mail`) has the rate
 that the row of the queue has, if somebody has changed it there; 0 there, or NULL in a job, is none: any number of jobs
@@ -28,7 +28,7 @@ from ...values.records import GateResult
 from ..limits import queues as queue_sql
 
 # supervisor; enqueue, after the commit → the keys that another transaction has locked, and those that are locked now,
-# for ADMIT_BY_RATE. The locks are as those of LOCK_KEYS in `admission.sql`, and others than these.
+# for ADMIT_BY_RATE. The locks are as those of LOCK_KEYS in `parts.limits.admit`, and others than these.
 # Reads no table.
 LOCK_RATES = """
 WITH wanted AS MATERIALIZED (

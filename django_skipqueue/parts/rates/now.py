@@ -1,6 +1,6 @@
 """Read the keys of rates as they are now, by a few probes of indexes for each: for pages, commands, metrics.
 
-`admission.rate_sql` says what a bucket is, which jobs wait for a token, and which rate a key has.
+`parts.rates.admit` says what a bucket is, which jobs wait for a token, and which rate a key has.
 """
 
 # pages, commands → for each of these keys that has waiting jobs: the key; the id, the task and the arguments of the

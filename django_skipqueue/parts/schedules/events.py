@@ -1,4 +1,4 @@
-"""The log lines about schedules, in the format of `logs`: the event first, then `key=value`."""
+"""The log lines about schedules, in the format of `events.logs`: the event first, then `key=value`."""
 
 import logging
 

@@ -10,7 +10,7 @@ from .operate import schedule_times
 
 
 def schedules(store: Store) -> Iterator[Family]:
-    """The times of the first `labels.MOST` schedules, by name."""
+    """The times of the first `catalogue.MOST` schedules, by name."""
     found = schedule_times(store, limit=MOST)
     yield Family(catalogue.LAST_RUN, {(each.name,): each.last_run for each in found if each.last_run is not None})
     yield Family(catalogue.NEXT_RUN, {(each.name,): each.next_run for each in found if each.next_run is not None})
