@@ -68,7 +68,7 @@ class Row(Func):
 
 
 HAS_BEGUN = Q(started_at__isnull=False) | Q(attempts__gt=0)
-"""The condition that a job has begun, also before a manual retry, as `parts.limits.admit` explains. Index: limit_held."""
+"""The condition that a job has begun, also before a manual retry: see `parts.limits.admit`. Index: limit_held."""
 
 LIMIT_RANK = Func(
     template="(CASE WHEN limit_kind IN ('concurrency', 'fair') THEN -priority "
