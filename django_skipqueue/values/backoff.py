@@ -1,10 +1,12 @@
-"""Backoffs: functions that compute the delay before the next attempt; and the outcome of an attempt that raised. Pure.
+"""Backoffs: functions that compute the delay before the next attempt.
 
 A backoff is any function from the number of the failed attempt (1, 2, …) to seconds. The functions here make the usual
 backoffs. Each varies its delays at random by `jitter` (0.1: up to 10 % shorter or longer), so that jobs that failed at
 the same time are not retried at the same time.
 
 Invariant: a number with which a delay could not be computed raises `InvalidOption` here, not when a job fails.
+
+`RetryPolicy` decides by a backoff the outcome of an attempt that raised an exception. It writes nothing.
 """
 
 import inspect
