@@ -2,6 +2,8 @@
 
 A file for each verb: first its statements, each a named literal, then the methods that send them.
 
+Invariant: nothing here depends on tasks, worker processes or Django's models.
+
 The comment above a statement has the form "callers → the rows that it returns". Then come its rules and the index that
 it uses. A statement runs in psql if `%(…)s` is replaced by a value, `{status}` by 'queued', and `{operations}` by
 job.operations. `fragments` has what statements share.

@@ -1,7 +1,4 @@
-"""The queue in PostgreSQL: `Store` has a method for everything that is done to it.
-
-Invariant: no other module contains SQL, and nothing here depends on tasks, worker processes or Django's model of a job.
-"""
+"""`Store`: the queue of one database, with a method for everything that is done to it."""
 
 from ..conf import settings
 from ..parts.archive.move import Archiving

@@ -1,4 +1,4 @@
-"""Measure what the limits of alerts are about, and the statements of the alerts.
+"""The statements of the alerts, and measuring what their limits are about.
 
 Each rule sends a statement or two, which read few rows, by an index probe or a few. The statements about incidents
 write the small incident table.

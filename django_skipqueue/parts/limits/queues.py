@@ -1,4 +1,4 @@
-"""The limits and rates of whole queues: which queues have one, its columns in their jobs, and what changes it.
+"""The limits and rates of whole queues: which queues have one, the columns that it sets in jobs, and what changes it.
 
 Invariant: a job that has a key of its own keeps it. A queue's limit is for the jobs that name none, and its rate is for
 those that name no rate.

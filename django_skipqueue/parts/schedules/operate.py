@@ -1,4 +1,4 @@
-"""The verbs of operators for schedules, pause, resume, run now, plan again after an edit, and how schedules are.
+"""The verbs of operators for schedules (pause, resume, run now, plan again), and reading how schedules are.
 
 Invariant: the row is locked while a verb changes it, so that no supervisor fires it meanwhile.
 

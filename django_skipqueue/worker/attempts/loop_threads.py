@@ -5,7 +5,7 @@ Invariant: a call that hangs after its task has ended takes no thread from later
 
 In one more thread, asgiref runs the queries and other calls of all `async def` tasks, one after the other. Invariant:
 the time limit of an attempt does not count the time for which calls of other attempts keep its own call from beginning,
-up to `LONGEST_WAIT`.
+up to `running_attempt.LONGEST_WAIT`.
 """
 
 import asyncio
