@@ -8,7 +8,7 @@ from types import FrameType, TracebackType
 
 PACKAGE = str(Path(__file__).parents[1]) + "/"
 
-EXECUTOR = PACKAGE + "execution/executor.py"
+EXECUTOR = PACKAGE + "worker/attempts/executor.py"
 """The file that calls tasks."""
 
 LIBRARY = re.compile(

@@ -28,7 +28,7 @@ CONFLICTS: tuple[OnConflict, ...] = ("skip", "replace", "raise", "rerun")
 
 FINISHED = ("completed", "discarded", "failed")
 
-SALT = "django_skipqueue.parts.unique.options"
+SALT = "django_skipqueue.tasks.unique"
 
 READABLE_BYTES = 900
 """The bytes of a long key that stay readable. After them comes a digest of the whole key."""
