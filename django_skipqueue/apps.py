@@ -20,14 +20,18 @@ class SkipQueueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Connect the webhook of alerts, and register all tasks: import each installed app's `jobs`.
+        """Install the parts, connect the webhook of alerts, and register all tasks: import each installed app's `jobs`.
 
         Import its `tasks` as well if `TASKS` names our backend. In a process with Celery, register the task that runs
         carried jobs.
         """
         from . import checks, conf, signals
+        from .contrib.celery.part import PART as CELERY
         from .parts.alerts import webhook
+        from .parts.installed import PARTS
+        from .values.part import install_parts
 
+        install_parts((*PARTS, CELERY))
         checks.register_all()
         signals.alert_raised.connect(webhook.post_raised, dispatch_uid="django_skipqueue.alerts")
         signals.alert_over.connect(webhook.post_over, dispatch_uid="django_skipqueue.alerts")
@@ -37,7 +41,7 @@ class SkipQueueConfig(AppConfig):
             if hasattr(backend, "discover_tasks"):  # our backend, which only projects that use it import
                 backend.discover_tasks()
         if "celery" in sys.modules and conf.settings.carriers:
-            from .contrib.celery import task as celery_task  # noqa: F401 (it registers itself; other processes do not import Celery)
+            from .contrib.celery import task  # noqa: F401 (it registers itself; other processes do not import Celery)
 
 
 def _task_backends() -> Iterator[Any]:

@@ -42,7 +42,7 @@ from .health import Health, HealthPort
 from .heartbeat import Heartbeat, rows_of
 from .processes import LAST_LINES, DeadProcess, WorkerProcess, run_child
 from .recover import Recover, RecoverOwn
-from .services import SERVICES
+from .services import services
 from .state import DatabaseState, Pulse, SharedState, ShowState, SupervisorState, observe
 from .suspects import RunAlone
 from .systemd import NotifySystemd
@@ -140,7 +140,7 @@ class Supervisor:
             self._call_workers,
             Recover(self._store, dead=dead, timeout=timeout, heartbeat=self._heartbeat),
             PruneWorkers(self._store, dead=dead, timeout=timeout),
-            *(service(self._store) for service in SERVICES),
+            *(service(self._store) for service in services()),
             WriteRollUps(self._store, self._tally),
             WatchAlerts(self._store, delivered=lambda: self._dispatcher.backlog == 0),
             ReceiverCheck(self._dispatcher, who="supervisor", hint="later recoveries are not signalled"),

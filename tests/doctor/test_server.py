@@ -7,8 +7,8 @@ import pytest
 from django.db import connection, connections
 
 from django_skipqueue.console.doctor import server
-from django_skipqueue.console.doctor.examination import CHECKS, Check
-from django_skipqueue.console.doctor.finding import Finding
+from django_skipqueue.console.doctor.examination import CHECKS
+from django_skipqueue.console.doctor.finding import Check, Finding
 from django_skipqueue.queue.store import Store
 
 from ..app.rows import make_worker

@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from django_skipqueue.console.metrics import catalogue, scrape, sql
 from django_skipqueue.console.metrics import catalogue as labels
-from django_skipqueue.console.metrics.scrape import PARTS
+from django_skipqueue.console.metrics.catalogue import Scraped
 from django_skipqueue.integrations.prometheus import SkipqueueCollector
 from django_skipqueue.models import JobBatch, Queue, RateBucket
 from django_skipqueue.parts.history.counts import Counts, rows
@@ -329,7 +329,7 @@ def test_many_parts_that_take_too_long_are_left_out_in_time(monkeypatch: Any, ca
         yield from ()
 
     names = [f"slow {number}" for number in range(20)]
-    monkeypatch.setattr(scrape, "PARTS", tuple(scrape.Part(name, sleeps) for name in names))
+    monkeypatch.setattr(scrape, "scraped", lambda: [Scraped(name, sleeps) for name in names])
     monkeypatch.setattr(scrape, "SCRAPE_SECONDS", 3.0)
     began = time.monotonic()
     found = scraped()
@@ -369,7 +369,9 @@ def test_without_a_connection_no_part_waits_for_one(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Store, "rows", lost)
     found = scraped()
     assert len(asked) == 1
-    assert [value for (name, _), value in found.items() if name.endswith("scrape_error")] == [1.0] * len(PARTS)
+    assert [value for (name, _), value in found.items() if name.endswith("scrape_error")] == [1.0] * len(
+        scrape.scraped()
+    )
 
 
 # The library, and the reference

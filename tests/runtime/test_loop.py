@@ -10,7 +10,7 @@ from django.db import DataError, OperationalError, connections
 
 from django_skipqueue.queue.notify import wake
 from django_skipqueue.queue.store import Store
-from django_skipqueue.supervisor.services import SERVICES
+from django_skipqueue.supervisor.services import services
 from django_skipqueue.values.records import NEVER
 from django_skipqueue.worker.control_connection import ControlConnection
 from django_skipqueue.worker.loop import Loop, Periodic, Service, Timer, Wakeup
@@ -196,5 +196,5 @@ def notify_and_close() -> None:
 
 
 def test_each_service_of_the_queue_is_made_of_the_store_alone_and_has_a_name_for_the_log() -> None:
-    made = [service(store) for service in SERVICES]
-    assert len({service.name for service in made}) == len(SERVICES)
+    made = [service(store) for service in services()]
+    assert len({service.name for service in made}) == len(services())

@@ -1,9 +1,6 @@
 """The table of subcommands."""
 
-from ...parts.alerts.cli import Alerts
-from ...parts.batches.cli import Batches
-from ...parts.limits.cli import Limits
-from ...parts.schedules.cli import Schedules
+from ..parts import consoles
 from .change_jobs import VERBS, ChangeJobs
 from .defer import Defer
 from .doctor import Doctor
@@ -18,19 +15,20 @@ from .subcommand import Subcommand
 
 SUBCOMMANDS: tuple[Subcommand, ...] = (
     *map(ChangeJobs, VERBS),
-    Alerts(),
-    Batches(),
     Defer(),
     Doctor(),
     Health(),
-    Limits(),
     List(),
     Pause(),
     Prune(),
     Reindex(),
     Resume(),
-    Schedules(),
     Show(),
     Status(),
 )
-"""All that are not another command under a second name. The order does not matter."""
+"""Those of the core that are not another command under a second name. The order does not matter."""
+
+
+def subcommands() -> tuple[Subcommand, ...]:
+    """Those of the core, and those of the parts."""
+    return (*SUBCOMMANDS, *(subcommand for console in consoles() for subcommand in console.subcommands))

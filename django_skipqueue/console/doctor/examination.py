@@ -1,44 +1,28 @@
 """The table of checks. Run every check, each in a short transaction of its own; of several databases at once."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import psycopg
 from django.db import Error
-from django.utils.functional import Promise
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...conf import settings
-from ...contrib.celery import doctor as carriers
 from ...events.log_format import in_a_line
 from ...parts.databases import retirement as retiring
 from ...parts.databases.at_once import read_at_once
-from ...parts.limits import doctor as limits
-from ...parts.schedules import doctor as schedules
 from ...queue.store import Store
 from ...worker.preflight import engine_problem
 from ..counts import TimeBudget
 from ..durations import span
+from ..parts import consoles
 from . import jobs, load, locks, server, snapshots, tables, workers
-from .finding import Finding, Severity
-
-
-@dataclass(frozen=True)
-class Check:
-    code: str
-    find: Callable[[Store], Iterable[Finding]]
-    all_is_well: str | Promise
-    """The title of the finding if there is nothing to find."""
-
+from .finding import Check, Finding, Severity
 
 CHECKS = (
     Check("migrations", server.migrations, _("All migrations are applied")),
     Check("no-worker", workers.no_worker, _("Workers are alive")),
     Check("queue-without-worker", workers.queues_without_worker, _("Every queue with jobs has a worker")),
-    Check("carrier-without-relay", carriers.without_relay, _("Every carrier with jobs has a relay")),
-    Check("carrier-unreachable", carriers.unreachable, _("The broker of every carrier is reached")),
-    Check("carrier-lost-jobs", carriers.lost_jobs, _("No carrier holds jobs for too long")),
     Check("paused-queue", workers.paused_queues, _("No job waits in a paused queue")),
     Check("late-worker", workers.late_workers, _("No worker is late")),
     Check("dead-worker", workers.dead_workers, _("No worker is dead")),
@@ -48,10 +32,6 @@ CHECKS = (
     Check("long-job", jobs.long_jobs, _("No job has run for more than an hour")),
     Check("stuck-key", jobs.stuck_keys, _("No unique key is held for days")),
     Check("stuck-dependant", jobs.stuck_dependants, _("No job waits for a deleted one")),
-    Check("halted-sequence", limits.halted, _("No sequence has halted")),
-    Check("free-permit", limits.free_permits, _("No permit is free while jobs wait for it")),
-    Check("held-permit", limits.held_permits, _("No permit is held by a job that no worker claims")),
-    Check("late-schedule", schedules.late, _("Every schedule has fired in time")),
     Check("prune-lag", jobs.prune_lag, _("Finished jobs are deleted in time")),
     Check("lock-waits", locks.lock_waits, _("Nobody waits for a lock on the queue's tables")),
     Check("old-session", snapshots.old_sessions, _("No session holds an old snapshot")),
@@ -78,7 +58,7 @@ CHECKS = (
     Check("hidden-sessions", server.hidden_sessions, _("No session is hidden")),
     Check("clock-skew", workers.clock_skew, _("The clocks agree")),
 )
-"""The checks of every database. Findings of the same severity keep this order."""
+"""The checks of the core for every database. Findings of the same severity keep this order."""
 
 RETIRING = Check("retiring-database", retiring.retiring, _("No database is in RETIRING"))
 """The check of a database in `RETIRING`, which comes last."""
@@ -94,6 +74,12 @@ CONNECT_SECONDS, SPARE_SECONDS = 2.0, 1.0
 """Seconds to reach each of several databases, and for the last checks of the slowest."""
 
 
+def checks_of(alias: str) -> tuple[Check, ...]:
+    """The checks of a database: those of the core, and those of the parts."""
+    of_parts = [check for console in consoles() for check in console.checks]
+    return (*CHECKS, *of_parts, *([RETIRING] if alias in settings.retiring else []))
+
+
 def examine(store: Store) -> list[Finding]:
     """Run all checks on this thread's connection. Returns the findings, the worst first, one at least for each check.
 
@@ -103,7 +89,7 @@ def examine(store: Store) -> list[Finding]:
     if problem := engine_problem(store.alias):
         return [_unusable(problem.message, problem.hint)]
     findings: list[Finding] = []
-    checks = (*CHECKS, RETIRING) if store.alias in settings.retiring else CHECKS
+    checks = checks_of(store.alias)
     try:
         store.connection.ensure_connection()
         budget = TimeBudget(EXAMINATION_SECONDS, parts=len(checks), most=CHECK_SECONDS, least=LEAST_SECONDS)

@@ -1,13 +1,16 @@
-"""What a check has found, and SQL and commands for the operator to paste."""
+"""A check of the doctor, what it has found, and SQL and commands for the operator to paste."""
 
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import LiteralString
 
+from django.utils.functional import Promise
 from psycopg import sql
 
 from ...events.log_format import printable
+from ...queue.store import Store
 
 VALUE = re.compile(r"'|\$\w*\$|(?<![\w$])\d")
 """The start of a value in a statement: of a string, of one between dollar signs, or of a number."""
@@ -42,6 +45,16 @@ class Finding:
     """What to do."""
     command: str = ""
     """A command of the shell, or SQL, that does it and can be pasted."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """What the doctor looks at."""
+
+    code: str
+    find: Callable[[Store], Iterable[Finding]]
+    all_is_well: str | Promise
+    """The title of the finding if there is nothing to find."""
 
 
 def statement(template: LiteralString, **values: object) -> str:

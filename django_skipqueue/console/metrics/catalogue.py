@@ -5,10 +5,21 @@ series keeps within bounds. With several databases each metric has the label `da
 `console.metrics.databases` adds.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from ...values.exposition import Metric
+from ...values.exposition import Family, Metric
+
+
+@dataclass(frozen=True)
+class Scraped:
+    """Metrics that are read together, in a transaction of their own: if that fails, the others are served."""
+
+    name: str
+    collect: Callable[[Any], Iterator[Family]]
+    """Called with the `Store`."""
+
 
 QUEUE = ("queue",)
 CALL = ("queue", "task")

@@ -5,22 +5,18 @@ more rows than a bound.
 """
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from django.db import Error
 
 from ...conf import settings
-from ...contrib.celery import metrics as carriers
 from ...events import liveness_logs
-from ...parts.batches import metrics as batches
-from ...parts.limits import metrics as limits
-from ...parts.schedules import metrics as schedules
 from ...queue.store import Store
 from ...values.exposition import Family
 from ..counts import TimeBudget
+from ..parts import consoles
 from . import catalogue, jobs, queues, tables
-from . import tables as load
+from .catalogue import Scraped
 
 PART_SECONDS, LEAST_SECONDS = 1.0, 0.1
 """The statement timeout of a part, which is a transaction of its own, and what is left of it when others were slow."""
@@ -29,41 +25,34 @@ SCRAPE_SECONDS = 5.0
 """Seconds for all parts. Prometheus waits for ten."""
 
 
-@dataclass(frozen=True)
-class Part:
-    name: str
-    collect: Callable[[Store], Iterator[Family]]
-
-
-PARTS = (
-    Part("queues", queues.queues),
-    Part("paused", queues.paused),
-    Part("workers", queues.workers),
-    Part("carriers", carriers.carriers),
-    Part("jobs", jobs.jobs),
-    Part("claims", jobs.claims),
-    Part("claim_costs", jobs.claim_costs),
-    Part("blocked", limits.blocked),
-    Part("limits", limits.keys),
-    Part("rates", limits.rates),
-    Part("schedules", schedules.schedules),
-    Part("batches", batches.batches),
-    Part("prune_lag", tables.prune_lag),
-    Part("vacuums", tables.vacuums),
-    Part("sizes", tables.sizes),
-    Part("locks", tables.locks),
-    Part("load", load.tables),
-    Part("statements", load.statements),
+SCRAPED = (
+    Scraped("queues", queues.queues),
+    Scraped("paused", queues.paused),
+    Scraped("workers", queues.workers),
+    Scraped("jobs", jobs.jobs),
+    Scraped("claims", jobs.claims),
+    Scraped("claim_costs", jobs.claim_costs),
+    Scraped("prune_lag", tables.prune_lag),
+    Scraped("vacuums", tables.vacuums),
+    Scraped("sizes", tables.sizes),
+    Scraped("locks", tables.locks),
+    Scraped("load", tables.tables),
+    Scraped("statements", tables.statements),
 )
+
+
+def scraped() -> tuple[Scraped, ...]:
+    """What the core counts, and what the parts count."""
+    return (*SCRAPED, *(each for console in consoles() for each in console.metrics))
 
 
 def scrape(store: Store) -> Iterator[Family]:
     """All metrics as they are now. Raises no database error: `skipqueue_scrape_error` says which part is missing."""
-    began = time.perf_counter()
-    budget = TimeBudget(SCRAPE_SECONDS, parts=len(PARTS), most=PART_SECONDS, least=LEAST_SECONDS)
+    began, parts = time.perf_counter(), scraped()
+    budget = TimeBudget(SCRAPE_SECONDS, parts=len(parts), most=PART_SECONDS, least=LEAST_SECONDS)
     errors = Family(catalogue.ERROR)
     is_lost = False
-    for part in PARTS:
+    for part in parts:
         found = None if is_lost else _collected(part, store, budget.share())
         errors.values[part.name,] = int(found is None)
         is_lost = is_lost or (found is None and not _is_usable(store))
@@ -72,7 +61,7 @@ def scrape(store: Store) -> Iterator[Family]:
     yield Family(catalogue.SCRAPE_TIME, {(): time.perf_counter() - began})
 
 
-def _collected(part: Part, store: Store, seconds: float) -> list[Family] | None:
+def _collected(part: Scraped, store: Store, seconds: float) -> list[Family] | None:
     """The metrics of one part; `None` after a database error."""
     try:
         with store.short_transaction(seconds):

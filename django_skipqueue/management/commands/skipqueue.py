@@ -1,7 +1,7 @@
 """`manage.py skipqueue …`: see and change the queue from a terminal. Its subcommands are in `console/cli/`."""
 
 from ...console.cli.dispatcher import Alias, Dispatcher
-from ...console.cli.subcommands import SUBCOMMANDS
+from ...console.cli.subcommands import subcommands
 from .importtasks import Command as ImportTasks
 from .runrelay import Command as RunRelay
 from .runworker import Command as RunWorker
@@ -11,7 +11,7 @@ class Command(Dispatcher):
     """The dispatcher with its subcommands, and with the other commands under names that nothing shadows."""
 
     subcommands = (
-        *SUBCOMMANDS,
+        *subcommands(),
         Alias("import-tasks", ImportTasks),
         Alias("relay", RunRelay),
         Alias("worker", RunWorker),

@@ -1,0 +1,6 @@
+"""Alerts, for operators: a subcommand."""
+
+from ...console.parts import PartConsole
+from .cli import Alerts
+
+CONSOLE = PartConsole(subcommands=(Alerts(),))

@@ -1,0 +1,25 @@
+"""Batches, chains, and jobs that wait for others, as the core sees them."""
+
+from typing import TYPE_CHECKING
+
+from ...values.part import Part
+from .services import FinishBatches, PruneBatches
+
+if TYPE_CHECKING:
+    from ...console.parts import PartConsole
+
+
+def console() -> "PartConsole":
+    from .console import CONSOLE
+
+    return CONSOLE
+
+
+PART = Part(
+    name="batches",
+    services=(
+        FinishBatches,
+        PruneBatches,
+    ),
+    console=console,
+)

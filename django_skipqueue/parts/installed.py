@@ -1,0 +1,13 @@
+"""The parts of the package. Only the app reads this list, when Django starts. A new part is a line here."""
+
+from ..values.part import Part
+from .alerts.part import PART as ALERTS
+from .archive.part import PART as ARCHIVE
+from .batches.part import PART as BATCHES
+from .history.part import PART as HISTORY
+from .limits.part import PART as LIMITS
+from .rates.part import PART as RATES
+from .schedules.part import PART as SCHEDULES
+
+PARTS: tuple[Part, ...] = (LIMITS, RATES, SCHEDULES, BATCHES, HISTORY, ARCHIVE, ALERTS)
+"""In the order in which a supervisor runs their services."""

@@ -1,0 +1,25 @@
+"""Concurrency limits, sequences and fair shares, as the core sees them."""
+
+from typing import TYPE_CHECKING
+
+from ...values.part import Part
+from .services import BlockSurplus, PassOn
+
+if TYPE_CHECKING:
+    from ...console.parts import PartConsole
+
+
+def console() -> "PartConsole":
+    from .console import CONSOLE
+
+    return CONSOLE
+
+
+PART = Part(
+    name="limits",
+    services=(
+        BlockSurplus,
+        PassOn,
+    ),
+    console=console,
+)
