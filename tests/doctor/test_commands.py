@@ -12,9 +12,14 @@ from django.core.management import load_command_class
 import django_skipqueue
 from django_skipqueue.console import doctor
 from django_skipqueue.console.doctor.examination import RETIRING, checks_of
+from django_skipqueue.parts.databases import retirement
 
 PAGE = Path(django_skipqueue.__file__).parents[1] / "docs/how-to/doctor.md"
-SOURCES = sorted(Path(doctor.__file__).parent.glob("*.py"))
+SOURCES = [
+    *Path(doctor.__file__).parent.glob("*.py"),
+    *Path(django_skipqueue.__file__).parent.glob("*/*/doctor.py"),
+    Path(retirement.__file__),
+]
 
 
 def findings() -> Iterator[ast.Call]:

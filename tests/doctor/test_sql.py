@@ -12,10 +12,16 @@ from django_skipqueue.console.doctor import jobs as job_sql
 from django_skipqueue.console.doctor import load as load_sql
 from django_skipqueue.console.doctor import sql
 
+from ..store.statements import FIRST_WORD
 from ..store.test_sql import busy, nodes  # noqa: F401 (a fixture)
 
 MODULES = (sql, job_sql, load_sql)
-STATEMENTS = {name: text for module in MODULES for name, text in vars(module).items() if name.isupper()}
+STATEMENTS = {
+    name: text
+    for module in MODULES
+    for name, text in vars(module).items()
+    if name.isupper() and isinstance(text, str) and re.match(FIRST_WORD, text)
+}
 CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "IS_OVERDUE": ({}, {"admit"}),
     "TASKS": ({"queue_names": ["mail", "default", "reports", "backlog"]}, {"claim", "admit"}),
