@@ -1,16 +1,15 @@
 """Writes events as log lines, if the logger's level allows. A function of `events.logs` writes each line."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from logging import DEBUG, ERROR, INFO, WARNING
 from typing import Any
 
-from ..parts.alerts import logs as alert_logs
-from ..parts.batches import events as batch_events
-from ..parts.batches import events as batch_logs
-from ..parts.schedules import events as schedule_logs
+from ..values.part import lines_of_parts
 from . import events, log_context, logs
-from . import logs as queue_logs
 from .events import Event
+
+Lines = Mapping[type[Event], tuple[int, Callable[[Any], None]]]
+"""For each kind of event that is logged: the lowest level of its lines, and the function that writes them."""
 
 
 def _each(write_line: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -26,24 +25,13 @@ def _recovered(event: Any) -> None:
         logs.job_recovered(job)
 
 
-def _batches(event: Any) -> None:
-    for batch in event.batches:
-        batch_logs.batch_finished(batch)
-
-
 def _dropped(event: Any) -> None:
     for attempt in event.attempts:
         logs.outcome_dropped(attempt, event.reason)
 
 
-def _dependants(event: Any) -> None:
-    for job in event.jobs:
-        batch_logs.dependant_discarded(job)
-
-
-LINES: dict[type[Event], tuple[int, Callable[[Any], None]]] = {
+LINES: Lines = {
     events.JobsAdmitted: (DEBUG, lambda event: logs.jobs_due(sum(event.counts.values()))),
-    batch_events.DependantsDiscarded: (WARNING, _dependants),
     events.JobsPruned: (DEBUG, lambda event: logs.jobs_pruned(event.counts)),
     events.JobsRecovered: (WARNING, _recovered),
     events.AttemptStarted: (DEBUG, lambda event: logs.job_started(event.job, event.worker, event.wait_ms)),
@@ -58,40 +46,36 @@ LINES: dict[type[Event], tuple[int, Callable[[Any], None]]] = {
     events.WorkerStopped: (INFO, lambda event: logs.worker_stopped(event.worker, event.worker_id, event.jobs_done)),
     events.QueuePaused: (
         WARNING,
-        lambda event: queue_logs.queue_paused(event.queue_name, event.until, event.by, event.reason),
+        lambda event: logs.queue_paused(event.queue_name, event.until, event.by, event.reason),
     ),
-    events.QueueResumed: (INFO, lambda event: queue_logs.queue_resumed(event.queue_name, event.by)),
+    events.QueueResumed: (INFO, lambda event: logs.queue_resumed(event.queue_name, event.by)),
     events.QueueLimited: (
         WARNING,
-        lambda event: queue_logs.queue_limited(event.queue_name, event.concurrency, event.by),
+        lambda event: logs.queue_limited(event.queue_name, event.concurrency, event.by),
     ),
     events.QueueRated: (
         WARNING,
-        lambda event: queue_logs.queue_rated(event.queue_name, event.interval, event.by),
+        lambda event: logs.queue_rated(event.queue_name, event.interval, event.by),
     ),
-    events.ScheduleFired: (INFO, schedule_logs.schedule_fired),
-    events.ScheduleSkipped: (INFO, schedule_logs.schedule_skipped),
-    events.ScheduleFailed: (ERROR, schedule_logs.schedule_failed),
-    events.SchedulePaused: (WARNING, schedule_logs.schedule_paused),
-    events.ScheduleResumed: (INFO, schedule_logs.schedule_resumed),
-    batch_events.BatchesFinished: (INFO, _batches),
-    batch_events.BatchNotFinished: (ERROR, batch_logs.batch_not_finished),
-    batch_events.CallbackSkipped: (WARNING, batch_logs.callback_skipped),
-    events.AlertRaised: (ERROR, alert_logs.alert_raised),
-    events.AlertOver: (INFO, alert_logs.alert_over),
     events.OutcomeRefused: (ERROR, lambda event: logs.outcome_refused(event.job_id, event.error)),
     events.NotifyFailed: (WARNING, lambda event: logs.notify_failed(event.queue_name, event.error)),
 }
-"""For each kind of event that is logged: the lowest level of its lines, and the function that writes them."""
+"""The lines of the core's events."""
+
+
+def line_of(kind: type[Event]) -> tuple[int, Callable[[Any], None]] | None:
+    """The lowest level of the lines of this kind of event, and the function that writes them."""
+    return LINES.get(kind) or lines_of_parts.get(kind)
 
 
 class LogSink:
     def wants(self, kind: type[Event]) -> bool:
         """See `Sink.wants`. An event whose level is disabled costs nothing."""
-        found = LINES.get(kind)
+        found = line_of(kind)
         return found is not None and logs.logger.isEnabledFor(found[0])
 
     def handle(self, event: Event, alive: Callable[[], None]) -> None:
         alive()
-        with log_context.about(getattr(event, "database", None)):
-            LINES[type(event)][1](event)
+        if line := line_of(type(event)):
+            with log_context.about(getattr(event, "database", None)):
+                line[1](event)

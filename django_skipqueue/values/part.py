@@ -3,8 +3,8 @@
 Invariant: the core and the console name no part. They ask `installed_parts`, which the app fills when Django starts.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -15,16 +15,25 @@ class Part:
     name: str
     services: tuple[Callable[[Any], Any], ...] = ()
     """Services of a supervisor, each made with its `Store`."""
+    lines: Mapping[type, tuple[int, Callable[[Any], None]]] = field(default_factory=dict)
+    """Log lines of its events, as `events.log_sink.LINES` has them."""
+    signals: Mapping[type, tuple[Any, Callable[[Any], Any]]] = field(default_factory=dict)
+    """Django signals of its events, as `events.signal_sink.SIGNALS` has them."""
     console: Callable[[], Any] | None = None
     """Imports and returns what the part gives to operators: a `PartConsole`. No worker calls it."""
 
 
+lines_of_parts: dict[type, tuple[int, Callable[[Any], None]]] = {}
+signals_of_parts: dict[type, tuple[Any, Callable[[Any], Any]]] = {}
 _installed: dict[str, Part] = {}
 
 
 def install_parts(parts: Iterable[Part]) -> None:
     """Have the core use these parts, in their order. A part that is installed again changes nothing."""
-    _installed.update({part.name: part for part in parts})
+    for part in parts:
+        _installed[part.name] = part
+        lines_of_parts.update(part.lines)
+        signals_of_parts.update(part.signals)
 
 
 def installed_parts() -> tuple[Part, ...]:

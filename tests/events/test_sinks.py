@@ -18,6 +18,7 @@ from django_skipqueue.exceptions import JobCancelled
 from django_skipqueue.models import Job
 from django_skipqueue.parts.batches import events as batch_events
 from django_skipqueue.queue.store import Store
+from django_skipqueue.values.part import lines_of_parts, signals_of_parts
 from django_skipqueue.values.records import EncodedCall
 
 from ..app import jobs
@@ -54,13 +55,14 @@ def kinds() -> set[type[Event]]:
 
 
 def test_each_kind_of_event_has_a_sink() -> None:
-    assert SIGNALS.keys() | LINES.keys() == kinds()
+    assert {**SIGNALS, **signals_of_parts, **LINES, **lines_of_parts}.keys() == kinds()
 
 
 def test_each_signal_is_of_one_kind_of_event() -> None:
     named = {name for name, value in vars(signals).items() if isinstance(value, Signal)}
-    by_signal = {id(signal): kind for kind, (signal, _) in SIGNALS.items()}
-    assert len(by_signal) == len(SIGNALS) == len(named)
+    sent: dict[type, Any] = {**SIGNALS, **signals_of_parts}
+    by_signal = {id(signal): kind for kind, (signal, _) in sent.items()}
+    assert len(by_signal) == len(sent) == len(named)
 
 
 def test_an_event_cannot_be_changed(subtests: pytest.Subtests) -> None:

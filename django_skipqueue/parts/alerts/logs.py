@@ -3,10 +3,13 @@
 import logging
 from typing import Any
 
+from ... import signals
 from ...conf import settings
 from ...events.events import AlertOver, AlertRaised
 from ...events.log_format import in_words, printable
+from ...events.log_sink import Lines
 from ...events.logs import write
+from ...events.signal_sink import Signals, itself
 from .rules import RULES
 
 
@@ -54,3 +57,11 @@ def _lasted(event: AlertOver) -> str:
 
 def _extra(event: AlertRaised | AlertOver) -> dict[str, Any]:
     return {"queue_name": event.queue_name or None}
+
+
+LINES: Lines = {AlertRaised: (logging.ERROR, alert_raised), AlertOver: (logging.INFO, alert_over)}
+
+SIGNALS: Signals = {
+    AlertRaised: (signals.alert_raised, itself("rule")),
+    AlertOver: (signals.alert_over, itself("rule")),
+}

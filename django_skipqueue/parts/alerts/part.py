@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ...values.part import Part
+from .logs import LINES, SIGNALS
 
 if TYPE_CHECKING:
     from ...console.parts import PartConsole
@@ -14,4 +15,4 @@ def console() -> "PartConsole":
     return CONSOLE
 
 
-PART = Part(name="alerts", console=console)
+PART = Part(name="alerts", lines=LINES, signals=SIGNALS, console=console)

@@ -7,9 +7,12 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ... import signals
 from ...events.events import Event
 from ...events.log_format import in_a_line
+from ...events.log_sink import Lines
 from ...events.logs import write
+from ...events.signal_sink import Sent, Signals
 from ...values.records import Dependant
 from .values import FinishedBatch
 
@@ -87,3 +90,36 @@ def dependant_discarded(job: Dependant) -> None:
     shown = {"task": job.task, "id": job.id, "needs": job.needs_job_id}
     extra = {"job_id": job.id, "task": job.task, "queue_name": job.queue_name}
     write(logging.WARNING, "dependant_discarded", shown, extra=extra)
+
+
+def _finished(event: BatchesFinished) -> None:
+    for batch in event.batches:
+        batch_finished(batch)
+
+
+def _discarded(event: DependantsDiscarded) -> None:
+    for job in event.jobs:
+        dependant_discarded(job)
+
+
+def _sent_finished(event: BatchesFinished) -> Sent:
+    for batch in event.batches:
+        yield batch.name, {"database": event.database, "batch": batch}
+
+
+def _sent_discarded(event: DependantsDiscarded) -> Sent:
+    for job in event.jobs:
+        yield job.task, {"database": event.database, "job": job}
+
+
+LINES: Lines = {
+    DependantsDiscarded: (logging.WARNING, _discarded),
+    BatchesFinished: (logging.INFO, _finished),
+    BatchNotFinished: (logging.ERROR, batch_not_finished),
+    CallbackSkipped: (logging.WARNING, callback_skipped),
+}
+
+SIGNALS: Signals = {
+    DependantsDiscarded: (signals.dependant_discarded, _sent_discarded),
+    BatchesFinished: (signals.batch_finished, _sent_finished),
+}

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ...values.part import Part
+from .events import LINES, SIGNALS
 from .services import FinishBatches, PruneBatches
 
 if TYPE_CHECKING:
@@ -21,5 +22,7 @@ PART = Part(
         FinishBatches,
         PruneBatches,
     ),
+    lines=LINES,
+    signals=SIGNALS,
     console=console,
 )

@@ -4,6 +4,7 @@ import logging
 
 from ...events.events import ScheduleFailed, ScheduleFired, SchedulePaused, ScheduleResumed, ScheduleSkipped
 from ...events.log_format import in_words
+from ...events.log_sink import Lines
 from ...events.logs import write
 
 
@@ -41,3 +42,12 @@ def schedule_unusable(name: str, problem: str) -> None:
 def schedule_brought_back(name: str) -> None:
     """The next time of a schedule was too far in the future: the database's clock was ahead when it was written."""
     write(logging.WARNING, "schedule_brought_back", {"name": name, "reason": "the database's clock was ahead"})
+
+
+LINES: Lines = {
+    ScheduleFired: (logging.INFO, schedule_fired),
+    ScheduleSkipped: (logging.INFO, schedule_skipped),
+    ScheduleFailed: (logging.ERROR, schedule_failed),
+    SchedulePaused: (logging.WARNING, schedule_paused),
+    ScheduleResumed: (logging.INFO, schedule_resumed),
+}

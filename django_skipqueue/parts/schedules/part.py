@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ...values.part import Part
+from .events import LINES
 from .fire import FireSchedules
 
 if TYPE_CHECKING:
@@ -15,4 +16,4 @@ def console() -> "PartConsole":
     return CONSOLE
 
 
-PART = Part(name="schedules", services=(FireSchedules,), console=console)
+PART = Part(name="schedules", services=(FireSchedules,), lines=LINES, console=console)
