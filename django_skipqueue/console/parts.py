@@ -1,11 +1,14 @@
 """What parts give to operators. The admin and the commands ask for it; a worker does not."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ..values.part import installed_parts
 
 if TYPE_CHECKING:
+    from ..models import Job
     from .cli.subcommand import Subcommand
     from .doctor.finding import Check
     from .metrics.catalogue import Scraped
@@ -13,11 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PartConsole:
-    """The subcommands, the checks of the doctor and the metrics of one part."""
+    """What one part gives. Each default is "nothing"."""
 
     subcommands: tuple["Subcommand", ...] = ()
     checks: tuple["Check", ...] = ()
+    """Checks of the doctor."""
     metrics: tuple["Scraped", ...] = ()
+    explain: Callable[["Job", datetime], str] | None = None
+    """Says why a blocked job waits; an empty string if it does not wait for this part."""
 
 
 def consoles() -> tuple[PartConsole, ...]:

@@ -19,15 +19,13 @@ from ..contrib.celery.words import carrier_with, clock_time
 from ..exceptions import UnknownTask
 from ..models import Job, Status
 from ..models.expressions import CLAIM_ORDER, HOLDS_KEY, MINUS_PRIORITY, Row
-from ..parts.batches.explain import why_it_waits_for_jobs
-from ..parts.limits.explain import why_it_is_blocked
-from ..parts.rates.explain import why_it_waits_for_its_rate
 from ..values.codec import shorten
 from . import queue_states as pauses
 from .arguments import redacted
 from .counts import Count
 from .durations import exact, roughly, span
 from .operations import number_of_attempts
+from .parts import consoles
 from .worker_health import Workforce
 
 LINE_LIMIT = 200
@@ -44,15 +42,17 @@ def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
         case Status.SCHEDULED:
             return _why_it_is_scheduled(job, now, workforce)
         case Status.BLOCKED:
-            return (
-                why_it_waits_for_jobs(job)
-                or why_it_waits_for_its_rate(job, now)
-                or why_it_is_blocked(job)
-                or gettext("It is due, and waits for a limit or another job.")
-            )
+            return _why_it_is_blocked(job, now)
         case Status.RUNNING:
             return _whether_a_carrier_has_it(job, now, workforce) or _whether_its_worker_is_late(job, workforce)
     return ""
+
+
+def _why_it_is_blocked(job: Job, now: datetime) -> str:
+    for console in consoles():
+        if console.explain and (sentence := console.explain(job, now)):
+            return sentence
+    return gettext("It is due, and waits for a limit or another job.")
 
 
 def _why_it_is_queued(job: Job, workforce: Workforce) -> str:

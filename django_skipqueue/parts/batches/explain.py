@@ -1,5 +1,7 @@
 """Which jobs a blocked job waits for."""
 
+from datetime import datetime
+
 from django.utils.translation import gettext, ngettext
 
 from ...conf import settings
@@ -11,7 +13,7 @@ NAMED = 5
 """The maximum of jobs that the sentence names."""
 
 
-def why_it_waits_for_jobs(job: Job) -> str:
+def why_it_waits_for_jobs(job: Job, _now: datetime) -> str:
     """Which jobs it needs, and whether one of them has not completed; empty if it waits for no job."""
     if not job.awaits_jobs:
         return ""

@@ -1,6 +1,7 @@
 """Why a blocked job waits: the permits of its key, and the jobs before it. Queries read along the indexes of limits."""
 
 from collections import Counter
+from datetime import datetime
 
 from django.db.models import F, QuerySet, Value
 from django.db.models.lookups import LessThan
@@ -20,9 +21,9 @@ MOST_NAMED = 5
 """Queues that are named."""
 
 
-def why_it_is_blocked(job: Job) -> str:
-    """What a job that has a limit waits for; empty if it has none, or still waits for other jobs."""
-    if job.limit_key is None or job.awaits_jobs:
+def why_it_is_blocked(job: Job, _now: datetime) -> str:
+    """What a job that has a limit waits for; empty if it has none, still waits for other jobs, or has its permit."""
+    if job.limit_key is None or job.awaits_jobs or job.has_permit:
         return ""
     values = {"key": shorten(redacted(job.task, job.args, job.kwargs).text(job.limit_key), KEY_LIMIT)}
     holders = holders_of(job.limit_key)

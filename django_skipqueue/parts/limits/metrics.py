@@ -1,4 +1,4 @@
-"""The metrics of limits, sequences and rates. Every count ends at a bound, and no key is a label."""
+"""The metrics of limits and sequences. Every count ends at a bound, and no key is a label."""
 
 from collections.abc import Iterator
 
@@ -31,8 +31,3 @@ def keys(store: Store) -> Iterator[Family]:
     yield Family(catalogue.HALTED, {(): len({each.key for each in halted})})
     yield Family(catalogue.LONGEST_HALT, {(): max((each.seconds for each in halted), default=0.0)})
     yield Family(catalogue.WAITING_KEYS, {(): len(store.waiting_keys(limit=MOST_KEYS))})
-
-
-def rates(store: Store) -> Iterator[Family]:
-    yield Family(catalogue.WAITING_RATES, {(): len(store.blocked_rates(limit=MOST_KEYS))})
-    yield Family(catalogue.RATE_LATE, {(): max(0.0, -(store.next_rate() or 0.0))})

@@ -1,6 +1,18 @@
 """Rates, as the core sees them."""
 
+from typing import TYPE_CHECKING
+
 from ...values.part import Part
 from .services import PruneRates
 
-PART = Part(name="rates", services=(PruneRates,))
+if TYPE_CHECKING:
+    from ...console.parts import PartConsole
+
+
+def console() -> "PartConsole":
+    from .console import CONSOLE
+
+    return CONSOLE
+
+
+PART = Part(name="rates", services=(PruneRates,), console=console)

@@ -1,6 +1,7 @@
 """The sentence about the jobs that a blocked job waits for."""
 
 import pytest
+from django.utils import timezone
 
 from django_skipqueue.models import Dependency, Job
 from django_skipqueue.parts.batches.explain import why_it_waits_for_jobs
@@ -16,8 +17,8 @@ def test_it_names_the_jobs() -> None:
     before = jobs.noop.defer_many([()] * 7)
     one = jobs.noop.using(after=before[:1]).defer()
     many = jobs.noop.using(after=before).defer()
-    assert why_it_waits_for_jobs(one) == f"It waits for job {before[0]}."
-    assert why_it_waits_for_jobs(many) == f"It waits for 7 jobs: {', '.join(map(str, before[:5]))}, …."
+    assert why_it_waits_for_jobs(one, timezone.now()) == f"It waits for job {before[0]}."
+    assert why_it_waits_for_jobs(many, timezone.now()) == f"It waits for 7 jobs: {', '.join(map(str, before[:5]))}, …."
 
 
 def test_a_job_behind_a_thousand_finished_ones_is_found() -> None:
@@ -26,7 +27,7 @@ def test_a_job_behind_a_thousand_finished_ones_is_found() -> None:
     running = make_job("running")
     last = jobs.noop.using(after=[*before, running]).defer()
     Dependency.objects.exclude(needs_job_id=running.pk).update(is_met=True)
-    assert why_it_waits_for_jobs(last) == f"It waits for job {running.pk}."
+    assert why_it_waits_for_jobs(last, timezone.now()) == f"It waits for job {running.pk}."
     assert [need.job_id for need in needs_of(last)] == [running.pk]
 
 
@@ -34,14 +35,14 @@ def test_a_job_that_keeps_it_waiting_for_ever_is_named_first() -> None:
     before = [make_job("queued") for _ in range(7)]
     failed = make_job("failed")
     last = jobs.noop.using(after=[*before, failed]).defer()
-    assert f"It needs job {failed.pk}, which has not completed" in why_it_waits_for_jobs(last)
+    assert f"It needs job {failed.pk}, which has not completed" in why_it_waits_for_jobs(last, timezone.now())
     assert [need.job_id for need in needs_of(last)] == [failed.pk, *[job.pk for job in before[:5]]]
 
 
 def test_it_says_that_one_has_not_completed() -> None:
     before = make_job("failed")
     last = jobs.noop.using(after=[before]).defer()
-    assert why_it_waits_for_jobs(last) == (
+    assert why_it_waits_for_jobs(last, timezone.now()) == (
         f"It needs job {before.pk}, which has not completed: retry that one, or discard this one."
     )
 
@@ -51,7 +52,7 @@ def test_it_says_that_one_was_deleted() -> None:
     last = jobs.noop.using(after=[before]).defer()
     id = before.pk
     before.delete()
-    assert why_it_waits_for_jobs(last) == (
+    assert why_it_waits_for_jobs(last, timezone.now()) == (
         f"It needs job {id}, which was deleted, or pruned, before it had completed: it waits for ever. Discard it."
     )
 
@@ -60,8 +61,8 @@ def test_it_says_that_all_are_finished() -> None:
     before = jobs.noop.defer()
     last = jobs.noop.using(after=[before]).defer()
     Dependency.objects.update(is_met=True)
-    assert "goes into its queue" in why_it_waits_for_jobs(last)
+    assert "goes into its queue" in why_it_waits_for_jobs(last, timezone.now())
 
 
 def test_a_job_that_waits_for_something_else() -> None:
-    assert why_it_waits_for_jobs(make_job("blocked")) == ""
+    assert why_it_waits_for_jobs(make_job("blocked"), timezone.now()) == ""
