@@ -13,7 +13,7 @@ from typing import Protocol
 from django.db import DatabaseError
 
 from ..events.events import JobsAdmitted
-from ..parts.batches.dependencies import Dependencies
+from ..parts.batches.dependencies import DependencyGate
 from ..parts.limits.admit import KEYS_AT_ONCE, LimitGate, Sweep, admit_or_announce, with_rates
 from ..parts.rates.admit import RateGate, admit_rates, sweep_rates
 from ..values.records import GateResult
@@ -63,13 +63,6 @@ LIMIT 1
 """
 
 
-DEPENDENCY_CHECK = 1.0
-"""Seconds between two looks of the gate of dependencies, at most, while jobs wait for others."""
-
-MOST_PAGES = 20
-"""Batches of predecessors that one look reads."""
-
-
 class Gate(Protocol):
     """Admits jobs. Any number of processes may call it at the same time."""
 
@@ -97,56 +90,6 @@ class TimeGate:
 
     def next_due(self, store: Statements) -> float | None:
         return next((seconds for (seconds,) in store.rows(NEXT_DUE)), None)
-
-
-class DependencyGate:
-    """Holds a job until the jobs that it needs are finished.
-
-    A worker that settles a job of a batch admits the jobs that need it. This gate looks at all jobs that others wait
-    for, some at each call.
-    """
-
-    name = "dependency"
-
-    def __init__(self) -> None:
-        self._after: dict[str, int] = {}  # where the next look begins, by database
-
-    def admit(self, store: Statements, *, limit: int) -> GateResult:
-        dependencies = Dependencies(store.alias, send=store.send)
-        ready, end = self._ready(dependencies, limit=limit)
-        found = dependencies.look_after(ready, limit=limit)
-        has_discarded = found.discarded_any
-        if ready and not found.found_any:
-            has_discarded = dependencies.forget_dependants(ready, limit=limit)
-            if not has_discarded:
-                self._after[store.alias] = end  # others have locked the rows, and must not keep the next ones waiting
-        return GateResult(found.admitted, has_discarded)
-
-    def next_due(self, store: Statements) -> float | None:
-        """0 if a job may be admitted now; the seconds until the next look if one waits; `None` if none does."""
-        dependencies = Dependencies(store.alias, send=store.send)
-        if self._ready(dependencies, limit=BATCH)[0]:
-            return 0.0
-        return DEPENDENCY_CHECK if dependencies.predecessors(limit=1) else None
-
-    def _ready(self, dependencies: Dependencies, *, limit: int) -> tuple[list[int], int]:
-        """Predecessors that let a job through, among the next ones, and the id after which the next look may go on.
-
-        Goes round once, from where the last look has ended, as far as a look may go.
-        """
-        alias = dependencies.alias
-        began = self._after.get(alias, 0)
-        for _ in range(MOST_PAGES):
-            found = dependencies.predecessors(after=self._after.get(alias, 0), limit=limit)
-            end = max(found) if len(found) == limit else 0
-            if ready := [id for id, lets_through in found.items() if lets_through]:
-                return ready, end
-            self._after[alias] = end
-            if not (end or began):
-                break
-            if not end:
-                began = 0
-        return [], 0
 
 
 LIMIT_GATE, RATE_GATE = LimitGate(), RateGate()

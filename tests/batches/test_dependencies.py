@@ -590,8 +590,8 @@ class TestConcurrency:
 
     def test_a_worker_runs_a_chain_without_waiting_for_the_supervisor(self, runworker: Callable[..., ManagePy]) -> None:
         slow = """
-        from django_skipqueue.queue import gates
-        gates.DependencyGate._ready = lambda self, dependencies, *, limit: ([], 0)
+        from django_skipqueue.parts.batches.dependencies import DependencyGate
+        DependencyGate._ready = lambda self, dependencies, *, limit: ([], 0)
         """
         runworker("--concurrency", "2", jobs=slow)
         made = chain(*[jobs.noop] * 20).defer()

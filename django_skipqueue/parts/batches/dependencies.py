@@ -18,7 +18,7 @@ from ...queue.fragments import entering
 from ...queue.notify import LIMITS_PAYLOAD, notify_supervisors, wake, wake_supervisors
 from ...queue.parameters import as_array
 from ...queue.statements import BATCH, Statements
-from ...values.records import Dependant, JobReference
+from ...values.records import Dependant, GateResult, JobReference
 from .events import DependantsDiscarded
 
 # enqueue, in the transaction of the INSERT → the ids that no job has. Each of the jobs `ids` waits for all of `needs`.
@@ -317,6 +317,13 @@ class Dependants:
     discarded_any: bool = False
 
 
+DEPENDENCY_CHECK = 1.0
+"""Seconds between two looks of the gate of dependencies, at most, while jobs wait for others."""
+
+MOST_PAGES = 20
+"""Batches of predecessors that one look reads."""
+
+
 class Dependencies(Statements):
     """Used by enqueues, by the gate of dependencies, and by workers after a settle."""
 
@@ -407,3 +414,53 @@ class Dependencies(Statements):
     def unmet_needs(self, id: int, *, limit: int) -> list[UnmetNeed]:
         """Some of the jobs that this one waits for still, first those that have not completed."""
         return [UnmetNeed._make(row) for row in self.rows(UNMET_NEEDS, {"id": id, "limit": limit})]
+
+
+class DependencyGate:
+    """Holds a job until the jobs that it needs are finished.
+
+    A worker that settles a job of a batch admits the jobs that need it. This gate looks at all jobs that others wait
+    for, some at each call.
+    """
+
+    name = "dependency"
+
+    def __init__(self) -> None:
+        self._after: dict[str, int] = {}  # where the next look begins, by database
+
+    def admit(self, store: Statements, *, limit: int) -> GateResult:
+        dependencies = Dependencies(store.alias, send=store.send)
+        ready, end = self._ready(dependencies, limit=limit)
+        found = dependencies.look_after(ready, limit=limit)
+        has_discarded = found.discarded_any
+        if ready and not found.found_any:
+            has_discarded = dependencies.forget_dependants(ready, limit=limit)
+            if not has_discarded:
+                self._after[store.alias] = end  # others have locked the rows, and must not keep the next ones waiting
+        return GateResult(found.admitted, has_discarded)
+
+    def next_due(self, store: Statements) -> float | None:
+        """0 if a job may be admitted now; the seconds until the next look if one waits; `None` if none does."""
+        dependencies = Dependencies(store.alias, send=store.send)
+        if self._ready(dependencies, limit=BATCH)[0]:
+            return 0.0
+        return DEPENDENCY_CHECK if dependencies.predecessors(limit=1) else None
+
+    def _ready(self, dependencies: Dependencies, *, limit: int) -> tuple[list[int], int]:
+        """Predecessors that let a job through, among the next ones, and the id after which the next look may go on.
+
+        Goes round once, from where the last look has ended, as far as a look may go.
+        """
+        alias = dependencies.alias
+        began = self._after.get(alias, 0)
+        for _ in range(MOST_PAGES):
+            found = dependencies.predecessors(after=self._after.get(alias, 0), limit=limit)
+            end = max(found) if len(found) == limit else 0
+            if ready := [id for id, lets_through in found.items() if lets_through]:
+                return ready, end
+            self._after[alias] = end
+            if not (end or began):
+                break
+            if not end:
+                began = 0
+        return [], 0
