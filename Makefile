@@ -73,8 +73,8 @@ messages: setup ## Extract the texts of the admin for translators, and compile w
 
 check: lint types docs migrations demo wheel ## Check all that a change must pass beside the tests
 
-contract: setup ## Write what users rely on into the files of tests/contract, for git to show what a change alters
-	SKIPQUEUE_WRITE_CONTRACT=1 $(WITH_POSTGRES) $(BIN)/pytest tests/contract $(ARGS)
+contract: setup ## Write what users rely on, and every statement of SQL, into files, for git to show what a change alters
+	SKIPQUEUE_WRITE_CONTRACT=1 $(WITH_POSTGRES) $(BIN)/pytest tests/contract tests/store/test_golden.py $(ARGS)
 
 guards: setup ## Take each guard of correctness out, and see the tests fail (ARGS="claim settle" takes some)
 	SKIPQUEUE_SLOW=1 $(WITH_POSTGRES) $(BIN)/python -m tests.guards $(ARGS)

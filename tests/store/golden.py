@@ -1,0 +1,63 @@
+"""The golden file of SQL, `statements.sql`: every statement of the package, as a reviewer reads it."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+from django_skipqueue.console import indexes
+from django_skipqueue.console.admin.dashboard import sql as of_dashboard
+from django_skipqueue.console.doctor import jobs, load
+from django_skipqueue.console.doctor import sql as of_doctor
+from django_skipqueue.console.metrics import sql as of_metrics
+from django_skipqueue.contrib.celery import states
+from django_skipqueue.parts.alerts import measure
+from django_skipqueue.parts.schedules import sql as of_schedules
+
+from .statements import FIRST_WORD, MODULES
+
+FILE = Path(__file__).with_name("statements.sql")
+
+ALL_MODULES: tuple[ModuleType, ...] = (
+    *MODULES,
+    *(states, of_schedules, measure, jobs, load, of_doctor, of_metrics, of_dashboard, indexes),
+)
+
+MAINTENANCE = r"\s*(DROP|REINDEX) "
+"""The first word of a statement that `STATEMENTS` does not have."""
+
+NAME = re.compile(r"^-- (\w+ \([\w.]+\))\n", re.MULTILINE)
+
+HEAD = """\
+-- Every statement of the package as Python has it, without blank lines around it. A test compares this file, and
+-- `make contract` writes it. A pipeline, ENQUEUE_AND_NOTIFY and ENQUEUE_AND_ADMIT are sent without indentation.
+-- `%(name)s` is a value. The console quotes the names `{schema}` and `{index}` when it sends a statement.
+"""
+
+
+def statements() -> dict[str, str]:
+    """Every statement by its name and module, in the order of the modules and of their lines."""
+    return {
+        f"{name} ({module.__name__.partition('.')[2]})": text for module in ALL_MODULES for name, text in _own(module)
+    }
+
+
+def written(texts: dict[str, str]) -> str:
+    """The content of the file."""
+    return HEAD + "".join(f"\n-- {name}\n{text.strip()}\n" for name, text in texts.items())
+
+
+def read(content: str) -> dict[str, str]:
+    """The statements of the file's content, by name and module."""
+    _, *pairs = NAME.split(content)
+    return {name: text.strip() for name, text in zip(pairs[::2], pairs[1::2], strict=True)}
+
+
+def _own(module: ModuleType) -> Iterator[tuple[str, str]]:
+    """The statements that the module defines: those that it imports are another module's."""
+    assigned = set(re.findall(r"^([A-Z]\w*)\b.* = ", inspect.getsource(module), re.MULTILINE))
+    for name, text in vars(module).items():
+        is_statement = isinstance(text, str) and re.match(f"{FIRST_WORD}|{MAINTENANCE}", text)
+        if name in assigned and name.isupper() and is_statement:
+            yield name, text
