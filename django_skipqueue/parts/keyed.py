@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 
 from ..conf import settings
 from ..events.events import JobsAdmitted
+from ..queue.fragments import joined, places
 from ..queue.notify import wake
 from ..queue.parameters import Admitted, Rows, Statement, as_array, fetched, pipelined
 from ..queue.statements import Statements
@@ -108,20 +109,10 @@ TOKENS = {
 }
 
 
-def of_permits(statement: str) -> str:
-    """Fill the places of a statement for limits. Called once, at import."""
-    return _filled(statement, PERMITS)
-
-
-def of_tokens(statement: str) -> str:
-    """Fill the places of a statement for rates. Called once, at import."""
-    return _filled(statement, TOKENS)
-
-
-def _filled(statement: str, pieces: Mapping[str, str]) -> str:
-    for name, piece in {**pieces, "served": SERVED, "is_served": IS_SERVED}.items():
-        statement = statement.replace(f"{{{name}}}", piece)
-    return statement
+def _keyed(statement: str, pieces: Mapping[str, str]) -> str:
+    """Return the statement for limits, with pieces of PERMITS, or for rates, with pieces of TOKENS."""
+    known = {**pieces, "served": SERVED, "is_served": IS_SERVED}
+    return joined(statement, **{name: known[name] for name in places(statement)})
 
 
 _CONTESTED = """
@@ -259,10 +250,10 @@ SELECT queue_name, {admitted}, (SELECT array_agg(id) FROM put_back) FROM admitte
 # the latter, or comes before it in their sequence; those of the latter whose queues are not served, and the others,
 # without sequences: of each the worst hundred. All NULL if there is no such job. Locks nothing.
 # Index: limit_waiting and limit_held, once for each key.
-CONTESTED_PERMITS = of_permits(_CONTESTED)
+CONTESTED_PERMITS = _keyed(_CONTESTED, PERMITS)
 
 # supervisor → as CONTESTED_PERMITS, of rates. Index: rate_waiting and rate_queued, once for each key.
-CONTESTED_TOKENS = of_tokens(_CONTESTED)
+CONTESTED_TOKENS = _keyed(_CONTESTED, TOKENS)
 
 # supervisor, after LOCK_KEYS → by queue: the number of admitted jobs, and the keys of the rates that jobs with a permit
 # wait for now; and in each row the ids of all jobs that were put back. The worst job that has a permit is compared with
@@ -272,11 +263,11 @@ CONTESTED_TOKENS = of_tokens(_CONTESTED)
 # A locked row may have a version that this statement does not see, and that no `ctid` finds here: a job counts as put
 # back once its row is written.
 # Index: limit_held and limit_waiting, once for each key, and the primary key.
-PASS_PERMITS_ON = of_permits(_SWAP)
+PASS_PERMITS_ON = _keyed(_SWAP, PERMITS)
 
 # supervisor, after LOCK_RATES → as PASS_PERMITS_ON, but for the keys of rates. The tokens stay taken.
 # Index: rate_queued and rate_waiting, once for each key, and the primary key.
-PASS_TOKENS_ON = of_tokens(_SWAP)
+PASS_TOKENS_ON = _keyed(_SWAP, TOKENS)
 
 
 class Contested(NamedTuple):

@@ -6,7 +6,7 @@ from itertools import starmap
 from django.db import transaction
 
 from ..values.records import ClaimedJob, LeaseRef, QueuePosition
-from .fragments import to_run
+from .fragments import CLAIMED, joined, to_run
 from .parameters import claim_values, in_claim_order, positions_as_values
 from .session import Session
 
@@ -21,7 +21,7 @@ from .session import Session
 # The claim ends after the job whose arguments bring the total, as stored, to 4 MB: one claim of hundreds of jobs must
 # not return a gigabyte. The cost of computing this total is too small to measure.
 # The chosen rows are locked, so their ctid is stable. Updating by ctid saves a lookup: 8 % of the statement's time.
-CLAIM = to_run(
+CLAIM = joined(
     """
 WITH found AS MATERIALIZED (
     SELECT job.ctid AS place, job.size
@@ -56,12 +56,13 @@ chosen AS MATERIALIZED (
     WHERE size_before < 4000000
 )
 {to_run}
-"""
+""",
+    to_run=to_run(),
 )
 
 # worker that runs a suspect alone → the job, which another worker of its supervisor has claimed and not begun. That
 # ends the lease of the claim. No attempt is charged: the claim has charged it. Index: the primary key.
-TAKE_OVER = to_run(
+TAKE_OVER = joined(
     """
 UPDATE skipqueue_job AS job
 SET lease = job.lease + 1,
@@ -69,7 +70,8 @@ SET lease = job.lease + 1,
     locked_at = statement_timestamp(),
     started_at = statement_timestamp()
 WHERE job.id = %(id)s AND job.lease = %(lease)s
-{claimed}"""
+{claimed}""",
+    claimed=CLAIMED,
 )
 
 # worker without a list of queues, supervisor → the names of the queues with queued jobs: at most `limit` names,

@@ -22,32 +22,38 @@ from ..parts.limits.queues import all_limited_by_queue, limited_by_queue
 from ..parts.unique.enqueue import UniqueKeys, explained_deadlock
 from ..values.columns import check_columns
 from ..values.records import DeferredJobs, EncodedCall, InsertedJob, JobSpec, OnConflict
-from .fragments import INSERT_JOB, entering
+from .fragments import INSERT_JOB, entering, joined
 from .notify import wake, wake_supervisors
 from .parameters import calls_as_values, unindented
 from .silence import ended_by_silence
 
 # enqueue → the columns that the database has set; no row if a job holds the unique key. Index: unique.
-ENQUEUE = f"""
-{INSERT_JOB}
+ENQUEUE = joined(
+    """
+{insert}
 ON CONFLICT (unique_key)
 WHERE unique_key IS NOT NULL
     AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
 DO NOTHING
 RETURNING id, status, run_after, enqueued_at, true AS is_new
-"""
+""",
+    insert=INSERT_JOB,
+)
 
 # enqueue without a unique key, outside of a transaction → the id and the time of the enqueue, and what was set, as the
 # second of four results. The client sends all of it in one message: the INSERT, its commit, and the NOTIFY after it,
 # in a transaction of its own. A setting of the session keeps what was inserted, under a text that is different in each
 # call; PostgreSQL takes the setting back if the INSERT is not committed.
-ENQUEUE_AND_NOTIFY = f"""
+ENQUEUE_AND_NOTIFY = joined(
+    """
 BEGIN;
-{INSERT_JOB}
+{insert}
 RETURNING id, enqueued_at, set_config('skipqueue.inserted', concat_ws('|', %(call)s, id, enqueued_at), false);
 COMMIT;
 SELECT pg_notify('skipqueue', %(queue_name)s) FROM set_config('synchronous_commit', 'off', true)
-"""  # noqa: S608 (of literals)
+""",
+    insert=INSERT_JOB,
+)
 
 # enqueue, after an error of ENQUEUE_AND_NOTIFY → as that one; no row if the job is not committed, or if a pooler has
 # moved the client to another session. Reads no table.
@@ -61,7 +67,7 @@ WHERE part[1] = %(call)s
 # and the seconds until all are due. `args` and `kwargs` have a line for each call: encoded JSON contains no line break.
 # `limit_keys` and `rate_keys` have an element for each call, or none at all: NULL.
 # There is no ON CONFLICT: it makes PostgreSQL insert each row tentatively and confirm it, which takes a sixth longer.
-ENQUEUE_MANY = entering(
+ENQUEUE_MANY = joined(
     """
 WITH inserted AS (
     INSERT INTO skipqueue_job
@@ -93,10 +99,7 @@ SELECT
     extract(epoch FROM min(run_after) - statement_timestamp())::float8
 FROM inserted
 """,
-    column="%({})s",
-    run_after="due.run_after",
-    limit_key="call.limit_key",
-    rate_key="call.rate_key",
+    status=entering(column="%({})s", run_after="due.run_after", limit_key="call.limit_key", rate_key="call.rate_key"),
 )
 
 

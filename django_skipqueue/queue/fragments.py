@@ -1,4 +1,4 @@
-"""The shared fragments of the statements, and the functions that join them, once, at import.
+"""The shared fragments of the statements, and the function that joins statements from pieces, once, at import.
 
 A job enters with the status of the first gate whose condition holds, else as `queued`.
 
@@ -36,29 +36,43 @@ CONDITIONS = (
 )
 """In the order in which a job meets the gates."""
 
-COLUMN = r"{(\w+)}"
+PLACE = re.compile(r"{([a-z]\w*)}")
+"""A place in a statement, such as `{status}`. The braces of `'{}'::text[]` and of `[0-9a-f]{12}` are no places."""
 
 
-def entering(statement: str, *, column: str, past: str | None = None, **columns: str) -> str:
-    """Replace `{status}` in a statement by the expression for the status that a job enters. Called once, at import.
+def places(statement: str) -> set[str]:
+    """The names of the places of a statement."""
+    return set(PLACE.findall(statement))
 
-    column: the spelling of a job's column in this statement, such as `job.{}`; `columns`: exceptions to it.
+
+def joined(statement: str, **pieces: str) -> str:
+    """Put pieces into the places of a statement. Called once for each statement, at import.
+
+    A piece is put in as it is: a place of a piece stays. Raises `ValueError` for a place that has no piece, and for a
+    piece that has no place.
+    """
+    if unequal := places(statement) ^ pieces.keys():
+        raise ValueError(f"Either the statement has no place, or the call no piece: {sorted(unequal)}.\n{statement}")
+    return PLACE.sub(lambda place: pieces[place[1]], statement)
+
+
+def entering(*, column: str, past: str | None = None, **columns: str) -> str:
+    """Return the expression for the status that a job enters.
+
+    column: the spelling of a job's column in the statement, such as `job.{}`; `columns`: exceptions to it.
     past: the gate that the job has just passed; only the gates after it are checked.
     """
     names = [condition.gate for condition in CONDITIONS]
-    asked = CONDITIONS[names.index(past) + 1 :] if past else CONDITIONS
-    cases = [
-        f"WHEN {re.sub(COLUMN, lambda name: columns.get(name[1], column.format(name[1])), condition.holds)} "
-        f"THEN '{condition.status}'"
-        for condition in asked
-    ]
-    status = " ".join(["CASE", *cases, "ELSE 'queued' END"]) if cases else "'queued'"
-    return statement.replace("{status}", status)
+    cases = []
+    for condition in CONDITIONS[names.index(past) + 1 :] if past else CONDITIONS:
+        spelt = {name: columns.get(name, column.format(name)) for name in places(condition.holds)}
+        cases.append(f"WHEN {joined(condition.holds, **spelt)} THEN '{condition.status}'")
+    return " ".join(["CASE", *cases, "ELSE 'queued' END"]) if cases else "'queued'"
 
 
 # A delay counts from now. A job that is not due yet enters as scheduled.
 # VALUES and few returned columns take half the time of a SELECT that computes the due time once, with RETURNING *.
-INSERT_JOB = entering(
+INSERT_JOB = joined(
     """
 INSERT INTO skipqueue_job AS job
     (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, unique_seconds, timeout,
@@ -73,8 +87,10 @@ VALUES (
     %(rate_key)s, %(rate_interval)s, %(rate_burst)s
 )
 """,
-    column="%({})s",
-    run_after="COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))",
+    status=entering(
+        column="%({})s",
+        run_after="COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))",
+    ),
 )
 
 
@@ -86,10 +102,10 @@ SET status = 'running',
     locked_at = statement_timestamp(),
     started_at = statement_timestamp(){more}
 WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
-"""
+{claimed}"""
 
 # The columns of `ClaimedJob`. `claim_seconds` is the time from the start of the statement until this row was updated.
-_CLAIMED = """RETURNING
+CLAIMED = """RETURNING
     job.id,
     job.lease,
     job.task,
@@ -110,15 +126,12 @@ _CLAIMED = """RETURNING
     CASE WHEN job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN job.limit_key END AS permit_key"""
 
 
-def to_run(statement: str, *, more: str = "") -> str:
-    """Replace `{to_run}` in a statement, which has chosen jobs, by its end. `more`: other columns that it sets.
-
-    Replace `{claimed}` by the columns that it returns.
-    """
-    return statement.replace("{to_run}", _TO_RUN.replace("{more}", more) + "{claimed}").replace("{claimed}", _CLAIMED)
+def to_run(*, more: str = "") -> str:
+    """Return the end of a statement that has chosen jobs. `more`: other columns that it sets."""
+    return joined(_TO_RUN, more=more, claimed=CLAIMED)
 
 
-APPENDED = """COALESCE(
+_APPENDED = """COALESCE(
         CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
     ) || jsonb_build_object(
         'at', statement_timestamp(), 'verb', '{verb}', 'by', %(by)s::text, 'reason', %(reason)s::text,
@@ -126,27 +139,20 @@ APPENDED = """COALESCE(
     )"""
 
 
-def recording(verb: str, statement: str, *, more: Mapping[str, str] | None = None) -> str:
-    """Replace `{operations}` in a statement by the job's operations, with this verb at the end. Called at import.
+def recording(verb: str, *, more: Mapping[str, str] | None = None) -> str:
+    """Return the expression for the job's operations with this verb at the end.
 
     more: further keys of the entry, each with its value in SQL.
     """
     pairs = "".join(f", '{key}', {value}" for key, value in (more or {}).items())
-    return statement.replace("{operations}", APPENDED.replace("{verb}", verb).replace("{more}", pairs))
+    return joined(_APPENDED, verb=verb, more=pairs)
 
 
+# The end of a WHERE: only jobs that the carrier or one of its relays holds. Who can write to the broker can name any
+# job with any lease: both are small numbers.
 # A carrier holds what its relays have handed over. A relay holds what it has claimed, and an outcome may be quicker
 # than the hand-over. The subquery runs only if a row does not name the carrier; the table has a row for each worker.
-_OF_CARRIER = (
-    "(job.locked_by = %(carrier_id)s OR job.locked_by IN "
+OF_CARRIER = (
+    "\n    AND (job.locked_by = %(carrier_id)s OR job.locked_by IN "
     "(SELECT relay.id FROM skipqueue_worker AS relay WHERE relay.relay_of = %(carrier)s))"
 )
-
-
-def of_carrier(statement: str) -> str:
-    """The statement, which writes only jobs that the carrier or one of its relays holds. Called once, at import.
-
-    Who can write to the broker can name any job with any lease: both are small numbers.
-    """
-    head, returning, rest = statement.rpartition("\nRETURNING ")
-    return f"{head}\n    AND {_OF_CARRIER}{returning}{rest}"

@@ -17,14 +17,14 @@ from ..parts.batches.dependencies import DependencyGate
 from ..parts.limits.admit import KEYS_AT_ONCE, LimitGate, Sweep, admit_or_announce, with_rates
 from ..parts.rates.admit import RateGate, admit_rates, sweep_rates
 from ..values.records import GateResult
-from .fragments import entering
+from .fragments import entering, joined
 from .notify import wake
 from .parameters import is_refused
 from .statements import BATCH, Statements
 
 # supervisor, worker before a drain ends → by queue: the number of jobs that are queued now, and the keys of those that
 # wait at the gate of limits now, or at that of rates. Index: admit.
-ADMIT = entering(
+ADMIT = joined(
     """
 WITH due AS MATERIALIZED (
     SELECT id
@@ -48,8 +48,7 @@ SELECT
 FROM admitted
 GROUP BY queue_name
 """,
-    column="job.{}",
-    past="time",
+    status=entering(column="job.{}", past="time"),
 )
 
 # supervisor → the seconds until the next scheduled job is due, below 0 if it is overdue; no row if no job is scheduled.

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from ..values.records import LeaseRef, Noted
-from .fragments import of_carrier
+from .fragments import OF_CARRIER, joined
 from .parameters import leases_as_values, notes_as_values
 from .statements import Statements
 
@@ -13,7 +13,7 @@ from .statements import Statements
 # A job whose lease is no longer valid matches no row. A locked row is skipped: the task itself may hold the lock, in a
 # long transaction, or its outcome is about to be written. No indexed column changes, so that the update writes no
 # index. Index: the primary key.
-NOTE_ATTEMPTS = """
+_NOTE_ATTEMPTS = """
 WITH held AS MATERIALIZED (
     SELECT job.id, noted.started, noted.notes -> 'progress' AS progress, noted.notes -> 'log' AS log
     FROM
@@ -49,23 +49,26 @@ SET (progress, logs) = (
         FROM held
         WHERE held.id = job.id
     )
-WHERE job.id = ANY (ARRAY (SELECT id FROM held))
+WHERE job.id = ANY (ARRAY (SELECT id FROM held)){of_carrier}
 RETURNING job.id
 """
 
+NOTE_ATTEMPTS = joined(_NOTE_ATTEMPTS, of_carrier="")
+
 # relay → the same for notes that come from a broker. Index: the primary key.
-NOTE_CARRIED_ATTEMPTS = of_carrier(NOTE_ATTEMPTS)
+NOTE_CARRIED_ATTEMPTS = joined(_NOTE_ATTEMPTS, of_carrier=OF_CARRIER)
 
 # relay → nothing. These jobs of a carrier begin again, after another process that had them is gone: from now on they
 # have begun later than they were claimed, which RECOVER looks for. Index: the primary key, in the order of the arrays.
-NOTE_BEGUN = of_carrier(
+NOTE_BEGUN = joined(
     """
 UPDATE skipqueue_job AS job
 SET started_at = statement_timestamp()
 FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
-WHERE job.id = held.id AND job.lease = held.lease
+WHERE job.id = held.id AND job.lease = held.lease{of_carrier}
 RETURNING job.id
-"""
+""",
+    of_carrier=OF_CARRIER,
 )
 
 

@@ -17,7 +17,7 @@ from ..parts.unique.enqueue import UniqueKeys, explained_deadlock
 from ..values.codec import shorten
 from ..values.columns import check_columns, check_run_after
 from ..values.outcomes import Delay, checked_seconds
-from .fragments import entering, recording
+from .fragments import entering, joined, recording
 from .notify import LIMITS_PAYLOAD, notify_supervisors, wake, wake_supervisors
 from .parameters import noted
 from .queues import CHANGE_QUEUE
@@ -35,10 +35,8 @@ _DUE = "COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interv
 # The keys are taken in their order, as the enqueues take them, so that these and retries wait for each other and never
 # deadlock. Only an INSERT writes its rows in the order of its SELECT: here each of them meets the row that it was read
 # from, which is locked, and so is updated. The collation is that of Python. Index: the primary key, and unique.
-RETRY = entering(
-    recording(
-        "retry",
-        """
+RETRY = joined(
+    """
 WITH named AS MATERIALIZED (
     SELECT id, unique_key, max(id) OVER (PARTITION BY unique_key) AS newest_id
     FROM skipqueue_job
@@ -104,15 +102,13 @@ SET status = {status}, has_permit = NULL,
     operations = {operations}
 RETURNING job.id, job.queue_name, job.status
 """,
-    ),
-    column="job.{}",
-    run_after="statement_timestamp() + make_interval(secs => %(over)s::float8)",
+    status=entering(column="job.{}", run_after="statement_timestamp() + make_interval(secs => %(over)s::float8)"),
+    operations=recording("retry"),
 )
 
 # operators → the waiting jobs that were discarded, and the failed ones at which a sequence halts: it goes on without
 # them. Index: the primary key.
-DISCARD = recording(
-    "discard",
+DISCARD = joined(
     """
 WITH chosen AS MATERIALIZED (
     SELECT id
@@ -135,12 +131,12 @@ SET status = 'discarded',
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id, job.queue_name, job.status
 """,
+    operations=recording("discard"),
 )
 
 # operators → the unfinished jobs that were cancelled: discarded, even if they run. Raising the lease takes a running
 # job from its worker. Index: the primary key.
-CANCEL = recording(
-    "cancel",
+CANCEL = joined(
     """
 WITH chosen AS MATERIALIZED (
     SELECT id
@@ -160,14 +156,13 @@ SET status = 'discarded',
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id, job.queue_name, job.status
 """,
+    operations=recording("cancel"),
 )
 
 # operators → the scheduled jobs, retries among them, that have passed the time gate. An overdue job keeps its due time,
 # and so its position in the queue. Index: the primary key.
-RUN_NOW = entering(
-    recording(
-        "run_now",
-        """
+RUN_NOW = joined(
+    """
 WITH chosen AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
@@ -182,15 +177,13 @@ SET status = {status},
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id, job.queue_name, job.status
 """,
-    ),
-    column="job.{}",
-    past="time",
+    status=entering(column="job.{}", past="time"),
+    operations=recording("run_now"),
 )
 
 # operators → the waiting jobs that are now due later. A job that is due later anyway stays unchanged. A delay counts
 # from now. Index: the primary key.
-POSTPONE = recording(
-    "postpone",
+POSTPONE = joined(
     """
 WITH chosen AS MATERIALIZED (
     SELECT id
@@ -210,14 +203,13 @@ SET status = 'scheduled', has_permit = NULL,
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id, job.queue_name, job.status
 """,
+    operations=recording("postpone"),
 )
 
 # operators → the waiting jobs that are now due at another time, earlier or later. A delay counts from now. Index: the
 # primary key.
-RESCHEDULE = entering(
-    recording(
-        "reschedule",
-        """
+RESCHEDULE = joined(
+    """
 WITH chosen AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
@@ -232,16 +224,13 @@ SET status = {status}, has_permit = NULL,
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id, job.queue_name, job.status
 """,
-        more={"from": "job.run_after", "to": _DUE},
-    ),
-    column="job.{}",
-    run_after=_DUE,
+    status=entering(column="job.{}", run_after=_DUE),
+    operations=recording("reschedule", more={"from": "job.run_after", "to": _DUE}),
 )
 
 # operators → the waiting jobs that now have another priority. A worker that claims one of them at the same moment keeps
 # it: then the job is locked, or running. Index: the primary key.
-CHANGE_PRIORITY = recording(
-    "change_priority",
+CHANGE_PRIORITY = joined(
     """
 WITH chosen AS MATERIALIZED (
     SELECT id
@@ -260,7 +249,7 @@ SET priority = %(priority)s::smallint,
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id, job.queue_name, job.status
 """,
-    more={"from": "job.priority", "to": "%(priority)s::smallint"},
+    operations=recording("change_priority", more={"from": "job.priority", "to": "%(priority)s::smallint"}),
 )
 
 

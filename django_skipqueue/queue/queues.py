@@ -9,7 +9,7 @@ from datetime import timedelta
 from ..events.events import QueuePaused, QueueResumed
 from ..exceptions import InvalidOption
 from ..values.columns import check_columns
-from .fragments import entering, recording
+from .fragments import entering, joined, recording
 from .notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors, wake
 from .parameters import noted
 from .statements import Statements
@@ -53,10 +53,8 @@ LIMIT %(limit)s
 # it: then the job is locked, or running. A job without a limit of its own has that of its new queue, and a job without
 # a rate of its own has that one's rate. If either changes, it passes the gates again; but a permit of a limit that
 # stays is kept: the job waits for its rate at most. Index: the primary key.
-CHANGE_QUEUE = entering(
-    recording(
-        "change_queue",
-        """
+CHANGE_QUEUE = joined(
+    """
 WITH chosen AS MATERIALIZED (
     SELECT
         id,
@@ -105,12 +103,13 @@ FROM chosen
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen)) AND job.id = chosen.id
 RETURNING job.id, job.queue_name, job.status
 """,
-        more={"from": "job.queue_name", "to": "%(queue_name)s::text"},
+    status=entering(
+        column="job.{}",
+        past="time",
+        limit_key="(CASE WHEN NOT chosen.keeps_permit THEN chosen.limit_key END)",
+        rate_key="chosen.rate_key",
     ),
-    column="job.{}",
-    past="time",
-    limit_key="(CASE WHEN NOT chosen.keeps_permit THEN chosen.limit_key END)",
-    rate_key="chosen.rate_key",
+    operations=recording("change_queue", more={"from": "job.queue_name", "to": "%(queue_name)s::text"}),
 )
 
 

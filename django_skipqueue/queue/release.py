@@ -6,7 +6,7 @@ from datetime import datetime
 from ..events.events import JobsReleased
 from ..parts.limits.admit import admit_or_announce, with_rates
 from ..values.records import LeaseRef
-from .fragments import of_carrier
+from .fragments import OF_CARRIER, joined
 from .notify import LIMITS_PAYLOAD, notify_supervisors, wake
 from .parameters import leases_as_values
 from .statements import Statements
@@ -15,7 +15,7 @@ from .statements import Statements
 # again: it may have been claimed ahead, without a permit. No attempt is charged. A row whose lease does
 # not match stays unchanged. `interrupted`: the jobs were running; then their rows keep which worker gave them up, and
 # when. `later`: they wait for up to 10 s first. Index: the primary key.
-RELEASE = """
+_RELEASE = """
 UPDATE skipqueue_job AS job
 SET status = CASE
         WHEN %(later)s::boolean THEN 'scheduled'
@@ -43,12 +43,14 @@ SET status = CASE
         ELSE job.operations
     END
 FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
-WHERE job.id = held.id AND job.lease = held.lease
+WHERE job.id = held.id AND job.lease = held.lease{of_carrier}
 RETURNING job.id, job.queue_name, CASE WHEN job.status = 'blocked' THEN job.limit_key END
 """
 
+RELEASE = joined(_RELEASE, of_carrier="")
+
 # relay → as RELEASE, of jobs that the carrier, or a relay of it, holds. Index: the primary key.
-RELEASE_CARRIED = of_carrier(RELEASE)
+RELEASE_CARRIED = joined(_RELEASE, of_carrier=OF_CARRIER)
 
 # supervisor, after a worker died; worker, after its connection broke → as RELEASE, of the jobs that the worker holds
 # but has not started, now released. No attempt is charged. A live worker holds such jobs for one of two reasons: the

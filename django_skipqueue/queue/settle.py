@@ -17,7 +17,7 @@ from ..parts.limits.claim import CLAIM_AHEAD, CLAIM_OR_ADMIT
 from ..values.outcomes import Outcome, Settlement
 from ..values.records import AheadWish, LeaseRef, QueuePosition
 from .claim import CLAIM
-from .fragments import entering, of_carrier
+from .fragments import OF_CARRIER, entering, joined
 from .notify import RATE_PREFIX, notify_of_keys, wake, wake_supervisors
 from .parameters import (
     Admitted,
@@ -44,8 +44,7 @@ from .parameters import (
 # `notes` has the progress and the log of the attempt, if it noted any: NOTE_ATTEMPTS explains them.
 # The WHERE has no status: with one, the planner may read every running and dead entry of the recover index instead
 # (55 µs per job instead of 8 µs).
-SETTLE = entering(
-    """
+_SETTLE = """
 UPDATE skipqueue_job AS job
 SET status = CASE
         WHEN outcome.status = 'scheduled' THEN {status}
@@ -93,7 +92,7 @@ SET status = CASE
                 'started', COALESCE(statement_timestamp() - outcome.started * interval '1 microsecond', job.started_at)
             )
         )
-    END,
+    END,{snoozes}
     deaths = CASE WHEN outcome.is_unknown THEN job.deaths END,
     unknown_since = CASE WHEN outcome.is_unknown THEN COALESCE(job.unknown_since, job.locked_at) END
 FROM
@@ -103,18 +102,18 @@ FROM
         (SELECT %(refunds)s::smallint[]), (SELECT %(results)s::text[]::jsonb[]), (SELECT %(last_errors)s::text[]),
         (SELECT %(errors)s::text[]::jsonb[]), (SELECT %(unknown)s::boolean[]), (SELECT %(notes)s::text[]::jsonb[])
     ) AS outcome (id, lease, started, ended, status, delay, refund, result, last_error, error, is_unknown, notes)
-WHERE job.id = outcome.id AND job.lease = outcome.lease
+WHERE job.id = outcome.id AND job.lease = outcome.lease{of_carrier}
 RETURNING job.id, outcome.lease, job.batch_id
-""",
-    column="job.{}",
-    run_after="statement_timestamp() + make_interval(secs => outcome.delay)",
-)
+"""
 
-# settle, of a batch with snoozes: the same. A snooze is recorded in `operations`. Snoozes in a row are one entry with
-# their number, so that they do not displace the verbs of operators. Batches without a snooze do not pay for it.
-SETTLE_SNOOZES = SETTLE.replace(
-    "    deaths = ",
-    """    operations = CASE
+_STATUS = entering(column="job.{}", run_after="statement_timestamp() + make_interval(secs => outcome.delay)")
+
+SETTLE = joined(_SETTLE, status=_STATUS, snoozes="", of_carrier="")
+
+# What SETTLE_SNOOZES sets beside what SETTLE sets: a snooze is recorded in `operations`. Snoozes in a row are one entry
+# with their number, so that they do not displace the verbs of operators.
+_SNOOZES = """
+    operations = CASE
         WHEN outcome.refund IS NULL OR outcome.refund = 0 OR outcome.is_unknown THEN job.operations
         ELSE COALESCE(
             CASE
@@ -135,13 +134,15 @@ SETTLE_SNOOZES = SETTLE.replace(
                 ELSE 0
             END
         )
-    END,
-    deaths = """,
-)
+    END,"""
 
-# relay, settle: the same two for outcomes that come from a broker: a lease is no secret there. Index: the primary key.
-SETTLE_CARRIED = of_carrier(SETTLE)
-SETTLE_CARRIED_SNOOZES = of_carrier(SETTLE_SNOOZES)
+# settle, of a batch with snoozes → as SETTLE. Batches without a snooze do not pay for it. Index: the primary key.
+SETTLE_SNOOZES = joined(_SETTLE, status=_STATUS, snoozes=_SNOOZES, of_carrier="")
+
+# relay, settle → as SETTLE and SETTLE_SNOOZES, of outcomes that come from a broker: a lease is no secret there. Index:
+# the primary key.
+SETTLE_CARRIED = joined(_SETTLE, status=_STATUS, snoozes="", of_carrier=OF_CARRIER)
+SETTLE_CARRIED_SNOOZES = joined(_SETTLE, status=_STATUS, snoozes=_SNOOZES, of_carrier=OF_CARRIER)
 
 # settle, after jobs go straight back to their queues → the queue of each, and the key of its rate if it waits for that.
 # The array is a subquery, so that the planner does not see its length. Index: the primary key.
@@ -155,7 +156,7 @@ WHERE
 # worker → the ids of the changed jobs. Appends the attempt's error to a job that was cancelled (discarded) while it
 # ran: its traceback names the line at which the task ended. lease + 1: the cancel raised the lease once; any other
 # value means that the job changed hands again. An error that is sent twice is appended once. Index: the primary key.
-APPEND_CANCELLED_ERRORS = """
+_APPEND_CANCELLED_ERRORS = """
 WITH cancelled AS MATERIALIZED (
     SELECT job.id, ended.error
     FROM
@@ -172,12 +173,14 @@ SET errors = (CASE WHEN jsonb_array_length(job.errors) < 10 THEN job.errors ELSE
         (SELECT error FROM cancelled WHERE cancelled.id = job.id)
         || jsonb_build_object('at', statement_timestamp(), 'worker_id', job.locked_by)
     )
-WHERE job.id = ANY (ARRAY (SELECT id FROM cancelled))
+WHERE job.id = ANY (ARRAY (SELECT id FROM cancelled)){of_carrier}
 RETURNING job.id
 """
 
+APPEND_CANCELLED_ERRORS = joined(_APPEND_CANCELLED_ERRORS, of_carrier="")
+
 # relay → the same for outcomes that come from a broker. Index: the primary key.
-APPEND_CANCELLED_ERRORS_CARRIED = of_carrier(APPEND_CANCELLED_ERRORS)
+APPEND_CANCELLED_ERRORS_CARRIED = joined(_APPEND_CANCELLED_ERRORS, of_carrier=OF_CARRIER)
 
 
 SettledRow = tuple[int, int, int | None]

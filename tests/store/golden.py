@@ -13,6 +13,7 @@ from django_skipqueue.console.doctor import sql as of_doctor
 from django_skipqueue.console.metrics import sql as of_metrics
 from django_skipqueue.contrib.celery import states
 from django_skipqueue.parts.alerts import measure
+from django_skipqueue.parts.batches import metrics as of_batches
 from django_skipqueue.parts.schedules import sql as of_schedules
 
 from .statements import FIRST_WORD, MODULES
@@ -21,7 +22,7 @@ FILE = Path(__file__).with_name("statements.sql")
 
 ALL_MODULES: tuple[ModuleType, ...] = (
     *MODULES,
-    *(states, of_schedules, measure, jobs, load, of_doctor, of_metrics, of_dashboard, indexes),
+    *(states, of_schedules, of_batches, measure, jobs, load, of_doctor, of_metrics, of_dashboard, indexes),
 )
 
 MAINTENANCE = r"\s*(DROP|REINDEX) "

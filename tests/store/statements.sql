@@ -1192,6 +1192,9 @@ SELECT set_config('transaction_timeout', %(timeout)s, false)
 -- PLAN_ONCE (queue.session)
 SET plan_cache_mode = force_generic_plan
 
+-- PLAN_ANEW (queue.session)
+DISCARD PLANS
+
 -- SETTLE (queue.settle)
 UPDATE skipqueue_job AS job
 SET status = CASE

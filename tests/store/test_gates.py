@@ -35,14 +35,14 @@ def test_a_gate_has_both_halves() -> None:
 
 
 def test_a_job_enters_the_status_of_the_first_gate_that_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert entering("{status}", column="job.{}", run_after="now()") == (
+    assert entering(column="job.{}", run_after="now()") == (
         f"CASE WHEN now() > statement_timestamp() THEN 'scheduled' {LIMITED} {RATED} ELSE 'queued' END"
     )
-    assert entering("{status}", column="job.{}", past="time") == f"CASE {LIMITED} {RATED} ELSE 'queued' END"
-    assert entering("{status}", column="job.{}", past="limit") == f"CASE {RATED} ELSE 'queued' END"
-    assert entering("{status}", column="job.{}", past="rate") == "'queued'"
+    assert entering(column="job.{}", past="time") == f"CASE {LIMITED} {RATED} ELSE 'queued' END"
+    assert entering(column="job.{}", past="limit") == f"CASE {RATED} ELSE 'queued' END"
+    assert entering(column="job.{}", past="rate") == "'queued'"
     monkeypatch.setattr(fragments, "CONDITIONS", (*CONDITIONS, OTHER))
-    assert entering("{status}", column="%({})s", past="rate") == (
+    assert entering(column="%({})s", past="rate") == (
         "CASE WHEN %(other_key)s IS NOT NULL THEN 'blocked' ELSE 'queued' END"
     )
 
@@ -53,28 +53,35 @@ def test_every_statement_by_which_a_job_enters_asks_the_gates() -> None:
     sources = {name: inspect.getsource(module) for name, module in modules.items()}
     says_queued = {name for name, text in sources.items() if re.search(r"(THEN|ELSE|SET status =) 'queued'", text)}
     assert says_queued == {
+        "parts.keyed",
         "parts.limits.admit",
         "parts.limits.claim",
+        "parts.limits.lone",
         "parts.rates.admit",
         "queue.fragments",
         "queue.recover",
         "queue.release",
     }
-    asking = {name for text in sources.values() for name in re.findall(r"^(\w+) = entering\($", text, re.MULTILINE)}
-    assert asking == {
+    asks = r"rate_key(\)s)?::text IS NOT NULL THEN 'blocked' ELSE 'queued' END"
+    assert {name for name, text in STATEMENTS.items() if re.search(asks, text)} == {
         "ADMIT",
         "ADMIT_DEPENDANTS",
         "CHANGE_QUEUE",
-        "INSERT_JOB",
+        "ENQUEUE",
+        "ENQUEUE_AND_ADMIT",
+        "ENQUEUE_AND_NOTIFY",
         "ENQUEUE_MANY",
         "ENQUEUE_MANY_UNIQUE",
+        "REPLACE_UNLOCKED",
         "REPLACE_WAITING",
         "RESCHEDULE",
         "RETRY",
         "RUN_NOW",
         "SETTLE",
+        "SETTLE_CARRIED",
+        "SETTLE_CARRIED_SNOOZES",
+        "SETTLE_SNOOZES",
     }
-    assert not [name for name, text in STATEMENTS.items() if "{status}" in text]
 
 
 class OtherGate:

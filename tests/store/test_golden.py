@@ -5,6 +5,8 @@ import re
 
 import pytest
 
+from django_skipqueue.queue.fragments import joined
+
 from . import golden
 from .statements import STATEMENTS
 
@@ -26,3 +28,12 @@ def test_the_golden_file_has_every_statement_and_no_place_without_its_piece() ->
     assert {name.partition(" ")[0] for name in texts} >= set(STATEMENTS)
     places = {name: set(re.findall(r"{([a-z]\w*)}", text)) - {"schema", "index"} for name, text in texts.items()}
     assert {name: found for name, found in places.items() if found} == {}
+
+
+def test_a_statement_is_joined_from_exactly_the_pieces_for_which_it_has_places() -> None:
+    statement = "SELECT {what}, '{}'::text[], '[0-9a-f]{12}', %(name)s"
+    assert joined(statement, what="'{what}'") == "SELECT '{what}', '{}'::text[], '[0-9a-f]{12}', %(name)s"
+    with pytest.raises(ValueError, match="what"):
+        joined(statement)
+    with pytest.raises(ValueError, match="other"):
+        joined(statement, what="1", other="2")

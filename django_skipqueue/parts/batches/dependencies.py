@@ -14,7 +14,7 @@ from django.db import transaction
 
 from ...events.events import JobsAdmitted
 from ...exceptions import InvalidOption
-from ...queue.fragments import entering
+from ...queue.fragments import entering, joined
 from ...queue.notify import LIMITS_PAYLOAD, notify_supervisors, wake, wake_supervisors
 from ...queue.parameters import as_array
 from ...queue.statements import BATCH, Statements
@@ -132,7 +132,7 @@ FOR NO KEY UPDATE OF job SKIP LOCKED
 # predecessors that end at once are both seen by the second one. A job that was discarded by hand while it waited stays
 # discarded; if it is retried, it need not wait. Reads the needs once, however many there are. Indexes: those of the
 # primary keys.
-ADMIT_DEPENDANTS = entering(
+ADMIT_DEPENDANTS = joined(
     """
 WITH needed AS MATERIALIZED (
     SELECT
@@ -204,8 +204,7 @@ RETURNING
     job.metadata::text AS metadata,
     CASE WHEN job.finished_at = statement_timestamp() THEN verdict.without END AS needs_job_id
 """,
-    column="job.{}",
-    past="dependency",
+    status=entering(column="job.{}", past="dependency"),
 )
 
 # admit, for predecessors that let nobody through → the number of dependencies on them that nobody waits for. Deletes

@@ -19,6 +19,7 @@ from django.db import DatabaseError, Error, transaction
 
 from ...conf import settings
 from ...queue.enqueue import Enqueueing, new_job
+from ...queue.fragments import joined
 from ...queue.parameters import as_array, is_refused
 from ...queue.statements import BATCH
 from .events import BatchesFinished, BatchNotFinished, CallbackSkipped
@@ -68,7 +69,8 @@ _UNFINISHED_JOB = """(
 
 # The condition under which a batch is done. A batch with inner ones, on all levels, waits for them, for their callback
 # jobs, and for the jobs of them that run again. Indexes: batch, inner.
-_IS_DONE = """
+_IS_DONE = joined(
+    """
 {job_of_batch} IS NULL
 AND (
     WITH RECURSIVE inside AS (
@@ -87,19 +89,10 @@ AND (
     WHERE inside.finished_at IS NULL OR (inside.may_run AND {job_inside} IS NOT NULL)
     LIMIT 1
 ) IS NULL
-"""
-
-
-def _unfinished_job_of(batch: str) -> str:
-    """The expression for this table of batches. Called once, at import."""
-    return _UNFINISHED_JOB.replace("{batch}", batch)
-
-
-def _if_done(statement: str) -> str:
-    """Replace `{done}` in a statement by the condition. Called once, at import."""
-    done = _IS_DONE.replace("{job_of_batch}", _unfinished_job_of("batch"))
-    return statement.replace("{done}", done.replace("{job_inside}", _unfinished_job_of("inside")))
-
+""",
+    job_of_batch=joined(_UNFINISHED_JOB, batch="batch"),
+    job_inside=joined(_UNFINISHED_JOB, batch="inside"),
+)
 
 # finish_batches, before it enqueues callbacks: how long an INSERT may wait for the transaction that holds its unique
 # key. Reads no table.
@@ -107,7 +100,7 @@ LIMIT_LOCKS = "SELECT set_config('lock_timeout', %(timeout)s, true)"
 
 # finish_batches → the ids of those batches, and of the batches outside of them, that are open although all of their
 # jobs are finished. Locks nothing. Indexes: as above.
-DONE_BATCHES = _if_done(
+DONE_BATCHES = joined(
     """
 SELECT batch.id
 FROM skipqueue_batch AS batch
@@ -121,7 +114,8 @@ WHERE
     )
     AND batch.finished_at IS NULL
     AND {done}
-"""
+""",
+    done=_IS_DONE,
 )
 
 # finish_batches, in the transaction of the next statement → the ids of those batches that are open and that nobody else
@@ -140,7 +134,7 @@ FOR UPDATE SKIP LOCKED
 # been pruned. An inner batch without failures has its numbers in its row, and those of the batches in it. The jobs of
 # one with failures are counted again, without its callbacks: they may have been retried since. Indexes: batch, inner,
 # pruned_of, the primary key.
-FINISH_BATCHES = _if_done(
+FINISH_BATCHES = joined(
     """
 WITH counted AS MATERIALIZED (
     SELECT batch.id, tree.completed, tree.failed, tree.discarded, tree.has_failed_callbacks
@@ -206,7 +200,8 @@ RETURNING
     batch.failed AS failed,
     batch.discarded AS discarded,
     batch.failed > 0 OR batch.discarded > 0 OR counted.has_failed_callbacks AS is_failure
-"""
+""",
+    done=_IS_DONE,
 )
 
 # finish_batches, in the same transaction: the jobs that were enqueued for the callbacks; `callbacks` has for each of

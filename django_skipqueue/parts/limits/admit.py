@@ -36,6 +36,7 @@ from psycopg.pq import TransactionStatus
 from ...events.events import JobsAdmitted, QueueLimited, QueueRated
 from ...events.sinks import Send, send
 from ...exceptions import InvalidOption
+from ...queue.fragments import joined
 from ...queue.notify import (
     LIMIT_PREFIX,
     LIMITS_PAYLOAD,
@@ -222,8 +223,9 @@ chosen AS MATERIALIZED (
 
 # the same, after LOCK_KEYS → by queue: the number of admitted jobs, and the keys of the rates that jobs with a permit
 # wait for now. Index: that of `_CHOSEN`.
-ADMIT_BY_KEY = f"""
-{_CHOSEN},
+ADMIT_BY_KEY = joined(
+    """
+{chosen},
 admitted AS (
     UPDATE skipqueue_job AS job
     SET status = CASE WHEN job.rate_key IS NOT NULL THEN 'blocked' ELSE 'queued' END,
@@ -239,12 +241,15 @@ SELECT
     queue_name, count(*) FILTER (WHERE status = 'queued'), array_agg(rate_key) FILTER (WHERE status = 'blocked')
 FROM admitted
 GROUP BY queue_name
-"""  # noqa: S608 (literals)
+""",
+    chosen=_CHOSEN,
+)
 
 # worker that claims as well, after LOCK_KEYS → the same. It locks the jobs, and writes only those that wait for their
 # rate now: CLAIM_OR_ADMIT, in the same transaction, has the others run here or queued. Index: that of `_CHOSEN`.
-CHOOSE_BY_KEY = f"""
-{_CHOSEN},
+CHOOSE_BY_KEY = joined(
+    """
+{chosen},
 rated AS (
     UPDATE skipqueue_job AS job
     SET has_permit = true,
@@ -260,12 +265,14 @@ SELECT
     array_agg(rate_key) FILTER (WHERE rate_key IS NOT NULL),
     set_config(
         'skipqueue.chosen_jobs',
-        COALESCE((SELECT array_agg(place) FROM chosen WHERE rate_key IS NULL), '{{}}')::text,
+        COALESCE((SELECT array_agg(place) FROM chosen WHERE rate_key IS NULL), '{}')::text,
         true
     )
 FROM chosen
 GROUP BY queue_name
-"""  # noqa: S608 (literals)
+""",
+    chosen=_CHOSEN,
+)
 
 # supervisor, worker before a drain ends → at most `limit` keys with blocked jobs, alphabetically after `after`, and
 # whether a permit of each is free. Without the keys of which only paused queues have jobs. Locks nothing.

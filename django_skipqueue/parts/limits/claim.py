@@ -1,6 +1,6 @@
 """Claim jobs of limits: those that have just got a permit, and those beyond the permits that are free."""
 
-from ...queue.fragments import to_run
+from ...queue.fragments import joined, to_run
 
 # worker, after SETTLE in the same transaction → jobs of these keys, as CLAIM returns them, at most `most` of each key:
 # the jobs that would be admitted next. They have no permit of their own (`has_permit` is false): each begins
@@ -11,7 +11,7 @@ from ...queue.fragments import to_run
 # Only jobs of this task and queue, with the same limit and without a rate; none that comes after another job of the
 # key; none of a queue that is paused, or whose limit was changed there. At most 1 MB of arguments of a key.
 # Index: the primary key, limit_waiting once for each key, and the primary key of queues.
-CLAIM_AHEAD = to_run(
+CLAIM_AHEAD = joined(
     """
 WITH held AS MATERIALIZED (
     SELECT job.limit_key AS key, count(*) AS number, min(job.capacity) AS capacity
@@ -88,7 +88,7 @@ chosen AS MATERIALIZED (
 )
 {to_run}
 """,
-    more=",\n    has_permit = false",
+    to_run=to_run(more=",\n    has_permit = false"),
 )
 
 
@@ -99,7 +99,7 @@ chosen AS MATERIALIZED (
 # claimed, which another worker may be looking for at that moment.
 # A chosen job is locked by this transaction, so its ctid is stable.
 # Index: claim, twice for each queue, as in CLAIM. The chosen jobs are read by ctid.
-CLAIM_OR_ADMIT = to_run(
+CLAIM_OR_ADMIT = joined(
     """
 WITH queue AS MATERIALIZED (
     SELECT name, rank, run_after, id, number
@@ -206,10 +206,12 @@ queued AS (
 )
 {to_run}
 """,
-    more=""",
+    to_run=to_run(
+        more=""",
     run_after = CASE
         WHEN job.status = 'blocked' AND job.limit_kind = 'fair'
         THEN GREATEST(job.run_after, statement_timestamp())
         ELSE job.run_after
-    END""",
+    END"""
+    ),
 )

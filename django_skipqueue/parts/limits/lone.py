@@ -1,29 +1,40 @@
 """Admit one job right after its enqueue, if no other job of its key waits. `sql` says what a permit is."""
 
+from ...queue.fragments import joined
+
 # enqueue of one job, after the commit → nothing. Locks its key for ADMIT_LONE, with the lock of LOCK_KEYS, unless
 # another transaction has locked it. Reads no table.
-LOCK_KEY = """
+_LOCK_KEY = """
 SELECT set_config(
     'skipqueue.locked_key',
     CASE
         WHEN current_setting('transaction_isolation') <> 'read committed' THEN ''
-        WHEN pg_try_advisory_xact_lock(1397442896, hashtext(%(key)s::text) & 1023) THEN %(key)s::text
+        WHEN pg_try_advisory_xact_lock(1397442896, hashtext({key}::text) & 1023) THEN {key}::text
         ELSE ''
     END,
     true
 )
 """
 
+
+def locking(*, key: str) -> str:
+    """Return LOCK_KEY with this expression for the key."""
+    return joined(_LOCK_KEY, key=key)
+
+
+LOCK_KEY = locking(key="%(key)s")
+
+
 # the same, after LOCK_KEY → its queue, and the key of the rate that it waits for now, if it is admitted: a permit is
 # free, and no other job of its key waits. PostgreSQL plans this in half the time of ADMIT_BY_KEY, which admits all
 # other jobs. `IS TRUE` keeps it from looking for the row among all those of its key. Index: blocked, limit_held and
 # limit_waiting; for the key of a queue the primary key of queues.
-ADMIT_LONE = """
+_ADMIT_LONE = """
 WITH chosen AS MATERIALIZED (
     SELECT ctid AS place
     FROM skipqueue_job AS job
     WHERE
-        id = %(id)s
+        id = {id}
         AND status = 'blocked'
         AND awaits_jobs IS NULL
         AND has_permit IS NULL
@@ -35,8 +46,8 @@ WITH chosen AS MATERIALIZED (
                 status <= 'blocked'
                 AND awaits_jobs IS NULL
                 AND has_permit IS NULL
-                AND limit_key = %(key)s::text
-                AND other.id <> %(id)s
+                AND limit_key = {key}::text
+                AND other.id <> {id}
             LIMIT 1
         ) IS NULL
         AND (
@@ -48,8 +59,8 @@ WITH chosen AS MATERIALIZED (
             FROM
                 (
                     SELECT CASE
-                        WHEN starts_with(%(key)s, 'queue:')
-                        THEN (SELECT queue.concurrency FROM skipqueue_queue AS queue WHERE name = substr(%(key)s, 7))
+                        WHEN starts_with({key}, 'queue:')
+                        THEN (SELECT queue.concurrency FROM skipqueue_queue AS queue WHERE name = substr({key}, 7))
                     END AS concurrency
                 ) AS changed,
                 LATERAL (
@@ -61,7 +72,7 @@ WITH chosen AS MATERIALIZED (
                         SELECT status
                         FROM skipqueue_job
                         WHERE
-                            limit_key = %(key)s::text
+                            limit_key = {key}::text
                             AND limited.permits IS NOT NULL
                             AND (
                                 status IN ('queued', 'running')
@@ -88,5 +99,13 @@ SET status = CASE WHEN job.rate_key IS NOT NULL THEN 'blocked' ELSE 'queued' END
         ELSE job.run_after
     END
 WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
-RETURNING job.queue_name, job.rate_key
+RETURNING job.queue_name, job.rate_key{more}
 """
+
+
+def admitting_lone(*, id: str, key: str, more: str = "") -> str:
+    """Return ADMIT_LONE with these expressions for the job and its key. `more`: other columns that it returns."""
+    return joined(_ADMIT_LONE, id=id, key=key, more=more)
+
+
+ADMIT_LONE = admitting_lone(id="%(id)s", key="%(key)s")

@@ -22,7 +22,7 @@ from django.db import OperationalError, transaction
 
 from ...events.job_names import job_name
 from ...exceptions import UniqueKeyDeadlock, UniqueKeyTaken
-from ...queue.fragments import entering
+from ...queue.fragments import entering, joined
 from ...queue.notify import wake
 from ...queue.parameters import as_text_array, calls_as_values
 from ...queue.statements import Statements
@@ -34,7 +34,7 @@ from ...values.records import CallOutcome, DeferredJobs, EncodedCall, JobSpec, O
 # NULL: a call without a key. The calls are sorted by key, so that two batches with the same keys wait for each other
 # and never deadlock. A call is not inserted if its key is taken, by a job that holds it or by an earlier call of the
 # batch.
-ENQUEUE_MANY_UNIQUE = entering(
+ENQUEUE_MANY_UNIQUE = joined(
     """
 WITH inserted AS (
     INSERT INTO skipqueue_job AS job
@@ -72,18 +72,14 @@ SELECT
     extract(epoch FROM min(run_after) - statement_timestamp())::float8
 FROM inserted
 """,
-    column="%({})s",
-    run_after="due.run_after",
-    limit_key="call.limit_key",
-    rate_key="call.rate_key",
+    status=entering(column="%({})s", run_after="due.run_after", limit_key="call.limit_key", rate_key="call.rate_key"),
 )
 
 # enqueue and enqueue_many that replace, after a conflict → the holders that wait, which now have the arguments of the
 # call: unique_key, id, status, run_after, enqueued_at, and the seconds until it is due. Each key is there once. Not by
 # ON CONFLICT DO UPDATE: that locks the row before it looks at the condition, and so would keep a running job locked
 # until the caller's commit. Index: unique, the primary key.
-REPLACE_WAITING = entering(
-    """
+_REPLACE = """
 WITH waiting AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
@@ -94,7 +90,7 @@ WITH waiting AS MATERIALIZED (
         AND finished_at IS NULL
         AND status <> 'running'
     ORDER BY unique_key
-    FOR NO KEY UPDATE
+    FOR NO KEY UPDATE{skip}
 )
 UPDATE skipqueue_job AS job
 SET (args, kwargs, run_after) = (call.args::jsonb, call.kwargs::jsonb, due.run_after),
@@ -119,16 +115,15 @@ WHERE job.id = ANY (ARRAY (SELECT id FROM waiting)) AND job.unique_key = call.un
 RETURNING
     job.unique_key, job.id, job.status, job.run_after, job.enqueued_at,
     extract(epoch FROM job.run_after - statement_timestamp())::float8
-""",
-    column="%({})s",
-    run_after="due.run_after",
-    limit_key="call.limit_key",
-    rate_key="call.rate_key",
-)
+"""
+
+_REPLACED = entering(column="%({})s", run_after="due.run_after", limit_key="call.limit_key", rate_key="call.rate_key")
+
+REPLACE_WAITING = joined(_REPLACE, status=_REPLACED, skip="")
 
 # enqueue_many that replaces several → the same, without the holders that somebody has locked. Index: unique, the
 # primary key.
-REPLACE_UNLOCKED = REPLACE_WAITING.replace("FOR NO KEY UPDATE", "FOR NO KEY UPDATE SKIP LOCKED")
+REPLACE_UNLOCKED = joined(_REPLACE, status=_REPLACED, skip=" SKIP LOCKED")
 
 # enqueue_many, after a conflict → the keys that jobs hold, each with the id of its job, whether it is finished, whether
 # it waits, and whether it waits for its first attempt. Index: unique.
@@ -148,7 +143,7 @@ WHERE
 # been claimed, with id, queue and status. Locks their rows until the caller's commit, in the order of the keys: no
 # worker claims one before that, so the run sees what the caller has written. Several callers share the lock. Index:
 # unique.
-LOCK_WAITING_HOLDERS = """
+_LOCK_HOLDERS = """
 SELECT unique_key, id, queue_name, status
 FROM skipqueue_job
 WHERE
@@ -158,12 +153,14 @@ WHERE
     AND finished_at IS NULL
     AND lease = 0
 ORDER BY unique_key
-FOR SHARE
+FOR SHARE{skip}
 """
+
+LOCK_WAITING_HOLDERS = joined(_LOCK_HOLDERS, skip="")
 
 # enqueue_many that asks for several keys until the start → the same, without the holders that somebody writes. Index:
 # unique.
-LOCK_UNLOCKED_HOLDERS = LOCK_WAITING_HOLDERS.replace("FOR SHARE", "FOR SHARE SKIP LOCKED")
+LOCK_UNLOCKED_HOLDERS = joined(_LOCK_HOLDERS, skip=" SKIP LOCKED")
 
 # enqueue, enqueue_many, retry, after a conflict with a finished job → the keys that are free now: their jobs are
 # finished, and their time is over. Locks in the order of the keys. Index: unique.
