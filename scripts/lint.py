@@ -102,11 +102,8 @@ PIECE = re.compile(r"\b(SELECT|UPDATE|WHERE|AND|RETURNING)\b")
 RUNS_SQL = {"execute", "executemany", "raw", "RawSQL", "RunSQL", "copy", "stream", "mogrify", "SQL"}
 """`SQL` is psycopg's: a template, into which only identifiers and literals are put, each of them quoted."""
 
-COMPOSERS = {
-    *("entering", "of_carrier", "of_permits", "of_tokens", "recording", "to_run"),
-    *("_if_done", "_unfinished_job_of"),  # of batches
-}
-"""They put literals into a literal, when the module is imported."""
+COMPOSERS = {"joined", "entering", "recording", "to_run", "locking", "admitting_lone", "_keyed"}
+"""`joined` puts pieces into a statement, when the module is imported. The others make pieces, or call `joined`."""
 
 QUOTED = "STATEMENT_TIMES"
 """Into this statement the name of a schema is put where it is run. PostgreSQL itself has quoted the name."""
@@ -232,8 +229,6 @@ def is_literal(value: ast.expr) -> bool:
             return all(map(is_literal, values))
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if name in COMPOSERS:
             return all(map(is_literal, (*args, *(each.value for each in keywords))))
-        case ast.Call(func=ast.Attribute(value=text, attr="replace" | "rstrip"), args=args):
-            return all(map(is_literal, (text, *args)))
     return False
 
 
@@ -263,12 +258,18 @@ def lines_with(pattern: str, nodes: Iterable[ast.AST]) -> Findings:
 
 
 def statement_caller(module: Module) -> Findings:
-    """The comment above the statement does not say who calls it and what it returns, as in "callers → rows"."""
-    for name, line, value in statements(module) if module.path != FRAGMENTS else ():
+    """No comment says who calls the statement and what it returns: "callers → rows", above `NAME` or above `_NAME`."""
+    found = list(statements(module)) if module.path != FRAGMENTS else []
+    told = {name for name, line, _ in found if re.match(r"# [^→:]*[→:]", above(module, line))}
+    for name, line, value in found:
         is_whole = is_statement(value, ()) or isinstance(value, ast.Call | ast.JoinedStr)
-        above = "\n".join([*module.lines[: line - 1], ""]).rpartition("\n\n")[2]
-        if is_whole and name[0] != "_" and not re.match(r"# [^→:]*[→:]", above):
+        if is_whole and name[0] != "_" and not {name, f"_{name}"} & told:
             yield line, name
+
+
+def above(module: Module, line: int) -> str:
+    """The text between this line and the last empty one before it."""
+    return "\n".join([*module.lines[: line - 1], ""]).rpartition("\n\n")[2]
 
 
 def statement_import(module: Module) -> Findings:

@@ -21,12 +21,12 @@ CASES = {
     "made_code": Case("worker/a.py", "x = 1\nrun('ls', shell=True)", "re.compile('x')\nrun('ls')"),
     "statement_run": Case("console/a.py", "x = 1\nc.execute('SELECT ' + x)", "c.execute(sql.TABLES, [x])"),
     "statement_made": Case("console/a.py", "x = 1\ny = f'SELECT {x}'", "y = f'{x} SELECT'\nz = 'select %s' % x"),
-    "statement_literal": Case("queue/a.py", "A = 'SELECT 1'\nB = A + ' WHERE'", '_A = "SELECT"\nB = to_run(f"{_A} 1")'),
+    "statement_literal": Case("queue/a.py", "A = 'SELECT 1'\nB = A + ' WHERE'", '_A = "SELECT"\nB = joined(f"{_A} 1")'),
     "statement_parameter": Case("queue/a.py", "A = '%s'\nB = 'SELECT %s'", "A = 'SELECT %(a)s LIKE %%'"),
     "statement_status": Case("parts/a.py", "x = 1\ny = 'status = %(s)s'", "y = \"status = 'failed' AND x = %(x)s\""),
     "statement_session": Case("parts/a.py", "x = 1\ny = 'pg_advisory_lock(1)'", "y = 'pg_advisory_xact_lock(1)'"),
     "statement_caller": Case(
-        "queue/a.py", "# f → rows\nA = 'SELECT'\n\nB = to_run(A)", "# f: x\nA = 'SELECT'\n\n_B = 'SELECT'"
+        "queue/a.py", "# f → rows\nA = 'SELECT'\n\nB = joined(A)", "# f: x\nA = 'SELECT'\n\n_B = 'SELECT'"
     ),
     "statement_import": Case(
         "console/a.py", "from ..queue import claim as b\nb.CLAIM", "from ..queue import claim\nclaim.X"
@@ -67,17 +67,16 @@ MADE = (
     "f'{sql.CLAIM} LIMIT {x}'",
     "f'{TAKE_OVER} LIMIT {x}'",
     "OURS.replace('a', x)",
-    "to_run(x)",
+    "joined(x)",
 )
 NAMED = "from ..queue import claim as sql; from ..queue.claim import TAKE_OVER; OURS = 'SELECT 1'; "
 AT_IMPORT = (
     "'SELECT %s' % x",
     "f'SELECT {x}'",
     "f'SELECT {CLAIM + x}'",
-    "to_run(x)",
-    "to_run('SELECT', more=x)",
-    "joined('SELECT 1')",
-    "CLAIM.replace('a', x)",
+    "joined(x)",
+    "joined('SELECT', more=x)",
+    "CLAIM.replace('a', 'b')",
 )
 
 
@@ -92,16 +91,14 @@ def test_no_way_to_put_a_statement_together_is_overlooked() -> None:
 
 def test_a_statement_is_joined_at_import_by_a_composer() -> None:
     for code in (
-        "entering(recording('retry', 'SELECT 1'), column='job.{}')",
-        "of_carrier(CLAIM)",
+        "joined('SELECT 1', status=entering(column='job.{}'))",
+        "joined(CLAIM, of_carrier=OF_CARRIER)",
         "{'a': 'SELECT'}",
-        "f'{CLAIM} WHERE'.replace('%(a)s', '%(b)s')",
-        "CLAIM.replace('a', 'b').rstrip()",
     ):
         for rule in ("statement_literal", "statement_made"):
             assert lines(rule, "queue/a.py", f"A = {code}") == [], code
     made = "def {}(statement): return f'SELECT {{statement}}'"
-    assert lines("statement_made", "queue/a.py", made.format("to_run")) == []
+    assert lines("statement_made", "queue/a.py", made.format("joined")) == []
     assert lines("statement_made", "queue/a.py", made.format("to_walk")) == [1]
 
 

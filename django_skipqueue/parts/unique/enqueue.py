@@ -79,7 +79,7 @@ FROM inserted
 # call: unique_key, id, status, run_after, enqueued_at, and the seconds until it is due. Each key is there once. Not by
 # ON CONFLICT DO UPDATE: that locks the row before it looks at the condition, and so would keep a running job locked
 # until the caller's commit. Index: unique, the primary key.
-_REPLACE = """
+_REPLACE_WAITING = """
 WITH waiting AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
@@ -117,13 +117,15 @@ RETURNING
     extract(epoch FROM job.run_after - statement_timestamp())::float8
 """
 
-_REPLACED = entering(column="%({})s", run_after="due.run_after", limit_key="call.limit_key", rate_key="call.rate_key")
+_STATUS_OF_CALL = entering(
+    column="%({})s", run_after="due.run_after", limit_key="call.limit_key", rate_key="call.rate_key"
+)
 
-REPLACE_WAITING = joined(_REPLACE, status=_REPLACED, skip="")
+REPLACE_WAITING = joined(_REPLACE_WAITING, status=_STATUS_OF_CALL, skip="")
 
 # enqueue_many that replaces several → the same, without the holders that somebody has locked. Index: unique, the
 # primary key.
-REPLACE_UNLOCKED = joined(_REPLACE, status=_REPLACED, skip=" SKIP LOCKED")
+REPLACE_UNLOCKED = joined(_REPLACE_WAITING, status=_STATUS_OF_CALL, skip=" SKIP LOCKED")
 
 # enqueue_many, after a conflict → the keys that jobs hold, each with the id of its job, whether it is finished, whether
 # it waits, and whether it waits for its first attempt. Index: unique.
@@ -143,7 +145,7 @@ WHERE
 # been claimed, with id, queue and status. Locks their rows until the caller's commit, in the order of the keys: no
 # worker claims one before that, so the run sees what the caller has written. Several callers share the lock. Index:
 # unique.
-_LOCK_HOLDERS = """
+_LOCK_WAITING_HOLDERS = """
 SELECT unique_key, id, queue_name, status
 FROM skipqueue_job
 WHERE
@@ -156,11 +158,11 @@ ORDER BY unique_key
 FOR SHARE{skip}
 """
 
-LOCK_WAITING_HOLDERS = joined(_LOCK_HOLDERS, skip="")
+LOCK_WAITING_HOLDERS = joined(_LOCK_WAITING_HOLDERS, skip="")
 
 # enqueue_many that asks for several keys until the start → the same, without the holders that somebody writes. Index:
 # unique.
-LOCK_UNLOCKED_HOLDERS = joined(_LOCK_HOLDERS, skip=" SKIP LOCKED")
+LOCK_UNLOCKED_HOLDERS = joined(_LOCK_WAITING_HOLDERS, skip=" SKIP LOCKED")
 
 # enqueue, enqueue_many, retry, after a conflict with a finished job → the keys that are free now: their jobs are
 # finished, and their time is over. Locks in the order of the keys. Index: unique.
