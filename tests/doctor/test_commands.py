@@ -17,7 +17,7 @@ from django_skipqueue.parts.databases import retirement
 PAGE = Path(django_skipqueue.__file__).parents[1] / "docs/how-to/doctor.md"
 SOURCES = [
     *Path(doctor.__file__).parent.glob("*.py"),
-    *Path(django_skipqueue.__file__).parent.glob("*/*/doctor.py"),
+    *Path(django_skipqueue.__file__).parent.glob("*/*/console.py"),
     Path(retirement.__file__),
 ]
 

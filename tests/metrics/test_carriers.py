@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from django_skipqueue.console.metrics import queues
-from django_skipqueue.contrib.celery import metrics as carriers
+from django_skipqueue.contrib.celery import console as carriers
 from django_skipqueue.queue.store import Store
 
 from ..app.carriers import CARRIERS, make_carried, make_carrier, make_relay

@@ -13,7 +13,7 @@ from django_skipqueue.console.doctor import sql as of_doctor
 from django_skipqueue.console.metrics import sql as of_metrics
 from django_skipqueue.contrib.celery import states
 from django_skipqueue.parts.alerts import measure
-from django_skipqueue.parts.batches import metrics as of_batches
+from django_skipqueue.parts.batches import console as of_batches
 from django_skipqueue.parts.schedules import sql as of_schedules
 
 from .statements import FIRST_WORD, MODULES

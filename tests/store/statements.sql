@@ -4813,7 +4813,7 @@ WHERE retired_at IS NULL
 ORDER BY name
 LIMIT %(limit)s
 
--- OPEN_BATCHES (parts.batches.metrics)
+-- OPEN_BATCHES (parts.batches.console)
 SELECT
     count(*),
     coalesce(

@@ -1,12 +1,110 @@
-"""Carriers, for operators: checks of the doctor, metrics."""
+"""Carriers, for operators: checks of the doctor, and metrics."""
 
+import shlex
+from collections.abc import Callable, Iterator
+
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ...console.doctor.finding import Check
+from ...conf import settings
+from ...console.doctor.finding import Check, Finding, Severity
+from ...console.doctor.jobs import listed
+from ...console.durations import span
+from ...console.metrics import catalogue
 from ...console.metrics.catalogue import Scraped
 from ...console.parts import PartConsole
-from .doctor import lost_jobs, unreachable, without_relay
-from .metrics import carriers
+from ...console.worker_health import Workforce
+from ...queue.store import Store
+from ...values.exposition import Family, Metric
+from .relay import is_window_lost
+from .states import CarrierNow, carriers_now, overdue_jobs
+
+METRICS: tuple[tuple[Metric, Callable[[CarrierNow], float]], ...] = (
+    (catalogue.CARRIED, lambda carrier: carrier.held),
+    (catalogue.CARRIER_WINDOW, lambda carrier: carrier.window),
+    (catalogue.CARRIER_OLDEST, lambda carrier: max(carrier.oldest_seconds or 0.0, 0.0)),
+    (catalogue.CARRIER_RELAYS, lambda carrier: carrier.relays),
+    (catalogue.CARRIER_REACHABLE, lambda carrier: int(carrier.is_reachable is True)),
+    (catalogue.CARRIER_REFUSED, lambda carrier: carrier.refused),
+    (catalogue.CARRIER_AGE, lambda carrier: max(carrier.heartbeat_age, 0.0)),
+)
+"""Each metric, and its value for one carrier."""
+
+
+def carriers(store: Store) -> Iterator[Family]:
+    found = carriers_now(store)
+    for metric, value in METRICS:
+        yield Family(metric, {(carrier.name,): value(carrier) for carrier in found})
+
+
+def without_relay(store: Store) -> Iterator[Finding]:
+    held = {each.name: each.held for each in carriers_now(store)}
+    workforce, waiting = Workforce.now(using=store.alias), set(store.queues_with_jobs())
+    relayed, waits = {each.relay_of for each in workforce.relays}, gettext("Jobs wait for it.")
+    for name, carrier in settings.carriers.items():
+        is_unserved = any(queue in waiting and not workforce.serving(queue) for queue in carrier.queues)
+        if name not in relayed and (is_unserved or held.get(name)):
+            yield Finding(
+                "carrier-without-relay",
+                Severity.CRITICAL if is_unserved else Severity.WARNING,
+                gettext("No relay of the carrier %(name)s is alive") % {"name": name},
+                " ".join(
+                    [waits] * is_unserved + [gettext("Jobs that are with it: %(held)s.") % {"held": held.get(name, 0)}]
+                ),
+                gettext("Start one. Until then no job goes there, and no outcome that comes back is written."),
+                shlex.join(["python", "manage.py", "runrelay", "--carrier", name]),
+            )
+
+
+def unreachable(store: Store) -> Iterator[Finding]:
+    for carrier in carriers_now(store):
+        if carrier.is_reachable is False:
+            yield Finding(
+                "carrier-unreachable",
+                Severity.CRITICAL,
+                gettext("The broker of the carrier %(name)s cannot be reached") % {"name": carrier.name},
+                gettext("Its relays: %(relays)s. The last contact: %(age)s.")
+                % {"relays": carrier.relays, "age": span(carrier.reached_age) if carrier.reached_age else "?"},
+                gettext(
+                    "Look at the broker, and at “carrier lost” in the relay's log. If it stays down, workers can run "
+                    "the jobs that wait: name the queues."
+                ),
+                shlex.join(["python", "manage.py", "runworker", "--queues", ",".join(carrier.queues)]),
+            )
+
+
+def lost_jobs(store: Store) -> Iterator[Finding]:
+    """Jobs that a carrier should have sent back long ago, and those of a carrier that the settings do not have."""
+    kept_too_long = gettext(
+        "Each is held for longer than its WAIT and three times its timeout. If the broker's queues are empty, it has "
+        "lost them: this command releases all that the carrier holds. Jobs that it still has run twice then."
+    )
+    for now in carriers_now(store):
+        carrier = settings.carriers.get(now.name)
+        rows = list(overdue_jobs(store, carrier)) if carrier and now.held and now.is_reachable else []
+        if carrier and now.held >= carrier.window and now.is_reachable and is_window_lost(store, carrier):
+            yield Finding(
+                "carrier-lost-jobs",
+                Severity.CRITICAL,
+                gettext("The broker of the carrier %(name)s has lost its jobs") % {"name": now.name},
+                gettext("Jobs that are with it: %(held)s. Its window is full of them, so no other job goes there.")
+                % {"held": now.held},
+                gettext(
+                    "None was handed over within WAIT and the time limit of these jobs: each should have ended or come "
+                    "back. This command releases all of them."
+                ),
+                shlex.join(["python", "manage.py", "runrelay", "--reclaim", now.name]),
+            )
+        elif rows or (now.held and not carrier):
+            yield Finding(
+                "carrier-lost-jobs",
+                Severity.WARNING,
+                gettext("The broker of the carrier %(name)s may have lost jobs") % {"name": now.name},
+                listed(store, rows) if rows else gettext("Jobs that are with it: %(held)s.") % {"held": now.held},
+                kept_too_long if rows else gettext("The settings do not have it: add it again, or release its jobs."),
+                shlex.join(["python", "manage.py", "runrelay", "--reclaim", now.name]),
+            )
+
 
 CONSOLE = PartConsole(
     checks=(

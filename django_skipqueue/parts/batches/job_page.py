@@ -7,7 +7,7 @@ from django.utils.translation import gettext
 
 from ...console.admin.ui.cells import badge
 from ...models import Job, Status
-from .explain import unmet_needs
+from .states import unmet_needs
 
 SHOWN = 5
 

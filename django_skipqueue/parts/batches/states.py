@@ -13,9 +13,11 @@ from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
+from ...conf import settings
 from ...console.counts import CAP, grouped
 from ...models import FINISHED, Job, JobBatch, Status
 from ...queue.store import Store
+from .dependencies import UnmetNeed
 from .values import CALLBACK_JOB, CALLBACK_SKIPPED
 
 STATES: Mapping[str, Any] = {"running": _("running"), "finished": _("finished"), "failures": _("with failures")}
@@ -174,3 +176,9 @@ def _callbacks(row: JobBatch, calls: Mapping[str, Any], statuses: Mapping[int, s
 
 def _is_capped(row: JobBatch, counts: Mapping[str, int], most: int) -> bool:
     return row.finished_at is None and any(number >= most for number in counts.values())
+
+
+def unmet_needs(job: Job, *, limit: int) -> list[UnmetNeed]:
+    """Some of the jobs that it waits for still, first those that have not completed; none if it waits for no job."""
+    store = Store(job._state.db or settings.database)
+    return store.unmet_needs(job.pk, limit=limit) if job.awaits_jobs else []

@@ -1,14 +1,332 @@
-"""Limits, for operators: a subcommand, checks of the doctor, metrics, why a job waits for a permit."""
+"""Limits, for operators: a subcommand, checks of the doctor, metrics, and why a blocked job waits for a permit."""
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+from django.db.models import F, QuerySet, Value
+from django.db.models.functions import Now
+from django.db.models.lookups import LessThan
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ...console.doctor.finding import Check
-from ...console.metrics.catalogue import Scraped
+from ...console.arguments import redacted
+from ...console.cli.list import print_jobs
+from ...console.cli.option_types import positive
+from ...console.cli.snapshot import counted
+from ...console.cli.subcommand import Exit, Subcommand
+from ...console.cli.tables import RED, Coloured
+from ...console.cli.terminal import Console
+from ...console.counts import Count
+from ...console.doctor.finding import Check, Finding, Severity
+from ...console.durations import span
+from ...console.job_states import Indexed
+from ...console.metrics import catalogue
+from ...console.metrics.catalogue import Scraped, bounded
 from ...console.parts import PartConsole
-from .cli import Limits
-from .doctor import free_permits, halted, held_permits
-from .explain import why_it_is_blocked
-from .metrics import blocked, keys
+from ...events.job_names import job_name
+from ...events.log_format import in_words, printable
+from ...models import Job, Status
+from ...models.expressions import LIMIT_RANK, Row
+from ...queue.store import Store
+from ...values.codec import shorten
+from ...values.exposition import Family
+from ..rates.states import RateState, rate_states, rate_states_of, waiting_for_a_token
+from .admit import KEYS_AT_ONCE
+from .states import KEY_LIMIT, LimitState, halted_by_key, halted_states, holders_of, limit_states, permits
+
+MOST_KEYS = 500
+"""Keys that are counted."""
+
+MOST_BLOCKED = 2_000
+"""Blocked jobs that are counted, those first that were enqueued first; of more, the planner's estimate is shown."""
+
+MOST_HALTING = 1_000
+"""Failed jobs of sequences that are looked at."""
+
+
+def blocked(store: Store) -> Iterator[Family]:
+    busiest = sorted(store.estimated_blocked(most=MOST_BLOCKED).items(), key=lambda item: (-item[1], item[0]))
+    family = Family(catalogue.BLOCKED)
+    for labels, number in bounded(((name,), number) for name, number in busiest):
+        before = family.values.get(labels, 0)
+        family.values[labels] = number + (before if isinstance(before, int) else 0)
+    yield family
+
+
+def keys(store: Store) -> Iterator[Family]:
+    halted = store.halted_keys(limit=MOST_HALTING)
+    yield Family(catalogue.HALTED, {(): len({each.key for each in halted})})
+    yield Family(catalogue.LONGEST_HALT, {(): max((each.seconds for each in halted), default=0.0)})
+    yield Family(catalogue.WAITING_KEYS, {(): len(store.waiting_keys(limit=MOST_KEYS))})
+
+
+MOST = 50
+"""Halted sequences, and keys with a free permit, that are read."""
+
+NAMED = 5
+"""How many one finding names, at most."""
+
+NOT_GIVEN = 60.0
+"""Seconds for which a job may wait although a permit of its key is free."""
+
+
+def halted(store: Store) -> Iterator[Finding]:
+    found = halted_states(store, most=MOST)
+    if found:
+        yield Finding(
+            "halted-sequence",
+            Severity.WARNING,
+            gettext("Sequences have halted"),
+            gettext("Their jobs wait for an operator: %(keys)s.")
+            % {"keys": _listed([_halted_in_words(store, state) for state in found])},
+            gettext(
+                "Find out why these jobs have failed. Retry them: they run before all others of their keys. Or discard "
+                "them, and the sequences go on without them."
+            ),
+            "python manage.py skipqueue limits",
+        )
+
+
+def free_permits(store: Store) -> Iterator[Finding]:
+    """Keys with a free permit and a job that has waited for one for long. Of all keys, the first thousand are read."""
+    free = [key for key, is_free in store.blocked_keys().items() if is_free]
+    late = [state for state in limit_states(store, free[:MOST], {}) if state.oldest >= NOT_GIVEN]
+    if late:
+        yield Finding(
+            "free-permit",
+            Severity.CRITICAL,
+            gettext("Permits are free, and nobody gives them"),
+            gettext("Keys whose next job waits although a permit is free: %(keys)s.")
+            % {"keys": _listed([_waiting_in_words(state) for state in late])},
+            gettext(
+                "A supervisor gives free permits about every second. Start a runworker. If one runs, call the doctor "
+                "again: a permit may have become free at this moment."
+            ),
+            "python manage.py runworker",
+        )
+
+
+def held_permits(store: Store) -> Iterator[Finding]:
+    """Keys whose permits are all held by jobs that no worker has claimed, while another has waited for long."""
+    unclaimed = {
+        each.key: len(each.held_up) + len(each.unserved)
+        for each in store.contested_permits(after="", limit=KEYS_AT_ONCE)
+    }
+    late = [
+        state
+        for state in limit_states(store, list(unclaimed)[:MOST], {})
+        if state.oldest >= NOT_GIVEN and unclaimed[state.now.key] >= state.now.held
+    ]
+    if late:
+        yield Finding(
+            "held-permit",
+            Severity.WARNING,
+            gettext("Permits are held by jobs that no worker claims"),
+            gettext("Keys whose jobs wait for them: %(keys)s.")
+            % {"keys": _listed([_waiting_in_words(state) for state in late])},
+            gettext(
+                "The queues of the jobs that hold them are behind. Start more workers for these queues, or give the "
+                "tasks limits of their own."
+            ),
+            "python manage.py skipqueue status",
+        )
+
+
+def _halted_in_words(store: Store, state: LimitState) -> str:
+    job = job_name(store.alias, state.halted.job_id) if state.halted else ""
+    return gettext("%(key)s (job %(id)s failed %(span)s ago)") % {
+        "key": printable(state.key),
+        "id": job,
+        "span": span(state.seconds),
+    }
+
+
+def _waiting_in_words(state: LimitState) -> str:
+    return gettext("%(key)s (for %(span)s)") % {"key": printable(state.key), "span": span(state.oldest)}
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return "; ".join([*texts[:NAMED], *(["…"] if len(texts) > NAMED else [])])
+
+
+MOST_HOLDERS = 1_000
+"""Jobs with a permit that are looked at."""
+
+MOST_NAMED = 5
+"""Queues that are named."""
+
+
+def why_it_is_blocked(job: Job, _now: datetime) -> str:
+    """What a job that has a limit waits for; empty if it has none, still waits for other jobs, or has its permit."""
+    if job.limit_key is None or job.awaits_jobs or job.has_permit:
+        return ""
+    values = {"key": shorten(redacted(job.task, job.args, job.kwargs).text(job.limit_key), KEY_LIMIT)}
+    holders = holders_of(job.limit_key)
+    if job.limit_kind == "fair":
+        queued = Count.of(holders.filter(status=Status.QUEUED))
+        return gettext(
+            "It waits for its turn: %(queued)s jobs of the key “%(key)s” are queued, so that those of other keys are "
+            "not kept waiting."
+        ) % {**values, "queued": queued}
+    if job.limit_kind != "concurrency":
+        return _why_its_sequence_waits(holders[:1], values)
+    capacity = permits(job.limit_key, job.capacity)
+    if capacity is None:
+        return gettext("It is to be admitted within a second or two: its queue has no limit.")
+    count = Count.of(holders)
+    before = _before(job)
+    held = gettext("It waits for a permit of the key “%(key)s”: %(held)s of %(capacity)s are taken.") % {
+        **values,
+        "held": count,
+        "capacity": capacity,
+    }
+    held = " ".join([held, *_who_only_waits(holders)])
+    if not before.found:
+        return held
+    return f"{held} " + ngettext("%(number)s job comes before it.", "%(number)s jobs come before it.", before.found) % {
+        "number": before
+    }
+
+
+def _who_only_waits(holders: "QuerySet[Job]") -> list[str]:
+    """In which queues jobs hold permits that no worker has claimed; nothing if there are none."""
+    names = Counter(holders.filter(status=Status.QUEUED).values_list("queue_name", flat=True)[:MOST_HOLDERS])
+    queues = [
+        gettext("%(number)s in “%(queue)s”") % {"number": number, "queue": name}
+        for name, number in names.most_common(MOST_NAMED)
+    ]
+    return [gettext("Held by jobs that still wait for a worker: %(queues)s.") % {"queues": ", ".join(queues)}] * bool(
+        names
+    )
+
+
+def _why_its_sequence_waits(holders: "QuerySet[Job]", values: dict[str, str]) -> str:
+    for holder in holders:
+        found = {**values, "id": holder.pk, "status": holder.get_status_display()}
+        if holder.status == Status.FAILED:
+            return (
+                gettext("Its sequence “%(key)s” has halted: job %(id)s failed. Retry that job, or discard it.") % found
+            )
+        return gettext("It waits for job %(id)s of its sequence “%(key)s”, which is %(status)s.") % found
+    return gettext("It is to be admitted by its sequence “%(key)s” within a second or two.") % values
+
+
+def _before(job: Job) -> Count:
+    """The number of blocked jobs that will be admitted first, up to the limit of a count. Index: limit_waiting."""
+    rank = LessThan(Row(LIMIT_RANK, F("id")), Row(Value(-job.priority), Value(job.pk)))
+    return Count.of(
+        Job.objects.filter(rank, status="blocked", awaits_jobs=None, has_permit=None, limit_key=job.limit_key)
+    )
+
+
+HEADINGS = ("key", "kind", "held", "of", "waiting", "oldest", "note")
+
+RATE_HEADINGS = ("key", "rate", "tokens", "waiting", "oldest", "next")
+
+NUMBERS = ("held", "of", "waiting", "oldest", "tokens")
+
+MOST_JOBS = 20
+"""Jobs of one key that are listed, of those that hold a permit, and of those that wait."""
+
+
+class Limits(Subcommand):
+    name = "limits"
+    help = "List the keys of limits, sequences and rates for which jobs wait, or show one with its jobs"
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("key", nargs="?", metavar="KEY", help="show this key, and its jobs")
+        parser.add_argument("--limit", type=positive, default=100, metavar="N", help="keys to list (default: 100)")
+        parser.add_argument("--json", action="store_true", help="print a JSON object for each key")
+
+    def run(self, console: Console, **options: Any) -> Exit:
+        key, most = options["key"], options["limit"]
+        if key is not None:
+            return _show(console, key, in_json=options["json"])
+        found, rates = _states(most), rate_states(Store.default(), most=most)
+        if options["json"]:
+            for entry in (*map(_as_json, found), *(state.as_json() for state in rates)):
+                console.json(entry)
+        else:
+            _print(console, found, rates)
+        if most in (len(found), len(rates)):
+            console.say(f"These are the first {most:,} keys. --limit lists more.")
+        if not found and not rates:
+            console.say("No job waits for a permit, or for its rate.")
+        return Exit.DONE if found or rates else Exit.NEGATIVE
+
+
+def _states(most: int) -> list[LimitState]:
+    store = Store.default()
+    halted = halted_states(store, most=most)
+    first = {state.now.key for state in halted}
+    others = [key for key in store.waiting_keys(limit=most) if key not in first]
+    return [*halted, *limit_states(store, others, {})][:most]
+
+
+def _print(console: Console, limits: list[LimitState], rates: list[RateState]) -> None:
+    if limits:
+        console.table(HEADINGS, map(_row, limits), right=NUMBERS)
+    if limits and rates:
+        console.line()
+    if rates:
+        console.table(RATE_HEADINGS, map(_rate_row, rates), right=NUMBERS)
+
+
+def _rate_row(state: RateState) -> list[str]:
+    tokens = "" if state.now.tokens is None else f"{state.now.tokens:,}"
+    due = "" if state.now.due_in is None else "in " + in_words(max(state.now.due_in, 0.0))
+    return [state.key, state.rate or "any", tokens, counted(state.waiting), in_words(state.oldest), due]
+
+
+def _row(state: LimitState) -> list[str]:
+    note = ""
+    if state.halted is not None:
+        note = Coloured(f"halted: job {state.halted.job_id} failed {in_words(state.halted.seconds)} ago", RED)
+    numbers = (
+        counted(state.held),
+        "" if state.now.capacity is None else f"{state.now.capacity:,}",
+        counted(state.waiting),
+    )
+    return [state.key, state.kind, *numbers, in_words(state.oldest), note]
+
+
+def _as_json(state: LimitState) -> dict[str, Any]:
+    return {
+        "key": state.masked,
+        "kind": state.now.kind,
+        "capacity": state.now.capacity,
+        "held": {"count": state.held.shown, "or_more": state.held.is_capped},
+        "waiting": {"count": state.waiting.shown, "or_more": state.waiting.is_capped},
+        "oldest_seconds": state.oldest,
+        "next_job": state.now.next_id,
+        "halted_by_job": state.halted.job_id if state.halted else None,
+        "halted_seconds": state.halted.seconds if state.halted else None,
+    }
+
+
+def _show(console: Console, key: str, *, in_json: bool) -> Exit:
+    store = Store.default()
+    states, rates = limit_states(store, [key], halted_by_key(store)), rate_states_of(store, [key])
+    held = list(holders_of(key).annotate(now=Now()).order_by("pk")[:MOST_JOBS])
+    waiting = list(Indexed(Status.BLOCKED, limit_key=key).jobs().annotate(now=Now())[:MOST_JOBS])
+    if rates:
+        waiting += waiting_for_a_token(key).annotate(now=Now())[:MOST_JOBS]
+    if not held and not waiting:
+        raise CommandError(printable(f"No job holds a permit of the key {key!r}, or waits for one or for its rate."))
+    if in_json:
+        ids = {"held_by": [job.pk for job in held], "next_jobs": [job.pk for job in waiting]}
+        about = {name: value for state in states for name, value in _as_json(state).items()}
+        console.json(about | ids | {"rate": rates[0].as_json() if rates else None})
+        return Exit.DONE
+    if states or rates:
+        _print(console, states, rates)
+        console.line()
+    print_jobs(console, [*held, *waiting], in_json=False)
+    return Exit.DONE
+
 
 CONSOLE = PartConsole(
     subcommands=(Limits(),),

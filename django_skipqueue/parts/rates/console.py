@@ -1,8 +1,82 @@
-"""Rates, for operators: metrics, why a job waits for a token."""
+"""Rates, for operators: metrics, and why a blocked job waits for a token."""
 
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from django.db.models import F, Q, Value
+from django.db.models.lookups import LessThan
+from django.utils.translation import gettext, ngettext
+
+from ...console.arguments import redacted
+from ...console.counts import Count
+from ...console.durations import roughly
+from ...console.metrics import catalogue
 from ...console.metrics.catalogue import Scraped
 from ...console.parts import PartConsole
-from .explain import why_it_waits_for_its_rate
-from .metrics import rates
+from ...models import Job, RateBucket
+from ...models.expressions import MINUS_PRIORITY, Row
+from ...queue.store import Store
+from ...values.codec import shorten
+from ...values.exposition import Family
+from ...values.rates import rate_text
+from ..limits.states import KEY_LIMIT
+from .states import pace_of
+
+MOST_KEYS = 500
+"""Keys that are counted."""
+
+
+def rates(store: Store) -> Iterator[Family]:
+    yield Family(catalogue.WAITING_RATES, {(): len(store.blocked_rates(limit=MOST_KEYS))})
+    yield Family(catalogue.RATE_LATE, {(): max(0.0, -(store.next_rate() or 0.0))})
+
+
+def why_it_waits_for_its_rate(job: Job, now: datetime) -> str:
+    """What a job that has a rate waits for; empty if it has none, or still waits for something else."""
+    if job.rate_key is None or job.awaits_jobs or (job.limit_key is not None and not job.has_permit):
+        return ""
+    pace = pace_of(job.rate_key, job.rate_interval, job.rate_burst)
+    if pace is None:
+        return gettext("It is to be admitted within a second or two: its queue has no rate.")
+    before = _before(job)
+    values = {
+        "rate": rate_text(pace[0]),
+        "key": shorten(redacted(job.task, job.args, job.kwargs).text(job.rate_key), KEY_LIMIT),
+        "number": before,
+        "span": roughly(timedelta(seconds=_seconds(job, pace, before.found, now))),
+    }
+    if not before.found:
+        return gettext("It waits for the rate %(rate)s of “%(key)s”: about %(span)s.") % values
+    if before.is_capped:
+        return (
+            gettext("It waits for the rate %(rate)s of “%(key)s”: more than %(span)s. %(number)s jobs come before it.")
+            % values
+        )
+    return (
+        ngettext(
+            "It waits for the rate %(rate)s of “%(key)s”: about %(span)s. %(number)s job comes before it.",
+            "It waits for the rate %(rate)s of “%(key)s”: about %(span)s. %(number)s jobs come before it.",
+            before.found,
+        )
+        % values
+    )
+
+
+def _seconds(job: Job, pace: tuple[float, int], before: int, now: datetime) -> float:
+    """The seconds until there is a token for the job, if each one before it takes one."""
+    interval, burst = pace
+    full_at = RateBucket.objects.filter(key=job.rate_key).values_list("full_at", flat=True).first()
+    missing = 0.0 if full_at is None else min(max(0.0, (full_at - now).total_seconds()), burst * interval)
+    return max(0.0, missing + (before + 1 - burst) * interval)
+
+
+def _before(job: Job) -> Count:
+    """The number of jobs of the key that will be admitted first, up to the limit of a count. Index: rate_waiting."""
+    rank = LessThan(
+        Row(MINUS_PRIORITY, F("run_after"), F("id")), Row(Value(-job.priority), Value(job.run_after), Value(job.pk))
+    )
+    waiting = Q(limit_key=None) | Q(has_permit=True)
+    return Count.of(Job.objects.filter(rank, waiting, status="blocked", awaits_jobs=None, rate_key=job.rate_key))
+
 
 CONSOLE = PartConsole(metrics=(Scraped("rates", rates),), explain=why_it_waits_for_its_rate)
