@@ -6,7 +6,7 @@ Invariant: the cost does not grow with the number of jobs.
 import json
 from typing import Any, NamedTuple
 
-from ..values import counting as histogram
+from ..values import counting
 from .statements import Statements, raised
 
 # pages, commands, metrics → each queue with queued jobs, alphabetically: its name, the number of its queued jobs,
@@ -207,8 +207,8 @@ class Observing(Statements):
         """The rates of the queues that something has happened in, by name; an empty name: of all together."""
         rates: dict[str, QueueRate] = {}
         for name, ended, minutes, waited in self.rows(RATES_NOW, {"minutes": RATE_MINUTES}):
-            known = rates.get(name, QueueRate(0.0, histogram.empty()))
-            times = histogram.added(known.waited, waited or histogram.empty())
+            known = rates.get(name, QueueRate(0.0, counting.empty()))
+            times = counting.added(known.waited, waited or counting.empty())
             rates[name] = QueueRate(known.per_minute + ended / minutes, times)
         return rates
 

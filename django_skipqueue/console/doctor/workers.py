@@ -13,8 +13,7 @@ from ...queue.observe import QueueNow
 from ...queue.store import Store
 from ..durations import span
 from ..worker_health import WorkerHealth, Workforce, recovered
-from . import jobs as job_sql
-from . import sql
+from . import jobs, sql
 from .finding import Finding, Severity, statement
 
 NAMED = 10
@@ -30,7 +29,7 @@ SKEW = 2.0
 def no_worker(store: Store) -> Iterator[Finding]:
     if Workforce.now(using=store.alias).not_dead:
         return
-    is_needed = bool(store.queues_with_jobs(limit=1) or store.rows(job_sql.IS_OVERDUE))
+    is_needed = bool(store.queues_with_jobs(limit=1) or store.rows(jobs.IS_OVERDUE))
     yield Finding(
         "no-worker",
         Severity.CRITICAL if is_needed else Severity.WARNING,

@@ -35,7 +35,7 @@ from ...console.admin.jobs.tabs import Tab
 from ...console.admin.ui.cells import badge_of
 from ...console.admin.ui.paginator import CappedPaginator
 from ...console.admin.ui.views import OwnViews
-from ...console.admin.verbs import one_job as log
+from ...console.admin.verbs import log
 from ...console.admin.verbs.copies import copy_archived_job, why_held_elsewhere, why_not_copied
 from ...console.admin.verbs.table import BUTTONS, RUN_AGAIN
 from ...console.job_states import LAST_FINISHED, Indexed, Order, between

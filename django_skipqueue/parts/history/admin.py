@@ -15,8 +15,7 @@ from django.utils.timezone import get_current_timezone, localtime
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ...console.admin import charts as paths
-from ...console.admin import charts as scale
+from ...console.admin import charts
 from ...console.admin.charts import Chart, LocalTimes, Series, TimeAxis
 from ...console.admin.jobs.attempts import Attempt
 from ...console.admin.jobs.page import JobPage
@@ -44,7 +43,7 @@ class Trend:
     def path(self) -> str:
         """The bars, as SVG writes them, in a box of `hours` times 100 units."""
         most = max(self.numbers)
-        return paths.bars([[number / most for number in self.numbers]])[0] if most else ""
+        return charts.bars([[number / most for number in self.numbers]])[0] if most else ""
 
     @property
     def text(self) -> str:
@@ -65,7 +64,7 @@ class Trend:
             "failures",
             _("Failed attempts by hour"),
             LocalTimes(self._axis, get_current_timezone(), timedelta(days=2)),
-            scale.of_numbers,
+            charts.of_numbers,
             lambda number: grouped(round(number)),
             [series],
             stacks=True,

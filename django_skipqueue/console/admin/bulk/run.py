@@ -35,8 +35,7 @@ from ....values.codec import encode
 from ....values.outcomes import Discard
 from ...search import Window
 from ...worker_health import Workforce
-from ..verbs import many_jobs
-from ..verbs import one_job as log
+from ..verbs import log, many_jobs
 from ..verbs.copies import BULK_TASK
 from ..verbs.forms import Instruction
 from ..verbs.many_jobs import Tally

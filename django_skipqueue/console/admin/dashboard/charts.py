@@ -9,7 +9,7 @@ from typing import Any
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ....values import counting as histogram
+from ....values import counting
 from ...counts import grouped
 from ...durations import roughly, span
 from .. import charts as scale
@@ -86,7 +86,7 @@ def _times(
 ) -> Chart:
     series = []
     for share, label in SHARES:
-        values = [histogram.quantile(times(bucket), share) for bucket in situation.buckets]
+        values = [counting.quantile(times(bucket), share) for bucket in situation.buckets]
         series.append(Series(label, label, values, _last(values, span)))
     return _chart(situation, name, title, [*series, *more], scale.of_durations, _duration)
 

@@ -23,7 +23,7 @@ from ....parts.limits.admin import rows as rows_of_limits
 from ....parts.limits.states import first_states
 from ....parts.schedules.admin import ON_DASHBOARD
 from ....parts.schedules.states import first_schedules
-from ....values import counting as histogram
+from ....values import counting
 from ....values.records import worker_name
 from ...counts import grouped
 from ...durations import span
@@ -116,14 +116,14 @@ def slowest_tasks(situation: Situation) -> list[SlowTask]:
 
 def slowest_of(rows: Iterable[tuple[Any, ...]]) -> list[SlowTask]:
     found = [
-        SlowTask(task, queue_name, int(number), int(failed), mean, histogram.quantile(_histogram(ran), 0.95) or 0.0)
+        SlowTask(task, queue_name, int(number), int(failed), mean, counting.quantile(_histogram(ran), 0.95) or 0.0)
         for task, queue_name, number, failed, mean, ran in rows
     ]
     return sorted(found, key=lambda each: each.p95, reverse=True)[:MOST_SHOWN]
 
 
 def _histogram(filled: Iterable[tuple[Any, Any]]) -> list[int]:
-    counts = histogram.full(())
+    counts = counting.full(())
     for place, number in filled:
         counts[int(place) - 1] = int(number)
     return counts

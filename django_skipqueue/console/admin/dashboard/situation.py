@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from ....models.rollup import Span
 from ....queue.observe import QueueRate
 from ....queue.store import Store
-from ....values import counting as histogram
+from ....values import counting
 from ...queue_states import QueueState, queue_states
 from ...worker_health import Workforce
 from ..charts import LocalTimes, TimeAxis
@@ -60,8 +60,8 @@ class Bucket:
     retried: int = 0
     failed: int = 0
     discarded: int = 0
-    waited: Sequence[int] = field(default_factory=histogram.empty)
-    ran: Sequence[int] = field(default_factory=histogram.empty)
+    waited: Sequence[int] = field(default_factory=counting.empty)
+    ran: Sequence[int] = field(default_factory=counting.empty)
     oldest: float | None = None
     """The longest time in seconds for which a queued job had been due."""
 
@@ -70,8 +70,8 @@ class Bucket:
         self.retried += other.retried
         self.failed += other.failed
         self.discarded += other.discarded
-        self.waited = histogram.added(self.waited, other.waited)
-        self.ran = histogram.added(self.ran, other.ran)
+        self.waited = counting.added(self.waited, other.waited)
+        self.ran = counting.added(self.ran, other.ran)
         if other.oldest is not None:
             self.oldest = max(self.oldest or 0.0, other.oldest)
 
@@ -87,7 +87,7 @@ def buckets_of(axis: TimeAxis, rows: Iterable[tuple[Any, ...]]) -> list[Bucket]:
     for starts_at, completed, retried, failed, discarded, waited, ran, oldest in rows:
         place = axis.place(starts_at)
         if place is not None:
-            times = (waited or histogram.empty(), ran or histogram.empty())
+            times = (waited or counting.empty(), ran or counting.empty())
             buckets[place].add(Bucket(completed, retried, failed, discarded, *times, oldest))
     return buckets
 

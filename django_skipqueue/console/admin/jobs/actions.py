@@ -20,8 +20,7 @@ from ...job_states import STATES, status_of
 from ...search import is_id
 from ..bulk.run import queue_with_workers
 from ..ui.time_limit import Afterwards
-from ..verbs import many_jobs
-from ..verbs import one_job as log
+from ..verbs import log, many_jobs
 from ..verbs.forms import MANY, Instruction
 from ..verbs.selection import Selection
 from ..verbs.table import ACTIONS

@@ -24,8 +24,7 @@ from ....models import Job
 from ....queue.store import Store
 from ..bulk.progress_page import ProgressPage
 from ..bulk.run import BulkAction
-from ..verbs import one_job
-from ..verbs import one_job as log
+from ..verbs import log, one_job
 from ..verbs.copies import BULK_TASK
 from ..verbs.forms import Instruction
 from ..verbs.table import CANCEL

@@ -13,8 +13,7 @@ from ....parts.databases.addresses import PARAMETER, are_several
 from ....values.codec import shorten
 from ...waiting import key_is_held
 from ..ui.cells import badge_of
-from ..verbs import one_job
-from ..verbs import one_job as log
+from ..verbs import log, one_job
 from ..verbs.copies import EDIT, LOG_ENTRY, LOG_ENTRY_OF_COPY, EditForm, why_not_copied, why_not_edited
 from ..verbs.table import RUN_AGAIN
 from .bulk_views import BulkViews

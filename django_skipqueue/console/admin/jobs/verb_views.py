@@ -14,8 +14,7 @@ from django.utils.translation import gettext
 
 from ....models import Job
 from ..ui.cells import badge_of
-from ..verbs import many_jobs, one_job
-from ..verbs import one_job as log
+from ..verbs import log, many_jobs, one_job
 from ..verbs.forms import Instruction, ReasonForm
 from ..verbs.selection import SAMPLE, Selection, Summary
 from ..verbs.table import ACTIONS, DELETE

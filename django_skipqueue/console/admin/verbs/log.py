@@ -1,0 +1,53 @@
+"""Entries in Django's log of admin actions. The log is in the project's default database, wherever the queue is."""
+
+from collections.abc import Iterable, Mapping
+from urllib.parse import unquote_plus
+
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.contenttypes.models import ContentType
+from django.http import HttpRequest
+from django.utils.translation import gettext
+
+from ....models import Job
+from ....parts.databases.addresses import logged_id
+from .forms import Instruction
+from .verb import Verb
+
+
+def record(request: HttpRequest, jobs: Mapping[int, str], message: str, *, flag: int = CHANGE) -> None:
+    LogEntry.objects.bulk_create(_entry(request, message, flag, logged_id(pk), name) for pk, name in jobs.items())
+
+
+def record_all(request: HttpRequest, verb: Verb, message: str, instruction: Instruction) -> None:
+    searched = filter_of(request)
+    name = gettext("all jobs matching %(filter)s") % {"filter": searched}
+    filtered = gettext("Filter: %(filter)s") % {"filter": searched}
+    entry = with_reason(f"{message} {filtered}", instruction)
+    _entry(request, entry, verb.log_flag, None, name).save()
+
+
+def filter_of(request: HttpRequest) -> str:
+    """The query of a list's address, to be read, and to be typed after that address. Without NUL, as the filters."""
+    return f"?{unquote_plus(request.GET.urlencode())}".replace("\0", "")
+
+
+def with_reason(entry: str, instruction: Instruction) -> str:
+    if not instruction.reason:
+        return entry
+    reason = gettext("Reason: %(reason)s") % {"reason": instruction.reason}
+    return f"{entry} {reason}"
+
+
+def job_names(ids: Iterable[int]) -> dict[int, str]:
+    return {job.pk: str(job) for job in Job.objects.filter(pk__in=ids).only("pk", "task")}
+
+
+def _entry(request: HttpRequest, message: str, flag: int, object_id: str | None, name: str) -> LogEntry:
+    return LogEntry(
+        user_id=request.user.pk,  # type: ignore[misc]  # the views need a login
+        content_type=ContentType.objects.get_for_model(Job),
+        object_id=object_id,
+        object_repr=name[:200],
+        action_flag=flag,
+        change_message=message,
+    )
