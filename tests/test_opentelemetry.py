@@ -310,7 +310,7 @@ def test_without_the_library_the_error_names_the_extra() -> None:
     code = (
         "import sys; sys.modules['opentelemetry'] = sys.modules['sentry_sdk'] = None\n"
         "for name in ('opentelemetry', 'sentry'):\n"
-        "    try: __import__(f'django_skipqueue.{name}')\n"
+        "    try: __import__(f'django_skipqueue.integrations.{name}')\n"
         "    except ImportError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

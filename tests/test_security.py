@@ -59,6 +59,7 @@ VALUES: dict[str, Any] = {
     "changed": FORGED, "code": 1, "log_format": FORGED, "grace": 1.0, "wait_ms": 1.0, "known": [FORGED],
     "retry_in": 1.0, "restart_in": 1.0, "seconds": 1.0, "service": FORGED, "stack": FORGED, "hint": FORGED,
     "outcome": Outcome("failed", last_error=FORGED), "part": FORGED, "supervisor": FORGED, "alias": FORGED,
+    "by": FORGED, "until": datetime(2030, 1, 1, tzinfo=UTC), "concurrency": 1, "interval": 1.0,
 }  # fmt: skip
 SPEAKERS = {
     name: value

@@ -14,6 +14,7 @@ from ..exceptions import InvalidOption
 from ..parts.batches.current import in_current_batch
 from ..parts.limits.queues import limited_by_queue
 from ..parts.unique.enqueue import explained_deadlock, taken_by
+from ..queue.parameters import claim_values
 from ..queue.store import Store
 from ..values.codec import decode, encode
 from ..values.records import EncodedCall, InsertedJob, JobColumns, JobSpec, OnConflict, parse_handle
@@ -170,7 +171,7 @@ class JobManager(_JobManager["Job"]):
 
         Each job must be completed, failed or released; `Job.heartbeat` keeps it from being recovered until then.
         """
-        values = {"queue_names": list(queue_names), "limit": limit, "worker_id": worker_id}
+        values = claim_values(queue_names, after={}, limit=limit, worker_id=worker_id)
         places = {name: place for place, name in enumerate(queue_names)}
         jobs = self.raw(CLAIM_JOBS, values, using=self.db)
         return sorted(jobs, key=lambda job: (places[job.queue_name], -job.priority, job.run_after, job.pk))

@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 
 from django_skipqueue.contrib.celery import relay as lost_window
 from django_skipqueue.contrib.celery.carrier import alias_of, carrier_id, home_of
-from django_skipqueue.contrib.celery.hand_over import Reclaim
+from django_skipqueue.contrib.celery.reclaim import Reclaim
 from django_skipqueue.models import Job, Worker
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement

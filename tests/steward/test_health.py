@@ -100,7 +100,7 @@ def test_a_database_that_is_down_from_the_start_leaves_it_ready(steward: Run, pr
 @db
 def test_a_supervisor_that_hangs_is_unhealthy(steward: Run) -> None:
     port = free_port()
-    soon = "from django_skipqueue.supervisor import pulse\npulse.LATE_AFTER = 5.0"
+    soon = "from django_skipqueue.supervisor import state\nstate.LATE_AFTER = 5.0"
     process = steward("--health-port", str(port), settings=soon)
     wait_until_all_ready(port)
     hanging = supervisors(process)["other"]

@@ -37,7 +37,7 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
 
 @db
 def test_it_is_ready_once_both_are_alive_while_both_tick_and_stops_as_one(steward: Run, manager: Manager) -> None:
-    soon = "from django_skipqueue.supervisor import pulse\npulse.LATE_AFTER = 5.0"
+    soon = "from django_skipqueue.supervisor import state\nstate.LATE_AFTER = 5.0"
     notify = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "1000000"}
     process = steward(environment=notify, settings=soon)
     assert manager.receive() == ["READY=1"]

@@ -25,7 +25,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from django_skipqueue import Discard, Retry, Snooze
 from django_skipqueue.contrib.celery import sql
 from django_skipqueue.contrib.celery.carrier import carrier_id
-from django_skipqueue.contrib.celery.hand_over import Reclaim
+from django_skipqueue.contrib.celery.reclaim import Reclaim
 from django_skipqueue.models import FINISHED, UNFINISHED, Job, Status, Worker
 from django_skipqueue.queue.parameters import leases_as_values
 from django_skipqueue.queue.store import Store

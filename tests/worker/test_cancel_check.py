@@ -214,7 +214,8 @@ def test_only_what_was_held_at_the_last_look_is_asked_about() -> None:
 
 
 def test_short_jobs_and_an_idle_worker_ask_about_nothing(worker_thread: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cancel_check, "INTERVAL", DEADLINE)  # however long a busy machine takes for short jobs
+    # However long a busy machine takes for short jobs:
+    monkeypatch.setattr(cancel_check, "CANCEL_CHECK_SECONDS", DEADLINE)
     asked: list[Any] = []
 
     def prepare(worker: Any) -> None:

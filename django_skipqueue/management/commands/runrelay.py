@@ -13,8 +13,8 @@ from ...console.cli.subcommand import Exit
 from ...console.cli.terminal import Console
 from ...contrib.celery.carrier import CarrierMisconfigured
 from ...contrib.celery.carrier_row import home_in
-from ...contrib.celery.hand_over import Reclaim, carriers_in
 from ...contrib.celery.making import make_carrier
+from ...contrib.celery.reclaim import Reclaim, carriers_in
 from ...contrib.celery.settings import CarrierSettings
 from ...events.log_format import counted, printable
 from ...exceptions import QueueUnavailable

@@ -25,7 +25,7 @@ from ...console.job_states import RETRYING, STATES, Indexed
 from ...models import Job, Status
 from ...queue.store import Store
 from ...values.records import Cause
-from . import failures as causes
+from . import causes
 from .failures import FailureCounts
 from .tally import OTHER
 

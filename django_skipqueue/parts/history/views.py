@@ -21,7 +21,7 @@ from ...console.admin.verbs.waiting_jobs import RUN_NOW
 from ...console.job_states import state_of, status_of
 from ...models import Job
 from ...queue.store import Store
-from . import failures as causes
+from . import causes
 from .admin import FAILING, CausePage, FailuresPage, ShownCause, cause_of
 
 LABELS: tuple[tuple[Verb, Any], ...] = (

@@ -17,7 +17,7 @@ from django.utils.timezone import localtime
 from django_skipqueue.console import counts
 from django_skipqueue.console import search as window
 from django_skipqueue.models import Job
-from django_skipqueue.parts.history import failures as causes
+from django_skipqueue.parts.history import causes
 
 from ...app.failing import UNAVAILABLE, make_failing
 from ...app.rows import make_job

@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ....models import Job, Status
 from ....models.expressions import has_cause
-from ....parts.history import failures as causes
+from ....parts.history import causes
 from ....values.codec import shorten
 from ....values.records import Cause
 from ... import known_names
