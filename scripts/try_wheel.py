@@ -16,7 +16,7 @@ from psycopg.conninfo import conninfo_to_dict
 import django_skipqueue
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-FILES = ["py.typed", "admin", "migrations", "static", "templates", "management/commands/runworker.py"]
+FILES = ["py.typed", "console/admin", "migrations", "static", "templates", "management/commands/runworker.py"]
 
 
 def main() -> None:
