@@ -217,7 +217,8 @@ def test_four_relays_share_the_window(carrier: FakeCarrier, start: Start) -> Non
     wait_until(lambda: len(carrier.jobs) >= 50)
     for relay in relays:
         wait_for_a_run(relay._window)
-    assert len(carrier.published) <= 50 + 3, "one more for each other relay, where the room cannot be divided"
+    # A relay that is late still uses the share of its last count, when others have counted again: a quarter of 50 each.
+    assert len(carrier.published) <= 50 + 3 * 13, "and not 200"
 
 
 def test_what_the_carrier_refuses_is_released_and_not_tried_at_once(
