@@ -30,7 +30,7 @@ CONDITIONS = (
     Condition("time", "scheduled", "{run_after} > statement_timestamp()"),
     # A later gate with the status `blocked` admits only jobs whose `awaits_jobs` is NULL: the others still wait here.
     Condition("dependency", "blocked", "{awaits_jobs}::boolean"),
-    # Likewise: a job that has passed the gate of limits, and waits at the next one, has `has_permit`.
+    # A job that has passed the gate of limits, and waits at the gate of rates, has `has_permit`.
     Condition("limit", "blocked", "{limit_key}::text IS NOT NULL"),
     Condition("rate", "blocked", "{rate_key}::text IS NOT NULL"),
 )

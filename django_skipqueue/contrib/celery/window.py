@@ -170,7 +170,7 @@ BATCH = 500
 """Jobs in one claim, and in one message to the carrier's connection."""
 
 MOST_UNCONFIRMED = 2 * BATCH
-"""Jobs of one relay that the carrier has not confirmed yet: so many may run twice if the relay dies."""
+"""Jobs of one relay that the carrier has not confirmed yet, at most. They may run twice if the relay dies."""
 
 MOST_UNCONFIRMED_SIZE = 16_000_000
 """Characters of the arguments of those jobs, unless a single claim has more: their messages are in memory."""
@@ -180,7 +180,7 @@ FULL_INTERVAL = 0.1
 """Seconds between two counts; while the window is full, the second. Another relay may have settled jobs."""
 
 COUNT_SHARE = 10
-"""A count may take one part in so many of the time: of 100,000 rows, it takes long."""
+"""A count may take a tenth of the time: it takes long with 100,000 rows."""
 
 FIRST_SHARE = 8
 """Until its second count a relay takes at most an eighth of the window: relays that start together do not see each

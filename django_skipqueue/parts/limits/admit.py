@@ -663,7 +663,7 @@ class Sweep:
         self._rested_at = 0.0
         """When the next one may come, however many notifications ask for it."""
         self.after = ""
-        """The key after which the next one goes on; empty: it begins anew."""
+        """The key after which the next sweep goes on; empty: the next sweep starts with the first key."""
         self.found_any = False
         """Whether the last one has found a key with blocked jobs."""
         self.missed: list[str] = []

@@ -1,4 +1,4 @@
-"""Admit one job right after its enqueue, if no other job of its key waits. `sql` says what a permit is."""
+"""Admit one job right after its enqueue, if no other job of its key waits. `admit` says what a permit is."""
 
 from ...queue.fragments import joined
 

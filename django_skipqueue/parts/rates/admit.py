@@ -411,7 +411,7 @@ class Pace:
         self._rested_at = 0.0
         """When the next sweep may come, however many notifications ask for it."""
         self.swept = ""
-        """The key after which the next sweep goes on; empty: it begins anew."""
+        """The key after which the next sweep goes on; empty: the next sweep starts with the first key."""
         self.found_any = False
         """Whether the last sweep has found a key with blocked jobs."""
 
