@@ -104,11 +104,11 @@ def test_a_job_continues_the_trace_in_which_it_was_deferred(exported: Exported) 
 
 
 def test_the_context_is_in_the_metadata_beside_that_of_the_caller(exported: Exported) -> None:
-    Job.objects.enqueue(jobs.noop.name, metadata={"tenant": 4})
+    job = Job.objects.enqueue(jobs.noop.name, metadata={"tenant": 4})
     (sent,) = exported.spans("send default")
     assert sent.context is not None
     traceparent = f"00-{sent.context.trace_id:032x}-{sent.context.span_id:016x}-{sent.context.trace_flags:02x}"
-    assert Job.objects.get().metadata == {"tenant": 4, "opentelemetry": {"traceparent": traceparent}}
+    assert Job.objects.get().metadata == {"tenant": 4, "opentelemetry": {"traceparent": traceparent}} == job.metadata
 
 
 def test_jobs_deferred_together_have_one_sending_span(exported: Exported) -> None:

@@ -136,11 +136,12 @@ def explained(alias: str) -> Iterator[None]:
     try:
         yield
     except (DatabaseError, SynchronousOnlyOperation) as error:
-        _explain(error, alias)
+        explain(error, alias)
         raise
 
 
-def _explain(error: DatabaseError | SynchronousOnlyOperation, alias: str) -> None:
+def explain(error: DatabaseError | SynchronousOnlyOperation, alias: str) -> None:
+    """Add the hint of `explained`, or raise the error that takes the place of this one."""
     if isinstance(error, SynchronousOnlyOperation):
         raise SynchronousOnlyOperation(FROM_ASYNC_CODE) from error
     connection = connections[alias]

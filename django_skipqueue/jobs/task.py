@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 from asgiref.sync import sync_to_async
 from django.conf import settings as django_settings
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import DatabaseError
 
 from ..conf import settings
 from ..exceptions import FlattenedValue, InvalidArguments, InvalidOption, InvalidTask
@@ -24,7 +26,7 @@ from ..values.codec import encode
 from ..values.records import ClaimedJob, DeferredJobs, EncodedCall, JobSpec
 from ..values.redaction import Redacted
 from ..values.redaction import redact as redacted_call
-from .advice import check_names, explained, instead_of_method, wrong_keyword
+from .advice import check_names, explain, instead_of_method, wrong_keyword
 from .calls import Place, call_columns, declared_values, parts_of, places_of, texts_of
 from .context import JobContext
 from .options import COLUMNS, Options, TaskOptions, UsingOptions, check_size, metadata_column
@@ -99,12 +101,16 @@ class Task(Generic[P, R]):
         Raises `InvalidArguments`, and writes nothing, if the arguments do not fit the task or are not JSON. If
         a job holds the unique key, returns that job, with `job.created` False; or does as `on_conflict` says.
         """
-        call = self.encoded(args, kwargs)
+        from ..models import Job  # tasks are made while apps are loading
+
+        call, spec, alias = self.encoded(args, kwargs), self.spec(), self.database
         self._check_findable()
-        with explained(self.database):
-            alias = database_of(self, call)
-        with explained(alias):
-            return self._insert(alias, call)
+        try:
+            alias = database_of(self, spec, call)
+            return Job.objects.insert(spec, call, database=alias, on_conflict=self.options.on_conflict)
+        except (DatabaseError, SynchronousOnlyOperation) as error:
+            explain(error, alias)
+            raise
 
     async def adefer(self, *args: P.args, **kwargs: P.kwargs) -> "Job":
         """`defer` for async code."""
@@ -131,7 +137,7 @@ class Task(Generic[P, R]):
     def s(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
         """The task with arguments, checked as by `.defer()`: for `.defer_many()`, a `chain`, callbacks of a `Batch`."""
         call = self.encoded(args, kwargs)
-        return TaskCall(self._spec(), call, self.options.database, self.options.on_conflict, shard_of(self, call))
+        return TaskCall(self.spec(), call, self.options.database, self.options.on_conflict, shard_of(self, call))
 
     def using(self, **options: Unpack[UsingOptions]) -> "Task[P, R]":
         """The task with other options: `send_receipt.using(priority=5).defer(payment_id=1)`.
@@ -261,7 +267,7 @@ class Task(Generic[P, R]):
 
     def spec(self) -> JobSpec:
         """The columns that its jobs share, with which `.defer()` inserts them."""
-        return self._spec()
+        return within_retention(JobSpec(self.name, **{name: getattr(self.options, name) for name in COLUMNS}))
 
     # Called by the executor. The backend for `django.tasks` overrides these for its own kind of task.
 
@@ -307,7 +313,7 @@ class Task(Generic[P, R]):
             raise InvalidTask(f"{self.name} is the package's own task: only the package enqueues its jobs.")
 
     def _calls(self, calls: Iterable[TaskCall | Mapping[str, Any] | Sequence[Any]]) -> Iterator[EncodedCall]:
-        most, spec = settings.max_argument_bytes, self._spec()
+        most, spec = settings.max_argument_bytes, self.spec()
         for position, call in enumerate(calls):
             try:
                 yield self._own(call, spec) if isinstance(call, TaskCall) else self._call(*parts_of(call), most)
@@ -344,14 +350,6 @@ class Task(Generic[P, R]):
     def _find_places(self, count: int, keywords: tuple[str, ...]) -> dict[str, Place]:
         """`places_of` a call of this task. Cached for each form of call: it takes ten times as long as the rest."""
         return places_of(self.signature, count, keywords)
-
-    def _spec(self) -> JobSpec:
-        return within_retention(JobSpec(self.name, **{name: getattr(self.options, name) for name in COLUMNS}))
-
-    def _insert(self, alias: str, call: EncodedCall) -> "Job":
-        from ..models import Job
-
-        return Job.objects.db_manager(alias).insert(self._spec(), call, on_conflict=self.options.on_conflict)
 
     def _check_findable(self) -> None:
         registry.check_unique(self)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
 
 from django.db import connections, models, transaction
@@ -11,12 +12,10 @@ from django.db.models.functions import Coalesce, Now
 
 from ..conf import settings
 from ..exceptions import InvalidOption
-from ..parts.batches.current import in_current_batch
-from ..parts.limits.queues import limited_by_queue
 from ..parts.unique.enqueue import explained_deadlock, taken_by
 from ..queue.store import Store
 from ..values.codec import decode, encode
-from ..values.records import EncodedCall, InsertedJob, JobColumns, JobSpec, OnConflict, parse_handle
+from ..values.records import EncodedCall, EnqueuedJob, JobColumns, JobSpec, OnConflict, parse_handle
 from .expressions import HOLDS_KEY
 from .status import StatusFilters
 from .verbs import QuerySetVerbs
@@ -89,24 +88,27 @@ class JobManager(_JobManager["Job"]):
         kwargs = kwargs if isinstance(kwargs, str) else encode("kwargs", dict(kwargs))
         return self.insert(spec, EncodedCall(args, kwargs, unique_key))
 
-    def insert(self, spec: JobSpec, call: EncodedCall, *, on_conflict: OnConflict = "skip") -> "Job":
-        """Enqueue a job as `enqueue` does, from a spec and a call. Raises `UniqueKeyTaken` if `on_conflict` says so."""
-        store = Store(self.db)
-        spec = in_current_batch(spec, store.connection)
-        call = limited_by_queue(spec.queue_name, call)
+    def insert(
+        self, spec: JobSpec, call: EncodedCall, *, database: str | None = None, on_conflict: OnConflict = "skip"
+    ) -> "Job":
+        """Enqueue a job as `enqueue` does, from a spec and a call. Raises `UniqueKeyTaken` if `on_conflict` says so.
+
+        database: its alias; `None`: that of this manager.
+        """
+        store = Store(database or self.db)
         while True:
-            inserted = store.enqueue(spec, call, replaces=on_conflict in ("replace", "rerun"))
-            if inserted and inserted.is_new:
-                return self._as_inserted(spec, call, inserted)
-            if inserted:
-                holder = self.model._base_manager.using(self.db).get(pk=inserted.id)
+            enqueued = store.enqueue(spec, call, replaces=on_conflict in ("replace", "rerun"))
+            if enqueued and enqueued.is_new:
+                return self._as_enqueued(store.alias, enqueued)
+            if enqueued:
+                holder = self.model._base_manager.using(store.alias).get(pk=enqueued.id)
             elif found := self._holder(store, spec, call.unique_key or ""):
                 holder = found
             else:
                 continue  # it finished, or was claimed, between the two statements: the key is free again
             if on_conflict == "raise":
-                raise taken_by(self.db, [holder.pk])
-            holder.created, holder.replaced = False, inserted is not None
+                raise taken_by(store.alias, [holder.pk])
+            holder.created, holder.replaced = False, enqueued is not None
             return holder
 
     def _holder(self, store: Store, spec: JobSpec, key: str) -> "Job | None":
@@ -115,7 +117,7 @@ class JobManager(_JobManager["Job"]):
             with explained_deadlock(True):
                 store.lock_waiting_holders([key])
         # Not `first()`: its ORDER BY with LIMIT may make PostgreSQL read all finished jobs with this key.
-        holders = self.model._base_manager.using(self.db).filter(HOLDS_KEY, unique_key=key)
+        holders = self.model._base_manager.using(store.alias).filter(HOLDS_KEY, unique_key=key)
         found = next(iter(holders), None)
         if found is None or found.finished_at is None:
             return found
@@ -132,16 +134,16 @@ class JobManager(_JobManager["Job"]):
             jobs: dict[int, Job] = self.model._base_manager.using(self.db).in_bulk([job.id for job in claimed])
         return [jobs[job.id] for job in claimed]
 
-    def _as_inserted(self, spec: JobSpec, call: EncodedCall, inserted: InsertedJob) -> "Job":
+    def _as_enqueued(self, alias: str, enqueued: EnqueuedJob) -> "Job":
         """Make the job from the values that were sent and those that the database returned, without another query."""
+        spec, call = enqueued.spec, enqueued.call
         values = {
             **spec._asdict(),
-            **inserted._asdict(),
             **call._asdict(),
-            "awaits_jobs": inserted.status == "blocked" or None if spec.after else None,
+            **enqueued._asdict(),
+            "awaits_jobs": enqueued.status == "blocked" or None if spec.after else None,
             "args": decode(call.args),
             "kwargs": decode(call.kwargs),
-            "max_attempts": settings.max_attempts if spec.max_attempts is None else spec.max_attempts,
             "retention": spec.retention and decode(spec.retention),
             "metadata": decode(spec.metadata),
             "attempts": 0,
@@ -150,8 +152,12 @@ class JobManager(_JobManager["Job"]):
             "last_error": "",
             "errors": [],
         }
-        names = [field.attname for field in self.model._meta.concrete_fields]
-        return self.model.from_db(self.db, names, list(map(values.get, names)))  # the other columns are NULL
+        names = self._columns
+        return self.model.from_db(alias, names, list(map(values.get, names)))  # the other columns are NULL
+
+    @cached_property
+    def _columns(self) -> list[str]:
+        return [field.attname for field in self.model._meta.concrete_fields]
 
 
 class ArchivedJobManager(models.Manager["ArchivedJob"]):

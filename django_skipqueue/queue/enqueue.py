@@ -1,6 +1,6 @@
 """Insert jobs, on the caller's connection and in the caller's transaction."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from secrets import token_hex
 from typing import Any
@@ -21,11 +21,22 @@ from ..parts.limits.enqueue import ENQUEUE_AND_ADMIT
 from ..parts.limits.queues import all_limited_by_queue, limited_by_queue
 from ..parts.unique.enqueue import UniqueKeys, explained_deadlock
 from ..values.columns import check_columns
-from ..values.records import DeferredJobs, EncodedCall, InsertedJob, JobSpec, OnConflict
+from ..values.records import DeferredJobs, EncodedCall, EnqueuedJob, JobSpec, OnConflict
 from .fragments import INSERT_JOB, entering, joined
 from .notify import wake, wake_supervisors
 from .parameters import calls_as_values, unindented
 from .silence import ended_by_silence
+
+# enqueue of a job that is due now and has no key, no batch and no time limit or retention of its own → its id, and the
+# time of the enqueue, which is also its due time. ENQUEUE takes a third longer: it writes 13 more columns, and looks
+# for the holder of a key.
+ENQUEUE_PLAIN = """
+INSERT INTO skipqueue_job (queue_name, task, args, kwargs, status, priority, max_attempts, metadata)
+VALUES (
+    %(queue_name)s, %(task)s, %(args)s::jsonb, %(kwargs)s::jsonb, 'queued', %(priority)s, %(max_attempts)s,
+    %(metadata)s::jsonb
+)
+RETURNING id, enqueued_at"""
 
 # enqueue → the columns that the database has set; no row if a job holds the unique key. Index: unique.
 ENQUEUE = joined(
@@ -40,19 +51,17 @@ RETURNING id, status, run_after, enqueued_at, true AS is_new
     insert=INSERT_JOB,
 )
 
-# enqueue without a unique key, outside of a transaction → the id and the time of the enqueue, and what was set, as the
-# second of four results. The client sends all of it in one message: the INSERT, its commit, and the NOTIFY after it,
-# in a transaction of its own. A setting of the session keeps what was inserted, under a text that is different in each
-# call; PostgreSQL takes the setting back if the INSERT is not committed.
+# enqueue of a plain job outside of a transaction → as ENQUEUE_PLAIN, and what was set, as the second of four results.
+# The client sends all of it in one message: the INSERT, its commit, and the NOTIFY after it, in a transaction of its
+# own. A setting of the session keeps what was inserted, under a text that is different in each call; PostgreSQL takes
+# the setting back if the INSERT is not committed.
 ENQUEUE_AND_NOTIFY = joined(
     """
-BEGIN;
-{insert}
-RETURNING id, enqueued_at, set_config('skipqueue.inserted', concat_ws('|', %(call)s, id, enqueued_at), false);
+BEGIN;{insert}, set_config('skipqueue.inserted', concat_ws('|', %(call)s, id, enqueued_at), false);
 COMMIT;
 SELECT pg_notify('skipqueue', %(queue_name)s) FROM set_config('synchronous_commit', 'off', true)
 """,
-    insert=INSERT_JOB,
+    insert=ENQUEUE_PLAIN,
 )
 
 # enqueue, after an error of ENQUEUE_AND_NOTIFY → as that one; no row if the job is not committed, or if a pooler has
@@ -102,12 +111,14 @@ FROM inserted
     status=entering(column="%({})s", run_after="due.run_after", limit_key="call.limit_key", rate_key="call.rate_key"),
 )
 
+NOTHING = nullcontext()
+
 
 class Enqueueing(UniqueKeys, Dependencies):
     """Used by tasks: each deferred call becomes a job."""
 
-    def enqueue(self, spec: JobSpec, call: EncodedCall, *, replaces: bool = False) -> InsertedJob | None:
-        """Insert one job. Returns `None` if a job holds the call's unique key.
+    def enqueue(self, spec: JobSpec, call: EncodedCall, *, replaces: bool = False) -> EnqueuedJob | None:
+        """Insert one job, and return what was written. Returns `None` if a job holds the call's unique key.
 
         replaces: a waiting holder takes the arguments and the due time of the call, and is returned.
 
@@ -118,68 +129,78 @@ class Enqueueing(UniqueKeys, Dependencies):
         if replaces:
             _check_replace(spec)
         with self._answered(), self._together(spec):
-            return self._enqueue_traced(spec, call, replaces)
+            if not tracers:
+                return self._enqueue(spec, call, replaces)
+            with sending(spec, 1, self.alias) as batch:
+                enqueued = self._enqueue(batch.spec, call, replaces)
+                batch.job_ids = [enqueued.id] if enqueued else []
+                return enqueued
 
-    def _enqueue_traced(self, spec: JobSpec, call: EncodedCall, replaces: bool) -> InsertedJob | None:
-        if not tracers:
-            return self._enqueue(spec, call, replaces)
-        with sending(spec, 1, self.alias) as batch:
-            inserted = self._enqueue(batch.spec, call, replaces)
-            batch.job_ids = [inserted.id] if inserted else []
-            return inserted
-
-    def enqueue_untraced(self, spec: JobSpec, call: EncodedCall) -> InsertedJob | None:
+    def enqueue_untraced(self, spec: JobSpec, call: EncodedCall) -> EnqueuedJob | None:
         """Insert one job for a supervisor, in whose main thread no tracer of the project's runs."""
         return self._enqueue(spec, call, replaces=False)
 
-    def _enqueue(self, spec: JobSpec, call: EncodedCall, replaces: bool) -> InsertedJob | None:
-        call = limited_by_queue(spec.queue_name, call)
-        values = {**self._values(spec), **call._asdict()}
-        is_simple = call.unique_key is call.rate_key is None and spec.run_after is None
-        if is_simple and self.connection.get_autocommit():
+    def _enqueue(self, spec: JobSpec, call: EncodedCall, replaces: bool) -> EnqueuedJob | None:
+        spec, call = _checked(spec), limited_by_queue(spec.queue_name, call)
+        is_plain = spec.is_plain and call.is_plain
+        is_limited = spec.run_after is None and call.limit_key is not None and call.unique_key is call.rate_key is None
+        if (is_plain or is_limited) and self.connection.get_autocommit():
             with self.connection.cursor() as cursor:
                 if _takes_transactions(cursor):
-                    return self._enqueue_alone(cursor, spec, call, values)
+                    return self._enqueue_alone(cursor, spec, call)
+        return self._enqueue_plain(spec, call) if is_plain else self._enqueue_any(spec, call, replaces)
+
+    def _enqueue_plain(self, spec: JobSpec, call: EncodedCall) -> EnqueuedJob:
+        [(id, now)] = self.rows(ENQUEUE_PLAIN, spec._asdict() | call._asdict())
+        wake(self, (spec.queue_name,))
+        self.send(JobsDeferred(self.alias, spec.task, spec.queue_name, [id]))
+        return EnqueuedJob(spec, call, id, "queued", now, now)
+
+    def _enqueue_any(self, spec: JobSpec, call: EncodedCall, replaces: bool) -> EnqueuedJob | None:
+        values = spec.insert_values() | call._asdict()
         with explained_deadlock(call.unique_key is not None):
-            rows = [InsertedJob._make(row) for row in self.rows(ENQUEUE, values)]
+            rows = [EnqueuedJob(spec, call, *row) for row in self.rows(ENQUEUE, values)]
             if replaces and not rows:
-                replaced = self.replace_waiting(values, [call])
-                rows = [InsertedJob(each.id, each.status, each.run_after, each.enqueued_at, False) for each in replaced]
-        for inserted in rows:
-            is_later = inserted.status == "scheduled"  # a job that is replaced was enqueued before
-            delay = (inserted.run_after - inserted.enqueued_at).total_seconds() if is_later else 0.0
-            new = [inserted.id] if inserted.is_new else []
-            statuses = self._enqueued(spec, new, [call], queued=int(inserted.status == "queued"), delay=delay)
-            return inserted._replace(status=statuses.get(inserted.id, inserted.status))
+                rows = [
+                    EnqueuedJob(spec, call, each.id, each.status, each.run_after, each.enqueued_at, is_new=False)
+                    for each in self.replace_waiting(values, [call])
+                ]
+        for enqueued in rows:
+            is_later = enqueued.status == "scheduled"  # a job that is replaced was enqueued before
+            delay = (enqueued.run_after - enqueued.enqueued_at).total_seconds() if is_later else 0.0
+            new = [enqueued.id] if enqueued.is_new else []
+            statuses = self._enqueued(spec, new, [call], queued=int(enqueued.status == "queued"), delay=delay)
+            return enqueued._replace(status=statuses.get(enqueued.id, enqueued.status))
         return None
 
-    def _enqueue_alone(self, cursor: Any, spec: JobSpec, call: EncodedCall, values: Mapping[str, Any]) -> InsertedJob:
+    def _enqueue_alone(self, cursor: Any, spec: JobSpec, call: EncodedCall) -> EnqueuedJob:
         """Insert one job, commit, admit it if it has a limit, and notify the workers, in one round trip."""
         statement = ENQUEUE_AND_NOTIFY if call.limit_key is None else ENQUEUE_AND_ADMIT
-        id, now, is_queued = self._committed(cursor, unindented(statement), values)
+        id, now, is_queued = self._committed(cursor, unindented(statement), spec, call)
         self.send(JobsDeferred(self.alias, spec.task, spec.queue_name, [id]))
         if call.limit_key is not None and is_queued:
             self.send(JobsAdmitted(self.alias, {spec.queue_name: 1}))
         elif call.limit_key is not None:
             admit_after_commit(self, {call.limit_key: None}, is_urgent=spec.priority > 0)
-        return InsertedJob(id, "queued" if is_queued or call.limit_key is None else "blocked", now, now)
+        status = "queued" if is_queued or call.limit_key is None else "blocked"
+        return EnqueuedJob(spec, call, id, status, now, now)
 
-    def _committed(self, cursor: Any, statement: str, values: Mapping[str, Any]) -> tuple[Any, Any, bool]:
-        """Send the message. Returns the id and the time of the enqueue, and whether the end of it has a row."""
+    def _committed(self, cursor: Any, statement: str, spec: JobSpec, call: EncodedCall) -> tuple[Any, Any, bool]:
+        """Send the message. Returns the id and the time of the enqueue, and whether its job was admitted."""
         mark = token_hex(8)
         try:
-            cursor.execute(statement, {**values, "call": mark})
+            cursor.execute(statement, {**spec.insert_values(), **call._asdict(), "call": mark})
             cursor.nextset()  # the first result is that of BEGIN
             id, now, *_ = cursor.fetchone()
-            while cursor.nextset():
+            while call.limit_key is not None and cursor.nextset():
                 pass
-            return id, now, bool(cursor.rowcount)
+            return id, now, call.limit_key is not None and bool(cursor.rowcount)
         except BaseException as error:
             self._end_transaction()
             rows = self._inserted(mark) if isinstance(error, Error) else []
             if not rows:
                 raise
-            self.send(NotifyFailed(self.alias, values["queue_name"], error))
+            self.send(NotifyFailed(self.alias, spec.queue_name, error))
             return *rows[0], False
 
     def _end_transaction(self) -> None:
@@ -213,7 +234,8 @@ class Enqueueing(UniqueKeys, Dependencies):
                 return deferred
 
     def _enqueue_many(self, spec: JobSpec, calls: Sequence[EncodedCall], on_conflict: OnConflict) -> DeferredJobs:
-        values = self._values(spec)
+        spec = _checked(spec)
+        values = spec.insert_values()
         calls = all_limited_by_queue(spec.queue_name, calls)
         if any(call.unique_key is not None for call in calls):
             with explained_deadlock(True):
@@ -224,21 +246,13 @@ class Enqueueing(UniqueKeys, Dependencies):
         self._enqueued(spec, inserted, calls, queued=queued, delay=delay)
         return DeferredJobs(sorted(inserted))
 
-    def _values(self, spec: JobSpec) -> dict[str, Any]:
-        """The values that the jobs share. Raises `InvalidOption` for a value that the table cannot store."""
-        check_columns(spec._asdict())
-        values = spec.insert_values()
-        if spec.max_attempts is None:
-            values["max_attempts"] = settings.max_attempts
-        return values
-
     def _answered(self) -> AbstractContextManager[Any]:
         """Under `spread`, jobs wait for no server that hangs: the other databases take them."""
-        return ended_by_silence(self.connection) if settings.placement == SPREAD else nullcontext()
+        return ended_by_silence(self.connection) if settings.placement == SPREAD else NOTHING
 
     def _together(self, spec: JobSpec) -> AbstractContextManager[Any]:
         """A transaction for jobs and their dependencies; nothing for jobs without."""
-        return transaction.atomic(using=self.alias) if spec.after else nullcontext()
+        return transaction.atomic(using=self.alias) if spec.after else NOTHING
 
     def _enqueued(
         self, spec: JobSpec, ids: list[int], calls: Sequence[EncodedCall], *, queued: int, delay: float
@@ -264,13 +278,19 @@ class Enqueueing(UniqueKeys, Dependencies):
 
 
 def new_job(
-    store: Enqueueing, enqueue: Callable[[JobSpec, EncodedCall], InsertedJob | None], spec: JobSpec, call: EncodedCall
-) -> InsertedJob | None:
+    store: Enqueueing, enqueue: Callable[[JobSpec, EncodedCall], EnqueuedJob | None], spec: JobSpec, call: EncodedCall
+) -> EnqueuedJob | None:
     """Insert a job by a method. `None` if another job holds its unique key; a key whose time is over is free."""
     inserted = enqueue(spec, call)
     if inserted is None and call.unique_key is not None and store.free_unique_keys([call.unique_key]):
         return enqueue(spec, call)
     return inserted
+
+
+def _checked(spec: JobSpec) -> JobSpec:
+    """The spec with the default of `max_attempts`. Raises `InvalidOption` for a value that the table cannot store."""
+    check_columns(spec._asdict())
+    return spec if spec.max_attempts is not None else spec._replace(max_attempts=settings.max_attempts)
 
 
 def _check_replace(spec: JobSpec) -> None:

@@ -55,6 +55,9 @@ class JobReference(NamedTuple):
     """The alias of its database; `None`: the caller gave the id alone."""
 
 
+NO_OTHERS = (None,) * 5
+
+
 class JobSpec(NamedTuple):
     """The columns that all jobs of an `enqueue` or `enqueue_many` share. A field is the column of its name."""
 
@@ -82,6 +85,12 @@ class JobSpec(NamedTuple):
     after_failure: str = "wait"
     """If one of those has not completed: `wait` until it is retried and completes, `discard` these, or `run` them."""
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the plain INSERT has every column that is set. The columns of a call are a question of their own."""
+        others = (self.run_after, self.timeout, self.retention, self.batch_id, self.unique_seconds)
+        return not self.after and others == NO_OTHERS
+
     def insert_values(self) -> dict[str, Any]:
         """The parameters of the INSERTs. A timedelta in `run_after` becomes `delay`, in seconds from now."""
         is_delay = isinstance(self.run_after, timedelta)
@@ -93,17 +102,6 @@ class JobSpec(NamedTuple):
             "run_after": None if is_delay else self.run_after,
             "delay": self.run_after.total_seconds() if isinstance(self.run_after, timedelta) else 0.0,
         }
-
-
-class InsertedJob(NamedTuple):
-    """The columns that the database has set in an inserted row."""
-
-    id: int
-    status: str
-    run_after: datetime
-    enqueued_at: datetime
-    is_new: bool = True
-    """False: a waiting job has taken the arguments of the call."""
 
 
 class EncodedCall(NamedTuple):
@@ -125,6 +123,26 @@ class EncodedCall(NamedTuple):
     """Seconds until the key gets another token. The same for all calls of an `enqueue_many`."""
     rate_burst: int | None = None
     """How many tokens the key has at most. The same for all calls of an `enqueue_many`."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the call has no key."""
+        return self.unique_key is self.limit_key is self.rate_key is None
+
+
+class EnqueuedJob(NamedTuple):
+    """What `Store.enqueue` has written."""
+
+    spec: JobSpec
+    """With the batch of the `with` block, the default of `max_attempts`, and what tracers have added."""
+    call: EncodedCall
+    """With the limit and the rate of its queue."""
+    id: int
+    status: str
+    run_after: datetime
+    enqueued_at: datetime
+    is_new: bool = True
+    """False: a waiting job has taken the arguments of the call."""
 
 
 class QueuePosition(NamedTuple):

@@ -146,7 +146,7 @@ def test_a_service_that_enqueues_calls_no_receiver(receive: Callable[[Signal], R
     sent: list[Event] = []
     jobs.noop.defer()
     assert len(received) == 1
-    spec, call = jobs.noop._spec(), EncodedCall("[]", "{}", None)
+    spec, call = jobs.noop.spec(), EncodedCall("[]", "{}", None)
     Store("default", send=sent.append).enqueue(spec, call)
     assert [type(event) for event in sent] == [events.JobsDeferred]
     assert len(received) == 1

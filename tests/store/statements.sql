@@ -183,6 +183,14 @@ FROM
         LIMIT 1
     ) AS sample
 
+-- ENQUEUE_PLAIN (queue.enqueue)
+INSERT INTO skipqueue_job (queue_name, task, args, kwargs, status, priority, max_attempts, metadata)
+VALUES (
+    %(queue_name)s, %(task)s, %(args)s::jsonb, %(kwargs)s::jsonb, 'queued', %(priority)s, %(max_attempts)s,
+    %(metadata)s::jsonb
+)
+RETURNING id, enqueued_at
+
 -- ENQUEUE (queue.enqueue)
 INSERT INTO skipqueue_job AS job
     (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, unique_seconds, timeout,
@@ -205,20 +213,11 @@ RETURNING id, status, run_after, enqueued_at, true AS is_new
 
 -- ENQUEUE_AND_NOTIFY (queue.enqueue)
 BEGIN;
-
-INSERT INTO skipqueue_job AS job
-    (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, unique_seconds, timeout,
-    retention, metadata, batch_id, awaits_jobs, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
+INSERT INTO skipqueue_job (queue_name, task, args, kwargs, status, priority, max_attempts, metadata)
 VALUES (
-    %(queue_name)s, %(task)s, %(args)s::jsonb, %(kwargs)s::jsonb,
-    CASE WHEN COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)) > statement_timestamp() THEN 'scheduled' WHEN %(awaits_jobs)s::boolean THEN 'blocked' WHEN %(limit_key)s::text IS NOT NULL THEN 'blocked' WHEN %(rate_key)s::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
-    %(priority)s, %(max_attempts)s,
-    COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
-    %(unique_key)s, %(unique_seconds)s, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb,
-    %(batch_id)s, %(awaits_jobs)s, %(limit_key)s, %(limit_kind)s, %(capacity)s,
-    %(rate_key)s, %(rate_interval)s, %(rate_burst)s
+    %(queue_name)s, %(task)s, %(args)s::jsonb, %(kwargs)s::jsonb, 'queued', %(priority)s, %(max_attempts)s,
+    %(metadata)s::jsonb
 )
-
 RETURNING id, enqueued_at, set_config('skipqueue.inserted', concat_ws('|', %(call)s, id, enqueued_at), false);
 COMMIT;
 SELECT pg_notify('skipqueue', %(queue_name)s) FROM set_config('synchronous_commit', 'off', true)

@@ -69,7 +69,6 @@ def test_every_statement_by_which_a_job_enters_asks_the_gates() -> None:
         "CHANGE_QUEUE",
         "ENQUEUE",
         "ENQUEUE_AND_ADMIT",
-        "ENQUEUE_AND_NOTIFY",
         "ENQUEUE_MANY",
         "ENQUEUE_MANY_UNIQUE",
         "REPLACE_UNLOCKED",

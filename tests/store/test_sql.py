@@ -37,7 +37,7 @@ from django_skipqueue.values.records import (
     ClaimedJob,
     Dependant,
     EncodedCall,
-    InsertedJob,
+    EnqueuedJob,
     JobSpec,
     Noted,
     QueuePosition,
@@ -124,7 +124,9 @@ TAKEN_KEYS = [f"key-{number}" for number in range(84_000, 84_300)]
 AHEAD = ahead_as_values([AheadWish("key 3", "shop.limited", "limited", 1, 20, [(100_003, 0)])], worker_id=WORKER)
 SERVED = {"timeout": 60.0, "idle": False, "carried": ["carried"]}
 IDLE = SERVED | {"idle": True}
+PLAIN = {name: ENQUEUED[name] for name in re.findall(r"%\((\w+)\)s", STATEMENTS["ENQUEUE_PLAIN"])}
 CASES = [
+    Case("ENQUEUE_PLAIN", PLAIN, set()),
     Case("ENQUEUE", ENQUEUED | {"unique_key": "key-84000"}, {"unique"}),
     Case("ENQUEUE", ENQUEUED | {"unique_key": None, "run_after": IN_2030}, {"unique"}, "with a time"),
     Case("ENQUEUE_MANY", COMMON | CALLS, set()),
@@ -138,7 +140,7 @@ CASES = [
     Case("UNIQUE_KEYS_OF", {"ids": SOME_IDS}, {"pkey"}),
     Case("NOTIFY", {"channel": "skipqueue", "payload": "mail"}, set()),
     Case("NOTIFY_ALONE", {"channel": "skipqueue", "payload": "mail"}, set()),
-    Case("ENQUEUE_AND_NOTIFY", ENQUEUED | {"call": "x", "unique_key": None}, {"unique"}),
+    Case("ENQUEUE_AND_NOTIFY", PLAIN | {"call": "x"}, set()),
     Case("ENQUEUE_AND_ADMIT", ENQUEUED | {"call": "x", "unique_key": None}, {"unique"}),
     Case("INSERTED", {"call": "x"}, set()),
     Case("LISTEN", {}, set()),
@@ -635,7 +637,7 @@ RECORDS: dict[str, tuple[str, ...]] = {
     "TAKE_OVER": ClaimedJob._fields[:-1],
     "CLAIM": ClaimedJob._fields[:-1],  # the last one, `claimed_at`, is the worker's
     "CLAIM_OR_ADMIT": ClaimedJob._fields[:-1],
-    "ENQUEUE": InsertedJob._fields,
+    "ENQUEUE": EnqueuedJob._fields[2:],  # the first two are what the caller has sent
     "FIRST_IN_QUEUES": ("queue_name", "job_id", *QueuePosition._fields),
     "RECOVER": RecoveredJob._fields,
     "ADMIT_DEPENDANTS": Dependant._fields,
@@ -669,6 +671,22 @@ def test_an_insert_writes_all_that_a_job_is_specified_by() -> None:
         asked = set(re.findall(r"%\((\w+)\)s", STATEMENTS[name]))
         without_key = {"unique_seconds"} if name == "ENQUEUE_MANY" else set()
         assert asked >= JobSpec("t").insert_values().keys() - without_key, name
+
+
+DEPENDANT = {"after_failure", "limit_kind", "capacity", "rate_interval", "rate_burst"}
+"""Fields that mean something only with another field."""
+
+
+def test_a_job_is_plain_only_if_the_plain_insert_writes_all_that_is_set() -> None:
+    written = set(re.findall(r"%\((\w+)\)s", STATEMENTS["ENQUEUE_PLAIN"]))
+    plain: tuple[JobSpec, EncodedCall] = JobSpec("t"), EncodedCall("[]", "{}")
+    value: Any = 1.0
+    for record in plain:
+        assert record.is_plain
+        for name in set(record._fields) - written - DEPENDANT:
+            assert not record._replace(**{name: value}).is_plain, name
+        for name in set(record._fields) & written:
+            assert record._replace(**{name: value}).is_plain, name
 
 
 LOCKING = ("EXPIRED", "COUNT_ENQUEUED", "LOCK_BATCHES", "LOCK_DEPENDANTS", "LOCK_UNLOCKED_HOLDERS", "RETRY")

@@ -83,7 +83,7 @@ class TaskCall:
         from ...models import Job
 
         alias = choose(self.spec, self.call, named=self.database, shard=self.shard)
-        job = Job.objects.db_manager(alias).insert(self.spec, self.call, on_conflict=self.on_conflict)
+        job = Job.objects.insert(self.spec, self.call, database=alias, on_conflict=self.on_conflict)
         if self.inserted is not None and job.created:
             self.inserted(job)
         return job

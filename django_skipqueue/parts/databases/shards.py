@@ -13,7 +13,7 @@ from ...jobs.advice import explained
 from ...jobs.calls import arguments_by_name
 from ...queue.store import Store
 from ...values.codec import decode
-from ...values.records import DeferredJobs, EncodedCall
+from ...values.records import DeferredJobs, EncodedCall, JobSpec
 from ..limits.options import names_of
 from .choose import check_shard_key, choose, choose_fixed, choose_many, shard_text
 
@@ -59,9 +59,9 @@ def _as_json(task: "Task[Any, Any]", name: str, value: Any) -> Any:
     return task.encoded_argument(name, value) if parameter is not None and value is parameter.default else value
 
 
-def database_of(task: "Task[Any, Any]", call: EncodedCall) -> str:
+def database_of(task: "Task[Any, Any]", spec: JobSpec, call: EncodedCall) -> str:
     """The alias of the database for a job. Raises `InvalidOption` as `choose` does."""
-    return choose(task.spec(), call, named=task.named_database, shard=shard_of(task, call))
+    return choose(spec, call, named=task.named_database, shard=shard_of(task, call))
 
 
 def database_of_schedule(task: "Task[Any, Any]", call: EncodedCall) -> str:

@@ -17,7 +17,7 @@ from ...queue.enqueue import new_job
 from ...queue.parameters import noted
 from ...queue.store import Store
 from ...values.codec import decode
-from ...values.records import InsertedJob
+from ...values.records import EnqueuedJob
 from . import sql
 from .entry import check_call, known_task
 from .fire import DueSchedule, error_text, instant, is_unfinished, spec_at
@@ -69,7 +69,7 @@ def run_now(store: Store, schedule_id: int) -> int:
         return inserted.id
 
 
-def _enqueued(store: Store, schedule: DueSchedule) -> InsertedJob:
+def _enqueued(store: Store, schedule: DueSchedule) -> EnqueuedJob:
     args, kwargs = decode(schedule.args), decode(schedule.kwargs)
     check_call(args, kwargs)
     task = known_task(schedule.task)
