@@ -7,6 +7,7 @@ from types import ModuleType
 
 from django_skipqueue import queue
 from django_skipqueue.contrib.celery import sql as of_relays
+from django_skipqueue.models import managers
 from django_skipqueue.parts import keyed
 from django_skipqueue.parts.archive import move
 from django_skipqueue.parts.batches import dependencies, finish
@@ -27,7 +28,7 @@ MODULES: tuple[ModuleType, ...] = (
         for module in iter_modules(queue.__path__)
         if module.name not in WITHOUT_STATEMENTS
     ),
-    *(keyed, move, dependencies, finish, failures, rollups, enqueue_unique, of_relays),
+    *(managers, keyed, move, dependencies, finish, failures, rollups, enqueue_unique, of_relays),
     *(admit, claim, enqueue_limited, lone, now, queues, admit_rates, rates_now),
 )
 

@@ -1609,6 +1609,45 @@ WHERE
         SELECT FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id
     )
 
+-- CLAIM_ROWS (models.managers)
+WITH found AS MATERIALIZED (
+    SELECT job.ctid AS place, job.size
+    FROM
+        unnest(%(queue_names)s::text[]) AS queue (name),
+        LATERAL (
+            SELECT ctid, pg_column_size(args) + pg_column_size(kwargs) AS size
+            FROM skipqueue_job
+            WHERE status = 'queued' AND queue_name = queue.name
+            ORDER BY (-priority), run_after, id
+            LIMIT %(limit)s
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) AS job
+    WHERE
+        (
+            SELECT paused.name
+            FROM skipqueue_queue AS paused
+            WHERE
+                paused.name = queue.name
+                AND paused.paused_at IS NOT NULL
+                AND (paused.paused_until IS NULL OR paused.paused_until > statement_timestamp())
+        ) IS NULL
+    LIMIT %(limit)s
+),
+chosen AS MATERIALIZED (
+    SELECT place
+    FROM (SELECT place, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS size_before FROM found) AS found
+    WHERE size_before < 4000000
+)
+UPDATE skipqueue_job AS job
+SET status = 'running',
+    lease = job.lease + 1,
+    attempts = job.attempts + 1,
+    locked_by = %(worker_id)s,
+    locked_at = statement_timestamp(),
+    started_at = statement_timestamp()
+WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
+RETURNING job.*
+
 -- CONTESTED_PERMITS (parts.keyed)
 WITH RECURSIVE served AS MATERIALIZED (
     SELECT

@@ -16,6 +16,7 @@ from django.db import connection
 from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
+from django_skipqueue.values.records import ClaimedJob
 
 from ..app import jobs
 from ..app.rows import lease_of, make_job, make_worker, state
@@ -74,21 +75,26 @@ def claim(limit: int = 10, worker_id: str = "w") -> list[Job]:
     return Job.objects.claim(queue_names=["default"], limit=limit, worker_id=worker_id)
 
 
+def claim_as_a_worker(limit: int) -> list[ClaimedJob]:
+    return store.claim(queue_names=["default"], limit=limit, worker_id="w")
+
+
 def complete(*held: Job, outcome: Outcome = COMPLETED) -> set[int]:
     return store.settle([Settlement(job.pk, job.lease, outcome) for job in held])
 
 
-def test_two_claims_never_wait_for_each_other(session: MakeSession) -> None:
+@pytest.mark.parametrize("claim_by", [claim, claim_as_a_worker])
+def test_two_claims_never_wait_for_each_other(session: MakeSession, claim_by: Callable[[int], list[Any]]) -> None:
     jobs.noop.defer_many([()] * 4)
     other = session()
     other.begin()
-    theirs = other(claim, 2)
+    theirs = other(claim_by, 2)
     with within(10):
-        mine = claim(10)
+        mine = claim_by(10)
     other.rollback()
     assert len(mine) == 2
-    assert {job.pk for job in mine}.isdisjoint({job.pk for job in theirs})
-    assert len(claim(10)) == 2, "what they gave up is free again"
+    assert {job.id for job in mine}.isdisjoint({job.id for job in theirs})
+    assert len(claim_by(10)) == 2, "what they gave up is free again"
 
 
 def test_a_settle_that_comes_while_the_job_is_being_recovered_loses(session: MakeSession) -> None:

@@ -152,6 +152,7 @@ CASES = [
     Case("LISTEN_AS_SUPERVISOR", {}, set()),
     Case("TAKE_OVER", {"id": 99_001, "lease": 1, "worker_id": WORKER}, {"pkey"}),
     Case("CLAIM", CLAIM_VALUES, {"claim", QUEUE}),
+    Case("CLAIM_ROWS", {"queue_names": ["mail", "default"], "limit": 300, "worker_id": WORKER}, {"claim", QUEUE}),
     Case("CLAIM", CLAIM_VALUES | {"limit": 1}, {"claim", QUEUE}, "a single one"),
     Case(
         "CLAIM",
