@@ -16,7 +16,7 @@ from django.conf import settings as django_settings
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import DatabaseError
 
-from ..conf import settings
+from ..conf import load, settings
 from ..exceptions import FlattenedValue, InvalidArguments, InvalidOption, InvalidTask
 from ..parts.batches.call import TaskCall, references_to
 from ..parts.databases.shards import check_database, database_of, insert_many, shard_of
@@ -103,13 +103,13 @@ class Task(Generic[P, R]):
         """
         from ..models import Job  # tasks are made while apps are loading
 
-        call, spec, alias = self.encoded(args, kwargs), self.spec(), self.database
+        call, spec, alias = self.encoded(args, kwargs), self.spec(), ""
         self._check_findable()
         try:
             alias = database_of(self, spec, call)
             return Job.objects.insert(spec, call, database=alias, on_conflict=self.options.on_conflict)
         except (DatabaseError, SynchronousOnlyOperation) as error:
-            explain(error, alias)
+            explain(error, alias or self.database)
             raise
 
     async def adefer(self, *args: P.args, **kwargs: P.kwargs) -> "Job":
@@ -227,7 +227,17 @@ class Task(Generic[P, R]):
 
     def encoded(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> EncodedCall:
         """Check a call as `defer` does, and return it as JSON, with its unique key. Raises as `defer` does."""
-        return self._call(args, kwargs, settings.max_argument_bytes)
+        names, keys, types = self._form(len(args), tuple(kwargs))
+        if django_settings.DEBUG:  # a mistake that the task would find in a worker: it is easier to find here
+            self._scalars.encode(args, kwargs)
+        plain, named = args, kwargs
+        if types is not None:
+            plain, named = types.encode(args, kwargs)
+        try:
+            texts = texts_of(names, keys, plain, named)
+        except FlattenedValue:
+            texts = texts_of(names, keys, *declared_values(self, plain, named))
+        return check_size(EncodedCall(*texts, **call_columns(self, args, kwargs)), load().max_argument_bytes)
 
     def require_fit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise `InvalidArguments` for arguments that do not fit the signature."""
@@ -238,17 +248,9 @@ class Task(Generic[P, R]):
 
         Neither their types nor other code of the project's is used, unless `unique_key` is a function.
         """
-        self._require_public()
         self._form(len(args), tuple(kwargs))
-        call = EncodedCall(encode("args", args), encode("kwargs", kwargs), **self.call_columns(args, kwargs))
+        call = EncodedCall(encode("args", args), encode("kwargs", kwargs), **call_columns(self, args, kwargs))
         return check_size(call, settings.max_argument_bytes)
-
-    def call_columns(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The columns of a job that depend on its arguments: the fields of `EncodedCall` beside these.
-
-        The arguments fit the signature. Raises `InvalidOption` for a value that cannot be used.
-        """
-        return call_columns(self, args, kwargs)
 
     @property
     def is_internal(self) -> bool:
@@ -293,30 +295,11 @@ class Task(Generic[P, R]):
                 names.append(parameter.name)
         return names[: len(args)]
 
-    def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any], most: int) -> EncodedCall:
-        """Encode one call. Checks it against the signature, JSON and the limit of `most` bytes."""
-        self._require_public()
-        names, keys, types = self._form(len(args), tuple(kwargs))
-        if django_settings.DEBUG:  # a mistake that the task would find in a worker: it is easier to find here
-            self._scalars.encode(args, kwargs)
-        plain, named = args, kwargs
-        if types is not None:
-            plain, named = types.encode(args, kwargs)
-        try:
-            texts = texts_of(names, keys, plain, named)
-        except FlattenedValue:
-            texts = texts_of(names, keys, *declared_values(self, plain, named))
-        return check_size(EncodedCall(*texts, **self.call_columns(args, kwargs)), most)
-
-    def _require_public(self) -> None:
-        if self.is_internal:
-            raise InvalidTask(f"{self.name} is the package's own task: only the package enqueues its jobs.")
-
     def _calls(self, calls: Iterable[TaskCall | Mapping[str, Any] | Sequence[Any]]) -> Iterator[EncodedCall]:
-        most, spec = settings.max_argument_bytes, self.spec()
+        spec = self.spec()
         for position, call in enumerate(calls):
             try:
-                yield self._own(call, spec) if isinstance(call, TaskCall) else self._call(*parts_of(call), most)
+                yield self._own(call, spec) if isinstance(call, TaskCall) else self.encoded(*parts_of(call))
             except (InvalidArguments, InvalidOption) as error:
                 raise type(error)(f"call {position}: {error}") from None
 
@@ -332,12 +315,16 @@ class Task(Generic[P, R]):
         return call.call
 
     def _check_form(self, count: int, keywords: tuple[str, ...]) -> tuple[list[str], list[str], "CallTypes | None"]:
-        """Check that a call with this many positional arguments and these keywords fits the signature.
+        """Check that the task is public, and that a call with these keywords fits the signature.
+
+        count: of the positional arguments.
 
         Returns the names of the positional arguments, the keywords as JSON keys, and the types of the parameters. The
         result depends on nothing else and is cached for each form of call, because it takes three times as long as the
         rest of a call.
         """
+        if self.is_internal:
+            raise InvalidTask(f"{self.name} is the package's own task: only the package enqueues its jobs.")
         args = [None] * count
         try:
             self.signature.bind(*args, **dict.fromkeys(keywords))

@@ -105,7 +105,7 @@ class JobSpec(NamedTuple):
 
 
 class EncodedCall(NamedTuple):
-    """The arguments of one job, as JSON, and the columns that depend on them: `Task.call_columns`."""
+    """The arguments of one job, as JSON, and the columns that depend on them: `jobs.calls.call_columns`."""
 
     args: str
     kwargs: str

@@ -20,6 +20,7 @@ from ...integrations.django_tasks.definition import DjangoTask, options_of
 from ...integrations.django_tasks.framework import task_backends
 from ...integrations.django_tasks.mapping import call, spec, variant
 from ...integrations.django_tasks.options import parsed
+from ...jobs.calls import call_columns
 from ...jobs.registry import registry
 from ...parts.databases.choose import choose_many
 from ...parts.databases.shards import shard_of
@@ -92,7 +93,7 @@ def _grouped(rows: list[Any], known: Mapping[str, DjangoTask]) -> dict[Group, li
     for row in rows:
         run_after = None if row.run_after is None or row.run_after.year == NO_RUN_AFTER_YEAR else row.run_after
         args, kwargs = row.args_kwargs["args"], row.args_kwargs["kwargs"]
-        columns = known[row.task_path].call_columns(args, kwargs)
+        columns = call_columns(known[row.task_path], args, kwargs)
         groups[row.task_path, row.queue_name, row.priority, run_after].append(call(args, kwargs, columns))
     return groups
 

@@ -13,6 +13,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from ...exceptions import InvalidArguments, InvalidOption, UnknownTask
+from ...jobs.calls import call_columns
 from ...jobs.context import JobContext
 from ...jobs.given import Given
 from ...jobs.options import Options
@@ -88,9 +89,9 @@ class DjangoTask(Task[..., Any]):
         types = self.call_types
         if types is None:
             plain, named = storable(list(args)), storable(dict(kwargs))
-            return call(plain, named, self.call_columns(plain, named))
+            return call(plain, named, call_columns(self, plain, named))
         given = types.with_plain(storable, args, kwargs)
-        return call(*types.encode(*given), self.call_columns(*given))
+        return call(*types.encode(*given), call_columns(self, *given))
 
     def encoded_result(self, result: Any) -> str:
         """See `Task.encoded_result`. A result that does not fit the annotation is normalized as Django does it."""
