@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import hypothesis.strategies as st
 import pytest
 from django.db import connection
+from django.db.models import F
 from django.db.models.functions import Now
 from django.test import override_settings
 from django.utils.timezone import now
@@ -298,7 +299,7 @@ class Queue(RuleBasedStateMachine):
     def never_recover_from_the_carrier(self, limit: int) -> None:
         """Its row is as old as can be, and so are its jobs."""
         carried = Job.objects.filter(locked_by=CARRIER, status="running")
-        carried.update(locked_at=Now() - LATER)
+        carried.update(locked_at=Now() - LATER, started_at=F("started_at") - LATER)
         self.recovered(set(), limit)
         assert store.recover_without_worker(locked_before=now() + LATER, limit=limit) == []
 
@@ -341,7 +342,7 @@ class Queue(RuleBasedStateMachine):
     @rule(worker=workers, limit=limits)
     def recover_one_who_is_silent(self, worker: str, limit: int) -> None:
         Worker.objects.filter(pk=worker).update(heartbeat_at=Now() - LATER)
-        Job.objects.running().update(locked_at=Now() - LATER)
+        Job.objects.running().update(locked_at=Now() - LATER, started_at=F("started_at") - LATER)
         try:
             self.recovered(self.held_by(worker), limit)
         finally:
