@@ -24,6 +24,8 @@ import django
 import environ
 from django.conf import settings
 
+from django_skipqueue.parts.archive.move import make_partitions
+
 from .databases import about_server, fresh_database
 from .operate_sql import (
     FILL,
@@ -234,7 +236,7 @@ def fill(jobs: int, archived: int, user_id: int) -> None:
             cursor.execute(statement, {"jobs": jobs})
         cursor.execute(FILL_LOG, {"entries": jobs // 5, "user_id": user_id})
         with override_settings(SKIPQUEUE={"ARCHIVE": None}):
-            Store("default").make_partitions()
+            make_partitions(Store("default"))
         cursor.execute(FILL_ARCHIVE, {"archived": archived})
         cursor.execute(FILL_ROLLUPS, {})
         cursor.execute(FILL_FAILURES, {})

@@ -273,7 +273,7 @@ def above(module: Module, line: int) -> str:
 
 
 def statement_import(module: Module) -> Findings:
-    """The statement of another room is used: a method of that room has to be called."""
+    """The statement of another room is used: a function of that room has to be called."""
     known = known_statements(module)
     for node in module.nodes:
         match node:
@@ -282,9 +282,9 @@ def statement_import(module: Module) -> Findings:
 
 
 def may_send(module: Module, file: str) -> bool:
-    """Whether a module may use the statements of a file: one of its room, or both are methods of the store.
+    """Whether a module may use the statements of a file: one of its room, or both send statements of a store.
 
-    The store's methods are in the queue and in the parts, and share transactions. They have statements of their own.
+    What takes a store is in the queue and in the parts, and shares transactions. It has statements of its own.
     """
     ours, theirs = Path(module.path).parts, Path(file).parts
     are_of_store = {ours[0], theirs[0]} <= {"queue", "parts"} and any(statements(module))

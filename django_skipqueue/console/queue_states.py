@@ -14,10 +14,10 @@ from django.utils.translation import gettext
 
 from ..jobs.registry import registry
 from ..models import Queue
-from ..parts.limits.now import MOST_BLOCKED
+from ..parts.limits.now import MOST_BLOCKED, blocked_now
 from ..parts.limits.states import QueueLimit, queue_limits
 from ..parts.rates.states import StartRate, queue_rates
-from ..queue.observe import QueueNow, QueueRate
+from ..queue.observe import QueueNow, QueueRate, queues_now, rates_now
 from ..queue.store import Store
 from ..values.codec import shorten
 from .counts import Count
@@ -52,17 +52,17 @@ class QueueState:
 def queue_states(rates: Mapping[str, QueueRate] | None = None, workforce: Workforce | None = None) -> list[QueueState]:
     """The known queues, at most `MOST`: the paused ones, then those that have jobs, and then all others by name.
 
-    `rates`: of `Store.rates_now`. Queries them, and the `workforce`, unless they are given.
+    `rates`: what `rates_now` returns. Queries them, and the `workforce`, unless they are given.
     """
-    rates = Store.default().rates_now() if rates is None else rates
+    rates = rates_now(Store.default()) if rates is None else rates
     workforce = Workforce.now() if workforce is None else workforce
-    busy = {queue.name: queue for queue in Store.default().queues_now()}
+    busy = {queue.name: queue for queue in queues_now(Store.default())}
     paused = {queue.name: queue for queue in Queue.objects.paused().order_by("name")[:MOST]}
     limits, start_rates = queue_limits(), queue_rates()
     others = {*limits, *start_rates, *(task.options.queue_name for task in registry)}
     others.update(*(worker.queues for worker in workforce.not_dead))
     others.update(name for name in rates if name)
-    blocked, is_least = Store.default().blocked_now()
+    blocked, is_least = blocked_now(Store.default())
     names = dict.fromkeys([*paused, *busy, *sorted(blocked), *sorted(others)])
     counts = {name: Count(blocked.get(name, 0), is_least, MOST_BLOCKED) for name in names}
     return [

@@ -1,6 +1,6 @@
 """`ArchivedJob`: a finished job that was pruned while `SKIPQUEUE["ARCHIVE"]` was set.
 
-Only `Store.prune` writes these rows, and only `Store.drop_partition` deletes them, a month at a time.
+Only `Store.prune` writes these rows, and only `drop_partition` deletes them, a month at a time.
 """
 
 from django.db import models

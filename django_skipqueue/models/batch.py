@@ -1,6 +1,6 @@
 """`JobBatch`: jobs that belong together, and the calls that are made once the last of them is finished.
 
-Only the methods of `Store` write these rows. Users meet a batch as `django_skipqueue.Batch`.
+Only the functions of `parts.batches.finish` write these rows. Users meet a batch as `django_skipqueue.Batch`.
 """
 
 from django.db import models

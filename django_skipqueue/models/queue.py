@@ -12,7 +12,16 @@ from django.utils.translation import gettext_lazy as _
 from ..conf import chosen_or_all, settings
 from ..events import logs
 from ..exceptions import InvalidOption
-from ..parts.limits.queues import DECLARED, columns_of, rate_columns_of
+from ..parts.limits.queues import (
+    DECLARED,
+    columns_of,
+    limit_queue,
+    limit_queue_by_settings,
+    rate_columns_of,
+    rate_queue,
+    rate_queue_by_settings,
+)
+from ..queue.queues import pause_queue, resume_queue
 from ..queue.store import Store
 from ..values.rates import INTERVALS
 from .expressions import are_times
@@ -73,7 +82,7 @@ class Queue(models.Model):
         queues, and if one refuses, in the others. Raises `InvalidOption` for a value that cannot be used. Logs a
         warning for a queue that no task, setting, worker or queued job has: it may be mistyped, and is paused.
         """
-        in_each(database, lambda store: store.pause_queue(name, for_=for_, by=by, reason=reason))
+        in_each(database, lambda store: pause_queue(store, name, for_=for_, by=by, reason=reason))
         known = DECLARED.union(settings.queues, *in_each(database, _queues_in_use))
         if name not in known:
             logs.unknown_queue(name, sorted(known))
@@ -84,7 +93,7 @@ class Queue(models.Model):
 
         `database`: as of `pause`.
         """
-        return any(in_each(database, lambda store: store.resume_queue(name, by=by)))
+        return any(in_each(database, lambda store: resume_queue(store, name, by=by)))
 
     @staticmethod
     def limit(name: str, concurrency: int | None, *, by: str = "", database: str | None = None) -> None:
@@ -97,12 +106,12 @@ class Queue(models.Model):
         """
         if columns_of(name).limit_key is None:
             _require_changed(name, "concurrency", "concurrency")
-        in_each(database, lambda store: store.limit_queue(name, concurrency, by=by))
+        in_each(database, lambda store: limit_queue(store, name, concurrency, by=by))
 
     @staticmethod
     def limit_by_settings(name: str, *, by: str = "", database: str | None = None) -> None:
         """Let the number of the settings hold again for this queue. `database`: as of `pause`."""
-        in_each(database, lambda store: store.limit_queue_by_settings(name, by=by))
+        in_each(database, lambda store: limit_queue_by_settings(store, name, by=by))
 
     @staticmethod
     def rate(name: str, rate: str | None, *, by: str = "", database: str | None = None) -> None:
@@ -115,12 +124,12 @@ class Queue(models.Model):
         """
         if rate_columns_of(name).rate_key is None:
             _require_changed(name, "rate", "rate_interval")
-        in_each(database, lambda store: store.rate_queue(name, rate, by=by))
+        in_each(database, lambda store: rate_queue(store, name, rate, by=by))
 
     @staticmethod
     def rate_by_settings(name: str, *, by: str = "", database: str | None = None) -> None:
         """Let the rate of the settings hold again for this queue. `database`: as of `pause`."""
-        in_each(database, lambda store: store.rate_queue_by_settings(name, by=by))
+        in_each(database, lambda store: rate_queue_by_settings(store, name, by=by))
 
 
 def in_each(database: str | None, verb: Callable[[Store], T]) -> list[T]:

@@ -25,19 +25,23 @@ worker of another queue has a free slot for it, for which no job is put back mor
 
 A queue is served if it is not paused, and a live worker or a relay takes jobs from it. A job of a sequence that has
 begun is never put back, and no job of a sequence is admitted before the next one in order.
+
+Used by supervisors.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..conf import settings
 from ..events.events import JobsAdmitted
 from ..queue.fragments import joined, places
 from ..queue.notify import wake
 from ..queue.parameters import Admitted, Rows, Statement, as_array, fetched, pipelined
-from ..queue.statements import Statements
 from .limits.admit import LOCK_KEYS, with_rates
 from .rates.admit import LOCK_RATES
+
+if TYPE_CHECKING:
+    from ..queue.store import Store
 
 # The queues that are served: all but the paused ones if `are_all`, else those of `names`. With `idle`, only the workers
 # with a free slot count. A relay takes jobs for its carrier. Index: recover, once for each worker.
@@ -282,56 +286,58 @@ class Contested(NamedTuple):
     """The ids of the other unclaimed jobs."""
 
 
-class PassingOn(Statements):
-    """Used by supervisors."""
+def contested_permits(store: "Store", *, after: str, limit: int) -> list[Contested]:
+    """At most `limit` keys of limits, alphabetically after `after`."""
+    return _contested(store, CONTESTED_PERMITS, after, limit)
 
-    def contested_permits(self, *, after: str, limit: int) -> list[Contested]:
-        """At most `limit` keys of limits, alphabetically after `after`."""
-        return self._contested(CONTESTED_PERMITS, after, limit)
 
-    def contested_tokens(self, *, after: str, limit: int) -> list[Contested]:
-        """At most `limit` keys of rates, alphabetically after `after`."""
-        return self._contested(CONTESTED_TOKENS, after, limit)
+def contested_tokens(store: "Store", *, after: str, limit: int) -> list[Contested]:
+    """At most `limit` keys of rates, alphabetically after `after`."""
+    return _contested(store, CONTESTED_TOKENS, after, limit)
 
-    def _contested(self, statement: str, after: str, limit: int) -> list[Contested]:
-        values = {"after": after, "limit": limit, **_served(idle=False)}
-        return [
-            Contested(key, bool(is_inverted), unserved or (), held_up or ())
-            for key, is_inverted, unserved, held_up in self.rows(statement, values)
-        ]
 
-    def pass_permits_on(
-        self, keys: Collection[str], *, ids: Collection[int] | None = None, idle: bool = False
-    ) -> set[int]:
-        """Give permits of these keys to waiting jobs of a higher priority, and put the queued ones back.
+def _contested(store: "Store", statement: str, after: str, limit: int) -> list[Contested]:
+    values = {"after": after, "limit": limit, **_served(idle=False)}
+    return [
+        Contested(key, bool(is_inverted), unserved or (), held_up or ())
+        for key, is_inverted, unserved, held_up in store.rows(statement, values)
+    ]
 
-        ids: put these back, for waiting jobs of other queues that are served; `idle`: by a worker with a free slot.
-        Returns the ids of the jobs that were put back.
-        """
-        lock: Statement = (LOCK_KEYS, {"ids": [], "keys": sorted(keys)})
-        with self.connection.wrap_database_errors:
-            statements = [lock, (PASS_PERMITS_ON, _values(ids, idle))]
-            locked, admitted = pipelined(self.connection.connection, statements, None)
-            rows = fetched(admitted)
-            return self._passed_on(rows, with_rates(self, Admitted.decode(locked, rows)))
 
-    def pass_tokens_on(
-        self, keys: Collection[str], *, ids: Collection[int] | None = None, idle: bool = False
-    ) -> set[int]:
-        """Give tokens of these keys to other jobs, as `pass_permits_on` does with permits."""
-        lock: Statement = (LOCK_RATES, {"keys": sorted(keys)})
-        with self.connection.wrap_database_errors:
-            statements = [lock, (PASS_TOKENS_ON, _values(ids, idle))]
-            _, admitted = pipelined(self.connection.connection, statements, None)
-            rows = fetched(admitted)
-            return self._passed_on(rows, {queue_name: number for queue_name, number, _ in rows})
+def pass_permits_on(
+    store: "Store", keys: Collection[str], *, ids: Collection[int] | None = None, idle: bool = False
+) -> set[int]:
+    """Give permits of these keys to waiting jobs of a higher priority, and put the queued ones back.
 
-    def _passed_on(self, rows: Rows, counts: dict[str, int]) -> set[int]:
-        """Notify the workers, and send the event. Returns the ids of the jobs that were put back."""
-        if counts:
-            wake(self, counts)
-            self.send(JobsAdmitted(self.alias, counts))
-        return {id for *_, ids in rows for id in ids or ()}
+    ids: put these back, for waiting jobs of other queues that are served; `idle`: by a worker with a free slot.
+    Returns the ids of the jobs that were put back.
+    """
+    lock: Statement = (LOCK_KEYS, {"ids": [], "keys": sorted(keys)})
+    with store.connection.wrap_database_errors:
+        statements = [lock, (PASS_PERMITS_ON, _values(ids, idle))]
+        locked, admitted = pipelined(store.connection.connection, statements, None)
+        rows = fetched(admitted)
+        return _passed_on(store, rows, with_rates(store, Admitted.decode(locked, rows)))
+
+
+def pass_tokens_on(
+    store: "Store", keys: Collection[str], *, ids: Collection[int] | None = None, idle: bool = False
+) -> set[int]:
+    """Give tokens of these keys to other jobs, as `pass_permits_on` does with permits."""
+    lock: Statement = (LOCK_RATES, {"keys": sorted(keys)})
+    with store.connection.wrap_database_errors:
+        statements = [lock, (PASS_TOKENS_ON, _values(ids, idle))]
+        _, admitted = pipelined(store.connection.connection, statements, None)
+        rows = fetched(admitted)
+        return _passed_on(store, rows, {queue_name: number for queue_name, number, _ in rows})
+
+
+def _passed_on(store: "Store", rows: Rows, counts: dict[str, int]) -> set[int]:
+    """Notify the workers, and send the event. Returns the ids of the jobs that were put back."""
+    if counts:
+        wake(store, counts)
+        store.send(JobsAdmitted(store.alias, counts))
+    return {id for *_, ids in rows for id in ids or ()}
 
 
 def _values(ids: Collection[int] | None, idle: bool) -> dict[str, Any]:

@@ -1,6 +1,8 @@
-"""The queue in PostgreSQL: `Store` has a method for everything that is done to it.
+"""The queue in PostgreSQL: `Store` is the queue of one database, and runs the statements.
 
-A file for each verb: first its statements, each a named literal, then the methods that send them.
+A file for each verb: first its statements, each a named literal, then the functions that send them. Each takes a store.
+The verbs of a plain job are methods of `Store` as well, listed there in the order of a job's life. What observers, the
+doctor and connections need are functions alone, and so is what a part does with the database: it is in the part.
 
 Invariant: nothing here depends on tasks, worker processes or Django's models.
 

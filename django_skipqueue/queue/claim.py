@@ -1,14 +1,21 @@
-"""Claim jobs, and find queued jobs."""
+"""Claim jobs, and find queued jobs.
+
+Used by workers, and by loops written by hand.
+"""
 
 from collections.abc import Mapping, Sequence
 from itertools import starmap
+from typing import TYPE_CHECKING
 
 from django.db import transaction
 
 from ..values.records import ClaimedJob, LeaseRef, QueuePosition
 from .fragments import CLAIMED, joined, to_run
 from .parameters import claim_values, in_claim_order, positions_as_values
-from .session import Session
+from .session import limit_statements
+
+if TYPE_CHECKING:
+    from .store import Store
 
 # worker, Job.objects.claim → at most `limit` jobs: the queues in the listed order, within each by priority, then by due
 # time. Returns only the columns of `ClaimedJob`: whole rows would halve the speed.
@@ -141,37 +148,39 @@ ORDER BY queue.place
 """
 
 
-class Claiming(Session):
-    """Used by workers, and by loops written by hand."""
+def claim(store: "Store", *, queue_names: Sequence[str], limit: int, worker_id: str) -> list[ClaimedJob]:
+    """Claim up to `limit` jobs: the queues in the listed order, within each queue the highest priority first."""
+    values = claim_values(queue_names, after={}, limit=limit, worker_id=worker_id)
+    return in_claim_order(starmap(ClaimedJob, store.rows(CLAIM, values)), queue_names)
 
-    def claim(self, *, queue_names: Sequence[str], limit: int, worker_id: str) -> list[ClaimedJob]:
-        """Claim up to `limit` jobs: the queues in the listed order, within each queue the highest priority first."""
-        values = claim_values(queue_names, after={}, limit=limit, worker_id=worker_id)
-        return in_claim_order(starmap(ClaimedJob, self.rows(CLAIM, values)), queue_names)
 
-    def take_over(self, suspect: LeaseRef, *, worker_id: str) -> ClaimedJob | None:
-        """Claim a job that another worker has claimed and not begun. `None`: that lease has ended."""
-        id, lease = suspect
-        rows = self.rows(TAKE_OVER, {"id": id, "lease": lease, "worker_id": worker_id})
-        return ClaimedJob(*rows[0]) if rows else None
+def take_over(store: "Store", suspect: LeaseRef, *, worker_id: str) -> ClaimedJob | None:
+    """Claim a job that another worker has claimed and not begun. `None`: that lease has ended."""
+    id, lease = suspect
+    rows = store.rows(TAKE_OVER, {"id": id, "lease": lease, "worker_id": worker_id})
+    return ClaimedJob(*rows[0]) if rows else None
 
-    def queues_with_jobs(self, *, after: str = "", limit: int | None = None, with_paused: bool = False) -> list[str]:
-        """The names of the queues with jobs to claim: at most `limit` names, alphabetically after `after`.
 
-        `with_paused`: also those that are paused, whose jobs nobody claims now.
-        """
-        values = {"after": after, "limit": limit, "with_paused": with_paused}
-        return [name for (name,) in self.rows(QUEUES_WITH_JOBS, values)]
+def queues_with_jobs(
+    store: "Store", *, after: str = "", limit: int | None = None, with_paused: bool = False
+) -> list[str]:
+    """The names of the queues with jobs to claim: at most `limit` names, alphabetically after `after`.
 
-    def first_in_queues(
-        self, queue_names: Sequence[str], *, after: Mapping[str, QueuePosition], seconds: float
-    ) -> list[tuple[str, int | None, QueuePosition]]:
-        """Find the first job to claim in each queue, searching from the queue's position in `after`.
+    `with_paused`: also those that are paused, whose jobs nobody claims now.
+    """
+    values = {"after": after, "limit": limit, "with_paused": with_paused}
+    return [name for (name,) in store.rows(QUEUES_WITH_JOBS, values)]
 
-        Returns (queue name, job id, position of the job). For a queue without such a job the id is None, and the
-        position is that of a job of priority 0 that is due now. `seconds` replaces the connection's statement timeout.
-        """
-        with transaction.atomic(using=self.alias):
-            self.limit_statements(seconds)
-            rows = self.rows(FIRST_IN_QUEUES, positions_as_values(queue_names, after))
-        return [(name, id, QueuePosition(*position)) for name, id, *position in rows]
+
+def first_in_queues(
+    store: "Store", queue_names: Sequence[str], *, after: Mapping[str, QueuePosition], seconds: float
+) -> list[tuple[str, int | None, QueuePosition]]:
+    """Find the first job to claim in each queue, searching from the queue's position in `after`.
+
+    Returns (queue name, job id, position of the job). For a queue without such a job the id is None, and the
+    position is that of a job of priority 0 that is due now. `seconds` replaces the connection's statement timeout.
+    """
+    with transaction.atomic(using=store.alias):
+        limit_statements(store, seconds)
+        rows = store.rows(FIRST_IN_QUEUES, positions_as_values(queue_names, after))
+    return [(name, id, QueuePosition(*position)) for name, id, *position in rows]

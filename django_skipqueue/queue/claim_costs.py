@@ -1,12 +1,18 @@
-"""Measure what a claim reads, and read what was measured: dead index entries show here before they hurt."""
+"""Measure what a claim reads, and read what was measured: dead index entries show here before they hurt.
+
+Used by supervisors, the doctor and the metrics. No row is locked, and no claim is slowed down.
+"""
 
 import json
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from django.db import OperationalError
 from psycopg.errors import QueryCanceled
 
-from .session import Session
+from .session import short_transaction
+
+if TYPE_CHECKING:
+    from .store import Store
 
 # supervisor, for the deepest queues → the plan of the search of a claim, as it ran, with the pages that it read. Locks
 # nothing. Index: claim.
@@ -65,24 +71,22 @@ class ClaimCost(NamedTuple):
     """Entries of the claim index, those of dead rows among them."""
 
 
-class ClaimCosts(Session):
-    """Used by supervisors, the doctor and the metrics. No row is locked, and no claim is slowed down."""
+def measure_claim(store: "Store", queue_name: str) -> ClaimCost | None:
+    """Search as a claim from the head of the queue does. `None`: it takes too long."""
+    try:
+        with short_transaction(store, MEASURE_SECONDS):
+            ((before,),) = store.rows(ENTRIES_READ)
+            ((plan,),) = store.rows(EXPLAIN_CLAIM, {"queue_name": queue_name, "limit": CLAIM_LIMIT})
+            ((after,),) = store.rows(ENTRIES_READ)
+    except OperationalError as error:
+        if isinstance(error.__cause__, QueryCanceled):
+            return None
+        raise
+    document = json.loads(plan) if isinstance(plan, str) else plan
+    root = document[0]["Plan"]
+    return ClaimCost(queue_name, root["Shared Hit Blocks"] + root["Shared Read Blocks"], after - before)
 
-    def measure_claim(self, queue_name: str) -> ClaimCost | None:
-        """Search as a claim from the head of the queue does. `None`: it takes too long."""
-        try:
-            with self.short_transaction(MEASURE_SECONDS):
-                ((before,),) = self.rows(ENTRIES_READ)
-                ((plan,),) = self.rows(EXPLAIN_CLAIM, {"queue_name": queue_name, "limit": CLAIM_LIMIT})
-                ((after,),) = self.rows(ENTRIES_READ)
-        except OperationalError as error:
-            if isinstance(error.__cause__, QueryCanceled):
-                return None
-            raise
-        document = json.loads(plan) if isinstance(plan, str) else plan
-        root = document[0]["Plan"]
-        return ClaimCost(queue_name, root["Shared Hit Blocks"] + root["Shared Read Blocks"], after - before)
 
-    def claim_costs(self, *, limit: int = 200) -> list[ClaimCost]:
-        """What was measured lately: in the deepest queues, once a minute."""
-        return [ClaimCost(*row) for row in self.rows(CLAIM_COSTS, {"limit": limit})]
+def claim_costs(store: "Store", *, limit: int = 200) -> list[ClaimCost]:
+    """What was measured lately: in the deepest queues, once a minute."""
+    return [ClaimCost(*row) for row in store.rows(CLAIM_COSTS, {"limit": limit})]

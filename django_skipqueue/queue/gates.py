@@ -4,11 +4,13 @@ A job waits at a gate as `scheduled` or `blocked`, outside the claim index. A ga
 `queue.fragments`, is checked when a job enters from outside: at an enqueue, a retry, a manual retry, and when the
 previous gate admits the job. Its class, here, admits: supervisors call it at intervals, and workers before a drain
 ends.
+
+An admission skips rows that others have locked, so several supervisors may admit at the same time.
 """
 
 from collections import Counter
 from collections.abc import Collection
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from django.db import DatabaseError
 
@@ -21,6 +23,9 @@ from .fragments import entering, joined
 from .notify import wake
 from .parameters import is_refused
 from .statements import BATCH, Statements
+
+if TYPE_CHECKING:
+    from .store import Store
 
 # supervisor, worker before a drain ends → by queue: the number of jobs that are queued now, and the keys of those that
 # wait at the gate of limits now, or at that of rates. Index: admit.
@@ -98,51 +103,53 @@ GATES: tuple[Gate, ...] = (TimeGate(), DependencyGate(), LIMIT_GATE, RATE_GATE)
 """In the order of their conditions."""
 
 
-class Admitting(Statements):
-    """Used by supervisors. Skips rows that others have locked, so several supervisors may call it at the same time."""
+def admit(store: "Store", *, limit: int = BATCH) -> GateResult:
+    """Admit up to `limit` jobs at each gate whose condition has ended."""
+    admitted: Counter[str] = Counter()
+    has_discarded = False
+    refusals: list[DatabaseError] = []
+    for gate in GATES:
+        try:
+            passed = gate.admit(store, limit=limit)
+        except DatabaseError as error:
+            if not is_refused(error):
+                raise
+            refusals.append(error)  # of a row that breaks the gate's statement: the other gates go on
+            continue
+        admitted.update(passed.by_queue)
+        has_discarded = has_discarded or passed.has_discarded
+    wake(store, admitted)
+    if admitted:
+        store.send(JobsAdmitted(store.alias, dict(admitted)))
+    if refusals:
+        raise refusals[0]
+    return GateResult(dict(admitted), has_discarded)
 
-    def admit(self, *, limit: int = BATCH) -> GateResult:
-        """Admit up to `limit` jobs at each gate whose condition has ended."""
-        admitted: Counter[str] = Counter()
-        has_discarded = False
-        refusals: list[DatabaseError] = []
-        for gate in GATES:
-            try:
-                passed = gate.admit(self, limit=limit)
-            except DatabaseError as error:
-                if not is_refused(error):
-                    raise
-                refusals.append(error)  # of a row that breaks the gate's statement: the other gates go on
-                continue
-            admitted.update(passed.by_queue)
-            has_discarded = has_discarded or passed.has_discarded
-        wake(self, admitted)
-        if admitted:
-            self.send(JobsAdmitted(self.alias, dict(admitted)))
-        if refusals:
-            raise refusals[0]
-        return GateResult(dict(admitted), has_discarded)
 
-    def sweep_limits(self, *, limit: int = KEYS_AT_ONCE) -> bool:
-        """Admit jobs of all keys with free permits or tokens: a drain may be over. Returns whether any was admitted."""
-        sweep = Sweep()
-        while not (admitted := sweep.run(self, limit=limit)) and sweep.after:
-            pass
-        admitted = admitted or sweep_rates(self)
-        wake(self, admitted)
-        return bool(admitted)
+def sweep_limits(store: "Store", *, limit: int = KEYS_AT_ONCE) -> bool:
+    """Admit jobs of all keys with free permits or tokens: a drain may be over. Returns whether any was admitted."""
+    sweep = Sweep()
+    while not (admitted := sweep.run(store, limit=limit)) and sweep.after:
+        pass
+    admitted = admitted or sweep_rates(store)
+    wake(store, admitted)
+    return bool(admitted)
 
-    def sweep_limits_soon(self) -> None:
-        """Have the next `admit` look at all keys with blocked jobs."""
-        LIMIT_GATE.sweep_now(self.alias)
-        RATE_GATE.sweep_now(self.alias)
 
-    def admit_limits_soon(self, keys: Collection[str]) -> None:
-        LIMIT_GATE.want(self.alias, keys)
+def sweep_limits_soon(store: "Store") -> None:
+    """Have the next `admit` look at all keys with blocked jobs."""
+    LIMIT_GATE.sweep_now(store.alias)
+    RATE_GATE.sweep_now(store.alias)
 
-    def admit_rates_soon(self, keys: Collection[str]) -> None:
-        RATE_GATE.want(self.alias, keys)
 
-    def next_due(self) -> float | None:
-        """The seconds until a gate may have a job to admit, below 0 if one is overdue; `None` if no job waits."""
-        return min((due for gate in GATES if (due := gate.next_due(self)) is not None), default=None)
+def admit_limits_soon(store: "Store", keys: Collection[str]) -> None:
+    LIMIT_GATE.want(store.alias, keys)
+
+
+def admit_rates_soon(store: "Store", keys: Collection[str]) -> None:
+    RATE_GATE.want(store.alias, keys)
+
+
+def next_due(store: "Store") -> float | None:
+    """The seconds until a gate may have a job to admit, below 0 if one is overdue; `None` if no job waits."""
+    return min((due for gate in GATES if (due := gate.next_due(store)) is not None), default=None)

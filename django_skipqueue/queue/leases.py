@@ -1,11 +1,17 @@
-"""Find lost leases, locked rows and the jobs of a worker; keep the lease of a job that was claimed by hand."""
+"""Find lost leases, locked rows and the jobs of a worker; keep the lease of a job that was claimed by hand.
+
+Used by workers, by loops written by hand, and by supervisors after a worker died.
+"""
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from ..values.outcomes import LostLease
 from ..values.records import LeaseRef
 from .parameters import leases_as_values
-from .statements import Statements
+
+if TYPE_CHECKING:
+    from .store import Store
 
 # worker → id and lease of each of these leases that is no longer valid, and the columns that show how it ended, NULL if
 # the row is gone. After a cancel or a discard by an operator, only a retry changes the row, and is recorded after it.
@@ -66,23 +72,23 @@ RETURNING job.id
 """
 
 
-class Leases(Statements):
-    """Used by workers, by loops written by hand, and by supervisors after a worker died."""
+def still_holding(store: "Store", worker_ids: Sequence[str]) -> set[str]:
+    """The ids of the workers among these that still hold jobs."""
+    return {id for (id,) in store.rows(STILL_HOLDING, {"worker_ids": list(worker_ids)})}
 
-    def still_holding(self, worker_ids: Sequence[str]) -> set[str]:
-        """The ids of the workers among these that still hold jobs."""
-        return {id for (id,) in self.rows(STILL_HOLDING, {"worker_ids": list(worker_ids)})}
 
-    def lost_leases(self, leases: Iterable[LeaseRef]) -> dict[LeaseRef, LostLease]:
-        """The leases among these that are no longer valid, and how each has ended."""
-        rows = self.rows(LOST_LEASES, leases_as_values(leases))
-        return {(id, lease): LostLease(*columns) for id, lease, *columns in rows}
+def lost_leases(store: "Store", leases: Iterable[LeaseRef]) -> dict[LeaseRef, LostLease]:
+    """The leases among these that are no longer valid, and how each has ended."""
+    rows = store.rows(LOST_LEASES, leases_as_values(leases))
+    return {(id, lease): LostLease(*columns) for id, lease, *columns in rows}
 
-    def locked(self, leases: Iterable[LeaseRef]) -> set[int]:
-        """The ids of the jobs whose rows another transaction has locked at this moment. Does not wait for locks."""
-        return {id for (id,) in self.rows(LOCKED_ROWS, leases_as_values(leases))}
 
-    def heartbeat_job(self, ref: LeaseRef) -> bool:
-        """Write the heartbeat of a job that was claimed by hand. Returns whether its lease is still valid."""
-        id, lease = ref
-        return bool(self.rows(HEARTBEAT_JOB, {"id": id, "lease": lease}))
+def locked(store: "Store", leases: Iterable[LeaseRef]) -> set[int]:
+    """The ids of the jobs whose rows another transaction has locked at this moment. Does not wait for locks."""
+    return {id for (id,) in store.rows(LOCKED_ROWS, leases_as_values(leases))}
+
+
+def heartbeat_job(store: "Store", ref: LeaseRef) -> bool:
+    """Write the heartbeat of a job that was claimed by hand. Returns whether its lease is still valid."""
+    id, lease = ref
+    return bool(store.rows(HEARTBEAT_JOB, {"id": id, "lease": lease}))

@@ -1,11 +1,17 @@
-"""Write what attempts note while they run: their progress and their logs."""
+"""Write what attempts note while they run: their progress and their logs.
+
+Used by workers and relays.
+"""
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from ..values.records import LeaseRef, Noted
 from .fragments import OF_CARRIER, joined
 from .parameters import leases_as_values, notes_as_values
-from .statements import Statements
+
+if TYPE_CHECKING:
+    from .store import Store
 
 # worker, about once a second → the ids of the written jobs. `notes` has an object `progress`, which replaces the one in
 # the row, or an object `log`, which replaces the entry of this attempt in `logs`, or is appended; `logs` keeps the last
@@ -72,17 +78,15 @@ RETURNING job.id
 )
 
 
-class Noting(Statements):
-    """Used by workers and relays."""
+def note_attempts(store: "Store", notes: Iterable[Noted]) -> set[int]:
+    """Write progress and logs, many in one statement. Returns the ids of the jobs that were written.
 
-    def note_attempts(self, notes: Iterable[Noted]) -> set[int]:
-        """Write progress and logs, many in one statement. Returns the ids of the jobs that were written.
+    Does not wait for locks: neither a job whose lease is no longer valid nor a locked row is written.
+    """
+    statement = store.chosen(NOTE_ATTEMPTS, NOTE_CARRIED_ATTEMPTS, notes_as_values(notes))
+    return {id for (id,) in store.rows(*statement)}
 
-        Does not wait for locks: neither a job whose lease is no longer valid nor a locked row is written.
-        """
-        statement = self.chosen(NOTE_ATTEMPTS, NOTE_CARRIED_ATTEMPTS, notes_as_values(notes))
-        return {id for (id,) in self.rows(*statement)}
 
-    def note_begun(self, leases: Iterable[LeaseRef]) -> None:
-        """Write that these jobs of the relay's carrier have begun, after others that had them are gone."""
-        self.rows(NOTE_BEGUN, leases_as_values(leases) | self.carrier)
+def note_begun(store: "Store", leases: Iterable[LeaseRef]) -> None:
+    """Write that these jobs of the relay's carrier have begun, after others that had them are gone."""
+    store.rows(NOTE_BEGUN, leases_as_values(leases) | store.carrier)

@@ -1,12 +1,15 @@
 """Notify workers of queued jobs, and supervisors of scheduled jobs and paused queues; listen for notifications.
 
 A notification is sent after the commit of what it is about.
+
+Used by control loops, which wait for jobs.
 """
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -15,6 +18,9 @@ from ..events.events import NotifyFailed
 from ..events.sinks import Send, send
 from ..values.columns import MAX_KEY_BYTES
 from .statements import Statements
+
+if TYPE_CHECKING:
+    from .store import Store
 
 # enqueue, settle, retry, run_now, release, recover, admit, resume: notifies the workers that listen.
 # enqueue, settle, retry, postpone: notifies the supervisors of a scheduled job that is due soon.
@@ -63,18 +69,17 @@ SOON = 2.0
 """Seconds between the polls of a supervisor for scheduled jobs: only a job that is due earlier needs a notification."""
 
 
-class Notifying(Statements):
-    """Used by control loops, which wait for jobs."""
+def listen(store: "Store") -> None:
+    store.execute(LISTEN)
 
-    def listen(self) -> None:
-        self.execute(LISTEN)
 
-    def unlisten(self) -> None:
-        self.execute(UNLISTEN)
+def unlisten(store: "Store") -> None:
+    store.execute(UNLISTEN)
 
-    def listen_as_supervisor(self) -> None:
-        """Have this connection notified of what concerns supervisors: the payloads above."""
-        self.execute(LISTEN_AS_SUPERVISOR)
+
+def listen_as_supervisor(store: "Store") -> None:
+    """Have this connection notified of what concerns supervisors: the payloads above."""
+    store.execute(LISTEN_AS_SUPERVISOR)
 
 
 @dataclass

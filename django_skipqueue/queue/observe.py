@@ -1,13 +1,18 @@
 """Read what is in the queues now, by a few probes of an index: for pages, commands and metrics.
 
 Invariant: the cost does not grow with the number of jobs.
+
+Used by pages, commands and metrics.
 """
 
 import json
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..values import counting
-from .statements import Statements, raised
+
+if TYPE_CHECKING:
+    from .store import Store
 
 # pages, commands, metrics → each queue with queued jobs, alphabetically: its name, the number of its queued jobs,
 # whether there are more than were counted, and the seconds since its longest waiting job was due. `limit`: the number
@@ -174,56 +179,63 @@ class HeldNow(NamedTuple):
     """The id, the task and the time of the claim, `since`, of those that were claimed first."""
 
 
-class Observing(Statements):
-    """Used by pages, commands and metrics."""
+def queues_now(
+    store: "Store",
+    *,
+    most: int = MOST_COUNTED,
+    least: int = LEAST_COUNTED,
+    together: int = MOST_COUNTED_TOGETHER,
+    most_running: int = MOST_RUNNING,
+) -> list[QueueNow]:
+    """The queues that have queued or running jobs, alphabetically. Many jobs are estimated.
 
-    def queues_now(
-        self,
-        *,
-        most: int = MOST_COUNTED,
-        least: int = LEAST_COUNTED,
-        together: int = MOST_COUNTED_TOGETHER,
-        most_running: int = MOST_RUNNING,
-    ) -> list[QueueNow]:
-        """The queues that have queued or running jobs, alphabetically. Many jobs are estimated.
+    `most`: the queued jobs of a queue that are counted at most; fewer where there are many queues.
+    `together`: those of all queues, but `least` of each in any case.
+    `most_running`: the running jobs that are counted.
+    """
+    limits = {"limit": MOST_PROBES, "most": most, "least": least, "together": together}
+    queued = {name: found for name, *found in store.rows(QUEUED_NOW, limits)}
+    running = _running_now(store, most_running)
+    found = []
+    too_many = sorted((name for name in queued if queued[name][1]), key=lambda name: -queued[name][2])
+    for name in sorted(queued.keys() | running.keys()):
+        number, is_estimate, oldest = queued.get(name, (0, False, None))
+        if name in too_many[:MOST_ESTIMATED]:
+            number = max(number, _expected_queued(store, name))
+        found.append(QueueNow(name, number, is_estimate, oldest, *running.get(name, (0, None))))
+    return found
 
-        `most`: the queued jobs of a queue that are counted at most; fewer where there are many queues.
-        `together`: those of all queues, but `least` of each in any case.
-        `most_running`: the running jobs that are counted.
-        """
-        limits = {"limit": MOST_PROBES, "most": most, "least": least, "together": together}
-        queued = {name: found for name, *found in self.rows(QUEUED_NOW, limits)}
-        running = self._running_now(most_running)
-        found = []
-        too_many = sorted((name for name in queued if queued[name][1]), key=lambda name: -queued[name][2])
-        for name in sorted(queued.keys() | running.keys()):
-            number, is_estimate, oldest = queued.get(name, (0, False, None))
-            if name in too_many[:MOST_ESTIMATED]:
-                number = max(number, self._expected_queued(name))
-            found.append(QueueNow(name, number, is_estimate, oldest, *running.get(name, (0, None))))
-        return found
 
-    def rates_now(self) -> dict[str, QueueRate]:
-        """The rates of the queues that something has happened in, by name; an empty name: of all together."""
-        rates: dict[str, QueueRate] = {}
-        for name, ended, minutes, waited in self.rows(RATES_NOW, {"minutes": RATE_MINUTES}):
-            known = rates.get(name, QueueRate(0.0, counting.empty()))
-            times = counting.added(known.waited, waited or counting.empty())
-            rates[name] = QueueRate(known.per_minute + ended / minutes, times)
-        return rates
+def rates_now(store: "Store") -> dict[str, QueueRate]:
+    """The rates of the queues that something has happened in, by name; an empty name: of all together."""
+    rates: dict[str, QueueRate] = {}
+    for name, ended, minutes, waited in store.rows(RATES_NOW, {"minutes": RATE_MINUTES}):
+        known = rates.get(name, QueueRate(0.0, counting.empty()))
+        times = counting.added(known.waited, waited or counting.empty())
+        rates[name] = QueueRate(known.per_minute + ended / minutes, times)
+    return rates
 
-    def held_now(self, *, shown: int) -> dict[str, HeldNow]:
-        """The jobs that the workers hold, by the id of the worker: how many, and the `shown` first claimed ones."""
-        rows = self.rows(HELD_NOW, {"limit": MOST_RUNNING, "shown": shown})
-        return {worker: HeldNow(json.loads(tasks), json.loads(jobs)) for worker, tasks, jobs in rows}
 
-    def _running_now(self, most: int) -> dict[str, tuple[int, float]]:
-        """The number of running jobs of each queue, and the seconds since the first of them was claimed."""
-        rows = self.rows(RUNNING_NOW, {"limit": most})
-        counts = {name: number for name, number, _ in rows}
-        if sum(counts.values()) >= most:
-            counts = raised(counts, self.expected_rows(EXPECTED_RUNNING))
-        return {name: (counts[name], longest) for name, _, longest in rows}
+def held_now(store: "Store", *, shown: int) -> dict[str, HeldNow]:
+    """The jobs that the workers hold, by the id of the worker: how many, and the `shown` first claimed ones."""
+    rows = store.rows(HELD_NOW, {"limit": MOST_RUNNING, "shown": shown})
+    return {worker: HeldNow(json.loads(tasks), json.loads(jobs)) for worker, tasks, jobs in rows}
 
-    def _expected_queued(self, queue_name: str) -> int:
-        return self.expected_rows(EXPECTED_QUEUED, {"queue_name": queue_name})
+
+def _running_now(store: "Store", most: int) -> dict[str, tuple[int, float]]:
+    """The number of running jobs of each queue, and the seconds since the first of them was claimed."""
+    rows = store.rows(RUNNING_NOW, {"limit": most})
+    counts = {name: number for name, number, _ in rows}
+    if sum(counts.values()) >= most:
+        counts = raised(counts, store.expected_rows(EXPECTED_RUNNING))
+    return {name: (counts[name], longest) for name, _, longest in rows}
+
+
+def _expected_queued(store: "Store", queue_name: str) -> int:
+    return store.expected_rows(EXPECTED_QUEUED, {"queue_name": queue_name})
+
+
+def raised(counts: Mapping[str, int], total: int) -> dict[str, int]:
+    """The counts of a part in the same proportions, so that they add up to `total`; never below what was counted."""
+    factor = max(1.0, total / max(1, sum(counts.values())))
+    return {name: round(number * factor) for name, number in counts.items()}

@@ -1,7 +1,11 @@
-"""Delete finished jobs, or move them to the archive."""
+"""Delete finished jobs, or move them to the archive.
+
+Used by supervisors and `prunejobs`. A prune skips rows that others have locked.
+"""
 
 from collections.abc import Iterable
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from django.db import transaction
 
@@ -9,7 +13,10 @@ from ..conf import settings
 from ..events.events import JobsPruned
 from ..parts.archive.move import ARCHIVE
 from .parameters import as_array
-from .statements import BATCH, Statements
+from .statements import BATCH
+
+if TYPE_CHECKING:
+    from .store import Store
 
 # supervisor, prunejobs → the ids of finished jobs whose retention is over, within each status the oldest first. Locks
 # their rows. A retention of NULL keeps jobs of that status for ever. The second SELECT finds jobs with a retention of
@@ -158,41 +165,41 @@ FROM (
 """
 
 
-class Pruning(Statements):
-    """Used by supervisors and `prunejobs`. Skips rows that others have locked."""
+def prune(store: "Store", *, limit: int = BATCH, skipped: Iterable[int] = (), grace: float = 0.0) -> dict[str, int]:
+    """Delete finished jobs past their retention, except `skipped`. Returns the number deleted, by status.
 
-    def prune(self, *, limit: int = BATCH, skipped: Iterable[int] = (), grace: float = 0.0) -> dict[str, int]:
-        """Delete finished jobs past their retention, except `skipped`. Returns the number deleted, by status.
+    `grace`: the seconds after its retention for which a job is kept.
 
-        `grace`: the seconds after its retention for which a job is kept.
+    With `SKIPQUEUE["ARCHIVE"]` they move to the archive. Runs in one transaction: if one row cannot be deleted or
+    archived, none is. `Pruner` then finds out which row it is.
+    """
+    with transaction.atomic(using=store.alias):
+        ids = store.expired(limit=limit, skipped=skipped, grace=grace)
+        counts = _delete(store, ids) if ids else {}
+    if counts:
+        store.send(JobsPruned(store.alias, counts))
+    return counts
 
-        With `SKIPQUEUE["ARCHIVE"]` they move to the archive. Runs in one transaction: if one row cannot be deleted or
-        archived, none is. `Pruner` then finds out which row it is.
-        """
-        with transaction.atomic(using=self.alias):
-            ids = self.expired(limit=limit, skipped=skipped, grace=grace)
-            counts = self._delete(ids) if ids else {}
-        if counts:
-            self.send(JobsPruned(self.alias, counts))
-        return counts
 
-    def _delete(self, ids: list[int]) -> dict[str, int]:
-        if settings.has_archive:
-            return dict(self.rows(ARCHIVE, {"ids": as_array(ids), "kept": settings.archive_retention}))
-        return dict(self.rows(PRUNE, {"ids": as_array(ids)}))
+def _delete(store: "Store", ids: list[int]) -> dict[str, int]:
+    if settings.has_archive:
+        return dict(store.rows(ARCHIVE, {"ids": as_array(ids), "kept": settings.archive_retention}))
+    return dict(store.rows(PRUNE, {"ids": as_array(ids)}))
 
-    def expired(self, *, limit: int = BATCH, skipped: Iterable[int] = (), grace: float = 0.0) -> list[int]:
-        """The ids of the jobs to delete next. Locks their rows until the caller's transaction ends."""
-        values = {**_retentions(), "grace": grace, "limit": limit, "skipped": as_array(skipped)}
-        return [id for (id,) in self.rows(EXPIRED, values)]
 
-    def prune_lag(self) -> float:
-        """The seconds for which the retention of the oldest job to delete has been over; 0 if there is none.
+def expired(store: "Store", *, limit: int = BATCH, skipped: Iterable[int] = (), grace: float = 0.0) -> list[int]:
+    """The ids of the jobs to delete next. Locks their rows until the caller's transaction ends."""
+    values = {**_retentions(), "grace": grace, "limit": limit, "skipped": as_array(skipped)}
+    return [id for (id,) in store.rows(EXPIRED, values)]
 
-        Up to a minute and a half is usual. Costs a few index probes.
-        """
-        ((lag,),) = self.rows(PRUNE_LAG, _retentions())
-        return float(lag or 0.0)
+
+def prune_lag(store: "Store") -> float:
+    """The seconds for which the retention of the oldest job to delete has been over; 0 if there is none.
+
+    Up to a minute and a half is usual. Costs a few index probes.
+    """
+    ((lag,),) = store.rows(PRUNE_LAG, _retentions())
+    return float(lag or 0.0)
 
 
 def _retentions() -> dict[str, timedelta | None]:

@@ -2,9 +2,12 @@
 
 A pause ends by itself at `paused_until`, by the database's clock: no row has to change. `CLAIM` and `QUEUES_WITH_JOBS`
 have the same condition for a paused queue as the statements here.
+
+Used by the admin, the command line and the methods of `Queue`.
 """
 
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from ..events.events import QueuePaused, QueueResumed
 from ..exceptions import InvalidOption
@@ -12,7 +15,9 @@ from ..values.columns import check_columns
 from .fragments import entering, joined, recording
 from .notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors, wake
 from .parameters import noted
-from .statements import Statements
+
+if TYPE_CHECKING:
+    from .store import Store
 
 # Queue.pause → until when, by whom and why. A pause of a paused queue replaces the first one. Index: the primary key.
 PAUSE_QUEUE = """
@@ -117,37 +122,36 @@ LONGEST_PAUSE = timedelta(days=10 * 365)
 """A longer pause is a mistake, or one without an end."""
 
 
-class Queues(Statements):
-    """Used by the admin, the command line and the methods of `Queue`."""
+def pause_queue(store: "Store", name: str, *, for_: timedelta | None = None, by: str = "", reason: str = "") -> None:
+    """Keep workers from claiming jobs of this queue: for a time, or until it is resumed.
 
-    def pause_queue(self, name: str, *, for_: timedelta | None = None, by: str = "", reason: str = "") -> None:
-        """Keep workers from claiming jobs of this queue: for a time, or until it is resumed.
+    Raises `InvalidOption` for a value that cannot be used.
+    """
+    check_columns({"queue_name": name})
+    if for_ is not None and not (isinstance(for_, timedelta) and timedelta(0) < for_ <= LONGEST_PAUSE):
+        raise InvalidOption(
+            f"for_ must be a timedelta of more than 0 and at most {LONGEST_PAUSE.days} days, or None until the "
+            f"queue is resumed, not {for_!r}."
+        )
+    seconds = None if for_ is None else for_.total_seconds()
+    values = {"name": name, "seconds": seconds, **noted(by, reason)}
+    [(until, stored_by, stored_reason)] = store.rows(PAUSE_QUEUE, values)
+    notify_supervisors(store, QUEUES_PAYLOAD)
+    store.send(QueuePaused(store.alias, name, until, stored_by, stored_reason))
 
-        Raises `InvalidOption` for a value that cannot be used.
-        """
-        check_columns({"queue_name": name})
-        if for_ is not None and not (isinstance(for_, timedelta) and timedelta(0) < for_ <= LONGEST_PAUSE):
-            raise InvalidOption(
-                f"for_ must be a timedelta of more than 0 and at most {LONGEST_PAUSE.days} days, or None until the "
-                f"queue is resumed, not {for_!r}."
-            )
-        seconds = None if for_ is None else for_.total_seconds()
-        values = {"name": name, "seconds": seconds, **noted(by, reason)}
-        [(until, stored_by, stored_reason)] = self.rows(PAUSE_QUEUE, values)
-        notify_supervisors(self, QUEUES_PAYLOAD)
-        self.send(QueuePaused(self.alias, name, until, stored_by, stored_reason))
 
-    def resume_queue(self, name: str, *, by: str = "") -> bool:
-        """Let workers claim jobs of this queue again. Returns whether it was paused."""
-        check_columns({"queue_name": name})
-        rows = self.rows(RESUME_QUEUE, {"name": name})
-        if not rows:
-            return False
-        wake(self, [name])
-        notify_supervisors(self, QUEUES_PAYLOAD)
-        notify_supervisors(self, LIMITS_PAYLOAD)  # its jobs that wait for permits were passed over
-        self.send(QueueResumed(self.alias, name, noted(by, "")["by"]))
-        return True
+def resume_queue(store: "Store", name: str, *, by: str = "") -> bool:
+    """Let workers claim jobs of this queue again. Returns whether it was paused."""
+    check_columns({"queue_name": name})
+    rows = store.rows(RESUME_QUEUE, {"name": name})
+    if not rows:
+        return False
+    wake(store, [name])
+    notify_supervisors(store, QUEUES_PAYLOAD)
+    notify_supervisors(store, LIMITS_PAYLOAD)  # its jobs that wait for permits were passed over
+    store.send(QueueResumed(store.alias, name, noted(by, "")["by"]))
+    return True
 
-    def paused_queues(self, *, limit: int | None = None) -> list[str]:
-        return [name for (name,) in self.rows(PAUSED_QUEUES, {"limit": limit})]
+
+def paused_queues(store: "Store", *, limit: int | None = None) -> list[str]:
+    return [name for (name,) in store.rows(PAUSED_QUEUES, {"limit": limit})]

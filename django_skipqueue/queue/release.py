@@ -1,7 +1,11 @@
-"""Release claimed jobs."""
+"""Release claimed jobs.
+
+Used by workers, by loops written by hand, and by supervisors after a worker died.
+"""
 
 from collections.abc import Iterable
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from ..events.events import JobsReleased
 from ..parts.limits.admit import admit_or_announce, with_rates
@@ -9,7 +13,9 @@ from ..values.records import LeaseRef
 from .fragments import OF_CARRIER, joined
 from .notify import LIMITS_PAYLOAD, notify_supervisors, wake
 from .parameters import leases_as_values
-from .statements import Statements
+
+if TYPE_CHECKING:
+    from .store import Store
 
 # release → id and queue of the jobs that were put back into their queues, and the key of the limit at which a job waits
 # again: it may have been claimed ahead, without a permit. No attempt is charged. A row whose lease does
@@ -82,37 +88,36 @@ RETURNING job.id, job.queue_name, CASE WHEN job.status = 'blocked' THEN job.limi
 """
 
 
-class Releasing(Statements):
-    """Used by workers, by loops written by hand, and by supervisors after a worker died."""
+def release(store: "Store", leases: Iterable[LeaseRef], *, interrupted: bool = False, later: bool = False) -> set[int]:
+    """Put jobs back into their queues without charging the attempt. Returns the ids whose lease was still valid.
 
-    def release(self, leases: Iterable[LeaseRef], *, interrupted: bool = False, later: bool = False) -> set[int]:
-        """Put jobs back into their queues without charging the attempt. Returns the ids whose lease was still valid.
+    `interrupted`: the jobs were running. Their rows keep that, for the people who look at them later.
+    `later`: they wait for up to 10 seconds first, and give up their permits meanwhile.
+    """
+    values = {**leases_as_values(leases), "interrupted": interrupted, "later": later}
+    return _released(store, store.rows(*store.chosen(RELEASE, RELEASE_CARRIED, values)), later=later)
 
-        `interrupted`: the jobs were running. Their rows keep that, for the people who look at them later.
-        `later`: they wait for up to 10 seconds first, and give up their permits meanwhile.
-        """
-        values = {**leases_as_values(leases), "interrupted": interrupted, "later": later}
-        return self._released(self.rows(*self.chosen(RELEASE, RELEASE_CARRIED, values)), later=later)
 
-    def release_orphans(
-        self, worker_id: str, *, known: Iterable[int], claimed_until: datetime | None = None
-    ) -> set[int]:
-        """Release the jobs that a worker holds, except `known`: those not started, or whose claim's answer was lost.
+def release_orphans(
+    store: "Store", worker_id: str, *, known: Iterable[int], claimed_until: datetime | None = None
+) -> set[int]:
+    """Release the jobs that a worker holds, except `known`: those not started, or whose claim's answer was lost.
 
-        claimed_until: only those that were claimed at this time or before it, by the database's clock.
-        """
-        values = {"worker_id": worker_id, "known": list(known), "claimed_until": claimed_until}
-        return self._released(self.rows(RELEASE_ORPHANS, values))
+    claimed_until: only those that were claimed at this time or before it, by the database's clock.
+    """
+    values = {"worker_id": worker_id, "known": list(known), "claimed_until": claimed_until}
+    return _released(store, store.rows(RELEASE_ORPHANS, values))
 
-    def _released(self, rows: list[tuple[int, str, str | None]], *, later: bool = False) -> set[int]:
-        """Notify the workers of the queues of these jobs, admit by their keys, and send the event. Returns the ids."""
-        if rows and later:
-            notify_supervisors(self, LIMITS_PAYLOAD)  # the jobs are due soon, and their permits are free
-        else:
-            wake(self, (queue_name for _, queue_name, key in rows if key is None))
-            if keys := {key for _, _, key in rows if key is not None}:
-                wake(self, with_rates(self, admit_or_announce(self, sorted(keys))))
-        ids = [id for id, *_ in rows]
-        if ids:
-            self.send(JobsReleased(self.alias, ids))
-        return set(ids)
+
+def _released(store: "Store", rows: list[tuple[int, str, str | None]], *, later: bool = False) -> set[int]:
+    """Notify the workers of the queues of these jobs, admit by their keys, and send the event. Returns the ids."""
+    if rows and later:
+        notify_supervisors(store, LIMITS_PAYLOAD)  # the jobs are due soon, and their permits are free
+    else:
+        wake(store, (queue_name for _, queue_name, key in rows if key is None))
+        if keys := {key for _, _, key in rows if key is not None}:
+            wake(store, with_rates(store, admit_or_announce(store, sorted(keys))))
+    ids = [id for id, *_ in rows]
+    if ids:
+        store.send(JobsReleased(store.alias, ids))
+    return set(ids)

@@ -1,11 +1,17 @@
-"""Read and set what belongs to this connection's session or transaction."""
+"""Read and set what belongs to this connection's session or transaction.
+
+Used before statements that must not take long, and to find poolers.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from django.db import transaction
 
-from .statements import Statements
+if TYPE_CHECKING:
+    from .store import Store
+
 
 # first_in_queues, pages, doctor, metrics: sets the statement timeout of the current transaction, and has PostgreSQL
 # walk indexes in one process. With millions of rows the planner expects so many that it compiles a probe of an index,
@@ -46,45 +52,48 @@ PLAN_ONCE = "SET plan_cache_mode = force_generic_plan"
 PLAN_ANEW = "DISCARD PLANS"
 
 
-class Session(Statements):
-    """Used before statements that must not take long, and to find poolers."""
+def limit_statements(store: "Store", seconds: float) -> None:
+    """Set the statement timeout of the current transaction, and have its statements walk indexes in one process."""
+    store.rows(LIMIT_STATEMENTS, {"timeout": f"{seconds:.3f}s"})
 
-    def limit_statements(self, seconds: float) -> None:
-        """Set the statement timeout of the current transaction, and have its statements walk indexes in one process."""
-        self.rows(LIMIT_STATEMENTS, {"timeout": f"{seconds:.3f}s"})
 
-    @contextmanager
-    def short_transaction(self, seconds: float) -> Iterator[None]:
-        """A transaction, or a savepoint, with a statement timeout that ends with it, since it is rolled back."""
-        with transaction.atomic(using=self.alias):
-            self.limit_statements(seconds)
-            yield
-            transaction.set_rollback(True, using=self.alias)
+@contextmanager
+def short_transaction(store: "Store", seconds: float) -> Iterator[None]:
+    """A transaction, or a savepoint, with a statement timeout that ends with it, since it is rolled back."""
+    with transaction.atomic(using=store.alias):
+        limit_statements(store, seconds)
+        yield
+        transaction.set_rollback(True, using=store.alias)
 
-    def backend_pid(self) -> int:
-        """The process id of the server's process that runs this statement. A pooler may choose another each time."""
-        ((pid,),) = self.rows(BACKEND_PID)
-        return int(pid)
 
-    def lock_timeout(self) -> str:
-        """The setting of this connection, such as `5s`; `0`: statements wait for ever."""
-        ((timeout,),) = self.rows(LOCK_TIMEOUT)
-        return str(timeout)
+def backend_pid(store: "Store") -> int:
+    """The process id of the server's process that runs this statement. A pooler may choose another each time."""
+    ((pid,),) = store.rows(BACKEND_PID)
+    return int(pid)
 
-    def bound_transactions(self, seconds: float) -> None:
-        """Have the server end this session if one of its transactions takes longer. Needs PostgreSQL 17.
 
-        For a connection that no pooler shares.
-        """
-        self.rows(BOUND_TRANSACTIONS, {"timeout": f"{seconds:.0f}s"})
+def lock_timeout(store: "Store") -> str:
+    """The setting of this connection, such as `5s`; `0`: statements wait for ever."""
+    ((timeout,),) = store.rows(LOCK_TIMEOUT)
+    return str(timeout)
 
-    def plan_once(self) -> None:
-        """Have this connection plan each prepared statement once, for all values of its parameters.
 
-        For a connection that no pooler shares.
-        """
-        self.execute(PLAN_ONCE)
+def bound_transactions(store: "Store", seconds: float) -> None:
+    """Have the server end this session if one of its transactions takes longer. Needs PostgreSQL 17.
 
-    def plan_anew(self) -> None:
-        """Have this connection forget the plans of its prepared statements."""
-        self.execute(PLAN_ANEW)
+    For a connection that no pooler shares.
+    """
+    store.rows(BOUND_TRANSACTIONS, {"timeout": f"{seconds:.0f}s"})
+
+
+def plan_once(store: "Store") -> None:
+    """Have this connection plan each prepared statement once, for all values of its parameters.
+
+    For a connection that no pooler shares.
+    """
+    store.execute(PLAN_ONCE)
+
+
+def plan_anew(store: "Store") -> None:
+    """Have this connection forget the plans of its prepared statements."""
+    store.execute(PLAN_ANEW)

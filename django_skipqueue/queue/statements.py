@@ -49,9 +49,3 @@ class Statements:
     def execute(self, statement: str, values: Mapping[str, Any] | None = None) -> None:
         with self.connection.cursor() as cursor:
             cursor.execute(statement, values)
-
-
-def raised(counts: Mapping[str, int], total: int) -> dict[str, int]:
-    """The counts of a part in the same proportions, so that they add up to `total`; never below what was counted."""
-    factor = max(1.0, total / max(1, sum(counts.values())))
-    return {name: round(number * factor) for name, number in counts.items()}

@@ -1,13 +1,18 @@
-"""Write, read and delete the rows of workers, with their heartbeats."""
+"""Write, read and delete the rows of workers, with their heartbeats.
+
+Used by workers and their supervisors.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..values.records import Request
 from .notify import WORKERS_PAYLOAD, notify_supervisors
-from .statements import Statements
+
+if TYPE_CHECKING:
+    from .store import Store
 
 # supervisor: writes the heartbeats of its workers, with their memory and the number of jobs done; worker: inserts its
 # own row before it claims, and again if the row was deleted; relay: writes the row of its carrier, which stays
@@ -108,45 +113,47 @@ WHERE
 """
 
 
-class Workers(Statements):
-    """Used by workers and their supervisors."""
+def heartbeat_workers(store: "Store", workers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Write the heartbeats of these workers. Returns what operators have requested of them, by id.
 
-    def heartbeat_workers(self, workers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-        """Write the heartbeats of these workers. Returns what operators have requested of them, by id.
+    Each is a mapping of its columns, if known. That of a carrier has `is_carrier`: its row stays, with the queues
+    and the concurrency of the last call. `is_reached` and `newly_refused`: what its relay has seen since that.
+    """
+    rows = store.rows(HEARTBEAT_WORKERS, {"workers": json.dumps(workers)})
+    return {id: requested for id, requested in rows if requested}
 
-        Each is a mapping of its columns, if known. That of a carrier has `is_carrier`: its row stays, with the queues
-        and the concurrency of the last call. `is_reached` and `newly_refused`: what its relay has seen since that.
-        """
-        rows = self.rows(HEARTBEAT_WORKERS, {"workers": json.dumps(workers)})
-        return {id: requested for id, requested in rows if requested}
 
-    def heartbeat_worker(self, worker_id: str) -> tuple[datetime, datetime, str] | None:
-        """Write the heartbeat of one worker. Returns its previous and its new heartbeat, and what is requested of it.
+def heartbeat_worker(store: "Store", worker_id: str) -> tuple[datetime, datetime, str] | None:
+    """Write the heartbeat of one worker. Returns its previous and its new heartbeat, and what is requested of it.
 
-        Returns `None` if the worker has no row.
-        """
-        for before, now, requested in self.rows(HEARTBEAT_WORKER, {"worker_id": worker_id}):
-            return before, now, requested
-        return None
+    Returns `None` if the worker has no row.
+    """
+    for before, now, requested in store.rows(HEARTBEAT_WORKER, {"worker_id": worker_id}):
+        return before, now, requested
+    return None
 
-    def request_of_worker(self, worker_id: str, request: Request) -> bool:
-        """Have the supervisor of a worker restart it, or stop. Returns whether the worker has a row.
 
-        The supervisor is notified after the commit. Without notifications its next heartbeat finds the request.
-        """
-        rows = self.rows(REQUEST_OF_WORKER, {"worker_id": worker_id, "request": request})
-        if rows:
-            notify_supervisors(self, WORKERS_PAYLOAD)
-        return bool(rows)
+def request_of_worker(store: "Store", worker_id: str, request: Request) -> bool:
+    """Have the supervisor of a worker restart it, or stop. Returns whether the worker has a row.
 
-    def heartbeats(self) -> tuple[datetime, dict[str, datetime]]:
-        """The database's time, and the heartbeat of each worker, by its id. Carriers are not among them."""
-        rows = self.rows(HEARTBEATS)
-        return rows[0][0], {str(id): heartbeat for _, id, heartbeat in rows if id is not None}
+    The supervisor is notified after the commit. Without notifications its next heartbeat finds the request.
+    """
+    rows = store.rows(REQUEST_OF_WORKER, {"worker_id": worker_id, "request": request})
+    if rows:
+        notify_supervisors(store, WORKERS_PAYLOAD)
+    return bool(rows)
 
-    def delete_workers(self, worker_ids: Sequence[str]) -> None:
-        self.execute(DELETE_WORKERS, {"worker_ids": list(worker_ids)})
 
-    def prune_workers(self, worker_ids: Sequence[str], *, age: float) -> None:
-        """Delete the rows of those workers that hold no job and have written no heartbeat for `age` seconds."""
-        self.execute(PRUNE_WORKERS, {"worker_ids": list(worker_ids), "age": age})
+def heartbeats(store: "Store") -> tuple[datetime, dict[str, datetime]]:
+    """The database's time, and the heartbeat of each worker, by its id. Carriers are not among them."""
+    rows = store.rows(HEARTBEATS)
+    return rows[0][0], {str(id): heartbeat for _, id, heartbeat in rows if id is not None}
+
+
+def delete_workers(store: "Store", worker_ids: Sequence[str]) -> None:
+    store.execute(DELETE_WORKERS, {"worker_ids": list(worker_ids)})
+
+
+def prune_workers(store: "Store", worker_ids: Sequence[str], *, age: float) -> None:
+    """Delete the rows of those workers that hold no job and have written no heartbeat for `age` seconds."""
+    store.execute(PRUNE_WORKERS, {"worker_ids": list(worker_ids), "age": age})

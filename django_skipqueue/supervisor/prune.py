@@ -13,6 +13,7 @@ from ..events import logs
 from ..parts.history.tally import COUNT_INTERVAL
 from ..queue.statements import BATCH
 from ..queue.store import Store
+from ..values.part import installed_parts
 from ..worker.loop import Periodic
 
 PRUNE_INTERVAL = 30.0
@@ -96,7 +97,9 @@ class Pruner:
         """Make the partitions that finished jobs need. Without that of its month, a job stays in the job table."""
         self._partitions_due = time.monotonic() + PARTITIONS_SECONDS
         try:
-            self._store.make_partitions()
+            for part in installed_parts():
+                if part.before_prune is not None:
+                    part.before_prune(self._store)
         except DatabaseError as error:
             self._partitions_due = time.monotonic() + PARTITIONS_RETRY_SECONDS
             logs.partitions_not_made(error, PARTITIONS_RETRY_SECONDS)

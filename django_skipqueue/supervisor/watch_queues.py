@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from ..queue.notify import QUEUES_PAYLOAD
+from ..queue.queues import paused_queues
 from ..queue.store import Store
 from ..values.records import NEVER
 from ..worker.control_connection import ControlConnection
@@ -55,7 +56,7 @@ class WatchQueues(Periodic):
         if self._look_at <= now and any(process.has_room for process in self._processes):
             self._look_at = now + self._options.poll_interval
             started = time.monotonic()
-            paused = self._store.paused_queues(limit=SEARCHED)
+            paused = paused_queues(self._store, limit=SEARCHED)
             names = self._store.queues_with_jobs(limit=SEARCHED)
             self._look_at = max(self._look_at, now + (time.monotonic() - started) / LOOK_SHARE)
             more = self._options.queue_names if len(names) == SEARCHED else ()

@@ -15,10 +15,12 @@ from django.utils.asyncio import async_unsafe
 from ..events.signal_sink import SignalSink
 from ..exceptions import JobInterrupted, UnknownTask
 from ..models import Job, Queue, RateBucket
+from ..parts.batches.finish import finish_all_batches
 from ..parts.schedules.decorator import name_of
 from ..parts.schedules.entry import Entry, all_entries, prepared
 from ..parts.schedules.fire import is_unfinished, spec_at
 from ..queue.enqueue import new_job
+from ..queue.gates import sweep_limits
 from ..queue.store import Store
 from ..values.records import Attempt, ClaimedJob
 from ..worker.by_hand import run_attempt
@@ -197,7 +199,7 @@ class Forced:
 
     def _admit_by_rate(self, due: datetime) -> bool:
         self._move_to(due)
-        return self._store.sweep_limits()
+        return sweep_limits(self._store)
 
     def _move_to(self, due: datetime) -> None:
         """Have it be this time for jobs, and for the tokens of rates."""
@@ -208,7 +210,7 @@ class Forced:
     def _give_all_tokens(self) -> bool:
         """Have all tokens of all rates be there. Returns whether any job was admitted."""
         self._buckets.all().delete()
-        return self._store.sweep_limits()
+        return sweep_limits(self._store)
 
 
 class Run:
@@ -248,7 +250,7 @@ class Run:
             queues = self._store.queues_with_jobs() if self._queue_names is None else self._queue_names
             for job in self._store.claim(queue_names=queues, limit=1, worker_id=WORKER):
                 return job
-            if self._store.admit().goes_on or self._store.sweep_limits() or self._store.finish_all_batches():
+            if self._store.admit().goes_on or sweep_limits(self._store) or finish_all_batches(self._store):
                 continue
             if not (self._forced and self._forced.go_on()):
                 return None

@@ -15,6 +15,12 @@ class Part:
     name: str
     services: tuple[Callable[[Any], Any], ...] = ()
     """Services of a supervisor, each made with its `Store`."""
+    before_prune: Callable[[Any], Any] | None = None
+    """Called with the store once in a while, before jobs are pruned. After a `DatabaseError` it is called again."""
+    before_drained: Callable[[Any], Any] | None = None
+    """Called with the store before a drain ends. Returns a true value if it has done something that makes jobs."""
+    measures: Mapping[str, Callable[[Any], float]] = field(default_factory=dict)
+    """What a rule of the alerts is about, by the rule's name: the function measures it with a `Store`."""
     lines: Mapping[type, tuple[int, Callable[[Any], None]]] = field(default_factory=dict)
     """Log lines of its events, as `events.log_sink.LINES` has them."""
     signals: Mapping[type, tuple[Any, Callable[[Any], Any]]] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 """The one connection of a control loop: in autocommit, in no pool, and reopened with a back-off when it breaks.
 
-Invariant: the methods of `Store`, called in the thread that opened it, use this connection and no other. In the main
+Invariant: what takes a `Store`, called in the thread that opened it, use this connection and no other. In the main
 thread of a process no statement waits for ever: a connection without an answer is cut, and then counts as broken.
 """
 
@@ -22,7 +22,8 @@ from psycopg.pq import TransactionStatus
 
 from ..events import liveness_logs
 from ..events.log_format import in_a_line
-from ..queue.notify import PROBE_PREFIX, echo
+from ..queue.notify import PROBE_PREFIX, echo, listen, listen_as_supervisor, unlisten
+from ..queue.session import bound_transactions, lock_timeout, plan_anew, plan_once
 from ..queue.store import Store
 from ..values.records import NEVER
 from .own_connections import guard, own_connection
@@ -144,9 +145,9 @@ class ControlConnection:
             if self.is_session:
                 self._bound_transactions()
             return False
-        self._store.listen()
+        listen(self._store)
         if as_supervisor:
-            self._store.listen_as_supervisor()
+            listen_as_supervisor(self._store)
         self._wrapper.connection.add_notify_handler(self._note)
         self._listening = True
         return True
@@ -155,7 +156,7 @@ class ControlConnection:
         if self._listening:
             self._listening = False
             self._wrapper.connection.remove_notify_handler(self._note)
-            self._store.unlisten()
+            unlisten(self._store)
 
     @property
     def listens(self) -> bool:
@@ -171,21 +172,21 @@ class ControlConnection:
         if self._may_prepare and not self._prepares:
             self._prepares = True
             self._bound_transactions()
-            self._store.plan_once()
+            plan_once(self._store)
             self._wrapper.connection.prepare_threshold = 0
             self._planned_at = time.monotonic()
 
     def _bound_transactions(self) -> None:
         """Have the server end a transaction that takes too long. Only for a session; from PostgreSQL 17 on."""
         if not self._is_bounded and self._wrapper.pg_version >= 170_000:
-            self._store.bound_transactions(TRANSACTION_TIME)
+            bound_transactions(self._store, TRANSACTION_TIME)
         self._is_bounded = True
 
     def check_timeouts(self) -> None:
         """Log once if a pooler has dropped the timeouts without an error. Sends a statement, the first time."""
         if self._timeouts and not self._are_checked:
             self._are_checked = True
-            if self._store.lock_timeout() == "0":
+            if lock_timeout(self._store) == "0":
                 liveness_logs.timeouts_refused(self._label, "a pooler ignores the startup parameter options")
 
     def note_exchange(self, seconds: float) -> None:
@@ -197,7 +198,7 @@ class ControlConnection:
         now = time.monotonic()
         if self._prepares and seconds > SLOW and now - self._planned_at > PLANS_KEPT:
             self._planned_at = now
-            self._store.plan_anew()
+            plan_anew(self._store)
 
     def notified(self) -> list[str]:
         """The payloads of the notifications since the last call. Does not wait.

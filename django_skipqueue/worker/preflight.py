@@ -16,6 +16,8 @@ from django.db.migrations.loader import MigrationLoader
 
 from ..exceptions import QueueUnavailable
 from ..jobs.advice import migrate_command, not_postgresql_message, postgresql_hint
+from ..queue.notify import listen, unlisten
+from ..queue.session import backend_pid
 from ..queue.store import Store
 from .control_connection import NotificationProbe
 from .own_connections import dedicated_connection, guard
@@ -140,7 +142,7 @@ def pools_transactions(alias: str) -> bool:
     with dedicated_connection(alias) as connection:
         guard(connection, alias, timeouts=False)
         store = Store(alias)
-        pid = store.backend_pid()
+        pid = backend_pid(store)
         raw: Any = connection.connection
         return pid != raw.info.backend_pid and not _notification_arrives(store, raw)
 
@@ -148,7 +150,7 @@ def pools_transactions(alias: str) -> bool:
 def _notification_arrives(store: Store, raw: Any) -> bool:
     """Whether a notification for this connection arrives while it sends nothing."""
     probe = NotificationProbe(store.alias, "pooler probe")
-    store.listen()
+    listen(store)
     try:
         probe.check()
         for notification in raw.notifies(timeout=ECHO_SECONDS):
@@ -156,5 +158,5 @@ def _notification_arrives(store: Store, raw: Any) -> bool:
             if probe.has_arrived:
                 break
     finally:
-        store.unlisten()
+        unlisten(store)
     return probe.has_arrived

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 from ..jobs.registry import registry
 from ..parts.limits.lines import ClaimAhead, Lines
 from ..parts.limits.queues import limited_queues
+from ..queue.claim import first_in_queues
 from ..queue.parameters import Admitted, ExchangeResult
 from ..queue.store import Store
 from ..values.records import NEVER, Attempt, ClaimedJob, QueuePosition
@@ -159,6 +160,6 @@ class Exchanger:
         """Find the positions of the first jobs: the search may take long, or one of them may be too large."""
         self._control.allow(SEARCH_TIME + 1)
         self._sent = Sent([], lost)  # if the search fails, outcomes are sent next
-        found = self._store.first_in_queues(lost.names, after=lost.after, seconds=SEARCH_TIME)
+        found = first_in_queues(self._store, lost.names, after=lost.after, seconds=SEARCH_TIME)
         self._control.allow(ANSWER_TIME)
         self._claiming.resume_from(found, time.monotonic())

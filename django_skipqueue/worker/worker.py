@@ -7,6 +7,9 @@ releasing jobs or stopping.
 import time
 
 from ..events import liveness_logs
+from ..queue.gates import sweep_limits
+from ..queue.observe import held_now
+from ..values.part import installed_parts
 from ..values.records import NEVER, LeaseRef
 from .attempts.executor import Executor
 from .attempts.interruption import Interrupter
@@ -178,7 +181,9 @@ class Worker(ControlLoop):
 
     def _has_runnable_jobs(self) -> bool:
         """Whether a job is queued, in a queue of this worker, or due. The last claim may have skipped it."""
-        if self._store.finish_all_batches() or self._store.admit().goes_on or self._store.sweep_limits():
+        if any(part.before_drained(self._store) for part in installed_parts() if part.before_drained is not None):
+            return True
+        if self._store.admit().goes_on or sweep_limits(self._store):
             return True
         next_due = self._store.next_due()
         if next_due is not None and next_due <= 0:
@@ -187,7 +192,7 @@ class Worker(ControlLoop):
 
     def _has_orphans(self) -> bool:
         """Whether a row names this worker, which holds no job. If so, the next turn tries to release it."""
-        if self.id not in self._store.held_now(shown=1):
+        if self.id not in held_now(self._store, shown=1):
             return False
         self._in_flight.orphan_check.expect(time.monotonic())
         return True

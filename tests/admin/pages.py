@@ -12,6 +12,7 @@ from django_skipqueue.console.admin.verbs.copies import BULK_TASK
 from django_skipqueue.console.admin.verbs.table import ACTIONS
 from django_skipqueue.console.job_states import STATES
 from django_skipqueue.models import Job, Queue, Schedule
+from django_skipqueue.parts.batches.finish import finish_open_batches
 from django_skipqueue.parts.history.admin import query_of
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.prune import Pruner
@@ -151,7 +152,7 @@ def _make_batches() -> dict[str, Batch]:
     with Batch(name="import", on_failure=jobs.echo.s("help")) as failed:
         job = jobs.fail.defer()
     Job.objects.filter(pk=job.pk).update(status="failed", finished_at=Now(), attempts=1, lease=2)
-    Store("default").finish_open_batches()
+    finish_open_batches(Store("default"))
     with Batch(name="large", on_finish=jobs.noop) as large:
         jobs.echo.using(after=jobs.add.defer_many([(n,) for n in range(60)])).defer(0)
     return {"receipts": receipts, "import": failed, "large": large}

@@ -11,6 +11,7 @@ from django_skipqueue import Batch
 from django_skipqueue.models import Dependency, Job, JobBatch, RollUp, Worker
 from django_skipqueue.models.rollup import Span
 from django_skipqueue.parts.batches.call import TaskCall
+from django_skipqueue.parts.batches.finish import finish_batches
 from django_skipqueue.parts.schedules.timetable import timetable, upcoming
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values import counting as histogram
@@ -241,7 +242,7 @@ def make_batches() -> Batch:
         sent, refused = failed.add(*[_call("crm.jobs.send_newsletter") for _ in range(2)])
     _set("completed", sent, finished_at=at(5_000))
     _set("failed", refused, finished_at=at(4_900), last_error="SMTPServerDisconnected: Connection unexpectedly closed")
-    Store.default().finish_batches([failed.id])
+    finish_batches(Store.default(), [failed.id])
     JobBatch.objects.filter(pk=failed.id).update(created_at=Now() + at(5_400), finished_at=Now() + at(4_890))
     failed.jobs.queued().cancel()
     publish, warn = _call("shop.jobs.publish_prices"), _call("shop.jobs.warn_buyers")

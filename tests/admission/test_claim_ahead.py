@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from django_skipqueue.models import Job, Queue
+from django_skipqueue.parts.limits.admit import admit_keys
 from django_skipqueue.parts.limits.queues import key_of
+from django_skipqueue.queue.gates import sweep_limits
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 from django_skipqueue.values.records import AheadWish, ClaimedJob, LeaseRef
@@ -50,7 +52,7 @@ def test_it_claims_the_next_jobs_of_the_key_beyond_its_permits() -> None:
     assert claim_ahead([ending], [going_on], permits=2, most=2) == [first, second]
     assert statuses() == {"completed": 1, "running": 3, "blocked": 1}
     assert state(Job.objects.get(pk=first))["has_permit"] is False
-    assert store.admit_keys(["k"]).counts == {}, "its leases count"
+    assert admit_keys(store, ["k"]).counts == {}, "its leases count"
     assert Job.objects.get(pk=low).status == "blocked"
 
 
@@ -150,7 +152,7 @@ def test_whoever_gives_it_up_it_waits_for_a_permit_again(give_up: Callable[[Clai
     Job.objects.running().update(status="completed", finished_at=row.enqueued_at, has_permit=None)
     Job.objects.update(run_after=row.enqueued_at)
     store.admit()
-    store.sweep_limits()
+    sweep_limits(store)
     assert Job.objects.get(pk=job.id).status == "queued"
 
 

@@ -15,6 +15,7 @@ from django_skipqueue.parts.limits import lone as lone_sql
 from django_skipqueue.parts.limits import queues as queue_sql
 from django_skipqueue.parts.limits.enqueue import ENQUEUE_AND_ADMIT
 from django_skipqueue.queue import enqueue
+from django_skipqueue.queue.gates import sweep_limits
 from django_skipqueue.queue.parameters import unindented
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.records import EncodedCall, JobSpec
@@ -215,12 +216,12 @@ def test_a_row_that_another_transaction_has_locked_is_not_waited_for() -> None:
         transaction.on_commit(lambda: other.execute("SELECT FROM skipqueue_job FOR UPDATE") and None)
         job = free_two.defer("a")
     assert status(job) == "blocked"
-    assert Store("default").sweep_limits()
+    assert sweep_limits(Store("default"))
     assert statuses() == {"queued": 1}
 
 
 def test_another_job_of_the_transaction_has_them_admitted_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits.Limiting, "admit_lone", None)
+    monkeypatch.setattr(limits, "admit_lone", None)
     with transaction.atomic():
         free_two.defer("a")
         free_two.defer("a")

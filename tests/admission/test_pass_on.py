@@ -11,7 +11,9 @@ from django.db import transaction
 from django.db.models import Count
 
 from django_skipqueue.models import Job, Queue, RateBucket
+from django_skipqueue.parts.limits.admit import admit_keys, blocked_keys
 from django_skipqueue.parts.limits.services import HELD_UP_SECONDS, PassOn
+from django_skipqueue.parts.rates.admit import admit_rate_keys, blocked_rates
 from django_skipqueue.queue.notify import LIMIT_PREFIX, RATE_PREFIX
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.admit import Admit
@@ -105,7 +107,7 @@ def test_while_another_has_locked_the_key_nothing_is_passed_on(pass_on: Callable
     urgent = alone.using(priority=5).defer().pk
     other = Session()
     other.begin()
-    other(lambda: Store("default").admit_keys([Job.objects.get(pk=low).limit_key or ""]))
+    other(lambda: admit_keys(Store("default"), [Job.objects.get(pk=low).limit_key or ""]))
     pass_on()
     assert queued() == {low}
     other.rollback()
@@ -207,15 +209,15 @@ def test_what_is_free_does_not_go_to_a_paused_queue() -> None:
     bulk = alone.using(queue_name="bulk").defer().pk
     urgent = alone.using(queue_name="urgent").defer().pk
     Job.objects.filter(pk__in=claimed).delete()
-    keys = store.blocked_keys()
+    keys = blocked_keys(store)
     assert list(keys.values()) == [True]
-    store.admit_keys(keys)
+    admit_keys(store, keys)
     assert queued() == {urgent}
     claim(queue_name="urgent")
     Job.objects.filter(status="running").delete()
-    assert store.blocked_keys() == {}, "only a paused queue has jobs of the key"
+    assert blocked_keys(store) == {}, "only a paused queue has jobs of the key"
     Queue.resume("bulk")
-    store.admit_keys(store.blocked_keys())
+    admit_keys(store, blocked_keys(store))
     assert queued() == {bulk}
 
 
@@ -226,11 +228,11 @@ def test_a_token_does_not_go_to_a_paused_queue() -> None:
     Queue.pause("bulk")
     Job.objects.filter(status="queued").delete()
     RateBucket.objects.all().delete()
-    store.admit_rates(store.blocked_rates())
+    admit_rate_keys(store, blocked_rates(store))
     assert queued() == {served}
     Job.objects.filter(status="queued").delete()
     RateBucket.objects.all().delete()
-    store.admit_rates(store.blocked_rates())
+    admit_rate_keys(store, blocked_rates(store))
     assert queued() == set()
     Queue.resume("bulk")
     Admit(store).run(0.0)
@@ -244,7 +246,7 @@ def test_nor_to_a_job_of_one_that_waits_behind_another() -> None:
     urgent = free_two.using(queue_name="urgent").defer("a").pk
     free_two.using(queue_name="bulk").defer("a")
     Job.objects.filter(pk__in=running).delete()
-    store.admit_keys(store.blocked_keys())
+    admit_keys(store, blocked_keys(store))
     assert queued() == {urgent}
 
 

@@ -11,10 +11,11 @@ from django_skipqueue import Batch, conf
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Job, Queue, RateBucket
 from django_skipqueue.parts.limits import queues as queue_sql
-from django_skipqueue.parts.limits.queues import limited_by_queue
+from django_skipqueue.parts.limits.queues import block_surplus, block_unrated, limit_queue, limited_by_queue, rate_queue
 from django_skipqueue.parts.limits.services import BlockSurplus
-from django_skipqueue.parts.rates.admit import RateGate
+from django_skipqueue.parts.rates.admit import RateGate, admit_rate_keys, blocked_rates, due_rates, next_rate
 from django_skipqueue.queue import gates
+from django_skipqueue.queue.gates import sweep_limits
 from django_skipqueue.queue.notify import QUEUES_PAYLOAD, RATE_PREFIX
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
@@ -77,7 +78,7 @@ def settle(*ids: int, outcome: Outcome = COMPLETED) -> None:
 
 
 def admit(key: str = KEY) -> int:
-    return sum(store.admit_rates([key])[0].values())
+    return sum(admit_rate_keys(store, [key])[0].values())
 
 
 def test_jobs_beyond_the_rate_of_their_queue_wait_for_a_token() -> None:
@@ -134,7 +135,7 @@ def test_a_limit_and_a_rate_of_a_queue_hold_together() -> None:
     ids = claim("both")
     assert len(ids) == 2
     settle(*ids)
-    store.sweep_limits()
+    sweep_limits(store)
     assert statuses()["queued"] <= 2
 
 
@@ -144,7 +145,7 @@ def test_a_queue_without_a_rate_admits_all_until_it_gets_one() -> None:
     assert statuses() == {"queued": 8}
     assert len(claim("later", limit=2)) == 2
     Queue.rate("later", "3/m")
-    assert store.block_unrated() == 5
+    assert block_unrated(store) == 5
     assert statuses() == {"running": 2, "queued": 1, "blocked": 5}
     later.defer()
     assert statuses() == {"running": 2, "queued": 1, "blocked": 6}
@@ -158,10 +159,10 @@ def test_jobs_that_wait_again_keep_the_permit_of_their_limit() -> None:
     jobs.noop.using(queue_name="both").defer_many([()] * 4)
     assert statuses() == {"queued": 2, "blocked": 2}
     Queue.rate("both", "1/h")
-    assert store.block_unrated() == 1
+    assert block_unrated(store) == 1
     assert Job.objects.get(has_permit=True).status == "blocked"
     assert not Job.objects.get(status="queued").has_permit
-    store.sweep_limits()
+    sweep_limits(store)
     assert Job.objects.filter(limit_key="queue:both").exclude(status="blocked", has_permit=None).count() == 2
 
 
@@ -171,12 +172,12 @@ def test_a_lowered_limit_takes_the_permits_of_jobs_that_wait_for_their_rate() ->
     assert statuses() == {"queued": 3, "blocked": 7}
     running = claim("both", limit=1)
     Queue.limit("both", 2)
-    assert store.block_surplus() == 8
+    assert block_surplus(store) == 8
     assert not Job.objects.filter(has_permit=True).exists()
     for _ in range(3):
         pass_time(1)
         admit("queue:both")
-        store.sweep_limits()
+        sweep_limits(store)
         running += claim("both")
     assert len(running) == 2
 
@@ -186,7 +187,7 @@ def test_a_surplus_of_permits_is_taken_from_those_first_that_would_start_last() 
     jobs.noop.using(queue_name="both").defer_many([()] * 5)
     jobs.noop.using(queue_name="both", priority=5).defer()
     Queue.limit("both", 4)
-    assert [store.block_surplus(limit=1) for _ in range(3)] == [1, 1, 0]
+    assert [block_surplus(store, limit=1) for _ in range(3)] == [1, 1, 0]
     assert statuses() == {"queued": 3, "blocked": 3}
     assert Job.objects.get(has_permit=True).priority == 5
 
@@ -195,7 +196,7 @@ def test_a_surplus_waits_again_in_batches_and_the_highest_priority_stays() -> No
     later.defer_many([()] * 5)
     first = later.using(priority=5).defer().pk
     Queue.rate("later", "1/h")
-    assert [store.block_unrated(limit=3) for _ in range(3)] == [3, 2, 0]
+    assert [block_unrated(store, limit=3) for _ in range(3)] == [3, 2, 0]
     assert claim("later") == [first]
 
 
@@ -254,18 +255,18 @@ def test_more_than_a_thousand_jobs_are_let_go_in_batches() -> None:
     bucket = RateBucket.objects.get()
     assert bucket.due_at == bucket.full_at, "at once"
     assert [admit(), admit()] == [1_000, 99]
-    assert store.due_rates() == []
+    assert due_rates(store) == []
 
 
 def test_a_rate_that_was_changed_is_not_forgotten_when_its_process_dies(own_gate: RateGate) -> None:
     """The guard: the sweep compares the due time of a key with the rate that holds, not with that of its jobs."""
     mail.defer_many([()] * 3)
     claim()
-    assert (store.next_rate() or 0) > 3000
+    assert (next_rate(store) or 0) > 3000
     Queue.objects.create(name="mail", rate_interval=0.02, rate_burst=50)  # as a death after the commit leaves it
-    assert store.blocked_rates() == {KEY: True}
+    assert blocked_rates(store) == {KEY: True}
     own_gate.admit(store, limit=100)
-    assert (store.next_rate() or 0) <= 0.5
+    assert (next_rate(store) or 0) <= 0.5
 
 
 def test_the_rate_of_the_settings_holds_again() -> None:
@@ -273,11 +274,11 @@ def test_the_rate_of_the_settings_holds_again() -> None:
     mail.defer_many([()] * 5)
     assert statuses() == {"queued": 5}
     Queue.rate_by_settings("mail")
-    assert store.block_unrated() == 4
+    assert block_unrated(store) == 4
     assert statuses() == {"queued": 1, "blocked": 4}
     Queue.rate_by_settings("later")
     later.defer_many([()] * 2)
-    assert store.block_unrated() == 0
+    assert block_unrated(store) == 0
 
 
 def test_a_change_is_rolled_back_with_its_transaction() -> None:
@@ -285,13 +286,13 @@ def test_a_change_is_rolled_back_with_its_transaction() -> None:
     with transaction.atomic():
         Queue.rate("mail", None)
         transaction.set_rollback(True)
-    store.sweep_limits()
+    sweep_limits(store)
     assert statuses() == {"queued": 1, "blocked": 4}
 
 
 def test_a_pause_a_limit_and_a_rate_leave_each_other_alone() -> None:
     Queue.rate("mail", "2/s")
-    store.limit_queue("mail", 2)
+    limit_queue(store, "mail", 2)
     Queue.pause("mail")
     Queue.rate("mail", "3/s")
     queue = Queue.objects.paused().get()
@@ -301,7 +302,7 @@ def test_a_pause_a_limit_and_a_rate_leave_each_other_alone() -> None:
 
 
 def test_a_row_without_a_rate_leaves_that_of_the_settings() -> None:
-    store.limit_queue("mail", 5)
+    limit_queue(store, "mail", 5)
     mail.defer_many([()] * 3)
     assert statuses() == {"queued": 1, "blocked": 2}
 
@@ -310,7 +311,7 @@ def test_the_rate_of_another_queue_is_another() -> None:
     Queue.rate("later", "1/h")
     mail.defer_many([()] * 2)
     assert claim() != []
-    store.rate_queue("default", "1/h")
+    rate_queue(store, "default", "1/h")
     three_at_once.defer_many([(7,)] * 4)
     assert Job.objects.filter(queue_name="default").queued().count() == 3
 
@@ -328,7 +329,7 @@ def test_an_attempt_takes_a_token_again(verb: str) -> None:
     else:
         settle(id, outcome=AGAIN if verb == "retried" else Outcome("scheduled", delay=0.0, refund=1))
     assert statuses() == {"blocked": 1}
-    assert sum(store.admit_rates([KEY])[0].values()) == 0
+    assert sum(admit_rate_keys(store, [KEY])[0].values()) == 0
     pass_time(3600)
     assert admit() == 1
     assert claim() == [id]
@@ -382,8 +383,8 @@ def test_a_job_that_goes_to_a_queue_with_a_limit_and_a_rate_gets_both() -> None:
     assert job.change_queue("both")
     job.refresh_from_db()
     assert (job.status, job.limit_key, job.rate_key, job.has_permit) == ("blocked", "queue:both", "queue:both", None)
-    store.sweep_limits()
-    store.sweep_limits()
+    sweep_limits(store)
+    sweep_limits(store)
     assert statuses() == {"queued": 1}
     assert job.change_queue("mail")
     job.refresh_from_db()

@@ -9,7 +9,8 @@ from django.db import transaction
 from django_skipqueue import Batch, conf
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Job, Queue
-from django_skipqueue.parts.limits.queues import limited_by_queue
+from django_skipqueue.parts.limits.queues import block_surplus, limited_by_queue
+from django_skipqueue.queue.gates import sweep_limits
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Settlement
 from django_skipqueue.values.records import EncodedCall
@@ -81,10 +82,10 @@ def test_a_queue_without_a_number_admits_all_until_it_is_limited() -> None:
     assert statuses() == {"queued": 5}
     assert len(claim("later", limit=2)) == 2
     Queue.limit("later", 1)
-    assert store.block_surplus() == 3
+    assert block_surplus(store) == 3
     assert statuses() == {"running": 2, "blocked": 3}
     later.defer()
-    store.sweep_limits()
+    sweep_limits(store)
     assert statuses() == {"running": 2, "blocked": 4}
 
 
@@ -93,7 +94,7 @@ def test_a_surplus_is_blocked_in_batches_and_those_come_last_that_run_first() ->
     first = later.using(priority=5).defer().pk
     later.defer_many([()] * 5)
     Queue.limit("later", 1)
-    assert [store.block_surplus(limit=3) for _ in range(3)] == [3, 2, 0]
+    assert [block_surplus(store, limit=3) for _ in range(3)] == [3, 2, 0]
     assert claim("later") == [first]
 
 
@@ -103,9 +104,9 @@ def test_a_raised_limit_admits_at_once_and_a_lowered_one_waits_for_those_that_ru
     Queue.limit("mail", 5)
     assert statuses() == {"running": 3, "queued": 2, "blocked": 5}
     Queue.limit("mail", 1)
-    store.block_surplus()
+    block_surplus(store)
     assert statuses() == {"running": 3, "blocked": 7}
-    store.sweep_limits()
+    sweep_limits(store)
     assert claim() == []
     settle_all()
     assert len(claim()) == 1
@@ -126,7 +127,7 @@ def test_a_change_is_rolled_back_with_its_transaction() -> None:
     with transaction.atomic():
         Queue.limit("mail", 5)
         transaction.set_rollback(True)
-    store.sweep_limits()
+    sweep_limits(store)
     assert statuses() == {"queued": 3, "blocked": 2}
 
 
@@ -151,7 +152,7 @@ def test_a_job_that_changes_its_queue_changes_its_limit() -> None:
     assert own.status == "queued"
     assert own.limit_key
     assert own.limit_key.startswith("limit:")
-    store.sweep_limits()
+    sweep_limits(store)
     assert Job.objects.filter(limit_key=KEY).queued().count() == 3
     plain.change_queue("other")
     plain.refresh_from_db()

@@ -8,10 +8,19 @@ from django.db import connection, transaction
 
 from django_skipqueue.models import Job, RateBucket
 from django_skipqueue.parts.limits import admit as limit_sql
+from django_skipqueue.parts.limits.admit import admit_keys
 from django_skipqueue.parts.rates import admit as rate_sql
 from django_skipqueue.parts.rates import admit as rates
-from django_skipqueue.parts.rates.admit import RateGate
+from django_skipqueue.parts.rates.admit import (
+    RateGate,
+    admit_rate_keys,
+    blocked_rates,
+    due_rates,
+    next_rate,
+    prune_rates,
+)
 from django_skipqueue.queue import gates
+from django_skipqueue.queue.gates import sweep_limits
 from django_skipqueue.queue.notify import LIMITS_PAYLOAD, RATE_PREFIX, SCHEDULED_PAYLOAD
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.admit import Admit
@@ -74,7 +83,7 @@ def settle(*ids: int, outcome: Outcome = COMPLETED) -> None:
 
 
 def admit(*keys: str) -> int:
-    return sum(store.admit_rates(keys)[0].values())
+    return sum(admit_rate_keys(store, keys)[0].values())
 
 
 def test_a_job_beyond_the_burst_waits_for_a_token() -> None:
@@ -98,7 +107,7 @@ def test_the_first_job_is_queued_at_once_and_a_second_waits_for_its_slot() -> No
     assert statuses() == {"queued": 1, "blocked": 1}
     due = RateBucket.objects.get().due_at
     assert due is not None
-    assert 0.0 < (store.next_rate() or 0) <= 0.6
+    assert 0.0 < (next_rate(store) or 0) <= 0.6
 
 
 def test_a_burst_is_never_exceeded_by_queued_jobs_however_long_nobody_claims() -> None:
@@ -186,7 +195,7 @@ def test_a_recovered_job_takes_a_token_again_and_keeps_its_permit() -> None:
     store.recover(worker_ids=["w"])
     job = Job.objects.get(pk=first)
     assert (job.status, job.has_permit) == ("blocked", True)
-    assert store.admit_keys([job.limit_key or ""]).counts == {}
+    assert admit_keys(store, [job.limit_key or ""]).counts == {}
     assert admit(job.rate_key or "") == 1  # the second token of the burst
     assert claim() == [first]
     assert Job.objects.get(pk=second).status == "blocked"
@@ -225,7 +234,7 @@ def test_a_job_that_needs_another_waits_for_its_rate_afterwards() -> None:
 
 def sweep() -> int:
     before = Job.objects.queued().count()
-    store.sweep_limits()
+    sweep_limits(store)
     return Job.objects.queued().count() - before
 
 
@@ -238,8 +247,8 @@ def test_a_limit_comes_first_and_its_permit_is_held_while_the_job_waits_for_its_
     assert found[a2] == ("blocked", None)
     pass_time(3600)
     settle(a)
-    assert store.admit_keys([limit_key("a")]).rates == {key_of(rated_and_limited, "a")}
-    assert store.admit_keys([limit_key("c")]) == ({}, [], frozenset())  # its permit is taken
+    assert admit_keys(store, [limit_key("a")]).rates == {key_of(rated_and_limited, "a")}
+    assert admit_keys(store, [limit_key("c")]) == ({}, [], frozenset())  # its permit is taken
     assert admit(key_of(rated_and_limited, "a")) == 1
     assert claim() == [a2]  # it was enqueued before c
     pass_time(3600)
@@ -282,7 +291,7 @@ def test_a_job_that_is_postponed_while_it_has_a_permit_gives_it_back() -> None:
     held = Job.objects.get(has_permit=True)
     assert held.postpone(timedelta(hours=1))
     assert not Job.objects.get(pk=held.pk).has_permit
-    store.sweep_limits()
+    sweep_limits(store)
     assert Job.objects.get(has_permit=True).pk != held.pk
 
 
@@ -301,7 +310,7 @@ def test_change_of_queue_and_priority_of_a_waiting_job() -> None:
     store.change_queue([last.pk], "mail")
     claim()
     pass_time(3600)
-    assert store.admit_rates([last.rate_key or ""]) == ({"mail": 1}, [])
+    assert admit_rate_keys(store, [last.rate_key or ""]) == ({"mail": 1}, [])
 
 
 def test_nothing_is_admitted_within_the_transaction_of_the_caller() -> None:
@@ -368,7 +377,7 @@ def test_at_repeatable_read_nothing_is_admitted() -> None:
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        assert store.admit_rates(["k"]) == ({}, ["k"])
+        assert admit_rate_keys(store, ["k"]) == ({}, ["k"])
 
 
 def test_after_the_clock_was_set_back_the_key_waits_for_one_interval_at_most() -> None:
@@ -378,10 +387,10 @@ def test_after_the_clock_was_set_back_the_key_waits_for_one_interval_at_most() -
     assert admit("k") == 1
     claim()
     pass_time(-7200)
-    assert store.blocked_rates() == {"k": True}
+    assert blocked_rates(store) == {"k": True}
     assert admit("k") == 0
-    assert store.blocked_rates() == {"k": False}
-    assert 59 < (store.next_rate() or 0) <= 60
+    assert blocked_rates(store) == {"k": False}
+    assert 59 < (next_rate(store) or 0) <= 60
     pass_time(60)
     assert admit("k") == 1
 
@@ -404,7 +413,7 @@ def test_the_sweep_finds_a_key_that_a_dead_process_has_left(own_gate: RateGate) 
 def test_the_sweep_goes_through_all_keys(own_gate: RateGate) -> None:
     for number in range(25):
         make_job("blocked", rate_key=f"k{number:02}", rate_interval=60.0, rate_burst=1)
-    assert store.sweep_limits(limit=10)
+    assert sweep_limits(store, limit=10)
     assert statuses() == {"queued": 25}
 
 
@@ -441,21 +450,21 @@ def test_more_keys_than_can_be_named_are_swept(own_gate: RateGate) -> None:
 def test_full_buckets_are_deleted_and_others_stay() -> None:
     three_at_once.defer_many([(1,), (2,), (2,), (2,), (2,), (3,)])
     claim()
-    assert store.prune_rates() == 0
+    assert prune_rates(store) == 0
     RateBucket.objects.exclude(key=key_of(three_at_once, 2)).update(full_at=Job.objects.all()[0].enqueued_at)
     pass_time(61)
-    assert store.prune_rates() == 2
+    assert prune_rates(store) == 2
     assert RateBucket.objects.get().key == key_of(three_at_once, 2)
 
 
 def test_a_key_without_waiting_jobs_is_not_due_any_more() -> None:
     three_at_once.defer_many([(7,)] * 4)
-    assert store.next_rate() is not None
+    assert next_rate(store) is not None
     Job.objects.filter(status="blocked").delete()
     pass_time(3600)
-    assert store.due_rates()
-    admit(*store.due_rates())
-    assert store.next_rate() is None
+    assert due_rates(store)
+    admit(*due_rates(store))
+    assert next_rate(store) is None
 
 
 def test_a_plain_job_and_a_limited_one_have_no_rate() -> None:
@@ -489,9 +498,9 @@ def test_two_at_once_never_take_the_same_token() -> None:
     with connect(autocommit=False) as other:
         other.execute(rate_sql.LOCK_RATES, {"keys": ["k"]})
         other.execute(rate_sql.ADMIT_BY_RATE)
-        assert store.admit_rates(["k"]) == ({}, ["k"])
+        assert admit_rate_keys(store, ["k"]) == ({}, ["k"])
         other.commit()
-    assert store.admit_rates(["k"]) == ({}, [])
+    assert admit_rate_keys(store, ["k"]) == ({}, [])
     assert statuses() == {"queued": 1, "blocked": 1}
 
 

@@ -11,6 +11,7 @@ from django_skipqueue import job, limit, unique_by
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
+from django_skipqueue.parts.limits.admit import admit_keys
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 
@@ -47,7 +48,7 @@ def test_while_one_runs_exactly_one_waits_and_has_the_newest_arguments() -> None
     assert statuses() == ["running", "blocked"]
     assert claim() == []
     running.complete()
-    store.admit_keys([KEY])
+    admit_keys(store, [KEY])
     (again,) = claim()
     assert (again.pk, again.args) == (second.pk, ["k", 5])
     again.complete()
@@ -74,10 +75,10 @@ def test_it_also_waits_for_the_retry_of_the_one_before_it() -> None:
     (running,) = claim()
     runs_again.defer("k", 2)
     store.settle([Settlement(running.pk, running.lease, Outcome("scheduled", delay=3600.0))])
-    store.admit_keys([KEY])
+    admit_keys(store, [KEY])
     assert statuses() == ["scheduled", "blocked"]
     Job.objects.filter(pk=running.pk).cancel()
-    store.admit_keys([KEY])
+    admit_keys(store, [KEY])
     assert [job.args for job in claim()] == [["k", 2]]
 
 
@@ -91,7 +92,7 @@ def test_a_manual_retry_runs_beside_none() -> None:
     assert Job.objects.get(pk=failed.pk).retry()
     assert claim() == []
     store.settle([Settlement(running.pk, running.lease, COMPLETED)])
-    store.admit_keys([KEY])
+    admit_keys(store, [KEY])
     assert [job.pk for job in claim()] == [failed.pk]
 
 

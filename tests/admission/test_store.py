@@ -12,7 +12,9 @@ from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Job
 from django_skipqueue.parts.limits import admit as limits
 from django_skipqueue.parts.limits import admit as sql
+from django_skipqueue.parts.limits.admit import blocked_keys
 from django_skipqueue.queue import gates
+from django_skipqueue.queue.gates import sweep_limits
 from django_skipqueue.queue.parameters import Admitted
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.admit import Admit
@@ -147,7 +149,7 @@ def test_a_job_that_waits_for_its_retry_holds_its_sequence_and_not_a_limit() -> 
     assert settle(limited[0], outcome=RETRY) == [limited[2]]
     assert statuses() == {"scheduled": 2, "running": 2, "blocked": 1}
     Job.objects.scheduled().run_now()
-    store.sweep_limits()
+    sweep_limits(store)
     assert claim() == [sequence[0]]
 
 
@@ -157,7 +159,7 @@ def test_a_retry_comes_before_a_job_that_was_enqueued_earlier_and_is_due_only_no
     assert claim() == [first]
     assert settle(first, outcome=RETRY) == []
     Job.objects.scheduled().run_now()
-    store.sweep_limits()
+    sweep_limits(store)
     assert claim() == [first]
     assert settle(first) == [early]
 
@@ -180,7 +182,7 @@ def test_a_job_that_was_claimed_and_given_back_before_it_began_holds_no_sequence
     [claimed] = store.claim(queue_names=["default"], limit=100, worker_id="w")
     store.release([claimed.ref])
     getattr(Job.objects.filter(pk=first), verb)(timedelta(hours=1))
-    assert store.sweep_limits()
+    assert sweep_limits(store)
     assert claim() == [second]
 
 
@@ -192,12 +194,12 @@ def test_a_job_that_has_begun_holds_its_sequence_whatever_an_operator_does(outco
     claim()
     assert settle(first, outcome=outcome) == []
     chosen.retry() if outcome is FAILED else chosen.run_now()
-    store.sweep_limits()
+    sweep_limits(store)
     if outcome is RETRY:
         [claimed] = store.claim(queue_names=["default"], limit=100, worker_id="w")
         store.release([claimed.ref])
     chosen.postpone(timedelta(hours=1))
-    assert not store.sweep_limits()
+    assert not sweep_limits(store)
     assert claim() == []
 
 
@@ -221,14 +223,14 @@ def test_a_halting_sequence_waits_for_the_operator_after_a_failure() -> None:
     first, second, third = in_order.defer_many([("a",)] * 3)
     claim()
     assert settle(first, outcome=FAILED) == []
-    assert not store.sweep_limits()
+    assert not sweep_limits(store)
     Job.objects.filter(pk=first).retry()
-    store.sweep_limits()
+    sweep_limits(store)
     assert claim() == [first]
     assert settle(first) == [second]
     assert settle(second, outcome=FAILED) == []
     Job.objects.filter(pk=second).discard()
-    store.sweep_limits()
+    sweep_limits(store)
     assert claim() == [third]
     assert Job.objects.get(pk=second).status == "discarded"
 
@@ -238,7 +240,7 @@ def test_a_deleted_job_halts_no_sequence() -> None:
     claim()
     assert settle(first, outcome=FAILED) == []
     Job.objects.filter(pk=first).delete()
-    assert store.sweep_limits()
+    assert sweep_limits(store)
     assert claim() == [second]
 
 
@@ -261,7 +263,7 @@ def test_a_spread_retry_takes_its_place_in_a_sequence_that_has_gone_on_and_holds
     fifth = going_on.defer("a").pk
     assert claim() == [fifth]
     Job.objects.scheduled().run_now()
-    store.sweep_limits()
+    sweep_limits(store)
     assert settle(fifth) == [first]
     assert settle(first) == [second]
 
@@ -271,9 +273,9 @@ def test_a_halted_sequence_waits_for_a_spread_retry() -> None:
     claim()
     assert settle(first, outcome=FAILED) == []
     Job.objects.filter(pk=first).retry(over=3600)
-    assert not store.sweep_limits()
+    assert not sweep_limits(store)
     Job.objects.scheduled().run_now()
-    store.sweep_limits()
+    sweep_limits(store)
     assert claim() == [first]
     assert settle(first) == [second]
 
@@ -283,7 +285,7 @@ def test_the_sweep_admits_after_a_verb(verb: str) -> None:
     first, second = in_order.defer_many([("a",)] * 2)
     chosen = Job.objects.filter(pk=first)
     chosen.postpone(timedelta(hours=1)) if verb == "postpone" else getattr(chosen, verb)()
-    assert store.sweep_limits()
+    assert sweep_limits(store)
     assert claim() == [second]
 
 
@@ -291,10 +293,10 @@ def test_release_and_recovery_keep_the_permit() -> None:
     first, _ = in_order.defer_many([("a",)] * 2)
     [claimed] = store.claim(queue_names=["default"], limit=100, worker_id="w")
     store.release([claimed.ref])
-    assert not store.sweep_limits()
+    assert not sweep_limits(store)
     assert claim() == [first]
     store.recover(worker_ids=["w"])
-    assert not store.sweep_limits()
+    assert not sweep_limits(store)
     assert claim() == [first]
 
 
@@ -306,7 +308,7 @@ def test_a_manual_retry_waits_at_the_gate_again() -> None:
     Job.objects.filter(pk=second).discard()
     made = make_job("failed", limit_key=Job.objects.get(pk=first).limit_key, limit_kind="concurrency", capacity=2)
     made.retry()
-    store.sweep_limits()
+    sweep_limits(store)
     assert statuses() == {"running": 2, "blocked": 1, "completed": 1} or statuses() == {"running": 2, "blocked": 1}
 
 
@@ -316,9 +318,9 @@ def test_a_lower_limit_counts_what_already_runs() -> None:
     Job.objects.create(
         task="t", queue_name="default", status="blocked", limit_key=key, limit_kind="concurrency", capacity=1
     )
-    assert not store.sweep_limits()
+    assert not sweep_limits(store)
     assert key
-    assert store.admit_keys([key]).counts == {}
+    assert limits.admit_keys(store, [key]).counts == {}
     claimed = claim()
     assert settle(claimed[0]) == []
     assert len(settle(claimed[1])) == 1
@@ -327,11 +329,11 @@ def test_a_lower_limit_counts_what_already_runs() -> None:
 @pytest.mark.parametrize("kind", ["concurrency", "sequence"])
 def test_a_job_that_still_waits_for_other_jobs_is_not_admitted_and_holds_up_none(kind: str) -> None:
     waiting = make_job("blocked", limit_key="k", limit_kind=kind, capacity=1, awaits_jobs=True)
-    assert store.blocked_keys() == {}
-    assert store.admit_keys(["k"]).counts == {}
+    assert blocked_keys(store) == {}
+    assert limits.admit_keys(store, ["k"]).counts == {}
     other = make_job("blocked", limit_key="k", limit_kind=kind, capacity=1)
-    assert store.blocked_keys() == {"k": True}
-    assert store.admit_keys(["k"]).counts == {"default": 1}
+    assert blocked_keys(store) == {"k": True}
+    assert limits.admit_keys(store, ["k"]).counts == {"default": 1}
     assert claim() == [other.pk]
     assert Job.objects.get(pk=waiting.pk).status == "blocked"
 
@@ -341,7 +343,7 @@ def test_many_failed_jobs_of_a_sequence_that_are_retried_at_once_run_one_by_one_
     new = make_job("blocked", **keyed).pk
     tried = [make_job("failed", started_at=timedelta(0), **keyed).pk for _ in range(5)]
     assert len(store.retry(tried)) == 5
-    store.sweep_limits()
+    sweep_limits(store)
     got, ran = claim(), []
     while got:
         assert len(got) == 1
@@ -411,15 +413,15 @@ def test_supervisors_look_after_a_key_that_was_locked_at_the_enqueue(supervisor:
 
 
 def test_a_key_that_is_locked_for_a_moment_is_tried_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    admit_keys = limits.Limiting.admit_keys
+    admit_keys = limits.admit_keys
     with connect(autocommit=False) as other:
 
-        def admit_once(limiting: limits.Limiting, keys: Collection[str]) -> Admitted:
-            admitted = admit_keys(limiting, keys)
+        def admit_once(store: Store, keys: Collection[str]) -> Admitted:
+            admitted = admit_keys(store, keys)
             other.rollback()
             return admitted
 
-        monkeypatch.setattr(limits.Limiting, "admit_keys", admit_once)
+        monkeypatch.setattr(limits, "admit_keys", admit_once)
         lock_keys(other, in_order.encoded(("a",), {}).limit_key)
         in_order.defer("a")
     assert statuses() == {"queued": 1}
@@ -497,7 +499,7 @@ def test_supervisors_look_after_an_enqueue_in_a_transaction_by_hand(supervisor: 
     finally:
         transaction.set_autocommit(True)
     assert supervisor() == [f",limit {in_order.encoded(('a',), {}).limit_key}"]
-    assert store.sweep_limits()
+    assert sweep_limits(store)
 
 
 def test_supervisors_look_after_a_retry_by_hand(supervisor: Any) -> None:
@@ -527,8 +529,8 @@ def test_at_repeatable_read_nothing_is_admitted() -> None:
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        assert store.admit_keys(["k"]) == Admitted({}, ["k"])
-    assert store.admit_keys(["k"]) == Admitted({"default": 1}, [])
+        assert limits.admit_keys(store, ["k"]) == Admitted({}, ["k"])
+    assert limits.admit_keys(store, ["k"]) == Admitted({"default": 1}, [])
 
 
 def test_only_an_admission_of_its_own_does_not_wait_for_the_disk() -> None:
@@ -536,10 +538,10 @@ def test_only_an_admission_of_its_own_does_not_wait_for_the_disk() -> None:
     commits = "SELECT current_setting('synchronous_commit')"
     make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
     with transaction.atomic(), connection.cursor() as cursor:
-        assert store.admit_keys(["k"]) == Admitted({"default": 1}, [])
+        assert limits.admit_keys(store, ["k"]) == Admitted({"default": 1}, [])
         cursor.execute(commits)
         assert cursor.fetchone() == ("on",)
-    store.admit_keys(["k"])
+    limits.admit_keys(store, ["k"])
     with connection.cursor() as cursor:
         cursor.execute(commits)
         assert cursor.fetchone() == ("on",)
@@ -570,9 +572,9 @@ def test_a_locked_job_is_passed_over_by_a_limit_and_waited_for_by_a_sequence() -
     with connect(autocommit=False) as other:
         heads = [pair[0].pk for pair in made.values()]
         other.execute("SELECT FROM skipqueue_job WHERE id = ANY (%s) FOR UPDATE", [heads])
-        store.sweep_limits()
+        sweep_limits(store)
         assert claim() == [made["concurrency"][1].pk]
-    store.sweep_limits()
+    sweep_limits(store)
     assert claim() == [made["sequence"][0].pk, made["halting"][0].pk]
 
 

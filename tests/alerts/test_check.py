@@ -18,6 +18,7 @@ from django_skipqueue.parts.alerts.measure import FEWEST_ATTEMPTS, WINDOW
 from django_skipqueue.parts.alerts.rules import limits
 from django_skipqueue.parts.alerts.watch import CALM_SECONDS, PATIENCE, Alert, WatchAlerts, check, confirm
 from django_skipqueue.parts.history.counts import Counts, rows
+from django_skipqueue.parts.history.rollups import roll_up
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.records import NEVER
 
@@ -49,7 +50,7 @@ def later(seconds: float) -> None:
 
 
 def count(queue_name: str, ago: float = 0.0, **counts: Any) -> None:
-    STORE.roll_up(list(rows({(int((time.time() - ago) // 60), queue_name, "t"): Counts(**counts)})), [])
+    roll_up(STORE, list(rows({(int((time.time() - ago) // 60), queue_name, "t"): Counts(**counts)})), [])
 
 
 # Rules

@@ -5,6 +5,7 @@ from typing import Any
 
 from django_skipqueue.models import Job
 from django_skipqueue.parts.history import failure_counts as failures
+from django_skipqueue.parts.history import rollups
 from django_skipqueue.parts.history.failure_counts import Failures
 from django_skipqueue.values.records import Cause
 
@@ -18,7 +19,7 @@ def roll_up(cause: Cause, number: int = 1, *, seconds_ago: float = 0.0, line: in
     """Count so many failed attempts, as a worker does."""
     at = time.time() - seconds_ago
     counted = {(int(at // 60), cause): Failures(number, at, at, line, job_id)}
-    DEFAULT.roll_up([], list(failures.rows(counted)))
+    rollups.roll_up(DEFAULT, [], list(failures.rows(counted)))
 
 
 def make_failing(cause: Cause, status: str = "failed", **fields: Any) -> Job:

@@ -12,7 +12,8 @@ from django.db import connection, transaction
 from django_skipqueue import Batch
 from django_skipqueue.exceptions import BatchFinished, InvalidArguments, InvalidOption
 from django_skipqueue.models import Job, JobBatch, PrunedOfBatch
-from django_skipqueue.parts.batches.finish import Looked
+from django_skipqueue.parts.archive.move import make_partitions
+from django_skipqueue.parts.batches.finish import Looked, finish_batches, finish_open_batches, prune_batches
 from django_skipqueue.parts.batches.values import BatchProgress
 from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
@@ -37,7 +38,7 @@ GOOD, BAD, OVER = ("echo", ["good"]), ("echo", ["bad"]), ("echo", ["over"])
 
 def finished() -> list[JobBatch]:
     """The batches that are finished, after everybody has looked."""
-    store.finish_open_batches()
+    finish_open_batches(store)
     return list(JobBatch.objects.exclude(finished_at=None).order_by("id"))
 
 
@@ -245,7 +246,7 @@ class TestEnd:
 
     def test_archived_jobs_are_counted(self, settings: Any) -> None:
         settings.SKIPQUEUE = {"RETENTION": {"completed": 0}, "ARCHIVE": None}
-        store.make_partitions()
+        make_partitions(store)
         with Batch() as batch:
             jobs.noop.defer()
             jobs.noop.defer()
@@ -303,7 +304,7 @@ class TestNested:
         with Batch(name="1", **EVERY), Batch(name="2"), Batch(name="3") as innermost:
             jobs.fail.using(max_attempts=1).defer()
         run_first()
-        assert store.finish_batches([innermost.id]) == Looked(3)
+        assert finish_batches(store, [innermost.id]) == Looked(3)
         assert [batch.name for batch in JobBatch.objects.exclude(finished_at=None).order_by("id")] == ["1", "2", "3"]
         assert callbacks_of("1") == [BAD, OVER]
         assert counts_of(JobBatch.objects.get(name="1")) == (0, 1, 0)
@@ -344,10 +345,10 @@ class TestConcurrency:
         assert job.discard()
         other = session()
         other.begin()
-        assert other(store.finish_batches, [batch.id]) == Looked(1)
-        assert store.finish_batches([batch.id]) == Looked(missed=True), "the other has locked it"
+        assert other(finish_batches, store, [batch.id]) == Looked(1)
+        assert finish_batches(store, [batch.id]) == Looked(missed=True), "the other has locked it"
         other.commit()
-        assert store.finish_batches([batch.id]) == Looked()
+        assert finish_batches(store, [batch.id]) == Looked()
         assert callbacks_of() == [("noop", [])]
 
     def test_a_job_that_is_added_after_the_look_and_before_the_lock_is_seen(
@@ -367,7 +368,7 @@ class TestConcurrency:
             return rows(self, statement, values)
 
         monkeypatch.setattr(Store, "rows", add_before_the_lock)
-        assert store.finish_batches([batch.id]) == Looked(missed=True)
+        assert finish_batches(store, [batch.id]) == Looked(missed=True)
         assert not finished()
         assert batch.progress().total == 2
 
@@ -404,20 +405,20 @@ class TestPrune:
             pass
         run_jobs()
         make_old(timedelta(seconds=50))
-        assert store.prune_batches() == 0
+        assert prune_batches(store) == 0
         make_old(timedelta(seconds=20))
-        assert store.prune_batches() == 1
+        assert prune_batches(store) == 1
         assert set(names()) == {"bad", "outer", "inner", "calls"}
         make_old(timedelta(hours=1))
-        assert store.prune_batches() == 1
+        assert prune_batches(store) == 1
         assert set(names()) == {"outer", "inner", "calls"}
         Job.objects.all().discard()
         finished()
         make_old(timedelta(hours=1))
-        assert store.prune_batches() == 2
+        assert prune_batches(store) == 2
         assert names() == ["calls"], "its callback can be retried"
         Job.objects.all().delete()
-        assert store.prune_batches() == 1
+        assert prune_batches(store) == 1
 
     def test_a_callback_that_has_failed_is_retried_with_its_batch(self) -> None:
         with Batch(on_finish=jobs.fail.using(max_attempts=1)) as batch:
@@ -426,19 +427,19 @@ class TestPrune:
         callback = Job.objects.get()
         assert (callback.status, batch.row.failed) == ("failed", 0)
         make_old(timedelta(days=2))
-        assert store.prune_batches() == 0
+        assert prune_batches(store) == 0
         callback.retry()
         Job.objects.update(task="tests.app.jobs.see_batch")
         [callback] = run_jobs()
         assert callback.result == [batch.id, ""]
-        assert store.prune_batches() == 1
+        assert prune_batches(store) == 1
 
     def test_what_is_kept_for_ever_stays(self, settings: Any) -> None:
         settings.SKIPQUEUE = {"RETENTION": {"completed": None}}
         with Batch():
             pass
         make_old(timedelta(days=1000))
-        assert store.prune_batches() == 0
+        assert prune_batches(store) == 0
 
     def test_the_counts_of_pruned_jobs_go_as_well(self, settings: Any) -> None:
         settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
@@ -448,7 +449,7 @@ class TestPrune:
         store.prune()
         assert PrunedOfBatch.objects.count() == 1
         assert finished()
-        assert store.prune_batches() == 1
+        assert prune_batches(store) == 1
         assert not PrunedOfBatch.objects.exists()
 
 

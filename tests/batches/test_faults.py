@@ -17,13 +17,14 @@ from django_skipqueue import Batch
 from django_skipqueue.events import tracing
 from django_skipqueue.exceptions import InvalidOption, UniqueKeyDeadlock
 from django_skipqueue.models import Job, JobBatch, PrunedOfBatch
+from django_skipqueue.parts.archive.move import make_partitions
 from django_skipqueue.parts.batches import check as batch_check
 from django_skipqueue.parts.batches import finish as batches
 from django_skipqueue.parts.batches import services
 from django_skipqueue.parts.batches.check import SHARE, BatchCheck
 from django_skipqueue.parts.batches.dependencies import Dependants
 from django_skipqueue.parts.batches.events import BatchesFinished, BatchNotFinished, CallbackSkipped
-from django_skipqueue.parts.batches.finish import Looked
+from django_skipqueue.parts.batches.finish import Looked, finish_all_batches, finish_batches, finish_open_batches
 from django_skipqueue.parts.batches.services import FIRST_DELAY, LONGEST_DELAY, FinishBatches
 from django_skipqueue.queue.store import Store
 from django_skipqueue.worker.by_hand import run
@@ -99,7 +100,7 @@ class TestManyOpenBatches:
             with Batch():
                 jobs.noop.defer()
         last = ended()
-        monkeypatch.setattr(store, "finish_open_batches", partial(store.finish_open_batches, limit=1))
+        monkeypatch.setattr(services, "finish_open_batches", partial(finish_open_batches, limit=1))
         monkeypatch.setattr(services, "LOOK_SECONDS", seconds)
         service = FinishBatches(store)
         for _ in range(runs):
@@ -121,8 +122,8 @@ class TestIsolation:
             check.run(time.monotonic())
             assert check.due_at > time.monotonic() + 1e6, "the supervisors try again"
         else:
-            assert store.finish_all_batches() == 1
-            assert store.finish_all_batches() == 0
+            assert finish_all_batches(store) == 1
+            assert finish_all_batches(store) == 0
         assert is_finished(bad, good) == [False, True]
         assert set(failures(sent)) == {bad}
         assert callbacks_of() == [("echo", ["good"])]
@@ -133,7 +134,7 @@ class TestIsolation:
         ended(on_finish=jobs.noop)
         monkeypatch.setattr(batches, "LOCK_BATCHES", "SELECT pg_terminate_backend(pg_backend_pid())")
         with pytest.raises(OperationalError):
-            store.finish_open_batches()
+            finish_open_batches(store)
         connection.close()
         assert not failures(sent)
 
@@ -173,7 +174,7 @@ class TestUniqueKeys:
         assert is_finished(held, free) == [False, True]
         assert failures(sent) == [held]
         user.rollback()
-        store.finish_open_batches()
+        finish_open_batches(store)
         assert is_finished(held) == [True]
         with connection.cursor() as cursor:
             cursor.execute("SHOW lock_timeout")
@@ -200,7 +201,7 @@ class TestUniqueKeys:
 
         enqueue = Store.enqueue_untraced
         monkeypatch.setattr(Store, "enqueue_untraced", deadlock)
-        store.finish_open_batches()
+        finish_open_batches(store)
         assert is_finished(victim, good) == [False, True]
         assert failures(sent) == [victim]
 
@@ -219,7 +220,7 @@ class TestUniqueKeys:
             return enqueue(self, spec, call)
 
         monkeypatch.setattr(Store, "enqueue_untraced", note)
-        store.finish_open_batches()
+        finish_open_batches(store)
         assert seen == ["a", "b"]
 
     def test_batches_are_finished_in_transactions_of_their_own(
@@ -238,7 +239,7 @@ class TestUniqueKeys:
             return enqueue(self, spec, call)
 
         monkeypatch.setattr(Store, "enqueue_untraced", meanwhile)
-        store.finish_open_batches()
+        finish_open_batches(store)
         assert deferred == [False]
 
     def test_a_key_whose_time_is_over_is_free(self, store: Store, sent: list[Any]) -> None:
@@ -250,7 +251,7 @@ class TestUniqueKeys:
             enqueued_at=job.enqueued_at - timedelta(hours=2), run_after=job.enqueued_at - timedelta(hours=2)
         )
         batch_id = ended(on_finish=task.s(1))
-        store.finish_open_batches()
+        finish_open_batches(store)
         assert callbacks_of() == [("echo", [1])]
         assert is_finished(batch_id) == [True]
         assert not [event for event in sent if isinstance(event, CallbackSkipped)]
@@ -259,7 +260,7 @@ class TestUniqueKeys:
         jobs.echo.using(unique_key="k").defer(0)
         batch_id = ended(on_finish=jobs.echo.using(unique_key="k").s(1))
         with caplog.at_level(logging.WARNING, logger="django_skipqueue"):
-            Store("default").finish_open_batches()
+            finish_open_batches(Store("default"))
         assert is_finished(batch_id) == [True]
         assert not callbacks_of()
         [line] = [text for text in caplog.messages if text.startswith("callback skipped")]
@@ -293,7 +294,7 @@ class TestLimits:
     def test_time_is_limited_too_but_one_batch_is_tried(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(batches, "MOST_SECONDS", -1.0)
         ids = [ended() for _ in range(3)]
-        looked = store.finish_batches(ids)
+        looked = finish_batches(store, ids)
         assert (looked.finished, looked.left) == (1, set(ids[1:]))
 
     def test_a_drain_finishes_all(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,7 +302,7 @@ class TestLimits:
         ids = [ended() for _ in range(5)]
         spoil(ids[0])
         spoil(ids[1])
-        while store.finish_all_batches():
+        while finish_all_batches(store):
             pass
         assert is_finished(*ids) == [False, False, True, True, True]
 
@@ -317,7 +318,7 @@ def test_no_tracer_of_the_project_runs_in_a_supervisor(store: Store, monkeypatch
     monkeypatch.setattr(tracing, "tracers", [])
     monkeypatch.setattr("django_skipqueue.queue.enqueue.tracers", [Tracer()])
     monkeypatch.setattr(tracing, "tracers", [Tracer()])
-    store.finish_open_batches()
+    finish_open_batches(store)
     assert callbacks_of() == [("noop", [])]
 
 
@@ -332,20 +333,20 @@ class TestPruned:
         for _ in range(3):
             [job] = Job.objects.claim(queue_names=["default"], worker_id="w")
             run(job)
-            store.finish_open_batches()
+            finish_open_batches(store)
             store.prune()
         assert callbacks_of("outer") == [("echo", ["bad"])]
 
     @pytest.mark.parametrize("archive", [False, True])
     def test_nothing_is_noted_for_a_batch_that_is_finished(self, store: Store, settings: Any, archive: bool) -> None:
         settings.SKIPQUEUE = {"RETENTION": {"completed": 0}} | ({"ARCHIVE": None} if archive else {})
-        store.make_partitions()
+        make_partitions(store)
         with Batch(on_finish=jobs.noop):
             jobs.noop.defer()
         for _ in range(2):
             [job] = Job.objects.claim(queue_names=["default"], worker_id="w")
             run(job)
-            store.finish_open_batches()
+            finish_open_batches(store)
         assert sum(store.prune().values()) == 2
         assert not PrunedOfBatch.objects.exists()
 
@@ -365,7 +366,7 @@ class TestPauses:
             return result
 
         monkeypatch.setattr(store, "admit_dependants", lambda _: takes(self.LOOK, dependants))
-        monkeypatch.setattr(store, "finish_batches", lambda ids: takes(self.FINISH if ids else 0, looked))
+        monkeypatch.setattr(batch_check, "finish_batches", lambda _, ids: takes(self.FINISH if ids else 0, looked))
         monkeypatch.setattr(batch_check, "time", SimpleNamespace(monotonic=lambda: clock[0]))
         return dependants, looked
 

@@ -10,7 +10,13 @@ from django.db import connection
 
 from django_skipqueue import Batch
 from django_skipqueue.models import Job, JobBatch
-from django_skipqueue.parts.batches.finish import Looked
+from django_skipqueue.parts.batches.finish import (
+    Looked,
+    finish_batches,
+    finish_open_batches,
+    open_batches,
+    prune_batches,
+)
 from django_skipqueue.parts.batches.values import BatchProgress
 from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
@@ -34,9 +40,9 @@ class TestLooks:
                 if number != 1:
                     jobs.noop.defer()
             ids.append(batch.id)
-        assert store.open_batches() == [ids[0], *ids[2:]]
-        assert store.open_batches(limit=1) == ids[:1]
-        assert store.open_batches(after=ids[0], limit=1) == [ids[2]]
+        assert open_batches(store) == [ids[0], *ids[2:]]
+        assert open_batches(store, limit=1) == ids[:1]
+        assert open_batches(store, after=ids[0], limit=1) == [ids[2]]
 
     def test_a_look_goes_on_after_those_that_are_not_done(self) -> None:
         with Batch():
@@ -44,24 +50,24 @@ class TestLooks:
         with Batch() as second:
             job = jobs.noop.defer()
         assert job.discard()
-        after, looked = store.finish_open_batches(limit=1)
-        assert (looked.finished, store.finish_open_batches(after=after or 0, limit=1)[1].finished) == (0, 1)
+        after, looked = finish_open_batches(store, limit=1)
+        assert (looked.finished, finish_open_batches(store, after=after or 0, limit=1)[1].finished) == (0, 1)
         assert [batch.pk for batch in JobBatch.objects.exclude(finished_at=None)] == [second.id]
 
     def test_the_end_of_a_callback_of_an_inner_batch_is_the_end_of_the_outer_one(self) -> None:
         """The worker that settles it knows the inner one alone, which is finished."""
         with Batch(name="outer", **EVERY), Batch(on_finish=jobs.noop) as inner:
             pass
-        assert store.finish_batches([inner.id]) == Looked()
+        assert finish_batches(store, [inner.id]) == Looked()
         run_first()
-        assert store.finish_batches([inner.id]) == Looked(1)
+        assert finish_batches(store, [inner.id]) == Looked(1)
         assert callbacks_of("outer") == [GOOD, OVER]
 
     def test_a_finished_batch_is_left_alone(self) -> None:
         with Batch(**EVERY) as batch:
             pass
         before = batch.row
-        assert store.finish_batches([batch.id]) == Looked()
+        assert finish_batches(store, [batch.id]) == Looked()
         assert batch.row.finished_at == before.finished_at
         assert callbacks_of() == [GOOD, OVER]
 
@@ -137,14 +143,14 @@ class TestThreeLevels:
         run_jobs()
         assert [batch.name for batch in finished()] == ["2", "3"]
         make_old(timedelta(hours=1))
-        assert store.prune_batches() == 0
+        assert prune_batches(store) == 0
         assert last.discard()
         assert len(finished()) == 3
         assert callbacks_of("1") == [BAD, OVER]
         run_jobs()
         Job.objects.failed().delete()
         make_old(timedelta(hours=1))
-        assert sum(store.prune_batches() for _ in range(3)) == 3
+        assert sum(prune_batches(store) for _ in range(3)) == 3
 
 
 class TestPrune:
@@ -156,14 +162,14 @@ class TestPrune:
             pass
         make_job(status, batch_id=batch.id)
         make_old(timedelta(hours=1))
-        assert store.prune_batches() == 0
+        assert prune_batches(store) == 0
 
     def test_a_batch_that_is_open_stays(self, settings: Any) -> None:
         settings.SKIPQUEUE = {"RETENTION": {"completed": 0, "failed": 0}}
         with Batch():
             jobs.noop.defer()
         Job.objects.all().delete()
-        assert store.prune_batches() == 0
+        assert prune_batches(store) == 0
 
     @pytest.mark.parametrize("end", ["failed", "discarded"])
     def test_one_that_has_failed_is_kept_as_long_as_failed_jobs(self, settings: Any, end: str) -> None:
@@ -176,9 +182,9 @@ class TestPrune:
             assert job.discard()
         assert len(finished()) == 1
         make_old(timedelta(minutes=30))
-        assert store.prune_batches() == 0
+        assert prune_batches(store) == 0
         make_old(timedelta(minutes=31))
-        assert store.prune_batches() == 1
+        assert prune_batches(store) == 1
 
     def test_an_inner_one_is_deleted_once_the_outer_one_is_finished(self, settings: Any) -> None:
         settings.SKIPQUEUE = {"RETENTION": {"completed": 60}}
@@ -186,7 +192,7 @@ class TestPrune:
             pass
         assert len(finished()) == 2
         JobBatch.objects.filter(pk=inner.id).update(finished_at=outer.row.created_at - timedelta(hours=1))
-        assert store.prune_batches() == 1
+        assert prune_batches(store) == 1
         assert [batch.pk for batch in JobBatch.objects.all()] == [outer.id]
 
 
@@ -205,7 +211,7 @@ def test_a_prune_passes_over_a_batch_that_is_locked(settings: Any, session: Call
     with connection.cursor() as cursor:
         cursor.execute("SET lock_timeout = '5s'")  # if it waited, it would do so for this test
         try:
-            assert store.prune_batches() == 1
+            assert prune_batches(store) == 1
         finally:
             cursor.execute("RESET lock_timeout")
     other.rollback()

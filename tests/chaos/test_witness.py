@@ -9,6 +9,9 @@ from django.db import connection
 from django_skipqueue import Batch
 from django_skipqueue.models import Job, JobBatch
 from django_skipqueue.parts.batches.call import TaskCall
+from django_skipqueue.parts.batches.finish import finish_open_batches
+from django_skipqueue.parts.limits.admit import admit_keys
+from django_skipqueue.parts.rates.admit import admit_rate_keys
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import Outcome, Settlement
 from django_skipqueue.values.records import EncodedCall, JobSpec
@@ -127,7 +130,7 @@ def test_worker_processes_are_remembered() -> None:
 def test_a_job_with_a_limit_is_admitted_and_its_key_is_seen() -> None:
     limited: dict[str, Any] = {"limit_key": "k", "limit_kind": "concurrency", "capacity": 1}
     job = make_job("blocked", **limited)
-    store.admit_keys(["k"])
+    admit_keys(store, ["k"])
     claim()
     store.cancel([job.pk], reason=CANCELLED)
     store.retry([job.pk])
@@ -138,7 +141,7 @@ def test_a_job_with_a_limit_is_admitted_and_its_key_is_seen() -> None:
 
 def test_a_token_is_seen_with_its_rate_and_the_time_by_which_it_was_taken() -> None:
     make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
-    assert store.admit_rates(["k"])[0] == {"default": 1}
+    assert admit_rate_keys(store, ["k"])[0] == {"default": 1}
     change = seen().changes[-1]
     assert (change.verb, change.rate_key, change.rate_interval, change.rate_burst) == ("admit", "k", 60.0, 1)
     assert abs(change.stated - change.at) < 10
@@ -157,9 +160,9 @@ def test_batches_and_their_callbacks_are_seen() -> None:
     ]
     assert seen().batches[1].calls == {"on_success"}
     settle(claim(), Outcome("completed"))
-    store.finish_open_batches()
+    finish_open_batches(store)
     settle(claim(), Outcome("completed"))
-    store.finish_open_batches()
+    finish_open_batches(store)
     assert list(batches_call_back_once(seen())) == [
         f"on_finish of batch {outer.id}, job {job.pk + 2}, has completed 0 times"
     ]

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from django_skipqueue.parts.limits.admit import admit_keys
 from django_skipqueue.queue.store import Store
 
 from ..app.rows import make_job, state
@@ -15,5 +16,5 @@ def test_a_job_that_waits_for_its_rate_holds_its_permit() -> None:
     limit: dict[str, Any] = {"limit_key": "k", "limit_kind": "concurrency", "capacity": 1}
     make_job("blocked", **limit, has_permit=True, rate_key="r", rate_interval=60.0, rate_burst=1)
     waiting = make_job("blocked", **limit)
-    assert Store("default").admit_keys(["k"]).counts == {}
+    assert admit_keys(Store("default"), ["k"]).counts == {}
     assert state(waiting)["status"] == "blocked"

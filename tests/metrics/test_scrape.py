@@ -24,7 +24,10 @@ from django_skipqueue.console.metrics.catalogue import Scraped
 from django_skipqueue.integrations.prometheus import SkipqueueCollector
 from django_skipqueue.models import JobBatch, Queue, RateBucket
 from django_skipqueue.parts.history.counts import Counts, rows
+from django_skipqueue.parts.history.rollups import roll_up, roll_up_depths
 from django_skipqueue.queue.claim_costs import ClaimCost
+from django_skipqueue.queue.observe import queues_now
+from django_skipqueue.queue.session import short_transaction
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.counting import BUCKETS, of
 from django_skipqueue.values.exposition import exposition
@@ -58,7 +61,7 @@ def key(name: str, **given: str) -> Key:
 
 
 def count(queue_name: str, task: str, **counts: Any) -> None:
-    STORE.roll_up(list(rows({(int(time.time() // 60), queue_name, task): Counts(**counts)})), [])
+    roll_up(STORE, list(rows({(int(time.time() // 60), queue_name, task): Counts(**counts)})), [])
 
 
 def test_limits_and_sequences() -> None:
@@ -187,7 +190,7 @@ def test_claims_have_one_histogram() -> None:
 def test_what_claims_of_the_deepest_queues_read() -> None:
     count("mail", "t", completed=1)
     make_job(queue_name="mail")
-    STORE.roll_up_depths(STORE.queues_now(), [ClaimCost("mail", 12, 34)])
+    roll_up_depths(STORE, queues_now(STORE), [ClaimCost("mail", 12, 34)])
     found = scraped()
     assert found[key("claim_pages", queue="mail")] == 12
     assert found[key("claim_index_entries", queue="mail")] == 34
@@ -282,7 +285,7 @@ def test_counts_come_as_json() -> None:
     """Python reads a thousand of them in 10 ms. psycopg takes ten times as long to read arrays."""
     counts = list(range(BUCKETS))
     minute = int(time.time() // 60)
-    STORE.roll_up(list(rows({(minute, "mail", "shop.jobs.send"): Counts(1, waited=counts, ran=counts)})), [])
+    roll_up(STORE, list(rows({(minute, "mail", "shop.jobs.send"): Counts(1, waited=counts, ran=counts)})), [])
     [(*_, waited, _, ran, _)] = STORE.rows(sql.ROLLED_UP, {"limit": 10})
     assert json.loads(waited) == json.loads(ran) == counts
 
@@ -348,7 +351,7 @@ def test_no_statement_is_compiled() -> None:
             return str(cursor.fetchone()[0])
 
     before = shown()
-    with STORE.short_transaction(1.0):
+    with short_transaction(STORE, 1.0):
         assert shown() == "off"
     assert shown() == before
 

@@ -11,6 +11,7 @@ from django.db.models.functions import Now
 from django_skipqueue import JobContext
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import ArchivedJob, Job
+from django_skipqueue.parts.archive.move import make_partitions
 from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
 from django_skipqueue.values.notes import LINE_LIMIT, MOST_CHARACTERS, MOST_LINES, logs_of, progress_of
@@ -215,7 +216,7 @@ def test_rows_of_every_form_are_read_and_written_over(written: Any) -> None:
 @pytest.mark.django_db(transaction=False)
 def test_pruned_jobs_take_their_logs_to_the_archive(settings: Any) -> None:
     settings.SKIPQUEUE = {"ARCHIVE": None}
-    Store("default").make_partitions()
+    make_partitions(Store("default"))
     log = {"lease": 1, "attempt": 1, "worker": "w", "dropped": 0, "lines": [[5, "INFO", "", "kept"]]}
     job = make_job("completed", logs=[log], progress={"lease": 1, "value": 0.5, "text": "half"})
     Job.objects.filter(pk=job.pk).update(finished_at=Now() - timedelta(days=10))

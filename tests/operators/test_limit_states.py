@@ -9,6 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from django_skipqueue import job, limit
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.parts.limits import states as limit_states
+from django_skipqueue.parts.limits.now import blocked_now, halted_keys, keys_now, waiting_keys
 from django_skipqueue.parts.limits.states import LimitState, first_states, halted_states
 from django_skipqueue.queue.store import Store
 
@@ -40,8 +41,8 @@ def test_a_key_without_waiting_jobs_is_not_shown() -> None:
     make_keyed("sequence:t", "failed", kind="halting")
     make_keyed("limit:t", awaits_jobs=1)  # waits for another job first
     assert first() == []
-    assert store.halted_keys() == []
-    assert store.waiting_keys(limit=9) == []
+    assert halted_keys(store) == []
+    assert waiting_keys(store, limit=9) == []
 
 
 def test_halted_sequences_come_first_and_then_the_longest_waiting_jobs() -> None:
@@ -107,32 +108,32 @@ class TestKeysInOrder:
     def test_they_are_read_from_one_on(self) -> None:
         for key in ("a", "b", "c", "d"):
             make_limited(key)
-        assert store.waiting_keys(limit=2) == ["a", "b"]
-        assert store.waiting_keys(after="b", limit=9) == ["c", "d"]
-        assert store.waiting_keys(after="b", is_from=True, limit=9) == ["b", "c", "d"]
-        assert store.waiting_keys(after="bb", is_from=True, limit=9) == ["c", "d"]
+        assert waiting_keys(store, limit=2) == ["a", "b"]
+        assert waiting_keys(store, after="b", limit=9) == ["c", "d"]
+        assert waiting_keys(store, after="b", is_from=True, limit=9) == ["b", "c", "d"]
+        assert waiting_keys(store, after="bb", is_from=True, limit=9) == ["c", "d"]
 
     def test_a_key_of_a_job_that_is_gone_is_left_out(self) -> None:
         make_limited("a")
-        assert [each.key for each in store.keys_now(["b", "a"])] == ["a"]
-        assert store.keys_now([]) == []
+        assert [each.key for each in keys_now(store, ["b", "a"])] == ["a"]
+        assert keys_now(store, []) == []
 
 
 class TestBlockedJobs:
     def test_they_are_counted_by_queue(self) -> None:
         make_limited("a", waiting=2, queue_name="mail")
         make_limited("b", queue_name="reports")
-        assert store.blocked_now() == ({"mail": 2, "reports": 1}, False)
+        assert blocked_now(store) == ({"mail": 2, "reports": 1}, False)
 
     def test_up_to_a_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("django_skipqueue.parts.limits.now.MOST_BLOCKED", 2)
         make_limited("a", waiting=3, queue_name="mail", minutes=10)
         make_limited("b", queue_name="reports")
-        assert store.blocked_now() == ({"mail": 3}, True)
+        assert blocked_now(store) == ({"mail": 3}, True)
 
 
 def test_only_so_many_failed_jobs_are_looked_at() -> None:
     for number in range(3):
         make_halted(f"key {number}", minutes=10 - number)
-    assert [halted.key for halted in store.halted_keys(limit=2)] == ["key 0", "key 1"]
-    assert store.halted_keys()[0].seconds == pytest.approx(timedelta(minutes=10).total_seconds(), abs=30)
+    assert [halted.key for halted in halted_keys(store, limit=2)] == ["key 0", "key 1"]
+    assert halted_keys(store)[0].seconds == pytest.approx(timedelta(minutes=10).total_seconds(), abs=30)

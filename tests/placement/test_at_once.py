@@ -13,6 +13,7 @@ from django.utils.translation import gettext
 from django_skipqueue.conf import settings
 from django_skipqueue.models import Job
 from django_skipqueue.parts.databases.at_once import read_at_once
+from django_skipqueue.queue.session import backend_pid
 from django_skipqueue.queue.store import Store
 
 from ..app.rows import make_job
@@ -56,7 +57,7 @@ def test_each_is_read_in_a_thread_of_its_own() -> None:
 
 def test_the_threads_close_what_they_have_opened() -> None:
     def read(store: Store) -> tuple[int, str]:
-        return store.backend_pid(), threading.current_thread().name
+        return backend_pid(store), threading.current_thread().name
 
     found = read_at_once(BOTH, read, **PATIENT)
     pids, names = zip(*(each for each in found.values() if each), strict=True)
@@ -73,8 +74,8 @@ def sessions(pids: Any) -> int:
 def test_a_database_with_an_open_transaction_is_read_within_it() -> None:
     with transaction.atomic(using="other"):
         make_job(using="other")
-        pid = Store("other").backend_pid()
-        read = read_at_once(BOTH, lambda store: (depth(store), store.backend_pid()), **PATIENT)
+        pid = backend_pid(Store("other"))
+        read = read_at_once(BOTH, lambda store: (depth(store), backend_pid(store)), **PATIENT)
     assert read["default"]
     assert read["default"][0] == 0
     assert read["other"] == (1, pid)
@@ -104,7 +105,7 @@ def test_one_that_does_not_accept_connections_is_waited_for_no_longer_than_to_co
 
 def test_one_that_stalls_within_a_statement_is_given_up_and_its_thread_ends(proxy: Proxy) -> None:
     def read(store: Store) -> int:
-        store.backend_pid()
+        backend_pid(store)
         if store.alias == "other":
             proxy.stall()
         return depth(store)

@@ -15,8 +15,17 @@ from django.db.models.functions import Now
 from django_skipqueue.events.events import AttemptsCompleted, AttemptsFailed
 from django_skipqueue.models import FailureRollUp, Job, RollUp, RollUpProgress
 from django_skipqueue.models.rollup import Span
+from django_skipqueue.parts.history.rollups import (
+    count_enqueued,
+    depths_are_due,
+    prune_rollups,
+    roll_up,
+    roll_up_depths,
+    start_counting,
+)
 from django_skipqueue.parts.history.services import DAY, PruneRollUps, SampleDepths, WriteRollUps
 from django_skipqueue.parts.history.tally import CountEnqueued, Tally
+from django_skipqueue.queue.observe import queues_now
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.prune import GRACE, Prune
 from django_skipqueue.worker.protocol import EXIT_CLEAN
@@ -56,7 +65,7 @@ SOON = (
 
 
 def add(tally: Tally) -> None:
-    store.roll_up(*tally.take())
+    roll_up(store, *tally.take())
 
 
 def test_counts_are_added_and_never_replaced() -> None:
@@ -139,16 +148,16 @@ def test_counts_that_the_database_refuses_are_dropped() -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        store.start_counting,
-        partial(store.count_enqueued, interval=0.0),
-        store.depths_are_due,
-        partial(store.roll_up_depths, []),
-        partial(store.prune_rollups, {0: DAY}),
+        partial(start_counting, store),
+        partial(count_enqueued, store, interval=0.0),
+        partial(depths_are_due, store),
+        partial(roll_up_depths, store, []),
+        partial(prune_rollups, store, {0: DAY}),
     ],
-    ids=lambda statement: getattr(statement, "func", statement).__name__,
+    ids=lambda statement: statement.func.__name__,
 )
 def test_no_statement_waits_long_for_a_lock(statement: Callable[[], object], session: Callable[[], Session]) -> None:
-    store.start_counting()
+    start_counting(store)
     jobs.noop.defer()
     RollUpProgress.objects.update(ready_xid=0, ready_to=2**62)
     execute("SET statement_timeout = '5s'")
@@ -173,9 +182,9 @@ def test_nothing_is_sent_if_nothing_was_counted(django_assert_num_queries: Any) 
 
 def count(times: int = 3) -> None:
     """So many steps of the service, as if an interval had passed between each two."""
-    store.start_counting()
+    start_counting(store)
     for _ in range(times):
-        while store.count_enqueued(interval=0.0):
+        while count_enqueued(store, interval=0.0):
             pass
 
 
@@ -269,7 +278,7 @@ def test_ids_that_jump_are_counted_at_once() -> None:
     make_job(pk=2**62)
 
     def is_counted() -> bool:
-        has_more = store.count_enqueued(interval=0.0)
+        has_more = count_enqueued(store, interval=0.0)
         assert not has_more, "two jobs take one step"
         return total() == {"enqueued": 2}
 
@@ -297,10 +306,10 @@ def test_of_two_supervisors_one_counts(session: Callable[[], Session]) -> None:
     other = session()
     other.begin()
     other(execute, "SELECT FROM skipqueue_rollup_progress FOR UPDATE")
-    assert not store.count_enqueued(interval=0.0)
+    assert not count_enqueued(store, interval=0.0)
     other.commit()
     assert total() == {}
-    assert not store.count_enqueued(interval=3600.0), "it is not time yet"
+    assert not count_enqueued(store, interval=3600.0), "it is not time yet"
     assert total() == {}
     count_until(1)
 
@@ -340,7 +349,7 @@ def test_the_depths_are_written_once_a_minute() -> None:
 def test_of_the_depths_within_an_hour_the_greatest_stays() -> None:
     make_job(queue_name="mail")
     for _ in range(2):
-        store.roll_up_depths(store.queues_now())
+        roll_up_depths(store, queues_now(store))
         Job.objects.all().delete()
     assert RollUp.objects.get(span=Span.HOUR, queue_name="").depth == 1
 
@@ -372,6 +381,6 @@ def test_pruning_goes_on_while_batches_are_full() -> None:
     tally.ended(AttemptsCompleted, [attempt()])
     add(tally)
     RollUp.objects.update(starts_at=Now() - timedelta(days=4), changed_at=Now() - timedelta(days=4))
-    assert store.prune_rollups({60: 3 * DAY}, limit=2)
-    assert not store.prune_rollups({60: 3 * DAY}, limit=2)
+    assert prune_rollups(store, {60: 3 * DAY}, limit=2)
+    assert not prune_rollups(store, {60: 3 * DAY}, limit=2)
     assert not RollUp.objects.filter(span=60).exists()

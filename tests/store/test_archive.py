@@ -12,6 +12,7 @@ from django.db.models.functions import Now
 
 from django_skipqueue.models import ArchivedJob, Job
 from django_skipqueue.models.expressions import table_names
+from django_skipqueue.parts.archive.move import drop_partition, make_partitions
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.prune import Pruner
 
@@ -127,7 +128,7 @@ class TestMove:
         make_job(status, finished_at=OLD)
         make_job(status, finished_at=OLD / 2)
         make_job(status)
-        store.make_partitions()
+        make_partitions(store)
         assert store.prune() == {status: 2}
         assert ArchivedJob.objects.count() == 2
         assert Job.objects.count() == 1
@@ -136,14 +137,14 @@ class TestMove:
     def test_no_other_is(self, status: str, archive: Callable[..., None]) -> None:
         archive(RETENTION={"completed": 0, "failed": 0, "discarded": 0})
         make_job(status)
-        store.make_partitions()
+        make_partitions(store)
         assert store.prune() == {}
         assert Job.objects.count() == 1
 
     def test_a_job_past_the_retention_of_the_archive_too_is_deleted(self) -> None:
         make_job("failed", finished_at=-366 * DAY)
         kept = make_job("failed", finished_at=-364 * DAY)
-        store.make_partitions()
+        make_partitions(store)
         assert partitions() == [month(now() - 364 * DAY), month(now())]
         assert store.prune() == {"failed": 2}
         assert [archived.pk for archived in ArchivedJob.objects.all()] == [kept.pk]
@@ -198,7 +199,7 @@ class TestRowsThatCannotBeArchived:
     def test_where_no_partition_can_be_made_those_of_existing_months_are_archived(
         self, committed: None, connect: Connect, caplog: pytest.LogCaptureFixture
     ) -> None:
-        store.make_partitions()
+        make_partitions(store)
         made = make_job("completed", finished_at=timedelta(0), retention={"completed": 0})
         bad = make_job("completed", finished_at=OLD)
         other = connect(autocommit=False)
@@ -218,7 +219,7 @@ class TestCrash:
         self, committed: None, session: MakeSession, connect: Connect
     ) -> None:
         job = make_job("completed", finished_at=OLD)
-        store.make_partitions()
+        make_partitions(store)
         locking = connect(autocommit=False)
         locking.execute("LOCK TABLE skipqueue_archivedjob IN SHARE MODE")
         pruning = session()
@@ -236,7 +237,7 @@ class TestCrash:
 
     def test_one_that_dies_before_its_commit_has_moved_nothing(self, committed: None, session: MakeSession) -> None:
         make_job("completed", finished_at=OLD)
-        store.make_partitions()
+        make_partitions(store)
         pruning = session()
         pruning.begin()
         assert pruning(store.prune) == {"completed": 1}
@@ -259,16 +260,16 @@ class TestCrash:
 @pytest.mark.usefixtures("archive")
 class TestMakePartitions:
     def test_this_month_and_those_ahead(self) -> None:
-        assert store.make_partitions(ahead=2) == 3
+        assert make_partitions(store, ahead=2) == 3
         assert partitions() == [month(now(), later) for later in range(3)]
-        assert store.make_partitions(ahead=2) == 0
+        assert make_partitions(store, ahead=2) == 0
 
     def test_the_months_of_finished_jobs_and_none_between(self) -> None:
         for days in (200, 201, 199, 90):
             make_job("completed", finished_at=-days * DAY)
         make_job("failed", finished_at=-150 * DAY)
         months = {month(now() - days * DAY) for days in (200, 201, 199, 90, 150, 0)}
-        assert store.make_partitions() == len(months)
+        assert make_partitions(store) == len(months)
         assert partitions() == sorted(months)
 
     def test_a_job_at_either_end_of_its_month_finds_its_partition(self) -> None:
@@ -286,13 +287,13 @@ class TestMakePartitions:
         }
 
     def test_every_partition_has_the_indexes(self) -> None:
-        store.make_partitions()
+        make_partitions(store)
         of = dict(execute("SELECT tablename, count(*) FROM pg_indexes GROUP BY 1"))
         assert of[f"skipqueue_archivedjob_{month(now())}"] == of["skipqueue_archivedjob"] == 4
 
     def test_a_partition_of_another_shape_made_by_hand_is_respected(self) -> None:
         execute("CREATE TABLE by_hand PARTITION OF skipqueue_archivedjob FOR VALUES FROM (MINVALUE) TO ('2200-01-01')")
-        assert store.make_partitions(ahead=2) == 0
+        assert make_partitions(store, ahead=2) == 0
 
     def test_one_that_was_detached_by_hand_is_attached_again_when_its_month_is_needed(self) -> None:
         make_job("completed", finished_at=OLD)
@@ -309,18 +310,18 @@ class TestLocks:
     def test_readers_and_writers_do_not_keep_a_partition_from_being_made(
         self, committed: None, connect: Connect
     ) -> None:
-        store.make_partitions()
+        make_partitions(store)
         with ExitStack() as stack:
             for mode in ("ACCESS SHARE", "ROW EXCLUSIVE"):
                 other = stack.enter_context(connect(autocommit=False))
                 other.execute(f"LOCK TABLE skipqueue_archivedjob IN {mode} MODE")
             with within(20):
-                assert store.make_partitions(ahead=1) == 1
+                assert make_partitions(store, ahead=1) == 1
 
     def test_many_supervisors_may_make_them_at_once(self, committed: None, session: MakeSession) -> None:
         make_job("completed", finished_at=OLD)
         sessions = [session() for _ in range(4)]
-        running = [each.start(store.make_partitions, ahead=2) for each in sessions]
+        running = [each.start(make_partitions, store, ahead=2) for each in sessions]
         assert sum(each.result(20) for each in running) == 4
         assert len(partitions()) == 4
 
@@ -338,10 +339,10 @@ class TestLocks:
             else "LOCK TABLE skipqueue_archivedjob IN ROW EXCLUSIVE MODE"
         )
         with within(20), pytest.raises(OperationalError, match="lock timeout"):
-            store.drop_partition()
+            drop_partition(store)
         assert ArchivedJob.objects.count() == 1
         other.rollback()
-        assert store.drop_partition()
+        assert drop_partition(store)
 
 
 @pytest.mark.django_db
@@ -353,9 +354,9 @@ class TestDropPartition:
             make_job("failed", finished_at=-days * DAY)
         Pruner(store).batch()
         archive()
-        assert store.drop_partition()
-        assert store.drop_partition()
-        assert not store.drop_partition()
+        assert drop_partition(store)
+        assert drop_partition(store)
+        assert not drop_partition(store)
         assert partitions() == [month(now() - 330 * DAY), month(now())]
         assert ArchivedJob.objects.count() == 1
 
@@ -365,15 +366,15 @@ class TestDropPartition:
         first = (now() + OLD).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
         after = (first + timedelta(days=32)).replace(day=1)
         archive(ARCHIVE=now() - after + timedelta(seconds=60))
-        assert not store.drop_partition()
+        assert not drop_partition(store)
         archive(ARCHIVE=now() - after)
-        assert store.drop_partition()
+        assert drop_partition(store)
 
     def test_for_ever_means_none(self, archive: Callable[..., None]) -> None:
         archive(ARCHIVE=None)
         make_job("failed", finished_at=-9000 * DAY)
         Pruner(store).batch()
-        assert not store.drop_partition()
+        assert not drop_partition(store)
 
 
 @pytest.mark.skipif(not PROGRAM, reason="PgBouncer is not installed")
@@ -385,7 +386,7 @@ def test_behind_pgbouncer_in_transaction_mode(pooled: str, archive: Callable[...
     try:
         assert Pruner(behind).batch() == {"failed": 1}
         archive(ARCHIVE=30 * DAY)
-        assert behind.drop_partition()
+        assert drop_partition(behind)
         assert execute("SHOW lock_timeout", pooled) == [("0",)], "it was set for the transaction alone"
     finally:
         drop_partitions(pooled)
@@ -402,7 +403,7 @@ def test_a_role_that_owns_the_tables_needs_to_be_no_superuser(archive: Callable[
         make_job("failed", using="owned", finished_at=OLD)
         assert Pruner(Store("owned")).batch() == {"failed": 1}
         archive(ARCHIVE=30 * DAY)
-        assert Store("owned").drop_partition()
+        assert drop_partition(Store("owned"))
         transaction.set_rollback(True, using="owned")
 
 
@@ -412,7 +413,7 @@ def test_the_partitions_are_in_the_schema_of_the_archive(archive: Callable[..., 
         migrate(LAST_MIGRATION)
         execute("CREATE SCHEMA before; SET search_path TO before, away", "away")
         try:
-            assert Store("away").make_partitions() == 1
+            assert make_partitions(Store("away")) == 1
             found = execute("SELECT schemaname FROM pg_tables WHERE tablename LIKE 'skipqueue_archivedjob_2%'", "away")
         finally:
             execute("SET search_path TO away; DROP SCHEMA before CASCADE", "away")

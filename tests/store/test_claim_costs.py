@@ -12,9 +12,11 @@ from django.db.models import F
 from django_skipqueue.console.doctor import tables
 from django_skipqueue.models import Job, RollUp
 from django_skipqueue.parts.history.counts import Counts, rows
+from django_skipqueue.parts.history.rollups import roll_up, roll_up_depths
 from django_skipqueue.parts.history.services import SampleDepths
 from django_skipqueue.queue import claim_costs
-from django_skipqueue.queue.claim_costs import CLAIM_LIMIT, ClaimCost
+from django_skipqueue.queue.claim_costs import CLAIM_LIMIT, ClaimCost, measure_claim
+from django_skipqueue.queue.observe import queues_now
 from django_skipqueue.queue.store import Store
 
 from ..app.rows import make_job
@@ -37,12 +39,12 @@ def execute(statement: str) -> None:
 
 def count(queue_name: str) -> None:
     """Queues are known by their counts."""
-    store.roll_up(list(rows({(int(time.time() // 60), queue_name, "t"): Counts(completed=1)})), [])
+    roll_up(store, list(rows({(int(time.time() // 60), queue_name, "t"): Counts(completed=1)})), [])
 
 
 def test_a_claim_of_a_deep_queue_reads_as_many_rows_as_it_takes() -> None:
     fill("mail", 3_000)
-    cost = store.measure_claim("mail")
+    cost = measure_claim(store, "mail")
     assert cost is not None
     assert cost.queue_name == "mail"
     assert CLAIM_LIMIT <= cost.rows <= CLAIM_LIMIT + 1
@@ -55,9 +57,9 @@ def test_dead_rows_cost_more(session: Callable[[], Session]) -> None:
     reader.begin()
     reader(execute, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     reader(lambda: Job.objects.count())
-    before = store.measure_claim("mail")
+    before = measure_claim(store, "mail")
     Job.objects.filter(pk__in=Job.objects.order_by("pk")[:2_500].values("pk")).delete()
-    after = store.measure_claim("mail")
+    after = measure_claim(store, "mail")
     reader.rollback()
     assert before is not None
     assert after is not None
@@ -70,7 +72,7 @@ def test_it_waits_for_no_lock_and_takes_none(session: Callable[[], Session]) -> 
     claimer = session()
     claimer.begin()
     claimer(execute, f"SELECT FROM skipqueue_job WHERE id = {job.pk} FOR UPDATE")
-    assert store.measure_claim("mail") is not None
+    assert measure_claim(store, "mail") is not None
     claimer(execute, f"UPDATE skipqueue_job SET priority = 1 WHERE id = {job.pk}")
     claimer.commit()
 
@@ -80,7 +82,7 @@ def test_one_that_takes_too_long_is_given_up(session: Callable[[], Session], mon
     other = session()
     other.begin()
     other(execute, "LOCK TABLE skipqueue_job IN ACCESS EXCLUSIVE MODE")
-    assert store.measure_claim("mail") is None
+    assert measure_claim(store, "mail") is None
     other.rollback()
 
 
@@ -90,7 +92,7 @@ def test_any_other_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Store, "rows", lost)
     with pytest.raises(OperationalError, match="closed"):
-        store.measure_claim("mail")
+        measure_claim(store, "mail")
 
 
 def test_a_supervisor_samples_the_deepest_queues() -> None:
@@ -99,19 +101,19 @@ def test_a_supervisor_samples_the_deepest_queues() -> None:
         for _ in range(number):
             make_job(queue_name=queue_name)
     SampleDepths(store).run(time.monotonic())
-    costs = {cost.queue_name: cost for cost in store.claim_costs()}
+    costs = {cost.queue_name: cost for cost in claim_costs.claim_costs(store)}
     assert set(costs) == {"b", "c", "d"}
     assert all(cost.pages > 0 for cost in costs.values())
     everything = RollUp.objects.get(span=60, queue_name="", task="", depth__isnull=False)
     assert everything.claim_pages == max(cost.pages for cost in costs.values())
     RollUp.objects.filter(span=60).update(starts_at=F("starts_at") - timedelta(minutes=6))
-    assert store.claim_costs() == []
+    assert claim_costs.claim_costs(store) == []
 
 
 def test_of_the_costs_within_an_hour_the_greatest_stays() -> None:
     make_job(queue_name="mail")
     for pages in (3, 7, 5):
-        store.roll_up_depths(store.queues_now(), [ClaimCost("mail", pages, pages)])
+        roll_up_depths(store, queues_now(store), [ClaimCost("mail", pages, pages)])
     row = RollUp.objects.get(span=3600, queue_name="mail")
     assert (row.claim_pages, row.claim_rows) == (7, 7)
 
@@ -119,9 +121,9 @@ def test_of_the_costs_within_an_hour_the_greatest_stays() -> None:
 def test_the_doctor_names_a_queue_with_expensive_claims() -> None:
     count("mail")
     make_job(queue_name="mail")
-    store.roll_up_depths(store.queues_now(), [ClaimCost("mail", tables.MANY_PAGES, 5)])
+    roll_up_depths(store, queues_now(store), [ClaimCost("mail", tables.MANY_PAGES, 5)])
     assert list(tables.expensive_claims(store)) == []
-    store.roll_up_depths(store.queues_now(), [ClaimCost("mail", tables.MANY_PAGES + 1, 123_456)])
+    roll_up_depths(store, queues_now(store), [ClaimCost("mail", tables.MANY_PAGES + 1, 123_456)])
     (finding,) = tables.expensive_claims(store)
     assert finding.code == "expensive-claims"
     assert finding.title == "Claims of queue mail read many pages"

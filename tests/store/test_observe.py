@@ -7,7 +7,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.models import Job
+from django_skipqueue.parts.limits.now import estimated_blocked
 from django_skipqueue.queue import observe
+from django_skipqueue.queue.observe import held_now, queues_now
+from django_skipqueue.queue.session import short_transaction
 from django_skipqueue.queue.store import Store
 
 from ..app.rows import make_job, make_worker, multiply
@@ -24,7 +27,7 @@ def test_a_queue_has_its_depth_its_longest_wait_and_what_runs() -> None:
     make_job("running", queue_name="reports", locked_at=timedelta(seconds=-300))
     make_job("scheduled", queue_name="later")
     make_job("failed", queue_name="gone")
-    mail, reports = store.queues_now()
+    mail, reports = queues_now(store)
     assert (mail.name, mail.queued, mail.is_estimate, mail.running) == ("mail", 2, False, 1)
     assert mail.oldest is not None
     assert 90 <= mail.oldest < 120, "the job of low priority waits longest"
@@ -34,13 +37,13 @@ def test_a_queue_has_its_depth_its_longest_wait_and_what_runs() -> None:
 
 
 def test_an_empty_table_has_no_queues() -> None:
-    assert store.queues_now() == []
+    assert queues_now(store) == []
 
 
 def test_queues_come_in_alphabetical_order_whatever_their_priorities() -> None:
     for name, priority in (("b", 5), ("a", -5), ("b", -5), ("c", 100), ("a", 5)):
         make_job(queue_name=name, priority=priority)
-    assert [(queue.name, queue.queued) for queue in store.queues_now()] == [("a", 2), ("b", 2), ("c", 1)]
+    assert [(queue.name, queue.queued) for queue in queues_now(store)] == [("a", 2), ("b", 2), ("c", 1)]
 
 
 @pytest.mark.parametrize(("most", "is_estimate"), [(300, False), (299, True)])
@@ -48,7 +51,7 @@ def test_a_long_queue_is_estimated_from_the_statistics(most: int, is_estimate: b
     Job.objects.bulk_create(Job(queue_name="long", task="t", status="queued") for _ in range(300))
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE skipqueue_job")
-    (queue,) = store.queues_now(most=most)
+    (queue,) = queues_now(store, most=most)
     assert queue.is_estimate is is_estimate
     assert 290 <= queue.queued <= 310
 
@@ -57,7 +60,7 @@ def test_of_many_queues_fewer_jobs_are_counted() -> None:
     for name, number in (("a", 9), ("b", 12), ("c", 20)):
         Job.objects.bulk_create(Job(queue_name=name, task="t", status="queued") for _ in range(number))
     for together, least, estimated in ((33, 5, {"b", "c"}), (3, 12, {"c"}), (90, 5, set())):
-        found = store.queues_now(together=together, least=least)
+        found = queues_now(store, together=together, least=least)
         assert {queue.name for queue in found if queue.is_estimate} == estimated
 
 
@@ -66,8 +69,8 @@ def test_of_many_running_jobs_all_are_estimated_in_the_proportion_of_the_first()
         multiply(make_job("running", queue_name=name, locked_at=timedelta(minutes=age)), number - 1)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE skipqueue_job")
-    assert [(queue.name, queue.running) for queue in store.queues_now(most_running=601)] == [("a", 500), ("b", 100)]
-    a, b = store.queues_now(most_running=400)
+    assert [(queue.name, queue.running) for queue in queues_now(store, most_running=601)] == [("a", 500), ("b", 100)]
+    a, b = queues_now(store, most_running=400)
     assert [a.running, b.running] == pytest.approx([450, 150], rel=0.05)
     assert a.longest == pytest.approx(120, abs=30)
 
@@ -77,19 +80,19 @@ def test_of_many_blocked_jobs_all_are_estimated() -> None:
     make_job("blocked", queue_name="b")
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE skipqueue_job")
-    assert store.estimated_blocked(most=302) == {"a": 300, "b": 1}
-    assert store.estimated_blocked(most=100) == {"a": pytest.approx(301, rel=0.05)}
+    assert estimated_blocked(store, most=302) == {"a": 300, "b": 1}
+    assert estimated_blocked(store, most=100) == {"a": pytest.approx(301, rel=0.05)}
 
 
 def test_running_jobs_that_the_planner_does_not_know_are_at_least_what_was_counted() -> None:
     multiply(make_job("running", queue_name="new"), 49)
-    (queue,) = store.queues_now(most_running=20)
+    (queue,) = queues_now(store, most_running=20)
     assert queue.running >= 20
 
 
 def test_an_estimate_is_never_below_what_was_counted() -> None:
     Job.objects.bulk_create(Job(queue_name="new", task="t", status="queued") for _ in range(50))
-    (queue,) = store.queues_now(most=20)
+    (queue,) = queues_now(store, most=20)
     assert queue.is_estimate
     assert queue.queued >= 21
 
@@ -102,7 +105,7 @@ def test_of_many_long_queues_those_are_estimated_that_wait_for_the_longest_time(
         for _ in range(2):
             make_job(queue_name=f"q{number}", run_after=timedelta(hours=-number))
     with CaptureQueriesContext(connection) as queries:
-        found = store.queues_now(most=1)
+        found = queues_now(store, most=1)
     estimates = [query["sql"] for query in queries if "EXPLAIN" in query["sql"]]
     assert [name for name in ("q0", "q1", "q2", "q3", "q4") if any(f"'{name}'" in each for each in estimates)] == [
         "q3",
@@ -118,7 +121,7 @@ def test_the_jobs_of_all_workers_are_read_at_once() -> None:
     held = [make_job("running", task=task, locked_by=worker.pk) for task in ("a", "b", "a")]
     alone = make_job("running", task="c", locked_by=other.pk, locked_at=timedelta(minutes=-1))
     make_job(locked_by=other.pk)
-    found = store.held_now(shown=2)
+    found = held_now(store, shown=2)
     assert found.keys() == {worker.pk, other.pk}
     assert found[worker.pk].tasks == {"a": 2, "b": 1}
     assert [job["id"] for job in found[worker.pk].jobs] == [held[0].pk, held[1].pk]
@@ -126,7 +129,7 @@ def test_the_jobs_of_all_workers_are_read_at_once() -> None:
 
 
 def test_the_plans_of_pages_read_no_table_from_end_to_end() -> None:
-    with CaptureQueriesContext(connection), store.short_transaction(5), connection.cursor() as cursor:
+    with CaptureQueriesContext(connection), short_transaction(store, 5), connection.cursor() as cursor:
         found = []
         for name in ("statement_timeout", "jit", "enable_seqscan", "max_parallel_workers_per_gather"):
             cursor.execute(f"SHOW {name}")

@@ -8,6 +8,10 @@ from django.db import connection
 
 from django_skipqueue.console.criteria import delete_jobs
 from django_skipqueue.models import Job, Queue, Worker
+from django_skipqueue.parts.archive.move import make_partitions
+from django_skipqueue.parts.history.rollups import count_enqueued, roll_up_depths, start_counting
+from django_skipqueue.queue.observe import queues_now
+from django_skipqueue.queue.queues import paused_queues
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Settlement
 
@@ -51,7 +55,7 @@ ACTIONS: dict[str, Callable[[], object]] = {
     "change the priority": lambda: store.change_priority(all_jobs(), 7),
     "delete": lambda: delete_jobs(all_jobs()),
     "prune": lambda: store.prune(),
-    "count": lambda: store.count_enqueued(interval=0),
+    "count": lambda: count_enqueued(store, interval=0),
 }
 
 
@@ -63,7 +67,7 @@ def test_nothing_that_an_operator_leaves_open_keeps_a_process_waiting(
     for status in ("queued", "scheduled", "running", "completed", "failed"):
         make_job(status)
     make_job("running", locked_by=dead.pk, locked_at=-HOUR)
-    store.start_counting()
+    start_counting(store)
     operator = session()
     operator.begin()
     operator(action)
@@ -84,10 +88,10 @@ def test_nothing_that_an_operator_leaves_open_keeps_a_process_waiting(
     store.still_holding([dead.pk])
     store.prune_workers([dead.pk], age=60)
     store.delete_workers([worker.pk, dead.pk])
-    store.paused_queues()
+    paused_queues(store)
     store.queues_with_jobs()
-    store.count_enqueued(interval=0)
-    store.roll_up_depths(store.queues_now())
+    count_enqueued(store, interval=0)
+    roll_up_depths(store, queues_now(store))
     store.prune()
-    store.make_partitions()
+    make_partitions(store)
     operator.rollback()

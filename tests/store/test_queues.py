@@ -13,6 +13,7 @@ from django.dispatch import Signal
 from django_skipqueue import signals
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Job, Queue
+from django_skipqueue.queue.queues import paused_queues
 from django_skipqueue.queue.store import Store
 
 from ..app.rows import make_job, make_worker, settle_and_claim
@@ -140,7 +141,7 @@ def test_which_queues_are_paused() -> None:
         Queue.pause(name, for_=timedelta(hours=1))
     end_pause("a")
     Queue.resume("b")
-    assert store.paused_queues() == ["c"]
+    assert paused_queues(store) == ["c"]
     assert [queue.name for queue in Queue.objects.paused()] == ["c"]
 
 

@@ -29,6 +29,7 @@ from django_skipqueue.contrib.celery.carrier import carrier_id
 from django_skipqueue.contrib.celery.reclaim import Reclaim
 from django_skipqueue.models import FINISHED, UNFINISHED, Job, Status, Worker
 from django_skipqueue.queue.parameters import leases_as_values
+from django_skipqueue.queue.queues import pause_queue, resume_queue
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.backoff import RetryPolicy
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement, error_entry
@@ -118,7 +119,7 @@ class Queue(RuleBasedStateMachine):
         super().__init__()
         Job.objects.all().delete()
         Worker.objects.all().delete()
-        store.resume_queue("default")
+        resume_queue(store, "default")
         self.is_paused = False
         self.model: dict[int, Row] = {}
         self.given: dict[str, list[Job]] = {holder: [] for holder in [*WORKERS.values(), CARRIER]}
@@ -193,12 +194,12 @@ class Queue(RuleBasedStateMachine):
 
     @rule(for_=st.sampled_from([None, LATER]))
     def pause(self, for_: timedelta | None) -> None:
-        store.pause_queue("default", for_=for_)
+        pause_queue(store, "default", for_=for_)
         self.is_paused = True
 
     @rule()
     def resume(self) -> None:
-        assert store.resume_queue("default") is self.is_paused
+        assert resume_queue(store, "default") is self.is_paused
         self.is_paused = False
 
     @rule(worker=holders, chosen=choices, error=exceptions)

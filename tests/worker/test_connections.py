@@ -176,7 +176,7 @@ def test_a_worker_that_hears_no_notifications_says_so_once_and_polls(
     worker_thread: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "ECHO_TIME", 0.2)
-    monkeypatch.setattr(Store, "listen", lambda self: self.connection.ensure_connection())
+    monkeypatch.setattr(module, "listen", lambda store: store.connection.ensure_connection())
     worker_thread(poll_interval=0.05)
     wait_until(lambda: "notifications unheard" in caplog.text)
     noop.defer()

@@ -19,6 +19,7 @@ from ...jobs.registry import registry
 from ...models import Job, Queue
 from ...models.expressions import CLAIM_ORDER
 from ...parts.alerts.admin import OpenIncident, open_incidents
+from ...queue.session import short_transaction
 from ...queue.store import Store
 from ...values.codec import shorten
 from ...values.columns import MAX_KEY_BYTES
@@ -166,7 +167,7 @@ class _Cache:
     def _query(self) -> Notices | None:
         """The notices; `None` after a database error: the admin's index works without the queue's database."""
         try:
-            with Store.default().short_transaction(QUERY_SECONDS):  # an error undoes no more than this block
+            with short_transaction(Store.default(), QUERY_SECONDS):  # an error undoes no more than this block
                 return Notices.now()
         except DatabaseError:
             return None

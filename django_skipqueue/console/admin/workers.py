@@ -31,7 +31,7 @@ from ...contrib.celery import admin as carrier_cells
 from ...contrib.celery.states import carriers_now
 from ...jobs.registry import registry
 from ...models import Worker
-from ...queue.observe import HeldNow
+from ...queue.observe import HeldNow, held_now
 from ...queue.store import Store
 from ..counts import grouped
 from ..durations import distance, moment_of, span
@@ -136,7 +136,7 @@ class WorkerChangeList(ChangeList):
         name it any more, and it holds nothing.
         """
         super().get_results(request)
-        held = Store.default().held_now(shown=SHOWN_JOBS)
+        held = held_now(Store.default(), shown=SHOWN_JOBS)
         self.result_list = list(self.result_list)
         has_carriers = any(worker.is_carrier for worker in self.result_list)
         carriers = {each.name: each for each in carriers_now(Store.default())} if has_carriers else {}

@@ -20,6 +20,7 @@ from ...conf import chosen_or_all, settings
 from ...events.log_format import printable
 from ...models import Worker
 from ...parts.databases.at_once import read_at_once
+from ...queue.session import short_transaction
 from ...queue.store import Store
 from ...values.records import serves
 from ...worker.preflight import engine_problem
@@ -121,7 +122,7 @@ def _of_several(console: Console, aliases: Sequence[str], seconds: float, option
             raise CommandError(" ".join(problem))
 
     def read(store: Store) -> _Health:
-        with store.short_transaction(seconds):
+        with short_transaction(store, seconds):
             return _Health.now(**options)
 
     found = read_at_once(aliases, read, connect_seconds=seconds, seconds=seconds)

@@ -6,8 +6,8 @@ from typing import Any
 
 from ...contrib.celery.states import CarrierNow, carriers_now
 from ...models import Queue, Status
-from ...parts.limits.now import MOST_BLOCKED, MOST_HALTING, BlockedNow, HaltedKey
-from ...queue.observe import QueueNow, QueueRate
+from ...parts.limits.now import MOST_BLOCKED, MOST_HALTING, BlockedNow, HaltedKey, blocked_now, halted_keys
+from ...queue.observe import QueueNow, QueueRate, queues_now, rates_now
 from ...queue.store import Store
 from ...values.counting import empty, quantile
 from ..counts import Count
@@ -42,13 +42,13 @@ class Snapshot:
         store = Store.default()
         at, _ = store.heartbeats()
         paused = {queue.name: queue for queue in Queue.objects.paused().order_by("name")[:MOST_PAUSED]}
-        rates = {name: rate for name, rate in store.rates_now().items() if name}
-        queues = {queue.name: queue for queue in store.queues_now()}
-        blocked = store.blocked_now()
+        rates = {name: rate for name, rate in rates_now(store).items() if name}
+        queues = {queue.name: queue for queue in queues_now(store)}
+        blocked = blocked_now(store)
         queues = {name: QueueNow(name, 0, False, None, 0, None) for name in (*paused, *rates, *blocked.queues)} | queues
         shown = [queues[name] for name in sorted(queues)]
         workforce, carriers = Workforce.now(), carriers_now(store)
-        return cls(at, shown, rates, paused, _counts(), workforce, blocked, store.halted_keys(), carriers)
+        return cls(at, shown, rates, paused, _counts(), workforce, blocked, halted_keys(store), carriers)
 
     def blocked_in(self, queue: QueueNow) -> Count:
         return Count(self.blocked.queues.get(queue.name, 0), self.blocked.is_least, MOST_BLOCKED)

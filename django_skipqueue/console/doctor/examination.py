@@ -11,6 +11,7 @@ from ...conf import settings
 from ...events.log_format import in_a_line
 from ...parts.databases import retirement as retiring
 from ...parts.databases.at_once import read_at_once
+from ...queue.session import short_transaction
 from ...queue.store import Store
 from ...worker.preflight import engine_problem
 from ..counts import TimeBudget
@@ -128,7 +129,7 @@ def _explained(findings: list[Finding]) -> list[Finding]:
 def _run(check: Check, store: Store, seconds: float) -> list[Finding]:
     """The findings of one check. Raises the error of the check if the connection was lost with it."""
     try:
-        with store.short_transaction(seconds):
+        with short_transaction(store, seconds):
             found = list(check.find(store))
     except Error as error:
         if not store.connection.is_usable():

@@ -10,6 +10,7 @@ from psycopg.sql import Identifier
 
 from ...events.log_format import printable
 from ...models.expressions import table_names
+from ...queue.claim_costs import claim_costs
 from ...queue.store import Store
 from ..counts import grouped
 from ..durations import span
@@ -83,7 +84,7 @@ def dead_rows(store: Store) -> Iterator[Finding]:
 
 
 def expensive_claims(store: Store) -> Iterator[Finding]:
-    for cost in store.claim_costs():
+    for cost in claim_costs(store):
         if cost.pages > MANY_PAGES:
             yield Finding(
                 "expensive-claims",

@@ -9,7 +9,8 @@ from psycopg.sql import Identifier
 
 from ...conf import settings
 from ...events.log_format import printable
-from ...queue.observe import QueueNow
+from ...queue import queues as queue_verbs
+from ...queue.observe import QueueNow, queues_now
 from ...queue.store import Store
 from ..durations import span
 from ..worker_health import WorkerHealth, Workforce, recovered
@@ -101,7 +102,7 @@ def dead_workers(store: Store) -> Iterator[Finding]:
 
 
 def paused_queues(store: Store) -> Iterator[Finding]:
-    paused = set(store.paused_queues())
+    paused = set(queue_verbs.paused_queues(store))
     held = [queue for queue in _queues_with_jobs(store) if queue.name in paused] if paused else []
     if held:
         yield Finding(
@@ -119,7 +120,7 @@ def queues_without_worker(store: Store) -> Iterator[Finding]:
     queues = _queues_with_jobs(store) if workforce.not_dead else []
     carried = settings.carried_queues
     unserved = [queue for queue in queues if queue.name not in carried and not workforce.serving(queue.name)]
-    paused = set(store.paused_queues()) if unserved else set()
+    paused = set(queue_verbs.paused_queues(store)) if unserved else set()
     unserved = [queue for queue in unserved if queue.name not in paused]
     if unserved:
         yield Finding(
@@ -155,7 +156,7 @@ def clock_skew(store: Store) -> Iterator[Finding]:
 
 
 def _queues_with_jobs(store: Store) -> list[QueueNow]:
-    return [queue for queue in store.queues_now(most=MOST_COUNTED) if queue.queued]
+    return [queue for queue in queues_now(store, most=MOST_COUNTED) if queue.queued]
 
 
 def _with_their_jobs(queues: list[QueueNow]) -> str:

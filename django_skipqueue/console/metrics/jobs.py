@@ -6,6 +6,7 @@ They never start anew: they are rows, which outlive every process. A row with no
 import json
 from collections.abc import Iterator
 
+from ...queue import claim_costs as costs_of_claims
 from ...queue.store import Store
 from ...values.counting import added, empty
 from ...values.exposition import Family, Histogram, Value
@@ -41,7 +42,7 @@ def claims(store: Store) -> Iterator[Family]:
 
 def claim_costs(store: Store) -> Iterator[Family]:
     """What a claim reads, of the deepest queues, at the last sample of a supervisor."""
-    costs = store.claim_costs(limit=MOST)
+    costs = costs_of_claims.claim_costs(store, limit=MOST)
     yield Family(catalogue.CLAIM_PAGES, {(cost.queue_name,): cost.pages for cost in costs})
     yield Family(catalogue.CLAIM_ENTRIES, {(cost.queue_name,): cost.rows for cost in costs})
 

@@ -3,7 +3,8 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
-from ...queue.observe import QueueNow
+from ...queue.observe import QueueNow, queues_now
+from ...queue.queues import paused_queues
 from ...queue.store import Store
 from ...values.exposition import Family, Metric
 from ..worker_health import STATES, Workforce
@@ -29,7 +30,7 @@ METRICS: tuple[tuple[Metric, Callable[[list[QueueNow]], float]], ...] = (
 
 def queues(store: Store) -> Iterator[Family]:
     """The depth of each queue, and how long its jobs have waited and run. One without jobs has zeros."""
-    busy = store.queues_now(most=MOST_COUNTED, least=LEAST_COUNTED, together=MOST_TOGETHER, most_running=MOST_RUNNING)
+    busy = queues_now(store, most=MOST_COUNTED, least=LEAST_COUNTED, together=MOST_TOGETHER, most_running=MOST_RUNNING)
     now = {queue.name: queue for queue in busy}
     for (name,) in store.rows(sql.KNOWN_QUEUES, {"limit": MOST}):
         now.setdefault(name, QueueNow(name, 0, False, None, 0, None))
@@ -42,7 +43,7 @@ def queues(store: Store) -> Iterator[Family]:
 
 
 def paused(store: Store) -> Iterator[Family]:
-    yield Family(catalogue.PAUSED, {(name,): 1 for name in store.paused_queues(limit=MOST)})
+    yield Family(catalogue.PAUSED, {(name,): 1 for name in paused_queues(store, limit=MOST)})
 
 
 def workers(store: Store) -> Iterator[Family]:

@@ -11,6 +11,7 @@ from django.db import Error
 
 from ...conf import settings
 from ...events import liveness_logs
+from ...queue.session import short_transaction
 from ...queue.store import Store
 from ...values.exposition import Family
 from ..counts import TimeBudget
@@ -64,7 +65,7 @@ def scrape(store: Store) -> Iterator[Family]:
 def _collected(part: Scraped, store: Store, seconds: float) -> list[Family] | None:
     """The metrics of one part; `None` after a database error."""
     try:
-        with store.short_transaction(seconds):
+        with short_transaction(store, seconds):
             return list(part.collect(store))
     except Error as error:
         liveness_logs.scrape_failed(part.name, error, database=store.alias if settings.serves_several else None)

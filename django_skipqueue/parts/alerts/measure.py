@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from ...conf import settings
+from ...queue.observe import queues_now
+from ...queue.queues import paused_queues
 from ...queue.store import Store
+from ...values.part import installed_parts
 from ..schedules.operate import late_schedules
 from .rules import Limit
 
@@ -157,10 +160,6 @@ FEWEST_ATTEMPTS = 20
 """Attempts within the window without which no share of them says anything."""
 
 
-MOST_HALTING = 1_000
-"""Failed jobs of sequences that are looked at."""
-
-
 class Measured(NamedTuple):
     limit: Limit
     value: float
@@ -189,8 +188,8 @@ def measure(store: Store, limits: Sequence[Limit]) -> Iterator[Measured]:
 
 def _oldest_waiting(store: Store, limits: Sequence[Limit]) -> Iterator[Measured]:
     """Seconds for which the oldest queued job has been due. Jobs of paused queues wait on purpose."""
-    paused = set(store.paused_queues())
-    waits = {queue.name: queue.oldest or 0.0 for queue in store.queues_now(most=1) if queue.name not in paused}
+    paused = set(paused_queues(store))
+    waits = {queue.name: queue.oldest or 0.0 for queue in queues_now(store, most=1) if queue.name not in paused}
     for limit in limits:
         if limit.queue_name:
             oldest = waits.get(limit.queue_name, 0.0)
@@ -231,7 +230,8 @@ def _schedule_missed(store: Store, limits: Sequence[Limit]) -> Iterator[Measured
 
 def _sequence_halted(store: Store, limits: Sequence[Limit]) -> Iterator[Measured]:
     """Seconds since the first of the halted sequences that keep jobs waiting has halted."""
-    seconds = max((each.seconds for each in store.halted_keys(limit=MOST_HALTING)), default=0.0)
+    measures = [part.measures["sequence_halted"] for part in installed_parts() if "sequence_halted" in part.measures]
+    seconds = max((longest_halt(store) for longest_halt in measures), default=0.0)
     for limit in limits:
         yield Measured(limit, seconds, seconds)
 

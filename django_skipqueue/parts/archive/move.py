@@ -1,10 +1,17 @@
-"""Move finished jobs to the archive, and keep its partitions: one for each month, in UTC."""
+"""Move finished jobs to the archive, and keep its partitions: one for each month, in UTC.
+
+Used by supervisors and `prunejobs`. Any number of processes may do it; none waits longer than a second for a lock.
+"""
+
+from typing import TYPE_CHECKING
 
 from django.db import transaction
 
 from ...conf import settings
 from ...queue.session import SET_LOCK_TIMEOUT
-from ...queue.statements import Statements
+
+if TYPE_CHECKING:
+    from ...queue.store import Store
 
 # supervisor, prunejobs, in the transaction of `EXPIRED` → the number of pruned jobs, by status. One statement moves the
 # rows, so that each is in exactly one of the tables at any time. A row that is past the retention of the archive (NULL:
@@ -178,33 +185,31 @@ PATIENCE = "1s"
 waiting, so no transaction that makes or drops a partition waits for one long itself."""
 
 
-class Archiving(Statements):
-    """Used by supervisors and `prunejobs`. Any number of them may do it; none waits longer than a second for a lock."""
+def make_partitions(store: "Store", *, ahead: int = 0) -> int:
+    """Make the partitions that are missing. Returns their number.
 
-    def make_partitions(self, *, ahead: int = 0) -> int:
-        """Make the partitions that are missing. Returns their number.
+    Needed are those of the months with finished jobs, of this month, and of as many months `ahead`. Raises a
+    `DatabaseError` if another transaction holds a lock, or the role may not create tables.
+    """
+    values = {"ahead": ahead, "kept": settings.archive_retention}
+    if not store.rows(MISSING_PARTITIONS, values):
+        return 0
+    with transaction.atomic(using=store.alias):
+        store.execute(SET_LOCK_TIMEOUT, {"timeout": PATIENCE})
+        store.execute(LOCK_ARCHIVE)
+        missing = store.rows(MISSING_PARTITIONS, values)
+        for create, attach in missing:
+            store.execute(create)
+            store.execute(attach)
+    return len(missing)
 
-        Needed are those of the months with finished jobs, of this month, and of as many months `ahead`. Raises a
-        `DatabaseError` if another transaction holds a lock, or the role may not create tables.
-        """
-        values = {"ahead": ahead, "kept": settings.archive_retention}
-        if not self.rows(MISSING_PARTITIONS, values):
-            return 0
-        with transaction.atomic(using=self.alias):
-            self.execute(SET_LOCK_TIMEOUT, {"timeout": PATIENCE})
-            self.execute(LOCK_ARCHIVE)
-            missing = self.rows(MISSING_PARTITIONS, values)
-            for create, attach in missing:
-                self.execute(create)
-                self.execute(attach)
-        return len(missing)
 
-    def drop_partition(self) -> bool:
-        """Drop the oldest partition that is past the retention of the archive. Returns whether there was one."""
-        values = {"kept": settings.archive_retention}
-        for (drop,) in self.rows(EXPIRED_PARTITION, values):
-            with transaction.atomic(using=self.alias):
-                self.execute(SET_LOCK_TIMEOUT, {"timeout": PATIENCE})
-                self.execute(drop)
-            return True
-        return False
+def drop_partition(store: "Store") -> bool:
+    """Drop the oldest partition that is past the retention of the archive. Returns whether there was one."""
+    values = {"kept": settings.archive_retention}
+    for (drop,) in store.rows(EXPIRED_PARTITION, values):
+        with transaction.atomic(using=store.alias):
+            store.execute(SET_LOCK_TIMEOUT, {"timeout": PATIENCE})
+            store.execute(drop)
+        return True
+    return False

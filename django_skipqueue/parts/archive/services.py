@@ -7,6 +7,7 @@ jobs is past the retention of the archive. Without an archive nothing is made, a
 from ...conf import settings
 from ...queue.store import Store
 from ...worker.loop import Periodic
+from .move import drop_partition, make_partitions
 
 MONTHS_AHEAD = 2
 
@@ -30,5 +31,5 @@ def keep_partitions(store: Store) -> bool:
     """Make the missing partitions, and drop one. Returns whether there may be more to drop."""
     if not settings.has_archive:
         return False
-    store.make_partitions(ahead=MONTHS_AHEAD)
-    return store.drop_partition()
+    make_partitions(store, ahead=MONTHS_AHEAD)
+    return drop_partition(store)

@@ -19,6 +19,7 @@ from ...values.codec import encode
 from ..databases.choose import check_shard_key, for_batch, shard_text
 from .call import TaskCall, as_call, defer_all, home_of, in_batch, reference_to
 from .current import CurrentBatch, current_batch
+from .finish import batch_progress, finish_empty_batch, insert_batch, join_batch
 from .values import BatchProgress
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class Batch:
     def progress(self) -> BatchProgress:
         """How far the batch is. Counts the rows of its jobs: takes about a millisecond for ten thousand."""
         row = self.row
-        counts = self._store.progress([self.id])[self.id]
+        counts = batch_progress(self._store, [self.id])[self.id]
         completed, failed, discarded = (counts.get(status, 0) for status in ("completed", "failed", "discarded"))
         return BatchProgress(
             total=sum(counts.values()),
@@ -180,7 +181,7 @@ class Batch:
         current_batch.reset(block.token)
         try:
             if error is None and block.is_first:
-                self._store.finish_empty_batch(self.id)
+                finish_empty_batch(self._store, self.id)
         except BaseException as failure:
             block.transaction.__exit__(type(failure), failure, failure.__traceback__)
             raise
@@ -204,11 +205,11 @@ class Batch:
 
     def _open(self) -> None:
         if self._id is not None:
-            if not self._store.join_batch(self._id):
+            if not join_batch(self._store, self._id):
                 raise BatchFinished(f"Batch {self._id} is finished, or deleted: no job can be added to it.")
             return
         outer = current_batch.get()
         if outer is not None and outer.connection is not connections[self.database]:
             raise InvalidOption("A batch within another one must be in the same database, and in the same thread.")
-        inserted = self._store.insert_batch(name=self.name, parent_id=outer and outer.id, callbacks=self._callbacks)
+        inserted = insert_batch(self._store, name=self.name, parent_id=outer and outer.id, callbacks=self._callbacks)
         self._id = inserted.id

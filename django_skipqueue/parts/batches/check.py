@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from ...queue.store import Store
 from ...values.records import NEVER, LeaseRef
 from ...worker.loop import Service
+from .finish import finish_batches
 
 SHARE = 20
 """Beside other jobs, a check in vain is followed by a pause of this many times its duration."""
@@ -53,7 +54,7 @@ class BatchCheck(Service):
         job_ids, self._job_ids = self._job_ids, set()
         dependants = self._store.admit_dependants(job_ids)
         admitted_at = time.monotonic()
-        looked = self._store.finish_batches(batch_ids - dependants.batch_ids)  # these have an unfinished job
+        looked = finish_batches(self._store, batch_ids - dependants.batch_ids)  # these have an unfinished job
         ended = time.monotonic()
         in_vain = 0.0 if dependants.admitted else admitted_at - now
         in_vain += 0.0 if looked.finished else ended - admitted_at

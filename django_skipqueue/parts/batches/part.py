@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from ...values.part import Part
 from .events import LINES, SIGNALS
+from .finish import finish_all_batches
 from .services import FinishBatches, PruneBatches
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ PART = Part(
         FinishBatches,
         PruneBatches,
     ),
+    before_drained=finish_all_batches,
     lines=LINES,
     signals=SIGNALS,
     console=console,

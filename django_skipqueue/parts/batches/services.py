@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from ...queue.store import Store
 from ...worker.loop import Periodic
-from .finish import Looked
+from .finish import Looked, finish_open_batches, prune_batches
 
 FINISH_SECONDS = 1.0
 """Seconds between two looks at open batches. Workers finish most of them at once."""
@@ -47,7 +47,7 @@ class FinishBatches(Periodic):
     def _look(self, now: float) -> Looked:
         after, self._after = self._after, 0  # from the front again if the statement fails
         waiting = [id for id, (_, until) in self._failed.items() if until > now]
-        last, looked = self._store.finish_open_batches(after=after, skipped=waiting)
+        last, looked = finish_open_batches(self._store, after=after, skipped=waiting)
         self._after = last or 0
         self._put_off(looked.failed)
         return looked
@@ -69,4 +69,4 @@ class PruneBatches(Periodic):
         self._store = store
 
     def run(self, now: float) -> None:
-        self.run_again_in(0.0 if self._store.prune_batches() else PRUNE_SECONDS)
+        self.run_again_in(0.0 if prune_batches(self._store) else PRUNE_SECONDS)

@@ -18,6 +18,7 @@ from ...console.counts import CAP, grouped
 from ...models import FINISHED, Job, JobBatch, Status
 from ...queue.store import Store
 from .dependencies import UnmetNeed
+from .finish import batch_progress
 from .values import CALLBACK_JOB, CALLBACK_SKIPPED
 
 STATES: Mapping[str, Any] = {"running": _("running"), "finished": _("finished"), "failures": _("with failures")}
@@ -126,13 +127,13 @@ def with_time(rows: "QuerySet[JobBatch]") -> "QuerySet[JobBatch]":
 def batch_states(rows: Iterable[Any]) -> list[BatchState]:
     """The states of a page of batches, each with the attribute `now`. Counts a limited number of jobs."""
     listed = list(rows)
-    counts = Store.default().progress([row.pk for row in listed], most=CAP) if listed else {}
+    counts = batch_progress(Store.default(), [row.pk for row in listed], most=CAP) if listed else {}
     until = time.monotonic() + COUNT_SECONDS
     found = []
     for row in listed:
         most, own = CAP, counts[row.pk]
         if _is_capped(row, own, most) and time.monotonic() < until:
-            most, own = MOST_COUNTED, Store.default().progress([row.pk], most=MOST_COUNTED)[row.pk]
+            most, own = MOST_COUNTED, batch_progress(Store.default(), [row.pk], most=MOST_COUNTED)[row.pk]
         ordered = {status.value: own[status] for status in Status if own.get(status)}
         found.append(BatchState(row, row.now, ordered, is_least=_is_capped(row, own, most)))
     return found

@@ -18,7 +18,8 @@ from ...console.durations import roughly
 from ...console.job_states import Indexed
 from ...console.worker_health import Workforce
 from ...models import Status
-from ...queue.observe import QueueNow
+from ...queue.observe import QueueNow, queues_now
+from ...queue.session import short_transaction
 from ...queue.store import Store
 from .addresses import PARAMETER
 from .at_once import read_at_once
@@ -45,8 +46,8 @@ class Numbers:
     @classmethod
     def now(cls, store: Store) -> "Numbers":
         """The numbers of the database that is used in this thread. Raises `DatabaseError` if it does not answer."""
-        with store.short_transaction(QUERY_SECONDS):
-            return cls._of(store.queues_now())
+        with short_transaction(store, QUERY_SECONDS):
+            return cls._of(queues_now(store))
 
     @classmethod
     def _of(cls, queues: Sequence[QueueNow]) -> "Numbers":

@@ -26,7 +26,7 @@ from ...models import Job, Status
 from ...queue.store import Store
 from ...values.records import Cause
 from . import causes
-from .failures import FailureCounts
+from .failures import FailureCounts, failing_causes, failures_of
 from .tally import OTHER
 
 HOUR = 3_600
@@ -200,7 +200,7 @@ class CausePage:
     @classmethod
     def of(cls, cause: Cause) -> "CausePage | None":
         """The page of the cause; `None` if none of its attempts is known."""
-        counts = Store.default().failures_of(cause)
+        counts = failures_of(Store.default(), cause)
         return None if counts is None else cls(ShownCause(counts))
 
     @cached_property
@@ -265,4 +265,4 @@ def top_causes() -> list[ShownCause]:
 
 
 def _causes(limit: int) -> list[ShownCause]:
-    return [ShownCause(counts) for counts in Store.default().failing(limit=limit)]
+    return [ShownCause(counts) for counts in failing_causes(Store.default(), limit=limit)]

@@ -1,14 +1,18 @@
 """Read the failed attempts by their cause, from the roll-ups: for pages.
 
 Invariant: the cost does not grow with the number of jobs or of failed attempts.
+
+Used by pages.
 """
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...queue.statements import Statements
 from ...values.records import Cause
+
+if TYPE_CHECKING:
+    from ...queue.store import Store
 
 # pages → the causes of the failed attempts of 7 days, those first that failed most often in the last hour, then in 24
 # hours. The columns are those of `FailureCounts`. `among`: the causes that are looked at, the last ones first.
@@ -124,15 +128,13 @@ class FailureCounts(NamedTuple):
     """The database's time."""
 
 
-class Failures(Statements):
-    """Used by pages."""
+def failing_causes(store: "Store", *, limit: int) -> list[FailureCounts]:
+    """The causes of the last 7 days, those first that failed most often in the last hour, then in 24 hours."""
+    return [_counts(row) for row in store.rows(FAILING, {"among": MOST_RANKED, "limit": limit})]
 
-    def failing(self, *, limit: int) -> list[FailureCounts]:
-        """The causes of the last 7 days, those first that failed most often in the last hour, then in 24 hours."""
-        return [_counts(row) for row in self.rows(FAILING, {"among": MOST_RANKED, "limit": limit})]
 
-    def failures_of(self, cause: Cause) -> FailureCounts | None:
-        return next((_counts(row) for row in self.rows(FAILURES_OF, cause._asdict())), None)
+def failures_of(store: "Store", cause: Cause) -> FailureCounts | None:
+    return next((_counts(row) for row in store.rows(FAILURES_OF, cause._asdict())), None)
 
 
 def _counts(row: tuple[Any, ...]) -> FailureCounts:

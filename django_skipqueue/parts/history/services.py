@@ -11,9 +11,12 @@ from typing import Any
 
 from django.db import DatabaseError
 
+from ...queue.claim_costs import measure_claim
+from ...queue.observe import queues_now
 from ...queue.parameters import is_refused
 from ...queue.store import Store
 from ...worker.loop import Periodic
+from .rollups import depths_are_due, prune_rollups, roll_up, roll_up_depths
 from .tally import Tally
 
 WRITE_INTERVAL = 10.0
@@ -35,7 +38,7 @@ class WriteRollUps(Periodic):
         """Write the counts of the last write, if it failed, and then those since."""
         while self._left or not self._tally.is_empty:
             self._left = self._left or self._tally.take()
-            self._store.roll_up(*self._left)
+            roll_up(self._store, *self._left)
             self._left = None
         self.run_again_in(WRITE_INTERVAL)
 
@@ -62,11 +65,11 @@ class SampleDepths(Periodic):
         self._store = store
 
     def run(self, now: float) -> None:
-        if self._store.depths_are_due():
-            queues = self._store.queues_now()
+        if depths_are_due(self._store):
+            queues = queues_now(self._store)
             deepest = sorted(queues, key=lambda queue: queue.queued, reverse=True)[:MOST_MEASURED]
-            costs = [self._store.measure_claim(queue.name) for queue in deepest]
-            self._store.roll_up_depths(queues, [cost for cost in costs if cost])
+            costs = [measure_claim(self._store, queue.name) for queue in deepest]
+            roll_up_depths(self._store, queues, [cost for cost in costs if cost])
         self.run_again_in(SAMPLE_INTERVAL)
 
 
@@ -87,4 +90,4 @@ class PruneRollUps(Periodic):
         self._store = store
 
     def run(self, now: float) -> None:
-        self.run_again_in(0.0 if self._store.prune_rollups(KEPT_SECONDS) else PRUNE_INTERVAL)
+        self.run_again_in(0.0 if prune_rollups(self._store, KEPT_SECONDS) else PRUNE_INTERVAL)

@@ -30,6 +30,7 @@ from . import counts
 from . import failure_counts as failures
 from .counts import Counts
 from .failure_counts import Failures
+from .rollups import count_enqueued, start_counting
 
 MOST_KEYS = 1_000
 """Pairs of a queue and a task that are counted apart between two writes."""
@@ -104,7 +105,7 @@ class Tally:
         return send_and_count
 
     def take(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """What was counted since the last time, as rows for `Store.roll_up`."""
+        """What was counted since the last time, as rows for `roll_up`."""
         counted, self._counts = self._counts, {}
         causes, self._failures = self._failures, {}
         return list(counts.rows(counted)), list(failures.rows(causes))
@@ -171,7 +172,7 @@ class CountEnqueued(Periodic):
     def run(self, now: float) -> None:
         """Count one batch, unless another supervisor has."""
         if not self._has_started:
-            self._store.start_counting()
+            start_counting(self._store)
             self._has_started = True
-        has_more = self._store.count_enqueued(interval=COUNT_INTERVAL - 1.0)
+        has_more = count_enqueued(self._store, interval=COUNT_INTERVAL - 1.0)
         self.run_again_in(0.0 if has_more else COUNT_INTERVAL)

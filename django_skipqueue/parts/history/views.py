@@ -23,6 +23,7 @@ from ...models import Job
 from ...queue.store import Store
 from . import causes
 from .admin import FAILING, CausePage, FailuresPage, ShownCause, cause_of
+from .failures import failures_of
 
 LABELS: tuple[tuple[Verb, Any], ...] = (
     (RETRY, _("Retry these")),
@@ -62,7 +63,7 @@ class FailureViews(OwnViews, JobPermissions):
     def failures_like(self, job: Job) -> ShownCause | None:
         """The failed attempts with the cause of this job's last error, while the job has failed or is retried."""
         cause = cause_of(job) if state_of(job) in FAILING else None
-        counts = Store.default().failures_of(cause) if cause else None
+        counts = failures_of(Store.default(), cause) if cause else None
         return ShownCause(counts) if counts else None
 
     def _verbs_for(self, request: HttpRequest, state: str) -> list[tuple[Verb, Any]]:

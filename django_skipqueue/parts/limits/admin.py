@@ -29,8 +29,8 @@ from ...models import Job, Status
 from ...queue.store import Store
 from ..rates.admin import RATE_COLUMNS, RateColumn
 from ..rates.admin import rows as rows_of_rates
-from ..rates.states import RateState, rate_states_of
-from .now import HaltedKey
+from ..rates.states import RateState, rate_states_of, waiting_rate_keys
+from .now import HaltedKey, first_blocked_keys, waiting_keys
 from .states import LimitState, halted_by_key, limit_states
 
 Cell = SafeString | str
@@ -172,7 +172,7 @@ class LimitsPage:
 def _keys(store: Store, start: str, is_from: bool, halted: Mapping[str, HaltedKey]) -> Iterator[LimitState]:
     """The keys with waiting jobs after a text, in alphabetical order, as long as there is time."""
     end = time.monotonic() + SECONDS
-    while time.monotonic() < end and (keys := store.waiting_keys(after=start, is_from=is_from, limit=PER_PAGE + 1)):
+    while time.monotonic() < end and (keys := waiting_keys(store, after=start, is_from=is_from, limit=PER_PAGE + 1)):
         yield from (state for state in limit_states(store, keys, halted) if not state.is_masked)
         start, is_from = keys[-1], False
 
@@ -180,14 +180,14 @@ def _keys(store: Store, start: str, is_from: bool, halted: Mapping[str, HaltedKe
 def _rates(store: Store, start: str) -> Iterator[RateState]:
     """The keys of rates with waiting jobs from a text on, in alphabetical order, as long as there is time."""
     end = time.monotonic() + SECONDS
-    keys = [*([start] if start else []), *store.blocked_rates(after=start, limit=MOST_RATES + 1)]
+    keys = [*([start] if start else []), *waiting_rate_keys(store, after=start, limit=MOST_RATES + 1)]
     while keys and time.monotonic() < end:
         yield from (state for state in rate_states_of(store, keys) if not state.is_masked)
-        keys = list(store.blocked_rates(after=keys[-1], limit=MOST_RATES + 1))
+        keys = waiting_rate_keys(store, after=keys[-1], limit=MOST_RATES + 1)
 
 
 def _masked(store: Store, halted: Mapping[str, HaltedKey]) -> list[LimitState]:
-    states = limit_states(store, store.first_blocked_keys(most=MOST_MASKED), halted)
+    states = limit_states(store, first_blocked_keys(store, most=MOST_MASKED), halted)
     return [state for state in states if state.is_masked]
 
 

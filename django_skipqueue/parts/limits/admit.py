@@ -23,6 +23,8 @@ previous holder of the lock has done. None waits for a lock, so none can be part
 The jobs of a key that wait are found by `status <= 'blocked'`. It means the same as `=`, for no status is before that
 in the alphabet. But `=` would also fit the index `blocked`, which has the jobs of all keys in the order of their ids.
 PostgreSQL reads that whole for each key if no job was blocked when the statistics were last gathered: it expects none.
+
+Used after a key has changed: by enqueues, the time gate and the sweep. A worker admits with its exchange.
 """
 
 import time
@@ -33,30 +35,22 @@ from dataclasses import dataclass, field
 from django.db import DatabaseError, connections, transaction
 from psycopg.pq import TransactionStatus
 
-from ...events.events import JobsAdmitted, QueueLimited, QueueRated
-from ...events.sinks import Send, send
-from ...exceptions import InvalidOption
+from ...events.events import JobsAdmitted
 from ...queue.fragments import joined
 from ...queue.notify import (
     LIMIT_PREFIX,
     LIMITS_PAYLOAD,
-    QUEUES_PAYLOAD,
     RATE_PREFIX,
     notify_of_keys,
     notify_supervisors,
     wake,
     wake_supervisors,
 )
-from ...queue.parameters import Admitted, Rows, Statement, as_array, fetched, noted, pipelined
-from ...queue.statements import BATCH, Statements
-from ...values.columns import check_columns
-from ...values.queue_settings import CONCURRENCY, is_concurrency
-from ...values.rates import burst_of, interval_of
+from ...queue.parameters import Admitted, Rows, Statement, as_array, fetched, pipelined
+from ...queue.statements import Statements
 from ...values.records import GateResult
-from ..rates.admit import Rating, admit_rates
+from ..rates.admit import admit_rates, next_rate
 from . import lone as lone_sql
-from . import queues as queue_sql
-from .queues import key_of
 
 # worker in the transaction of a settle, before ADMIT_BY_KEY; supervisor; enqueue, after the commit → the keys that
 # another transaction has locked, and those that are locked now, for ADMIT_BY_KEY, with the number of jobs of each that
@@ -391,89 +385,43 @@ def admission(ids: Iterable[int], keys: Iterable[str], *, claims: bool = False) 
     return [(LOCK_KEYS, {"ids": as_array(ids), "keys": sorted(set(keys))}), (admit, {})]
 
 
-class Limiting(Statements):
-    """Used after a key has changed: by enqueues, the time gate and the sweep. A worker admits with its exchange."""
+def admit_keys(store: Statements, keys: Collection[str]) -> Admitted:
+    """Admit jobs of these keys, as far as permits are free. Notifies nobody.
 
-    def admit_keys(self, keys: Collection[str]) -> Admitted:
-        """Admit jobs of these keys, as far as permits are free. Notifies nobody.
+    In a transaction of the caller the keys stay locked until its end.
+    """
+    *_, locked, admitted = _admitted(store, admission((), keys))
+    return Admitted.decode(locked, admitted)
 
-        In a transaction of the caller the keys stay locked until its end.
-        """
-        *_, locked, admitted = self._admitted(admission((), keys))
-        return Admitted.decode(locked, admitted)
 
-    def admit_lone(self, id: int, key: str) -> Admitted | None:
-        """Admit this job, if no other job of its key waits and a permit is free. Notifies nobody.
+def admit_lone(store: Statements, id: int, key: str) -> Admitted | None:
+    """Admit this job, if no other job of its key waits and a permit is free. Notifies nobody.
 
-        Returns `None` if it was not admitted: `admit_keys` admits what can be. Locks the key as that does.
-        """
-        statements: list[Statement | None] = [
-            (lone_sql.LOCK_KEY, {"key": key}),
-            (lone_sql.ADMIT_LONE, {"id": id, "key": key}),
-        ]
-        for queue_name, rate_key in self._admitted(statements)[-1]:
-            return Admitted({queue_name: 1} if rate_key is None else {}, [], frozenset({rate_key} - {None}))
-        return None
+    Returns `None` if it was not admitted: `admit_keys` admits what can be. Locks the key as that does.
+    """
+    statements: list[Statement | None] = [
+        (lone_sql.LOCK_KEY, {"key": key}),
+        (lone_sql.ADMIT_LONE, {"id": id, "key": key}),
+    ]
+    for queue_name, rate_key in _admitted(store, statements)[-1]:
+        return Admitted({queue_name: 1} if rate_key is None else {}, [], frozenset({rate_key} - {None}))
+    return None
 
-    def _admitted(self, statements: Sequence[Statement | None]) -> list[Rows]:
-        """Run statements that admit. Outside of a transaction, their commit does not wait for the disk."""
-        connection = self.connection
-        connection.ensure_connection()
-        raw = connection.connection
-        is_alone = raw.autocommit and raw.info.transaction_status == TransactionStatus.IDLE
-        first: list[Statement | None] = [(ADMIT_WITHOUT_WAITING, {})] if is_alone else []
-        with connection.wrap_database_errors:
-            return [fetched(rows) for rows in pipelined(raw, [*first, *statements], None)]
 
-    def blocked_keys(self, *, after: str = "", limit: int = KEYS_AT_ONCE) -> dict[str, bool]:
-        """At most `limit` keys with blocked jobs, alphabetically after `after`: whether a permit of each is free."""
-        return dict(self.rows(BLOCKED_KEYS, {"after": after, "limit": limit}))
+def _admitted(store: Statements, statements: Sequence[Statement | None]) -> list[Rows]:
+    """Run statements that admit. Outside of a transaction, their commit does not wait for the disk."""
+    connection = store.connection
+    connection.ensure_connection()
+    raw = connection.connection
+    is_alone = raw.autocommit and raw.info.transaction_status == TransactionStatus.IDLE
+    first: list[Statement | None] = [(ADMIT_WITHOUT_WAITING, {})] if is_alone else []
+    with connection.wrap_database_errors:
+        return [fetched(rows) for rows in pipelined(raw, [*first, *statements], None)]
 
-    def limit_queue(self, name: str, concurrency: int | None, *, by: str = "") -> None:
-        """Let at most `concurrency` jobs of this queue run at once; `None`: any number. Those that run, run on.
 
-        Raises `InvalidOption` for a value that cannot be used.
-        """
-        if not is_concurrency(concurrency):
-            raise InvalidOption(f"concurrency must be {CONCURRENCY}, or None for any number, not {concurrency!r}.")
-        self._set_limit(name, concurrency or 0, by)
-
-    def limit_queue_by_settings(self, name: str, *, by: str = "") -> None:
-        self._set_limit(name, None, by)
-
-    def rate_queue(self, name: str, rate: str | None, *, by: str = "") -> None:
-        """Set how many jobs of this queue may start in a time, such as "50/s"; `None`: any number.
-
-        Raises `InvalidOption` for a value that cannot be used.
-        """
-        interval = 0.0 if rate is None else interval_of(rate)
-        self._set_rate(name, interval, burst_of(None, interval) if interval else 0, by)
-
-    def rate_queue_by_settings(self, name: str, *, by: str = "") -> None:
-        self._set_rate(name, None, None, by)
-
-    def _set_rate(self, name: str, interval: float | None, burst: int | None, by: str) -> None:
-        check_columns({"queue_name": name})
-        stored_by = noted(by, "")["by"]
-        self.execute(queue_sql.RATE_QUEUE, {"name": name, "interval": interval, "burst": burst})
-        admit_after_commit(self, {}, [key_of(name)])
-        notify_supervisors(self, QUEUES_PAYLOAD)  # for `block_unrated`
-        notify_supervisors(self, LIMITS_PAYLOAD)  # for a key that the caller could not lock
-        self.send(QueueRated(self.alias, name, interval, stored_by))
-
-    def _set_limit(self, name: str, concurrency: int | None, by: str) -> None:
-        check_columns({"queue_name": name})
-        stored_by = noted(by, "")["by"]
-        self.execute(queue_sql.LIMIT_QUEUE, {"name": name, "concurrency": concurrency})
-        admit_after_commit(self, {key_of(name): None})
-        notify_supervisors(self, QUEUES_PAYLOAD)  # for `block_surplus`
-        notify_supervisors(self, LIMITS_PAYLOAD)  # for more than are admitted at once
-        self.send(QueueLimited(self.alias, name, concurrency, stored_by))
-
-    def block_surplus(self, *, limit: int = BATCH) -> int:
-        """Have up to `limit` queued jobs beyond the limits of their queues wait again. Returns the number."""
-        ((number,),) = self.rows(queue_sql.BLOCK_SURPLUS, {"limit": limit})
-        return int(number)
+def blocked_keys(store: Statements, *, after: str = "", limit: int = KEYS_AT_ONCE) -> dict[str, bool]:
+    """At most `limit` keys with blocked jobs, alphabetically after `after`: whether a permit of each is free."""
+    return dict(store.rows(BLOCKED_KEYS, {"after": after, "limit": limit}))
 
 
 def admit_by_limit(store: Statements, keys: Sequence[str]) -> Admitted:
@@ -481,9 +429,8 @@ def admit_by_limit(store: Statements, keys: Sequence[str]) -> Admitted:
     counts: Counter[str] = Counter()
     missed: list[str] = []
     rates: set[str] = set()
-    limiting = Limiting(store.alias, send=store.send)
     for start in range(0, len(keys), KEYS_AT_ONCE):
-        found = limiting.admit_keys(keys[start : start + KEYS_AT_ONCE])
+        found = admit_keys(store, keys[start : start + KEYS_AT_ONCE])
         counts.update(found.counts)
         missed += found.missed
         rates |= found.rates
@@ -512,8 +459,7 @@ def with_rates(store: Statements, admitted: Admitted) -> dict[str, int]:
 class Admission:
     """Admits jobs of these keys, once the transaction that enqueued them is committed."""
 
-    database: str
-    send: Send = send
+    store: Statements
     keys: dict[str, int | None] = field(default_factory=dict)
     """The keys of limits; each with the id of its job, or `None` if there are several. A job that has a rate as well
     waits for that afterwards."""
@@ -527,14 +473,14 @@ class Admission:
 
     def __call__(self) -> None:
         """Admit now. What fails here, or stays locked, a supervisor does: it is notified."""
-        store = Statements(self.database, send=self.send)
+        store = self.store
         try:
-            found = self._admit_by_limit(store)
+            found = self._admit_by_limit()
             rates = sorted(self.rates | found.rates)
             notify_of_keys(store, RATE_PREFIX, rates[RATES_AFTER_COMMIT:])
             admitted = Counter(found.counts) + Counter(admit_rates(store, rates[:RATES_AFTER_COMMIT]))
             if rates:  # an idle supervisor would look after `SOON` seconds
-                wake_supervisors(store, [Rating(store.alias).next_rate() or 0.0])
+                wake_supervisors(store, [next_rate(store) or 0.0])
             if self.is_urgent and not (admitted and self._lone):
                 notify_of_keys(store, LIMIT_PREFIX, self.keys)
                 notify_of_keys(store, RATE_PREFIX, rates)
@@ -543,18 +489,18 @@ class Admission:
             raise  # Django logs it: the caller's rows are committed
         wake(store, admitted)
         if admitted:
-            self.send(JobsAdmitted(self.database, dict(admitted)))
+            store.send(JobsAdmitted(store.alias, dict(admitted)))
 
     @property
     def _lone(self) -> list[tuple[str, int]]:
         """The key and the id of the job, if there is one job alone."""
         return [(key, id) for key, id in self.keys.items() if id is not None and len(self.keys) == 1]
 
-    def _admit_by_limit(self, store: Statements) -> Admitted:
+    def _admit_by_limit(self) -> Admitted:
         for key, id in self._lone:
-            if admitted := Limiting(store.alias).admit_lone(id, key):
+            if admitted := admit_lone(self.store, id, key):
                 return admitted
-        return admit_or_announce(store, sorted(self.keys))
+        return admit_or_announce(self.store, sorted(self.keys))
 
 
 def admit_after_commit(
@@ -573,12 +519,12 @@ def admit_after_commit(
         notify_of_keys(store, RATE_PREFIX, rates)
         return
     for _, hook, *_ in connection.run_on_commit:
-        if isinstance(hook, Admission) and hook.database == store.alias:
+        if isinstance(hook, Admission) and hook.store.alias == store.alias:
             hook.keys.update({key: None if key in hook.keys else id for key, id in keys.items()})
             hook.rates.update(rates)
             hook.is_urgent = hook.is_urgent or is_urgent
             return
-    admission = Admission(store.alias, store.send, {**keys}, {*rates}, is_urgent)
+    admission = Admission(store, {**keys}, {*rates}, is_urgent)
     transaction.on_commit(admission, using=store.alias, robust=True)
 
 
@@ -618,7 +564,7 @@ class LimitGate:
         due_in = sweep.due_at - time.monotonic()
         if due_in > 0:
             return due_in if sweep.found_any else None
-        return 0.0 if Limiting(store.alias).blocked_keys(limit=1) else None
+        return 0.0 if blocked_keys(store, limit=1) else None
 
     def want(self, alias: str, keys: Collection[str]) -> None:
         """Have these keys looked at soon; all keys, if there are too many."""
@@ -671,7 +617,7 @@ class Sweep:
 
     def run(self, store: Statements, *, limit: int) -> Mapping[str, int]:
         started = time.monotonic()
-        keys = Limiting(store.alias, send=store.send).blocked_keys(after=self.after, limit=limit)
+        keys = blocked_keys(store, after=self.after, limit=limit)
         found = admit_by_limit(store, [key for key, is_free in keys.items() if is_free])
         admitted, self.missed = with_rates(store, found), found.missed
         self.found_any = bool(keys)

@@ -34,7 +34,9 @@ from ...queue.store import Store
 from ...values.codec import shorten
 from ...values.exposition import Family
 from ..rates.states import RateState, rate_states, rate_states_of, waiting_for_a_token
-from .admit import KEYS_AT_ONCE
+from .admit import blocked_keys
+from .now import estimated_blocked, halted_keys, waiting_keys
+from .services import unclaimed_holders
 from .states import KEY_LIMIT, LimitState, halted_by_key, halted_states, holders_of, limit_states, permits
 
 MOST_KEYS = 500
@@ -48,7 +50,7 @@ MOST_HALTING = 1_000
 
 
 def blocked(store: Store) -> Iterator[Family]:
-    busiest = sorted(store.estimated_blocked(most=MOST_BLOCKED).items(), key=lambda item: (-item[1], item[0]))
+    busiest = sorted(estimated_blocked(store, most=MOST_BLOCKED).items(), key=lambda item: (-item[1], item[0]))
     family = Family(catalogue.BLOCKED)
     for labels, number in bounded(((name,), number) for name, number in busiest):
         before = family.values.get(labels, 0)
@@ -57,10 +59,10 @@ def blocked(store: Store) -> Iterator[Family]:
 
 
 def keys(store: Store) -> Iterator[Family]:
-    halted = store.halted_keys(limit=MOST_HALTING)
+    halted = halted_keys(store, limit=MOST_HALTING)
     yield Family(catalogue.HALTED, {(): len({each.key for each in halted})})
     yield Family(catalogue.LONGEST_HALT, {(): max((each.seconds for each in halted), default=0.0)})
-    yield Family(catalogue.WAITING_KEYS, {(): len(store.waiting_keys(limit=MOST_KEYS))})
+    yield Family(catalogue.WAITING_KEYS, {(): len(waiting_keys(store, limit=MOST_KEYS))})
 
 
 MOST = 50
@@ -92,7 +94,7 @@ def halted(store: Store) -> Iterator[Finding]:
 
 def free_permits(store: Store) -> Iterator[Finding]:
     """Keys with a free permit and a job that has waited for one for long. Of all keys, the first thousand are read."""
-    free = [key for key, is_free in store.blocked_keys().items() if is_free]
+    free = [key for key, is_free in blocked_keys(store).items() if is_free]
     late = [state for state in limit_states(store, free[:MOST], {}) if state.oldest >= NOT_GIVEN]
     if late:
         yield Finding(
@@ -111,10 +113,7 @@ def free_permits(store: Store) -> Iterator[Finding]:
 
 def held_permits(store: Store) -> Iterator[Finding]:
     """Keys whose permits are all held by jobs that no worker has claimed, while another has waited for long."""
-    unclaimed = {
-        each.key: len(each.held_up) + len(each.unserved)
-        for each in store.contested_permits(after="", limit=KEYS_AT_ONCE)
-    }
+    unclaimed = unclaimed_holders(store)
     late = [
         state
         for state in limit_states(store, list(unclaimed)[:MOST], {})
@@ -262,7 +261,7 @@ def _states(most: int) -> list[LimitState]:
     store = Store.default()
     halted = halted_states(store, most=most)
     first = {state.now.key for state in halted}
-    others = [key for key in store.waiting_keys(limit=most) if key not in first]
+    others = [key for key in waiting_keys(store, limit=most) if key not in first]
     return [*halted, *limit_states(store, others, {})][:most]
 
 

@@ -1,15 +1,20 @@
 """Read the keys of limits and sequences as they are now, by a few probes of an index: for pages, commands, metrics.
 
 Invariant: the cost does not grow with the number of jobs. `parts.limits.admit` says which jobs of a key hold a permit,
-and which wait for one, and why they are found by `<=`. The keys of rates are read by a method here as well.
+and which wait for one, and why they are found by `<=`. The keys of rates are read by a function here as well.
+
+Used by pages, commands, metrics, the doctor and the alerts.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...queue.statements import Statements, raised
+from ...queue.observe import raised
 from ...values.codec import decode_shown
 from ..rates.now import RATE_KEYS_NOW
+
+if TYPE_CHECKING:
+    from ...queue.store import Store
 
 # pages, commands, metrics, doctor, alerts → the sequences that have halted and keep jobs waiting, the longest first:
 # the key, the failed job, and the seconds since it failed. Of all failed jobs that halt a sequence, `limit` are looked
@@ -177,6 +182,9 @@ EXPLAIN (FORMAT JSON) SELECT FROM skipqueue_job WHERE status = 'blocked'
 MOST_HALTING = 5_000
 """Failed jobs of sequences that are looked at, those first that failed first."""
 
+MOST_MEASURED = 1_000
+"""Failed jobs of sequences that the alerts look at."""
+
 MOST_COUNTED = 500
 """Jobs of a key that are counted: of those that hold a permit, and of those that wait for one."""
 
@@ -239,47 +247,55 @@ class BlockedNow(NamedTuple):
     """Whether there are more blocked jobs than were counted."""
 
 
-class ObservingLimits(Statements):
-    """Used by pages, commands, metrics, the doctor and the alerts."""
+def halted_keys(store: "Store", *, limit: int = MOST_HALTING) -> list[HaltedKey]:
+    """The sequences that have halted and keep jobs waiting, the longest first.
 
-    def halted_keys(self, *, limit: int = MOST_HALTING) -> list[HaltedKey]:
-        """The sequences that have halted and keep jobs waiting, the longest first.
+    limit: failed jobs that are looked at.
+    """
+    return [HaltedKey(*row) for row in store.rows(HALTED_KEYS, {"limit": limit})]
 
-        limit: failed jobs that are looked at.
-        """
-        return [HaltedKey(*row) for row in self.rows(HALTED_KEYS, {"limit": limit})]
 
-    def waiting_keys(self, *, after: str = "", is_from: bool = False, limit: int) -> list[str]:
-        """Keys with waiting jobs, alphabetically after `after`; with `is_from`, from that key on."""
-        values = {"after": after, "is_from": is_from, "limit": limit}
-        return [key for (key,) in self.rows(WAITING_KEYS, values)]
+def longest_halt(store: "Store") -> float:
+    """Seconds since the first of the halted sequences that keep jobs waiting has halted; 0 if there is none."""
+    return max((each.seconds for each in halted_keys(store, limit=MOST_MEASURED)), default=0.0)
 
-    def first_blocked_keys(self, *, most: int) -> list[str]:
-        values = {"limit": MOST_FIRST_BLOCKED, "most": most}
-        return [key for (key,) in self.rows(FIRST_BLOCKED_KEYS, values)]
 
-    def keys_now(self, keys: Sequence[str]) -> list[KeyNow]:
-        rows = self.rows(KEYS_NOW, {"keys": list(keys), "limit": MOST_COUNTED + 1}) if keys else []
-        return [
-            KeyNow(key, next_id, task, decode_shown(args), decode_shown(kwargs), *row)
-            for key, next_id, task, args, kwargs, *row in rows
-        ]
+def waiting_keys(store: "Store", *, after: str = "", is_from: bool = False, limit: int) -> list[str]:
+    """Keys with waiting jobs, alphabetically after `after`; with `is_from`, from that key on."""
+    values = {"after": after, "is_from": is_from, "limit": limit}
+    return [key for (key,) in store.rows(WAITING_KEYS, values)]
 
-    def rate_keys_now(self, keys: Sequence[str]) -> list[RateKeyNow]:
-        values = {"keys": list(keys), "limit": MOST_COUNTED + 1}
-        rows = self.rows(RATE_KEYS_NOW, values) if keys else []
-        return [
-            RateKeyNow(key, next_id, task, decode_shown(args), decode_shown(kwargs), *row)
-            for key, next_id, task, args, kwargs, *row in rows
-        ]
 
-    def blocked_now(self) -> BlockedNow:
-        queues = dict(self.rows(BLOCKED_BY_QUEUE, {"limit": MOST_BLOCKED + 1}))
-        return BlockedNow(queues, sum(queues.values()) > MOST_BLOCKED)
+def first_blocked_keys(store: "Store", *, most: int) -> list[str]:
+    values = {"limit": MOST_FIRST_BLOCKED, "most": most}
+    return [key for (key,) in store.rows(FIRST_BLOCKED_KEYS, values)]
 
-    def estimated_blocked(self, *, most: int) -> dict[str, int]:
-        """The number of blocked jobs of each queue that has any. If there are more than `most`, it is estimated."""
-        counts = dict(self.rows(BLOCKED_BY_QUEUE, {"limit": most}))
-        if sum(counts.values()) < most:
-            return counts
-        return raised(counts, self.expected_rows(EXPECTED_BLOCKED))
+
+def keys_now(store: "Store", keys: Sequence[str]) -> list[KeyNow]:
+    rows = store.rows(KEYS_NOW, {"keys": list(keys), "limit": MOST_COUNTED + 1}) if keys else []
+    return [
+        KeyNow(key, next_id, task, decode_shown(args), decode_shown(kwargs), *row)
+        for key, next_id, task, args, kwargs, *row in rows
+    ]
+
+
+def rate_keys_now(store: "Store", keys: Sequence[str]) -> list[RateKeyNow]:
+    values = {"keys": list(keys), "limit": MOST_COUNTED + 1}
+    rows = store.rows(RATE_KEYS_NOW, values) if keys else []
+    return [
+        RateKeyNow(key, next_id, task, decode_shown(args), decode_shown(kwargs), *row)
+        for key, next_id, task, args, kwargs, *row in rows
+    ]
+
+
+def blocked_now(store: "Store") -> BlockedNow:
+    queues = dict(store.rows(BLOCKED_BY_QUEUE, {"limit": MOST_BLOCKED + 1}))
+    return BlockedNow(queues, sum(queues.values()) > MOST_BLOCKED)
+
+
+def estimated_blocked(store: "Store", *, most: int) -> dict[str, int]:
+    """The number of blocked jobs of each queue that has any. If there are more than `most`, it is estimated."""
+    counts = dict(store.rows(BLOCKED_BY_QUEUE, {"limit": most}))
+    if sum(counts.values()) < most:
+        return counts
+    return raised(counts, store.expected_rows(EXPECTED_BLOCKED))

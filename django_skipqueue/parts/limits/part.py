@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ...values.part import Part
+from .now import longest_halt
 from .services import BlockSurplus, PassOn
 
 if TYPE_CHECKING:
@@ -21,5 +22,6 @@ PART = Part(
         BlockSurplus,
         PassOn,
     ),
+    measures={"sequence_halted": longest_halt},
     console=console,
 )

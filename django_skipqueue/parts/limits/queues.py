@@ -3,16 +3,27 @@
 Invariant: a job that has a key of its own keeps it. A queue's limit is for the jobs that name none, and its rate is for
 those that name no rate.
 
-Invariant: nothing here admits a job. Jobs that were admitted beyond a lowered limit or rate wait again.
+Invariant: no statement here admits a job. Jobs that were admitted beyond a lowered limit or rate wait again.
 `parts.limits.admit` says which jobs of a key hold a permit, `parts.rates.admit` which have a token.
 """
 
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...conf import settings
+from ...events.events import QueueLimited, QueueRated
+from ...exceptions import InvalidOption
+from ...queue.notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, RATE_PREFIX, notify_of_keys, notify_supervisors
+from ...queue.parameters import noted
+from ...queue.statements import BATCH
+from ...values.columns import check_columns
+from ...values.queue_settings import CONCURRENCY, is_concurrency
 from ...values.rates import burst_of, interval_of
 from ...values.records import EncodedCall
+from .admit import admit_after_commit
+
+if TYPE_CHECKING:
+    from ...queue.store import Store
 
 PREFIX = "queue:"
 """The beginning of the keys of queues. The statements that admit know them by it; no other key begins so."""
@@ -188,3 +199,63 @@ INSERT INTO skipqueue_queue AS queue (name, rate_interval, rate_burst)
 VALUES (%(name)s, %(interval)s::float8, %(burst)s::smallint)
 ON CONFLICT (name) DO UPDATE SET rate_interval = excluded.rate_interval, rate_burst = excluded.rate_burst
 """
+
+
+def limit_queue(store: "Store", name: str, concurrency: int | None, *, by: str = "") -> None:
+    """Let at most `concurrency` jobs of this queue run at once; `None`: any number. Those that run, run on.
+
+    Raises `InvalidOption` for a value that cannot be used.
+    """
+    if not is_concurrency(concurrency):
+        raise InvalidOption(f"concurrency must be {CONCURRENCY}, or None for any number, not {concurrency!r}.")
+    _set_limit(store, name, concurrency or 0, by)
+
+
+def limit_queue_by_settings(store: "Store", name: str, *, by: str = "") -> None:
+    _set_limit(store, name, None, by)
+
+
+def rate_queue(store: "Store", name: str, rate: str | None, *, by: str = "") -> None:
+    """Set how many jobs of this queue may start in a time, such as "50/s"; `None`: any number.
+
+    Raises `InvalidOption` for a value that cannot be used.
+    """
+    interval = 0.0 if rate is None else interval_of(rate)
+    _set_rate(store, name, interval, burst_of(None, interval) if interval else 0, by)
+
+
+def rate_queue_by_settings(store: "Store", name: str, *, by: str = "") -> None:
+    _set_rate(store, name, None, None, by)
+
+
+def _set_rate(store: "Store", name: str, interval: float | None, burst: int | None, by: str) -> None:
+    check_columns({"queue_name": name})
+    stored_by = noted(by, "")["by"]
+    store.execute(RATE_QUEUE, {"name": name, "interval": interval, "burst": burst})
+    admit_after_commit(store, {}, [key_of(name)])
+    notify_supervisors(store, QUEUES_PAYLOAD)  # for `block_unrated`
+    notify_supervisors(store, LIMITS_PAYLOAD)  # for a key that the caller could not lock
+    store.send(QueueRated(store.alias, name, interval, stored_by))
+
+
+def _set_limit(store: "Store", name: str, concurrency: int | None, by: str) -> None:
+    check_columns({"queue_name": name})
+    stored_by = noted(by, "")["by"]
+    store.execute(LIMIT_QUEUE, {"name": name, "concurrency": concurrency})
+    admit_after_commit(store, {key_of(name): None})
+    notify_supervisors(store, QUEUES_PAYLOAD)  # for `block_surplus`
+    notify_supervisors(store, LIMITS_PAYLOAD)  # for more than are admitted at once
+    store.send(QueueLimited(store.alias, name, concurrency, stored_by))
+
+
+def block_surplus(store: "Store", *, limit: int = BATCH) -> int:
+    """Have up to `limit` queued jobs beyond the limits of their queues wait again. Returns the number."""
+    ((number,),) = store.rows(BLOCK_SURPLUS, {"limit": limit})
+    return int(number)
+
+
+def block_unrated(store: "Store", *, limit: int = BATCH) -> int:
+    """Have up to `limit` queued jobs beyond the bursts of their queues wait again. Returns the number."""
+    blocked = dict(store.rows(BLOCK_UNRATED, {"limit": limit}))
+    notify_of_keys(store, RATE_PREFIX, blocked)
+    return sum(blocked.values())

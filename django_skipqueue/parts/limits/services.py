@@ -14,7 +14,8 @@ from typing import Protocol
 from ...queue.notify import LIMIT_PREFIX, QUEUES_PAYLOAD, RATE_PREFIX, SOON, keys_in
 from ...queue.store import Store
 from ...worker.loop import Periodic
-from ..keyed import Contested
+from ..keyed import Contested, contested_permits, contested_tokens, pass_permits_on, pass_tokens_on
+from .queues import block_surplus, block_unrated
 
 CONTESTED_LOOK = 1.0
 """Seconds between two looks while jobs wait for what unclaimed ones hold."""
@@ -37,12 +38,12 @@ KEYS_AT_ONCE = 1_000
 
 
 class Look(Protocol):
-    def __call__(self, *, after: str, limit: int) -> Sequence[Contested]: ...
+    def __call__(self, store: Store, /, *, after: str, limit: int) -> Sequence[Contested]: ...
 
 
 class PassPermitOn(Protocol):
     def __call__(
-        self, keys: Collection[str], *, ids: Collection[int] | None = None, idle: bool = False
+        self, store: Store, keys: Collection[str], /, *, ids: Collection[int] | None = None, idle: bool = False
     ) -> Collection[int]: ...
 
 
@@ -53,8 +54,8 @@ class PassOn(Periodic):
 
     def __init__(self, store: Store) -> None:
         self._contests = {
-            LIMIT_PREFIX: Contest(store.contested_permits, store.pass_permits_on),
-            RATE_PREFIX: Contest(store.contested_tokens, store.pass_tokens_on),
+            LIMIT_PREFIX: Contest(store, contested_permits, pass_permits_on),
+            RATE_PREFIX: Contest(store, contested_tokens, pass_tokens_on),
         }
         self._looked_at = float("-inf")
 
@@ -73,12 +74,19 @@ class PassOn(Periodic):
             self.due_at = min(self.due_at, self._looked_at + LEAST_LOOK)
 
 
+def unclaimed_holders(store: Store) -> dict[str, int]:
+    """The number of unclaimed jobs that hold a permit for which others wait, by key: of the first thousand keys."""
+    found = contested_permits(store, after="", limit=KEYS_AT_ONCE)
+    return {each.key: len(each.held_up) + len(each.unserved) for each in found}
+
+
 class Contest:
     """Passes on what the jobs of limits hold, or those of rates."""
 
-    def __init__(self, look: Look, pass_on: PassPermitOn) -> None:
+    def __init__(self, store: Store, look: Look, pass_on: PassPermitOn) -> None:
         self.urgent: set[str] = set()
         """Keys in which a better job may wait."""
+        self._store = store
         self._look = look
         self._pass_on = pass_on
         self._after = ""  # the key after which the next look goes on
@@ -95,13 +103,15 @@ class Contest:
     def look(self, now: float) -> bool:
         """Returns whether jobs wait for what unclaimed ones hold."""
         urgent, self.urgent = self.urgent, set()
-        found = self._look(after=self._after, limit=KEYS_AT_ONCE)
+        found = self._look(self._store, after=self._after, limit=KEYS_AT_ONCE)
         if urgent := urgent.union(each.key for each in found if each.is_inverted):
-            self._pass_on(urgent)
+            self._pass_on(self._store, urgent)
         if unserved := {id: each.key for each in found for id in each.unserved}:
-            self._pass_on(set(unserved.values()), ids=unserved)
+            self._pass_on(self._store, set(unserved.values()), ids=unserved)
         if held_up := {id: each.key for each in found for id in each.held_up if self._is_held_up(id, now)}:
-            self._put_back.update(dict.fromkeys(self._pass_on(set(held_up.values()), ids=held_up, idle=True), now))
+            self._put_back.update(
+                dict.fromkeys(self._pass_on(self._store, set(held_up.values()), ids=held_up, idle=True), now)
+            )
         self._after = found[-1].key if len(found) == KEYS_AT_ONCE else ""
         if not self._after:
             self._since, self._seen = self._seen, {}
@@ -126,7 +136,7 @@ class BlockSurplus(Periodic):
         self._store = store
 
     def run(self, now: float) -> None:
-        blocked = self._store.block_surplus() + self._store.block_unrated()
+        blocked = block_surplus(self._store) + block_unrated(self._store)
         self.run_again_in(0.0 if blocked else SURPLUS_SECONDS)
 
     def notified(self, payloads: Collection[str]) -> None:

@@ -19,7 +19,7 @@ from ...models import Job, Queue
 from ...models.expressions import HAS_BEGUN
 from ...queue.store import Store
 from ...values.codec import shorten
-from .now import MOST_COUNTED, HaltedKey, KeyNow
+from .now import MOST_COUNTED, HaltedKey, KeyNow, first_blocked_keys, halted_keys, keys_now, waiting_keys
 from .queues import columns_of, key_of, limited_queues
 
 KEY_LIMIT = 200
@@ -75,7 +75,7 @@ class LimitState:
 def halted_by_key(store: Store) -> dict[str, HaltedKey]:
     """The sequences that have halted and keep jobs waiting, the longest first, with the job that failed first."""
     firsts: dict[str, HaltedKey] = {}
-    for each in store.halted_keys():
+    for each in halted_keys(store):
         firsts.setdefault(each.key, each)
     return firsts
 
@@ -91,14 +91,14 @@ def first_states(store: Store, *, most: int) -> list[LimitState]:
     Of many keys, those are chosen whose jobs were enqueued first.
     """
     halted = halted_by_key(store)
-    keys = [*list(halted)[:most], *store.first_blocked_keys(most=NEXT_KEYS), *store.waiting_keys(limit=NEXT_KEYS)]
+    keys = [*list(halted)[:most], *first_blocked_keys(store, most=NEXT_KEYS), *waiting_keys(store, limit=NEXT_KEYS)]
     found = limit_states(store, dict.fromkeys(keys), halted)
     return sorted(found, key=lambda each: (each.halted is None, -each.seconds))[:most]
 
 
 def limit_states(store: Store, keys: Iterable[str], halted: Mapping[str, HaltedKey]) -> list[LimitState]:
     """These keys in their order, as far as they have waiting jobs."""
-    return [LimitState(each, halted.get(each.key)) for each in store.keys_now(list(keys))]
+    return [LimitState(each, halted.get(each.key)) for each in keys_now(store, list(keys))]
 
 
 def holders_of(key: str) -> "QuerySet[Job]":

@@ -15,6 +15,8 @@ is admitted, a thousand at a time.
 Rule: only `ADMIT_BY_RATE` takes tokens. It admits in the same statement, so neither is done without the other. It runs
 in the transaction of `LOCK_RATES`, after it, and only for the keys that this has locked, with a snapshot of its own.
 `LOCK_RATES` waits for no lock, so it cannot be part of a deadlock.
+
+Used after a job has come to the gate of rates, and by supervisors when a key is due.
 """
 
 import time
@@ -23,9 +25,8 @@ from collections.abc import Collection, Iterable
 
 from ...queue.notify import RATE_PREFIX, notify_of_keys
 from ...queue.parameters import Statement, fetched, pipelined
-from ...queue.statements import BATCH, Statements
+from ...queue.statements import Statements
 from ...values.records import GateResult
-from ..limits import queues as queue_sql
 
 # supervisor; enqueue, after the commit → the keys that another transaction has locked, and those that are locked now,
 # for ADMIT_BY_RATE. The locks are as those of LOCK_KEYS in `parts.limits.admit`, and others than these.
@@ -343,46 +344,41 @@ SWEEP_SHARE = 1 / 20
 """The share of the time that the sweeps of one process take, at most."""
 
 
-class Rating(Statements):
-    """Used after a job has come to the gate of rates, and by supervisors when a key is due."""
+def admit_rate_keys(store: Statements, keys: Collection[str]) -> tuple[dict[str, int], list[str]]:
+    """Admit jobs of these keys, as far as there are tokens. Notifies nobody.
 
-    def admit_rates(self, keys: Collection[str]) -> tuple[dict[str, int], list[str]]:
-        """Admit jobs of these keys, as far as there are tokens. Notifies nobody.
+    Returns the number of jobs, by queue, and the keys that another transaction has locked. In a transaction of the
+    caller the keys stay locked until its end.
+    """
+    connection = store.connection
+    connection.ensure_connection()
+    statements: list[Statement | None] = [
+        (LOCK_RATES, {"keys": sorted(set(keys))}),
+        (ADMIT_BY_RATE, {}),
+    ]
+    with connection.wrap_database_errors:
+        locked, admitted = pipelined(connection.connection, statements, None)
+        return dict(fetched(admitted)), [key for missed, _ in fetched(locked) for key in missed or ()]
 
-        Returns the number of jobs, by queue, and the keys that another transaction has locked. In a transaction of the
-        caller the keys stay locked until its end.
-        """
-        connection = self.connection
-        connection.ensure_connection()
-        statements: list[Statement | None] = [
-            (LOCK_RATES, {"keys": sorted(set(keys))}),
-            (ADMIT_BY_RATE, {}),
-        ]
-        with connection.wrap_database_errors:
-            locked, admitted = pipelined(connection.connection, statements, None)
-            return dict(fetched(admitted)), [key for missed, _ in fetched(locked) for key in missed or ()]
 
-    def due_rates(self, *, limit: int = KEYS_AT_ONCE) -> list[str]:
-        return [key for (key,) in self.rows(DUE_RATES, {"limit": limit})]
+def due_rates(store: Statements, *, limit: int = KEYS_AT_ONCE) -> list[str]:
+    return [key for (key,) in store.rows(DUE_RATES, {"limit": limit})]
 
-    def next_rate(self) -> float | None:
-        """The seconds until a key is due, below 0 if one is overdue; `None` if none is known to wait."""
-        return next((seconds for (seconds,) in self.rows(NEXT_RATE)), None)
 
-    def blocked_rates(self, *, after: str = "", limit: int = KEYS_AT_ONCE) -> dict[str, bool]:
-        """At most `limit` keys with blocked jobs, alphabetically after `after`: whether each needs a look."""
-        return dict(self.rows(BLOCKED_RATES, {"after": after, "limit": limit}))
+def next_rate(store: Statements) -> float | None:
+    """The seconds until a key is due, below 0 if one is overdue; `None` if none is known to wait."""
+    return next((seconds for (seconds,) in store.rows(NEXT_RATE)), None)
 
-    def block_unrated(self, *, limit: int = BATCH) -> int:
-        """Have up to `limit` queued jobs beyond the bursts of their queues wait again. Returns the number."""
-        blocked = dict(self.rows(queue_sql.BLOCK_UNRATED, {"limit": limit}))
-        notify_of_keys(self, RATE_PREFIX, blocked)
-        return sum(blocked.values())
 
-    def prune_rates(self, *, limit: int = KEYS_AT_ONCE) -> int:
-        """Delete buckets that are full. Returns their number."""
-        [(number,)] = self.rows(PRUNE_RATES, {"limit": limit})
-        return int(number)
+def blocked_rates(store: Statements, *, after: str = "", limit: int = KEYS_AT_ONCE) -> dict[str, bool]:
+    """At most `limit` keys with blocked jobs, alphabetically after `after`: whether each needs a look."""
+    return dict(store.rows(BLOCKED_RATES, {"after": after, "limit": limit}))
+
+
+def prune_rates(store: Statements, *, limit: int = KEYS_AT_ONCE) -> int:
+    """Delete buckets that are full. Returns their number."""
+    [(number,)] = store.rows(PRUNE_RATES, {"limit": limit})
+    return int(number)
 
 
 def admit_rates(store: Statements, keys: Iterable[str]) -> dict[str, int]:
@@ -392,9 +388,8 @@ def admit_rates(store: Statements, keys: Iterable[str]) -> dict[str, int]:
     """
     admitted: Counter[str] = Counter()
     ordered, missed = sorted(set(keys)), []
-    rating = Rating(store.alias, send=store.send)
     for start in range(0, len(ordered), KEYS_AT_ONCE):
-        counts, locked = rating.admit_rates(ordered[start : start + KEYS_AT_ONCE])
+        counts, locked = admit_rate_keys(store, ordered[start : start + KEYS_AT_ONCE])
         admitted.update(counts)
         missed += locked
     notify_of_keys(store, RATE_PREFIX, missed)
@@ -415,10 +410,10 @@ class Pace:
         self.found_any = False
         """Whether the last sweep has found a key with blocked jobs."""
 
-    def keys(self, rating: Rating, *, limit: int) -> list[str]:
-        found = {*sorted(self.wanted)[:limit], *rating.due_rates(limit=limit)}
+    def keys(self, store: Statements, *, limit: int) -> list[str]:
+        found = {*sorted(self.wanted)[:limit], *due_rates(store, limit=limit)}
         if self.sweep_at <= time.monotonic():
-            found |= self._sweep(rating, limit=limit)
+            found |= self._sweep(store, limit=limit)
         return sorted(found)
 
     def admitted(self, keys: Collection[str], missed: Collection[str], *, is_vain: bool) -> None:
@@ -436,9 +431,9 @@ class Pace:
         """Look at all keys as soon as allowed. Goes on where the last sweep ended, so no first keys hide the rest."""
         self.sweep_at, self.found_any = min(self.sweep_at, self._rested_at), True
 
-    def _sweep(self, rating: Rating, *, limit: int) -> set[str]:
+    def _sweep(self, store: Statements, *, limit: int) -> set[str]:
         started = time.monotonic()
-        keys = rating.blocked_rates(after=self.swept, limit=limit)
+        keys = blocked_rates(store, after=self.swept, limit=limit)
         self.found_any = bool(keys)
         self.swept = list(keys)[-1] if len(keys) == limit else ""
         now = time.monotonic()
@@ -449,11 +444,11 @@ class Pace:
 
 def sweep_rates(store: Statements, *, limit: int = KEYS_AT_ONCE) -> dict[str, int]:
     """Admit jobs of all keys that have tokens. Returns their number, by queue. For a drain that may be over."""
-    pace, rating = Pace(), Rating(store.alias, send=store.send)
+    pace = Pace()
     admitted: Counter[str] = Counter()
     while True:
         pace.sweep_at = 0.0
-        admitted.update(rating.admit_rates(pace.keys(rating, limit=limit))[0])
+        admitted.update(admit_rate_keys(store, pace.keys(store, limit=limit))[0])
         if not pace.swept:
             return dict(admitted)
 
@@ -474,19 +469,17 @@ class RateGate:
         pace = self._paces[store.alias]
         if pace.not_before > time.monotonic():
             return GateResult({})
-        rating = Rating(store.alias, send=store.send)
-        keys = pace.keys(rating, limit=min(limit, KEYS_AT_ONCE))
+        keys = pace.keys(store, limit=min(limit, KEYS_AT_ONCE))
         if not keys:
             return GateResult({})
-        counts, missed = rating.admit_rates(keys)
+        counts, missed = admit_rate_keys(store, keys)
         pace.admitted(keys, missed, is_vain=not counts)
         return GateResult(counts)
 
     def next_due(self, store: Statements) -> float | None:
         """The seconds until a key is to be looked at; `None` if no job waits at this gate."""
         pace, now = self._paces[store.alias], time.monotonic()
-        rating = Rating(store.alias, send=store.send)
-        dues = [due for due in (self._until_sweep(pace, rating, now), rating.next_rate()) if due is not None]
+        dues = [due for due in (self._until_sweep(pace, store, now), next_rate(store)) if due is not None]
         if pace.wanted:
             dues.append(0.0)
         return max(min(dues), pace.not_before - now) if dues else None
@@ -498,8 +491,8 @@ class RateGate:
         """Have the next sweep due soon: at once, if the last one did not take long."""
         self._paces[alias].sweep_soon()
 
-    def _until_sweep(self, pace: Pace, rating: Rating, now: float) -> float | None:
+    def _until_sweep(self, pace: Pace, store: Statements, now: float) -> float | None:
         due_in = pace.sweep_at - now
         if due_in > 0:
             return due_in if pace.found_any else None
-        return 0.0 if rating.blocked_rates(limit=1) else None
+        return 0.0 if blocked_rates(store, limit=1) else None

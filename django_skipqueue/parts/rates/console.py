@@ -20,6 +20,7 @@ from ...values.codec import shorten
 from ...values.exposition import Family
 from ...values.rates import rate_text
 from ..limits.states import KEY_LIMIT
+from .admit import blocked_rates, next_rate
 from .states import pace_of
 
 MOST_KEYS = 500
@@ -27,8 +28,8 @@ MOST_KEYS = 500
 
 
 def rates(store: Store) -> Iterator[Family]:
-    yield Family(catalogue.WAITING_RATES, {(): len(store.blocked_rates(limit=MOST_KEYS))})
-    yield Family(catalogue.RATE_LATE, {(): max(0.0, -(store.next_rate() or 0.0))})
+    yield Family(catalogue.WAITING_RATES, {(): len(blocked_rates(store, limit=MOST_KEYS))})
+    yield Family(catalogue.RATE_LATE, {(): max(0.0, -(next_rate(store) or 0.0))})
 
 
 def why_it_waits_for_its_rate(job: Job, now: datetime) -> str:

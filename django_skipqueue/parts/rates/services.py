@@ -2,6 +2,7 @@
 
 from ...queue.store import Store
 from ...worker.loop import Periodic
+from .admit import prune_rates
 
 PRUNE_RATES_SECONDS = 60.0
 """Seconds between two batches."""
@@ -16,4 +17,4 @@ class PruneRates(Periodic):
         self._store = store
 
     def run(self, now: float) -> None:
-        self.run_again_in(1.0 if self._store.prune_rates() else PRUNE_RATES_SECONDS)
+        self.run_again_in(1.0 if prune_rates(self._store) else PRUNE_RATES_SECONDS)

@@ -20,9 +20,10 @@ from ...models.expressions import MINUS_PRIORITY
 from ...queue.store import Store
 from ...values.codec import shorten
 from ...values.rates import burst_of, rate_text
-from ..limits.now import MOST_COUNTED, RateKeyNow
+from ..limits.now import MOST_COUNTED, RateKeyNow, rate_keys_now
 from ..limits.queues import key_of, rate_columns_of, rated_queues
 from ..limits.states import KEY_LIMIT
+from .admit import blocked_rates
 
 
 @dataclass(frozen=True)
@@ -71,12 +72,17 @@ class RateState:
 
 def rate_states(store: Store, *, most: int) -> list[RateState]:
     """At most `most` keys of rates with waiting jobs, in alphabetical order."""
-    return rate_states_of(store, store.blocked_rates(limit=most))
+    return rate_states_of(store, waiting_rate_keys(store, limit=most))
+
+
+def waiting_rate_keys(store: Store, *, after: str = "", limit: int) -> list[str]:
+    """Keys of rates with waiting jobs, alphabetically after `after`."""
+    return list(blocked_rates(store, after=after, limit=limit))
 
 
 def rate_states_of(store: Store, keys: Iterable[str]) -> list[RateState]:
     """These keys in their order, as far as they have waiting jobs."""
-    return [RateState(each) for each in store.rate_keys_now(list(keys))]
+    return [RateState(each) for each in rate_keys_now(store, list(keys))]
 
 
 def waiting_for_a_token(key: str) -> "QuerySet[Job]":

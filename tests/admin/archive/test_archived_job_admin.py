@@ -16,6 +16,7 @@ from django.utils.timezone import localtime
 from django_skipqueue.console.admin.verbs.copies import BULK_TASK
 from django_skipqueue.models import ArchivedJob, Job
 from django_skipqueue.parts.archive.admin import ArchivedJobs
+from django_skipqueue.parts.archive.move import make_partitions
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.prune import Pruner
 
@@ -258,7 +259,7 @@ INDEXES = {
 def _many() -> None:
     for days in (0, 31, 61, 90, 100):
         make_job("completed", finished_at=-timedelta(days=days))
-    Store("default").make_partitions()
+    make_partitions(Store("default"))
     with connection.cursor() as cursor:
         cursor.execute(FILL, [ROWS])
         cursor.execute("ANALYZE skipqueue_archivedjob")

@@ -13,6 +13,7 @@ from django_skipqueue import Batch
 from django_skipqueue.models import Job, JobBatch
 from django_skipqueue.parts.batches import admin as picture
 from django_skipqueue.parts.batches import states as batch_states
+from django_skipqueue.parts.batches.finish import finish_open_batches
 from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
 
@@ -160,7 +161,7 @@ def test_callbacks_lead_to_their_jobs(operator: Client) -> None:
     make_job("queued", unique_key="taken")
     skipped = make_batch(on_success=taken)
     Job.objects.filter(batch_id=skipped.id).update(status="completed", finished_at=batch.row.created_at)
-    Store("default").finish_open_batches()
+    finish_open_batches(Store("default"))
     assert batch_states.callbacks_of(skipped.row)[0].state == "skipped"
     assert "another job held its unique key" in operator.get(page(skipped)).text
 

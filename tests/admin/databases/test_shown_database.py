@@ -12,6 +12,7 @@ from django_skipqueue.conf import settings as queue_settings
 from django_skipqueue.console.admin.jobs.job_admin import JobAdmin
 from django_skipqueue.models import Job
 from django_skipqueue.parts.databases import dashboard as databases
+from django_skipqueue.queue.session import backend_pid
 from django_skipqueue.queue.store import Store
 
 from ...app.rows import make_job, make_worker
@@ -160,7 +161,7 @@ def test_two_that_do_not_answer_cost_the_time_of_one(
 
 
 def test_the_page_leaves_no_connection_open(operator: Client) -> None:
-    known = clients_of("other") | {Store("other").backend_pid()}  # among them what other tests have left
+    known = clients_of("other") | {backend_pid(Store("other"))}  # among them what other tests have left
     table_of(operator)
     wait_until(lambda: clients_of("other") <= known, "its session is gone")
 

@@ -13,6 +13,7 @@ from django_skipqueue.console.admin.ui.time_limit import QUERY_SECONDS
 from django_skipqueue.console.job_states import Indexed
 from django_skipqueue.models import Job, Status
 from django_skipqueue.parts.history.admin import query_of
+from django_skipqueue.queue.session import limit_statements
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.records import Cause
 
@@ -111,7 +112,7 @@ def test_the_count_of_a_cause_walks_its_index_however_few_jobs_are_expected(oper
     assert len(counts) == 2  # of the failed and the retrying jobs
     for count in counts:
         with transaction.atomic():
-            Store.default().limit_statements(QUERY_SECONDS)
+            limit_statements(Store.default(), QUERY_SECONDS)
             plan = plan_of(count)
         assert re.search("Index Scan (Backward )?using skipqueue_job_cause", plan), plan
         assert not re.search("Bitmap|Sort", plan), plan

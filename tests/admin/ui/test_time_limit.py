@@ -21,6 +21,7 @@ from django_skipqueue.console.admin.verbs.many_jobs import Tally
 from django_skipqueue.console.doctor import examination
 from django_skipqueue.console.metrics import scrape
 from django_skipqueue.models import Job
+from django_skipqueue.queue.session import short_transaction
 from django_skipqueue.queue.store import Store
 
 from ...app.rows import make_job
@@ -150,7 +151,7 @@ def test_notices_that_cannot_be_had_in_time_are_left_out_and_not_asked_for_again
 
 def test_the_short_limit_of_the_notices_is_not_that_of_the_page() -> None:
     store = Store.default()
-    with connection.cursor() as cursor, store.short_transaction(5.0):
+    with connection.cursor() as cursor, short_transaction(store, 5.0):
         notices.notices_cache.get()
         cursor.execute("SHOW statement_timeout")
         assert cursor.fetchone() == ("5s",)

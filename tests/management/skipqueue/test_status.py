@@ -15,6 +15,7 @@ from django.utils.dateparse import parse_datetime
 from django_skipqueue.console import counts
 from django_skipqueue.events.events import AttemptsCompleted
 from django_skipqueue.models import Queue
+from django_skipqueue.parts.history.rollups import roll_up
 from django_skipqueue.parts.history.tally import Tally
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED
@@ -55,7 +56,7 @@ def test_a_queue_in_which_jobs_have_ended_has_its_rate() -> None:
     tally = Tally()
     ran = ClaimedJob(1, 1, "t", "mail", "[]", "{}", 1, 10, 0, time.time() - 6, time.time(), "{}", claimed_at=50.0)
     tally.ended(AttemptsCompleted, [Attempt(ran, COMPLETED, 50.0, 50.0, "w")] * 300)
-    Store("default").roll_up(*tally.take())
+    roll_up(Store("default"), *tally.take())
     [queue] = snapshot()["queues"]
     assert queue["queue"] == "mail"
     assert queue["jobs_per_minute"] >= 300 / 6
@@ -68,7 +69,7 @@ def test_jobs_that_all_waited_for_the_same_time_have_it_as_their_95th_percentile
     tally, now = Tally(), time.time()
     ran = ClaimedJob(1, 1, "t", "search", "[]", "{}", 1, 10, 0, now - 981.6, now, "{}", claimed_at=50.0)
     tally.ended(AttemptsCompleted, [Attempt(ran, COMPLETED, 50.0, 50.0, "w")] * 40)
-    Store("default").roll_up(*tally.take())
+    roll_up(Store("default"), *tally.take())
     [queue] = snapshot()["queues"]
     assert 981.6 / 1.5 <= queue["p95_wait_seconds"] <= 981.6 * 1.5
 

@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from ....models.rollup import Span
-from ....queue.observe import QueueRate
+from ....queue.observe import QueueRate, rates_now
 from ....queue.store import Store
 from ....values import counting
 from ...queue_states import QueueState, queue_states
@@ -140,4 +140,4 @@ class Situation:
     @cached_property
     def rates(self) -> dict[str, QueueRate]:
         """The rates of the last minutes by queue; an empty name: of all together."""
-        return self.store.rates_now()
+        return rates_now(self.store)

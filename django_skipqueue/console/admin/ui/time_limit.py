@@ -14,6 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext
 
+from ....queue.session import limit_statements
 from ....queue.store import Store
 from ...durations import span
 
@@ -60,7 +61,7 @@ def time_limited(model_admin: Any, view: View) -> View:
         store = Store.default()
         try:
             with transaction.atomic(using=store.alias):
-                store.limit_statements(QUERY_SECONDS)
+                limit_statements(store, QUERY_SECONDS)
                 response = view(request, *args, **kwargs)
                 if isinstance(response, TemplateResponse):
                     response.render()
