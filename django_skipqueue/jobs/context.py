@@ -11,7 +11,7 @@ from django.db import connections, transaction
 
 from ..events.job_names import job_name
 from ..exceptions import CannotComplete, LeaseLost, ResultLost, UndecodableArguments, UnknownTask
-from ..parts.batches.batch import Batch
+from ..parts.batches.batch import Batch, waited_for
 from ..queue.store import Store
 from ..values.codec import decode
 from ..values.notes import checked_progress, checked_text, level_name
@@ -133,7 +133,7 @@ class JobContext:
         model instance whose row is gone. The first use sends a query, and one for each model instance.
         """
         found = []
-        for need in Store(self.database).needs(self.job_id):
+        for need in waited_for(self.job_id, database=self.database):
             if need.status is None or (need.status == "completed" and need.is_gone):
                 lost, waited = (job_name(self.database, id) for id in (need.needs_job_id, self.job_id))
                 raise ResultLost(f"Job {lost}, which job {waited} has waited for, is not there.")

@@ -12,7 +12,7 @@ from django.db.models.functions import Coalesce, Now
 
 from ..conf import settings
 from ..exceptions import InvalidOption
-from ..parts.unique.enqueue import explained_deadlock, taken_by
+from ..parts.unique.enqueue import explained_deadlock, free_unique_keys, lock_waiting_holders, taken_by
 from ..queue.parameters import claim_values
 from ..queue.store import Store
 from ..values.codec import decode, encode
@@ -159,13 +159,13 @@ class JobManager(_JobManager["Job"]):
         """The job that holds this unique key; `None`: the key is free by now."""
         if spec.unique_seconds == 0:
             with explained_deadlock(True):
-                store.lock_waiting_holders([key])
+                lock_waiting_holders(store, [key])
         # Not `first()`: its ORDER BY with LIMIT may make PostgreSQL read all finished jobs with this key.
         holders = self.model._base_manager.using(store.alias).filter(HOLDS_KEY, unique_key=key)
         found = next(iter(holders), None)
         if found is None or found.finished_at is None:
             return found
-        store.free_unique_keys([key])
+        free_unique_keys(store, [key])
         return next(iter(holders.all()), None)
 
     def claim(self, *, queue_names: Sequence[str], limit: int = 1, worker_id: str) -> list["Job"]:

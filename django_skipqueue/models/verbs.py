@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ..conf import settings
-from ..queue.statements import BATCH
+from ..queue.parameters import BATCH
 from ..queue.store import Store
 from ..values.columns import check_columns, check_run_after
 from ..values.outcomes import Delay

@@ -1,9 +1,12 @@
-"""Insert jobs, on the caller's connection and in the caller's transaction."""
+"""Insert jobs, on the caller's connection and in the caller's transaction.
+
+Used by tasks: each deferred call becomes a job.
+"""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from secrets import token_hex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from django.db import Error, transaction
@@ -14,18 +17,21 @@ from ..events.events import JobsAdmitted, JobsDeferred, NotifyFailed
 from ..events.tracing import sending, tracers
 from ..exceptions import InvalidOption
 from ..parts.batches.current import in_current_batch
-from ..parts.batches.dependencies import Dependencies
+from ..parts.batches.dependencies import hold
 from ..parts.databases.settings import SPREAD
 from ..parts.limits.admit import admit_after_commit
 from ..parts.limits.enqueue import ENQUEUE_AND_ADMIT
 from ..parts.limits.queues import all_limited_by_queue, limited_by_queue
-from ..parts.unique.enqueue import UniqueKeys, explained_deadlock
+from ..parts.unique.enqueue import enqueue_unique, explained_deadlock, free_unique_keys, replace_waiting
 from ..values.columns import check_columns
 from ..values.records import DeferredJobs, EncodedCall, EnqueuedJob, JobSpec, OnConflict
 from .fragments import INSERT_JOB, entering, joined
 from .notify import wake, wake_supervisors
 from .parameters import calls_as_values, unindented
 from .silence import ended_by_silence
+
+if TYPE_CHECKING:
+    from .store import Store
 
 # enqueue of a job that is due now and has no key, no batch and no time limit or retention of its own → its id, and the
 # time of the enqueue, which is also its due time. ENQUEUE takes a third longer: it writes 13 more columns, and looks
@@ -114,176 +120,186 @@ FROM inserted
 NOTHING = nullcontext()
 
 
-class Enqueueing(UniqueKeys, Dependencies):
-    """Used by tasks: each deferred call becomes a job."""
+def enqueue(store: "Store", spec: JobSpec, call: EncodedCall, *, replaces: bool = False) -> EnqueuedJob | None:
+    """Insert one job, and return what was written. Returns `None` if a job holds the call's unique key.
 
-    def enqueue(self, spec: JobSpec, call: EncodedCall, *, replaces: bool = False) -> EnqueuedJob | None:
-        """Insert one job, and return what was written. Returns `None` if a job holds the call's unique key.
+    replaces: a waiting holder takes the arguments and the due time of the call, and is returned.
 
-        replaces: a waiting holder takes the arguments and the due time of the call, and is returned.
+    Raises `InvalidOption` for a value of the spec that the table cannot store, and `UniqueKeyDeadlock` if another
+    transaction waits for this one with a key that this one waits for.
+    """
+    spec = in_current_batch(spec, store.connection)
+    if replaces:
+        _check_replace(spec)
+    with _answered(store), _together(store, spec):
+        if not tracers:
+            return _enqueue(store, spec, call, replaces)
+        with sending(spec, 1, store.alias) as batch:
+            enqueued = _enqueue(store, batch.spec, call, replaces)
+            batch.job_ids = [enqueued.id] if enqueued else []
+            return enqueued
 
-        Raises `InvalidOption` for a value of the spec that the table cannot store, and `UniqueKeyDeadlock` if another
-        transaction waits for this one with a key that this one waits for.
-        """
-        spec = in_current_batch(spec, self.connection)
-        if replaces:
-            _check_replace(spec)
-        with self._answered(), self._together(spec):
-            if not tracers:
-                return self._enqueue(spec, call, replaces)
-            with sending(spec, 1, self.alias) as batch:
-                enqueued = self._enqueue(batch.spec, call, replaces)
-                batch.job_ids = [enqueued.id] if enqueued else []
-                return enqueued
 
-    def enqueue_untraced(self, spec: JobSpec, call: EncodedCall) -> EnqueuedJob | None:
-        """Insert one job for a supervisor, in whose main thread no tracer of the project's runs."""
-        return self._enqueue(spec, call, replaces=False)
+def enqueue_untraced(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJob | None:
+    """Insert one job for a supervisor, in whose main thread no tracer of the project's runs."""
+    return _enqueue(store, spec, call, replaces=False)
 
-    def _enqueue(self, spec: JobSpec, call: EncodedCall, replaces: bool) -> EnqueuedJob | None:
-        spec, call = _checked(spec), limited_by_queue(spec.queue_name, call)
-        is_plain = spec.is_plain and call.is_plain
-        is_limited = spec.run_after is None and call.limit_key is not None and call.unique_key is call.rate_key is None
-        if (is_plain or is_limited) and self.connection.get_autocommit():
-            with self.connection.cursor() as cursor:
-                if _takes_transactions(cursor):
-                    return self._enqueue_alone(cursor, spec, call)
-        return self._enqueue_plain(spec, call) if is_plain else self._enqueue_any(spec, call, replaces)
 
-    def _enqueue_plain(self, spec: JobSpec, call: EncodedCall) -> EnqueuedJob:
-        [(id, now)] = self.rows(ENQUEUE_PLAIN, spec._asdict() | call._asdict())
-        wake(self, (spec.queue_name,))
-        self.send(JobsDeferred(self.alias, spec.task, spec.queue_name, [id]))
-        return EnqueuedJob(spec, call, id, "queued", now, now)
+def _enqueue(store: "Store", spec: JobSpec, call: EncodedCall, replaces: bool) -> EnqueuedJob | None:
+    spec, call = _checked(spec), limited_by_queue(spec.queue_name, call)
+    is_plain = spec.is_plain and call.is_plain
+    is_limited = spec.run_after is None and call.limit_key is not None and call.unique_key is call.rate_key is None
+    if (is_plain or is_limited) and store.connection.get_autocommit():
+        with store.connection.cursor() as cursor:
+            if _takes_transactions(cursor):
+                return _enqueue_alone(store, cursor, spec, call)
+    return _enqueue_plain(store, spec, call) if is_plain else _enqueue_any(store, spec, call, replaces)
 
-    def _enqueue_any(self, spec: JobSpec, call: EncodedCall, replaces: bool) -> EnqueuedJob | None:
-        values = spec.insert_values() | call._asdict()
-        with explained_deadlock(call.unique_key is not None):
-            rows = [EnqueuedJob(spec, call, *row) for row in self.rows(ENQUEUE, values)]
-            if replaces and not rows:
-                rows = [
-                    EnqueuedJob(spec, call, each.id, each.status, each.run_after, each.enqueued_at, is_new=False)
-                    for each in self.replace_waiting(values, [call])
-                ]
-        for enqueued in rows:
-            is_later = enqueued.status == "scheduled"  # a job that is replaced was enqueued before
-            delay = (enqueued.run_after - enqueued.enqueued_at).total_seconds() if is_later else 0.0
-            new = [enqueued.id] if enqueued.is_new else []
-            statuses = self._enqueued(spec, new, [call], queued=int(enqueued.status == "queued"), delay=delay)
-            return enqueued._replace(status=statuses.get(enqueued.id, enqueued.status))
-        return None
 
-    def _enqueue_alone(self, cursor: Any, spec: JobSpec, call: EncodedCall) -> EnqueuedJob:
-        """Insert one job, commit, admit it if it has a limit, and notify the workers, in one round trip."""
-        statement = ENQUEUE_AND_NOTIFY if call.limit_key is None else ENQUEUE_AND_ADMIT
-        id, now, is_queued = self._committed(cursor, unindented(statement), spec, call)
-        self.send(JobsDeferred(self.alias, spec.task, spec.queue_name, [id]))
-        if call.limit_key is not None and is_queued:
-            self.send(JobsAdmitted(self.alias, {spec.queue_name: 1}))
-        elif call.limit_key is not None:
-            admit_after_commit(self, {call.limit_key: None}, is_urgent=spec.priority > 0)
-        status = "queued" if is_queued or call.limit_key is None else "blocked"
-        return EnqueuedJob(spec, call, id, status, now, now)
+def _enqueue_plain(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJob:
+    [(id, now)] = store.rows(ENQUEUE_PLAIN, spec._asdict() | call._asdict())
+    wake(store, (spec.queue_name,))
+    store.send(JobsDeferred(store.alias, spec.task, spec.queue_name, [id]))
+    return EnqueuedJob(spec, call, id, "queued", now, now)
 
-    def _committed(self, cursor: Any, statement: str, spec: JobSpec, call: EncodedCall) -> tuple[Any, Any, bool]:
-        """Send the message. Returns the id and the time of the enqueue, and whether its job was admitted."""
-        mark = token_hex(8)
-        try:
-            cursor.execute(statement, {**spec.insert_values(), **call._asdict(), "call": mark})
-            cursor.nextset()  # the first result is that of BEGIN
-            id, now, *_ = cursor.fetchone()
-            while call.limit_key is not None and cursor.nextset():
-                pass
-            return id, now, call.limit_key is not None and bool(cursor.rowcount)
-        except BaseException as error:
-            self._end_transaction()
-            rows = self._inserted(mark) if isinstance(error, Error) else []
-            if not rows:
-                raise
-            self.send(NotifyFailed(self.alias, spec.queue_name, error))
-            return *rows[0], False
 
-    def _end_transaction(self) -> None:
-        raw = self.connection.connection
-        if raw is not None and raw.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
-            with suppress(psycopg.Error):
-                raw.rollback()
+def _enqueue_any(store: "Store", spec: JobSpec, call: EncodedCall, replaces: bool) -> EnqueuedJob | None:
+    values = spec.insert_values() | call._asdict()
+    with explained_deadlock(call.unique_key is not None):
+        rows = [EnqueuedJob(spec, call, *row) for row in store.rows(ENQUEUE, values)]
+        if replaces and not rows:
+            rows = [
+                EnqueuedJob(spec, call, each.id, each.status, each.run_after, each.enqueued_at, is_new=False)
+                for each in replace_waiting(store, values, [call])
+            ]
+    for enqueued in rows:
+        is_later = enqueued.status == "scheduled"  # a job that is replaced was enqueued before
+        delay = (enqueued.run_after - enqueued.enqueued_at).total_seconds() if is_later else 0.0
+        new = [enqueued.id] if enqueued.is_new else []
+        statuses = _enqueued(store, spec, new, [call], queued=int(enqueued.status == "queued"), delay=delay)
+        return enqueued._replace(status=statuses.get(enqueued.id, enqueued.status))
+    return None
 
-    def _inserted(self, mark: str) -> list[tuple[Any, ...]]:
-        """The job that the call with this mark has inserted and committed. Empty if it has not, or if nobody knows."""
-        with suppress(Error):
-            return self.rows(INSERTED, {"call": mark})
-        return []
 
-    def enqueue_many(
-        self, spec: JobSpec, calls: Sequence[EncodedCall], *, on_conflict: OnConflict = "skip"
-    ) -> DeferredJobs:
-        """Insert a job for each of `calls`: in one statement if no call has a unique key.
+def _enqueue_alone(store: "Store", cursor: Any, spec: JobSpec, call: EncodedCall) -> EnqueuedJob:
+    """Insert one job, commit, admit it if it has a limit, and notify the workers, in one round trip."""
+    statement = ENQUEUE_AND_NOTIFY if call.limit_key is None else ENQUEUE_AND_ADMIT
+    id, now, is_queued = _committed(store, cursor, unindented(statement), spec, call)
+    store.send(JobsDeferred(store.alias, spec.task, spec.queue_name, [id]))
+    if call.limit_key is not None and is_queued:
+        store.send(JobsAdmitted(store.alias, {spec.queue_name: 1}))
+    elif call.limit_key is not None:
+        admit_after_commit(store, {call.limit_key: None}, is_urgent=spec.priority > 0)
+    status = "queued" if is_queued or call.limit_key is None else "blocked"
+    return EnqueuedJob(spec, call, id, status, now, now)
 
-        Returns the ids in the order of the calls, and what became of each. If a job holds the unique key of a call, its
-        id is returned for this call. Raises as `enqueue` does, and `UniqueKeyTaken`, as `on_conflict` says.
-        """
-        spec = in_current_batch(spec, self.connection)
-        if on_conflict == "replace":
-            _check_replace(spec)
-        with self._answered(), self._together(spec):
-            if not (tracers and calls):
-                return self._enqueue_many(spec, calls, on_conflict).all_in(self.alias)
-            with sending(spec, len(calls), self.alias) as batch:
-                batch.job_ids = deferred = self._enqueue_many(batch.spec, calls, on_conflict).all_in(self.alias)
-                return deferred
 
-    def _enqueue_many(self, spec: JobSpec, calls: Sequence[EncodedCall], on_conflict: OnConflict) -> DeferredJobs:
-        spec = _checked(spec)
-        values = spec.insert_values()
-        calls = all_limited_by_queue(spec.queue_name, calls)
-        if any(call.unique_key is not None for call in calls):
-            with explained_deadlock(True):
-                return self._enqueue_unique(spec, values, calls, on_conflict)
-        if not calls:
-            return DeferredJobs()
-        [(inserted, queued, delay)] = self.rows(ENQUEUE_MANY, {**values, **calls_as_values(calls)})
-        self._enqueued(spec, inserted, calls, queued=queued, delay=delay)
-        return DeferredJobs(sorted(inserted))
+def _committed(store: "Store", cursor: Any, statement: str, spec: JobSpec, call: EncodedCall) -> tuple[Any, Any, bool]:
+    """Send the message. Returns the id and the time of the enqueue, and whether its job was admitted."""
+    mark = token_hex(8)
+    try:
+        cursor.execute(statement, {**spec.insert_values(), **call._asdict(), "call": mark})
+        cursor.nextset()  # the first result is that of BEGIN
+        id, now, *_ = cursor.fetchone()
+        while call.limit_key is not None and cursor.nextset():
+            pass
+        return id, now, call.limit_key is not None and bool(cursor.rowcount)
+    except BaseException as error:
+        _end_transaction(store)
+        rows = _inserted(store, mark) if isinstance(error, Error) else []
+        if not rows:
+            raise
+        store.send(NotifyFailed(store.alias, spec.queue_name, error))
+        return *rows[0], False
 
-    def _answered(self) -> AbstractContextManager[Any]:
-        """Under `spread`, jobs wait for no server that hangs: the other databases take them."""
-        return ended_by_silence(self.connection) if settings.placement == SPREAD else NOTHING
 
-    def _together(self, spec: JobSpec) -> AbstractContextManager[Any]:
-        """A transaction for jobs and their dependencies; nothing for jobs without."""
-        return transaction.atomic(using=self.alias) if spec.after else NOTHING
+def _end_transaction(store: "Store") -> None:
+    raw = store.connection.connection
+    if raw is not None and raw.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+        with suppress(psycopg.Error):
+            raw.rollback()
 
-    def _enqueued(
-        self, spec: JobSpec, ids: list[int], calls: Sequence[EncodedCall], *, queued: int, delay: float
-    ) -> dict[int, str]:
-        """Notify the workers if any job is queued, the supervisors if the jobs are due soon, and send the event.
 
-        After the commit, jobs that have a limit or a rate are admitted. Has jobs wait for those that they need.
-        Returns the status of those that need not wait after all, by id.
-        """
-        statuses = self.hold(ids, needs=spec.after, after_failure=spec.after_failure) if spec.after and ids else {}
-        queued += list(statuses.values()).count("queued")
-        keys = {call.limit_key for call in calls if call.limit_key is not None}
-        rates = {call.rate_key for call in calls if call.rate_key is not None and call.limit_key is None}
-        if (keys or rates) and delay <= 0:
-            lone = ids[0] if len(ids) == 1 else None
-            admit_after_commit(self, dict.fromkeys(keys, lone), rates, is_urgent=spec.priority > 0)
-        if queued:
-            wake(self, {spec.queue_name: queued})
-        wake_supervisors(self, [delay])
-        if ids:
-            self.send(JobsDeferred(self.alias, spec.task, spec.queue_name, ids))
-        return statuses
+def _inserted(store: "Store", mark: str) -> list[tuple[Any, ...]]:
+    """The job that the call with this mark has inserted and committed. Empty if it has not, or if nobody knows."""
+    with suppress(Error):
+        return store.rows(INSERTED, {"call": mark})
+    return []
+
+
+def enqueue_many(
+    store: "Store", spec: JobSpec, calls: Sequence[EncodedCall], *, on_conflict: OnConflict = "skip"
+) -> DeferredJobs:
+    """Insert a job for each of `calls`: in one statement if no call has a unique key.
+
+    Returns the ids in the order of the calls, and what became of each. If a job holds the unique key of a call, its
+    id is returned for this call. Raises as `enqueue` does, and `UniqueKeyTaken`, as `on_conflict` says.
+    """
+    spec = in_current_batch(spec, store.connection)
+    if on_conflict == "replace":
+        _check_replace(spec)
+    with _answered(store), _together(store, spec):
+        if not (tracers and calls):
+            return _enqueue_many(store, spec, calls, on_conflict).all_in(store.alias)
+        with sending(spec, len(calls), store.alias) as batch:
+            batch.job_ids = deferred = _enqueue_many(store, batch.spec, calls, on_conflict).all_in(store.alias)
+            return deferred
+
+
+def _enqueue_many(store: "Store", spec: JobSpec, calls: Sequence[EncodedCall], on_conflict: OnConflict) -> DeferredJobs:
+    spec = _checked(spec)
+    values = spec.insert_values()
+    calls = all_limited_by_queue(spec.queue_name, calls)
+    if any(call.unique_key is not None for call in calls):
+        with explained_deadlock(True):
+            return enqueue_unique(store, spec, values, calls, on_conflict, announce=_enqueued)
+    if not calls:
+        return DeferredJobs()
+    [(inserted, queued, delay)] = store.rows(ENQUEUE_MANY, {**values, **calls_as_values(calls)})
+    _enqueued(store, spec, inserted, calls, queued=queued, delay=delay)
+    return DeferredJobs(sorted(inserted))
+
+
+def _answered(store: "Store") -> AbstractContextManager[Any]:
+    """Under `spread`, jobs wait for no server that hangs: the other databases take them."""
+    return ended_by_silence(store.connection) if settings.placement == SPREAD else NOTHING
+
+
+def _together(store: "Store", spec: JobSpec) -> AbstractContextManager[Any]:
+    """A transaction for jobs and their dependencies; nothing for jobs without."""
+    return transaction.atomic(using=store.alias) if spec.after else NOTHING
+
+
+def _enqueued(
+    store: "Store", spec: JobSpec, ids: list[int], calls: Sequence[EncodedCall], *, queued: int, delay: float
+) -> dict[int, str]:
+    """Notify the workers if any job is queued, the supervisors if the jobs are due soon, and send the event.
+
+    After the commit, jobs that have a limit or a rate are admitted. Has jobs wait for those that they need.
+    Returns the status of those that need not wait after all, by id.
+    """
+    statuses = hold(store, ids, needs=spec.after, after_failure=spec.after_failure) if spec.after and ids else {}
+    queued += list(statuses.values()).count("queued")
+    keys = {call.limit_key for call in calls if call.limit_key is not None}
+    rates = {call.rate_key for call in calls if call.rate_key is not None and call.limit_key is None}
+    if (keys or rates) and delay <= 0:
+        lone = ids[0] if len(ids) == 1 else None
+        admit_after_commit(store, dict.fromkeys(keys, lone), rates, is_urgent=spec.priority > 0)
+    if queued:
+        wake(store, {spec.queue_name: queued})
+    wake_supervisors(store, [delay])
+    if ids:
+        store.send(JobsDeferred(store.alias, spec.task, spec.queue_name, ids))
+    return statuses
 
 
 def new_job(
-    store: Enqueueing, enqueue: Callable[[JobSpec, EncodedCall], EnqueuedJob | None], spec: JobSpec, call: EncodedCall
+    store: "Store", insert: Callable[[JobSpec, EncodedCall], EnqueuedJob | None], spec: JobSpec, call: EncodedCall
 ) -> EnqueuedJob | None:
     """Insert a job by a method. `None` if another job holds its unique key; a key whose time is over is free."""
-    inserted = enqueue(spec, call)
-    if inserted is None and call.unique_key is not None and store.free_unique_keys([call.unique_key]):
-        return enqueue(spec, call)
+    inserted = insert(spec, call)
+    if inserted is None and call.unique_key is not None and free_unique_keys(store, [call.unique_key]):
+        return insert(spec, call)
     return inserted
 
 

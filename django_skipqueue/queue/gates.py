@@ -21,8 +21,7 @@ from ..parts.rates.admit import RateGate, admit_rates, sweep_rates
 from ..values.records import GateResult
 from .fragments import entering, joined
 from .notify import wake
-from .parameters import is_refused
-from .statements import BATCH, Statements
+from .parameters import BATCH, is_refused
 
 if TYPE_CHECKING:
     from .store import Store
@@ -73,17 +72,17 @@ class Gate(Protocol):
     name: str
     """The name of its condition in `queue.fragments.CONDITIONS`."""
 
-    def admit(self, store: Statements, *, limit: int) -> GateResult:
+    def admit(self, store: "Store", *, limit: int) -> GateResult:
         """Admit up to `limit` jobs whose condition has ended, skipping locked rows."""
 
-    def next_due(self, store: Statements) -> float | None:
+    def next_due(self, store: "Store") -> float | None:
         """The seconds until there may be a job to admit; 0 or less: now. `None` if no job waits at this gate."""
 
 
 class TimeGate:
     name = "time"
 
-    def admit(self, store: Statements, *, limit: int) -> GateResult:
+    def admit(self, store: "Store", *, limit: int) -> GateResult:
         rows = store.rows(ADMIT, {"limit": limit})
         admitted = Counter({queue_name: number for queue_name, number, _, _ in rows})
         if blocked := {key for _, _, keys, _ in rows for key in keys or ()}:
@@ -92,7 +91,7 @@ class TimeGate:
             admitted.update(admit_rates(store, rated))
         return GateResult({queue_name: number for queue_name, number in admitted.items() if number})
 
-    def next_due(self, store: Statements) -> float | None:
+    def next_due(self, store: "Store") -> float | None:
         return next((seconds for (seconds,) in store.rows(NEXT_DUE)), None)
 
 

@@ -17,7 +17,6 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from ..events.events import NotifyFailed
 from ..events.sinks import Send, send
 from ..values.columns import MAX_KEY_BYTES
-from .statements import Statements
 
 if TYPE_CHECKING:
     from .store import Store
@@ -129,7 +128,7 @@ def echo(connection: BaseDatabaseWrapper, payload: str) -> None:
         cursor.execute(NOTIFY, {"channel": QUEUED, "payload": payload})
 
 
-def wake(store: Statements, queue_names: Iterable[str] | Mapping[str, int]) -> None:
+def wake(store: "Store", queue_names: Iterable[str] | Mapping[str, int]) -> None:
     """Notify the workers of these queues after the caller's transaction is committed.
 
     `queue_names` has the name of the queue of each job, or the number of jobs by queue.
@@ -140,18 +139,18 @@ def wake(store: Statements, queue_names: Iterable[str] | Mapping[str, int]) -> N
         _after_commit(Notification(store.alias, QUEUED, queue_name, jobs, store.send))
 
 
-def wake_supervisors(store: Statements, delays: Iterable[float]) -> None:
+def wake_supervisors(store: "Store", delays: Iterable[float]) -> None:
     """Notify the supervisors after the commit if a job is due soon. `delays`: the seconds until each job is due."""
     if any(0 < delay < SOON for delay in delays):
         notify_supervisors(store, SCHEDULED_PAYLOAD)
 
 
-def notify_supervisors(store: Statements, payload: str) -> None:
+def notify_supervisors(store: "Store", payload: str) -> None:
     """Notify the supervisors after the commit, with one of the payloads for them."""
     _after_commit(Notification(store.alias, SUPERVISORS, payload, send=store.send))
 
 
-def notify_of_keys(store: Statements, prefix: str, keys: Iterable[str]) -> None:
+def notify_of_keys(store: "Store", prefix: str, keys: Iterable[str]) -> None:
     """Have the supervisors look at these keys after the commit; at all keys, if the names are too many for a payload.
 
     prefix: `LIMIT_PREFIX` or `RATE_PREFIX`.

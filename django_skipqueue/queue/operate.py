@@ -15,7 +15,7 @@ from django.db import IntegrityError, transaction
 from ..events.events import JobsOperated
 from ..exceptions import UniqueKeyDeadlock
 from ..parts.limits.queues import columns_of, rate_columns_of
-from ..parts.unique.enqueue import explained_deadlock
+from ..parts.unique.enqueue import explained_deadlock, free_unique_keys, unique_keys_of
 from ..values.codec import shorten
 from ..values.columns import check_columns, check_run_after
 from ..values.outcomes import Delay, checked_seconds
@@ -276,7 +276,7 @@ def retry(store: "Store", ids: Iterable[int], *, over: Delay = 0.0, by: str = ""
         except IntegrityError:
             # A finished job still has one of the unique keys, or another job took one in between: the next try
             # skips that job.
-            store.free_unique_keys(store.unique_keys_of(values["ids"]))
+            free_unique_keys(store, unique_keys_of(store, values["ids"]))
             continue
         if rows:
             wake_supervisors(store, [values["over"] / len(rows)])

@@ -24,6 +24,9 @@ Rows = list[tuple[Any, ...]]
 Cursor = psycopg.Cursor[tuple[Any, ...]]
 Statement = tuple[str, dict[str, Any]]
 
+BATCH = 1_000
+"""The default batch size of `admit`, `recover` and `prune`, and the batch size of the verbs of query sets."""
+
 QUEUE_COLUMN = ClaimedJob._fields.index("queue_name")
 """The position of the queue in a claimed row."""
 

@@ -12,8 +12,7 @@ from django.db import transaction
 from ..conf import settings
 from ..events.events import JobsPruned
 from ..parts.archive.move import ARCHIVE
-from .parameters import as_array
-from .statements import BATCH
+from .parameters import BATCH, as_array
 
 if TYPE_CHECKING:
     from .store import Store

@@ -12,7 +12,7 @@ from ..events.events import JobsRecovered
 from ..values.codec import shorten
 from ..values.records import LeaseRef, RecoveredJob, session_name
 from .notify import LIMITS_PAYLOAD, notify_supervisors, wake
-from .statements import BATCH
+from .parameters import BATCH
 
 if TYPE_CHECKING:
     from .store import Store

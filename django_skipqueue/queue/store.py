@@ -1,39 +1,90 @@
-"""`Store`: the queue of one database, with a method for everything that is done to a job."""
+"""`Store`: the queue of one database. It runs statements, and its methods are the verbs of a plain job.
+
+What else is done with the database are functions that take a store: those of observers and connections in `queue`, and
+those of a part in the part.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..conf import settings
+from ..events.sinks import Send, send
 from . import claim as claims
+from . import enqueue as enqueues
 from . import gates, leases, notes, operate, workers
 from . import prune as prunes
 from . import recover as recoveries
 from . import release as releases
 from . import settle as settles
-from .enqueue import Enqueueing
 
 __all__ = ["Store"]
 
 
-class Store(Enqueueing):
+class Store:
     """The queue of one database: `Store("default")`.
 
     Its methods run on this thread's connection; most run one statement. A store is passed to its users as an argument.
     Its methods give their events to `send`: by default to the sinks, at once, in the caller's thread and transaction.
     """
 
+    def __init__(self, alias: str, *, send: Send = send) -> None:
+        self.alias = alias
+        """The database's name in `DATABASES`."""
+        self.send = send
+        """Called with each event."""
+        self.carrier: dict[str, str] = {}
+        """In a relay, the `carrier` and the `carrier_id`: what comes from a broker is written only to jobs that the
+        carrier or a relay of it holds."""
+
     @classmethod
     def default(cls) -> "Store":
         """The queue of the database that `SKIPQUEUE["DATABASE"]` names."""
         return cls(settings.database)
 
-    # A job waits at gates, which admit it.
+    @property
+    def connection(self) -> BaseDatabaseWrapper:
+        """Django's connection of this thread, or the connection that `dedicated_connection` has put in its place."""
+        return connections[self.alias]
+
+    def chosen(self, plain: str, carried: str, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """In a relay the second statement, which asks who holds a job, otherwise the first; with its values."""
+        return (carried, values | self.carrier) if self.carrier else (plain, values)
+
+    def rows(self, statement: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement, values)
+            rows: list[tuple[Any, ...]] = cursor.fetchall()
+            return rows
+
+    def expected_rows(self, statement: str, values: Mapping[str, Any] | None = None) -> int:
+        """The number of rows that the planner expects; `statement` is an EXPLAIN in JSON."""
+        ((plan,),) = self.rows(statement, values)
+        document = json.loads(plan) if isinstance(plan, str) else plan
+        return int(document[0]["Plan"]["Plan Rows"])
+
+    def execute(self, statement: str, values: Mapping[str, Any] | None = None) -> None:
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement, values)
+
+    # A task is deferred, and becomes a job.
+    enqueue = enqueues.enqueue
+    enqueue_untraced = enqueues.enqueue_untraced
+    enqueue_many = enqueues.enqueue_many
+
+    # The job waits at gates, which admit it.
     admit = gates.admit
     next_due = gates.next_due
 
-    # A worker claims it.
+    # A worker claims the job.
     queues_with_jobs = claims.queues_with_jobs
     claim = claims.claim
     take_over = claims.take_over
 
-    # It runs, as long as its worker writes heartbeats.
+    # The job runs, as long as its worker writes heartbeats.
     heartbeat_workers = workers.heartbeat_workers
     heartbeat_worker = workers.heartbeat_worker
     heartbeats = workers.heartbeats
@@ -46,12 +97,12 @@ class Store(Enqueueing):
     note_attempts = notes.note_attempts
     note_begun = notes.note_begun
 
-    # Its attempt comes to an outcome.
+    # The attempt comes to an outcome.
     settle = settles.settle
     exchange = settles.exchange
     append_cancelled_errors = settles.append_cancelled_errors
 
-    # Or it is given back, or its worker dies.
+    # Or the worker releases the job, or dies.
     release = releases.release
     release_orphans = releases.release_orphans
     end_sessions = recoveries.end_sessions
@@ -60,7 +111,7 @@ class Store(Enqueueing):
     recover_without_worker = recoveries.recover_without_worker
     recover_returned = recoveries.recover_returned
 
-    # Operators change it.
+    # Operators change the job.
     retry = operate.retry
     discard = operate.discard
     cancel = operate.cancel
@@ -70,7 +121,7 @@ class Store(Enqueueing):
     change_queue = operate.change_queue
     change_priority = operate.change_priority
 
-    # It is deleted after its retention.
+    # The job is deleted after its retention.
     prune = prunes.prune
     expired = prunes.expired
     prune_lag = prunes.prune_lag

@@ -11,7 +11,7 @@ from django.db import DatabaseError
 from ..conf import settings
 from ..events import logs
 from ..parts.history.tally import COUNT_INTERVAL
-from ..queue.statements import BATCH
+from ..queue.parameters import BATCH
 from ..queue.store import Store
 from ..values.part import installed_parts
 from ..worker.loop import Periodic

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from django.db import Error
 
 from ..events import liveness_logs
-from ..queue.statements import BATCH
+from ..queue.parameters import BATCH
 from ..queue.store import Store
 from ..values.records import NEVER, RecoveredJob
 from ..worker.loop import Periodic, Service

@@ -7,6 +7,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_skipqueue.models import Job, RateBucket
+from django_skipqueue.parts.batches.dependencies import admit_dependants
 from django_skipqueue.parts.limits import admit as limit_sql
 from django_skipqueue.parts.limits.admit import admit_keys
 from django_skipqueue.parts.rates import admit as rate_sql
@@ -227,7 +228,7 @@ def test_a_job_that_needs_another_waits_for_its_rate_afterwards() -> None:
     assert Job.objects.get(pk=waiting.pk).status == "blocked"
     claim()
     settle(needed.pk)
-    store.admit_dependants([needed.pk])
+    admit_dependants(store, [needed.pk])
     assert sweep() == 1
     assert claim() == [waiting.pk]
 

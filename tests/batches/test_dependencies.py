@@ -17,6 +17,7 @@ from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Dependency, Job, JobBatch
 from django_skipqueue.parts.batches import dependencies
 from django_skipqueue.parts.batches.call import AfterFailure
+from django_skipqueue.parts.batches.dependencies import admit_dependants, forget_dependants
 from django_skipqueue.parts.batches.events import DependantsDiscarded
 from django_skipqueue.parts.batches.values import BatchProgress
 from django_skipqueue.queue.store import Store
@@ -322,7 +323,7 @@ class TestFailure:
         going_on = jobs.noop.using(after=[before], after_failure="run").defer()
         last = jobs.noop.using(after=[before], after_failure="discard").defer()
         run_first()
-        Store("default", send=sent.append).admit_dependants([before.pk])
+        admit_dependants(Store("default", send=sent.append), [before.pk])
         assert status(going_on) == "queued"
         [discarded, admitted] = sent
         assert isinstance(discarded, DependantsDiscarded)
@@ -453,10 +454,10 @@ class TestClean:
         Job.objects.filter(pk__in=ids).delete()
         run_first()
         monkeypatch.setattr(dependencies, "MOST_ROUNDS", 2)
-        assert store.forget_dependants([before.pk], limit=2)
+        assert forget_dependants(store, [before.pk], limit=2)
         assert len(unmet()) == 1
-        assert store.forget_dependants([before.pk], limit=2)
-        assert not store.forget_dependants([before.pk], limit=2)
+        assert forget_dependants(store, [before.pk], limit=2)
+        assert not forget_dependants(store, [before.pk], limit=2)
 
     def test_a_job_needs_more_than_a_few_thousand_others(self) -> None:
         before = jobs.noop.defer()
@@ -552,9 +553,9 @@ class TestConcurrency:
         run_first()
         other = session()
         other.begin()
-        assert other(store.admit_dependants, [first.pk]).admitted == {}
+        assert other(admit_dependants, store, [first.pk]).admitted == {}
         run_first()
-        assert store.admit_dependants([second.pk]).admitted == {}, "the row is locked"
+        assert admit_dependants(store, [second.pk]).admitted == {}, "the row is locked"
         other.commit()
         assert status(last) == "blocked"
         assert admitted() == {"default": 1}
@@ -576,7 +577,7 @@ class TestConcurrency:
             return found
 
         monkeypatch.setattr(Store, "rows", end_after_the_lock)
-        assert store.admit_dependants([first.pk]).admitted == {"default": 1}
+        assert admit_dependants(store, [first.pk]).admitted == {"default": 1}
         assert status(last) == "queued"
 
     def test_an_enqueue_that_commits_after_the_end_of_its_predecessor(self, session: Callable[[], Session]) -> None:

@@ -365,7 +365,7 @@ class TestPauses:
             clock[0] += seconds
             return result
 
-        monkeypatch.setattr(store, "admit_dependants", lambda _: takes(self.LOOK, dependants))
+        monkeypatch.setattr(batch_check, "admit_dependants", lambda *_: takes(self.LOOK, dependants))
         monkeypatch.setattr(batch_check, "finish_batches", lambda _, ids: takes(self.FINISH if ids else 0, looked))
         monkeypatch.setattr(batch_check, "time", SimpleNamespace(monotonic=lambda: clock[0]))
         return dependants, looked

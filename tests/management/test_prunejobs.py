@@ -10,7 +10,7 @@ from django.core.management import CommandError, call_command
 from django.test import override_settings
 
 from django_skipqueue.models import ArchivedJob, Job
-from django_skipqueue.queue.statements import BATCH
+from django_skipqueue.queue.parameters import BATCH
 
 from ..app.rows import make_job
 from ..store.test_archive import drop_partitions, partitions

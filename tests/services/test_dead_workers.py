@@ -9,7 +9,7 @@ from django.db.models import F
 
 from django_skipqueue.events.events import Event, JobsRecovered
 from django_skipqueue.models import Job, Worker
-from django_skipqueue.queue.statements import BATCH
+from django_skipqueue.queue.parameters import BATCH
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.dead_workers import PRUNE_WORKERS_SECONDS, DeadWorkers, PruneWorkers
 from django_skipqueue.supervisor.heartbeat import Heartbeat

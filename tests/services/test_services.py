@@ -15,7 +15,7 @@ from django_skipqueue.models import Job
 from django_skipqueue.parts.alerts.measure import FORGET_ALL
 from django_skipqueue.parts.archive.services import PARTITIONS_SECONDS, ArchivePartitions
 from django_skipqueue.queue.notify import QUEUES_PAYLOAD, SCHEDULED_PAYLOAD, WORKERS_PAYLOAD
-from django_skipqueue.queue.statements import BATCH
+from django_skipqueue.queue.parameters import BATCH
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor import admit
 from django_skipqueue.supervisor.admit import DUE_CHECK, LEAST_DUE_CHECK, UNSCHEDULED_CHECK, Admit

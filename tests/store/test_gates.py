@@ -14,7 +14,6 @@ from django_skipqueue.queue import enqueue, fragments
 from django_skipqueue.queue import gates as verbs
 from django_skipqueue.queue.fragments import CONDITIONS, Condition, entering
 from django_skipqueue.queue.gates import GATES
-from django_skipqueue.queue.statements import Statements
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.records import EncodedCall, GateResult, JobSpec
 
@@ -91,10 +90,10 @@ class OtherGate:
     def __init__(self, next_due: float | None) -> None:
         self._next_due = next_due
 
-    def admit(self, store: Statements, *, limit: int) -> GateResult:
+    def admit(self, store: Store, *, limit: int) -> GateResult:
         return GateResult({"default": 1, "other": limit})
 
-    def next_due(self, store: Statements) -> float | None:
+    def next_due(self, store: Store) -> float | None:
         return self._next_due
 
 

@@ -23,7 +23,7 @@ from django.db.models.fields import BooleanField
 from ...events.log_format import counted
 from ...models import UNFINISHED, WAITING, Job, Status
 from ...models.expressions import HALTS
-from ...queue.statements import BATCH
+from ...queue.parameters import BATCH
 from ...queue.store import Store
 from ..criteria import delete_jobs
 from ..job_states import RETRYING, STATES

@@ -19,6 +19,7 @@ from ...values.codec import encode
 from ..databases.choose import check_shard_key, for_batch, shard_text
 from .call import TaskCall, as_call, defer_all, home_of, in_batch, reference_to
 from .current import CurrentBatch, current_batch
+from .dependencies import Need, needs_of
 from .finish import batch_progress, finish_empty_batch, insert_batch, join_batch
 from .values import BatchProgress
 
@@ -213,3 +214,8 @@ class Batch:
             raise InvalidOption("A batch within another one must be in the same database, and in the same thread.")
         inserted = insert_batch(self._store, name=self.name, parent_id=outer and outer.id, callbacks=self._callbacks)
         self._id = inserted.id
+
+
+def waited_for(job_id: int, *, database: str) -> list[Need]:
+    """The jobs that a job has waited for, in their order."""
+    return needs_of(Store(database), job_id)

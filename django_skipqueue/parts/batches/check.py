@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from ...queue.store import Store
 from ...values.records import NEVER, LeaseRef
 from ...worker.loop import Service
+from .dependencies import admit_dependants
 from .finish import finish_batches
 
 SHARE = 20
@@ -52,7 +53,7 @@ class BatchCheck(Service):
     def run(self, now: float) -> None:
         batch_ids, self._batch_ids = self._batch_ids, set()
         job_ids, self._job_ids = self._job_ids, set()
-        dependants = self._store.admit_dependants(job_ids)
+        dependants = admit_dependants(self._store, job_ids)
         admitted_at = time.monotonic()
         looked = finish_batches(self._store, batch_ids - dependants.batch_ids)  # these have an unfinished job
         ended = time.monotonic()

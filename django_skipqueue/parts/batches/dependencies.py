@@ -3,12 +3,14 @@
 Invariant: a job that waits is admitted, or discarded, once: under the lock of its row, by a statement that has begun
 after it. A predecessor that is retried by hand lets nobody through until it has completed, but for the jobs that go on
 after a failure (`run`): once it has failed, they need it no more, and wait for their other predecessors alone.
+
+Used by enqueues, by the gate of dependencies, and by workers after a settle.
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from django.db import transaction
 
@@ -16,10 +18,12 @@ from ...events.events import JobsAdmitted
 from ...exceptions import InvalidOption
 from ...queue.fragments import entering, joined
 from ...queue.notify import LIMITS_PAYLOAD, notify_supervisors, wake, wake_supervisors
-from ...queue.parameters import as_array
-from ...queue.statements import BATCH, Statements
+from ...queue.parameters import BATCH, as_array
 from ...values.records import Dependant, GateResult, JobReference
 from .events import DependantsDiscarded
+
+if TYPE_CHECKING:
+    from ...queue.store import Store
 
 # enqueue, in the transaction of the INSERT → the ids that no job has. Each of the jobs `ids` waits for all of `needs`.
 # The lock keeps the needed jobs from being pruned before the commit: a prune sees only committed dependencies, and
@@ -323,96 +327,104 @@ MOST_PAGES = 20
 """Batches of predecessors that one look reads."""
 
 
-class Dependencies(Statements):
-    """Used by enqueues, by the gate of dependencies, and by workers after a settle."""
+def hold(
+    store: "Store", ids: Collection[int], *, needs: Collection[JobReference], after_failure: str
+) -> dict[int, str]:
+    """Have new jobs wait for others. Returns the status of those that need not wait, by id.
 
-    def hold(self, ids: Collection[int], *, needs: Collection[JobReference], after_failure: str) -> dict[int, str]:
-        """Have new jobs wait for others. Returns the status of those that need not wait, by id.
+    Called in the transaction of the INSERT. Raises `InvalidOption` if one of the others does not exist, or is in
+    another database.
+    """
+    _require_here(store, needs)
+    needed = dict.fromkeys(need.id for need in needs)
+    values = {"ids": as_array(ids), "needs": as_array(needed), "after_failure": after_failure}
+    if missing := [id for (id,) in store.rows(INSERT_DEPENDENCIES, values)]:
+        raise InvalidOption(f"after names job {missing[0]}, which does not exist: it was deleted, or pruned.")
+    passed = _pass(store, ids)
+    if discarded := [job for job in passed if job.needs_job_id is not None]:
+        event = DependantsDiscarded(store.alias, discarded)
+        transaction.on_commit(lambda: store.send(event), using=store.alias, robust=True)
+    wake_supervisors(store, [0.0])
+    return {job.id: job.status for job in passed}
 
-        Called in the transaction of the INSERT. Raises `InvalidOption` if one of the others does not exist, or is in
-        another database.
-        """
-        self._require_here(needs)
-        needed = dict.fromkeys(need.id for need in needs)
-        values = {"ids": as_array(ids), "needs": as_array(needed), "after_failure": after_failure}
-        if missing := [id for (id,) in self.rows(INSERT_DEPENDENCIES, values)]:
-            raise InvalidOption(f"after names job {missing[0]}, which does not exist: it was deleted, or pruned.")
-        passed = self._pass(ids)
-        if discarded := [job for job in passed if job.needs_job_id is not None]:
-            event = DependantsDiscarded(self.alias, discarded)
-            transaction.on_commit(lambda: self.send(event), using=self.alias, robust=True)
-        wake_supervisors(self, [0.0])
-        return {job.id: job.status for job in passed}
 
-    def _require_here(self, needs: Collection[JobReference]) -> None:
-        for id, database in needs:
-            if database not in (None, self.alias):
-                raise InvalidOption(
-                    f"after names job {id} of the database {database!r}, and the new job is in {self.alias!r}: a job "
-                    "can wait only for jobs of its own database. Defer both in the same one, or have the task of the "
-                    "first job defer the second."
-                )
+def _require_here(store: "Store", needs: Collection[JobReference]) -> None:
+    for id, database in needs:
+        if database not in (None, store.alias):
+            raise InvalidOption(
+                f"after names job {id} of the database {database!r}, and the new job is in {store.alias!r}: a job "
+                "can wait only for jobs of its own database. Defer both in the same one, or have the task of the "
+                "first job defer the second."
+            )
 
-    def admit_dependants(self, ids: Iterable[int]) -> Dependants:
-        """Admit the jobs that wait for these alone, or discard them, and notify the workers.
 
-        What a discarded job keeps waiting is discarded, or admitted, as well.
-        """
-        found = self.look_after(ids)
-        wake(self, found.admitted)
-        if found.admitted:
-            self.send(JobsAdmitted(self.alias, dict(found.admitted)))
-        return found
+def admit_dependants(store: "Store", ids: Iterable[int]) -> Dependants:
+    """Admit the jobs that wait for these alone, or discard them, and notify the workers.
 
-    def look_after(self, ids: Iterable[int], *, limit: int = BATCH) -> Dependants:
-        """Admit the jobs that wait for these alone, or discard them. Notifies nobody: `admit` does, for all gates."""
-        found = Dependants()
-        left = set(ids)
-        for _ in range(MOST_ROUNDS):
-            if not left:
-                break
-            with transaction.atomic(using=self.alias):
-                locked = [id for (id,) in self.rows(LOCK_DEPENDANTS, {"ids": as_array(left), "limit": limit})]
-                passed = self._pass(locked) if locked else []
-            found.found_any = found.found_any or bool(locked)
-            discarded = self._note(passed, found)
-            left = discarded | left if len(locked) == limit else discarded
-        return found
+    What a discarded job keeps waiting is discarded, or admitted, as well.
+    """
+    found = look_after(store, ids)
+    wake(store, found.admitted)
+    if found.admitted:
+        store.send(JobsAdmitted(store.alias, dict(found.admitted)))
+    return found
 
-    def _pass(self, ids: Collection[int]) -> list[Dependant]:
-        """Admit those of these jobs that wait for no other job any more, or discard them."""
-        return [Dependant._make(row) for row in self.rows(ADMIT_DEPENDANTS, {"ids": as_array(ids)})]
 
-    def _note(self, passed: Collection[Dependant], found: Dependants) -> set[int]:
-        """Count these jobs, and send the event of those that were discarded. Returns the ids of the discarded ones."""
-        found.admitted.update(job.queue_name for job in passed if job.status == "queued")
-        found.batch_ids |= {job.batch_id for job in passed if job.status != "discarded" and job.batch_id is not None}
-        if any(job.status == "blocked" for job in passed):  # they wait at the gate of limits now
-            notify_supervisors(self, LIMITS_PAYLOAD)
-        if discarded := [job for job in passed if job.needs_job_id is not None]:
-            found.discarded_any = True
-            self.send(DependantsDiscarded(self.alias, discarded))
-        return {job.id for job in passed if job.status == "discarded"}
+def look_after(store: "Store", ids: Iterable[int], *, limit: int = BATCH) -> Dependants:
+    """Admit the jobs that wait for these alone, or discard them. Notifies nobody: `admit` does, for all gates."""
+    found = Dependants()
+    left = set(ids)
+    for _ in range(MOST_ROUNDS):
+        if not left:
+            break
+        with transaction.atomic(using=store.alias):
+            locked = [id for (id,) in store.rows(LOCK_DEPENDANTS, {"ids": as_array(left), "limit": limit})]
+            passed = _pass(store, locked) if locked else []
+        found.found_any = found.found_any or bool(locked)
+        discarded = _note(store, passed, found)
+        left = discarded | left if len(locked) == limit else discarded
+    return found
 
-    def predecessors(self, *, after: int = 0, limit: int = BATCH) -> dict[int, bool]:
-        """The next jobs that others wait for, after an id; for each, whether it lets one of them through."""
-        return dict(self.rows(PREDECESSORS, {"after": after, "limit": limit}))
 
-    def forget_dependants(self, ids: Collection[int], *, limit: int = BATCH) -> bool:
-        """Clear dependencies on these that nobody waits for, some at each call. Returns whether there were any."""
-        values = {"ids": as_array(ids), "limit": limit}
-        for rounds in range(MOST_ROUNDS):
-            [(number,)] = self.rows(FORGET_DEPENDANTS, values)
-            if number < limit:
-                return bool(rounds or number)
-        return True
+def _pass(store: "Store", ids: Collection[int]) -> list[Dependant]:
+    """Admit those of these jobs that wait for no other job any more, or discard them."""
+    return [Dependant._make(row) for row in store.rows(ADMIT_DEPENDANTS, {"ids": as_array(ids)})]
 
-    def needs(self, id: int) -> list[Need]:
-        return [Need._make(row) for row in self.rows(NEEDS, {"id": id})]
 
-    def unmet_needs(self, id: int, *, limit: int) -> list[UnmetNeed]:
-        """Some of the jobs that this one waits for still, first those that have not completed."""
-        return [UnmetNeed._make(row) for row in self.rows(UNMET_NEEDS, {"id": id, "limit": limit})]
+def _note(store: "Store", passed: Collection[Dependant], found: Dependants) -> set[int]:
+    """Count these jobs, and send the event of those that were discarded. Returns the ids of the discarded ones."""
+    found.admitted.update(job.queue_name for job in passed if job.status == "queued")
+    found.batch_ids |= {job.batch_id for job in passed if job.status != "discarded" and job.batch_id is not None}
+    if any(job.status == "blocked" for job in passed):  # they wait at the gate of limits now
+        notify_supervisors(store, LIMITS_PAYLOAD)
+    if discarded := [job for job in passed if job.needs_job_id is not None]:
+        found.discarded_any = True
+        store.send(DependantsDiscarded(store.alias, discarded))
+    return {job.id for job in passed if job.status == "discarded"}
+
+
+def predecessors(store: "Store", *, after: int = 0, limit: int = BATCH) -> dict[int, bool]:
+    """The next jobs that others wait for, after an id; for each, whether it lets one of them through."""
+    return dict(store.rows(PREDECESSORS, {"after": after, "limit": limit}))
+
+
+def forget_dependants(store: "Store", ids: Collection[int], *, limit: int = BATCH) -> bool:
+    """Clear dependencies on these that nobody waits for, some at each call. Returns whether there were any."""
+    values = {"ids": as_array(ids), "limit": limit}
+    for rounds in range(MOST_ROUNDS):
+        [(number,)] = store.rows(FORGET_DEPENDANTS, values)
+        if number < limit:
+            return bool(rounds or number)
+    return True
+
+
+def needs_of(store: "Store", id: int) -> list[Need]:
+    return [Need._make(row) for row in store.rows(NEEDS, {"id": id})]
+
+
+def unmet_needs_of(store: "Store", id: int, *, limit: int) -> list[UnmetNeed]:
+    """Some of the jobs that this one waits for still, first those that have not completed."""
+    return [UnmetNeed._make(row) for row in store.rows(UNMET_NEEDS, {"id": id, "limit": limit})]
 
 
 class DependencyGate:
@@ -427,33 +439,31 @@ class DependencyGate:
     def __init__(self) -> None:
         self._after: dict[str, int] = {}  # where the next look begins, by database
 
-    def admit(self, store: Statements, *, limit: int) -> GateResult:
-        dependencies = Dependencies(store.alias, send=store.send)
-        ready, end = self._ready(dependencies, limit=limit)
-        found = dependencies.look_after(ready, limit=limit)
+    def admit(self, store: "Store", *, limit: int) -> GateResult:
+        ready, end = self._ready(store, limit=limit)
+        found = look_after(store, ready, limit=limit)
         has_discarded = found.discarded_any
         if ready and not found.found_any:
-            has_discarded = dependencies.forget_dependants(ready, limit=limit)
+            has_discarded = forget_dependants(store, ready, limit=limit)
             if not has_discarded:
                 self._after[store.alias] = end  # others have locked the rows, and must not keep the next ones waiting
         return GateResult(found.admitted, has_discarded)
 
-    def next_due(self, store: Statements) -> float | None:
+    def next_due(self, store: "Store") -> float | None:
         """0 if a job may be admitted now; the seconds until the next look if one waits; `None` if none does."""
-        dependencies = Dependencies(store.alias, send=store.send)
-        if self._ready(dependencies, limit=BATCH)[0]:
+        if self._ready(store, limit=BATCH)[0]:
             return 0.0
-        return DEPENDENCY_CHECK if dependencies.predecessors(limit=1) else None
+        return DEPENDENCY_CHECK if predecessors(store, limit=1) else None
 
-    def _ready(self, dependencies: Dependencies, *, limit: int) -> tuple[list[int], int]:
+    def _ready(self, store: "Store", *, limit: int) -> tuple[list[int], int]:
         """Predecessors that let a job through, among the next ones, and the id after which the next look may go on.
 
         Goes round once, from where the last look has ended, as far as a look may go.
         """
-        alias = dependencies.alias
+        alias = store.alias
         began = self._after.get(alias, 0)
         for _ in range(MOST_PAGES):
-            found = dependencies.predecessors(after=self._after.get(alias, 0), limit=limit)
+            found = predecessors(store, after=self._after.get(alias, 0), limit=limit)
             end = max(found) if len(found) == limit else 0
             if ready := [id for id, lets_through in found.items() if lets_through]:
                 return ready, end

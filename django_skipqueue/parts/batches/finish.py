@@ -22,8 +22,8 @@ from django.db import DatabaseError, Error, transaction
 from ...conf import settings
 from ...queue.enqueue import new_job
 from ...queue.fragments import joined
-from ...queue.parameters import as_array, is_refused
-from ...queue.statements import BATCH
+from ...queue.parameters import BATCH, as_array, is_refused
+from .dependencies import admit_dependants
 from .events import BatchesFinished, BatchNotFinished, CallbackSkipped
 from .values import CALLBACK_JOB, CALLBACK_SKIPPED, FinishedBatch, loaded
 
@@ -452,7 +452,7 @@ def jobs_ended(store: "Store", batch_ids: Collection[int], job_ids: Collection[i
 
 def _look_quietly(store: "Store", batch_ids: Collection[int], job_ids: Collection[int]) -> None:
     with suppress(DatabaseError):
-        store.admit_dependants(job_ids)
+        admit_dependants(store, job_ids)
         finish_batches(store, batch_ids)
 
 

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...queue.claim_costs import ClaimCost
 from ...queue.observe import QueueNow
-from ...queue.parameters import Cursor, Rows, Statement, pipelined
+from ...queue.parameters import BATCH, Cursor, Rows, Statement, pipelined
 from ...queue.session import SET_LOCK_TIMEOUT
-from ...queue.statements import BATCH
 
 if TYPE_CHECKING:
     from ...queue.store import Store

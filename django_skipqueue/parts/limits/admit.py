@@ -31,6 +31,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from django.db import DatabaseError, connections, transaction
 from psycopg.pq import TransactionStatus
@@ -47,10 +48,12 @@ from ...queue.notify import (
     wake_supervisors,
 )
 from ...queue.parameters import Admitted, Rows, Statement, as_array, fetched, pipelined
-from ...queue.statements import Statements
 from ...values.records import GateResult
 from ..rates.admit import admit_rates, next_rate
 from . import lone as lone_sql
+
+if TYPE_CHECKING:
+    from ...queue.store import Store
 
 # worker in the transaction of a settle, before ADMIT_BY_KEY; supervisor; enqueue, after the commit → the keys that
 # another transaction has locked, and those that are locked now, for ADMIT_BY_KEY, with the number of jobs of each that
@@ -385,7 +388,7 @@ def admission(ids: Iterable[int], keys: Iterable[str], *, claims: bool = False) 
     return [(LOCK_KEYS, {"ids": as_array(ids), "keys": sorted(set(keys))}), (admit, {})]
 
 
-def admit_keys(store: Statements, keys: Collection[str]) -> Admitted:
+def admit_keys(store: "Store", keys: Collection[str]) -> Admitted:
     """Admit jobs of these keys, as far as permits are free. Notifies nobody.
 
     In a transaction of the caller the keys stay locked until its end.
@@ -394,7 +397,7 @@ def admit_keys(store: Statements, keys: Collection[str]) -> Admitted:
     return Admitted.decode(locked, admitted)
 
 
-def admit_lone(store: Statements, id: int, key: str) -> Admitted | None:
+def admit_lone(store: "Store", id: int, key: str) -> Admitted | None:
     """Admit this job, if no other job of its key waits and a permit is free. Notifies nobody.
 
     Returns `None` if it was not admitted: `admit_keys` admits what can be. Locks the key as that does.
@@ -408,7 +411,7 @@ def admit_lone(store: Statements, id: int, key: str) -> Admitted | None:
     return None
 
 
-def _admitted(store: Statements, statements: Sequence[Statement | None]) -> list[Rows]:
+def _admitted(store: "Store", statements: Sequence[Statement | None]) -> list[Rows]:
     """Run statements that admit. Outside of a transaction, their commit does not wait for the disk."""
     connection = store.connection
     connection.ensure_connection()
@@ -419,12 +422,12 @@ def _admitted(store: Statements, statements: Sequence[Statement | None]) -> list
         return [fetched(rows) for rows in pipelined(raw, [*first, *statements], None)]
 
 
-def blocked_keys(store: Statements, *, after: str = "", limit: int = KEYS_AT_ONCE) -> dict[str, bool]:
+def blocked_keys(store: "Store", *, after: str = "", limit: int = KEYS_AT_ONCE) -> dict[str, bool]:
     """At most `limit` keys with blocked jobs, alphabetically after `after`: whether a permit of each is free."""
     return dict(store.rows(BLOCKED_KEYS, {"after": after, "limit": limit}))
 
 
-def admit_by_limit(store: Statements, keys: Sequence[str]) -> Admitted:
+def admit_by_limit(store: "Store", keys: Sequence[str]) -> Admitted:
     """Admit jobs of these keys in batches. Notifies nobody. Those that have a rate wait for that now."""
     counts: Counter[str] = Counter()
     missed: list[str] = []
@@ -437,7 +440,7 @@ def admit_by_limit(store: Statements, keys: Sequence[str]) -> Admitted:
     return Admitted(counts, missed, frozenset(rates))
 
 
-def admit_or_announce(store: Statements, keys: Sequence[str]) -> Admitted:
+def admit_or_announce(store: "Store", keys: Sequence[str]) -> Admitted:
     """Admit jobs of these keys, and try a key that another transaction has locked once more: for a millisecond, mostly.
 
     The supervisors are notified of those that are still locked then.
@@ -450,7 +453,7 @@ def admit_or_announce(store: Statements, keys: Sequence[str]) -> Admitted:
     return Admitted(Counter(first.counts) + Counter(second.counts), second.missed, first.rates | second.rates)
 
 
-def with_rates(store: Statements, admitted: Admitted) -> dict[str, int]:
+def with_rates(store: "Store", admitted: Admitted) -> dict[str, int]:
     """Admit those by their rates that wait for these now. Returns the number of admitted jobs, by queue."""
     return dict(Counter(admitted.counts) + Counter(admit_rates(store, admitted.rates)))
 
@@ -459,7 +462,7 @@ def with_rates(store: Statements, admitted: Admitted) -> dict[str, int]:
 class Admission:
     """Admits jobs of these keys, once the transaction that enqueued them is committed."""
 
-    store: Statements
+    store: "Store"
     keys: dict[str, int | None] = field(default_factory=dict)
     """The keys of limits; each with the id of its job, or `None` if there are several. A job that has a rate as well
     waits for that afterwards."""
@@ -504,7 +507,7 @@ class Admission:
 
 
 def admit_after_commit(
-    store: Statements, keys: Mapping[str, int | None], rates: Collection[str] = (), *, is_urgent: bool = False
+    store: "Store", keys: Mapping[str, int | None], rates: Collection[str] = (), *, is_urgent: bool = False
 ) -> None:
     """Admit jobs of these keys of limits, and of rates, after the caller's transaction is committed.
 
@@ -542,7 +545,7 @@ class LimitGate:
         self._sweeps: defaultdict[str, Sweep] = defaultdict(Sweep)
         self._wanted: defaultdict[str, Wanted] = defaultdict(Wanted)
 
-    def admit(self, store: Statements, *, limit: int) -> GateResult:
+    def admit(self, store: "Store", *, limit: int) -> GateResult:
         """Admit jobs of the named keys, and, if a sweep is due, of those with free permits among the next `limit`."""
         sweep, wanted = self._sweeps[store.alias], self._wanted[store.alias]
         admitted = Counter(wanted.run(store) if wanted.is_due() else {})
@@ -551,7 +554,7 @@ class LimitGate:
             self.want(store.alias, sweep.missed)
         return GateResult(dict(admitted))
 
-    def next_due(self, store: Statements) -> float | None:
+    def next_due(self, store: "Store") -> float | None:
         """The seconds until the next look at named keys, or the next sweep; `None` if no job waits at this gate."""
         wanted, until_sweep = self._wanted[store.alias], self._until_sweep(store)
         if not wanted.keys:
@@ -559,7 +562,7 @@ class LimitGate:
         until_wanted = wanted.due_at - time.monotonic()
         return until_wanted if until_sweep is None else min(until_wanted, until_sweep)
 
-    def _until_sweep(self, store: Statements) -> float | None:
+    def _until_sweep(self, store: "Store") -> float | None:
         sweep = self._sweeps[store.alias]
         due_in = sweep.due_at - time.monotonic()
         if due_in > 0:
@@ -594,7 +597,7 @@ class Wanted:
     def is_due(self) -> bool:
         return bool(self.keys) and self.due_at <= time.monotonic()
 
-    def run(self, store: Statements) -> Mapping[str, int]:
+    def run(self, store: "Store") -> Mapping[str, int]:
         """Look at the keys. Those that another transaction has locked stay: their jobs may have been left out."""
         found = admit_by_limit(store, sorted(self.keys))
         self.keys = set(found.missed)
@@ -615,7 +618,7 @@ class Sweep:
         self.missed: list[str] = []
         """The keys with free permits that another transaction had locked at the last one."""
 
-    def run(self, store: Statements, *, limit: int) -> Mapping[str, int]:
+    def run(self, store: "Store", *, limit: int) -> Mapping[str, int]:
         started = time.monotonic()
         keys = blocked_keys(store, after=self.after, limit=limit)
         found = admit_by_limit(store, [key for key, is_free in keys.items() if is_free])

@@ -14,8 +14,7 @@ from ...conf import settings
 from ...events.events import QueueLimited, QueueRated
 from ...exceptions import InvalidOption
 from ...queue.notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, RATE_PREFIX, notify_of_keys, notify_supervisors
-from ...queue.parameters import noted
-from ...queue.statements import BATCH
+from ...queue.parameters import BATCH, noted
 from ...values.columns import check_columns
 from ...values.queue_settings import CONCURRENCY, is_concurrency
 from ...values.rates import burst_of, interval_of

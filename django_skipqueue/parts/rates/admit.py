@@ -22,11 +22,14 @@ Used after a job has come to the gate of rates, and by supervisors when a key is
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
 
 from ...queue.notify import RATE_PREFIX, notify_of_keys
 from ...queue.parameters import Statement, fetched, pipelined
-from ...queue.statements import Statements
 from ...values.records import GateResult
+
+if TYPE_CHECKING:
+    from ...queue.store import Store
 
 # supervisor; enqueue, after the commit → the keys that another transaction has locked, and those that are locked now,
 # for ADMIT_BY_RATE. The locks are as those of LOCK_KEYS in `parts.limits.admit`, and others than these.
@@ -344,7 +347,7 @@ SWEEP_SHARE = 1 / 20
 """The share of the time that the sweeps of one process take, at most."""
 
 
-def admit_rate_keys(store: Statements, keys: Collection[str]) -> tuple[dict[str, int], list[str]]:
+def admit_rate_keys(store: "Store", keys: Collection[str]) -> tuple[dict[str, int], list[str]]:
     """Admit jobs of these keys, as far as there are tokens. Notifies nobody.
 
     Returns the number of jobs, by queue, and the keys that another transaction has locked. In a transaction of the
@@ -361,27 +364,27 @@ def admit_rate_keys(store: Statements, keys: Collection[str]) -> tuple[dict[str,
         return dict(fetched(admitted)), [key for missed, _ in fetched(locked) for key in missed or ()]
 
 
-def due_rates(store: Statements, *, limit: int = KEYS_AT_ONCE) -> list[str]:
+def due_rates(store: "Store", *, limit: int = KEYS_AT_ONCE) -> list[str]:
     return [key for (key,) in store.rows(DUE_RATES, {"limit": limit})]
 
 
-def next_rate(store: Statements) -> float | None:
+def next_rate(store: "Store") -> float | None:
     """The seconds until a key is due, below 0 if one is overdue; `None` if none is known to wait."""
     return next((seconds for (seconds,) in store.rows(NEXT_RATE)), None)
 
 
-def blocked_rates(store: Statements, *, after: str = "", limit: int = KEYS_AT_ONCE) -> dict[str, bool]:
+def blocked_rates(store: "Store", *, after: str = "", limit: int = KEYS_AT_ONCE) -> dict[str, bool]:
     """At most `limit` keys with blocked jobs, alphabetically after `after`: whether each needs a look."""
     return dict(store.rows(BLOCKED_RATES, {"after": after, "limit": limit}))
 
 
-def prune_rates(store: Statements, *, limit: int = KEYS_AT_ONCE) -> int:
+def prune_rates(store: "Store", *, limit: int = KEYS_AT_ONCE) -> int:
     """Delete buckets that are full. Returns their number."""
     [(number,)] = store.rows(PRUNE_RATES, {"limit": limit})
     return int(number)
 
 
-def admit_rates(store: Statements, keys: Iterable[str]) -> dict[str, int]:
+def admit_rates(store: "Store", keys: Iterable[str]) -> dict[str, int]:
     """Admit jobs of these keys in batches. Returns their number, by queue. Notifies nobody of these jobs.
 
     The supervisors are notified of keys that another transaction has locked, to look again.
@@ -410,7 +413,7 @@ class Pace:
         self.found_any = False
         """Whether the last sweep has found a key with blocked jobs."""
 
-    def keys(self, store: Statements, *, limit: int) -> list[str]:
+    def keys(self, store: "Store", *, limit: int) -> list[str]:
         found = {*sorted(self.wanted)[:limit], *due_rates(store, limit=limit)}
         if self.sweep_at <= time.monotonic():
             found |= self._sweep(store, limit=limit)
@@ -431,7 +434,7 @@ class Pace:
         """Look at all keys as soon as allowed. Goes on where the last sweep ended, so no first keys hide the rest."""
         self.sweep_at, self.found_any = min(self.sweep_at, self._rested_at), True
 
-    def _sweep(self, store: Statements, *, limit: int) -> set[str]:
+    def _sweep(self, store: "Store", *, limit: int) -> set[str]:
         started = time.monotonic()
         keys = blocked_rates(store, after=self.swept, limit=limit)
         self.found_any = bool(keys)
@@ -442,7 +445,7 @@ class Pace:
         return {key for key, needs_look in keys.items() if needs_look}
 
 
-def sweep_rates(store: Statements, *, limit: int = KEYS_AT_ONCE) -> dict[str, int]:
+def sweep_rates(store: "Store", *, limit: int = KEYS_AT_ONCE) -> dict[str, int]:
     """Admit jobs of all keys that have tokens. Returns their number, by queue. For a drain that may be over."""
     pace = Pace()
     admitted: Counter[str] = Counter()
@@ -465,7 +468,7 @@ class RateGate:
     def __init__(self) -> None:
         self._paces: defaultdict[str, Pace] = defaultdict(Pace)  # by database
 
-    def admit(self, store: Statements, *, limit: int) -> GateResult:
+    def admit(self, store: "Store", *, limit: int) -> GateResult:
         pace = self._paces[store.alias]
         if pace.not_before > time.monotonic():
             return GateResult({})
@@ -476,7 +479,7 @@ class RateGate:
         pace.admitted(keys, missed, is_vain=not counts)
         return GateResult(counts)
 
-    def next_due(self, store: Statements) -> float | None:
+    def next_due(self, store: "Store") -> float | None:
         """The seconds until a key is to be looked at; `None` if no job waits at this gate."""
         pace, now = self._paces[store.alias], time.monotonic()
         dues = [due for due in (self._until_sweep(pace, store, now), next_rate(store)) if due is not None]
@@ -491,7 +494,7 @@ class RateGate:
         """Have the next sweep due soon: at once, if the last one did not take long."""
         self._paces[alias].sweep_soon()
 
-    def _until_sweep(self, pace: Pace, store: Statements, now: float) -> float | None:
+    def _until_sweep(self, pace: Pace, store: "Store", now: float) -> float | None:
         due_in = pace.sweep_at - now
         if due_in > 0:
             return due_in if pace.found_any else None

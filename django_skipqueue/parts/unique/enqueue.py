@@ -6,8 +6,10 @@ retry, release or recovery takes the key back. Other seconds: for so long from t
 finished; the next who needs the key then writes NULL.
 
 Invariant: the unique index decides whether a job is inserted. What is read before or after only says which job holds
-the key; where that has changed in between, the enqueue starts again. After a method returns, the caller's transaction
+the key; where that has changed in between, the enqueue starts again. After a function returns, the caller's transaction
 has no running job locked, so the settle of its outcome never waits for the caller's commit.
+
+Used by the enqueues, and by the manual retry.
 """
 
 from collections import Counter
@@ -15,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from itertools import starmap
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import psycopg
 from django.db import OperationalError, transaction
@@ -25,8 +27,10 @@ from ...exceptions import UniqueKeyDeadlock, UniqueKeyTaken
 from ...queue.fragments import entering, joined
 from ...queue.notify import wake
 from ...queue.parameters import as_text_array, calls_as_values
-from ...queue.statements import Statements
 from ...values.records import CallOutcome, DeferredJobs, EncodedCall, JobSpec, OnConflict, handle_of
+
+if TYPE_CHECKING:
+    from ...queue.store import Store
 
 # enqueue_many, calls with unique keys → one row: the ids of the inserted jobs, ascending; their unique keys in the
 # order of the ids, or NULL if every call was inserted, since ids ascend in the order of the calls; the number of those
@@ -205,6 +209,22 @@ class Replaced(NamedTuple):
     delay: float
 
 
+class Announce(Protocol):
+    """Notifies whom the new jobs concern, and sends their event."""
+
+    def __call__(
+        self,
+        store: "Store",
+        /,
+        spec: JobSpec,
+        ids: list[int],
+        calls: Sequence[EncodedCall],
+        *,
+        queued: int,
+        delay: float,
+    ) -> object: ...
+
+
 class Holder(NamedTuple):
     unique_key: str
     id: int
@@ -213,144 +233,156 @@ class Holder(NamedTuple):
     is_unclaimed: bool
 
 
-class UniqueKeys(Statements):
-    """Used by the enqueues, and by the manual retry."""
+def unique_key_holders(store: "Store", keys: Sequence[str], *, seconds: float | None = None) -> dict[str, int]:
+    """The ids of the jobs that hold these unique keys, by key. Frees the keys whose time is over.
 
-    def unique_key_holders(self, keys: Sequence[str], *, seconds: float | None = None) -> dict[str, int]:
-        """The ids of the jobs that hold these unique keys, by key. Frees the keys whose time is over.
+    seconds: `unique_seconds` of the caller's spec. With 0, the holders that wait are locked until the caller's
+    commit, so that they do not start before it.
+    """
+    found = lock_waiting_holders(store, keys) if seconds == 0 else {}
+    others = [key for key in keys if key not in found]
+    if not others:
+        return found
+    rows = _holders(store, others)
+    if finished := [each.unique_key for each in rows if each.is_finished]:
+        free_unique_keys(store, finished)
+        rows = _holders(store, others)
+    return found | {each.unique_key: each.id for each in rows}
 
-        seconds: `unique_seconds` of the caller's spec. With 0, the holders that wait are locked until the caller's
-        commit, so that they do not start before it.
-        """
-        found = self.lock_waiting_holders(keys) if seconds == 0 else {}
-        others = [key for key in keys if key not in found]
-        if not others:
-            return found
-        rows = self._holders(others)
-        if finished := [each.unique_key for each in rows if each.is_finished]:
-            self.free_unique_keys(finished)
-            rows = self._holders(others)
-        return found | {each.unique_key: each.id for each in rows}
 
-    def _holders(self, keys: Sequence[str]) -> list[Holder]:
-        return list(starmap(Holder, self.rows(UNIQUE_KEY_HOLDERS, {"unique_keys": list(keys)})))
+def _holders(store: "Store", keys: Sequence[str]) -> list[Holder]:
+    return list(starmap(Holder, store.rows(UNIQUE_KEY_HOLDERS, {"unique_keys": list(keys)})))
 
-    def lock_waiting_holders(self, keys: Sequence[str]) -> dict[str, int]:
-        """Lock the jobs that hold these unique keys and have not been claimed, until the caller's transaction ends.
 
-        Returns their ids, by key. Claims pass over the locked rows, so the workers are notified again at the commit.
-        """
+def lock_waiting_holders(store: "Store", keys: Sequence[str]) -> dict[str, int]:
+    """Lock the jobs that hold these unique keys and have not been claimed, until the caller's transaction ends.
 
-        def lock(keys: Sequence[str], waits: bool) -> list[tuple[Any, ...]]:
-            statement = LOCK_WAITING_HOLDERS if waits else LOCK_UNLOCKED_HOLDERS
-            return self.rows(statement, {"unique_keys": list(keys)})
+    Returns their ids, by key. Claims pass over the locked rows, so the workers are notified again at the commit.
+    """
 
-        if len(keys) > 1:
-            keys = [each.unique_key for each in self._holders(keys) if each.is_unclaimed]
-        rows = self._lock_by_key(sorted(keys), lock)
-        if not self.connection.get_autocommit() and (
-            queued := Counter(queue for _, _, queue, status in rows if status == "queued")
-        ):
-            wake(self, queued)
-        return {key: id for key, id, _, _ in rows}
+    def lock(keys: Sequence[str], waits: bool) -> list[tuple[Any, ...]]:
+        statement = LOCK_WAITING_HOLDERS if waits else LOCK_UNLOCKED_HOLDERS
+        return store.rows(statement, {"unique_keys": list(keys)})
 
-    def replace_waiting(self, values: Mapping[str, Any], calls: Sequence[EncodedCall]) -> list[Replaced]:
-        """Give the waiting holders of these calls' keys the arguments, the due time and the limit of the call.
+    if len(keys) > 1:
+        keys = [each.unique_key for each in _holders(store, keys) if each.is_unclaimed]
+    rows = _lock_by_key(store, sorted(keys), lock)
+    if not store.connection.get_autocommit() and (
+        queued := Counter(queue for _, _, queue, status in rows if status == "queued")
+    ):
+        wake(store, queued)
+    return {key: id for key, id, _, _ in rows}
 
-        A holder that runs stays as it is. One that somebody writes is waited for.
-        """
-        by_key = {call.unique_key: call for call in calls if call.unique_key is not None}
 
-        def replace(keys: Sequence[str], waits: bool) -> list[Replaced]:
-            statement = REPLACE_WAITING if waits else REPLACE_UNLOCKED
-            chosen = [by_key[key] for key in keys]
-            rows = self.rows(statement, {**values, **calls_as_values(chosen), "unique_keys": list(keys)})
-            return list(starmap(Replaced, rows))
+def replace_waiting(store: "Store", values: Mapping[str, Any], calls: Sequence[EncodedCall]) -> list[Replaced]:
+    """Give the waiting holders of these calls' keys the arguments, the due time and the limit of the call.
 
-        keys = list(by_key)
-        if len(keys) > 1:
-            keys = [each.unique_key for each in self._holders(keys) if each.waits]
-        return self._lock_by_key(sorted(keys), replace)
+    A holder that runs stays as it is. One that somebody writes is waited for.
+    """
+    by_key = {call.unique_key: call for call in calls if call.unique_key is not None}
 
-    def _lock_by_key(self, keys: Sequence[str], lock: Callable[[Sequence[str], bool], list[Row]]) -> list[Row]:
-        """Call `lock` with these sorted keys: a statement that locks the jobs that wait, and returns rows by key.
+    def replace(keys: Sequence[str], waits: bool) -> list[Replaced]:
+        statement = REPLACE_WAITING if waits else REPLACE_UNLOCKED
+        chosen = [by_key[key] for key in keys]
+        rows = store.rows(statement, {**values, **calls_as_values(chosen), "unique_keys": list(keys)})
+        return list(starmap(Replaced, rows))
 
-        PostgreSQL locks the newest version of a row, and looks at the condition afterwards: a job that was claimed in
-        between is locked, and not returned. So a statement that returns fewer jobs than it was asked for is rolled
-        back, and its keys are tried by halves. Several are locked without waiting, one alone is waited for: what is
-        waited for comes after all that is kept in the order of the keys, and none of that runs.
-        """
-        if not keys:
-            return []
-        waits, in_transaction = len(keys) == 1, not self.connection.get_autocommit()
-        with transaction.atomic(using=self.alias) if in_transaction else nullcontext():
-            rows = lock(keys, waits)
-            if len(rows) == len(keys):
-                return rows
-            if in_transaction:
-                transaction.set_rollback(True, using=self.alias)
-        if waits:
-            return []
-        kept = [] if in_transaction else rows
-        done = {row[0] for row in kept}
-        rest = [key for key in keys if key not in done]
-        half = (len(rest) + 1) // 2
-        return kept + self._lock_by_key(rest[:half], lock) + self._lock_by_key(rest[half:], lock)
+    keys = list(by_key)
+    if len(keys) > 1:
+        keys = [each.unique_key for each in _holders(store, keys) if each.waits]
+    return _lock_by_key(store, sorted(keys), replace)
 
-    def free_unique_keys(self, keys: Sequence[str]) -> list[str]:
-        """Free those of these unique keys whose jobs are finished and whose time is over. Returns them."""
-        return [key for (key,) in self.rows(FREE_UNIQUE_KEYS, {"unique_keys": list(keys)})]
 
-    def unique_keys_of(self, ids: Sequence[int]) -> list[str]:
-        return [key for (key,) in self.rows(UNIQUE_KEYS_OF, {"ids": list(ids)})]
+def _lock_by_key(store: "Store", keys: Sequence[str], lock: Callable[[Sequence[str], bool], list[Row]]) -> list[Row]:
+    """Call `lock` with these sorted keys: a statement that locks the jobs that wait, and returns rows by key.
 
-    def _enqueue_unique(
-        self, spec: JobSpec, values: Mapping[str, Any], calls: Sequence[EncodedCall], on_conflict: OnConflict
-    ) -> DeferredJobs:
-        """Insert jobs of which some have unique keys. Repeats until each key belongs to a job."""
-        if on_conflict == "raise":
-            _check_distinct(calls)
-        chosen = missing = in_key_order(calls, last=on_conflict in ("replace", "rerun"))
-        plain: list[int] = []
-        keyed: dict[str, tuple[int, CallOutcome]] = {}
-        with transaction.atomic(using=self.alias) if on_conflict == "raise" else nullcontext():
-            while missing:
-                inserted, replaced = self._write_unique(spec, values, missing, on_conflict)
-                plain += [id for id, key in inserted if key is None]
-                keyed.update({key: (id, "created") for id, key in inserted if key is not None})
-                keyed.update({each.unique_key: (each.id, "replaced") for each in replaced})
-                missing = [call for call in missing if call.unique_key is not None and call.unique_key not in keyed]
-                if missing:
-                    taken = [call.unique_key for call in missing if call.unique_key is not None]
-                    holders = self.unique_key_holders(taken, seconds=spec.unique_seconds)
-                    if holders and on_conflict == "raise":
-                        raise taken_by(self.alias, list(holders.values()))
-                    keyed |= {key: (id, "existing") for key, id in holders.items()}
-                    missing = [call for call in missing if call.unique_key not in keyed]
-        return _report(calls, chosen, sorted(plain), keyed)
+    PostgreSQL locks the newest version of a row, and looks at the condition afterwards: a job that was claimed in
+    between is locked, and not returned. So a statement that returns fewer jobs than it was asked for is rolled
+    back, and its keys are tried by halves. Several are locked without waiting, one alone is waited for: what is
+    waited for comes after all that is kept in the order of the keys, and none of that runs.
+    """
+    if not keys:
+        return []
+    waits, in_transaction = len(keys) == 1, not store.connection.get_autocommit()
+    with transaction.atomic(using=store.alias) if in_transaction else nullcontext():
+        rows = lock(keys, waits)
+        if len(rows) == len(keys):
+            return rows
+        if in_transaction:
+            transaction.set_rollback(True, using=store.alias)
+    if waits:
+        return []
+    kept = [] if in_transaction else rows
+    done = {row[0] for row in kept}
+    rest = [key for key in keys if key not in done]
+    half = (len(rest) + 1) // 2
+    return kept + _lock_by_key(store, rest[:half], lock) + _lock_by_key(store, rest[half:], lock)
 
-    def _write_unique(
-        self, spec: JobSpec, values: Mapping[str, Any], calls: Sequence[EncodedCall], on_conflict: OnConflict
-    ) -> tuple[list[tuple[int, str | None]], list[Replaced]]:
-        """Insert these calls, sorted by key, or replace. Returns the inserted jobs, with their keys, and the others."""
-        keys: list[str | None] = [call.unique_key for call in calls]
-        parameters = {**calls_as_values(calls), "unique_keys": as_text_array(keys), "number": len(calls)}
-        [(ids, inserted_keys, queued, delay)] = self.rows(ENQUEUE_MANY_UNIQUE, {**values, **parameters})
-        inserted = list(zip(ids or (), inserted_keys or keys, strict=False))
-        replaced: list[Replaced] = []
-        if on_conflict in ("replace", "rerun") and len(inserted) < len(calls):
-            written = {key for _, key in inserted}
-            replaced = self.replace_waiting(values, [call for call in calls if call.unique_key not in written])
-        if inserted or replaced:
-            queued += sum(each.status == "queued" for each in replaced)
-            delays = [each.delay for each in replaced] + [delay] * bool(inserted)
-            self._enqueued(spec, [id for id, _ in inserted], calls, queued=queued, delay=min(delays))
-        return inserted, replaced
 
-    def _enqueued(
-        self, spec: JobSpec, ids: list[int], calls: Sequence[EncodedCall], *, queued: int, delay: float
-    ) -> dict[int, str]:
-        raise NotImplementedError
+def free_unique_keys(store: "Store", keys: Sequence[str]) -> list[str]:
+    """Free those of these unique keys whose jobs are finished and whose time is over. Returns them."""
+    return [key for (key,) in store.rows(FREE_UNIQUE_KEYS, {"unique_keys": list(keys)})]
+
+
+def unique_keys_of(store: "Store", ids: Sequence[int]) -> list[str]:
+    return [key for (key,) in store.rows(UNIQUE_KEYS_OF, {"ids": list(ids)})]
+
+
+def enqueue_unique(
+    store: "Store",
+    spec: JobSpec,
+    values: Mapping[str, Any],
+    calls: Sequence[EncodedCall],
+    on_conflict: OnConflict,
+    *,
+    announce: Announce,
+) -> DeferredJobs:
+    """Insert jobs of which some have unique keys. Repeats until each key belongs to a job."""
+    if on_conflict == "raise":
+        _check_distinct(calls)
+    chosen = missing = in_key_order(calls, last=on_conflict in ("replace", "rerun"))
+    plain: list[int] = []
+    keyed: dict[str, tuple[int, CallOutcome]] = {}
+    with transaction.atomic(using=store.alias) if on_conflict == "raise" else nullcontext():
+        while missing:
+            inserted, replaced = _write_unique(store, spec, values, missing, on_conflict, announce=announce)
+            plain += [id for id, key in inserted if key is None]
+            keyed.update({key: (id, "created") for id, key in inserted if key is not None})
+            keyed.update({each.unique_key: (each.id, "replaced") for each in replaced})
+            missing = [call for call in missing if call.unique_key is not None and call.unique_key not in keyed]
+            if missing:
+                taken = [call.unique_key for call in missing if call.unique_key is not None]
+                holders = unique_key_holders(store, taken, seconds=spec.unique_seconds)
+                if holders and on_conflict == "raise":
+                    raise taken_by(store.alias, list(holders.values()))
+                keyed |= {key: (id, "existing") for key, id in holders.items()}
+                missing = [call for call in missing if call.unique_key not in keyed]
+    return _report(calls, chosen, sorted(plain), keyed)
+
+
+def _write_unique(
+    store: "Store",
+    spec: JobSpec,
+    values: Mapping[str, Any],
+    calls: Sequence[EncodedCall],
+    on_conflict: OnConflict,
+    *,
+    announce: Announce,
+) -> tuple[list[tuple[int, str | None]], list[Replaced]]:
+    """Insert these calls, sorted by key, or replace. Returns the inserted jobs, with their keys, and the others."""
+    keys: list[str | None] = [call.unique_key for call in calls]
+    parameters = {**calls_as_values(calls), "unique_keys": as_text_array(keys), "number": len(calls)}
+    [(ids, inserted_keys, queued, delay)] = store.rows(ENQUEUE_MANY_UNIQUE, {**values, **parameters})
+    inserted = list(zip(ids or (), inserted_keys or keys, strict=False))
+    replaced: list[Replaced] = []
+    if on_conflict in ("replace", "rerun") and len(inserted) < len(calls):
+        written = {key for _, key in inserted}
+        replaced = replace_waiting(store, values, [call for call in calls if call.unique_key not in written])
+    if inserted or replaced:
+        queued += sum(each.status == "queued" for each in replaced)
+        delays = [each.delay for each in replaced] + [delay] * bool(inserted)
+        announce(store, spec, [id for id, _ in inserted], calls, queued=queued, delay=min(delays))
+    return inserted, replaced
 
 
 def taken_by(alias: str, job_ids: Sequence[int]) -> UniqueKeyTaken:

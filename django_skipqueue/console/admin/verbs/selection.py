@@ -16,7 +16,7 @@ from django.db.models import QuerySet
 from django.db.models.functions import Left
 
 from ....models import Job, Status
-from ....queue.statements import BATCH
+from ....queue.parameters import BATCH
 from ...counts import Count, grouped
 from ...search import is_id
 
