@@ -214,8 +214,11 @@ class Options:
             )
 
 
-COLUMNS = [field.name for field in fields(Options) if field.name in JobSpec._fields] + ["unique_seconds"]
-"""The options that become columns of a job."""
+OF_SPEC = [field.name for field in fields(Options) if field.name in JobSpec._fields] + ["unique_seconds"]
+"""The options that become fields of a `JobSpec`."""
+
+COLUMNS = [name for name in OF_SPEC if name != "on_conflict"]
+"""The options that become columns of a job, or the rows of what it waits for."""
 
 
 def retention_column(kept: Mapping[str, Retention]) -> str | None:

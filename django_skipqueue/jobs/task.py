@@ -29,7 +29,7 @@ from ..values.redaction import redact as redacted_call
 from .advice import check_names, explain, instead_of_method, wrong_keyword
 from .calls import Place, call_columns, declared_values, parts_of, places_of, texts_of
 from .context import JobContext
-from .options import COLUMNS, Options, TaskOptions, UsingOptions, check_size, metadata_column
+from .options import OF_SPEC, Options, TaskOptions, UsingOptions, check_size, metadata_column
 from .registry import EVENT_LOOP, THREADS, registry
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Task(Generic[P, R]):
         self._check_findable()
         try:
             alias = database_of(self, spec, call)
-            return Job.objects.insert(spec, call, database=alias, on_conflict=self.options.on_conflict)
+            return Job.objects.insert(spec, call, database=alias)
         except (DatabaseError, SynchronousOnlyOperation) as error:
             explain(error, alias or self.database)
             raise
@@ -137,7 +137,7 @@ class Task(Generic[P, R]):
     def s(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
         """The task with arguments, checked as by `.defer()`: for `.defer_many()`, a `chain`, callbacks of a `Batch`."""
         call = self.encoded(args, kwargs)
-        return TaskCall(self.spec(), call, self.options.database, self.options.on_conflict, shard_of(self, call))
+        return TaskCall(self.spec(), call, self.options.database, shard_of(self, call))
 
     def using(self, **options: Unpack[UsingOptions]) -> "Task[P, R]":
         """The task with other options: `send_receipt.using(priority=5).defer(payment_id=1)`.
@@ -269,7 +269,7 @@ class Task(Generic[P, R]):
 
     def spec(self) -> JobSpec:
         """The columns that its jobs share, with which `.defer()` inserts them."""
-        return within_retention(JobSpec(self.name, **{name: getattr(self.options, name) for name in COLUMNS}))
+        return within_retention(JobSpec(self.name, **{name: getattr(self.options, name) for name in OF_SPEC}))
 
     # Called by the executor. The backend for `django.tasks` overrides these for its own kind of task.
 
@@ -307,7 +307,7 @@ class Task(Generic[P, R]):
         """The arguments of a call by `.s()`. Raises `InvalidOption` if it is of another task, or has other options."""
         if call.spec.task != self.name:
             raise InvalidOption(f"{call.spec.task} is another task. Give calls of {self.name}, by its .s(…).")
-        if (call.spec, call.database, call.on_conflict) != (spec, self.options.database, self.options.on_conflict):
+        if (call.spec, call.database) != (spec, self.options.database):
             raise InvalidOption(
                 "it has other options than the other calls. Give them once: "
                 "urgent = send.using(priority=5); urgent.defer_many([urgent.s(1), urgent.s(2)])."

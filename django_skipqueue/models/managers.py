@@ -16,7 +16,7 @@ from ..parts.unique.enqueue import explained_deadlock, free_unique_keys, lock_wa
 from ..queue.parameters import claim_values
 from ..queue.store import Store
 from ..values.codec import decode, encode
-from ..values.records import EncodedCall, EnqueuedJob, JobColumns, JobSpec, OnConflict, parse_handle
+from ..values.records import EncodedCall, EnqueuedJob, JobColumns, JobSpec, parse_handle
 from .expressions import HOLDS_KEY
 from .status import StatusFilters
 from .verbs import QuerySetVerbs
@@ -132,16 +132,14 @@ class JobManager(_JobManager["Job"]):
         kwargs = kwargs if isinstance(kwargs, str) else encode("kwargs", dict(kwargs))
         return self.insert(spec, EncodedCall(args, kwargs, unique_key))
 
-    def insert(
-        self, spec: JobSpec, call: EncodedCall, *, database: str | None = None, on_conflict: OnConflict = "skip"
-    ) -> "Job":
-        """Enqueue a job as `enqueue` does, from a spec and a call. Raises `UniqueKeyTaken` if `on_conflict` says so.
+    def insert(self, spec: JobSpec, call: EncodedCall, *, database: str | None = None) -> "Job":
+        """Enqueue a job as `enqueue` does, from a spec and a call. Raises `UniqueKeyTaken` if the spec says so.
 
         database: its alias; `None`: that of this manager.
         """
         store = Store(database or self.db)
         while True:
-            enqueued = store.enqueue(spec, call, replaces=on_conflict in ("replace", "rerun"))
+            enqueued = store.enqueue(spec, call)
             if enqueued and enqueued.is_new:
                 return self._as_enqueued(store.alias, enqueued)
             if enqueued:
@@ -150,7 +148,7 @@ class JobManager(_JobManager["Job"]):
                 holder = found
             else:
                 continue  # it finished, or was claimed, between the two statements: the key is free again
-            if on_conflict == "raise":
+            if spec.on_conflict == "raise":
                 raise taken_by(store.alias, [holder.pk])
             holder.created, holder.replaced = False, enqueued is not None
             return holder

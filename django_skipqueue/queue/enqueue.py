@@ -24,7 +24,7 @@ from ..parts.limits.enqueue import ENQUEUE_AND_ADMIT
 from ..parts.limits.queues import all_limited_by_queue, limited_by_queue
 from ..parts.unique.enqueue import enqueue_unique, explained_deadlock, free_unique_keys, replace_waiting
 from ..values.columns import check_columns
-from ..values.records import DeferredJobs, EncodedCall, EnqueuedJob, JobSpec, OnConflict
+from ..values.records import DeferredJobs, EncodedCall, EnqueuedJob, JobSpec
 from .fragments import INSERT_JOB, entering, joined
 from .notify import wake, wake_supervisors
 from .parameters import calls_as_values, unindented
@@ -120,32 +120,26 @@ FROM inserted
 NOTHING = nullcontext()
 
 
-def enqueue(store: "Store", spec: JobSpec, call: EncodedCall, *, replaces: bool = False) -> EnqueuedJob | None:
+def enqueue(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJob | None:
     """Insert one job, and return what was written. Returns `None` if a job holds the call's unique key.
 
-    replaces: a waiting holder takes the arguments and the due time of the call, and is returned.
+    If the spec says so, a waiting holder takes the arguments and the due time of the call, and is returned.
 
     Raises `InvalidOption` for a value of the spec that the table cannot store, and `UniqueKeyDeadlock` if another
     transaction waits for this one with a key that this one waits for.
     """
     spec = in_current_batch(spec, store.connection)
-    if replaces:
-        _check_replace(spec)
     with _answered(store), _together(store, spec):
         if not tracers:
-            return _enqueue(store, spec, call, replaces)
+            return enqueue_untraced(store, spec, call)
         with sending(spec, 1, store.alias) as batch:
-            enqueued = _enqueue(store, batch.spec, call, replaces)
+            enqueued = enqueue_untraced(store, batch.spec, call)
             batch.job_ids = [enqueued.id] if enqueued else []
             return enqueued
 
 
 def enqueue_untraced(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJob | None:
     """Insert one job for a supervisor, in whose main thread no tracer of the project's runs."""
-    return _enqueue(store, spec, call, replaces=False)
-
-
-def _enqueue(store: "Store", spec: JobSpec, call: EncodedCall, replaces: bool) -> EnqueuedJob | None:
     spec, call = _checked(spec), limited_by_queue(spec.queue_name, call)
     is_plain = spec.is_plain and call.is_plain
     is_limited = spec.run_after is None and call.limit_key is not None and call.unique_key is call.rate_key is None
@@ -153,7 +147,7 @@ def _enqueue(store: "Store", spec: JobSpec, call: EncodedCall, replaces: bool) -
         with store.connection.cursor() as cursor:
             if _takes_transactions(cursor):
                 return _enqueue_alone(store, cursor, spec, call)
-    return _enqueue_plain(store, spec, call) if is_plain else _enqueue_any(store, spec, call, replaces)
+    return _enqueue_plain(store, spec, call) if is_plain else _enqueue_any(store, spec, call)
 
 
 def _enqueue_plain(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJob:
@@ -163,11 +157,11 @@ def _enqueue_plain(store: "Store", spec: JobSpec, call: EncodedCall) -> Enqueued
     return EnqueuedJob(spec, call, id, "queued", now, now)
 
 
-def _enqueue_any(store: "Store", spec: JobSpec, call: EncodedCall, replaces: bool) -> EnqueuedJob | None:
+def _enqueue_any(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJob | None:
     values = spec.insert_values() | call._asdict()
     with explained_deadlock(call.unique_key is not None):
         rows = [EnqueuedJob(spec, call, *row) for row in store.rows(ENQUEUE, values)]
-        if replaces and not rows:
+        if spec.replaces and not rows:
             rows = [
                 EnqueuedJob(spec, call, each.id, each.status, each.run_after, each.enqueued_at, is_new=False)
                 for each in replace_waiting(store, values, [call])
@@ -227,32 +221,28 @@ def _inserted(store: "Store", mark: str) -> list[tuple[Any, ...]]:
     return []
 
 
-def enqueue_many(
-    store: "Store", spec: JobSpec, calls: Sequence[EncodedCall], *, on_conflict: OnConflict = "skip"
-) -> DeferredJobs:
+def enqueue_many(store: "Store", spec: JobSpec, calls: Sequence[EncodedCall]) -> DeferredJobs:
     """Insert a job for each of `calls`: in one statement if no call has a unique key.
 
     Returns the ids in the order of the calls, and what became of each. If a job holds the unique key of a call, its
-    id is returned for this call. Raises as `enqueue` does, and `UniqueKeyTaken`, as `on_conflict` says.
+    id is returned for this call. Raises as `enqueue` does, and `UniqueKeyTaken`, as the spec's `on_conflict` says.
     """
     spec = in_current_batch(spec, store.connection)
-    if on_conflict == "replace":
-        _check_replace(spec)
     with _answered(store), _together(store, spec):
         if not (tracers and calls):
-            return _enqueue_many(store, spec, calls, on_conflict).all_in(store.alias)
+            return _enqueue_many(store, spec, calls).all_in(store.alias)
         with sending(spec, len(calls), store.alias) as batch:
-            batch.job_ids = deferred = _enqueue_many(store, batch.spec, calls, on_conflict).all_in(store.alias)
+            batch.job_ids = deferred = _enqueue_many(store, batch.spec, calls).all_in(store.alias)
             return deferred
 
 
-def _enqueue_many(store: "Store", spec: JobSpec, calls: Sequence[EncodedCall], on_conflict: OnConflict) -> DeferredJobs:
+def _enqueue_many(store: "Store", spec: JobSpec, calls: Sequence[EncodedCall]) -> DeferredJobs:
     spec = _checked(spec)
     values = spec.insert_values()
     calls = all_limited_by_queue(spec.queue_name, calls)
     if any(call.unique_key is not None for call in calls):
         with explained_deadlock(True):
-            return enqueue_unique(store, spec, values, calls, on_conflict, announce=_enqueued)
+            return enqueue_unique(store, spec, values, calls, announce=_enqueued)
     if not calls:
         return DeferredJobs()
     [(inserted, queued, delay)] = store.rows(ENQUEUE_MANY, {**values, **calls_as_values(calls)})
@@ -297,6 +287,7 @@ def new_job(
     store: "Store", insert: Callable[[JobSpec, EncodedCall], EnqueuedJob | None], spec: JobSpec, call: EncodedCall
 ) -> EnqueuedJob | None:
     """Insert a job by a method. `None` if another job holds its unique key; a key whose time is over is free."""
+    spec = spec._replace(on_conflict="skip")
     inserted = insert(spec, call)
     if inserted is None and call.unique_key is not None and free_unique_keys(store, [call.unique_key]):
         return insert(spec, call)
@@ -306,14 +297,12 @@ def new_job(
 def _checked(spec: JobSpec) -> JobSpec:
     """The spec with the default of `max_attempts`. Raises `InvalidOption` for a value that the table cannot store."""
     check_columns(spec._asdict())
-    return spec if spec.max_attempts is not None else spec._replace(max_attempts=settings.max_attempts)
-
-
-def _check_replace(spec: JobSpec) -> None:
-    if spec.after:
+    if spec.after and spec.replaces:
         raise InvalidOption(
-            "after and on_conflict='replace' do not go together: a job that waits already keeps what it waits for."
+            f"after and on_conflict={spec.on_conflict!r} do not go together: a job that waits already keeps what it "
+            "waits for."
         )
+    return spec if spec.max_attempts is not None else spec._replace(max_attempts=settings.max_attempts)
 
 
 def _takes_transactions(cursor: Any) -> bool:

@@ -84,6 +84,13 @@ class JobSpec(NamedTuple):
     """The jobs that must be finished before these begin. A row for each, not a column."""
     after_failure: str = "wait"
     """If one of those has not completed: `wait` until it is retried and completes, `discard` these, or `run` them."""
+    on_conflict: "OnConflict" = "skip"
+    """What becomes of a call whose unique key a job holds. Not a column."""
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a waiting holder of the unique key takes the arguments and the due time of the call."""
+        return self.on_conflict in ("replace", "rerun")
 
     @property
     def is_plain(self) -> bool:
@@ -95,7 +102,7 @@ class JobSpec(NamedTuple):
         """The parameters of the INSERTs. A timedelta in `run_after` becomes `delay`, in seconds from now."""
         is_delay = isinstance(self.run_after, timedelta)
         columns = self._asdict()
-        del columns["after"], columns["after_failure"]
+        del columns["after"], columns["after_failure"], columns["on_conflict"]
         return {
             **columns,
             "awaits_jobs": True if self.after else None,

@@ -674,7 +674,7 @@ def test_an_insert_writes_all_that_a_job_is_specified_by() -> None:
         assert asked >= JobSpec("t").insert_values().keys() - without_key, name
 
 
-DEPENDANT = {"after_failure", "limit_kind", "capacity", "rate_interval", "rate_burst"}
+DEPENDANT = {"after_failure", "on_conflict", "limit_kind", "capacity", "rate_interval", "rate_burst"}
 """Fields that mean something only with another field."""
 
 

@@ -79,7 +79,7 @@ def _move(waiting: models.QuerySet[Any], known: Mapping[str, DjangoTask], backen
         rows = list(waiting.select_for_update(skip_locked=skip_locked).order_by("enqueued_at", "pk")[:BATCH])
         for (name, queue_name, priority, run_after), calls in _grouped(rows, known).items():
             task = variant(known[name].definition, queue_name=queue_name, priority=priority, run_after=run_after)
-            wanted = spec(task, options_of(task), given, alias=backend.alias)
+            wanted = spec(task, options_of(task), given, alias=backend.alias)._replace(on_conflict="skip")
             chosen = choose_many(wanted, calls, named=given.database, shards=[shard_of(known[name], c) for c in calls])
             for alias in dict.fromkeys(chosen):
                 transactions.enter_context(transaction.atomic(using=alias))

@@ -86,7 +86,7 @@ class SkipQueueBackend(BaseTaskBackend):
         known = registered(task)
         checked = check_size(known.normalized(args, kwargs), settings.max_argument_bytes)
         wanted = spec(task, own, given, alias=self.alias)
-        return TaskCall(wanted, checked, given.database, own.on_conflict, shard_of(known, checked))
+        return TaskCall(wanted, checked, given.database, shard_of(known, checked))
 
     def get_result(self, result_id: str) -> AnyResult:
         """The result with this id, whichever process enqueued it. Raises `TaskResultDoesNotExist`.

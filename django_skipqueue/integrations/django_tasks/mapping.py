@@ -16,7 +16,7 @@ from django.utils.timezone import make_naive
 from ...conf import settings
 from ...events.job_names import job_name
 from ...exceptions import UnknownTask
-from ...jobs.options import COLUMNS, Options, retention_column
+from ...jobs.options import OF_SPEC, Options, retention_column
 from ...jobs.registry import registry
 from ...parts.unique.options import within_retention
 from ...values.codec import decode, encode
@@ -61,7 +61,7 @@ def spec(task: AnyTask, own: Options, options: BackendOptions, *, alias: str) ->
         ALIAS: alias,
         DEFERRED: task.run_after is not None,
     }
-    made = JobSpec(task.module_path, **{name: getattr(own, name) for name in COLUMNS})._replace(
+    made = JobSpec(task.module_path, **{name: getattr(own, name) for name in OF_SPEC})._replace(
         max_attempts=options.max_attempts if own.max_attempts is None else own.max_attempts,
         run_after=task.run_after,
         # The task's own timeout is read at each attempt.

@@ -13,7 +13,7 @@ from asgiref.sync import sync_to_async
 from ...exceptions import InvalidOption
 from ...queue.store import Store
 from ...values.columns import check_columns
-from ...values.records import LARGEST_ID, EncodedCall, JobReference, JobSpec, OnConflict, parse_handle
+from ...values.records import LARGEST_ID, EncodedCall, JobReference, JobSpec, parse_handle
 from ..databases.choose import bound_to, choose
 from .values import stored
 
@@ -64,8 +64,6 @@ class TaskCall:
     call: EncodedCall
     database: str | None = None
     """The alias of the database; `None`: as `SKIPQUEUE["PLACEMENT"]` chooses, or `SKIPQUEUE["DATABASE"]`."""
-    on_conflict: OnConflict = "skip"
-    """What `defer` does if a job holds the unique key. A callback of a batch is skipped."""
     shard: str | None = None
     """The text of its shard key, if the task or the call has one."""
     inserted: "Callable[[Job], object] | None" = field(default=None, compare=False, repr=False)
@@ -83,7 +81,7 @@ class TaskCall:
         from ...models import Job
 
         alias = choose(self.spec, self.call, named=self.database, shard=self.shard)
-        job = Job.objects.insert(self.spec, self.call, database=alias, on_conflict=self.on_conflict)
+        job = Job.objects.insert(self.spec, self.call, database=alias)
         if self.inserted is not None and job.created:
             self.inserted(job)
         return job
@@ -105,8 +103,8 @@ class TaskCall:
         return replace(self, spec=self.spec._replace(after=jobs, after_failure=after_failure))
 
     def as_callback(self) -> dict[str, Any]:
-        """The call as a JSON object in the row of a batch."""
-        return stored(self.spec, self.call)
+        """The call as a JSON object in the row of a batch. A callback whose unique key a job holds is skipped."""
+        return stored(self.spec._replace(on_conflict="skip"), self.call)
 
     def in_database(self, alias: str) -> "TaskCall":
         """The call for this database, unless it names one itself, or its key belongs to another one."""

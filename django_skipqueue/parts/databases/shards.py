@@ -85,6 +85,6 @@ def insert_many(task: "Task[Any, Any]", calls: Sequence[EncodedCall]) -> Deferre
     for alias, positions in parts.items():
         share = calls if len(positions) == len(calls) else [calls[each] for each in positions]
         with explained(alias):
-            inserted = Store(alias).enqueue_many(spec, share, on_conflict=task.options.on_conflict)
+            inserted = Store(alias).enqueue_many(spec, share)
         deferred[alias] = positions, inserted
     return inserted if len(deferred) == 1 else DeferredJobs.merged(deferred)

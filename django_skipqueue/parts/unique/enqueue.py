@@ -27,7 +27,7 @@ from ...exceptions import UniqueKeyDeadlock, UniqueKeyTaken
 from ...queue.fragments import entering, joined
 from ...queue.notify import wake
 from ...queue.parameters import as_text_array, calls_as_values
-from ...values.records import CallOutcome, DeferredJobs, EncodedCall, JobSpec, OnConflict, handle_of
+from ...values.records import CallOutcome, DeferredJobs, EncodedCall, JobSpec, handle_of
 
 if TYPE_CHECKING:
     from ...queue.store import Store
@@ -333,19 +333,18 @@ def enqueue_unique(
     spec: JobSpec,
     values: Mapping[str, Any],
     calls: Sequence[EncodedCall],
-    on_conflict: OnConflict,
     *,
     announce: Announce,
 ) -> DeferredJobs:
     """Insert jobs of which some have unique keys. Repeats until each key belongs to a job."""
-    if on_conflict == "raise":
+    if spec.on_conflict == "raise":
         _check_distinct(calls)
-    chosen = missing = in_key_order(calls, last=on_conflict in ("replace", "rerun"))
+    chosen = missing = in_key_order(calls, last=spec.replaces)
     plain: list[int] = []
     keyed: dict[str, tuple[int, CallOutcome]] = {}
-    with transaction.atomic(using=store.alias) if on_conflict == "raise" else nullcontext():
+    with transaction.atomic(using=store.alias) if spec.on_conflict == "raise" else nullcontext():
         while missing:
-            inserted, replaced = _write_unique(store, spec, values, missing, on_conflict, announce=announce)
+            inserted, replaced = _write_unique(store, spec, values, missing, announce=announce)
             plain += [id for id, key in inserted if key is None]
             keyed.update({key: (id, "created") for id, key in inserted if key is not None})
             keyed.update({each.unique_key: (each.id, "replaced") for each in replaced})
@@ -353,7 +352,7 @@ def enqueue_unique(
             if missing:
                 taken = [call.unique_key for call in missing if call.unique_key is not None]
                 holders = unique_key_holders(store, taken, seconds=spec.unique_seconds)
-                if holders and on_conflict == "raise":
+                if holders and spec.on_conflict == "raise":
                     raise taken_by(store.alias, list(holders.values()))
                 keyed |= {key: (id, "existing") for key, id in holders.items()}
                 missing = [call for call in missing if call.unique_key not in keyed]
@@ -365,7 +364,6 @@ def _write_unique(
     spec: JobSpec,
     values: Mapping[str, Any],
     calls: Sequence[EncodedCall],
-    on_conflict: OnConflict,
     *,
     announce: Announce,
 ) -> tuple[list[tuple[int, str | None]], list[Replaced]]:
@@ -375,7 +373,7 @@ def _write_unique(
     [(ids, inserted_keys, queued, delay)] = store.rows(ENQUEUE_MANY_UNIQUE, {**values, **parameters})
     inserted = list(zip(ids or (), inserted_keys or keys, strict=False))
     replaced: list[Replaced] = []
-    if on_conflict in ("replace", "rerun") and len(inserted) < len(calls):
+    if spec.replaces and len(inserted) < len(calls):
         written = {key for _, key in inserted}
         replaced = replace_waiting(store, values, [call for call in calls if call.unique_key not in written])
     if inserted or replaced:
