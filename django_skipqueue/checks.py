@@ -17,8 +17,10 @@ from .contrib.celery.making import make_carrier
 from .contrib.celery.settings import CarrierSettings
 from .jobs.registry import describe_duplicate, registry
 from .parts.databases.choose import import_placement
+from .parts.databases.options import needs_shard
 from .parts.databases.retirement import retirement
 from .parts.databases.settings import ROUTER, SPREAD
+from .parts.limits.options import Limits
 from .parts.schedules.entry import all_entries
 from .worker.attempts.executor import import_middleware
 from .worker.preflight import engine_problem, version_problem
@@ -185,7 +187,7 @@ def check_halting(**_: Any) -> list[CheckMessage]:
             id="skipqueue.W003",
         )
         for task in registry
-        if task.options.sequence is not None and task.options.sequence.on_failure == "halt"
+        if (of_task := task.options.of_part(Limits)) and of_task.sequence and of_task.sequence.on_failure == "halt"
     ]
 
 
@@ -205,7 +207,7 @@ def check_placement(**_: Any) -> list[CheckMessage]:
                 id="skipqueue.E010",
             )
             for task in registry
-            if task.options.needs_shard
+            if needs_shard(task.options.of_parts)
         ]
     try:
         import_placement(placement)

@@ -7,19 +7,18 @@ there, and a call with keys reads only the arguments that are part of a key.
 """
 
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-from ..conf import load
-from ..exceptions import InvalidArguments, InvalidOption
-from ..parts.unique.options import hashed
-from ..values.codec import encode
-from ..values.columns import check_key
-from ..values.redaction import has_secret
+from django.conf import settings as django_settings
+from django.utils.crypto import salted_hmac
 
-if TYPE_CHECKING:
-    from .task import Task
+from ..conf import load
+from ..exceptions import InvalidArguments
+from ..values.codec import decode, encode
+from ..values.redaction import has_secret
 
 if TYPE_CHECKING:
     from .task import Task
@@ -63,34 +62,71 @@ Place = Callable[[Sequence[Any], Mapping[str, Any]], Any]
 """Takes one argument from the positional arguments and the keyword arguments of a call."""
 
 
+class Arguments:
+    """The arguments of one call, which fit the signature: see `CallArguments`. Reads those that a part asks for."""
+
+    def __init__(self, task: "Task[Any, Any]", args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self._task = task
+        self.args = args
+        self.kwargs = kwargs
+        self._places = task.places(len(args), tuple(kwargs))
+        self._redact = (*load().redact, *task.redact)  # `settings.redact` takes ten times as long
+
+    @property
+    def task_name(self) -> str:
+        """See `CallArguments`."""
+        return self._task.name
+
+    def hashed(self, names: Sequence[str]) -> dict[str, Any]:
+        """See `CallArguments`."""
+        given = {name: self._stored(name) for name in names if name in self._places}
+        return {
+            name: _hash(name, value) if has_secret(name, value, self._redact) else value
+            for name, value in given.items()
+        }
+
+    def texts(self, names: Sequence[str]) -> dict[str, str]:
+        """See `CallArguments`."""
+        given = {name: self._stored(name) if name in self._places else None for name in names or self._places}
+        return {
+            name: _hash(name, value) if has_secret(name, value, self._redact) else canonical(name, value)
+            for name, value in given.items()
+        }
+
+    def _stored(self, name: str) -> Any:
+        return self._task.encoded_argument(name, self._places[name](self.args, self.kwargs))
+
+
 def call_columns(task: "Task[Any, Any]", args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of `EncodedCall` beside the arguments, which fit the signature.
 
     Raises `InvalidOption` for a value that cannot be used.
     """
-    options = task.options
-    if options.is_plain:  # as of nearly all: the rest takes as long as encoding a call
-        return {}
-    unique, limit, rate = options.unique, options.limit, options.rate
-    places = task.places(len(args), tuple(kwargs)) if unique or limit or rate else {}
-    redact = (*load().redact, *task.redact)  # `settings.redact` takes ten times as long
-    unique_key = None
-    if unique is not None:
-        names = unique.names or tuple(places)
-        given = {name: task.encoded_argument(name, places[name](args, kwargs)) for name in names if name in places}
-        unique_key = unique.key(task.name, given, redact=redact)
-    elif callable(options.unique_key):
-        unique_key = checked_key(options.unique_key(*args, **kwargs))
-    else:
-        unique_key = options.unique_key
-    columns: dict[str, Any] = {"unique_key": unique_key}
-    if rate is not None:
-        columns |= rate.columns(task.name, named_arguments(task, rate.names, places, args, kwargs, redact))
-    if limit is not None:
-        columns |= limit.columns(task.name, named_arguments(task, limit.names, places, args, kwargs, redact))
-    if options.on_conflict == "rerun" and unique_key is not None:
-        columns |= one_at_a_time(unique_key)
+    columns: dict[str, Any] = {}
+    if task.options.of_parts:  # nearly all tasks have none: the rest takes as long as encoding a call
+        call = Arguments(task, args, kwargs)
+        for part in task.options.of_parts:
+            columns |= part.columns(call)
     return columns
+
+
+SALT = "django_skipqueue.tasks.unique"
+
+
+def _hash(name: str, value: Any) -> str:
+    """What is in a key in place of a value that is, or contains, a secret: a hash that needs the project's key.
+
+    The oldest of its secret keys makes it. So nothing changes when a key moves to `SECRET_KEY_FALLBACKS`, neither for
+    jobs that wait nor between processes with the settings of before and after.
+    """
+    oldest = [django_settings.SECRET_KEY, *django_settings.SECRET_KEY_FALLBACKS][-1]
+    return f"hmac:{salted_hmac(SALT, canonical(name, value), oldest, algorithm='sha256').hexdigest()}"
+
+
+def canonical(name: str, value: Any) -> str:
+    """The value as JSON. Dictionaries that are equal have one text."""
+    text = encode(name, value)
+    return json.dumps(decode(text), ensure_ascii=False, sort_keys=True) if text[0] in "{[" else text
 
 
 def places_of(signature: inspect.Signature, count: int, keywords: Sequence[str]) -> dict[str, Place]:
@@ -136,36 +172,3 @@ def _default(value: Any) -> Place:
 def arguments_by_name(task: "Task[Any, Any]", args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a call, with the defaults, in the order of the parameters: see `places_of`."""
     return {name: place(args, kwargs) for name, place in task.places(len(args), tuple(kwargs)).items()}
-
-
-def checked_key(unique_key: Any) -> str:
-    """Return what the function of `unique_key` has returned. Raises `InvalidOption` for what no index can hold."""
-    if not isinstance(unique_key, str):
-        raise InvalidOption(f"unique_key's function must return a str, not {unique_key!r}.")
-    check_key("unique_key", unique_key)
-    return unique_key
-
-
-def one_at_a_time(unique_key: str) -> dict[str, Any]:
-    """The columns of a job with `on_conflict="rerun"`: the jobs of its unique key are a sequence."""
-    return {"limit_key": f"rerun:{unique_key}", "limit_kind": "sequence", "capacity": 1}
-
-
-def named_arguments(
-    task: "Task[Any, Any]",
-    names: Sequence[str],
-    places: Mapping[str, Place],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    redact: tuple[str, ...],
-) -> dict[str, Any]:
-    """The arguments of these names that the call has, as its job stores them.
-
-    In place of each that has a secret in it stands its hash: a key is stored as text, and shown.
-    """
-    named: dict[str, Any] = {}
-    for name in names:
-        if name in places:
-            value = task.encoded_argument(name, places[name](args, kwargs))
-            named[name] = hashed(name, value) if has_secret(name, value, redact) else value
-    return named

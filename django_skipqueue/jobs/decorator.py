@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from ..exceptions import InvalidOption, InvalidTask
-from ..parts.databases.shards import check_database
 from .advice import check_names
 from .context import JobContext
 from .given import checked
@@ -69,8 +68,6 @@ def job(
     """
     check_names("job", options, {*TaskOptions.__annotations__, "takes_context"})
     given = checked(options)
-    if options.get("database") is not None:
-        check_database(options["database"])
     _check_types(name=options.get("name"), atomic=options.get("atomic", False), takes_context=takes_context)
 
     def register(function: Callable[..., Any]) -> Task[Any, Any]:

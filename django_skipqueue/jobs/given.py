@@ -3,7 +3,7 @@
 Invariant: every `Given` holds values that the table can store and a worker can use.
 """
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..conf import own_retention_problems
@@ -36,11 +36,11 @@ def checked(options: RunOptions) -> Given:
     backoff = options.get("backoff")
     if backoff is not None:
         check_backoff(backoff)
-    own: dict[str, Any] = {each.name: options[each.name] for each in fields(Options) if each.name in options}  # type: ignore[literal-required]
+    own: dict[str, Any] = dict(options)
     if "retention" in own:
         own["retention"] = _retention(own["retention"])
     return Given(
-        Options(**own),
+        Options().changed(own),
         backoff=backoff,
         retry_on=_exceptions("retry_on", options.get("retry_on")),
         discard_on=_exceptions("discard_on", options.get("discard_on")) or (),

@@ -1,84 +1,100 @@
 """The options for enqueuing the jobs of a task.
 
 Invariant: every `Options` object holds values that the table can store.
+
+The options of a part are in its `options.py`. Each class of these stands in a line here: a `TypedDict` for `@job`,
+`with_options` or `.using()`, and a subclass of `PartOptions` in `OF_PARTS`.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from inspect import Signature
-from typing import Any, TypedDict
+from typing import Any, TypeVar
 
 from ..conf import Retention, as_time
 from ..exceptions import InvalidArguments, InvalidOption
-from ..parts.batches.call import AfterFailure
-from ..parts.databases.shards import check_shard
-from ..parts.limits.options import By, Fair, Limit, fair, names_of, require_arguments
-from ..parts.rates.options import Rate
-from ..parts.unique.options import UniqueBy, Until, check_on_conflict, check_until, seconds_of
+from ..parts.batches import options as batches
+from ..parts.databases import options as databases
+from ..parts.limits import options as limits
+from ..parts.rates import options as rates
+from ..parts.unique import options as unique
 from ..values.backoff import Backoff
 from ..values.codec import encode, size_of
-from ..values.columns import check_columns, check_key
-from ..values.records import EncodedCall, JobReference, JobSpec, OnConflict
-
-UniqueKey = str | Callable[..., str]
+from ..values.columns import check_columns
+from ..values.part import PartOptions
+from ..values.records import EncodedCall, JobSpec
 
 ExceptionClasses = type[BaseException] | tuple[type[BaseException], ...]
 
 
-class JobOptions(TypedDict, total=False):
+class JobOptions(
+    unique.UniqueOptions,
+    total=False,
+):
     """The options that `@job` and `.using()` share. `.using()` ignores one that is `None`."""
 
     queue_name: str | None
     priority: int | None
     max_attempts: int | None
-    unique_key: UniqueKey | None
-    unique: UniqueBy | None
-    until: Until | None
-    on_conflict: OnConflict | None
     timeout: float | None
 
 
-class UsingOptions(JobOptions, total=False):
+class UsingOptions(
+    JobOptions,
+    batches.AfterOptions,
+    databases.UsingDatabase,
+    total=False,
+):
     """The options of `.using()`."""
 
     run_after: datetime | timedelta | None
-    database: str | None
-    shard_key: str | int | None
     metadata: Mapping[str, Any] | None
-    after: Sequence[Any] | None
-    after_failure: AfterFailure | None
 
 
-class RunOptions(JobOptions, total=False):
+class RunOptions(
+    JobOptions,
+    databases.ShardOptions,
+    limits.LimitOptions,
+    rates.RateOptions,
+    total=False,
+):
     """The options that `@job` and `with_options` share."""
 
     backoff: Backoff | None
     retry_on: ExceptionClasses | None
     discard_on: ExceptionClasses
     redact: Sequence[str]
-    concurrency: Limit | None
-    sequence: By | None
-    fair_by: str | tuple[str, ...] | None
-    rate: Rate | None
-    shard_by: str | tuple[str, ...] | None
 
 
-class TaskOptions(RunOptions, total=False):
+class TaskOptions(
+    RunOptions,
+    databases.DatabaseOptions,
+    total=False,
+):
     """The options of `@job`, except `takes_context`. The docstring of `job` explains them."""
 
     name: str | None
-    database: str | None
     atomic: bool
     retention: Mapping[str, Retention]
 
+
+OF_PARTS: tuple[type[PartOptions], ...] = (
+    unique.Unique,
+    limits.Limits,
+    rates.Rates,
+    databases.Place,
+    batches.After,
+)
 
 MAX_METADATA_BYTES = 4_000
 """Every claim reads the metadata of its jobs."""
 
 RESERVED_METADATA = {"backend", "deferred", "opentelemetry", "schedule", "sentry"}
 """The keys of `django.tasks`, of schedules and of tracers."""
+
+P = TypeVar("P", bound=PartOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,135 +106,89 @@ class Options:
     max_attempts: int | None = None
     """`None`: `SKIPQUEUE["MAX_ATTEMPTS"]`."""
     run_after: datetime | timedelta | None = None
-    unique_key: UniqueKey | None = None
-    unique: UniqueBy | None = None
-    """In place of a `unique_key`: the key is made from arguments."""
-    until: Until = "finished"
-    """How long a job holds its unique key."""
-    on_conflict: OnConflict = "skip"
-    """What an enqueue does if a job holds the key."""
     timeout: float | None = None
     """Seconds that an attempt may take, set by `.using()`. That of `@job` is `Task.timeout`, read at each attempt."""
-    database: str | None = None
-    """`None`: as `SKIPQUEUE["PLACEMENT"]` chooses, or `SKIPQUEUE["DATABASE"]`."""
-    shard_by: str | tuple[str, ...] | None = None
-    """The arguments that choose the database under the placement `spread`."""
-    shard_key: str | int | None = None
-    """In place of their values."""
     retention: str | None = None
     """The column, made by `retention_column`."""
     metadata: str = "{}"
     """The column, made by `metadata_column`."""
-    after: tuple[JobReference, ...] = ()
-    """The jobs that must be finished before."""
-    after_failure: AfterFailure = "wait"
-    concurrency: Limit | None = None
-    sequence: By | None = None
-    fair_by: str | tuple[str, ...] | None = None
-    rate: Rate | None = None
-
-    @property
-    def limit(self) -> Limit | By | Fair | None:
-        """What limits the number of the jobs of a key that may run, or be queued, at once."""
-        return self.concurrency or self.sequence or (None if self.fair_by is None else fair(self.fair_by))
+    of_parts: tuple[PartOptions, ...] = ()
+    """The options of the parts of which one was given, in the order of `OF_PARTS`."""
 
     def __post_init__(self) -> None:
         """Raise `InvalidOption` for a value that the table cannot store or a worker cannot use."""
-        check_columns({name: getattr(self, name) for name in COLUMNS})
-        check_shard(self.shard_by, self.shard_key)
-        if isinstance(self.unique_key, str):
-            check_key("unique_key", self.unique_key)
-        elif self.unique_key is not None and not callable(self.unique_key):
-            raise InvalidOption(f"unique_key must be a str, or a function that returns one, not {self.unique_key!r}.")
-        self._check_limits()
-        self._check_unique()
+        check_columns({name: getattr(self, name) for name in OF_SPEC})
+        for part in self.of_parts:
+            part.check_beside([other for other in self.of_parts if other is not part])
+
+    def changed(self, given: Mapping[str, Any]) -> "Options":
+        """The options with those that are given, by name. Raises `InvalidOption`."""
+        known = {type(part): part for part in self.of_parts}
+        for kind in OF_PARTS:
+            if own := {name: value for name, value in given.items() if name in NAMES[kind]}:
+                known[kind] = known.get(kind, kind()).changed(own)
+        of_parts = tuple(known[kind] for kind in OF_PARTS if known.get(kind, kind()) != kind())
+        return replace(self, of_parts=of_parts, **{name: given[name] for name in given if name in OF_CORE})
+
+    def check_using(self, given: Mapping[str, Any]) -> None:
+        """Raise `InvalidOption` for options to which `.using()` cannot change these."""
+        for kind in OF_PARTS:
+            (self.of_part(kind) or kind()).check_using(given)
+
+    def of_part(self, kind: type[P]) -> P | None:
+        """The options of a part; `None` if none of them was given."""
+        return next((part for part in self.of_parts if isinstance(part, kind)), None)
+
+    def spec(self, task: str, **columns: Any) -> JobSpec:
+        """The columns of the task's jobs. columns: some that take the place of those of the options."""
+        spec = JobSpec(task, **{name: getattr(self, name) for name in OF_SPEC} | columns)
+        for part in self.of_parts:
+            spec = part.in_spec(spec)
+        return spec
 
     @property
-    def needs_shard(self) -> bool:
-        """Whether its jobs have several keys that hold within one database, and no option says which one that is."""
-        has_unique_key = self.unique is not None or self.unique_key is not None
-        kinds = (has_unique_key, bool(self.concurrency or self.sequence), self.rate is not None)
-        return sum(kinds) > 1 and not self.has_shard and self.database is None
+    def database(self) -> str | None:
+        """The alias of the database that the options name."""
+        return next((part.database for part in self.of_parts if part.database), None)
 
     @property
-    def has_shard(self) -> bool:
-        """Whether the options say which database a job belongs to under the placement `spread`."""
-        return self.shard_by is not None or self.shard_key is not None
-
-    @property
-    def unique_seconds(self) -> float | None:
-        """The column for `until`."""
-        return 0.0 if self.on_conflict == "rerun" else seconds_of(self.until)
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether its jobs have no key: no column beside the arguments depends on a call."""
-        return (
-            self.unique_key is None
-            and self.unique is None
-            and self.concurrency is None
-            and self.sequence is None
-            and self.fair_by is None
-            and self.rate is None
-        )
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether the number of the jobs of a key that may run at once is limited."""
-        return self.limit is not None or self.on_conflict == "rerun"
+    def fixed_key(self) -> str | None:
+        """The unique key of every job; `None`: the jobs have none, or `makes_key`."""
+        return next((part.fixed_key for part in self.of_parts if part.fixed_key), None)
 
     @property
     def makes_key(self) -> bool:
         """Whether the unique key depends on the arguments."""
-        return self.unique is not None or callable(self.unique_key)
+        return any(part.makes_key for part in self.of_parts)
 
-    def check_arguments(self, signature: Signature) -> None:
+    @property
+    def calls_project(self) -> bool:
+        """Whether a `.defer()` calls a function of the project's for the options."""
+        return any(part.calls_project for part in self.of_parts)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether jobs of the task may wait for the end of others."""
+        return any(part.is_limited for part in self.of_parts)
+
+    @property
+    def is_fair(self) -> bool:
+        """Whether the keys of the task share the workers."""
+        return any(part.is_fair for part in self.of_parts)
+
+    def check_signature(self, signature: Signature) -> None:
         """Raise `InvalidOption` if an option names an argument that the task does not take."""
-        if self.unique is not None:
-            self.unique.check(signature)
-        for option, named in (("by", self.concurrency), ("by", self.sequence), ("by", self.rate)):
-            if named is not None:
-                require_arguments(option, named.names, signature)
-        for option, names in (("fair_by", self.fair_by), ("shard_by", self.shard_by)):
-            if names is not None:
-                require_arguments(option, names_of(option, names), signature)
-
-    def _check_unique(self) -> None:
-        if not isinstance(self.unique, UniqueBy | None):
-            raise InvalidOption(f'unique must be unique_by("payment_id") or unique_by(), not {self.unique!r}.')
-        check_until(self.until)
-        check_on_conflict(self.on_conflict)
-        if self.unique is not None and self.unique_key is not None:
-            raise InvalidOption("Give unique or unique_key, not both.")
-        if self.unique is None and self.unique_key is None and (self.until, self.on_conflict) != ("finished", "skip"):
-            raise InvalidOption('until and on_conflict need a key: give unique=unique_by("payment_id") or unique_key.')
-        if self.on_conflict == "rerun" and (self.until != "finished" or self.limit is not None):
-            raise InvalidOption(
-                'on_conflict="rerun" has its jobs wait and run one after the other: give it without until, '
-                "concurrency, sequence or fair_by."
-            )
-
-    def _check_limits(self) -> None:
-        if not isinstance(self.concurrency, Limit | None):
-            raise InvalidOption(f"concurrency must be limit(…), not {self.concurrency!r}.")
-        if not isinstance(self.sequence, By | None):
-            raise InvalidOption(f"sequence must be by(…), not {self.sequence!r}.")
-        if self.fair_by is not None:
-            fair(self.fair_by)
-        if not isinstance(self.rate, Rate | None):
-            raise InvalidOption(f'rate must be rate("100/m", …), not {self.rate!r}.')
-        if sum(given is not None for given in (self.concurrency, self.sequence, self.fair_by)) > 1:
-            raise InvalidOption(
-                "A job has one limit: give one of concurrency, sequence and fair_by. The jobs of a sequence run one at "
-                "a time."
-            )
+        for part in self.of_parts:
+            part.check_signature(signature)
 
 
-OF_SPEC = [field.name for field in fields(Options) if field.name in JobSpec._fields] + ["unique_seconds"]
+NAMES = {kind: {field.name for field in fields(kind)} for kind in OF_PARTS}
+"""The names of the options of each part."""
+
+OF_CORE = {field.name for field in fields(Options)} - {"of_parts"}
+
+OF_SPEC = [name for name in JobSpec._fields if name in OF_CORE]
 """The options that become fields of a `JobSpec`."""
-
-COLUMNS = [name for name in OF_SPEC if name != "on_conflict"]
-"""The options that become columns of a job, or the rows of what it waits for."""
 
 
 def retention_column(kept: Mapping[str, Retention]) -> str | None:

@@ -52,14 +52,14 @@ class Registry:
 
         Raises `InvalidOption` if one of its options names an argument that it does not take.
         """
-        task.options.check_arguments(task.signature)
+        task.options.check_signature(task.signature)
         known = self._tasks.get(task.name)
         if known is not None and _source(known) != _source(task):
             self.duplicates[task.name] = (known, task)
         DECLARED.add(task.options.queue_name)
         if task.options.is_limited:
             self.has_limits = True
-        if task.options.fair_by is not None:
+        if task.options.is_fair:
             self.has_fair = True
         self._tasks[task.name] = task
         self.uses_threads_alone = self.uses_threads_alone and task.runner == THREADS
@@ -86,7 +86,7 @@ class Registry:
     def is_fair(self, name: str) -> bool:
         """Whether the task of this name has `fair_by`; False if it is unknown."""
         task = self._tasks.get(name)
-        return task is not None and task.options.fair_by is not None
+        return task is not None and task.options.is_fair
 
     def is_async(self, name: str) -> bool:
         """Whether the task of this name is an `async def`; False if it is unknown."""

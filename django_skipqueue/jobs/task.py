@@ -7,7 +7,6 @@ written.
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
@@ -18,9 +17,8 @@ from django.db import DatabaseError
 
 from ..conf import load, settings
 from ..exceptions import FlattenedValue, InvalidArguments, InvalidOption, InvalidTask
-from ..parts.batches.call import TaskCall, references_to
-from ..parts.databases.shards import check_database, database_of, insert_many, shard_of
-from ..parts.unique.options import within_retention
+from ..parts.batches.call import TaskCall
+from ..parts.databases.shards import database_of, insert_many, shard_of
 from ..values.backoff import RetryPolicy
 from ..values.codec import encode
 from ..values.records import ClaimedJob, DeferredJobs, EncodedCall, JobSpec
@@ -29,7 +27,7 @@ from ..values.redaction import redact as redacted_call
 from .advice import check_names, explain, instead_of_method, wrong_keyword
 from .calls import Place, call_columns, declared_values, parts_of, places_of, texts_of
 from .context import JobContext
-from .options import OF_SPEC, Options, TaskOptions, UsingOptions, check_size, metadata_column
+from .options import Options, TaskOptions, UsingOptions, check_size, metadata_column
 from .registry import EVENT_LOOP, THREADS, registry
 
 if TYPE_CHECKING:
@@ -155,20 +153,13 @@ class Task(Generic[P, R]):
         """
         check_names("using", options, UsingOptions.__annotations__, elsewhere=TaskOptions.__annotations__)
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-        if "after" in given:
-            given["after"] = references_to(given["after"])
-        if given.get("on_conflict", self.options.on_conflict) == "rerun" != self.options.on_conflict:
-            raise InvalidOption('Give on_conflict="rerun" to @job: workers have to know it of every job of the task.')
+        self.options.check_using(given)
         if "metadata" in given:
             given["metadata"] = metadata_column(given["metadata"])
-        if "database" in given:
-            check_database(given["database"])
-        if given.keys() & {"unique", "unique_key"}:  # the one takes the place of the other
-            given = {"unique": None, "unique_key": None} | given
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other.options = replace(self.options, **given)
-        other.options.check_arguments(self.signature)
+        other.options = self.options.changed(given)
+        other.options.check_signature(self.signature)
         return other
 
     @cached_property
@@ -269,7 +260,7 @@ class Task(Generic[P, R]):
 
     def spec(self) -> JobSpec:
         """The columns that its jobs share, with which `.defer()` inserts them."""
-        return within_retention(JobSpec(self.name, **{name: getattr(self.options, name) for name in OF_SPEC}))
+        return self.options.spec(self.name)
 
     # Called by the executor. The backend for `django.tasks` overrides these for its own kind of task.
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from ..console.arguments import redacted
 from ..exceptions import InvalidArguments, InvalidTask, UnknownTask
-from ..jobs.options import COLUMNS
 from ..jobs.registry import registry
 from ..jobs.task import Task
 from ..models import Job
 from ..values.codec import decode, encode
+from ..values.records import JobSpec
 
 CLOSE = timedelta(seconds=1)
 """Times that differ by less than this are taken for the same: code computes them from a clock of its own."""
@@ -95,12 +95,11 @@ def _changed(task: Any, known: Task[Any, Any] | None) -> dict[str, Any]:
     """The options that `.using()` has changed: `send_receipt.using(queue_name="bulk")` expects that queue."""
     if known is None or isinstance(task, str):
         return {}
-    options = getattr(task, "options", task)  # Django's task has them as fields of its own
-    changed = {
-        name: getattr(options, name)
-        for name in COLUMNS
-        if hasattr(options, name) and getattr(options, name) not in (None, getattr(known.options, name))
-    }
+    own = known.options.spec(known.name)
+    given = task.options.spec(known.name) if isinstance(task, Task) else task  # Django's task has them as fields
+    names = [name for name in JobSpec._fields if name not in ("task", "on_conflict")]
+    changed = {name: getattr(given, name, None) for name in names}
+    changed = {name: value for name, value in changed.items() if value not in (None, getattr(own, name))}
     for name in changed:
         if not hasattr(Job, name):
             raise InvalidArguments(f"{name} is no column of a job, so no assertion can expect it: leave it out.")

@@ -3,9 +3,12 @@
 Invariant: the core and the console name no part. They ask `installed_parts`, which the app fills when Django starts.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from inspect import Signature
+from typing import Any, Protocol, Self
+
+from .records import JobSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,3 +48,87 @@ def install_parts(parts: Iterable[Part]) -> None:
 def installed_parts() -> tuple[Part, ...]:
     """The parts of this process."""
     return tuple(_installed.values())
+
+
+class CallArguments(Protocol):
+    """The arguments of a call, for columns that depend on them."""
+
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+
+    @property
+    def task_name(self) -> str: ...
+
+    def hashed(self, names: Sequence[str]) -> dict[str, Any]:
+        """The arguments that the call has, as the job stores them; the hash of one with a secret: a key is shown."""
+
+    def texts(self, names: Sequence[str]) -> dict[str, str]:
+        """The arguments as JSON, equal for equal values; `null` if the call has none. All of them without names.
+
+        The hash of an argument with a secret.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartOptions:
+    """The options of `@job` and `.using()` that a part adds: each field of a subclass is one. Without a value: `None`.
+
+    The subclass is in the part's `options.py`, which is pure, and has a line in `jobs.options.OF_PARTS`. A task has an
+    object of it only if it was given one of its options. An object that exists is valid.
+    """
+
+    @property
+    def database(self) -> str | None:
+        """The alias of the database for the jobs; `None`: the options name none."""
+        return None
+
+    @property
+    def has_key(self) -> bool:
+        """Whether the jobs have a key that holds within one database."""
+        return False
+
+    @property
+    def fixed_key(self) -> str | None:
+        """The unique key of every job; `None`: the jobs have none, or `makes_key`."""
+        return None
+
+    @property
+    def makes_key(self) -> bool:
+        """Whether the unique key depends on the arguments."""
+        return False
+
+    @property
+    def calls_project(self) -> bool:
+        """Whether a `.defer()` calls a function of the project's for these options."""
+        return False
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether jobs of the task may wait for the end of others."""
+        return False
+
+    @property
+    def is_fair(self) -> bool:
+        """Whether the keys of the task share the workers."""
+        return False
+
+    def check_signature(self, signature: Signature) -> None:
+        """Raise `InvalidOption` if an option names an argument that the task does not take."""
+
+    def check_beside(self, others: Sequence["PartOptions"]) -> None:
+        """Raise `InvalidOption` if the options do not go together with those of other parts."""
+
+    def changed(self, given: Mapping[str, Any]) -> Self:
+        """These options after `@job`, or `.using()`, with those that are given."""
+        return replace(self, **given)
+
+    def check_using(self, given: Mapping[str, Any]) -> None:
+        """Raise `InvalidOption` for options to which `.using()` cannot change these."""
+
+    def in_spec(self, spec: JobSpec) -> JobSpec:
+        """The spec with the fields that the options set. Raises `InvalidOption`."""
+        return spec
+
+    def columns(self, call: CallArguments) -> dict[str, Any]:
+        """The fields of `EncodedCall` that depend on the arguments. Raises `InvalidOption`."""
+        return {}

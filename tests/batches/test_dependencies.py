@@ -16,9 +16,9 @@ from django_skipqueue.events.events import Event, JobsAdmitted
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Dependency, Job, JobBatch
 from django_skipqueue.parts.batches import dependencies
-from django_skipqueue.parts.batches.call import AfterFailure
 from django_skipqueue.parts.batches.dependencies import admit_dependants, forget_dependants
 from django_skipqueue.parts.batches.events import DependantsDiscarded
+from django_skipqueue.parts.batches.options import AfterFailure
 from django_skipqueue.parts.batches.values import BatchProgress
 from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs

@@ -17,7 +17,8 @@ from django.db import Error, connection, transaction
 
 from django_skipqueue import Batch, Task, chain
 from django_skipqueue.models import Job, Queue
-from django_skipqueue.parts.batches.call import AfterFailure, TaskCall
+from django_skipqueue.parts.batches.call import TaskCall
+from django_skipqueue.parts.batches.options import AfterFailure
 from django_skipqueue.queue.store import Store
 
 from . import jobs

@@ -28,7 +28,7 @@ from django_skipqueue.console.cli.choosing import add_criteria
 from django_skipqueue.console.cli.dispatcher import Alias
 from django_skipqueue.console.cli.subcommand import Exit, Subcommand
 from django_skipqueue.contrib.celery import settings as carriers
-from django_skipqueue.jobs.options import Options, TaskOptions, UsingOptions
+from django_skipqueue.jobs.options import NAMES, OF_CORE, TaskOptions, UsingOptions
 from django_skipqueue.management.commands.skipqueue import Command as SkipQueue
 from django_skipqueue.models import (
     ArchivedJob,
@@ -322,7 +322,7 @@ def test_exceptions_page_has_every_exception() -> None:
 def test_tasks_page_has_every_option_of_the_decorator() -> None:
     assert literals(rows("tasks")) == {*TaskOptions.__annotations__, "takes_context"}
     only_given = {"concurrency", "sequence", "fair_by", "rate", "shard_by", "retention"}
-    assert {*UsingOptions.__annotations__, *only_given} == {field.name for field in fields(Options)}
+    assert {*UsingOptions.__annotations__, *only_given} == OF_CORE.union(*NAMES.values())
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ class TestDefining:
         )(plain)
         assert registry.get("sums") is task
         assert (task.options.queue_name, task.options.priority, task.options.max_attempts) == ("maths", -7, 3)
-        assert task.options.unique_key == "one"
+        assert task.options.fixed_key == "one"
         assert task.policy.backoff(1) == 42
         assert task.policy.retry_on == (OSError,)
         assert task.policy.discard_on == (KeyError,)

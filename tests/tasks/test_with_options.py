@@ -51,7 +51,7 @@ def test_it_keeps_every_option() -> None:
     )(function)
     given = options_given_to(function)
     assert given is not None
-    assert given.options == Options(unique_key="k", timeout=5, max_attempts=3)
+    assert given.options == Options(timeout=5, max_attempts=3).changed({"unique_key": "k"})
     assert (given.policy.backoff, given.policy.retry_on, given.policy.discard_on) == (slowly, (OSError,), (KeyError,))
     assert given.redact == ("iban",)
 

@@ -16,9 +16,8 @@ from django.utils.timezone import make_naive
 from ...conf import settings
 from ...events.job_names import job_name
 from ...exceptions import UnknownTask
-from ...jobs.options import OF_SPEC, Options, retention_column
+from ...jobs.options import Options, retention_column
 from ...jobs.registry import registry
-from ...parts.unique.options import within_retention
 from ...values.codec import decode, encode
 from ...values.records import ClaimedJob, EncodedCall, JobSpec, parse_handle
 from .framework import AnyResult, AnyTask, TaskResult, TaskResultDoesNotExist, TaskResultStatus, normalize_json
@@ -61,7 +60,8 @@ def spec(task: AnyTask, own: Options, options: BackendOptions, *, alias: str) ->
         ALIAS: alias,
         DEFERRED: task.run_after is not None,
     }
-    made = JobSpec(task.module_path, **{name: getattr(own, name) for name in OF_SPEC})._replace(
+    return own.spec(
+        task.module_path,
         max_attempts=options.max_attempts if own.max_attempts is None else own.max_attempts,
         run_after=task.run_after,
         # The task's own timeout is read at each attempt.
@@ -69,7 +69,6 @@ def spec(task: AnyTask, own: Options, options: BackendOptions, *, alias: str) ->
         retention=retention_column(options.retention),
         metadata=json.dumps({key: value for key, value in remembered.items() if value}),
     )
-    return within_retention(made)
 
 
 def storable(value: Any) -> Any:

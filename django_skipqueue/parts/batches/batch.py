@@ -16,11 +16,13 @@ from ...conf import settings
 from ...exceptions import BatchFinished, InvalidOption
 from ...queue.store import Store
 from ...values.codec import encode
-from ..databases.choose import check_shard_key, for_batch, shard_text
-from .call import TaskCall, as_call, defer_all, home_of, in_batch, reference_to
+from ..databases.choose import for_batch, shard_text
+from ..databases.options import check_shard_key
+from .call import TaskCall, as_call, defer_all, home_of, in_batch
 from .current import CurrentBatch, current_batch
 from .dependencies import Need, needs_of
 from .finish import batch_progress, finish_empty_batch, insert_batch, join_batch
+from .options import reference_to
 from .values import BatchProgress
 
 if TYPE_CHECKING:

@@ -6,54 +6,20 @@ Invariant: the arguments fit the task, and the table can store them: they were c
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
 
 from ...exceptions import InvalidOption
 from ...queue.store import Store
 from ...values.columns import check_columns
-from ...values.records import LARGEST_ID, EncodedCall, JobReference, JobSpec, parse_handle
+from ...values.records import EncodedCall, JobReference, JobSpec
 from ..databases.choose import bound_to, choose
+from .options import AfterFailure, references_to
 from .values import stored
 
 if TYPE_CHECKING:
     from ...models import Job
-
-
-AfterFailure = Literal["wait", "discard", "run"]
-
-
-def references_to(jobs: Iterable[Any]) -> tuple[JobReference, ...]:
-    """References to jobs, each given as a `Job`, an id or handle, or a result of `django.tasks`.
-
-    Raises `InvalidOption`.
-    """
-    if isinstance(jobs, str | bytes) or not isinstance(jobs, Iterable):
-        raise InvalidOption(f"after must be a list of jobs, not {jobs!r}.")
-    try:
-        references = tuple(reference_to(job) for job in jobs)
-        if all(0 < each.id <= LARGEST_ID for each in references):
-            return references
-        raise ValueError
-    except (TypeError, ValueError):
-        raise InvalidOption(f"after must be a list of jobs that were deferred, not {jobs!r}.") from None
-
-
-def reference_to(job: Any) -> JobReference:
-    """A reference to a `Job`, an id or handle, or a result of `django.tasks`.
-
-    Raises `TypeError` or `ValueError` for no job.
-    """
-    if isinstance(job, int) and not isinstance(job, bool):
-        return JobReference(job, None)
-    if isinstance(job, str):
-        return parse_handle(job)
-    if state := getattr(job, "_state", None):
-        return JobReference(int(job.id), state.db)
-    job_id: Any = getattr(job, "id", None)
-    named = parse_handle(job_id) if isinstance(job_id, str) else JobReference(int(job_id), None)
-    return named if named.database else named._replace(database=getattr(job, "database", None))
 
 
 @dataclass(frozen=True)

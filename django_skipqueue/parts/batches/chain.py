@@ -13,8 +13,9 @@ from ...exceptions import InvalidOption
 from ...values.records import JobReference
 from ..databases.choose import for_batch
 from .batch import Batch
-from .call import AfterFailure, TaskCall, as_call, defer_all, home_of, in_batch, references_to
+from .call import TaskCall, as_call, defer_all, home_of, in_batch
 from .current import current_batch
+from .options import AfterFailure, references_to
 
 if TYPE_CHECKING:
     from ...models import Job

@@ -115,12 +115,6 @@ def for_batch(shard: str | None, *, home: str | None) -> str:
     return _routed() if settings.placement == ROUTER else settings.database
 
 
-def check_shard_key(shard_key: Any) -> None:
-    """Raise `InvalidOption` for a value that `shard_key` cannot have."""
-    if isinstance(shard_key, bool) or not isinstance(shard_key, str | int | None):
-        raise InvalidOption(f"shard_key must be a str or an integer, not {shard_key!r}.")
-
-
 def shard_text(values: Sequence[Any]) -> str:
     """The text of a shard key: equal for equal values, however they are given."""
     return json.dumps(list(values), ensure_ascii=False, sort_keys=True)

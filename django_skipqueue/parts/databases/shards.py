@@ -6,33 +6,18 @@ Invariant: equal values of the arguments of `shard_by`, and an equal `shard_key`
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from django.db import connections
-
-from ...exceptions import InvalidArguments, InvalidOption
+from ...exceptions import InvalidArguments
 from ...jobs.advice import explained
 from ...jobs.calls import arguments_by_name
 from ...queue.store import Store
 from ...values.codec import decode
+from ...values.keys import names_of
 from ...values.records import DeferredJobs, EncodedCall, JobSpec
-from ..limits.options import names_of
-from .choose import check_shard_key, choose, choose_fixed, choose_many, shard_text
+from .choose import choose, choose_fixed, choose_many, shard_text
+from .options import Place
 
 if TYPE_CHECKING:
     from ...jobs.task import Task
-
-
-def check_shard(shard_by: Any, shard_key: Any) -> None:
-    """Raise `InvalidOption` for values that these options cannot have."""
-    if shard_by is not None and not names_of("shard_by", shard_by):
-        raise InvalidOption('shard_by takes the name of at least one argument: shard_by="account_id".')
-    check_shard_key(shard_key)
-
-
-def check_database(alias: Any) -> None:
-    """Raise `InvalidOption` unless the settings have a database of this alias."""
-    if alias not in connections:
-        known = ", ".join(sorted(connections))
-        raise InvalidOption(f"database must be one of {known}, not {alias!r}: DATABASES has no other.")
 
 
 def shard_of(task: "Task[Any, Any]", call: EncodedCall) -> str | None:
@@ -40,13 +25,15 @@ def shard_of(task: "Task[Any, Any]", call: EncodedCall) -> str | None:
 
     Raises `InvalidArguments` if the call has no argument that `shard_by` names.
     """
-    options = task.options
-    if options.shard_key is not None:
-        return shard_text([options.shard_key])
-    if options.shard_by is None:
+    place = task.options.of_part(Place)
+    if place is None:
+        return None
+    if place.shard_key is not None:
+        return shard_text([place.shard_key])
+    if place.shard_by is None:
         return None
     given = arguments_by_name(task, decode(call.args), decode(call.kwargs))
-    names = names_of("shard_by", options.shard_by)
+    names = names_of("shard_by", place.shard_by)
     for name in names:
         if name not in given:
             raise InvalidArguments(f"the call has no argument {name!r}, which chooses its database.")
@@ -75,7 +62,8 @@ def insert_many(task: "Task[Any, Any]", calls: Sequence[EncodedCall]) -> Deferre
     If one of them refuses, the jobs in those before it are there.
     """
     spec = task.spec()
-    shards = [shard_of(task, call) for call in calls] if task.options.has_shard else [None] * len(calls)
+    is_placed = task.options.of_part(Place) is not None
+    shards = [shard_of(task, call) if is_placed else None for call in calls]
     with explained(task.database):
         chosen = choose_many(spec, calls, named=task.named_database, shards=shards)
     parts: dict[str, list[int]] = {}

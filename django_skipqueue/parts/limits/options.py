@@ -1,21 +1,17 @@
-"""The options by which a task limits its jobs: `limit`, `by`, and the names of `fair_by`. Pure.
+"""The options by which a task limits its jobs: `concurrency`, `sequence` and `fair_by`. Pure.
 
-Invariant: an object that exists is valid, except for the names of arguments, which `require_arguments` checks.
+Invariant: an object that exists is valid, except for the names of arguments, which `check_signature` checks.
 """
 
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from inspect import Parameter, Signature
-from typing import Any, Literal
+from inspect import Signature
+from typing import Any, Literal, TypedDict
 
-from ...exceptions import InvalidArguments, InvalidOption
-from ...values.codec import encode
+from ...exceptions import InvalidOption
+from ...values.keys import checked_name, key_of, names_of, require_arguments
+from ...values.part import CallArguments, PartOptions
 from ...values.queue_settings import LARGEST_LIMIT
-
-LONGEST = 400
-"""Bytes of a key's values. Longer ones are replaced by their hash: an index entry must not be long."""
 
 Policy = Literal["halt", "continue"]
 
@@ -103,63 +99,59 @@ def by(*names: str, on_failure: Policy = "halt", name: str | None = None) -> By:
     return By(names_of("by(…)", names), on_failure, checked_name("by", name))
 
 
-def require_arguments(option: str, names: Sequence[str], signature: Signature) -> None:
-    """Raise `InvalidOption` if the option names an argument that no call of such a function has."""
-    takes_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
-    named = [parameter.name for parameter in signature.parameters.values() if parameter.kind not in VARIABLE]
-    for name in names:
-        if name not in named and not takes_any:
-            known = ", ".join(named) or "no arguments"
-            raise InvalidOption(f"{option} names the argument {name!r}, and the task has {known}.")
+class LimitOptions(TypedDict, total=False):
+    """The options of `@job`."""
+
+    concurrency: Limit | None
+    sequence: By | None
+    fair_by: str | tuple[str, ...] | None
 
 
-VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+@dataclass(frozen=True, kw_only=True)
+class Limits(PartOptions):
+    """The limit of a task: one of the three options."""
 
+    concurrency: Limit | None = None
+    sequence: By | None = None
+    fair_by: str | tuple[str, ...] | None = None
 
-def names_of(where: str, names: Any) -> tuple[str, ...]:
-    """The names of arguments, as given. Raises `InvalidOption` for anything else."""
-    listed = (names,) if isinstance(names, str) else names
-    if not isinstance(listed, tuple | list) or not all(isinstance(name, str) and name for name in listed):
-        raise InvalidOption(f"{where} takes names of arguments, not {names!r}.")
-    return tuple(listed)
+    def __post_init__(self) -> None:
+        """Raise `InvalidOption` for a value that cannot be used."""
+        if not isinstance(self.concurrency, Limit | None):
+            raise InvalidOption(f"concurrency must be limit(…), not {self.concurrency!r}.")
+        if not isinstance(self.sequence, By | None):
+            raise InvalidOption(f"sequence must be by(…), not {self.sequence!r}.")
+        if self.fair_by is not None:
+            fair(self.fair_by)
+        if sum(given is not None for given in (self.concurrency, self.sequence, self.fair_by)) > 1:
+            raise InvalidOption(
+                "A job has one limit: give one of concurrency, sequence and fair_by. The jobs of a sequence run one at "
+                "a time."
+            )
 
+    @property
+    def limit(self) -> Limit | By | Fair | None:
+        return self.concurrency or self.sequence or (None if self.fair_by is None else fair(self.fair_by))
 
-def checked_name(what: str, name: Any) -> str | None:
-    """The name that tasks share. Raises `InvalidOption` for one that no index can hold."""
-    if name is not None and (not isinstance(name, str) or not 0 < len(_encoded(name)) <= LONGEST or "\0" in name):
-        raise InvalidOption(f"the name of {what} must be a str of 1 to {LONGEST} bytes, not {name!r}.")
-    return name
+    @property
+    def is_limited(self) -> bool:
+        return self.limit is not None
 
+    @property
+    def is_fair(self) -> bool:
+        return self.fair_by is not None
 
-def _encoded(text: str) -> bytes:
-    """Empty for a text that cannot be stored: a half of a surrogate pair."""
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        return b""
+    @property
+    def has_key(self) -> bool:
+        return bool(self.concurrency or self.sequence)
 
+    def check_signature(self, signature: Signature) -> None:
+        for named in (self.concurrency, self.sequence):
+            if named is not None:
+                require_arguments("by", named.names, signature)
+        if self.fair_by is not None:
+            require_arguments("fair_by", names_of("fair_by", self.fair_by), signature)
 
-def key_of(kind: str, name: str, names: tuple[str, ...], arguments: Mapping[str, Any]) -> str:
-    """The key of a call: its kind, the name of the limit, and the values of the arguments, as JSON.
-
-    Values that are equal in JSON are equal: 42 and "42" are two keys.
-    """
-    if not names:
-        return f"{kind}:{_short(name)}"
-    values = ", ".join([f"{each}={_value(each, arguments)}" for each in names])
-    return f"{kind}:{_short(name)} {_short(values)}"
-
-
-def _value(name: str, arguments: Mapping[str, Any]) -> str:
-    if name not in arguments:
-        raise InvalidArguments(f"the call has no argument {name!r}, which is part of the key of its limit.")
-    value = arguments[name]
-    text = encode(name, value)
-    return text if type(value) is int else json.dumps(json.loads(text), sort_keys=True)
-
-
-def _short(text: str) -> str:
-    """The text, or its hash if it is long."""
-    if 4 * len(text) <= LONGEST or len(text.encode()) <= LONGEST:  # UTF-8 has 4 bytes for a character, at most
-        return text
-    return "#" + hashlib.sha256(text.encode()).hexdigest()
+    def columns(self, call: CallArguments) -> dict[str, Any]:
+        limit = self.limit
+        return {} if limit is None else limit.columns(call.task_name, call.hashed(limit.names))

@@ -1,14 +1,17 @@
 """The option by which a task limits how often its jobs start: `rate`. Pure.
 
-Invariant: an object that exists is valid, except for the names of arguments, which `require_arguments` checks.
+Invariant: an object that exists is valid, except for the names of arguments, which `check_signature` checks.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from inspect import Signature
+from typing import Any, TypedDict
 
+from ...exceptions import InvalidOption
+from ...values.keys import checked_name, key_of, names_of, require_arguments
+from ...values.part import CallArguments, PartOptions
 from ...values.rates import burst_of, interval_of
-from ..limits.options import checked_name, key_of, names_of
 
 
 @dataclass(frozen=True)
@@ -40,3 +43,32 @@ def rate(text: str, /, *, by: str | tuple[str, ...] = (), burst: int | None = No
     """
     interval = interval_of(text)
     return Rate(interval, burst_of(burst, interval), names_of("rate(by=…)", by), checked_name("rate", name))
+
+
+class RateOptions(TypedDict, total=False):
+    """The options of `@job`."""
+
+    rate: Rate | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates(PartOptions):
+    """The rate of a task."""
+
+    rate: Rate | None = None
+
+    def __post_init__(self) -> None:
+        """Raise `InvalidOption` for a value that cannot be used."""
+        if not isinstance(self.rate, Rate | None):
+            raise InvalidOption(f'rate must be rate("100/m", …), not {self.rate!r}.')
+
+    @property
+    def has_key(self) -> bool:
+        return self.rate is not None
+
+    def check_signature(self, signature: Signature) -> None:
+        if self.rate is not None:
+            require_arguments("by", self.rate.names, signature)
+
+    def columns(self, call: CallArguments) -> dict[str, Any]:
+        return {} if self.rate is None else self.rate.columns(call.task_name, call.hashed(self.rate.names))

@@ -177,7 +177,7 @@ def known_task(name: str) -> Task[Any, Any]:
 
 def refuse_computed(task: Task[Any, Any]) -> None:
     """Raise `InvalidOption` if enqueuing the task calls a function of the project's."""
-    if callable(task.options.unique_key):
+    if task.options.calls_project:
         raise InvalidOption(
             f"{task.name} has a function as unique_key, which a supervisor must not call. Give the task a unique_key "
             "that is a str, or schedule a task that defers this one."

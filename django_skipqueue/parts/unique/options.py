@@ -1,4 +1,4 @@
-"""`unique_by`: makes the unique key of a job from its arguments.
+"""The options of unique keys: `unique`, with `unique_by`, `unique_key`, `until` and `on_conflict`. Pure.
 
 Invariant: two calls of a task have the same key exactly if the chosen arguments are equal as JSON, however they are
 passed. No key is too long for the index.
@@ -6,29 +6,24 @@ passed. No key is too long for the index.
 
 import hashlib
 import inspect
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal
-
-from django.conf import settings as django_settings
-from django.utils.crypto import salted_hmac
+from typing import Any, Literal, Self, TypedDict
 
 from ...conf import settings
 from ...exceptions import InvalidOption
 from ...values.bounds import LIMITS, did_you_mean
-from ...values.codec import decode, encode
-from ...values.columns import MAX_KEY_BYTES
+from ...values.codec import decode
+from ...values.columns import MAX_KEY_BYTES, check_key
+from ...values.part import CallArguments, PartOptions
 from ...values.records import JobSpec, OnConflict
-from ...values.redaction import has_secret
 
 Until = Literal["finished", "started"] | timedelta
+UniqueKey = str | Callable[..., str]
 CONFLICTS: tuple[OnConflict, ...] = ("skip", "replace", "raise", "rerun")
 
 FINISHED = ("completed", "discarded", "failed")
-
-SALT = "django_skipqueue.tasks.unique"
 
 READABLE_BYTES = 900
 """The bytes of a long key that stay readable. After them comes a digest of the whole key."""
@@ -51,18 +46,9 @@ class UniqueBy:
                 meant = did_you_mean(name, list(parameters)) if parameters else ""
                 raise InvalidOption(f"unique_by({name!r}): the task has no parameter of this name.{meant}")
 
-    def key(self, task: str, given: Mapping[str, Any], *, redact: tuple[str, ...] = ()) -> str:
-        """The key of a call, such as `shop.jobs.charge(payment_id=42)`.
-
-        given: its arguments by name. redact: names of arguments that are secret, in addition to `SECRETS`: no secret is
-        in the key.
-        """
-        texts = []
-        for name in self.names or tuple(given):
-            value = given.get(name)
-            text = hashed(name, value) if has_secret(name, value, redact) else _canonical(name, value)
-            texts.append(f"{name}={text}")
-        return _fitting(f"{task}({', '.join(texts)})")
+    def key(self, task: str, texts: Mapping[str, str]) -> str:
+        """The key of a call, such as `shop.jobs.charge(payment_id=42)`. texts: the chosen arguments, as JSON."""
+        return _fitting(f"{task}({', '.join(f'{name}={text}' for name, text in texts.items())})")
 
 
 def unique_by(*names: str) -> UniqueBy:
@@ -102,6 +88,126 @@ def check_on_conflict(on_conflict: Any) -> None:
         raise InvalidOption(f"on_conflict must be one of {listed}, not {on_conflict!r}.")
 
 
+def _fitting(key: str) -> str:
+    whole = key.encode()
+    if len(whole) <= MAX_KEY_BYTES:
+        return key
+    return f"{whole[:READABLE_BYTES].decode(errors='ignore')}… {_digest(key)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class UniqueOptions(TypedDict, total=False):
+    """The options of `@job` and `.using()`."""
+
+    unique_key: UniqueKey | None
+    unique: UniqueBy | None
+    until: Until | None
+    on_conflict: OnConflict | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unique(PartOptions):
+    """The unique key of a task's jobs."""
+
+    unique_key: UniqueKey | None = None
+    unique: UniqueBy | None = None
+    """In place of a `unique_key`: the key is made from arguments."""
+    until: Until = "finished"
+    """How long a job holds its unique key."""
+    on_conflict: OnConflict = "skip"
+    """What an enqueue does if a job holds the key."""
+
+    def __post_init__(self) -> None:
+        """Raise `InvalidOption` for a value that cannot be used."""
+        if isinstance(self.unique_key, str):
+            check_key("unique_key", self.unique_key)
+        elif self.unique_key is not None and not callable(self.unique_key):
+            raise InvalidOption(f"unique_key must be a str, or a function that returns one, not {self.unique_key!r}.")
+        if not isinstance(self.unique, UniqueBy | None):
+            raise InvalidOption(f'unique must be unique_by("payment_id") or unique_by(), not {self.unique!r}.')
+        check_until(self.until)
+        check_on_conflict(self.on_conflict)
+        if self.unique is not None and self.unique_key is not None:
+            raise InvalidOption("Give unique or unique_key, not both.")
+        if not self.has_key and (self.until, self.on_conflict) != ("finished", "skip"):
+            raise InvalidOption('until and on_conflict need a key: give unique=unique_by("payment_id") or unique_key.')
+
+    @property
+    def has_key(self) -> bool:
+        return self.unique is not None or self.unique_key is not None
+
+    @property
+    def fixed_key(self) -> str | None:
+        return self.unique_key if isinstance(self.unique_key, str) else None
+
+    @property
+    def makes_key(self) -> bool:
+        return self.unique is not None or callable(self.unique_key)
+
+    @property
+    def calls_project(self) -> bool:
+        return callable(self.unique_key)
+
+    @property
+    def is_limited(self) -> bool:
+        return self.on_conflict == "rerun"
+
+    def check_signature(self, signature: inspect.Signature) -> None:
+        if self.unique is not None:
+            self.unique.check(signature)
+
+    def check_beside(self, others: Sequence[PartOptions]) -> None:
+        if self.on_conflict == "rerun" and (self.until != "finished" or any(other.is_limited for other in others)):
+            raise InvalidOption(
+                'on_conflict="rerun" has its jobs wait and run one after the other: give it without until, '
+                "concurrency, sequence or fair_by."
+            )
+
+    def changed(self, given: Mapping[str, Any]) -> Self:
+        """The options after a change: `unique` takes the place of a `unique_key`, and the other way round."""
+        return super().changed(({"unique": None, "unique_key": None} if given.keys() & KEYS else {}) | dict(given))
+
+    def check_using(self, given: Mapping[str, Any]) -> None:
+        if given.get("on_conflict") == "rerun" != self.on_conflict:
+            raise InvalidOption('Give on_conflict="rerun" to @job: workers have to know it of every job of the task.')
+
+    def in_spec(self, spec: JobSpec) -> JobSpec:
+        seconds = 0.0 if self.on_conflict == "rerun" else seconds_of(self.until)
+        return within_retention(spec._replace(unique_seconds=seconds, on_conflict=self.on_conflict))
+
+    def columns(self, call: CallArguments) -> dict[str, Any]:
+        if self.unique is not None:
+            unique_key = self.unique.key(call.task_name, call.texts(self.unique.names))
+        elif callable(self.unique_key):
+            unique_key = _checked_key(self.unique_key(*call.args, **call.kwargs))
+        elif self.unique_key is None:
+            return {}
+        else:
+            unique_key = self.unique_key
+        if self.on_conflict != "rerun":
+            return {"unique_key": unique_key}
+        # The jobs of the key are a sequence.
+        return {
+            "unique_key": unique_key,
+            "limit_key": f"rerun:{unique_key}",
+            "limit_kind": "sequence",
+            "capacity": 1,
+        }
+
+
+KEYS = {"unique", "unique_key"}
+
+
+def _checked_key(unique_key: Any) -> str:
+    if not isinstance(unique_key, str):
+        raise InvalidOption(f"unique_key's function must return a str, not {unique_key!r}.")
+    check_key("unique_key", unique_key)
+    return unique_key
+
+
 def within_retention(spec: JobSpec) -> JobSpec:
     """Return the spec. Raises `InvalidOption` if finished jobs may be deleted before the time of their keys is over."""
     if not spec.unique_seconds:
@@ -118,30 +224,3 @@ def within_retention(spec: JobSpec) -> JobSpec:
                 f"Raise SKIPQUEUE['RETENTION'][{status!r}], or keep the fact in a table of your own."
             )
     return spec
-
-
-def hashed(name: str, value: Any) -> str:
-    """What stands in a key in place of a value that is, or contains, a secret: a hash that needs the project's key.
-
-    The oldest of its secret keys makes it. So nothing changes when a key moves to `SECRET_KEY_FALLBACKS`, neither for
-    jobs that wait nor between processes with the settings of before and after.
-    """
-    oldest = [django_settings.SECRET_KEY, *django_settings.SECRET_KEY_FALLBACKS][-1]
-    return f"hmac:{salted_hmac(SALT, _canonical(name, value), oldest, algorithm='sha256').hexdigest()}"
-
-
-def _canonical(name: str, value: Any) -> str:
-    """The value as JSON. Dictionaries that are equal have the same text."""
-    text = encode(name, value)
-    return json.dumps(decode(text), ensure_ascii=False, sort_keys=True) if text[0] in "{[" else text
-
-
-def _fitting(key: str) -> str:
-    whole = key.encode()
-    if len(whole) <= MAX_KEY_BYTES:
-        return key
-    return f"{whole[:READABLE_BYTES].decode(errors='ignore')}… {_digest(key)}"
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

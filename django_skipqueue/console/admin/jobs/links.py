@@ -114,7 +114,7 @@ def _options(job: Job, task: Task[Any, Any], call: Redacted) -> Iterator[str]:
         if value != default:
             yield f"{name}={_literal(value, value)}"
     key = job.unique_key
-    if key is not None and not own.makes_key and key != own.unique_key:
+    if key is not None and not own.makes_key and key != own.fixed_key:
         yield f"unique_key={_literal(key, key) if call.text(key) == key else SECRET}"
 
 

@@ -1,0 +1,68 @@
+"""The options of `.using()` by which a job waits for others: `after` and `after_failure`. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
+
+from ...exceptions import InvalidOption
+from ...values.columns import check_columns
+from ...values.part import PartOptions
+from ...values.records import LARGEST_ID, JobReference, JobSpec, parse_handle
+
+AfterFailure = Literal["wait", "discard", "run"]
+
+
+class AfterOptions(TypedDict, total=False):
+    """The options of `.using()`."""
+
+    after: Sequence[Any] | None
+    after_failure: AfterFailure | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class After(PartOptions):
+    """The jobs that must be finished before."""
+
+    after: tuple[JobReference, ...] = ()
+    """Made of `Job`s, ids, handles, or results of `django.tasks`."""
+    after_failure: AfterFailure = "wait"
+
+    def __post_init__(self) -> None:
+        """Raise `InvalidOption` for a value that cannot be used."""
+        object.__setattr__(self, "after", references_to(self.after))
+        check_columns({"after_failure": self.after_failure})
+
+    def in_spec(self, spec: JobSpec) -> JobSpec:
+        return spec._replace(after=self.after, after_failure=self.after_failure)
+
+
+def references_to(jobs: Iterable[Any]) -> tuple[JobReference, ...]:
+    """References to jobs, each given as a `Job`, an id or handle, or a result of `django.tasks`.
+
+    Raises `InvalidOption`.
+    """
+    if isinstance(jobs, str | bytes) or not isinstance(jobs, Iterable):
+        raise InvalidOption(f"after must be a list of jobs, not {jobs!r}.")
+    try:
+        references = tuple(reference_to(job) for job in jobs)
+        if all(0 < each.id <= LARGEST_ID for each in references):
+            return references
+        raise ValueError
+    except (TypeError, ValueError):
+        raise InvalidOption(f"after must be a list of jobs that were deferred, not {jobs!r}.") from None
+
+
+def reference_to(job: Any) -> JobReference:
+    """A reference to a `Job`, an id or handle, or a result of `django.tasks`.
+
+    Raises `TypeError` or `ValueError` for no job.
+    """
+    if isinstance(job, int) and not isinstance(job, bool):
+        return JobReference(job, None)
+    if isinstance(job, str):
+        return parse_handle(job)
+    if state := getattr(job, "_state", None):
+        return JobReference(int(job.id), state.db)
+    job_id: Any = getattr(job, "id", None)
+    named = parse_handle(job_id) if isinstance(job_id, str) else JobReference(int(job_id), None)
+    return named if named.database else named._replace(database=getattr(job, "database", None))

@@ -1,0 +1,75 @@
+"""The arguments that an option names, and the keys that are made from their values. Pure."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from inspect import Parameter, Signature
+from typing import Any
+
+from ..exceptions import InvalidArguments, InvalidOption
+from .codec import encode
+
+LONGEST = 400
+"""Bytes of a key's values. Longer ones are replaced by their hash: an index entry must not be long."""
+
+
+def require_arguments(option: str, names: Sequence[str], signature: Signature) -> None:
+    """Raise `InvalidOption` if the option names an argument that no call of such a function has."""
+    takes_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+    named = [parameter.name for parameter in signature.parameters.values() if parameter.kind not in VARIABLE]
+    for name in names:
+        if name not in named and not takes_any:
+            known = ", ".join(named) or "no arguments"
+            raise InvalidOption(f"{option} names the argument {name!r}, and the task has {known}.")
+
+
+VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+
+
+def names_of(where: str, names: Any) -> tuple[str, ...]:
+    """The names of arguments, as given. Raises `InvalidOption` for anything else."""
+    listed = (names,) if isinstance(names, str) else names
+    if not isinstance(listed, tuple | list) or not all(isinstance(name, str) and name for name in listed):
+        raise InvalidOption(f"{where} takes names of arguments, not {names!r}.")
+    return tuple(listed)
+
+
+def checked_name(what: str, name: Any) -> str | None:
+    """The name that tasks share. Raises `InvalidOption` for one that no index can hold."""
+    if name is not None and (not isinstance(name, str) or not 0 < len(_encoded(name)) <= LONGEST or "\0" in name):
+        raise InvalidOption(f"the name of {what} must be a str of 1 to {LONGEST} bytes, not {name!r}.")
+    return name
+
+
+def _encoded(text: str) -> bytes:
+    """Empty for a text that cannot be stored: a half of a surrogate pair."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return b""
+
+
+def key_of(kind: str, name: str, names: tuple[str, ...], arguments: Mapping[str, Any]) -> str:
+    """The key of a call: its kind, the name of the limit, and the values of the arguments, as JSON.
+
+    Values that are equal in JSON are equal: 42 and "42" are two keys.
+    """
+    if not names:
+        return f"{kind}:{_short(name)}"
+    values = ", ".join([f"{each}={_value(each, arguments)}" for each in names])
+    return f"{kind}:{_short(name)} {_short(values)}"
+
+
+def _value(name: str, arguments: Mapping[str, Any]) -> str:
+    if name not in arguments:
+        raise InvalidArguments(f"the call has no argument {name!r}, which is part of the key of its limit.")
+    value = arguments[name]
+    text = encode(name, value)
+    return text if type(value) is int else json.dumps(json.loads(text), sort_keys=True)
+
+
+def _short(text: str) -> str:
+    """The text, or its hash if it is long."""
+    if 4 * len(text) <= LONGEST or len(text.encode()) <= LONGEST:  # UTF-8 has 4 bytes for a character, at most
+        return text
+    return "#" + hashlib.sha256(text.encode()).hexdigest()
