@@ -9,17 +9,20 @@ Invariant: at most one result of an exchange waits in `ExchangeBuffer`, and it i
 releases jobs of the worker applies the result first. Code that only counts or reads the jobs may run before that:
 `room` adds `claimed`, the check for surplus jobs adds `attempts`, and the check for cancelled jobs covers the new jobs
 from its next run on.
+
+Two services drive it: one settles finished attempts and claims jobs, the other releases jobs that would wait too long.
 """
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ..events import logs
 from ..jobs.registry import RUNNER_NAMES, THREADS, registry
 from ..parts.batches.check import BatchCheck
 from ..parts.history.services import WriteRollUps
 from ..parts.history.tally import Tally
+from ..queue.notify import jobs_in
 from ..queue.parameters import ExchangeResult
 from ..queue.store import Store
 from ..values.records import Attempt, ClaimedJob, LeaseRef
@@ -29,8 +32,10 @@ from .claiming import ClaimPolicy
 from .control_connection import ControlConnection
 from .dispatcher import EventDispatcher
 from .lease_checks import CancelCheck, OrphanCheck
+from .loop import Service
 from .options import WorkerOptions
 from .outcomes import OutcomeReports, PendingOutcomes
+from .plan import Plan
 from .protocol import Standby
 from .round_trips import Exchange, Exchanger
 from .suspects import Suspects
@@ -98,18 +103,12 @@ class InFlightJobs:
             return room
         return max(0, min(room, self._options.max_jobs - self.jobs_done - len(self.jobs) - coming))
 
-    @property
-    def free_slots(self) -> int:
-        """The free slots of the fullest runner: a job of any kind could begin at once."""
-        if self._pool.unresponsive(time.monotonic()):
-            return 0
-        if registry.uses_threads_alone:
-            return max(self._options.concurrency - self._pool.unfinished(THREADS), 0)
-        return max(self._options.concurrency - max(self._unfinished().values()), 0)
-
-    @property
-    def jobs_running(self) -> int:
-        return sum(min(unfinished, self._options.concurrency) for unfinished in self._unfinished().values())
+    def offer(self, room: int) -> None:
+        """Show the supervisor how many jobs could begin at once, whatever their runner, and how many run."""
+        slots, unfinished = self._options.concurrency, self._unfinished().values()
+        free = 0 if self._pool.unresponsive(time.monotonic()) else max(slots - max(unfinished), 0)
+        running = sum(min(jobs, slots) for jobs in unfinished)
+        self._standby.offer(slots=min(free, room), room=room, claimed=self.jobs_claimed, running=running)
 
     def _holds(self, are_meant: Callable[[str], bool]) -> int:
         """How many unfinished jobs it has of the queues whose names are meant."""
@@ -129,10 +128,6 @@ class InFlightJobs:
         return len(self.jobs) > len(self._pool.kept_back)
 
     @property
-    def has_finished(self) -> bool:
-        return bool(self._pool.finished)
-
-    @property
     def has_waiting(self) -> bool:
         return self._pool.lines.has_waiting or (
             len(self.jobs) > self._options.concurrency and max(self._unfinished().values()) > self._options.concurrency
@@ -147,22 +142,14 @@ class InFlightJobs:
     def has_misplaced(self) -> bool:
         return bool(self._misplaced)
 
-    def has_outcomes(self, now: float) -> bool:
-        return self.has_finished or self._pending.is_due(now)
-
-    def next_exchange(self, room: Callable[[float], int], now: float) -> float:
-        """The time of the next exchange, or of applying a result. `room` is called only if the time depends on it."""
-        if not self._buffer.is_empty or self.has_outcomes(now):
-            return 0.0
-        pending = min(self._pending.next_turn, self._exchanger.next_admission)
-        if self.claiming.next_look >= pending:
-            return pending
-        return self.claiming.next_look if room(now) else pending
-
     # Settle and claim, in one round trip
 
-    def exchange(self, room: int) -> bool:
-        """Settle finished attempts and claim up to `room` jobs. Returns whether the queues were found empty.
+    def plan(self, room: int, now: float) -> Plan:
+        has_result, has_finished = not self._buffer.is_empty, bool(self._pool.finished)
+        return self._exchanger.plan(room, now, has_result=has_result, has_finished=has_finished)
+
+    def exchange(self, plan: Plan) -> bool:
+        """Settle finished attempts and claim jobs, as planned. Returns whether the queues were found empty.
 
         The previous result is applied while the database works. The result of a small claim is applied at once.
         """
@@ -172,7 +159,7 @@ class InFlightJobs:
             if self._standby.is_session or self._control.is_session:
                 self._control.prepare_statements()
             self._standby.looks()
-            exchanged = self._exchanger.exchange(room, None if self._buffer.is_empty else self.apply_exchange)
+            exchanged = self._exchanger.exchange(plan, None if self._buffer.is_empty else self.apply_exchange)
             if exchanged.room:
                 self._standby.looked()
             self.apply_exchange()  # not yet applied if the database refused an outcome
@@ -298,13 +285,15 @@ class InFlightJobs:
 
     def settle_last(self) -> None:
         self._pending.look_now()
-        failures, deadline = 0, time.monotonic() + LAST_OUTCOMES
-        while failures < 2 and self.has_outcomes(now := time.monotonic()) and now < deadline:
+        failures, now = 0, time.monotonic()
+        deadline = now + LAST_OUTCOMES
+        while failures < 2 and now < deadline and (self._pool.finished or self._pending.due_at <= now):
             if self.orphan_check.due_at <= now:
                 with self._control.handling_errors(refused=self.orphan_check.refused):
                     self.orphan_check.run(now)
-            self.exchange(0)
+            self.exchange(Plan(0.0, settles=True))
             failures += self._control.is_broken  # a connection that broke is opened again
+            now = time.monotonic()
         self._report_lost()
 
     def release_running(self) -> bool:
@@ -405,3 +394,68 @@ class ExchangeBuffer:
             return False
         exchange, self._waiting = self._waiting, None
         return self._apply_exchange(exchange)
+
+
+class SettleAndClaim(Service):
+    """Sends one exchange per run, as soon as an outcome waits, or a claim is due and a slot is free."""
+
+    name = "settle_and_claim"
+    loop_handles_errors = False  # `InFlightJobs` handles the errors of each statement
+
+    def __init__(
+        self,
+        in_flight: InFlightJobs,
+        *,
+        room: Callable[[float], int],
+        exchanged: Callable[[bool], None],
+    ) -> None:
+        """`room` returns how many jobs may be claimed now. `exchanged` is called with whether all queues were empty."""
+        self._in_flight = in_flight
+        self._room = room
+        self._exchanged = exchanged
+
+    @property
+    def due_at(self) -> float:
+        return self._plan(time.monotonic()).at
+
+    def run(self, now: float) -> None:
+        plan = self._plan(now)
+        if plan.applies:
+            self._in_flight.apply_exchange()
+            plan = self._plan(now)
+        if plan.sends:
+            self._exchanged(self._in_flight.exchange(plan))
+
+    def _plan(self, now: float) -> Plan:
+        return self._in_flight.plan(self._room(now), now)
+
+    def notified(self, payloads: Collection[str]) -> None:
+        self._in_flight.claiming.queues_notified({jobs_in(payload)[0] for payload in payloads} - {""})
+
+
+SURPLUS_CHECK_SECONDS = 0.1
+"""Seconds between two checks of the jobs that wait here."""
+
+
+class SurplusCheck(Service):
+    """The service that releases surplus jobs, so that another worker may run them, or this one may run urgent jobs."""
+
+    name = "surplus_check"
+    loop_handles_errors = False  # `InFlightJobs` handles the errors of each statement
+
+    def __init__(self, in_flight: InFlightJobs, control: ControlConnection) -> None:
+        self._in_flight = in_flight
+        self._control = control
+        self._next_look = 0.0
+
+    @property
+    def due_at(self) -> float:
+        """At once if a claimed job has no free slot in its runner, otherwise the time of the next check."""
+        if self._in_flight.has_misplaced:
+            return self._control.retry_at
+        due_at = 0.0 if self._in_flight.has_waiting else self._in_flight.unresponsive_at
+        return max(due_at, self._next_look, self._control.retry_at)
+
+    def run(self, now: float) -> None:
+        self._next_look = now + SURPLUS_CHECK_SECONDS
+        self._in_flight.release_surplus(now)

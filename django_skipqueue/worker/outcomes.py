@@ -168,12 +168,10 @@ class PendingOutcomes:
     def refs(self) -> set[LeaseRef]:
         return {attempt.job.ref for attempt in self.attempts}
 
-    def is_due(self, now: float) -> bool:
-        return bool(self._waiting) or self.next_turn <= now
-
     @property
-    def next_turn(self) -> float:
-        return min(self.next_look, self._slow.next_try) if self._slow else self.next_look
+    def due_at(self) -> float:
+        """When to send some: 0 if they can be sent at once, `NEVER` if there are none."""
+        return 0.0 if self._waiting else min(self.next_look, self._slow.next_try)
 
     def add(self, attempts: Iterable[Attempt]) -> None:
         self._waiting += attempts

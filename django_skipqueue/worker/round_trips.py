@@ -6,7 +6,7 @@ the settle and the claim are each tried alone. If one fails alone, it is tried w
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from ..jobs.registry import registry
 from ..parts.limits.lines import ClaimAhead, Lines
@@ -19,6 +19,7 @@ from .capacity import Free
 from .claiming import Claim, ClaimPolicy
 from .control_connection import ANSWER_TIME, ControlConnection
 from .outcomes import PendingOutcomes
+from .plan import Half, Plan, Work, next_plan
 
 SEARCH_TIME = 20.0
 """Seconds that the search for a position to claim from may take: longer than any other statement."""
@@ -74,24 +75,32 @@ class Exchanger:
         self._limited_queues = frozenset(limited_queues())
         self._missed: list[str] = []  # keys whose permits another process was counting: to be admitted again
         self._claimed: list[int] = []  # fair jobs: the more run, the more may be queued
-        self.next_admission = NEVER
-        """When to try these again, and to admit jobs after those that were claimed."""
+        self._admission_at = NEVER  # when to admit jobs of the missed keys again, or after fair jobs were claimed
         self._sent: Sent | None = None
-        self._alone: list[
-            Literal["settle", "claim"]
-        ] = []  # after a failure: which of the two is still to be sent by itself, in this order
+        self._alone: list[Half] = []  # after a failure: which of the two is still to be sent by itself, in this order
 
-    def exchange(self, room: int, meanwhile: Callable[[], object] | None) -> Exchange:
-        """Settle outcomes and claim up to `room` jobs. Raises the errors of the database.
+    def plan(self, room: int, now: float, *, has_result: bool, has_finished: bool) -> Plan:
+        """What to do at this time, with room for so many jobs. See `Work`."""
+        work = Work(
+            has_result=has_result,
+            has_finished=has_finished,
+            outcomes_at=self._pending.due_at,
+            admission_at=self._admission_at,
+            claim_at=self._claiming.next_look,
+            room=room,
+            alone=self._alone,
+            open_at=self._control.retry_at,
+        )
+        return next_plan(work, now)
+
+    def exchange(self, plan: Plan, meanwhile: Callable[[], object] | None) -> Exchange:
+        """Settle outcomes and claim jobs, as planned. Raises the errors of the database.
 
         `meanwhile` is called while the database works.
         """
         started = time.monotonic()
-        attempts = (
-            [] if room and self._alone[:1] == ["claim"] else self._pending.next_batch(self._store.locked, started)
-        )
-        if attempts and (self._alone or self._pending.is_slow_alone):
-            room = 0
+        attempts = self._pending.next_batch(self._store.locked, started) if plan.settles else []
+        room = 0 if attempts and (plan.settles_alone or self._pending.is_slow_alone) else plan.claims
         if room and self._claiming.lost:
             self._find_position(self._claiming.lost)
         limited = [*{*self._limited(attempts), *self._claimed}]
@@ -140,12 +149,12 @@ class Exchanger:
     def _note_admitted(self, admission: Admitted) -> None:
         self._missed = admission.missed
         delay = MISSED_DELAY if self._missed else FAIR_DELAY if self._claimed else NEVER
-        self.next_admission = time.monotonic() + delay
+        self._admission_at = time.monotonic() + delay
 
     def claimed(self, jobs: Iterable[ClaimedJob]) -> None:
         if registry.has_fair and (fair := [job.id for job in jobs if registry.is_fair(job.task)]):
             self._claimed += fair
-            self.next_admission = min(self.next_admission, time.monotonic() + FAIR_DELAY)
+            self._admission_at = min(self._admission_at, time.monotonic() + FAIR_DELAY)
 
     def _succeeded(self, attempts: list[Attempt], room: int) -> None:
         self._sent = None

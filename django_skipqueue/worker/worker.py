@@ -17,14 +17,13 @@ from .attempts.pool import Pool
 from .attempts.running_attempt import RunningJobs
 from .control_loop import ControlLoop
 from .dispatcher import ReceiverCheck
-from .in_flight import InFlightJobs
+from .in_flight import InFlightJobs, SettleAndClaim, SurplusCheck
 from .loop import Service, Timer
 from .notes import capturing
 from .options import WorkerOptions
 from .own_row import WatchItself
 from .protocol import EXIT_BLOCKED, EXIT_RECYCLED, EXIT_STUCK, Stamps, Standby
 from .recycle import Recycling
-from .settle_and_claim import SettleAndClaim, SurplusCheck
 from .suspects import TakeOver
 
 LOCKED_DELAY = 0.05
@@ -95,7 +94,7 @@ class Worker(ControlLoop):
             ),
             in_flight.orphan_check,
             *([WatchItself(control, self._standby, look=in_flight.claiming.start_over)] if options.listen else []),
-            SettleAndClaim(in_flight, control, room=self._room, exchanged=self._exchanged),
+            SettleAndClaim(in_flight, room=self._room, exchanged=self._exchanged),
             SurplusCheck(in_flight, control),
             in_flight.suspects,
             in_flight.batch_check,
@@ -206,10 +205,7 @@ class Worker(ControlLoop):
         self._in_flight.claiming.called(queue_name)
 
     def _offer(self) -> None:
-        room = 0 if self._control.is_broken else self._room(time.monotonic())
-        slots = min(self._in_flight.free_slots, room)
-        in_flight = self._in_flight
-        self._standby.offer(slots=slots, room=room, claimed=in_flight.jobs_claimed, running=in_flight.jobs_running)
+        self._in_flight.offer(0 if self._control.is_broken else self._room(time.monotonic()))
 
     # Stopping
 

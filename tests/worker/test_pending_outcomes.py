@@ -45,11 +45,11 @@ def pending() -> PendingOutcomes:
 
 def test_as_long_as_all_goes_well_nobody_is_asked(pending: PendingOutcomes) -> None:
     database = Database(2)
-    assert pending.is_due(0)
+    assert pending.due_at <= 0
     assert ids(pending.next_batch(database, 0)) == [1, 2, 3]
     assert len(pending.attempts) == 3
     pending.answered()
-    assert (len(pending.attempts), pending.is_due(0), database.asked) == (0, False, [])
+    assert (len(pending.attempts), pending.due_at <= 0, database.asked) == (0, False, [])
 
 
 def test_without_an_answer_all_are_kept_and_those_that_are_locked_wait_aside(
@@ -65,7 +65,7 @@ def test_without_an_answer_all_are_kept_and_those_that_are_locked_wait_aside(
     assert "outcomes waiting worker=w count=1 first_id=2" in caplog.text
     pending.answered()
     assert (len(pending.attempts), pending.refs()) == (1, {(2, 1)})
-    assert not pending.is_due(100.0)
+    assert pending.due_at > 100.0
 
     pending.add([attempt(4)])
     assert ids(pending.next_batch(database, 100.5)) == [4]
@@ -73,7 +73,7 @@ def test_without_an_answer_all_are_kept_and_those_that_are_locked_wait_aside(
     pending.answered()
 
     assert pending.next_look == 101.0
-    assert pending.is_due(101.0)
+    assert pending.due_at <= 101.0
     assert pending.next_batch(database, 101.0) == []
     assert len(caplog.records) == 1, "it is told once"
 
@@ -86,7 +86,7 @@ def test_a_failure_with_nothing_to_send_is_no_reason_to_ask() -> None:
     pending = PendingOutcomes()
     fail(pending)
     assert pending.next_look == float("inf")
-    assert not pending.is_due(0)
+    assert pending.due_at > 0
 
 
 def test_whoever_fails_while_asking_loses_nothing(pending: PendingOutcomes) -> None:
@@ -111,7 +111,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 def batches(pending: PendingOutcomes) -> list[list[int]]:
     """The ids of what it sends, until nothing waits."""
     sent = []
-    while pending.is_due(0.0):
+    while pending.due_at <= 0.0:
         sent.append(ids(pending.next_batch(Database(), 0.0)))
         pending.answered()
     return sent
@@ -128,7 +128,7 @@ def test_while_more_waits_than_is_sent_nothing_should_be_added(small_batches: No
     pending = PendingOutcomes()
     pending.add([attempt(1, size=60), attempt(2, size=60)])
     full = []
-    while pending.is_due(0.0):
+    while pending.due_at <= 0.0:
         pending.next_batch(Database(), 0.0)
         pending.answered()
         full.append(pending.has_more)
@@ -159,7 +159,7 @@ def test_one_that_is_too_slow_alone_waits_aside_and_is_tried_alone(pending: Pend
         pending.next_batch(database, 0.0)
         fail(pending, alone=True, timed_out=True)
     assert batches(pending) == [[2], [3]]
-    assert (len(pending.attempts), pending.refs(), pending.next_turn) == (1, {(1, 1)}, FIRST_REST)
+    assert (len(pending.attempts), pending.refs(), pending.due_at) == (1, {(1, 1)}, FIRST_REST)
     pending.add([attempt(4)])
     assert ids(pending.next_batch(database, FIRST_REST)) == [1]
     assert pending.is_slow_alone

@@ -10,6 +10,7 @@ from django_skipqueue.values.records import Attempt, ClaimedJob, LeaseRef
 from django_skipqueue.worker.claiming import ClaimPolicy
 from django_skipqueue.worker.options import WorkerOptions
 from django_skipqueue.worker.outcomes import PendingOutcomes
+from django_skipqueue.worker.plan import Plan
 from django_skipqueue.worker.round_trips import Exchanger
 
 JOB = ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, "{}")
@@ -35,6 +36,6 @@ def test_an_outcome_that_took_too_long_is_tried_without_a_claim_that_may_be_to_b
     options = WorkerOptions(name="w", database="default", queue_names=("default",))
     exchanger = Exchanger(store, ClaimPolicy(options), pending, control, worker_id="w")  # type: ignore[arg-type]
     pending._slow.add(Attempt(JOB, COMPLETED, 1.0, 2.0, "w"), now=float("-inf"))
-    exchanger.exchange(5, None)
-    exchanger.exchange(5, None)
+    for _ in range(2):
+        exchanger.exchange(Plan(0.0, settles=True, claims=5), None)
     assert store.sent == [(1, 0), (0, 5)]

@@ -30,6 +30,7 @@ from django_skipqueue.worker.claiming import FEW
 from django_skipqueue.worker.hanging_queues import HangingQueues
 from django_skipqueue.worker.in_flight import DEFER_RESULT_ABOVE
 from django_skipqueue.worker.lease_checks import DELAYS
+from django_skipqueue.worker.plan import Plan
 from django_skipqueue.worker.protocol import EXIT_BLOCKED, EXIT_CLEAN, EXIT_STUCK
 from django_skipqueue.worker.worker import Worker
 
@@ -257,7 +258,7 @@ def test_jobs_that_a_coroutine_keeps_from_beginning_are_run_by_another_worker(wo
     blocked = worker_thread(concurrency=4)
     wait_until(lambda: gates["g"].inside)
     wait_until(lambda: Job.objects.running().count() == 1, "those that have not begun are released")
-    assert not blocked.worker._in_flight.free_slots
+    wait_until(lambda: not blocked.worker._standby.slots, "it offers no slot")
     jobs.noop.using(queue_name="for threads").defer()
     wait_until(lambda: Job.objects.completed().filter(task=jobs.noop.name).exists(), "its threads go on")
     worker_thread(concurrency=4)
@@ -1022,7 +1023,7 @@ def test_an_answer_with_many_jobs_waits_for_the_next_exchange_although_there_was
     waiting: list[int] = []
 
     def prepare(worker: Worker) -> None:
-        worker._in_flight.exchange(10 * number)
+        worker._in_flight.exchange(Plan(0.0, settles=True, claims=10 * number))
         waiting.append(worker._in_flight._buffer.claimed)
 
     jobs.noop.defer_many([()] * number)

@@ -26,6 +26,7 @@ from ...worker.in_flight import ExchangeBuffer
 from ...worker.loop import Service
 from ...worker.options import WorkerOptions
 from ...worker.outcomes import OutcomeReports, PendingOutcomes
+from ...worker.plan import Plan
 from ...worker.protocol import Standby
 from ...worker.round_trips import Exchange, Exchanger
 from ...worker.write_notes import WriteNotes
@@ -126,16 +127,11 @@ class RelayExchange(Service):
 
     @property
     def due_at(self) -> float:
-        """At once if outcomes wait or a result is to be applied, otherwise the time of the next claim."""
-        return max(self._next(time.monotonic()), self._control.retry_at)
+        return self._plan(time.monotonic()).at
 
-    def _next(self, now: float) -> float:
-        if not self._buffer.is_empty or self._pending.is_due(now):
-            return 0.0
-        pending = min(self._pending.next_turn, self._exchanger.next_admission)
-        if self.claiming.next_look >= pending:
-            return pending
-        return self.claiming.next_look if self.room(now) else pending
+    def _plan(self, now: float) -> Plan:
+        has_result, has_outcomes = not self._buffer.is_empty, self._pending.due_at <= now
+        return self._exchanger.plan(self.room(now), now, has_result=has_result, has_finished=has_outcomes)
 
     def notified(self, payloads: Iterable[str]) -> None:
         self.claiming.queues_notified({jobs_in(payload)[0] for payload in payloads} - {""})
@@ -146,21 +142,19 @@ class RelayExchange(Service):
         self._pending.add(attempts)
 
     def run(self, now: float) -> None:
-        if not self._pending.is_due(now):
+        plan = self._plan(now)
+        if plan.applies:
             self.apply()
-        room = self.room(now)
-        if self._pending.is_due(now) or (room and self.claiming.next_look <= now) or self._is_admission_due(now):
-            self._exchange(room)
+            plan = self._plan(now)
+        if plan.sends:
+            self._exchange(plan)
 
-    def _is_admission_due(self, now: float) -> bool:
-        return self._exchanger.next_admission <= now
-
-    def _exchange(self, room: int) -> None:
+    def _exchange(self, plan: Plan) -> None:
         with self._control.handling_errors():
             if self._standby.is_session or self._control.is_session:
                 self._control.prepare_statements()
             self._standby.looks()
-            exchanged = self._exchanger.exchange(room, None if self._buffer.is_empty else self.apply)
+            exchanged = self._exchanger.exchange(plan, None if self._buffer.is_empty else self.apply)
             if exchanged.room:
                 self._standby.looked()
             self.apply()  # not yet applied if the database refused an outcome
@@ -234,8 +228,8 @@ class RelayExchange(Service):
         """Write the outcomes that wait, until the deadline, or until the database is broken twice."""
         self._pending.look_now()
         failures = 0
-        while failures < 2 and self._pending.is_due(now := time.monotonic()) and now < deadline:
-            self._exchange(0)
+        while failures < 2 and self._pending.due_at <= time.monotonic() < deadline:
+            self._exchange(Plan(0.0, settles=True))
             failures += self._control.is_broken
         self.apply()
 
