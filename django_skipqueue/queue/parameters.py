@@ -3,10 +3,10 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import repeat
 from operator import add, attrgetter, itemgetter
 from typing import Any, NamedTuple
@@ -198,13 +198,15 @@ class ExchangeResult:
         return {(id, lease): batch_id for id, lease, batch_id in fetched(self.settled_rows)}
 
     def claimed(self) -> list[ClaimedJob]:
-        rows = map(add, fetched(self.claimed_rows), repeat((self.sent,)))
-        return in_claim_order(map(ClaimedJob._make, rows), self.queue_names)
+        return in_claim_order(self._jobs(self.claimed_rows), self.queue_names)
 
     def claimed_ahead(self) -> list[ClaimedJob]:
         """The jobs that were claimed without a permit of their own, in the order in which they are admitted."""
-        rows = map(add, fetched(self.ahead_rows), repeat((self.sent,)))
-        return sorted(map(ClaimedJob._make, rows), key=lambda job: (-job.priority, job.id))
+        return sorted(self._jobs(self.ahead_rows), key=lambda job: (-job.priority, job.id))
+
+    def _jobs(self, rows: Rows | Cursor) -> Iterator[ClaimedJob]:
+        made: Callable[[tuple[Any, ...]], ClaimedJob] = partial(tuple.__new__, ClaimedJob)  # half the time of `_make`
+        return map(made, map(add, fetched(rows), repeat((self.sent,))))
 
     def count_claimed(self) -> int:
         return len(self.claimed_rows) if isinstance(self.claimed_rows, list) else self.claimed_rows.rowcount

@@ -120,8 +120,8 @@ class Kinds:
         if len(self._needs) > MOST_QUEUES:
             self._needs.clear()
         kinds: dict[str, set[str]] = {}
-        for job in jobs:
-            kinds.setdefault(job.queue_name, set()).add(registry.runner_of(job.task))
+        for queue_name, task in {(job.queue_name, job.task) for job in jobs}:
+            kinds.setdefault(queue_name, set()).add(registry.runner_of(task))
         for name in names[: names.index(jobs[-1].queue_name)] if is_full and jobs else names:
             self._needs.pop(name, None)
         for name, runners in kinds.items():

@@ -221,9 +221,9 @@ class InFlightJobs:
                 self.suspects.take([job for job in claimed if job.is_suspect], time.monotonic())
                 claimed = [job for job in claimed if not job.is_suspect]
             self._pool.lines.claimed(claimed)  # a suspect takes its permit along, to the process that runs it
-            if not all(free.values()):
-                self._misplaced += [job for job in claimed if not free[registry.runner_of(job.task)]]
-                claimed = [job for job in claimed if free[registry.runner_of(job.task)]]
+            if full := {task for task in {job.task for job in claimed} if not free[registry.runner_of(task)]}:
+                self._misplaced += [job for job in claimed if job.task in full]
+                claimed = [job for job in claimed if job.task not in full]
             self._pool.submit(claimed)
 
     def take_over(self, suspect: ClaimedJob) -> None:
@@ -358,9 +358,12 @@ class InFlightJobs:
 
 def _count_by_runner(attempts: list[Attempt]) -> Mapping[str, int]:
     """Number of these attempts, by runner. Does not look at the tasks if all are `def` tasks."""
+    counts = dict.fromkeys(RUNNER_NAMES, 0)
     if registry.uses_threads_alone:
-        return dict.fromkeys(RUNNER_NAMES, 0) | {THREADS: len(attempts)}
-    return dict.fromkeys(RUNNER_NAMES, 0) | Counter(registry.runner_of(attempt.job.task) for attempt in attempts)
+        return counts | {THREADS: len(attempts)}
+    for task, count in Counter([attempt.job.task for attempt in attempts]).items():
+        counts[registry.runner_of(task)] += count
+    return counts
 
 
 class ExchangeBuffer:

@@ -142,9 +142,14 @@ class Wakeup:
         """Sleep up to `timeout` seconds, unless `unless()` is true. Returns those of `files` that can be read."""
         self._asleep = True  # before `unless()`: work that comes later makes a call
         try:
-            if unless():
-                return self._look(0, files)
-            return self._look(timeout, files)
+            with selectors.PollSelector() as selector:  # creating an epoll for each wait would cost ten times as much
+                for file in (self._read_end, *files):
+                    selector.register(file, selectors.EVENT_READ)
+                ready = [key.fd for key, _ in selector.select(0 if unless() else max(timeout, 0))]
+            if self._read_end in ready:
+                ready.remove(self._read_end)
+                self._empty()
+            return ready
         finally:
             self._asleep = False
 
@@ -153,16 +158,6 @@ class Wakeup:
         signal.set_wakeup_fd(-1)
         os.close(self._read_end)
         os.close(self._write_end)
-
-    def _look(self, timeout: float, files: Iterable[int]) -> list[int]:
-        with selectors.PollSelector() as selector:  # creating an epoll for each wait would cost ten times as much
-            for file in (self._read_end, *files):
-                selector.register(file, selectors.EVENT_READ)
-            ready = [key.fd for key, _ in selector.select(max(timeout, 0))]
-        if self._read_end in ready:
-            ready.remove(self._read_end)
-            self._empty()
-        return ready
 
     def _empty(self) -> None:
         with contextlib.suppress(BlockingIOError):

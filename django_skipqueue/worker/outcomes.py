@@ -154,6 +154,8 @@ class PendingOutcomes:
         """When to check which rows are locked; infinity if no check is needed."""
         self.has_more = False
         """Whether the worker should claim no more: the last batch left outcomes, or many wait after a failure."""
+        self.is_slow_alone = False
+        """Whether the last batch was one slow outcome, which must be sent alone."""
         self._waiting: list[Attempt] = []
         self._aside: list[Attempt] = []
         self._slow = SlowOutcomes()
@@ -185,13 +187,9 @@ class PendingOutcomes:
             self._set_locked_aside(locked)
         self.has_more = self.has_more and bool(self._waiting)
         self._tried = self._slow.due(locked, now, others_wait=bool(self._waiting)) if self._slow else None
+        self.is_slow_alone = self._tried is not None
         self._sent = [self._tried] if self._tried else self._batch()
         return self._sent
-
-    @property
-    def is_slow_alone(self) -> bool:
-        """Whether the batch is one slow outcome, which must be sent alone."""
-        return self._tried is not None
 
     def answered(self) -> None:
         sent, self._sent = self._sent, []
@@ -200,7 +198,8 @@ class PendingOutcomes:
         elif sent:
             self._waiting = self._waiting[len(sent) :]
             self._batch_size.succeeded()
-            self._slow.note_others()
+            if self._slow:
+                self._slow.note_others()
         self.has_more = bool(self._waiting)
 
     def look_now(self) -> None:
@@ -290,7 +289,8 @@ class OutcomeReports:
             ended[kind].append(attempt)
         self.lost += ended.pop(LeasesLost, [])
         self._send(ended)
-        self._drop(again, DUPLICATE)
+        if again:
+            self._drop(again, DUPLICATE)
 
     def report_lost(self, store: "Store") -> None:
         """Send the events of the attempts in `lost`. The error of an attempt is kept if its job was cancelled."""
@@ -310,25 +310,25 @@ class OutcomeReports:
             ended[kind].append(attempt)
         self.lost = []
         self._send(ended)
-        self._drop(strange, NOT_THE_CARRIERS)
+        if strange:
+            self._drop(strange, NOT_THE_CARRIERS)
 
     def _send(self, ended: Mapping[type[AttemptsEnded], list[Attempt]]) -> None:
         for kind, attempts in ended.items():
             self._tally.ended(kind, attempts)
             self._dispatcher.send(kind(attempts))
-            self._remember(attempts)
+            if self._remembered:
+                self._remember(attempts)
 
     def _drop(self, attempts: list[Attempt], reason: str) -> None:
         """Send the event of outcomes that are neither counted nor remembered."""
-        if attempts:
-            self._dispatcher.send(OutcomesDropped(attempts, reason))
+        self._dispatcher.send(OutcomesDropped(attempts, reason))
 
     def _remember(self, attempts: Iterable[Attempt]) -> None:
         """Keep the last attempts in two sets: the older one is dropped when the newer one is full."""
-        if self._remembered:
-            self._newer.update(attempt.job.ref for attempt in attempts)
-            if len(self._newer) >= self._remembered:
-                self._newer, self._older = set(), self._newer
+        self._newer.update(attempt.job.ref for attempt in attempts)
+        if len(self._newer) >= self._remembered:
+            self._newer, self._older = set(), self._newer
 
 
 def _keep_notes(store: "Store", cancelled: Iterable[Attempt]) -> None:

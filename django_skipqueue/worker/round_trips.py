@@ -5,7 +5,7 @@ the settle and the claim are each tried alone. If one fails alone, it is tried w
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..jobs.registry import registry
@@ -142,18 +142,21 @@ class Exchanger:
         queues = self._limited_queues
         if not (registry.has_limits or queues):
             return []
+        tasks = {task for task in {attempt.job.task for attempt in attempts} if registry.is_limited(task)}
+        if not (tasks or queues):
+            return []
         kept = self._ahead.keeps_permits(attempts)
         jobs = (attempt.job for attempt in attempts if attempt.job.ref not in kept)
-        return [job.id for job in jobs if job.queue_name in queues or registry.is_limited(job.task)]
+        return [job.id for job in jobs if job.queue_name in queues or job.task in tasks]
 
     def _note_admitted(self, admission: Admitted) -> None:
         self._missed = admission.missed
         delay = MISSED_DELAY if self._missed else FAIR_DELAY if self._claimed else NEVER
         self._admission_at = time.monotonic() + delay
 
-    def claimed(self, jobs: Iterable[ClaimedJob]) -> None:
-        if registry.has_fair and (fair := [job.id for job in jobs if registry.is_fair(job.task)]):
-            self._claimed += fair
+    def claimed(self, jobs: Sequence[ClaimedJob]) -> None:
+        if registry.has_fair and (fair := {task for task in {job.task for job in jobs} if registry.is_fair(task)}):
+            self._claimed += [job.id for job in jobs if job.task in fair]
             self._admission_at = min(self._admission_at, time.monotonic() + FAIR_DELAY)
 
     def _succeeded(self, attempts: list[Attempt], room: int) -> None:

@@ -18,7 +18,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import Any
 
@@ -77,7 +76,7 @@ class Executor:
         self.database = database
         self.interrupter = interrupter or Interrupter()
         middleware = load_middleware()
-        around = [children.keep_in, *middleware, children.keep_in] if middleware else [children.keep_in]
+        around = [children.keep_in, *middleware] if middleware else []
         self._run = wrap(self._run_here, around)
         self._run_async = wrap_async(self._run_in_loop, around)
 
@@ -104,8 +103,8 @@ class Executor:
         task: Task[Any, Any] | None = None
         try:
             task = registry.get(running.job.task)
-            running.timeout = _timeout(task, running.job)
-            outcome = self.interrupter.run(running, partial(self._run, task, running))
+            running.timeout = task.timeout if running.job.timeout is None else running.job.timeout
+            outcome = self.interrupter.run(running, self._run, task, running)
         except BaseException as error:  # SystemExit too: a task ends its attempt, never its worker
             outcome = self._outcome_of_error(running, task, error)
         return self._ended(running, outcome, ended)
@@ -116,7 +115,7 @@ class Executor:
         task: Task[Any, Any] | None = None
         try:
             task = registry.get(running.job.task)
-            running.timeout = _timeout(task, running.job)
+            running.timeout = task.timeout if running.job.timeout is None else running.job.timeout
             with self.interrupter.coroutine(running):
                 outcome = await self._run_async(task, running)
         except BaseException as error:
@@ -143,20 +142,28 @@ class Executor:
 
         A timeout or a cancel never interrupts the commit. If it takes too long after one, the attempt counts as stuck.
         """
-        self._begin(running)
-        if task.atomic:
-            return self._in_transaction(task, running)
-        return _outcome_of_result(task, _call(task, running))
+        try:
+            self._begin(running)
+            if task.atomic:
+                return self._in_transaction(task, running)
+            return _outcome_of_result(task, _call(task, running))
+        finally:
+            if children.is_child:
+                children.leave()
 
     async def _run_in_loop(self, task: Task[Any, Any], running: RunningAttempt) -> Outcome:
         """Run an `async def` task as `_run_here` runs a `def` task."""
-        self._begin(running)
-        types = task.call_types
-        if types is not None and types.uses_database:
-            args, kwargs = await sync_to_async(_arguments)(task, running)
-        else:
-            args, kwargs = _arguments(task, running)
-        return _outcome_of_result(task, await task.function(*args, **kwargs))
+        try:
+            self._begin(running)
+            types = task.call_types
+            if types is not None and types.uses_database:
+                args, kwargs = await sync_to_async(_arguments)(task, running)
+            else:
+                args, kwargs = _arguments(task, running)
+            return _outcome_of_result(task, await task.function(*args, **kwargs))
+        finally:
+            if children.is_child:
+                children.leave()
 
     def _begin(self, running: RunningAttempt) -> None:
         if wanted(AttemptStarted):
@@ -185,7 +192,7 @@ class Executor:
         """The attempt with its outcome. If the task has committed an outcome itself, that one counts."""
         if running.completed is None:
             final = running.with_notes(outcome)
-            return Attempt(running.job, final, running.started, ended, self.worker, database=self.database)
+            return Attempt(running.job, final, running.started, ended, self.worker, False, self.database)
         if outcome.status != "completed":
             with contextlib.suppress(Exception):  # a logging filter or handler of the project
                 logs.raised_after_completion(running.job, outcome)
@@ -283,11 +290,6 @@ def _decide_by_default(
 def _with_exception(outcome: Outcome, error: BaseException) -> Outcome:
     """The outcome with the exception of the task, unless the task raised it to request this outcome."""
     return outcome if isinstance(error, Retry | Snooze | Discard) else replace(outcome, exception=error)
-
-
-def _timeout(task: Task[Any, Any], job: ClaimedJob) -> float | None:
-    """The timeout of the job, or else of its task; `None`: no timeout."""
-    return task.timeout if job.timeout is None else job.timeout
 
 
 def _without_secrets(task: Task[Any, Any], job: ClaimedJob, outcome: Outcome) -> Outcome:

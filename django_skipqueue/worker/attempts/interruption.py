@@ -49,7 +49,7 @@ class Interrupter:
         self.interrupted_at = NEVER
         """When a thread was first interrupted, in monotonic seconds; infinity if none was."""
 
-    def run(self, attempt: RunningAttempt, call: Callable[[], Any]) -> Any:
+    def run(self, attempt: RunningAttempt, call: Callable[..., Any], *arguments: object) -> Any:
         """Call `call` in this thread. Raises `JobTimeout` in it at its timeout, or `JobCancelled` on `cancel`.
 
         The exception is raised between any two instructions, until the attempt has ended or `absorb` was called. It is
@@ -58,7 +58,7 @@ class Interrupter:
         result, error, interruption = None, None, None
         try:
             self._begin(attempt)
-            result = call()
+            result = call(*arguments)
         except BaseException as raised:
             error = raised
         try:

@@ -65,9 +65,12 @@ class Pool:
     def submit(self, jobs: Iterable[ClaimedJob]) -> None:
         """Run these jobs, in their order. Those of a limit wait in line until this worker has a permit for them."""
         parts: dict[str, list[ClaimedJob]] = {name: [] for name in self._runners}
+        of_task: dict[str, list[ClaimedJob]] = {}  # the parts again: to look up each job's runner would take longer
         for job in jobs:
             for begun in (job,) if job.permit_key is None else self.lines.enter(job):
-                parts[registry.runner_of(begun.task)].append(begun)
+                if begun.task not in of_task:
+                    of_task[begun.task] = parts[registry.runner_of(begun.task)]
+                of_task[begun.task].append(begun)
         for name, part in parts.items():
             if part:
                 self._runners[name].submit(part)

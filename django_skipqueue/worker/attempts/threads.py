@@ -149,21 +149,21 @@ class ThreadRunner:
                 self._finish(attempt)
             elif kept_back := running.take_kept_back():
                 self._finish(kept_back)
-            if following := self._follow(job):
+            following = None if job.permit_key is None else self._follow(job)
+            if following:
                 self._followed[entry] += 1
-            if running.has_harmed_thread or not self._tidied(connections, attempt):
+            if running.has_harmed_thread or (connections.opened and not self._tidied(connections, attempt)):
                 if following:
                     self._waiting.put(following)
                 return
 
     def _tidied(self, connections: ThreadConnections, attempt: Attempt) -> bool:
         """Prepare the connections for the next job. Returns False if that has failed."""
-        if connections.opened:
-            try:
-                connections.tidy(failed=attempt.outcome.error is not None)
-            except BaseException as error:
-                logs.thread_replaced(attempt, error)
-                return False
+        try:
+            connections.tidy(failed=attempt.outcome.error is not None)
+        except BaseException as error:
+            logs.thread_replaced(attempt, error)
+            return False
         return True
 
     def _next(self, connections: ThreadConnections) -> ClaimedJob | None:
