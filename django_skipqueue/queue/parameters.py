@@ -61,9 +61,14 @@ def as_text_array(texts: Iterable[str | None]) -> str:
     return f"{{{','.join(quoted)}}}"
 
 
+def _as_array(numbers: Iterable[int | None]) -> str:
+    """As `as_array`, in half the time, but of nothing else than `int` and `None`."""
+    return "{" + repr([*numbers])[1:-1].replace("None", "NULL") + "}"
+
+
 def _ages(moments: Sequence[float | None], now: float) -> str:
     """The microseconds from each moment until `now`, as an array."""
-    return as_array(["NULL" if moment is None else int((now - moment) * 1e6) for moment in moments])
+    return _as_array([None if moment is None else int((now - moment) * 1e6) for moment in moments])
 
 
 def settlements_as_values(settlements: Sequence[Settlement]) -> dict[str, Any]:
@@ -72,8 +77,8 @@ def settlements_as_values(settlements: Sequence[Settlement]) -> dict[str, Any]:
     now = time.monotonic()
     described = () if all(outcome is COMPLETED for outcome in outcomes) else outcomes
     return {
-        "ids": as_array(ids),
-        "leases": as_array(leases),
+        "ids": _as_array(ids),
+        "leases": _as_array(leases),
         "started": _ages(started, now),
         "ended": _ages(ended, now),
         "statuses": [outcome.status for outcome in described],
