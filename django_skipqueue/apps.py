@@ -20,21 +20,18 @@ class SkipQueueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Install the parts, connect the webhook of alerts, and register all tasks: import each installed app's `jobs`.
+        """Install the parts, and register all tasks: import each installed app's `jobs`.
 
         Import its `tasks` as well if `TASKS` names our backend. In a process with Celery, register the task that runs
         carried jobs.
         """
-        from . import checks, conf, signals
+        from . import checks, conf
         from .contrib.celery.part import PART as CELERY
-        from .parts.alerts import webhook
         from .parts.installed import PARTS
         from .values.part import install_parts
 
         install_parts((*PARTS, CELERY))
         checks.register_all()
-        signals.alert_raised.connect(webhook.post_raised, dispatch_uid="django_skipqueue.alerts")
-        signals.alert_over.connect(webhook.post_over, dispatch_uid="django_skipqueue.alerts")
         autodiscover_modules("jobs")
         import_module("django_skipqueue.console.jobs")
         for backend in _task_backends():

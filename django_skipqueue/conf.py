@@ -10,7 +10,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
 from .contrib.celery import settings as carriers_setting
-from .parts.alerts import rules as alert_rules
+from .parts.alerts.settings import AlertSettings
 from .parts.databases import settings as queue_databases
 from .parts.schedules import settings as periodic_setting
 from .values import link_template, queue_settings
@@ -37,8 +37,14 @@ NAMES = tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """One field for each key of `SKIPQUEUE`, in lower case. Times are seconds."""
+class Settings(
+    AlertSettings,
+):
+    """One field for each key of `SKIPQUEUE`, in lower case. Times are seconds.
+
+    The classes that it inherits have the settings of parts. The metadata `problems` of a field is the function that
+    checks its value.
+    """
 
     database: str = "default"
     """The alias of the queue's database; of several, the one that jobs are put into by default: the first."""
@@ -100,9 +106,6 @@ class Settings:
     archive: Retention | Literal[False] = False
     """How long jobs that were pruned are kept in the archive: a timedelta or seconds; `None`: for ever. `False`: there
     is no archive, they are deleted."""
-
-    alerts: dict[str, Any] = field(default_factory=dict)
-    """The limits that raise an alert when exceeded, by rule, and the address of a webhook: see `parts.alerts.rules`."""
 
     periodic: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Schedules by name: see `parts.schedules.settings`."""
@@ -295,12 +298,12 @@ PROBLEMS: dict[str, Callable[[str, object], Iterator[str]]] = {
     "databases": queue_databases.alias_problems,
     "placement": queue_databases.placement_problems,
     "retiring": queue_databases.alias_problems,
-    "alerts": alert_rules.problems,
     "periodic": periodic_setting.problems,
     "queues": queue_settings.problems,
     "carriers": carriers_setting.problems,
     "metrics_token": _token_problems,
     "capture_logs": _level_problems,
+    **{each.name: each.metadata["problems"] for each in fields(Settings) if "problems" in each.metadata},
 }
 """The functions that check settings which are neither numbers nor texts. Each takes the setting's name as well."""
 

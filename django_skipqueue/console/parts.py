@@ -1,9 +1,9 @@
 """What parts give to operators. The admin and the commands ask for it; a worker does not."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..values.part import installed_parts
 
@@ -15,6 +15,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PartNotice:
+    """A notice over every page of the admin."""
+
+    template: str
+    about: Any
+    """What the template shows, as `about`."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PartConsole:
     """What one part gives. Each default is "nothing"."""
 
@@ -22,6 +31,8 @@ class PartConsole:
     checks: tuple["Check", ...] = ()
     """Checks of the doctor."""
     metrics: tuple["Scraped", ...] = ()
+    notices: Callable[[Sequence[str]], Iterable[PartNotice]] | None = None
+    """Returns the notices of this moment. Its argument: the names of the queues with jobs that wait."""
     explain: Callable[["Job", datetime], str] | None = None
     """Says why a blocked job waits; an empty string if it does not wait for this part."""
 

@@ -251,35 +251,6 @@ class ScheduleFailed(Event):
     error: str
 
 
-# Alerts
-
-
-@dataclass(frozen=True)
-class AlertRaised(Event):
-    database: str
-    rule: str
-    """`oldest_waiting`, `no_worker`, `failed_share`, `recoveries`, `schedule_missed` or `sequence_halted`."""
-    queue_name: str
-    """Empty: all queues that have no limit of their own for this rule."""
-    value: float
-    """Seconds, a share from 0 to 1, or a number of jobs."""
-    limit: float
-    since: datetime
-
-
-@dataclass(frozen=True)
-class AlertOver(Event):
-    """An incident is over. The fields are those of its `AlertRaised`, with the last value that exceeded the limit."""
-
-    database: str
-    rule: str
-    queue_name: str
-    value: float
-    limit: float
-    since: datetime
-    over_at: datetime
-
-
 # The database
 
 

@@ -25,7 +25,6 @@ from .worker_request import WorkerRequest
 if TYPE_CHECKING:
     from .archived_job import ArchivedJob
     from .batch import JobBatch
-    from .incident import Incident  # noqa: F401 (ruff does not see it in a subscript)
     from .job import Job
     from .queue import Queue  # noqa: F401 (ruff does not see it in a subscript)
     from .schedule import Schedule
@@ -243,25 +242,6 @@ class WorkerManager(_WorkerManager["Worker"]):
     def get_queryset(self) -> WorkerQuerySet:
         """All workers, in the queue's database."""
         return WorkerQuerySet(self.model, using=self._db or settings.database)
-
-
-class IncidentQuerySet(models.QuerySet["Incident"]):
-    """Filters for incidents."""
-
-    def open(self) -> "IncidentQuerySet":
-        """Incidents that are raised and not over."""
-        return self.filter(raised_at__isnull=False, over_at=None)
-
-
-_IncidentManager = models.Manager.from_queryset(IncidentQuerySet)
-
-
-class IncidentManager(_IncidentManager["Incident"]):
-    """`Incident.objects`: the limits that are exceeded, in the queue's database."""
-
-    def get_queryset(self) -> IncidentQuerySet:
-        """All of them, and the row of the last check."""
-        return IncidentQuerySet(self.model, using=self._db or settings.database)
 
 
 class QueueQuerySet(models.QuerySet["Queue"]):

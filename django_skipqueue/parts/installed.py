@@ -1,4 +1,4 @@
-"""The parts of the package. Only the app reads this list, when Django starts. A new part is a line here."""
+"""The parts of the package. Only the app reads this list, when Django starts. A new part is two lines here."""
 
 from ..values.part import Part
 from .alerts.part import PART as ALERTS
@@ -9,5 +9,13 @@ from .limits.part import PART as LIMITS
 from .rates.part import PART as RATES
 from .schedules.part import PART as SCHEDULES
 
-PARTS: tuple[Part, ...] = (LIMITS, RATES, SCHEDULES, BATCHES, HISTORY, ARCHIVE, ALERTS)
+PARTS: tuple[Part, ...] = (
+    LIMITS,
+    RATES,
+    SCHEDULES,
+    BATCHES,
+    HISTORY,
+    ARCHIVE,
+    ALERTS,
+)
 """In the order in which a supervisor runs their services."""

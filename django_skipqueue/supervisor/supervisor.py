@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from functools import partial
 
 from ..events import liveness_logs, log_context
-from ..parts.alerts.watch import WatchAlerts
 from ..parts.history.services import WriteRollUps
 from ..parts.history.tally import Tally
 from ..queue.store import Store
@@ -42,7 +41,7 @@ from .health import Health, HealthPort
 from .heartbeat import Heartbeat, rows_of
 from .processes import LAST_LINES, DeadProcess, WorkerProcess, run_child
 from .recover import Recover, RecoverOwn
-from .services import services
+from .services import services, watches
 from .state import DatabaseState, Pulse, SharedState, ShowState, SupervisorState, observe
 from .suspects import RunAlone
 from .systemd import NotifySystemd
@@ -142,7 +141,7 @@ class Supervisor:
             PruneWorkers(self._store, dead=dead, timeout=timeout),
             *(service(self._store) for service in services()),
             WriteRollUps(self._store, self._tally),
-            WatchAlerts(self._store, delivered=lambda: self._dispatcher.backlog == 0),
+            *(watch(self._store, lambda: self._dispatcher.backlog == 0) for watch in watches()),
             ReceiverCheck(self._dispatcher, who="supervisor", hint="later recoveries are not signalled"),
         ]
 

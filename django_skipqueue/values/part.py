@@ -16,6 +16,8 @@ class Part:
     """What a feature gives to the core. Each default is "nothing"."""
 
     name: str
+    depends: tuple[str, ...] = ()
+    """Names of the parts that it needs."""
     services: tuple[Callable[[Any], Any], ...] = ()
     """Services of a supervisor, each made with its `Store`."""
     before_prune: Callable[[Any], Any] | None = None
@@ -24,6 +26,11 @@ class Part:
     """Called with the store before a drain ends. Returns a true value if it has done something that makes jobs."""
     measures: Mapping[str, Callable[[Any], float]] = field(default_factory=dict)
     """What a rule of the alerts is about, by the rule's name: the function measures it with a `Store`."""
+    watches: tuple[Callable[[Any, Callable[[], bool]], Any], ...] = ()
+    """Services of a supervisor that run after its others. Each is made with its `Store`, and with a function that
+    returns whether the sinks have handled all events of the process."""
+    receivers: tuple[tuple[Any, Callable[..., None]], ...] = ()
+    """Receivers of Django signals, each with its signal."""
     lines: Mapping[type, tuple[int, Callable[[Any], None]]] = field(default_factory=dict)
     """Log lines of its events, as `events.log_sink.LINES` has them."""
     signals: Mapping[type, tuple[Any, Callable[[Any], Any]]] = field(default_factory=dict)
@@ -43,6 +50,8 @@ def install_parts(parts: Iterable[Part]) -> None:
         _installed[part.name] = part
         lines_of_parts.update(part.lines)
         signals_of_parts.update(part.signals)
+        for signal, receiver in part.receivers:
+            signal.connect(receiver, dispatch_uid=f"django_skipqueue.{part.name}")
 
 
 def installed_parts() -> tuple[Part, ...]:

@@ -11,11 +11,11 @@ from django.db import connection
 from django.db.models import F
 from django.db.models.functions import Now
 
-from django_skipqueue.events.events import AlertOver, AlertRaised
 from django_skipqueue.models import Incident, Job, Queue, Schedule, Worker
 from django_skipqueue.parts.alerts import watch as module
+from django_skipqueue.parts.alerts.events import AlertOver, AlertRaised
 from django_skipqueue.parts.alerts.measure import FEWEST_ATTEMPTS, WINDOW
-from django_skipqueue.parts.alerts.rules import limits
+from django_skipqueue.parts.alerts.settings import limits
 from django_skipqueue.parts.alerts.watch import CALM_SECONDS, PATIENCE, Alert, WatchAlerts, check, confirm
 from django_skipqueue.parts.history.counts import Counts, rows
 from django_skipqueue.parts.history.rollups import roll_up

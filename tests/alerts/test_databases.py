@@ -1,14 +1,14 @@
 """Alerts of several databases: each has its own incidents, and says so."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from django_skipqueue.events.events import AlertOver, AlertRaised
 from django_skipqueue.events.sinks import send
 from django_skipqueue.models import Incident
-from django_skipqueue.parts.alerts.rules import limits
+from django_skipqueue.parts.alerts.events import AlertOver, AlertRaised, sentence
+from django_skipqueue.parts.alerts.settings import limits
 from django_skipqueue.parts.alerts.watch import check, confirm
 from django_skipqueue.parts.alerts.webhook import payload
 from django_skipqueue.queue.store import Store
@@ -70,3 +70,18 @@ def test_the_command_checks_the_others_if_one_is_down(settings: Any) -> None:
         result = skipqueue("alerts", "--json")
     assert result.code == 1
     assert [(each["database"], len(each["incidents"])) for each in result.objects] == [("default", 0), ("other", 1)]
+
+
+@pytest.mark.parametrize(
+    ("queue_name", "setting", "place"),
+    [
+        ("mail", {"DATABASES": BOTH}, " in queue mail on other"),
+        ("", {"DATABASES": BOTH}, " on other"),
+        ("mail", {"DATABASE": "other"}, " in queue mail"),
+        ("", {"DATABASE": "other"}, ""),
+    ],
+)
+def test_the_sentence_of_an_alert(settings: Any, queue_name: str, setting: Any, place: str) -> None:
+    settings.SKIPQUEUE = setting
+    event = AlertRaised("other", "oldest_waiting", queue_name, 61.0, 60.0, datetime.now(UTC))
+    assert sentence(event) == f"oldest_waiting{place} is 1m01s, limit 1m00s"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from django_skipqueue import conf
-from django_skipqueue.parts.alerts.rules import Limit, limits
+from django_skipqueue.parts.alerts.settings import Limit, limits
 
 
 def test_a_number_is_the_limit_of_all_queues() -> None:

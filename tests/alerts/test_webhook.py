@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from django_skipqueue import signals
-from django_skipqueue.events.events import AlertOver, AlertRaised
 from django_skipqueue.events.sinks import send
 from django_skipqueue.models import Incident, Job, Worker
 from django_skipqueue.parts.alerts import webhook as module
+from django_skipqueue.parts.alerts.events import AlertOver, AlertRaised
 
 from ..app.rows import make_job
 from ..app.waiting import wait_until

@@ -3,6 +3,7 @@
 No other file of this folder imports a module that users do not import: a rebuild of the package changes this one alone.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields
 from inspect import isfunction
@@ -18,16 +19,14 @@ from django_skipqueue.events import events, liveness_logs, log_context, logs, si
 from django_skipqueue.events import logs as queue_logs
 from django_skipqueue.integrations.django_tasks.options import BackendOptions
 from django_skipqueue.jobs.registry import Registry, registry
-from django_skipqueue.parts.alerts import logs as alert_logs
-from django_skipqueue.parts.batches import events as batch_logs
 from django_skipqueue.parts.batches.values import BatchProgress, FinishedBatch
 from django_skipqueue.parts.databases.choose import CallToPlace
-from django_skipqueue.parts.schedules import events as schedule_logs
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.health import figures
 from django_skipqueue.values.backoff import RetryPolicy
 from django_skipqueue.values.notes import Progress
 from django_skipqueue.values.outcomes import Outcome, Settlement
+from django_skipqueue.values.part import installed_parts
 from django_skipqueue.values.records import Attempt, ClaimedJob, DeferredJobs, Dependant, RecoveredJob
 
 from .public import Members
@@ -107,7 +106,8 @@ CHOICES = {
 
 def line_writers() -> Iterator[Callable[..., None]]:
     """The functions that write a log line about one thing."""
-    for module in (alert_logs, batch_logs, carried_logs, liveness_logs, logs, queue_logs, relay_logs, schedule_logs):
+    of_parts = [sys.modules[write.__module__] for part in installed_parts() for _, write in part.lines.values()]
+    for module in dict.fromkeys([carried_logs, liveness_logs, logs, queue_logs, relay_logs, *of_parts]):
         own = [each for each in vars(module).values() if isfunction(each) and each.__module__ == module.__name__]
         writers = [each for each in own if each.__annotations__["return"] is None]
         yield from (each for each in writers if not each.__name__.startswith(("_", "write")))

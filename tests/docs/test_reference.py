@@ -16,10 +16,10 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from django.apps import apps
 from django.core.management import find_commands, load_command_class
 from django.core.management.base import CommandParser
 from django.db import connections
-from django.db.models import Model
 from django.dispatch import Signal
 from psycopg import sql
 
@@ -30,19 +30,7 @@ from django_skipqueue.console.cli.subcommand import Exit, Subcommand
 from django_skipqueue.contrib.celery import settings as carriers
 from django_skipqueue.jobs.options import NAMES, OF_CORE, TaskOptions, UsingOptions
 from django_skipqueue.management.commands.skipqueue import Command as SkipQueue
-from django_skipqueue.models import (
-    ArchivedJob,
-    FailureRollUp,
-    Incident,
-    Job,
-    Queue,
-    RateBucket,
-    RollUp,
-    Schedule,
-    Status,
-    Worker,
-    WorkerRequest,
-)
+from django_skipqueue.models import ArchivedJob, Job, Status
 from django_skipqueue.values import link_template, outcomes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -326,21 +314,22 @@ def test_tasks_page_has_every_option_of_the_decorator() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "heading"),
+    "table",
     [
-        (Job, "skipqueue_job"),
-        (Worker, "skipqueue_worker"),
-        (WorkerRequest, "skipqueue_worker_request"),
-        (Queue, "skipqueue_queue"),
-        (RateBucket, "skipqueue_rate"),
-        (Schedule, "skipqueue_schedule"),
-        (Incident, "skipqueue_incident"),
-        (RollUp, "skipqueue_rollup"),
-        (FailureRollUp, "skipqueue_failure_rollup"),
+        "skipqueue_job",
+        "skipqueue_worker",
+        "skipqueue_worker_request",
+        "skipqueue_queue",
+        "skipqueue_rate",
+        "skipqueue_schedule",
+        "skipqueue_incident",
+        "skipqueue_rollup",
+        "skipqueue_failure_rollup",
     ],
 )
-def test_tables_page_has_every_column(model: type[Model], heading: str) -> None:
-    documented = {row[0].strip("`") for row in rows("tables", heading)}
+def test_tables_page_has_every_column(table: str) -> None:
+    [model] = [each for each in apps.get_models() if each._meta.db_table == table]
+    documented = {row[0].strip("`") for row in rows("tables", table)}
     assert documented == {field.column for field in model._meta.concrete_fields}
 
 

@@ -7,6 +7,8 @@ import re
 import traceback
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +19,6 @@ from django_skipqueue.contrib.celery import logs as relay_logs
 from django_skipqueue.events import liveness_logs, log_context, logs
 from django_skipqueue.events import logs as queue_logs
 from django_skipqueue.events.events import (
-    AlertOver,
-    AlertRaised,
     AttemptsCancelled,
     AttemptsCompleted,
     AttemptsDiscarded,
@@ -41,7 +41,6 @@ from django_skipqueue.events.events import (
 from django_skipqueue.events.log_format import COLOURS, in_words, pairs, printable
 from django_skipqueue.events.log_sink import LogSink
 from django_skipqueue.events.sinks import send
-from django_skipqueue.parts.alerts import logs as alert_logs
 from django_skipqueue.parts.batches import events as batch_logs
 from django_skipqueue.parts.batches.events import BatchNotFinished, CallbackSkipped
 from django_skipqueue.parts.batches.values import FinishedBatch
@@ -74,6 +73,9 @@ def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 FAILED = Outcome("failed", last_error="ValueError: no")
+
+TESTS = Path(__file__).parents[1]
+"""The folder of a part may have a module `lines`, whose function `write_lines` writes each line of the part."""
 
 SAYS_NOTHING = {"worker_name", "write", "write_about_worker"}
 """The functions of `logs` that write no line."""
@@ -193,10 +195,8 @@ def every_record(lines: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
         if not name.startswith("_") and name not in SAYS_NOTHING:
             about = {"job": recovered} if function is logs.job_recovered else {}
             function(**{each: values.get(each, each) for each in inspect.signature(function).parameters} | about)
-    incident = ("default", "no_worker", "mail", 61.0, 60.0, datetime.now(UTC))
-    alert_logs.alert_raised(AlertRaised(*incident))
-    alert_logs.alert_over(AlertOver(*incident, datetime.now(UTC)))
-    alert_logs.webhook_failed("example.com", "HTTP status 500")
+    for file in TESTS.glob("*/lines.py"):
+        import_module(f"tests.{file.parent.name}.lines").write_lines()
     batch_logs.batch_finished(FinishedBatch(4, "b", None, "{}", 3, 2, 1, is_failure=True))
     batch_logs.batch_not_finished(BatchNotFinished("default", 4, OSError("no")))
     batch_logs.callback_skipped(CallbackSkipped("default", 4, "on_finish", "shop.jobs.send", "k"))

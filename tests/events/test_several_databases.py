@@ -3,19 +3,17 @@
 import json
 import logging
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from django_skipqueue.conf import using_database
 from django_skipqueue.events import liveness_logs, log_context, logs
-from django_skipqueue.events.events import AlertRaised, AttemptsCompleted, NotifyFailed, QueueResumed
+from django_skipqueue.events.events import AttemptsCompleted, NotifyFailed, QueueResumed
 from django_skipqueue.events.log_format import LineFormatter
 from django_skipqueue.events.logging import JobContextFilter
 from django_skipqueue.events.sinks import send
 from django_skipqueue.models import Job
-from django_skipqueue.parts.alerts import logs as alert_logs
 from django_skipqueue.values.outcomes import COMPLETED
 from django_skipqueue.values.records import Attempt, ClaimedJob
 
@@ -72,21 +70,6 @@ def test_a_line_that_names_a_database_already(lines: pytest.LogCaptureFixture) -
     [record] = lines.records
     assert record.getMessage().startswith("database unreachable database=other hint=")
     assert record.__dict__["database"] == "other"
-
-
-@pytest.mark.parametrize(
-    ("queue_name", "setting", "place"),
-    [
-        ("mail", SEVERAL, " in queue mail on other"),
-        ("", SEVERAL, " on other"),
-        ("mail", {"DATABASE": "other"}, " in queue mail"),
-        ("", {"DATABASE": "other"}, ""),
-    ],
-)
-def test_the_sentence_of_an_alert(settings: Any, queue_name: str, setting: Any, place: str) -> None:
-    settings.SKIPQUEUE = setting
-    event = AlertRaised("other", "oldest_waiting", queue_name, 61.0, 60.0, datetime.now(UTC))
-    assert alert_logs.sentence(event) == f"oldest_waiting{place} is 1m01s, limit 1m00s"
 
 
 def test_a_line_about_none_of_them(lines: pytest.LogCaptureFixture) -> None:

@@ -16,7 +16,6 @@ from django_skipqueue.events.signal_sink import SIGNALS
 from django_skipqueue.events.sinks import send, wanted
 from django_skipqueue.exceptions import JobCancelled
 from django_skipqueue.models import Job
-from django_skipqueue.parts.batches import events as batch_events
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.part import lines_of_parts, signals_of_parts
 from django_skipqueue.values.records import EncodedCall
@@ -47,11 +46,10 @@ def receive() -> Iterator[Callable[[Signal], Received]]:
         signal.disconnect(note)
 
 
-def kinds() -> set[type[Event]]:
-    """Every kind of event that is sent."""
-    values = [*vars(events).values(), *vars(batch_events).values()]
-    named = {kind for kind in values if isinstance(kind, type) and issubclass(kind, Event)}
-    return named - {Event, events.AttemptsEnded}
+def kinds(base: type[Event] = Event) -> set[type[Event]]:
+    """Every kind of event that is sent: of the package's classes those that no other class of the package inherits."""
+    own = [each for each in base.__subclasses__() if each.__module__.startswith("django_skipqueue.")]
+    return {kind for each in own for kind in kinds(each)} if own else {base}
 
 
 def test_each_kind_of_event_has_a_sink() -> None:

@@ -3,26 +3,35 @@
 import inspect
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 from types import ModuleType
 
+from django_skipqueue import parts
 from django_skipqueue.console import indexes
 from django_skipqueue.console.admin.dashboard import sql as of_dashboard
 from django_skipqueue.console.doctor import jobs, load
 from django_skipqueue.console.doctor import sql as of_doctor
 from django_skipqueue.console.metrics import sql as of_metrics
 from django_skipqueue.contrib.celery import states
-from django_skipqueue.parts.alerts import measure
-from django_skipqueue.parts.batches import console as of_batches
-from django_skipqueue.parts.schedules import sql as of_schedules
 
 from .statements import FIRST_WORD, MODULES
 
 FILE = Path(__file__).with_name("statements.sql")
 
+
+def _modules_of_parts() -> Iterator[ModuleType]:
+    """Every module of every part, in the reversed order of their names."""
+    found = walk_packages(parts.__path__, f"{parts.__name__}.")
+    yield from (import_module(name) for name in sorted((module.name for module in found), reverse=True))
+
+
 ALL_MODULES: tuple[ModuleType, ...] = (
     *MODULES,
-    *(states, of_schedules, of_batches, measure, jobs, load, of_doctor, of_metrics, of_dashboard, indexes),
+    states,
+    *(module for module in _modules_of_parts() if module not in MODULES),
+    *(jobs, load, of_doctor, of_metrics, of_dashboard, indexes),
 )
 
 MAINTENANCE = r"\s*(DROP|REINDEX) "

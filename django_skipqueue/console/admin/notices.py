@@ -1,4 +1,4 @@
-"""The notices over every page: incidents; queues without a worker or a free slot, or paused; workers that are late.
+"""The notices over every page: queues without a worker or a free slot, or paused; late workers; those of parts.
 
 Invariant: the queries are bounded, whatever the tables' size, and in time. A process runs them once in a few seconds.
 """
@@ -7,7 +7,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 
 from django.db import DatabaseError
@@ -18,13 +18,13 @@ from ...events.log_format import printable
 from ...jobs.registry import registry
 from ...models import Job, Queue
 from ...models.expressions import CLAIM_ORDER
-from ...parts.alerts.admin import OpenIncident, open_incidents
 from ...queue.session import short_transaction
 from ...queue.store import Store
 from ...values.codec import shorten
 from ...values.columns import MAX_KEY_BYTES
 from .. import queue_states as pauses
 from ..durations import span
+from ..parts import PartNotice, consoles
 from ..worker_health import WorkerHealth, Workforce, not_carried, recovered
 
 MOST = 20
@@ -133,7 +133,7 @@ class Notices:
     late_workers: tuple[WorkerHealth, ...]
     """The workers that are late, or count as dead and have jobs to be recovered."""
     paused: PausedQueues | None
-    incidents: tuple[OpenIncident, ...]
+    of_parts: tuple[PartNotice, ...]
 
     @classmethod
     def now(cls) -> "Notices":
@@ -142,7 +142,8 @@ class Notices:
         gone = recovered(workforce)
         late_workers = tuple([worker for worker in workforce.late_or_stale if worker not in gone][:MOST])
         no_worker, no_relay = NoWorker.of(workforce, waiting), tuple(NoRelay.of(workforce, waiting))
-        return cls(no_worker, no_relay, no_free_slot, late_workers, PausedQueues.now(), tuple(_incidents(waiting)))
+        of_parts = tuple(notice for part in consoles() if part.notices for notice in part.notices(waiting))
+        return cls(no_worker, no_relay, no_free_slot, late_workers, PausedQueues.now(), of_parts)
 
 
 class _Cache:
@@ -190,22 +191,12 @@ def _no_free_slot(workforce: Workforce, waiting: Sequence[str]) -> Iterator[NoFr
             each.relay_of or max(taken[each.id, False], taken[each.id, True]) < each.concurrency for each in workers
         ):
             continue  # one of the workers has both a free thread and a free coroutine, or has a carrier run the jobs
-        waits = max(filter(None, map(_waits, queue_names)), default=timedelta(0))
+        waits = max(filter(None, map(wait_of, queue_names)), default=timedelta(0))
         if waits >= LONG:
             (task, _), *_ = Counter(task for _, task, _ in held).most_common(1)
             slots = sum(worker.concurrency for worker in workers)
             longest = max(ran for _, _, ran in held)
             yield NoFreeSlot(tuple(map(_printed, queue_names)), slots, _printed(task), longest, waits)
-
-
-def _incidents(waiting: Sequence[str]) -> Iterator[OpenIncident]:
-    """The open incidents. That of a job that waits names its queue: then one query for each queue that waits."""
-    for incident in open_incidents():
-        if incident.rule == "oldest_waiting" and not incident.queue_name:
-            waits = {name: _waits(name) or timedelta(0) for name in waiting[:MOST]}
-            yield replace(incident, worst_queue=max(waits, key=waits.__getitem__, default=""))
-        else:
-            yield incident
 
 
 def _long_jobs() -> Iterator[tuple[str, str, timedelta]]:
@@ -217,7 +208,7 @@ def _long_jobs() -> Iterator[tuple[str, str, timedelta]]:
         yield worker, task, now - locked_at
 
 
-def _waits(queue_name: str) -> timedelta | None:
+def wait_of(queue_name: str) -> timedelta | None:
     """For how long the next job of the queue has been due. Index: claim."""
     due = Job.objects.queued().filter(queue_name=queue_name).annotate(now=Now())
     row = due.order_by(*CLAIM_ORDER).values_list("now", "run_after").first()

@@ -1,17 +1,20 @@
-"""The open incidents of the setting `ALERTS`, as sentences for operators."""
+"""The open incidents of the setting `ALERTS`, as a notice over every page of the admin."""
 
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from django.utils.translation import gettext_lazy as _
 
+from ...console.admin import notices
 from ...console.durations import span
+from ...console.parts import PartNotice
 from ...events.log_format import printable
 from ...models import Incident
 from ...values.codec import shorten
 from ...values.columns import MAX_KEY_BYTES
-from .rules import RULES
+from .settings import RULES
 
 if TYPE_CHECKING:
     from django.utils.functional import _StrPromise
@@ -79,3 +82,19 @@ def open_incidents() -> tuple[OpenIncident, ...]:
     return tuple(
         OpenIncident(*row) for row in found.values_list("rule", "queue_name", "value", "threshold", "since")[:MOST]
     )
+
+
+def notice(waiting: Sequence[str]) -> Iterator[PartNotice]:
+    """Nothing if there is no open incident. `waiting`: the names of the queues with jobs that wait."""
+    if incidents := tuple(_with_queues(waiting)):
+        yield PartNotice(template="admin/django_skipqueue/alerts/notice.html", about=incidents)
+
+
+def _with_queues(waiting: Sequence[str]) -> Iterator[OpenIncident]:
+    """The open incidents. That of a job that waits names its queue: then one query for each queue that waits."""
+    for incident in open_incidents():
+        if incident.rule == "oldest_waiting" and not incident.queue_name:
+            waits = {name: notices.wait_of(name) or timedelta(0) for name in waiting[: notices.MOST]}
+            yield replace(incident, worst_queue=max(waits, key=waits.__getitem__, default=""))
+        else:
+            yield incident

@@ -1,4 +1,4 @@
-"""Alerts, for operators: a subcommand."""
+"""Alerts, for operators: a subcommand, and a notice in the admin."""
 
 from typing import Any
 
@@ -11,8 +11,9 @@ from ...console.parts import PartConsole
 from ...events.log_format import printable
 from ...models import Incident
 from ...queue.store import Store
-from .logs import amount
-from .rules import OTHERS, limits
+from .admin import notice
+from .events import amount
+from .settings import OTHERS, limits
 from .watch import check, confirm
 
 
@@ -54,4 +55,4 @@ def _row(incident: Incident) -> tuple[str, ...]:
     )
 
 
-CONSOLE = PartConsole(subcommands=(Alerts(),))
+CONSOLE = PartConsole(subcommands=(Alerts(),), notices=notice)

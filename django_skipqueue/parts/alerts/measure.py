@@ -15,7 +15,7 @@ from ...queue.queues import paused_queues
 from ...queue.store import Store
 from ...values.part import installed_parts
 from ..schedules.operate import late_schedules
-from .rules import Limit
+from .settings import Limit
 
 # supervisor → a row if nobody has checked for `interval` seconds: it is this caller's turn. Index: the primary key.
 TAKE_TURN = """

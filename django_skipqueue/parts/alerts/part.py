@@ -2,8 +2,11 @@
 
 from typing import TYPE_CHECKING
 
+from ... import signals
 from ...values.part import Part
-from .logs import LINES, SIGNALS
+from .events import LINES, SIGNALS
+from .watch import WatchAlerts
+from .webhook import post_over, post_raised
 
 if TYPE_CHECKING:
     from ...console.parts import PartConsole
@@ -15,4 +18,12 @@ def console() -> "PartConsole":
     return CONSOLE
 
 
-PART = Part(name="alerts", lines=LINES, signals=SIGNALS, console=console)
+PART = Part(
+    name="alerts",
+    depends=("history", "schedules"),
+    watches=(WatchAlerts,),
+    lines=LINES,
+    signals=SIGNALS,
+    receivers=((signals.alert_raised, post_raised), (signals.alert_over, post_over)),
+    console=console,
+)

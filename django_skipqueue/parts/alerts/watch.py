@@ -9,13 +9,13 @@ from datetime import datetime
 from typing import Any
 
 from ...conf import settings
-from ...events.events import AlertOver, AlertRaised
 from ...queue.store import Store
 from ...values.records import NEVER
 from ...worker.loop import Periodic
 from . import measure as sql
+from .events import AlertOver, AlertRaised
 from .measure import as_json, measure
-from .rules import Limit, limits
+from .settings import Limit, limits
 
 CALM_SECONDS = 45.0
 """Seconds for which a limit must not be exceeded before its incident is over."""
@@ -65,7 +65,7 @@ class WatchAlerts(Periodic):
 
     name = "alerts"
 
-    def __init__(self, store: Store, *, delivered: Callable[[], bool]) -> None:
+    def __init__(self, store: Store, delivered: Callable[[], bool]) -> None:
         """`delivered` returns whether the sinks have handled all events."""
         self._store = store
         self._delivered = delivered

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from ...conf import settings
-from ...events.events import AlertOver, AlertRaised
-from . import logs as alert_logs
-from .rules import WEBHOOK
+from . import events as alert_events
+from .events import AlertOver, AlertRaised
+from .settings import WEBHOOK
 
 TIMEOUT = 5.0
 """Seconds that the server may take to accept the connection, and for each part of its answer."""
@@ -49,7 +49,7 @@ def payload(name: str, event: AlertRaised | AlertOver) -> dict[str, Any]:
     """The JSON object that is posted. Chats such as Slack and Mattermost show its `text`."""
     return {
         "event": name,
-        "text": f"{name.replace('_', ' ')}: {alert_logs.sentence(event)}",
+        "text": f"{name.replace('_', ' ')}: {alert_events.sentence(event)}",
         "rule": event.rule,
         "queue": event.queue_name or None,
         "value": event.value,
@@ -73,7 +73,7 @@ def _post(name: str, event: AlertRaised | AlertOver) -> None:
             return
         if pause is not None:
             time.sleep(pause)
-    alert_logs.webhook_failed(urlsplit(address).hostname or "", problem)
+    alert_events.webhook_failed(urlsplit(address).hostname or "", problem)
 
 
 def _problem(address: str, body: bytes) -> str:

@@ -4,7 +4,26 @@ from django.db import models
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from .managers import IncidentManager
+from ...conf import settings
+
+
+class IncidentQuerySet(models.QuerySet["Incident"]):
+    """Filters for incidents."""
+
+    def open(self) -> "IncidentQuerySet":
+        """Incidents that are raised and not over."""
+        return self.filter(raised_at__isnull=False, over_at=None)
+
+
+_IncidentManager = models.Manager.from_queryset(IncidentQuerySet)
+
+
+class IncidentManager(_IncidentManager["Incident"]):
+    """`Incident.objects`: the limits that are exceeded, in the queue's database."""
+
+    def get_queryset(self) -> IncidentQuerySet:
+        """All of them, and the row of the last check."""
+        return IncidentQuerySet(self.model, using=self._db or settings.database)
 
 
 class Incident(models.Model):
@@ -33,6 +52,7 @@ class Incident(models.Model):
     objects = IncidentManager()
 
     class Meta:
+        app_label = "django_skipqueue"
         db_table = "skipqueue_incident"
         default_permissions = ()
 

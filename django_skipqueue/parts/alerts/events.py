@@ -1,16 +1,44 @@
-"""The log lines about alerts, in the format of `events.logs`, and the sentence that a webhook shows."""
+"""The events of alerts, their log lines in the format of `events.logs`, and the sentence that a webhook shows."""
 
 import logging
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from ... import signals
 from ...conf import settings
-from ...events.events import AlertOver, AlertRaised
+from ...events.events import Event
 from ...events.log_format import in_words, printable
 from ...events.log_sink import Lines
 from ...events.logs import write
 from ...events.signal_sink import Signals, itself
-from .rules import RULES
+from .settings import RULES
+
+
+@dataclass(frozen=True)
+class AlertRaised(Event):
+    database: str
+    rule: str
+    """`oldest_waiting`, `no_worker`, `failed_share`, `recoveries`, `schedule_missed` or `sequence_halted`."""
+    queue_name: str
+    """Empty: all queues that have no limit of their own for this rule."""
+    value: float
+    """Seconds, a share from 0 to 1, or a number of jobs."""
+    limit: float
+    since: datetime
+
+
+@dataclass(frozen=True)
+class AlertOver(Event):
+    """An incident is over. The fields are those of its `AlertRaised`, with the last value that exceeded the limit."""
+
+    database: str
+    rule: str
+    queue_name: str
+    value: float
+    limit: float
+    since: datetime
+    over_at: datetime
 
 
 def alert_raised(event: AlertRaised) -> None:

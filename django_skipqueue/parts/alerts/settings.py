@@ -1,4 +1,4 @@
-"""The rules of the setting `ALERTS`, and the limits that it gives them. Pure.
+"""The setting `ALERTS`: its rules, and the limits that it gives them. Pure.
 
     {"oldest_waiting": {"*": 300, "mail": 60, "nightly": None}, "no_worker": 60, "webhook": "https://…"}
 
@@ -8,6 +8,7 @@ name, and `None` is no limit.
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 DAY = 86_400
@@ -97,3 +98,9 @@ def _problems(name: str, rule: Rule, given: object) -> Iterator[str]:
             yield f"{name} has the key {queue_name!r}; a key is the name of a queue, or '*' for all others."
         elif limit is not None and not rule.allows(limit):
             yield f"{name}[{queue_name!r}] must be {rule}, or None, not {limit!r}."
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlertSettings:
+    alerts: dict[str, Any] = field(default_factory=dict, metadata={"problems": problems})
+    """The limits that raise an alert when exceeded, by rule, and the address of a webhook."""
