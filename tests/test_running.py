@@ -54,6 +54,7 @@ def claimed(task: str = "tests.app.jobs.noop", **fields: Any) -> Job:
     return found
 
 
+@pytest.mark.core
 def test_a_task_that_stays_unknown_fails_after_the_grace() -> None:
     job = claimed("gone.jobs.unknown", unknown_since=timedelta(days=-1))
     run(job)
@@ -76,6 +77,7 @@ def test_a_job_that_somebody_has_taken_is_not_written(task: str) -> None:
     assert not Ledger.objects.exists()
 
 
+@pytest.mark.core
 def test_the_attempt_is_returned_and_the_job_knows_its_status() -> None:
     job = claimed()
     attempt = run(job)

@@ -11,6 +11,7 @@ from ..app.rows import UNFINISHED, make_job, make_worker, multiply
 from .conftest import Found
 
 
+@pytest.mark.core
 def test_a_task_that_this_process_does_not_have(found: Found) -> None:
     make_job()
     assert found("unknown-task") == []
@@ -26,6 +27,7 @@ def test_a_finished_job_of_an_unknown_task_is_history(found: Found) -> None:
     assert found("unknown-task") == []
 
 
+@pytest.mark.core
 def test_a_job_that_runs_for_long(found: Found) -> None:
     make_job("running", locked_at=timedelta(minutes=-50))
     assert found("long-job") == []
@@ -36,6 +38,7 @@ def test_a_job_that_runs_for_long(found: Found) -> None:
     assert str(job.pk) in finding.command
 
 
+@pytest.mark.core
 def test_a_running_job_whose_worker_is_gone(found: Found, settings: Any) -> None:
     live = make_worker()
     make_job("running", locked_by=str(live.pk), locked_at=timedelta(minutes=-30))

@@ -15,6 +15,7 @@ from ..app.rows import make_job, make_worker
 from .conftest import STORE, Found, Rows
 
 
+@pytest.mark.core
 def test_no_worker_is_critical_when_jobs_wait(found: Found) -> None:
     (finding,) = found("no-worker")
     assert (finding.severity, finding.found) == ("warning", "No job is waiting.")
@@ -27,6 +28,7 @@ def test_no_worker_is_critical_when_jobs_wait(found: Found) -> None:
     assert found("no-worker") == []
 
 
+@pytest.mark.core
 def test_a_late_worker_and_a_dead_one(found: Found) -> None:
     make_worker(name="web-1/1")
     assert found("late-worker") == found("dead-worker") == []
@@ -46,6 +48,7 @@ def test_of_many_dead_workers_the_first_are_named(found: Found) -> None:
     assert dead.found.endswith("; …")
 
 
+@pytest.mark.core
 def test_a_queue_without_a_worker_has_the_command_that_serves_it(found: Found) -> None:
     make_worker(queues=["mail"])
     make_job(queue_name="mail")
@@ -59,6 +62,7 @@ def test_a_queue_without_a_worker_has_the_command_that_serves_it(found: Found) -
     assert found("queue-without-worker") == []
 
 
+@pytest.mark.core
 def test_a_paused_queue_needs_no_worker(found: Found) -> None:
     make_worker(queues=["mail"])
     make_job(queue_name="reports")

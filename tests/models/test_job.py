@@ -31,6 +31,7 @@ def claimed(**fields: Any) -> Job:
     return job
 
 
+@pytest.mark.core
 def test_a_loop_written_by_hand_works_through_a_queue() -> None:
     jobs.add.defer_many([(1, 2), (3, 4), ("x", 1)])
     while claimed := Job.objects.claim(queue_names=["default"], limit=2, worker_id="by hand"):
@@ -50,6 +51,7 @@ def test_a_loop_written_by_hand_works_through_a_queue() -> None:
 
 
 class TestForTheHolderOfTheLease:
+    @pytest.mark.core
     def test_complete(self, row: Row) -> None:
         cases: list[Any] = [None, 0, "", [], {"a": [1.5, None]}, False]
         for result in cases:
@@ -70,6 +72,7 @@ class TestForTheHolderOfTheLease:
                 assert state(job)["status"] == "running"
                 job.complete("something else")
 
+    @pytest.mark.core
     def test_fail_puts_the_job_off_by_the_default_backoff(self) -> None:
         job = claimed()
         job.fail(ValueError("no"))
@@ -101,12 +104,14 @@ class TestForTheHolderOfTheLease:
         job.fail(ValueError("no"))
         assert (state(job)["status"], job.status) == ("failed", Status.FAILED)
 
+    @pytest.mark.core
     def test_release(self) -> None:
         job = claimed()
         job.release()
         after = state(job)
         assert (after["status"], after["attempts"], job.status) == ("queued", 0, Status.QUEUED)
 
+    @pytest.mark.core
     def test_heartbeat(self) -> None:
         job = claimed()
         Job.objects.update(locked_at=Now() - timedelta(hours=1))
@@ -174,12 +179,14 @@ OPERATORS_VERBS: dict[str, tuple[Callable[[Job], bool], str, Status]] = {
 
 
 class TestForOperators:
+    @pytest.mark.core
     def test_retry_says_whether_the_status_allowed_it(self, row: Row) -> None:
         for status in STATUSES:
             with row(status):
                 job = make_job(status)
                 assert job.retry() == (status in ("failed", "discarded"))
 
+    @pytest.mark.core
     def test_discard_says_whether_the_status_allowed_it(self, row: Row) -> None:
         for status in STATUSES:
             with row(status):
@@ -212,6 +219,7 @@ class TestForOperators:
 
 
 class TestRows:
+    @pytest.mark.core
     def test_each_status_has_a_filter_of_its_name(self, row: Row) -> None:
         for status in STATUSES:
             with row(status):

@@ -38,12 +38,14 @@ def ids(claimed: list[Any]) -> list[int]:
     return [each.id for each in claimed]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("status", STATUSES)
 def test_only_queued_jobs_are_claimed(status: str) -> None:
     job = make_job(status)
     assert ids(claim()) == ([job.pk] if status == "queued" else [])
 
 
+@pytest.mark.core
 @BOTH
 def test_a_claimed_job_is_running_for_its_worker_with_an_attempt_charged_and_a_new_lease(
     claiming: Callable[..., Any],
@@ -89,6 +91,7 @@ def test_a_worker_gets_the_few_columns_that_running_needs() -> None:
     assert (row.status, row.locked_by, row.attempts, row.lease) == ("running", "me", 1, 1)
 
 
+@pytest.mark.core
 @BOTH
 def test_jobs_come_by_queue_as_listed_then_priority_then_time_then_id(claiming: Callable[..., list[Any]]) -> None:
     expected = [
@@ -111,6 +114,7 @@ def test_jobs_come_by_queue_as_listed_then_priority_then_time_then_id(claiming: 
     assert taken == order
 
 
+@pytest.mark.core
 @BOTH
 def test_a_queue_that_is_not_listed_is_left_alone(claiming: Callable[..., list[Any]]) -> None:
     mine, _ = make_job(queue_name="mail"), make_job(queue_name="default")
@@ -169,6 +173,7 @@ def test_the_limit_holds_whatever_plan_is_chosen(claiming: Callable[..., list[An
                 cursor.execute(f"RESET {switch}")
 
 
+@pytest.mark.core
 @BOTH
 def test_rows_that_another_transaction_has_locked_are_skipped_without_waiting(
     claiming: Callable[..., list[Any]], connect: Callable[..., Any]
@@ -243,6 +248,7 @@ def test_eight_that_claim_at_once_never_get_the_same_job_nor_more_than_they_aske
     assert set(Job.objects.values_list("attempts", "lease")) == {(1, 1)}
 
 
+@pytest.mark.core
 @BOTH
 def test_a_released_job_comes_back_in_its_old_place(claiming: Callable[..., list[Any]]) -> None:
     made = jobs.noop.defer_many([()] * 3)
@@ -251,6 +257,7 @@ def test_a_released_job_comes_back_in_its_old_place(claiming: Callable[..., list
     assert ids(claiming(limit=10)) == [made[0], made[2]]
 
 
+@pytest.mark.core
 def test_the_queues_that_have_jobs() -> None:
     assert store.queues_with_jobs() == []
     for queue in ("mail", "default", "a", "Ł", "mail"):

@@ -30,6 +30,7 @@ SECOND = timedelta(seconds=1)
 
 
 class TestAdmit:
+    @pytest.mark.core
     def test_only_scheduled_jobs_are_admitted(self, row: Row) -> None:
         for status in STATUSES:
             with row(status):
@@ -68,6 +69,7 @@ class TestAdmit:
 
 
 class TestRecover:
+    @pytest.mark.core
     def test_only_running_jobs_are_recovered(self, row: Row) -> None:
         for status in STATUSES:
             with row(status):
@@ -76,6 +78,7 @@ class TestRecover:
                 assert [each.id for each in by_age] == ([job.pk] if status == "running" else [])
                 assert by_worker == []
 
+    @pytest.mark.core
     @pytest.mark.parametrize("by", [{"worker_timeout": 60}, {"worker_ids": ["gone"]}], ids=["by age", "by worker"])
     def test_a_recovered_job_is_queued_again_with_its_attempt_charged_and_its_story_told(
         self, by: dict[str, Any]
@@ -112,6 +115,7 @@ class TestRecover:
         store.recover(worker_timeout=60)
         assert state(job)["errors"][0]["worker"] == "web-1"
 
+    @pytest.mark.core
     def test_the_last_attempt_fails(self) -> None:
         job = make_job("running", locked_at=-HOUR, attempts=3, max_attempts=3)
         (recovered,) = store.recover(worker_timeout=60)
@@ -174,6 +178,7 @@ class TestRecover:
         assert store.recover(worker_timeout=60) == []
         assert len(store.recover(worker_timeout=29)) == 1
 
+    @pytest.mark.core
     def test_a_worker_without_a_heartbeat_loses_its_jobs_after_the_lease(self) -> None:
         stale, live = make_worker(heartbeat=-61 * SECOND), make_worker(heartbeat=-30 * SECOND)
         lost = make_job("running", locked_at=-HOUR, locked_by=str(stale.pk))
@@ -243,6 +248,7 @@ class TestPrune:
 
         return keep
 
+    @pytest.mark.core
     def test_only_finished_jobs_are_pruned(self, keep: Callable[..., None], row: Row) -> None:
         for status in STATUSES:
             with row(status):
@@ -251,6 +257,7 @@ class TestPrune:
                 assert store.prune() == ({status: 1} if status in FINISHED else {})
                 assert Job.objects.count() == (status not in FINISHED)
 
+    @pytest.mark.core
     def test_each_status_has_a_retention_of_its_own(self, keep: Callable[..., None], row: Row) -> None:
         cases: list[tuple[Any, int]] = [
             (None, 3),

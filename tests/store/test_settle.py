@@ -66,6 +66,7 @@ def claimed(count: int = 1, **fields: Any) -> list[Job]:
 
 
 class TestTransitions:
+    @pytest.mark.core
     @BOTH
     def test_an_outcome_is_written(self, row: Row, settling: Settling) -> None:
         for name, (outcome, status) in OUTCOMES.items():
@@ -82,6 +83,7 @@ class TestTransitions:
                 assert after["last_error"] == (outcome.last_error or "")
                 assert len(after["errors"]) == (outcome.error is not None)
 
+    @pytest.mark.core
     def test_a_delay_counts_from_the_databases_clock(self) -> None:
         (job,) = claimed()
         settle([settlement(job, RETRY_LATER)])
@@ -109,6 +111,7 @@ class TestTransitions:
             (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
             assert job.attempts == attempts
 
+    @pytest.mark.core
     @BOTH
     def test_a_result_comes_back_equal(self, row: Row, settling: Settling) -> None:
         for result in ("null", "1", '"Łódź 🐘"', '{"a": [1, null, {"b": 1.5}]}', "[]", "false"):
@@ -160,6 +163,7 @@ class TestTransitions:
             store.settle([settlement(job, Outcome("completed", result="{oops"))], raises=True)
         assert state(job)["status"] == "running"
 
+    @pytest.mark.core
     def test_errors_are_kept_up_to_ten_the_oldest_going_first_and_timed_by_the_database(self) -> None:
         (job,) = claimed(max_attempts=20)
         for number in range(1, 13):
@@ -201,6 +205,7 @@ class TestTransitions:
         }
         assert counts == {"completed": 10, "scheduled": 9, "failed": 10, "queued": 1}
 
+    @pytest.mark.core
     def test_settle_and_claim_does_both_in_one_transaction(self) -> None:
         held, waiting = claimed(3), [make_job() for _ in range(5)]
         settled, taken = settle_and_claim(map(settlement, held), queue_names=["default"], limit=4, worker_id="me")
@@ -289,6 +294,7 @@ LOSSES = [
 class TestFences:
     """A lease that has passed on writes nothing."""
 
+    @pytest.mark.core
     @BOTH
     def test_a_stale_lease_cannot_settle(self, row: Row, settling: Settling) -> None:
         for lose in LOSSES:

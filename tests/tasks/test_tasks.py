@@ -301,6 +301,7 @@ def test_the_runners_that_a_task_can_name_are_those_that_there_are() -> None:
 
 @pytest.mark.django_db
 class TestDeferring:
+    @pytest.mark.core
     def test_a_job_is_the_row_as_it_was_written(self) -> None:
         made = jobs.add.defer(1, b=2)
         assert isinstance(made, Job)
@@ -317,11 +318,13 @@ class TestDeferring:
             field.attname: getattr(read, field.attname) for field in Job._meta.fields
         }
 
+    @pytest.mark.core
     def test_the_options_of_a_task_are_those_of_its_jobs(self) -> None:
         made = jobs.send_mail.defer(payment_id=3)
         assert (made.task, made.queue_name, made.priority, made.max_attempts) == ("mail.send", "mail", 7, 3)
         assert made.unique_key == "mail-3"
 
+    @pytest.mark.core
     def test_using_changes_the_options_of_one_job_only(self) -> None:
         other = jobs.send_mail.using(queue_name="slow", priority=-3, max_attempts=1, unique_key="another")
         made = other.defer(payment_id=3)
@@ -341,6 +344,7 @@ class TestDeferring:
     def test_attempts_within_their_bounds(self, max_attempts: int) -> None:
         assert jobs.noop.using(max_attempts=max_attempts).defer().max_attempts == max_attempts
 
+    @pytest.mark.core
     def test_an_option_that_cannot_be_used_is_refused_and_named(self, row: Row) -> None:
         for options in UNUSABLE_IN_A_JOB:
             with row(options=options):
@@ -403,6 +407,7 @@ class TestDeferring:
                 assert made.run_after == run_after
                 assert made.status == status
 
+    @pytest.mark.core
     def test_arguments_are_kept_as_they_were_given(self, row: Row) -> None:
         calls: dict[str, tuple[tuple[Any, ...], dict[str, Any], list[Any], dict[str, Any]]] = {
             "positional": ((1,), {}, [1], {}),

@@ -53,6 +53,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 # Claiming
 
 
+@pytest.mark.core
 def test_jobs_are_run_settled_and_their_results_kept(worker_thread: Start) -> None:
     jobs.add.defer_many([(number, number) for number in range(200)])
     jobs.aadd.defer_many([(number, number) for number in range(200)])
@@ -64,6 +65,7 @@ def test_jobs_are_run_settled_and_their_results_kept(worker_thread: Start) -> No
         assert (job.attempts, job.locked_at) == (1, None)
 
 
+@pytest.mark.core
 def test_a_job_deferred_to_an_idle_worker_is_picked_up_by_its_notification(worker_thread: Start) -> None:
     worker = worker_thread(poll_interval=HOUR)
     wait_until(lambda: worker.listens)
@@ -282,6 +284,7 @@ def test_drain_stops_when_nothing_is_left(worker_thread: Start) -> None:
     assert worker_thread(drain=True, poll_interval=HOUR).wait() == EXIT_CLEAN
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("queue_names", [(), ("default",)])
 def test_drain_runs_what_is_due_what_is_retried_at_once_and_what_they_defer(
     worker_thread: Start, queue_names: tuple[str, ...]
@@ -390,6 +393,7 @@ def test_a_result_that_no_column_takes_is_a_failure_that_says_so(worker_thread: 
     assert "cannot be kept" in Job.objects.failed().get().last_error
 
 
+@pytest.mark.core
 def test_errors_of_every_kind_are_written(worker_thread: Start) -> None:
     jobs.raise_unstorable.defer()
     worker_jobs.raise_unprintable.defer()

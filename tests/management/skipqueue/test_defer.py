@@ -26,6 +26,7 @@ def _task(registry: Registry) -> None:
     make_worker(queues=["mail"])
 
 
+@pytest.mark.core
 def test_it_prints_the_id_and_nothing_else() -> None:
     result = skipqueue("defer", "shop.jobs.send", '{"payment_id": 1, "copy": true}')
     made = Job.objects.get()
@@ -33,11 +34,13 @@ def test_it_prints_the_id_and_nothing_else() -> None:
     assert (made.kwargs, made.queue_name, made.status) == ({"payment_id": 1, "copy": True}, "mail", "queued")
 
 
+@pytest.mark.core
 def test_positional_arguments_are_a_list_and_the_end_of_the_name_is_enough() -> None:
     assert skipqueue("defer", "send", "[7]").code == 0
     assert Job.objects.get().args == [7]
 
 
+@pytest.mark.core
 def test_options_change_the_job() -> None:
     result = skipqueue("defer", "send", "[7]", "--in", "5m", "--queue", "slow", "--priority", "-3")
     made = Job.objects.get()

@@ -12,6 +12,7 @@ from .running import skipqueue
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+@pytest.mark.core
 def test_a_queue_is_paused_until_it_is_resumed() -> None:
     make_job(queue_name="mail")
     result = skipqueue("pause", "mail", "--reason", "the server is down")
@@ -24,6 +25,7 @@ def test_a_queue_is_paused_until_it_is_resumed() -> None:
     assert not Queue.objects.paused().exists()
 
 
+@pytest.mark.core
 def test_a_pause_may_have_an_end() -> None:
     make_job(queue_name="mail")
     assert "Queue mail is paused until 2" in skipqueue("pause", "mail", "--for", "1h30m").err

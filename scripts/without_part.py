@@ -1,0 +1,315 @@
+#!/usr/bin/env python3
+"""Prove that parts can be removed: `python scripts/without_part.py alerts archive`.
+
+For each part, the script copies the tree, and removes the part from the copy, with the parts that depend on it:
+
+- the folder of the part, and each folder of its name in `templates/`, `static/` and `tests/`;
+- its command, `management/commands/NAME.py`, and its tests, `test_NAME.py` and `test_NAME_….py`;
+- its lines in `LISTS`: an import of the part, and the lines of a list that use what is imported.
+
+Nothing else is touched, so the script fails at any other line that names the part. Then it makes the migration that
+drops the tables and columns of the part, migrates, and runs the tests marked `core`, mypy and import-linter in the
+copy. It uses the environment of the Python that runs it, and the embedded PostgreSQL of the checkout.
+"""
+
+import argparse
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psycopg
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from scripts.embedded_postgres import Server  # noqa: E402
+from scripts.with_postgres import shared_server  # noqa: E402
+
+PARTS = Path("django_skipqueue/parts")
+
+LISTS = ("django_skipqueue/conf.py", "django_skipqueue/models/__init__.py", "django_skipqueue/parts/installed.py")
+"""The modules of the core that list what parts give: a line imports it, and a line of a list uses it."""
+
+LISTED = re.compile(r'\s*"[^"]*",\s*(#.*)?\s*')
+"""A line of a list in pyproject.toml that has one text."""
+
+REMOVALS = {"AlterUniqueTogether", "DeleteModel", "RemoveConstraint", "RemoveField", "RemoveIndex"}
+"""The operations that may be in the migration."""
+
+FEWEST_TESTS = 40
+
+
+class NotRemovable(Exception):
+    """A part cannot be removed. The message says why."""
+
+
+# What is removed
+
+
+def with_dependants(tree: Path, part: str) -> list[str]:
+    """The part, and the parts that depend on it."""
+    depends = {path.parent.name: depends_of(path.read_text()) for path in (tree / PARTS).glob("*/part.py")}
+    found = [part]
+    for name in found:
+        found += [each for each, needed in depends.items() if name in needed and each not in found]
+    return found
+
+
+def depends_of(source: str) -> tuple[str, ...]:
+    """The argument `depends` of the `Part` that this module makes."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.keyword) and node.arg == "depends":
+            names: tuple[str, ...] = ast.literal_eval(node.value)
+            return names
+    return ()
+
+
+def own_paths(paths: Iterable[Path], part: str) -> Iterator[Path]:
+    """The files of the part."""
+    for path in paths:
+        match path.parts:
+            case ("django_skipqueue", "parts", folder, *_) if folder == part:
+                yield path
+            case ("django_skipqueue", "management", "commands", file) if file == f"{part}.py":
+                yield path
+            case ("django_skipqueue", "templates" | "static", *folders, _) | ("tests", *folders, _) if part in folders:
+                yield path
+            case ("tests", *_) if re.fullmatch(rf"test_{part}(_\w+)?\.py", path.name):
+                yield path
+
+
+def without_lines(source: str, part: str) -> str:
+    """A module of `LISTS` without the lines about the part. Raises `NotRemovable` if it is used beyond a list."""
+    imported = rf"from (?:\.\.?parts)?\.{part}(?:\.\w+)* import (.+)"
+    names = [
+        name.rpartition(" as ")[2].strip()
+        for line in source.splitlines()
+        if (found := re.fullmatch(imported, line))
+        for name in found[1].split(",")
+    ]
+    kept = [line for line in source.splitlines(keepends=True) if not re.fullmatch(imported, line.rstrip())]
+    if not names:
+        return source
+    used = re.compile(rf"\b({'|'.join(names)})\b")
+    for line in kept:
+        if used.search(line) and not re.fullmatch(r"""\s*[*'"]*\w+(\.\w+)*['"]?,\s*""", line):
+            raise NotRemovable(f"this line of a list is more than a name: {line.strip()}")
+    return "".join(line for line in kept if not used.search(line))
+
+
+def without_contracts(source: str, part: str) -> str:
+    """The text of pyproject.toml without the lines of contracts that name the part."""
+    named = re.compile(rf"\bdjango_skipqueue\.parts\.{part}\b")
+    lines = source.splitlines(keepends=True)
+    return "".join(line for line in lines if not (named.search(line) and LISTED.fullmatch(line)))
+
+
+def leftovers(path: Path, source: str, part: str) -> Iterator[tuple[int, str]]:
+    """The lines of a module that name the part: in an import, or in the text of a path for an import."""
+    package = path.parent.parts
+    for node in ast.walk(ast.parse(source)):
+        names: list[str] = []
+        match node:
+            case ast.Import():
+                names = [alias.name for alias in node.names]
+            case ast.ImportFrom():
+                base = ".".join(package[: len(package) + 1 - node.level]) if node.level else ""
+                module = ".".join(filter(None, (base, node.module)))
+                names = [f"{module}.{alias.name}" for alias in node.names]
+            case ast.Constant(value=str(text)) if re.match(r"django_skipqueue[\w.]+$", text):
+                names = [text]
+        yield from (
+            (node.lineno, name)  # type: ignore[attr-defined]
+            for name in names
+            if f"{name}.".startswith(f"django_skipqueue.parts.{part}.")
+        )
+
+
+def remove(tree: Path, part: str) -> None:
+    """Remove the part from the copy. Raises `NotRemovable` with the lines that still name it."""
+    for path in list(own_paths(files_of(tree), part)):
+        (tree / path).unlink()
+    for name in LISTS:
+        rewrite(tree / name, without_lines((tree / name).read_text(), part))
+    rewrite(tree / "pyproject.toml", without_contracts((tree / "pyproject.toml").read_text(), part))
+    found = [f"pyproject.toml: {line.strip()}" for line in lines_with(tree / "pyproject.toml", rf"\.parts\.{part}\b")]
+    for path in files_of(tree):
+        if path.suffix == ".py" and part in (source := (tree / path).read_text()):
+            found += [f"{path}:{line}: {name}" for line, name in leftovers(path, source, part)]
+        elif path.suffix == ".html":
+            found += [f"{path}: {line.strip()}" for line in lines_with(tree / path, rf"django_skipqueue/{part}/")]
+    if found:
+        raise NotRemovable("\n".join(["these lines still name the part:", *found]))
+
+
+def rewrite(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def lines_with(path: Path, pattern: str) -> list[str]:
+    return [line for line in path.read_text().splitlines() if re.search(pattern, line)]
+
+
+def files_of(tree: Path) -> list[Path]:
+    return sorted(path.relative_to(tree) for path in tree.rglob("*") if path.is_file() and not path.is_symlink())
+
+
+# The copy
+
+
+def copy_tree(tree: Path) -> None:
+    """Copy what git knows or would add, and the cache of mypy."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, tree / name)
+    if (ROOT / ".mypy_cache").is_dir():
+        shutil.copytree(ROOT / ".mypy_cache", tree / ".mypy_cache")
+
+
+class Copy:
+    """A copy of the tree, and the commands that run there."""
+
+    def __init__(self, tree: Path, url: str) -> None:
+        self.tree = tree
+        paths = os.pathsep.join([str(tree), str(tree / "example_project")])
+        self._environment = {**os.environ, "DATABASE_URL": url, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def run(self, title: str, *command: str) -> str:
+        """Run a Python program, print how long it took, and return its output. Raises `NotRemovable` if it fails."""
+        started = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, *command], cwd=self.tree, env=self._environment, capture_output=True, text=True
+        )
+        say(title, started)
+        if done.returncode:
+            raise NotRemovable(f"{title} failed:\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    def check_migration(self, tables: list[str]) -> None:
+        """Raises `NotRemovable` unless the new migration only removes, and there is one if the part has tables."""
+        folder = self.tree / "django_skipqueue/migrations"
+        known = {path.name for path in (ROOT / "django_skipqueue/migrations").iterdir()}
+        made = [path for path in folder.glob("0*.py") if path.name not in known]
+        operations = [
+            node.func.attr
+            for path in made
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        ]
+        if wrong := set(operations) - REMOVALS:
+            raise NotRemovable(f"the migration does more than remove: {', '.join(sorted(wrong))}")
+        if tables and not made:
+            raise NotRemovable(f"no migration drops {', '.join(tables)}")
+        print(f"    {', '.join(operations) or 'no migration is needed'}")
+
+    def check_tables(self, tables: list[str]) -> None:
+        """Raises `NotRemovable` if one of these tables is still there."""
+        with psycopg.connect(self._environment["DATABASE_URL"]) as connection:
+            there = connection.execute("SELECT relname FROM pg_class WHERE relname = ANY (%s)", [tables]).fetchall()
+        if there:
+            raise NotRemovable(f"after migrate there still are {', '.join(name for (name,) in there)}")
+
+    def run_core_tests(self) -> None:
+        files = [str(path) for path in files_of(self.tree) if path.parts[0] == "tests" and path.suffix == ".py"]
+        marked = [name for name in files if "mark.core" in (self.tree / name).read_text()]
+        if not marked:
+            raise NotRemovable("no test is marked core")
+        options = ("-q", "-m", "core", "-n", "2", "-p", "no:cacheprovider")
+        output = self.run("tests marked core", "-m", "pytest", *options, *marked)
+        passed = re.search(r"(\d+) passed", output)
+        if passed is None or int(passed[1]) < FEWEST_TESTS:
+            raise NotRemovable(f"fewer than {FEWEST_TESTS} tests are marked core:\n{output}")
+        print(f"    {output.strip().splitlines()[-1]}")
+
+
+def tables_of(tree: Path, part: str) -> list[str]:
+    """The tables of the models of the part."""
+    models = tree / PARTS / part / "models.py"
+    return re.findall(r'db_table = "(\w+)"', models.read_text()) if models.exists() else []
+
+
+def say(what: str, started: float) -> None:
+    print(f"  {what}: {time.monotonic() - started:.1f} s", flush=True)
+
+
+# The proof
+
+
+def prove(part: str, server: Server) -> None:
+    """Raises `NotRemovable` if anything fails without the part."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="without-part-") as folder:
+        tree = Path(folder)
+        copy_tree(tree)
+        if not (tree / PARTS / part).is_dir():
+            raise NotRemovable(f"there is no folder {PARTS / part}")
+        parts = with_dependants(tree, part)
+        print(f"without {' and '.join(parts)}")
+        tables = [table for each in parts for table in tables_of(tree, each)]
+        for each in reversed(parts):
+            remove(tree, each)
+        say("copy and remove", started)
+        database = f"without_{part}"
+        drop_database(server, database)
+        try:
+            run_all(Copy(tree, server.create_database(database)), tables)
+        finally:
+            drop_database(server, database)
+    say("all", started)
+
+
+def run_all(copy: Copy, tables: list[str]) -> None:
+    where = copy.run("import", "-c", "import django_skipqueue; print(django_skipqueue.__file__)")
+    if not where.startswith(str(copy.tree)):
+        raise NotRemovable(f"the copy is not what is imported, but {where}")
+    with ThreadPoolExecutor() as beside:
+        of_types = beside.submit(copy.run, "mypy", "-m", "mypy")
+        run_beside_mypy(copy, tables)
+        print(f"    {of_types.result().strip()}")
+
+
+def run_beside_mypy(copy: Copy, tables: list[str]) -> None:
+    imports = copy.run("import-linter", str(Path(sys.executable).with_name("lint-imports")), "--no-cache")
+    print(f"    {imports.strip().splitlines()[-1]}")
+    manage = "example_project/manage.py"
+    copy.run("makemigrations", manage, "makemigrations", "django_skipqueue", "--no-input")
+    copy.check_migration(tables)
+    copy.run("migrate", manage, "migrate", "--no-input", "--verbosity", "0")
+    copy.check_tables(tables)
+    copy.run_core_tests()
+
+
+def drop_database(server: Server, database: str) -> None:
+    with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
+        connection.execute(f'DROP DATABASE IF EXISTS "{database}" WITH (FORCE)'.encode())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Prove that parts can be removed.")
+    parser.add_argument("parts", nargs="+", metavar="NAME")
+    parts = parser.parse_args().parts
+    server = Server(ROOT / ".postgres")
+    failed = 0
+    with shared_server(server):
+        for part in parts:
+            try:
+                prove(part, server)
+            except NotRemovable as error:
+                failed += 1
+                print(f"The part {part} cannot be removed: {error}", file=sys.stderr)
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""Every list of the command line, as text and as JSON, of a queue that uses no part."""
+
+import pytest
+
+from ...app.rows import make_job, make_worker
+from .running import skipqueue
+
+pytestmark = [pytest.mark.core, pytest.mark.django_db(transaction=True)]
+
+TASK = "tests.app.jobs.noop"
+SAID = {
+    "list": TASK,
+    "list --failed": TASK,
+    "list --retrying": TASK,
+    "list --status running": TASK,
+    "list --status scheduled": TASK,
+    "status": "mail",
+    "doctor": "",
+}
+"""A command, and a text that is in what it prints."""
+
+
+@pytest.mark.parametrize("command", SAID)
+def test_a_list_shows_what_there_is(command: str) -> None:
+    for status in ("queued", "running", "scheduled", "completed", "failed", "discarded"):
+        make_job(status, queue_name="mail")
+    make_job("scheduled", attempts=1)
+    make_worker(name="w")
+    for options in ((), ("--json",)):
+        result = skipqueue(*command.split(), *options)
+        assert (result.code in (0, 3), result.out.strip() != "") == (True, True), result
+        assert SAID[command] in result.out
+
+
+def test_a_job_is_shown() -> None:
+    job = make_job("failed", last_error="ValueError: no")
+    assert "ValueError: no" in skipqueue("show", job.pk).out
+    [shown] = skipqueue("show", job.pk, "--json").objects
+    assert (shown["id"], shown["status"]) == (job.pk, "failed")

@@ -1,0 +1,80 @@
+"""The rules of `scripts/without_part.py`: which files and lines go with a part, and which lines keep it from going."""
+
+from pathlib import Path
+
+import pytest
+
+from scripts import without_part
+from scripts.without_part import NotRemovable
+
+
+def test_the_files_of_a_part_are_its_folders_its_command_and_its_tests() -> None:
+    own = [
+        "django_skipqueue/parts/mail/part.py",
+        "django_skipqueue/templates/admin/django_skipqueue/mail/notice.html",
+        "django_skipqueue/management/commands/mail.py",
+        "tests/mail/app.py",
+        "tests/admin/mail/test_page.py",
+        "tests/doctor/test_mail.py",
+        "tests/doctor/test_mail_plans.py",
+    ]
+    others = [
+        "django_skipqueue/parts/mailbox/part.py",
+        "django_skipqueue/queue/mail.py",
+        "django_skipqueue/templates/admin/django_skipqueue/job/mail.html",
+        "docs/how-to/mail.md",
+        "tests/app/mail.py",
+        "tests/doctor/test_mailbox.py",
+    ]
+    assert list(without_part.own_paths(map(Path, own + others), "mail")) == list(map(Path, own))
+
+
+def test_an_import_and_the_lines_of_lists_that_use_it_go() -> None:
+    source = (
+        "from .mail.part import PART as MAIL\n"
+        "from .other.part import PART as OTHER\n"
+        "from ..parts.mail.models import Box, Letter\n"
+        "ALL = (\n    MAIL,\n    OTHER,\n    *Box.KINDS,\n    'Letter',\n)\n"
+    )
+    left = "from .other.part import PART as OTHER\nALL = (\n    OTHER,\n)\n"
+    assert without_part.without_lines(source, "mail") == left
+    assert without_part.without_lines(left, "mail") == left
+
+
+@pytest.mark.parametrize("use", ["send(MAIL)", "ALL = (MAIL, OTHER)", "    MAIL, OTHER,"])
+def test_a_part_that_is_used_beyond_a_list_stays(use: str) -> None:
+    with pytest.raises(NotRemovable, match="more than a name"):
+        without_part.without_lines(f"from .mail.part import PART as MAIL\n{use}\n", "mail")
+
+
+def test_the_lines_of_contracts_go() -> None:
+    source = '    "a -> django_skipqueue.parts.mail.models",  # why\n    "b", "django_skipqueue.parts.mail.**",\n'
+    assert without_part.without_contracts(source, "mail") == '    "b", "django_skipqueue.parts.mail.**",\n'
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import django_skipqueue.parts.mail",
+        "from django_skipqueue.parts import mail",
+        "from ..parts.mail.box import Box",
+        "from ..parts import other, mail",
+        "patch('django_skipqueue.parts.mail.box.SECONDS', 1)",
+    ],
+)
+def test_every_way_to_name_a_part_is_found(line: str) -> None:
+    found = list(without_part.leftovers(Path("django_skipqueue/queue/claim.py"), f"import json\n{line}\n", "mail"))
+    assert [number for number, _ in found] == [2]
+
+
+def test_a_part_of_another_name_is_no_leftover() -> None:
+    source = "from ..parts.mailbox.box import Box\nfrom ..parts import mailbox\nfrom .mail import send\n'mail'\n"
+    assert list(without_part.leftovers(Path("django_skipqueue/queue/claim.py"), source, "mail")) == []
+
+
+def test_a_part_goes_with_what_depends_on_it(tmp_path: Path) -> None:
+    for name, depends in {"mail": (), "post": ("mail",), "bills": ("post", "x"), "x": ()}.items():
+        folder = tmp_path / without_part.PARTS / name
+        folder.mkdir(parents=True)
+        (folder / "part.py").write_text(f"PART = Part(name={name!r}, depends={depends!r})\n")
+    assert without_part.with_dependants(tmp_path, "mail") == ["mail", "post", "bills"]
