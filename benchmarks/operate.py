@@ -24,8 +24,6 @@ import django
 import environ
 from django.conf import settings
 
-from django_skipqueue.parts.archive.move import make_partitions
-
 from .databases import about_server, fresh_database
 from .operate_sql import (
     FILL,
@@ -182,9 +180,10 @@ def measure(jobs: int, archived: int, repeat: int) -> None:
     """Print a line for each page and each command."""
     from django.contrib.auth.models import User
     from django.core.management import call_command
+    from django.db import connection
     from django.test import Client
 
-    from django_skipqueue.models import ArchivedJob, Job, JobBatch, Schedule
+    from django_skipqueue.models import Job, JobBatch, Schedule
     from django_skipqueue.parts.history.admin import query_of
     from django_skipqueue.values.records import Cause
 
@@ -194,6 +193,9 @@ def measure(jobs: int, archived: int, repeat: int) -> None:
         fill(jobs, archived, boss.pk)
     client = Client()
     client.force_login(boss)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT id FROM skipqueue_archivedjob ORDER BY finished_at DESC LIMIT 1")
+        ((archived_id,),) = cursor.fetchall()
     values = {
         "last": str(Job.objects.queued().latest("pk").kwargs["payment_id"]),
         "failed": str(Job.objects.failed().latest("finished_at").pk),
@@ -201,7 +203,7 @@ def measure(jobs: int, archived: int, repeat: int) -> None:
         "blocked": str(Job.objects.blocked().filter(limit_kind="concurrency").latest("pk").pk),
         "batch": str(JobBatch.objects.latest("pk").pk),
         "schedule": str(Schedule.objects.latest("pk").pk),
-        "archived": str(ArchivedJob.objects.latest("finished_at").pk),
+        "archived": str(archived_id),
         "cause": query_of(Cause("shop.jobs.send_receipt", "smtplib.SMTPDataError", "shop.mail.deliver_6")),
     }
 
@@ -230,13 +232,16 @@ def fill(jobs: int, archived: int, user_id: int) -> None:
     from django.test import override_settings
 
     from django_skipqueue.queue.store import Store
+    from django_skipqueue.values.part import installed_parts
 
     with connection.cursor() as cursor:
         for statement in (FILL, FILL_BATCHES, FILL_BLOCKED, FILL_SCHEDULES):
             cursor.execute(statement, {"jobs": jobs})
         cursor.execute(FILL_LOG, {"entries": jobs // 5, "user_id": user_id})
         with override_settings(SKIPQUEUE={"ARCHIVE": None}):
-            make_partitions(Store("default"))
+            for part in installed_parts():
+                if part.before_prune:
+                    part.before_prune(Store("default"))()
         cursor.execute(FILL_ARCHIVE, {"archived": archived})
         cursor.execute(FILL_ROLLUPS, {})
         cursor.execute(FILL_FAILURES, {})

@@ -11,4 +11,11 @@ from .parts.archive.admin import ArchivedJobAdmin
 from .parts.batches.admin import BatchAdmin
 from .parts.schedules.admin import ScheduleAdmin
 
-__all__ = ["ArchivedJobAdmin", "BatchAdmin", "JobAdmin", "QueueAdmin", "ScheduleAdmin", "WorkerAdmin"]
+__all__ = [
+    "ArchivedJobAdmin",
+    "BatchAdmin",
+    "JobAdmin",
+    "QueueAdmin",
+    "ScheduleAdmin",
+    "WorkerAdmin",
+]

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
@@ -20,18 +20,16 @@ from django.core.signals import setting_changed
 
 from .contrib.celery import settings as carriers_setting
 from .parts.alerts.settings import AlertSettings
+from .parts.archive.settings import ArchiveSettings
 from .parts.databases import settings as queue_databases
 from .parts.schedules import settings as periodic_setting
 from .values import link_template, queue_settings
 from .values.bounds import LIMITS, close_to, did_you_mean
 from .values.redaction import words
-
-LONGEST_RETENTION = timedelta(days=100 * 365)
+from .values.retention import LONGEST_RETENTION, Retention, as_time, is_retention
 
 TOKEN = re.compile(r"[!-~]{16,}")
 """A token that cannot be guessed, and that fits into a header."""
-
-Retention = timedelta | int | float | None
 
 NAMES = tuple[str, ...]
 
@@ -39,6 +37,7 @@ NAMES = tuple[str, ...]
 @dataclass(frozen=True, kw_only=True)
 class Settings(
     AlertSettings,
+    ArchiveSettings,
 ):
     """One field for each key of `SKIPQUEUE`, in lower case. Times are seconds.
 
@@ -103,10 +102,6 @@ class Settings(
     )
     """How long finished jobs are kept, by status: a timedelta or seconds; `None`: for ever, `0`: not at all."""
 
-    archive: Retention | Literal[False] = False
-    """How long jobs that were pruned are kept in the archive: a timedelta or seconds; `None`: for ever. `False`: there
-    is no archive, they are deleted."""
-
     periodic: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Schedules by name: see `parts.schedules.settings`."""
 
@@ -139,24 +134,9 @@ class Settings(
         """The queues that carriers run. A worker serves one of them only if it is given it."""
         return frozenset(name for carrier in self.carriers.values() for name in carrier.queues)
 
-    @property
-    def has_archive(self) -> bool:
-        """Whether jobs that are pruned move to the archive."""
-        return self.archive is not False
-
-    @property
-    def archive_retention(self) -> timedelta | None:
-        """How long archived jobs are kept; `None` for ever."""
-        return as_time(self.archive)
-
     def retention_of(self, status: str) -> timedelta | None:
         """How long jobs that finished as `status` are kept; `None` for ever."""
         return as_time(self.retention[status])
-
-
-def as_time(kept: Retention) -> timedelta | None:
-    """A retention as a timedelta; `None`: for ever."""
-    return timedelta(seconds=kept) if isinstance(kept, int | float) else kept
 
 
 DEFAULTS = Settings()
@@ -239,7 +219,7 @@ def retention_problems(name: str, value: object) -> Iterator[str]:
                 f"{name} has no status {status!r}: the finished ones are "
                 f"{', '.join(DEFAULTS.retention)}.{close_to(str(status), list(DEFAULTS.retention))}"
             )
-        elif not _is_retention(kept):
+        elif not is_retention(kept):
             yield (
                 f"{name}[{status!r}] must be a timedelta, seconds (0 to "
                 f"{LONGEST_RETENTION.total_seconds():,.0f}) or None, not {kept!r}."
@@ -259,15 +239,6 @@ def own_retention_problems(name: str, value: Any) -> Iterator[str]:
             )
 
 
-def _archive_problems(name: str, value: object) -> Iterator[str]:
-    if value is not False and not (_is_retention(value) and value not in (0, timedelta(0))):
-        yield (
-            f"{name} must be a timedelta or seconds (above 0, at most "
-            f"{LONGEST_RETENTION.total_seconds():,.0f}), None to keep archived jobs for ever, or False for no archive, "
-            f"not {value!r}."
-        )
-
-
 def _token_problems(name: str, value: object) -> Iterator[str]:
     """The sentence does not contain the token."""
     if value is not None and not (isinstance(value, str) and TOKEN.fullmatch(value)):
@@ -283,18 +254,9 @@ def _level_problems(name: str, value: object) -> Iterator[str]:
         yield f"{name} must be None or the name of a level of logging, such as 'INFO' or 'WARNING', not {value!r}."
 
 
-def _is_retention(kept: object) -> bool:
-    if isinstance(kept, bool):
-        return False
-    if isinstance(kept, timedelta):
-        return timedelta(0) <= kept <= LONGEST_RETENTION
-    return kept is None or (isinstance(kept, int | float) and 0 <= kept <= LONGEST_RETENTION.total_seconds())
-
-
 PROBLEMS: dict[str, Callable[[str, object], Iterator[str]]] = {
     "retention": retention_problems,
     "links": link_template.problems,
-    "archive": _archive_problems,
     "databases": queue_databases.alias_problems,
     "placement": queue_databases.placement_problems,
     "retiring": queue_databases.alias_problems,

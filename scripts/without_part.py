@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -35,8 +35,14 @@ from scripts.with_postgres import shared_server  # noqa: E402
 
 PARTS = Path("django_skipqueue/parts")
 
-LISTS = ("django_skipqueue/conf.py", "django_skipqueue/models/__init__.py", "django_skipqueue/parts/installed.py")
-"""The modules of the core that list what parts give: a line imports it, and a line of a list uses it."""
+LISTS = (
+    "django_skipqueue/admin.py",
+    "django_skipqueue/conf.py",
+    "django_skipqueue/models/__init__.py",
+    "django_skipqueue/parts/installed.py",
+    "tests/store/statements.py",
+)
+"""The modules that list what parts give: a line imports it, and a line of a list uses it."""
 
 LISTED = re.compile(r'\s*"[^"]*",\s*(#.*)?\s*')
 """A line of a list in pyproject.toml that has one text."""
@@ -72,8 +78,8 @@ def depends_of(source: str) -> tuple[str, ...]:
     return ()
 
 
-def own_paths(paths: Iterable[Path], part: str) -> Iterator[Path]:
-    """The files of the part."""
+def own_paths(paths: Iterable[Path], part: str, models: Container[str] = ()) -> Iterator[Path]:
+    """The files of the part. In `templates/`, Django wants a folder of the name of a model."""
     for path in paths:
         match path.parts:
             case ("django_skipqueue", "parts", folder, *_) if folder == part:
@@ -82,13 +88,15 @@ def own_paths(paths: Iterable[Path], part: str) -> Iterator[Path]:
                 yield path
             case ("django_skipqueue", "templates" | "static", *folders, _) | ("tests", *folders, _) if part in folders:
                 yield path
+            case ("django_skipqueue", "templates", _, _, folder, _) if folder in models:
+                yield path
             case ("tests", *_) if re.fullmatch(rf"test_{part}(_\w+)?\.py", path.name):
                 yield path
 
 
 def without_lines(source: str, part: str) -> str:
     """A module of `LISTS` without the lines about the part. Raises `NotRemovable` if it is used beyond a list."""
-    imported = rf"from (?:\.\.?parts)?\.{part}(?:\.\w+)* import (.+)"
+    imported = rf"from (?:\.\.?parts|django_skipqueue\.parts)?\.{part}(?:\.\w+)* import (.+)"
     names = [
         name.rpartition(" as ")[2].strip()
         for line in source.splitlines()
@@ -135,7 +143,7 @@ def leftovers(path: Path, source: str, part: str) -> Iterator[tuple[int, str]]:
 
 def remove(tree: Path, part: str) -> None:
     """Remove the part from the copy. Raises `NotRemovable` with the lines that still name it."""
-    for path in list(own_paths(files_of(tree), part)):
+    for path in list(own_paths(files_of(tree), part, models_of(tree, part))):
         (tree / path).unlink()
     for name in LISTS:
         rewrite(tree / name, without_lines((tree / name).read_text(), part))
@@ -166,15 +174,13 @@ def files_of(tree: Path) -> list[Path]:
 
 
 def copy_tree(tree: Path) -> None:
-    """Copy what git knows or would add, and the cache of mypy."""
+    """Copy what git knows or would add."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for name in filter(None, listed.split("\0")):
         if (ROOT / name).is_file():
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, tree / name)
-    if (ROOT / ".mypy_cache").is_dir():
-        shutil.copytree(ROOT / ".mypy_cache", tree / ".mypy_cache")
 
 
 class Copy:
@@ -239,6 +245,13 @@ def tables_of(tree: Path, part: str) -> list[str]:
     return re.findall(r'db_table = "(\w+)"', models.read_text()) if models.exists() else []
 
 
+def models_of(tree: Path, part: str) -> list[str]:
+    """The names of the models of the part, in lower case."""
+    models = tree / PARTS / part / "models.py"
+    names = re.findall(r"^class (\w+)\(", models.read_text(), re.MULTILINE) if models.exists() else []
+    return [name.lower() for name in names]
+
+
 def say(what: str, started: float) -> None:
     print(f"  {what}: {time.monotonic() - started:.1f} s", flush=True)
 
@@ -274,7 +287,7 @@ def run_all(copy: Copy, tables: list[str]) -> None:
     if not where.startswith(str(copy.tree)):
         raise NotRemovable(f"the copy is not what is imported, but {where}")
     with ThreadPoolExecutor() as beside:
-        of_types = beside.submit(copy.run, "mypy", "-m", "mypy")
+        of_types = beside.submit(copy.run, "mypy", "-m", "mypy", "--cache-dir", os.devnull)
         run_beside_mypy(copy, tables)
         print(f"    {of_types.result().strip()}")
 

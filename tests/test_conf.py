@@ -51,21 +51,6 @@ def test_a_retention_is_a_timedelta_seconds_or_none(settings: Any, kept: Any, ex
     assert conf.settings.retention_of("completed") == timedelta(days=1), "those not named keep their default"
 
 
-@pytest.mark.parametrize(
-    ("kept", "archives", "expected"),
-    [
-        (False, False, timedelta(0)),
-        (None, True, None),
-        (90, True, timedelta(seconds=90)),
-        (timedelta(days=365), True, timedelta(days=365)),
-    ],
-)
-def test_the_archive_is_off_or_has_a_retention(settings: Any, kept: Any, archives: bool, expected: Any) -> None:
-    assert not conf.settings.has_archive
-    settings.SKIPQUEUE = {"ARCHIVE": kept}
-    assert (conf.settings.has_archive, conf.settings.archive_retention) == (archives, expected)
-
-
 def test_the_queue_has_one_database_or_several(settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASE": "other"}
     assert conf.settings.queue_databases == ("other",)

@@ -1,21 +1,15 @@
 """What the tests do after each test that commits: the tables that it filled are emptied."""
 
-from datetime import timedelta
-from typing import Any
-
 import pytest
 from django.contrib.auth.models import Permission
 from django.core.management import call_command
 from django.core.management.color import no_style
 from django.db import connection
 
-from django_skipqueue.models import ArchivedJob, Job
-from django_skipqueue.queue.store import Store
-from django_skipqueue.supervisor.prune import Pruner
+from django_skipqueue.models import Job
 
 from .app.rows import make_job
 from .harness.flush import truncate_filled
-from .store.test_archive import partitions
 
 pytestmark = pytest.mark.django_db
 
@@ -32,16 +26,6 @@ def test_a_filled_table_is_emptied() -> None:
     make_job()
     flush()
     assert not Job.objects.exists()
-
-
-def test_a_filled_partition_is_emptied(settings: Any) -> None:
-    settings.SKIPQUEUE = {"ARCHIVE": timedelta(days=365)}
-    make_job("completed", finished_at=timedelta(days=-100))
-    Pruner(Store("default")).batch()
-    assert ArchivedJob.objects.exists()
-    flush()
-    assert not ArchivedJob.objects.exists()
-    assert partitions() == []
 
 
 def test_what_migrate_writes_is_kept() -> None:

@@ -12,6 +12,7 @@ def test_the_files_of_a_part_are_its_folders_its_command_and_its_tests() -> None
     own = [
         "django_skipqueue/parts/mail/part.py",
         "django_skipqueue/templates/admin/django_skipqueue/mail/notice.html",
+        "django_skipqueue/templates/admin/django_skipqueue/letter/change_list.html",
         "django_skipqueue/management/commands/mail.py",
         "tests/mail/app.py",
         "tests/admin/mail/test_page.py",
@@ -26,7 +27,7 @@ def test_the_files_of_a_part_are_its_folders_its_command_and_its_tests() -> None
         "tests/app/mail.py",
         "tests/doctor/test_mailbox.py",
     ]
-    assert list(without_part.own_paths(map(Path, own + others), "mail")) == list(map(Path, own))
+    assert list(without_part.own_paths(map(Path, own + others), "mail", {"letter"})) == list(map(Path, own))
 
 
 def test_an_import_and_the_lines_of_lists_that_use_it_go() -> None:

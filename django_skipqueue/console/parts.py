@@ -1,6 +1,6 @@
 """What parts give to operators. The admin and the commands ask for it; a worker does not."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 from ..values.part import installed_parts
 
 if TYPE_CHECKING:
+    from django.http import HttpRequest
+
     from ..models import Job
+    from ..queue.store import Store
     from .cli.subcommand import Subcommand
     from .doctor.finding import Check
     from .metrics.catalogue import Scraped
@@ -33,6 +36,13 @@ class PartConsole:
     metrics: tuple["Scraped", ...] = ()
     notices: Callable[[Sequence[str]], Iterable[PartNotice]] | None = None
     """Returns the notices of this moment. Its argument: the names of the queues with jobs that wait."""
+    pruned: Callable[[], Mapping[str, bool]] | None = None
+    """Returns what becomes of jobs that are pruned, for the output of commands, such as `{"archived": True}`."""
+    after_prune: Callable[["Store"], None] | None = None
+    """Called when a command has pruned the jobs of a database."""
+    find_job: Callable[["HttpRequest", str, str], str] | None = None
+    """Returns the address of the page of a job that has left the job table; an empty string if there is none, or the
+    user may not see it. Its arguments: the request, the id, and the name of the admin site."""
     explain: Callable[["Job", datetime], str] | None = None
     """Says why a blocked job waits; an empty string if it does not wait for this part."""
 

@@ -304,12 +304,6 @@ def not_pruned(job_id: int, error: BaseException, retry_in: float) -> None:
     write(logging.WARNING, "job_not_pruned", shown, extra={"job_id": job_id})
 
 
-def partitions_not_made(error: BaseException, retry_in: float) -> None:
-    """A partition of the archive could not be made. Jobs of other months are archived."""
-    shown = {"error": in_a_line(error), "retry_in": in_words(retry_in)}
-    write(logging.ERROR, "partitions_not_made", shown)
-
-
 def outcome_refused(job_id: int, error: BaseException) -> None:
     """PostgreSQL refuses every outcome for this row, because somebody has changed the row by hand."""
     shown = {"id": job_id, "error": in_a_line(error), "hint": "its row cannot be updated; fix or delete it"}

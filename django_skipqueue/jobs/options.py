@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 from inspect import Signature
 from typing import Any, TypeVar
 
-from ..conf import Retention, as_time
 from ..exceptions import InvalidArguments, InvalidOption
 from ..parts.batches import options as batches
 from ..parts.databases import options as databases
@@ -25,6 +24,7 @@ from ..values.codec import encode, size_of
 from ..values.columns import check_columns
 from ..values.part import PartOptions
 from ..values.records import EncodedCall, JobSpec
+from ..values.retention import Retention, as_time
 
 ExceptionClasses = type[BaseException] | tuple[type[BaseException], ...]
 

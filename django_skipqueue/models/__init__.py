@@ -1,12 +1,12 @@
 """The tables as Django sees them.
 
-`Job` is one request to run a task, `ArchivedJob` one that has left the job table, `JobBatch` jobs that belong together,
-`Queue` a queue that was paused, `RateBucket` the tokens of a rate, `Worker` a process that runs jobs, `WorkerRequest` a
-request to one, `Schedule` when a task is enqueued again and again. The other tables are of parts.
+`Job` is one request to run a task, `JobBatch` jobs that belong together, `Queue` a queue that was paused, `RateBucket`
+the tokens of a rate, `Worker` a process that runs jobs, `WorkerRequest` a request to one, `Schedule` when a task is
+enqueued again and again. The other tables are of parts.
 """
 
 from ..parts.alerts.models import Incident
-from .archived_job import ArchivedJob
+from ..parts.archive.models import ArchivedJob
 from .batch import Dependency, JobBatch, PrunedOfBatch
 from .job import Job
 from .queue import Queue

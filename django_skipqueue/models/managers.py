@@ -23,7 +23,6 @@ from .verbs import QuerySetVerbs
 from .worker_request import WorkerRequest
 
 if TYPE_CHECKING:
-    from .archived_job import ArchivedJob
     from .batch import JobBatch
     from .job import Job
     from .queue import Queue  # noqa: F401 (ruff does not see it in a subscript)
@@ -199,14 +198,6 @@ class JobManager(_JobManager["Job"]):
     @cached_property
     def _columns(self) -> list[str]:
         return [field.attname for field in self.model._meta.concrete_fields]
-
-
-class ArchivedJobManager(models.Manager["ArchivedJob"]):
-    """`ArchivedJob.objects`: the jobs in the archive of the queue's database."""
-
-    def get_queryset(self) -> "models.QuerySet[ArchivedJob]":
-        """All archived jobs, in the queue's database."""
-        return models.QuerySet(self.model, using=self._db or settings.database)
 
 
 class JobBatchManager(models.Manager["JobBatch"]):

@@ -1,6 +1,6 @@
-"""Delete finished jobs, or move them to the archive.
+"""Delete finished jobs, or have a part do something else with them.
 
-Used by supervisors and `prunejobs`. A prune skips rows that others have locked.
+A prune skips rows that others have locked.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from django.db import transaction
 
 from ..conf import settings
 from ..events.events import JobsPruned
-from ..parts.archive.move import ARCHIVE
+from ..values.part import installed_parts
 from .parameters import BATCH, as_array
 
 if TYPE_CHECKING:
@@ -169,8 +169,8 @@ def prune(store: "Store", *, limit: int = BATCH, skipped: Iterable[int] = (), gr
 
     `grace`: the seconds after its retention for which a job is kept.
 
-    With `SKIPQUEUE["ARCHIVE"]` they move to the archive. Runs in one transaction: if one row cannot be deleted or
-    archived, none is. `Pruner` then finds out which row it is.
+    A part may do something else with them: see `Part.on_prune`. Runs in one transaction: if one row cannot be pruned,
+    none is. `Pruner` then finds out which row it is.
     """
     with transaction.atomic(using=store.alias):
         ids = store.expired(limit=limit, skipped=skipped, grace=grace)
@@ -181,8 +181,9 @@ def prune(store: "Store", *, limit: int = BATCH, skipped: Iterable[int] = (), gr
 
 
 def _delete(store: "Store", ids: list[int]) -> dict[str, int]:
-    if settings.has_archive:
-        return dict(store.rows(ARCHIVE, {"ids": as_array(ids), "kept": settings.archive_retention}))
+    for part in installed_parts():
+        if part.on_prune and (counts := part.on_prune(store, ids)) is not None:
+            return counts
     return dict(store.rows(PRUNE, {"ids": as_array(ids)}))
 
 

@@ -1,6 +1,6 @@
-"""Deletes finished jobs past their retention, or moves them to the archive.
+"""Deletes finished jobs past their retention, or has a part do something else with them.
 
-Invariant: a row that cannot be deleted or archived keeps no other from being pruned. If a batch fails, or takes too
+Invariant: a row that cannot be pruned keeps no other from being pruned. If a batch fails, or takes too
 long, the next one is half as large, down to one row. If that row fails alone, it is logged and skipped for an hour.
 """
 
@@ -28,12 +28,6 @@ SKIPPED_SECONDS = 3600.0
 
 MOST_SKIPPED = 10_000
 """Skipped rows that are remembered."""
-
-PARTITIONS_SECONDS = 3600.0
-"""Seconds between two looks for partitions of the archive that finished jobs need."""
-
-PARTITIONS_RETRY_SECONDS = 60.0
-"""Seconds until they are tried again if they could not be made."""
 
 ROW_ERROR_STATES = ("22", "23", "54", "55", "57014", "P0")
 """The first characters of the SQLSTATEs that one bad row can cause: data, constraints (such as a foreign key to a job,
@@ -70,15 +64,15 @@ class Pruner:
         self._grace = grace
         self._limit = BATCH
         self._skipped: dict[int, float] = {}  # until when, in monotonic seconds; by id
-        self._partitions_due = 0.0  # in monotonic seconds
+        self._before = [part.before_prune(store) for part in installed_parts() if part.before_prune]
 
     def batch(self) -> dict[str, int]:
-        """Delete or archive one batch. Returns the number of jobs, by status.
+        """Prune one batch. Returns the number of jobs, by status.
 
         Raises a `DatabaseError` only if no single row can have caused it.
         """
-        if settings.has_archive and time.monotonic() >= self._partitions_due:
-            self._make_partitions()
+        for prepare in self._before:
+            prepare()
         skipped = self._still_skipped()
         try:
             counts = self._store.prune(limit=self._limit, skipped=skipped, grace=self._grace)
@@ -92,17 +86,6 @@ class Pruner:
         self.has_more = 2 * sum(counts.values()) >= self._limit
         self._limit = min(2 * self._limit, BATCH)
         return counts
-
-    def _make_partitions(self) -> None:
-        """Make the partitions that finished jobs need. Without that of its month, a job stays in the job table."""
-        self._partitions_due = time.monotonic() + PARTITIONS_SECONDS
-        try:
-            for part in installed_parts():
-                if part.before_prune is not None:
-                    part.before_prune(self._store)
-        except DatabaseError as error:
-            self._partitions_due = time.monotonic() + PARTITIONS_RETRY_SECONDS
-            logs.partitions_not_made(error, PARTITIONS_RETRY_SECONDS)
 
     def _shrink(self, error: DatabaseError) -> None:
         if self._limit > 1:

@@ -20,8 +20,6 @@ class Part:
     """Names of the parts that it needs."""
     services: tuple[Callable[[Any], Any], ...] = ()
     """Services of a supervisor, each made with its `Store`."""
-    before_prune: Callable[[Any], Any] | None = None
-    """Called with the store once in a while, before jobs are pruned. After a `DatabaseError` it is called again."""
     before_drained: Callable[[Any], Any] | None = None
     """Called with the store before a drain ends. Returns a true value if it has done something that makes jobs."""
     measures: Mapping[str, Callable[[Any], float]] = field(default_factory=dict)
@@ -31,6 +29,11 @@ class Part:
     returns whether the sinks have handled all events of the process."""
     receivers: tuple[tuple[Any, Callable[..., None]], ...] = ()
     """Receivers of Django signals, each with its signal."""
+    before_prune: Callable[[Any], Callable[[], None]] | None = None
+    """Makes, with a `Store`, a function that is called before each batch of jobs is pruned."""
+    on_prune: Callable[[Any, list[int]], dict[str, int] | None] | None = None
+    """Prunes jobs, given a `Store` and their ids, in the transaction of its caller. Returns the number of jobs by
+    status; `None`: the core deletes the jobs."""
     lines: Mapping[type, tuple[int, Callable[[Any], None]]] = field(default_factory=dict)
     """Log lines of its events, as `events.log_sink.LINES` has them."""
     signals: Mapping[type, tuple[Any, Callable[[Any], Any]]] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from django.urls import reverse
 from django_skipqueue.console.admin.notices import notices_cache
 from django_skipqueue.jobs.registry import Registry
 
-from ..store.test_archive import drop_partitions
+from ..harness.partitions import drop_partitions
 from .browser import chromium, complaints, open_admin, server, shared_chromium  # noqa: F401 (fixtures)
 from .pages import make_pages
 from .pictures import picture  # noqa: F401 (a fixture)

@@ -21,7 +21,7 @@ from django_skipqueue.supervisor.prune import Pruner
 
 from ..app.failing import make_broken_release, roll_up
 from ..app.rows import make_job, make_worker
-from ..store.test_archive import drop_partitions
+from ..harness.partitions import drop_partitions
 from . import scene
 from .browser import another_look
 from .pages import CAUSE

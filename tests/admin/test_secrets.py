@@ -22,9 +22,9 @@ from django_skipqueue.values.redaction import MASK
 from ..app.failing import roll_up
 from ..app.rows import STATUSES, make_job
 from ..app.waiting import wait_until
+from ..harness.partitions import drop_partitions
 from ..management.skipqueue.running import skipqueue
 from ..periodic.schedules import fire_all, make_schedule
-from ..store.test_archive import drop_partitions
 from .conftest import LIST, page
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -12,7 +12,6 @@ from django.db import connection, transaction
 from django_skipqueue import Batch
 from django_skipqueue.exceptions import BatchFinished, InvalidArguments, InvalidOption
 from django_skipqueue.models import Job, JobBatch, PrunedOfBatch
-from django_skipqueue.parts.archive.move import make_partitions
 from django_skipqueue.parts.batches.finish import Looked, finish_batches, finish_open_batches, prune_batches
 from django_skipqueue.parts.batches.values import BatchProgress
 from django_skipqueue.queue.store import Store
@@ -22,6 +21,7 @@ from django_skipqueue.worker.by_hand import run
 from ..app import jobs
 from ..app.rows import make_job
 from ..app.sessions import Session
+from ..harness.partitions import make_partitions
 from .jobs import callbacks_of, counts_of
 
 store = Store("default")
@@ -246,7 +246,7 @@ class TestEnd:
 
     def test_archived_jobs_are_counted(self, settings: Any) -> None:
         settings.SKIPQUEUE = {"RETENTION": {"completed": 0}, "ARCHIVE": None}
-        make_partitions(store)
+        make_partitions()
         with Batch() as batch:
             jobs.noop.defer()
             jobs.noop.defer()

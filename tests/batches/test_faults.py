@@ -17,7 +17,6 @@ from django_skipqueue import Batch
 from django_skipqueue.events import tracing
 from django_skipqueue.exceptions import InvalidOption, UniqueKeyDeadlock
 from django_skipqueue.models import Job, JobBatch, PrunedOfBatch
-from django_skipqueue.parts.archive.move import make_partitions
 from django_skipqueue.parts.batches import check as batch_check
 from django_skipqueue.parts.batches import finish as batches
 from django_skipqueue.parts.batches import services
@@ -31,6 +30,7 @@ from django_skipqueue.worker.by_hand import run
 
 from ..app import jobs
 from ..app.sessions import Session
+from ..harness.partitions import make_partitions
 from .jobs import callbacks_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -340,7 +340,7 @@ class TestPruned:
     @pytest.mark.parametrize("archive", [False, True])
     def test_nothing_is_noted_for_a_batch_that_is_finished(self, store: Store, settings: Any, archive: bool) -> None:
         settings.SKIPQUEUE = {"RETENTION": {"completed": 0}} | ({"ARCHIVE": None} if archive else {})
-        make_partitions(store)
+        make_partitions()
         with Batch(on_finish=jobs.noop):
             jobs.noop.defer()
         for _ in range(2):

@@ -3,6 +3,7 @@
 No other file of this folder imports a module that users do not import: a rebuild of the package changes this one alone.
 """
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields
@@ -26,7 +27,6 @@ from django_skipqueue.supervisor.health import figures
 from django_skipqueue.values.backoff import RetryPolicy
 from django_skipqueue.values.notes import Progress
 from django_skipqueue.values.outcomes import Outcome, Settlement
-from django_skipqueue.values.part import installed_parts
 from django_skipqueue.values.records import Attempt, ClaimedJob, DeferredJobs, Dependant, RecoveredJob
 
 from .public import Members
@@ -104,9 +104,13 @@ CHOICES = {
 """Values on which a log line depends, by class and field."""
 
 
+PART_LOGS = r"django_skipqueue\.parts\.\w+\.(events|logs)"
+"""The modules of a part that write its log lines."""
+
+
 def line_writers() -> Iterator[Callable[..., None]]:
     """The functions that write a log line about one thing."""
-    of_parts = [sys.modules[write.__module__] for part in installed_parts() for _, write in part.lines.values()]
+    of_parts = [module for name, module in sys.modules.items() if re.fullmatch(PART_LOGS, name)]
     for module in dict.fromkeys([carried_logs, liveness_logs, logs, queue_logs, relay_logs, *of_parts]):
         own = [each for each in vars(module).values() if isfunction(each) and each.__module__ == module.__name__]
         writers = [each for each in own if each.__annotations__["return"] is None]

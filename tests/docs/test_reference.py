@@ -30,7 +30,7 @@ from django_skipqueue.console.cli.subcommand import Exit, Subcommand
 from django_skipqueue.contrib.celery import settings as carriers
 from django_skipqueue.jobs.options import NAMES, OF_CORE, TaskOptions, UsingOptions
 from django_skipqueue.management.commands.skipqueue import Command as SkipQueue
-from django_skipqueue.models import ArchivedJob, Job, Status
+from django_skipqueue.models import Job, Status
 from django_skipqueue.values import link_template, outcomes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -337,13 +337,6 @@ def test_tables_page_has_every_index() -> None:
     documented = {row[0].strip("`") for row in rows("tables", "Indexes of skipqueue_job")}
     unique = {constraint.name for constraint in Job._meta.constraints if constraint.name == "skipqueue_job_unique"}
     assert documented == {index.name for index in Job._meta.indexes} | unique
-
-
-def test_tables_page_has_every_index_of_the_archive() -> None:
-    text = (REFERENCE / "tables.md").read_text().partition("## skipqueue_archivedjob")[2].partition("\n## ")[0]
-    assert set(re.findall(r"^\| `(skipqueue_\w+)`", text, re.MULTILINE)) == {
-        index.name for index in ArchivedJob._meta.indexes
-    }
 
 
 def test_the_how_to_for_djangos_tasks_has_every_option_of_the_backend() -> None:

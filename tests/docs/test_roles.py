@@ -27,10 +27,10 @@ from ..admin.pages import make_pages
 from ..app import jobs, limited_jobs, rated_jobs
 from ..app.rows import make_job
 from ..app.waiting import wait_until
+from ..harness.partitions import drop_partitions
 from ..harness.processes import ManagePy, wait_for_statuses
 from ..management.skipqueue.running import skipqueue
 from ..periodic.schedules import make_schedule
-from ..store.test_archive import drop_partitions
 from .test_pages import PAGES, blocks
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -1,19 +1,16 @@
 """`manage.py prunejobs`: what a supervisor prunes, by hand."""
 
-from collections.abc import Callable
 from datetime import timedelta
 from io import StringIO
-from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.test import override_settings
 
-from django_skipqueue.models import ArchivedJob, Job
+from django_skipqueue.models import Job
 from django_skipqueue.queue.parameters import BATCH
 
 from ..app.rows import make_job
-from ..store.test_archive import drop_partitions, partitions
 
 
 def prunejobs(*arguments: str) -> str:
@@ -61,30 +58,6 @@ def test_it_can_prune_another_database() -> None:
     assert (Job.objects.count(), Job.objects.using("other").count()) == (1, 0)
 
 
-@override_settings(SKIPQUEUE={"ARCHIVE": None})
-def test_partitions_that_cannot_be_made_are_an_error_and_the_reason_is_given(connect: Callable[..., Any]) -> None:
-    other = connect(autocommit=False)
-    other.execute("LOCK TABLE skipqueue_archivedjob IN SHARE UPDATE EXCLUSIVE MODE")
-    with pytest.raises(CommandError, match=r"partitions of the archive .* lock timeout"):
-        prunejobs()
-    other.rollback()
-
-
 def test_an_unknown_database_is_refused_by_name() -> None:
     with pytest.raises(CommandError, match="'nosuch'"):
         prunejobs("--database", "nosuch")
-
-
-@override_settings(SKIPQUEUE={"ARCHIVE": None})
-def test_with_an_archive_they_move_there() -> None:
-    try:
-        make_job("failed", finished_at=timedelta(days=-90))
-        assert prunejobs() == "Archived 1 jobs: 1 failed.\n"
-        assert (Job.objects.count(), ArchivedJob.objects.count()) == (0, 1)
-        assert len(partitions()) == 4, "those of this month and the next two as well"
-        with override_settings(SKIPQUEUE={"ARCHIVE": timedelta(days=31)}):
-            prunejobs()
-        assert len(partitions()) == 3
-        assert not ArchivedJob.objects.exists()
-    finally:
-        drop_partitions()

@@ -2,16 +2,13 @@
 
 import logging
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db.models.functions import Now
 
 from django_skipqueue import JobContext
 from django_skipqueue.exceptions import InvalidOption
-from django_skipqueue.models import ArchivedJob, Job
-from django_skipqueue.parts.archive.move import make_partitions
+from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
 from django_skipqueue.values.notes import LINE_LIMIT, MOST_CHARACTERS, MOST_LINES, logs_of, progress_of
@@ -211,16 +208,3 @@ def test_rows_of_every_form_are_read_and_written_over(written: Any) -> None:
     settled = Settlement(job.pk, 1, Outcome("completed", notes=note.replace("new", "newer")), 0.0, 0.0)
     assert Store("default").settle([settled], raises=True) == {job.pk}
     assert Job.objects.get(pk=job.pk).status == "completed"
-
-
-@pytest.mark.django_db(transaction=False)
-def test_pruned_jobs_take_their_logs_to_the_archive(settings: Any) -> None:
-    settings.SKIPQUEUE = {"ARCHIVE": None}
-    make_partitions(Store("default"))
-    log = {"lease": 1, "attempt": 1, "worker": "w", "dropped": 0, "lines": [[5, "INFO", "", "kept"]]}
-    job = make_job("completed", logs=[log], progress={"lease": 1, "value": 0.5, "text": "half"})
-    Job.objects.filter(pk=job.pk).update(finished_at=Now() - timedelta(days=10))
-    Store("default").prune()
-    archived = ArchivedJob.objects.get(pk=job.pk)
-    assert logs_of(archived.logs)[0].lines[0].message == "kept"
-    assert archived.current_progress is not None

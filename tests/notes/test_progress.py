@@ -9,7 +9,7 @@ import pytest
 
 from django_skipqueue import JobContext
 from django_skipqueue.exceptions import InvalidOption
-from django_skipqueue.models import ArchivedJob, Job
+from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
 from django_skipqueue.values.notes import progress_of
@@ -213,12 +213,6 @@ def test_a_secret_argument_is_masked_in_the_text(gates: Any) -> None:
     (job,) = run_jobs()
     assert job.current_progress is not None
     assert job.current_progress.text == "with ••••••"
-
-
-def test_the_archive_keeps_it() -> None:
-    job = make_job("completed", lease=2, progress={"lease": 1, "value": 0.5, "text": "half"}, logs=[])
-    archived = ArchivedJob(**{field.attname: getattr(job, field.attname) for field in ArchivedJob._meta.fields})
-    assert archived.current_progress == job.current_progress != None  # noqa: E711
 
 
 def test_code_that_a_task_calls_finds_the_context(gates: Any) -> None:

@@ -11,8 +11,8 @@ from django.db import connection
 from django_skipqueue.models import ArchivedJob, Job
 
 from ..app.waiting import wait_until
+from ..harness.partitions import drop_partitions, partitions
 from ..harness.processes import ManagePy
-from ..store.test_archive import drop_partitions, partitions
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

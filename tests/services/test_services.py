@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 from unittest import mock
@@ -12,14 +12,13 @@ from django.db import OperationalError, connection
 from django.test import override_settings
 
 from django_skipqueue.models import Job
-from django_skipqueue.parts.archive.services import PARTITIONS_SECONDS, ArchivePartitions
 from django_skipqueue.queue.notify import QUEUES_PAYLOAD, SCHEDULED_PAYLOAD, WORKERS_PAYLOAD
 from django_skipqueue.queue.parameters import BATCH
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor import admit
 from django_skipqueue.supervisor.admit import DUE_CHECK, LEAST_DUE_CHECK, UNSCHEDULED_CHECK, Admit
 from django_skipqueue.supervisor.heartbeat import Heartbeat
-from django_skipqueue.supervisor.prune import GRACE, PRUNE_INTERVAL, Prune, Pruner
+from django_skipqueue.supervisor.prune import GRACE, PRUNE_INTERVAL, Prune
 from django_skipqueue.values.records import NEVER
 from django_skipqueue.worker.loop import LONGEST_RETRY_DELAY, Periodic
 
@@ -28,7 +27,6 @@ from ..app.rows import FINISHED, make_job, make_worker
 from ..app.sessions import Session
 from ..app.waiting import wait_until
 from ..harness.processes import ManagePy, statuses, wait_for_statuses, workers
-from ..store.test_archive import drop_partitions, partitions
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -260,36 +258,3 @@ def test_a_service_that_the_database_refuses_fails_alone(
     allow()
     wait_for_statuses(completed=1)
     process.wait_for("service back service=admit")
-
-
-# Archive
-
-
-@pytest.fixture
-def without_partitions() -> Iterator[None]:
-    """There are none before the test, and it leaves none."""
-    drop_partitions()
-    yield
-    drop_partitions()
-
-
-@pytest.mark.usefixtures("without_partitions")
-@override_settings(SKIPQUEUE={"ARCHIVE": timedelta(days=30)})
-def test_it_makes_the_partitions_ahead_and_drops_those_that_are_over_one_at_a_time() -> None:
-    service = ArchivePartitions(Store("default"))
-    assert run(service) == about(PARTITIONS_SECONDS)
-    assert len(partitions()) == 3
-    with override_settings(SKIPQUEUE={"ARCHIVE": None}):
-        for days in (100, 200):
-            make_job("failed", finished_at=timedelta(days=-days))
-        Pruner(Store("default")).batch()
-    assert len(partitions()) == 5
-    assert [run(service), run(service)] == [0.0, 0.0]
-    assert run(service) == about(PARTITIONS_SECONDS)
-    assert len(partitions()) == 3
-
-
-@pytest.mark.usefixtures("without_partitions")
-def test_without_an_archive_it_makes_none() -> None:
-    assert run(ArchivePartitions(Store("default"))) == about(PARTITIONS_SECONDS)
-    assert partitions() == []

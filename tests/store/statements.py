@@ -28,8 +28,23 @@ MODULES: tuple[ModuleType, ...] = (
         for module in iter_modules(queue.__path__)
         if module.name not in WITHOUT_STATEMENTS
     ),
-    *(managers, keyed, move, dependencies, finish, failures, rollups, enqueue_unique, of_relays),
-    *(admit, claim, enqueue_limited, lone, now, queues, admit_rates, rates_now),
+    managers,
+    keyed,
+    move,
+    dependencies,
+    finish,
+    failures,
+    rollups,
+    enqueue_unique,
+    of_relays,
+    admit,
+    claim,
+    enqueue_limited,
+    lone,
+    now,
+    queues,
+    admit_rates,
+    rates_now,
 )
 
 FIRST_WORD = r"\s*(BEGIN|DELETE|DISCARD|EXPLAIN|INSERT|LISTEN|LOCK|NOTIFY|RESET|SELECT|SET|UNLISTEN|UPDATE|WITH)\b"

@@ -19,6 +19,7 @@ from django_skipqueue.supervisor.prune import Pruner
 from ..app.rows import FINISHED, UNFINISHED, make_job, state
 from ..app.sessions import LAST_MIGRATION, Session, schema
 from ..app.waiting import within
+from ..harness.partitions import drop_partitions, partitions
 from ..harness.pgbouncer import PROGRAM
 from ..harness.threads import terminate
 from .test_pgbouncer import pooled
@@ -41,21 +42,6 @@ def execute(statement: str, using: str = "default") -> list[Any]:
     with connections[using].cursor() as cursor:
         cursor.execute(statement)
         return cursor.fetchall() if cursor.description else []
-
-
-def partitions(using: str = "default") -> list[str]:
-    """The months of the archive, such as 2026_11."""
-    found = execute(
-        "SELECT inhrelid::regclass::text FROM pg_inherits "
-        "WHERE inhparent = 'skipqueue_archivedjob'::regclass ORDER BY 1",
-        using,
-    )
-    return [name.removeprefix("skipqueue_archivedjob_") for (name,) in found]
-
-
-def drop_partitions(using: str = "default") -> None:
-    for name in partitions(using):
-        execute(f"DROP TABLE skipqueue_archivedjob_{name}", using)
 
 
 def month(moment: datetime, later: int = 0) -> str:

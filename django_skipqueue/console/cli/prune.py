@@ -1,15 +1,14 @@
-"""`skipqueue prune` and `manage.py prunejobs`: delete finished jobs past their retention, or archive them."""
+"""`skipqueue prune` and `manage.py prunejobs`: prune finished jobs past their retention."""
 
 from collections import Counter
 from typing import Any
 
-from django.core.management.base import CommandError, CommandParser
-from django.db import DatabaseError
+from django.core.management.base import CommandParser
 
 from ...conf import settings
-from ...parts.archive.services import keep_partitions
 from ...queue.store import Store
 from ...supervisor.prune import Pruner
+from ..parts import consoles
 from .subcommand import Exit, Subcommand
 from .terminal import Console
 
@@ -28,15 +27,20 @@ def prune_all(store: Store) -> Counter[str]:
 
 def summary(pruned: Counter[str]) -> str:
     by_status = ", ".join(f"{count:,} {status}" for status, count in sorted(pruned.items())) or "none were old enough"
-    return f"{'Archived' if settings.has_archive else 'Deleted'} {pruned.total():,} jobs: {by_status}."
+    become = next((name.capitalize() for name, is_so in what_becomes().items() if is_so), "Deleted")
+    return f"{become} {pruned.total():,} jobs: {by_status}."
 
 
-def keep_all_partitions(store: Store) -> None:
-    try:
-        while keep_partitions(store):
-            pass
-    except DatabaseError as error:
-        raise CommandError(f"The partitions of the archive could not be made or dropped: {error}") from None
+def what_becomes() -> dict[str, bool]:
+    """What parts do with the jobs that are pruned."""
+    return {name: is_so for part in consoles() if part.pruned for name, is_so in part.pruned().items()}
+
+
+def after_prune(store: Store) -> None:
+    """Have parts do what they do when a command has pruned."""
+    for part in consoles():
+        if part.after_prune:
+            part.after_prune(store)
 
 
 class Prune(Subcommand):
@@ -52,8 +56,8 @@ class Prune(Subcommand):
         store = Store(settings.database)
         pruned = prune_all(store)
         if options["json"]:
-            console.json({"jobs": pruned.total(), "archived": settings.has_archive, "statuses": dict(pruned)})
+            console.json({"jobs": pruned.total(), **what_becomes(), "statuses": dict(pruned)})
         else:
             console.line(summary(pruned))
-        keep_all_partitions(store)
+        after_prune(store)
         return Exit.DONE

@@ -10,11 +10,12 @@ from typing import Any
 
 from django.utils.module_loading import import_string
 
-from ...conf import Retention, own_retention_problems, settings
+from ...conf import own_retention_problems, settings
 from ...exceptions import InvalidOption
 from ...jobs.options import Options
 from ...values.backoff import Backoff
 from ...values.bounds import did_you_mean
+from ...values.retention import Retention
 from ...worker.preflight import engine_problem
 from .framework import settings_of
 

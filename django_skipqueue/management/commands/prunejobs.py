@@ -5,7 +5,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from ...conf import chosen_or_all, using_database
-from ...console.cli.prune import keep_all_partitions, prune_all, summary
+from ...console.cli.prune import after_prune, prune_all, summary
 from ...exceptions import QueueUnavailable
 from ...queue.store import Store
 from ...worker.preflight import check_database
@@ -41,5 +41,5 @@ class Command(BaseCommand):
         store = Store(alias)
         with using_database(alias):
             self.stdout.write(f"{f'{alias}: ' if is_named else ''}{summary(prune_all(store))}")
-            keep_all_partitions(store)
+            after_prune(store)
         return ""

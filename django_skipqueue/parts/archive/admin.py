@@ -36,7 +36,7 @@ from ...console.admin.ui.cells import badge_of
 from ...console.admin.ui.paginator import CappedPaginator
 from ...console.admin.ui.views import OwnViews
 from ...console.admin.verbs import log
-from ...console.admin.verbs.copies import copy_archived_job, why_held_elsewhere, why_not_copied
+from ...console.admin.verbs.copies import TEXTS, insert_copy, why_held_elsewhere, why_not_copied
 from ...console.admin.verbs.table import BUTTONS, RUN_AGAIN
 from ...console.job_states import LAST_FINISHED, Indexed, Order, between
 from ...console.search import Search, is_id
@@ -198,7 +198,7 @@ class ArchivedJobAdmin(OwnViews):
             return self._redirect_missing(request, object_id)
         context = self.context(request, job, title=str(job)) | {
             "page": JobPage(job, job.now),
-            "is_archived": True,
+            "note": gettext("This job is in the archive: it was pruned from the job table."),
             "buttons": [(BUTTON, self.address("run_again", job.pk))] if self._may_run_again(request, job) else [],
             "others": self._others(job),
             "history": self.address("history", job.pk),
@@ -231,7 +231,7 @@ class ArchivedJobAdmin(OwnViews):
         if reason := why_held_elsewhere(job):
             self.message_user(request, reason, messages.WARNING)
             return HttpResponseRedirect(self.address("change", job.pk))
-        copy = copy_archived_job(job)
+        copy = insert_copy(ArchivedJob.objects.annotate(**TEXTS).get(pk=job.pk, finished_at=job.finished_at))
         values = {"id": job.pk, "copy": copy.pk}
         if not copy.created:
             held = gettext("Nothing was done: job %(copy)s, which is not finished, holds the unique key of job %(id)s.")

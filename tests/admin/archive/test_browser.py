@@ -13,7 +13,7 @@ from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.prune import Pruner
 
 from ...app.rows import make_job
-from ...store.test_archive import drop_partitions
+from ...harness.partitions import drop_partitions
 from ..browser import Complaints, another_look
 from ..pictures import DESKTOP, PHONE
 

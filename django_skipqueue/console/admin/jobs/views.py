@@ -11,14 +11,14 @@ from django.core.exceptions import PermissionDenied
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseNotFound, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import reverse
 from django.utils.translation import gettext
 
-from ....models import ArchivedJob, Job
+from ....models import Job
 from ....parts.history.views import FailureViews
 from ....parts.limits.views import LimitViews
 from ... import known_names
 from ...metrics.page import page as metrics_page
+from ...parts import consoles
 from ...search import is_id
 from ..dashboard.dashboard import Dashboard
 from ..doctor_page import DoctorPage
@@ -102,11 +102,10 @@ class JobViews(FailureViews, LimitViews):
         return metrics_page()
 
     def redirect_job_missing(self, request: HttpRequest, job_id: str) -> HttpResponse:
-        """Redirect to the archive if the job is there; else to the list of jobs, with a message."""
-        may_view = request.user.has_perm(f"{self.opts.app_label}.view_archivedjob")
-        if may_view and is_id(job_id) and ArchivedJob.objects.filter(pk=job_id).exists():
-            page = reverse("admin:django_skipqueue_archivedjob_change", args=[job_id], current_app=self.admin_site.name)
-            return HttpResponseRedirect(page)
+        """Redirect to the page that a part has for the job; else to the list of jobs, with a message."""
+        for part in consoles():
+            if part.find_job and (page := part.find_job(request, job_id, self.admin_site.name)):
+                return HttpResponseRedirect(page)
         message = gettext("There is no job %(id)s. It may have been deleted.") % {"id": job_id}
         self.message_user(request, message, messages.WARNING)
         return HttpResponseRedirect(self.address("changelist"))

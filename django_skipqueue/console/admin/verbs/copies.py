@@ -24,7 +24,7 @@ from django.utils.translation import gettext_lazy as _
 from ....conf import using_database
 from ....exceptions import InvalidArguments, InvalidOption
 from ....jobs.task import Task
-from ....models import FINISHED, ArchivedJob, Job
+from ....models import FINISHED, Job
 from ....parts.databases import keys as key_database
 from ....parts.databases.keys import database_of_key, unreachable
 from ....values.codec import UNREADABLE, encode, shorten
@@ -49,7 +49,7 @@ def copy_jobs(ids: Collection[int]) -> Changed:
     """
     copied = {}
     for job in Job.objects.filter(pk__in=ids, status__in=FINISHED).annotate(**TEXTS):
-        copy = None if why_not_copied(job) or why_held_elsewhere(job) else _insert_copy(job)
+        copy = None if why_not_copied(job) or why_held_elsewhere(job) else insert_copy(job)
         if copy is not None and copy.created:
             copied[job.pk] = copy.pk
     return copied
@@ -73,12 +73,11 @@ def why_held_elsewhere(job: Any) -> str:
     return key_database.why_held_elsewhere(job, spec_of(job), _call(job, json.dumps(job.args), json.dumps(job.kwargs)))
 
 
-def copy_archived_job(job: ArchivedJob) -> Job:
-    """Enqueue a copy of a job in the archive. Returns it, or the job that holds its unique key: not `created`."""
-    return _insert_copy(ArchivedJob.objects.annotate(**TEXTS).get(pk=job.pk, finished_at=job.finished_at))
+def insert_copy(job: Any) -> Job:
+    """Enqueue a copy of a job that has the annotations `TEXTS`.
 
-
-def _insert_copy(job: Any) -> Job:
+    Returns the copy, or the job that holds its unique key: not `created`.
+    """
     return Job.objects.insert(spec_of(job), _call(job, job.args_text, job.kwargs_text))
 
 

@@ -7,11 +7,19 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from .abstract_job import AbstractJob
-from .managers import ArchivedJobManager
-from .status import FINISHED, Status
+from ...conf import settings
+from ...models.abstract_job import AbstractJob
+from ...models.status import FINISHED, Status
 
 _NOT_COMPLETED = [status.value for status in FINISHED if status != Status.COMPLETED]
+
+
+class ArchivedJobManager(models.Manager["ArchivedJob"]):
+    """`ArchivedJob.objects`: the jobs in the archive of the queue's database."""
+
+    def get_queryset(self) -> "models.QuerySet[ArchivedJob]":
+        """All archived jobs, in the queue's database."""
+        return models.QuerySet(self.model, using=self._db or settings.database)
 
 
 class ArchivedJob(AbstractJob):
@@ -24,6 +32,7 @@ class ArchivedJob(AbstractJob):
     objects = ArchivedJobManager()
 
     class Meta:
+        app_label = "django_skipqueue"
         db_table = "skipqueue_archivedjob"
         verbose_name = _("archived job")
         verbose_name_plural = _("archived jobs")

@@ -1,0 +1,34 @@
+"""The archive, for operators: what the commands say and do, and where the page of an archived job is."""
+
+from django.core.management.base import CommandError
+from django.db import DatabaseError
+from django.http import HttpRequest
+from django.urls import reverse
+
+from ...conf import settings
+from ...console.parts import PartConsole
+from ...console.search import is_id
+from ...models import ArchivedJob
+from ...queue.store import Store
+from .services import keep_partitions
+
+
+def keep_all_partitions(store: Store) -> None:
+    try:
+        while keep_partitions(store):
+            pass
+    except DatabaseError as error:
+        raise CommandError(f"The partitions of the archive could not be made or dropped: {error}") from None
+
+
+def page_of(request: HttpRequest, job_id: str, site: str) -> str:
+    """See `PartConsole.find_job`."""
+    may_view = request.user.has_perm("django_skipqueue.view_archivedjob")
+    if may_view and is_id(job_id) and ArchivedJob.objects.filter(pk=job_id).exists():
+        return reverse("admin:django_skipqueue_archivedjob_change", args=[job_id], current_app=site)
+    return ""
+
+
+CONSOLE = PartConsole(
+    pruned=lambda: {"archived": settings.has_archive}, after_prune=keep_all_partitions, find_job=page_of
+)

@@ -1,0 +1,34 @@
+"""The setting `ARCHIVE`. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Literal
+
+from ...values.retention import LONGEST_RETENTION, Retention, as_time, is_retention
+
+
+def problems(name: str, value: object) -> Iterator[str]:
+    if value is not False and not (is_retention(value) and value not in (0, timedelta(0))):
+        yield (
+            f"{name} must be a timedelta or seconds (above 0, at most "
+            f"{LONGEST_RETENTION.total_seconds():,.0f}), None to keep archived jobs for ever, or False for no archive, "
+            f"not {value!r}."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchiveSettings:
+    archive: Retention | Literal[False] = field(default=False, metadata={"problems": problems})
+    """How long jobs that were pruned are kept in the archive: a timedelta or seconds; `None`: for ever. `False`: there
+    is no archive, they are deleted."""
+
+    @property
+    def has_archive(self) -> bool:
+        """Whether jobs that are pruned move to the archive."""
+        return self.archive is not False
+
+    @property
+    def archive_retention(self) -> timedelta | None:
+        """How long archived jobs are kept; `None` for ever."""
+        return as_time(self.archive)

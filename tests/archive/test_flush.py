@@ -1,0 +1,26 @@
+"""What the tests do after each test that commits: the partitions that it filled are emptied."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from django_skipqueue.models import ArchivedJob
+from django_skipqueue.queue.store import Store
+from django_skipqueue.supervisor.prune import Pruner
+
+from ..app.rows import make_job
+from ..harness.partitions import partitions
+from ..test_flush import flush
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_filled_partition_is_emptied(settings: Any) -> None:
+    settings.SKIPQUEUE = {"ARCHIVE": timedelta(days=365)}
+    make_job("completed", finished_at=timedelta(days=-100))
+    Pruner(Store("default")).batch()
+    assert ArchivedJob.objects.exists()
+    flush()
+    assert not ArchivedJob.objects.exists()
+    assert partitions() == []

@@ -1,0 +1,47 @@
+"""`ArchivePartitions`: makes the partitions of the archive, and drops them."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from django.test import override_settings
+
+from django_skipqueue.parts.archive.services import PARTITIONS_SECONDS, ArchivePartitions
+from django_skipqueue.queue.store import Store
+from django_skipqueue.supervisor.prune import Pruner
+
+from ..app.rows import make_job
+from ..harness.partitions import drop_partitions, partitions
+from .test_services import about, run
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def without_partitions() -> Iterator[None]:
+    """There are none before the test, and it leaves none."""
+    drop_partitions()
+    yield
+    drop_partitions()
+
+
+@pytest.mark.usefixtures("without_partitions")
+@override_settings(SKIPQUEUE={"ARCHIVE": timedelta(days=30)})
+def test_it_makes_the_partitions_ahead_and_drops_those_that_are_over_one_at_a_time() -> None:
+    service = ArchivePartitions(Store("default"))
+    assert run(service) == about(PARTITIONS_SECONDS)
+    assert len(partitions()) == 3
+    with override_settings(SKIPQUEUE={"ARCHIVE": None}):
+        for days in (100, 200):
+            make_job("failed", finished_at=timedelta(days=-days))
+        Pruner(Store("default")).batch()
+    assert len(partitions()) == 5
+    assert [run(service), run(service)] == [0.0, 0.0]
+    assert run(service) == about(PARTITIONS_SECONDS)
+    assert len(partitions()) == 3
+
+
+@pytest.mark.usefixtures("without_partitions")
+def test_without_an_archive_it_makes_none() -> None:
+    assert run(ArchivePartitions(Store("default"))) == about(PARTITIONS_SECONDS)
+    assert partitions() == []
