@@ -11,7 +11,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from ..models import Dependency, Job, Status
-from ..parts.history import causes
+from . import causes
 from .job_states import Indexed, Moment, between, is_in, is_indexed, time_column
 from .search import Search, Window, having_argument
 

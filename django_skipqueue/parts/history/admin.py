@@ -15,6 +15,7 @@ from django.utils.timezone import get_current_timezone, localtime
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ...console import causes
 from ...console.admin import charts
 from ...console.admin.charts import Chart, LocalTimes, Series, TimeAxis
 from ...console.admin.jobs.attempts import Attempt
@@ -25,7 +26,6 @@ from ...console.job_states import RETRYING, STATES, Indexed
 from ...models import Job, Status
 from ...queue.store import Store
 from ...values.records import Cause
-from . import causes
 from .failures import FailureCounts, failing_causes, failures_of
 from .tally import OTHER
 

@@ -13,6 +13,7 @@ from django.template.response import TemplateResponse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ...console import causes
 from ...console.admin.jobs.permissions import JobPermissions
 from ...console.admin.ui.views import OwnViews, refreshing
 from ...console.admin.verbs.table import DISCARD, RETRY
@@ -21,7 +22,6 @@ from ...console.admin.verbs.waiting_jobs import RUN_NOW
 from ...console.job_states import state_of, status_of
 from ...models import Job
 from ...queue.store import Store
-from . import causes
 from .admin import FAILING, CausePage, FailuresPage, ShownCause, cause_of
 from .failures import failures_of
 

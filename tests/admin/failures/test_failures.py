@@ -10,9 +10,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from playwright.sync_api import Page, expect
 
+from django_skipqueue.console import causes
 from django_skipqueue.exceptions import WorkerDied
 from django_skipqueue.models import Job
-from django_skipqueue.parts.history import causes
 from django_skipqueue.parts.history.admin import MOST_ON_TOP, MOST_SHOWN, query_of, top_causes
 from django_skipqueue.values.records import Cause
 

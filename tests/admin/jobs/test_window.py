@@ -14,10 +14,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils.timezone import localtime
 
-from django_skipqueue.console import counts
+from django_skipqueue.console import causes, counts
 from django_skipqueue.console import search as window
 from django_skipqueue.models import Job
-from django_skipqueue.parts.history import causes
 
 from ...app.failing import UNAVAILABLE, make_failing
 from ...app.rows import make_job

@@ -7,9 +7,9 @@ import pytest
 from django.utils.timezone import localtime
 
 from django_skipqueue import job
+from django_skipqueue.console import causes
 from django_skipqueue.console import search as window
 from django_skipqueue.jobs.registry import Registry
-from django_skipqueue.parts.history import causes
 
 from ...app.failing import BAD_VALUE, UNAVAILABLE, make_failing
 from ...app.rows import make_job

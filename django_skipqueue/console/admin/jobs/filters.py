@@ -19,10 +19,9 @@ from django.utils.translation import gettext_lazy as _
 
 from ....models import Job, Status
 from ....models.expressions import has_cause
-from ....parts.history import causes
 from ....values.codec import shorten
 from ....values.records import Cause
-from ... import known_names
+from ... import causes, known_names
 from ...arguments import redacted
 from ...job_states import STATES, between, is_in, is_indexed, time_column
 from ...search import is_id

@@ -3,7 +3,7 @@
 from django.db.models import F, Func, Q, TextField, Value
 from django.db.models.lookups import EndsWith, Exact
 
-from ...values.records import Cause
+from ..values.records import Cause
 
 IN = " in "
 """Stands between the class and the place. Neither name has a space in it."""
