@@ -10,7 +10,6 @@ from django.db import DatabaseError
 
 from ..conf import settings
 from ..events import logs
-from ..parts.history.tally import COUNT_INTERVAL
 from ..queue.parameters import BATCH
 from ..queue.store import Store
 from ..values.part import installed_parts
@@ -18,10 +17,6 @@ from ..worker.loop import Periodic
 
 PRUNE_INTERVAL = 30.0
 """Seconds between two batches; with a retention shorter than that, one second."""
-
-GRACE = 6 * COUNT_INTERVAL
-"""Seconds after its retention for which a supervisor keeps a job, so that it is counted among the enqueued ones before:
-a job with a retention of nothing would otherwise be deleted within a second, and is counted after three intervals."""
 
 SKIPPED_SECONDS = 3600.0
 """Seconds for which a row that could not be pruned is skipped."""
@@ -39,7 +34,7 @@ class Prune(Periodic):
     name = "prune"
 
     def __init__(self, store: Store) -> None:
-        self._pruner = Pruner(store, grace=GRACE)
+        self._pruner = Pruner(store, grace=max((part.prune_grace for part in installed_parts()), default=0.0))
 
     def run(self, now: float) -> None:
         self._pruner.batch()

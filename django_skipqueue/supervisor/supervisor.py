@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from functools import partial
 
 from ..events import liveness_logs, log_context
-from ..parts.history.services import WriteRollUps
-from ..parts.history.tally import Tally
 from ..queue.store import Store
 from ..values.records import NEVER
 from ..worker.attempts.forked_children import children
@@ -22,6 +20,7 @@ from ..worker.control_connection import ControlConnection
 from ..worker.dispatcher import EventDispatcher, ReceiverCheck
 from ..worker.log_queue import LogQueue, pause_listeners, resume_listeners
 from ..worker.loop import Loop, Service, Timer, Wakeup
+from ..worker.observers import Observers
 from ..worker.options import WorkerOptions
 from ..worker.own_connections import close_before_fork
 from ..worker.protocol import (
@@ -79,8 +78,8 @@ class Supervisor:
         self._shared = shared
         self._wakeup = Wakeup()
         self._dispatcher = EventDispatcher()
-        self._tally = Tally()
-        self._store = Store(options.database, send=self._tally.counting(self._dispatcher.send))
+        self._observers = Observers()
+        self._store = Store(options.database, send=self._observers.observing(self._dispatcher.send))
         self._pulse = shared.pulse if shared else Pulse()
         self._control = ControlConnection(
             self._store, who=f"supervisor {options.name}", before_statements=self._pulse.turn
@@ -140,7 +139,7 @@ class Supervisor:
             Recover(self._store, dead=dead, timeout=timeout, heartbeat=self._heartbeat),
             PruneWorkers(self._store, dead=dead, timeout=timeout),
             *(service(self._store) for service in services()),
-            WriteRollUps(self._store, self._tally),
+            *self._observers.services(self._store),
             *(watch(self._store, lambda: self._dispatcher.backlog == 0) for watch in watches()),
             ReceiverCheck(self._dispatcher, who="supervisor", hint="later recoveries are not signalled"),
         ]

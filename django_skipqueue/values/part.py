@@ -29,6 +29,11 @@ class Part:
     returns whether the sinks have handled all events of the process."""
     receivers: tuple[tuple[Any, Callable[..., None]], ...] = ()
     """Receivers of Django signals, each with its signal."""
+    observers: tuple[tuple[Callable[[], Any], Callable[[Any, Any], Any]], ...] = ()
+    """Functions that make an observer of a process (see `worker.observers`), each with the function that makes, with a
+    `Store` and the observer, the service that writes down what was observed."""
+    prune_grace: float = 0.0
+    """Seconds after its retention for which a supervisor keeps a job."""
     before_prune: Callable[[Any], Callable[[], None]] | None = None
     """Makes, with a `Store`, a function that is called before each batch of jobs is pruned."""
     on_prune: Callable[[Any, list[int]], dict[str, int] | None] | None = None

@@ -20,8 +20,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from ..events import logs
 from ..jobs.registry import RUNNER_NAMES, THREADS, registry
 from ..parts.batches.check import BatchCheck
-from ..parts.history.services import WriteRollUps
-from ..parts.history.tally import Tally
 from ..queue.notify import jobs_in
 from ..queue.parameters import ExchangeResult
 from ..queue.store import Store
@@ -33,6 +31,7 @@ from .control_connection import ControlConnection
 from .dispatcher import EventDispatcher
 from .lease_checks import CancelCheck, OrphanCheck
 from .loop import Service
+from .observers import Observers
 from .options import WorkerOptions
 from .outcomes import OutcomeReports, PendingOutcomes
 from .plan import Plan
@@ -79,12 +78,12 @@ class InFlightJobs:
         lines = pool.lines if options.max_jobs is None else None
         self._exchanger = Exchanger(store, self.claiming, self._pending, control, worker_id=id, lines=lines)
         self._buffer = ExchangeBuffer(self._apply)
-        self._tally = Tally()
-        self._reports = OutcomeReports(dispatcher, self._tally)
+        self._observers = Observers()
+        self._reports = OutcomeReports(dispatcher, self._observers)
         self.cancel_check = CancelCheck(self.jobs.keys, self._drop_lost)
         self.batch_check = BatchCheck(store, is_idle=lambda: not self.jobs)
         self.orphan_check = OrphanCheck(options.worker_timeout, self._release_orphans)
-        self.write_roll_ups = WriteRollUps(store, self._tally)
+        self.observing = self._observers.services(store)
         self.suspects = Suspects(standby, self._put_back)
         self.write_notes = WriteNotes(store, lambda: pool.attempts)
         self._misplaced: list[ClaimedJob] = []  # claimed although their runner was full: to be released at once
@@ -205,7 +204,7 @@ class InFlightJobs:
 
     def _take_ahead(self, claimed: list[ClaimedJob]) -> None:
         if claimed:
-            self._tally.claimed(claimed)
+            self._observers.claimed(claimed)
             self.jobs.update((job.ref, job) for job in claimed)
             self._pool.lines.claimed(claimed, ahead=True)
             self._pool.submit(claimed)
@@ -214,7 +213,7 @@ class InFlightJobs:
         """Hand the jobs to their runners. Jobs whose runner had no room are put aside to be released."""
         if claimed:
             self.jobs_claimed += len(claimed)
-            self._tally.claimed(claimed)
+            self._observers.claimed(claimed)
             self._exchanger.claimed(claimed)
             self.jobs.update((job.ref, job) for job in claimed)
             if self._options.concurrency > 1 and any(job.is_suspect for job in claimed):

@@ -30,11 +30,11 @@ from ..events.events import (
     LeasesLost,
     OutcomesDropped,
 )
-from ..parts.history.tally import Tally
 from ..values.counting import BatchSize
 from ..values.outcomes import COMPLETED, LostLease, Outcome, error_entry, summary
 from ..values.records import NEVER, Attempt, LeaseRef, Noted
 from .dispatcher import EventDispatcher
+from .observers import Observer
 
 if TYPE_CHECKING:
     from ..queue.store import Store
@@ -262,12 +262,12 @@ NOT_THE_CARRIERS = "the carrier does not hold the job"
 class OutcomeReports:
     """Used by the control loop's thread."""
 
-    def __init__(self, dispatcher: EventDispatcher, tally: Tally, *, remembered: int = 0) -> None:
+    def __init__(self, dispatcher: EventDispatcher, observer: Observer, *, remembered: int = 0) -> None:
         """remembered: of how many attempts, at least, a second outcome is known to be one, and is dropped."""
         self.lost: list[Attempt] = []
         """Attempts whose leases had ended before the settle, and for which no event was sent yet."""
         self._dispatcher = dispatcher
-        self._tally = tally
+        self._observer = observer
         self._remembered = remembered
         self._newer: set[LeaseRef] = set()
         self._older: set[LeaseRef] = set()
@@ -315,7 +315,7 @@ class OutcomeReports:
 
     def _send(self, ended: Mapping[type[AttemptsEnded], list[Attempt]]) -> None:
         for kind, attempts in ended.items():
-            self._tally.ended(kind, attempts)
+            self._observer.ended(kind, attempts)
             self._dispatcher.send(kind(attempts))
             if self._remembered:
                 self._remember(attempts)

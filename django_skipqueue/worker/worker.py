@@ -98,7 +98,7 @@ class Worker(ControlLoop):
             SurplusCheck(in_flight, control),
             in_flight.suspects,
             in_flight.batch_check,
-            in_flight.write_roll_ups,
+            *in_flight.observing,
             in_flight.write_notes,
         ]
 
@@ -226,8 +226,9 @@ class Worker(ControlLoop):
         # Send events before releasing running jobs: another worker may start them at once, so this process must end.
         self._dispatcher.flush(timeout=LAST_EVENTS_BEFORE_RELEASE if in_flight.jobs else LAST_EVENTS)
         still_running = in_flight.release_running()
-        with self._control.handling_errors(refused=in_flight.write_roll_ups.refused):
-            in_flight.write_roll_ups.run(time.monotonic())
+        for service in in_flight.observing:
+            with self._control.handling_errors(refused=service.refused):
+                service.run(time.monotonic())
         with self._control.handling_errors():
             self._store.delete_workers([self.id])
         self._dispatcher.stop(timeout=LAST_EVENTS_AFTER_RELEASE)

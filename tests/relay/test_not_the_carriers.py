@@ -1,13 +1,13 @@
 """Who can write to the broker changes no job but those that the carrier, or a relay of it, holds."""
 
 import json
+from typing import Any
 
 import pytest
 
 from django_skipqueue.contrib.celery import wire
 from django_skipqueue.contrib.celery.carrier import carrier_id
 from django_skipqueue.models import Job
-from django_skipqueue.parts.history.tally import Tally
 from django_skipqueue.values.outcomes import Outcome, error_entry
 from django_skipqueue.values.records import Attempt, ClaimedJob
 
@@ -82,7 +82,7 @@ def test_it_is_told_as_what_it_is_and_raises_no_alarm(
     assert line.levelname == "INFO"
     assert line.getMessage().endswith('not_written=completed reason="the carrier does not hold the job"')
     assert "lease lost" not in caplog.text
-    tally: Tally = relay.relay._exchange._tally
+    tally: Any = relay.relay._exchange._observers.made[0]
     assert tally.is_empty
 
 
@@ -129,5 +129,6 @@ def test_two_outcomes_of_one_attempt_raise_no_alarm(
     wait_until(lambda: "outcome dropped" in caplog.text)
     assert 'reason="an outcome of this attempt came before"' in caplog.text
     assert "lease lost" not in caplog.text
-    counted, _ = relay._exchange._tally.take()
+    tally: Any = relay._exchange._observers.made[0]
+    counted, _ = tally.take()
     assert {(row["completed"], row["lost"]) for row in counted} == {(1, 0)}

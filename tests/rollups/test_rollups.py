@@ -24,10 +24,10 @@ from django_skipqueue.parts.history.rollups import (
     start_counting,
 )
 from django_skipqueue.parts.history.services import DAY, PruneRollUps, SampleDepths, WriteRollUps
-from django_skipqueue.parts.history.tally import CountEnqueued, Tally
+from django_skipqueue.parts.history.tally import GRACE, CountEnqueued, Tally
 from django_skipqueue.queue.observe import queues_now
 from django_skipqueue.queue.store import Store
-from django_skipqueue.supervisor.prune import GRACE, Prune
+from django_skipqueue.supervisor.prune import Prune
 from django_skipqueue.worker.protocol import EXIT_CLEAN
 
 from ..app import jobs

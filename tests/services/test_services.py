@@ -18,7 +18,8 @@ from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor import admit
 from django_skipqueue.supervisor.admit import DUE_CHECK, LEAST_DUE_CHECK, UNSCHEDULED_CHECK, Admit
 from django_skipqueue.supervisor.heartbeat import Heartbeat
-from django_skipqueue.supervisor.prune import GRACE, PRUNE_INTERVAL, Prune
+from django_skipqueue.supervisor.prune import PRUNE_INTERVAL, Prune
+from django_skipqueue.values.part import installed_parts
 from django_skipqueue.values.records import NEVER
 from django_skipqueue.worker.loop import LONGEST_RETRY_DELAY, Periodic
 
@@ -166,8 +167,9 @@ def test_each_status_is_kept_as_long_as_the_settings_say() -> None:
 def test_retention_may_be_nothing_for_ever_or_a_time(
     retention: dict[str, Any], left: dict[str, int], interval: float
 ) -> None:
+    grace = max(part.prune_grace for part in installed_parts())
     for status in ("completed", "failed"):
-        make_job(status, finished_at=timedelta(seconds=-GRACE - 1))
+        make_job(status, finished_at=timedelta(seconds=-grace - 1))
         make_job(status, finished_at=timedelta(days=-20))
     with override_settings(SKIPQUEUE={"RETENTION": retention}):
         assert run(Prune(Store("default"))) == about(interval)

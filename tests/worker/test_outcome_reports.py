@@ -11,7 +11,6 @@ from django.dispatch import Signal
 from django_skipqueue import signals
 from django_skipqueue.events.events import AttemptsCompleted, OutcomesDropped
 from django_skipqueue.models import Job
-from django_skipqueue.parts.history.tally import Tally
 from django_skipqueue.queue.parameters import ExchangeResult
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Settlement
@@ -21,6 +20,7 @@ from django_skipqueue.worker.outcomes import OutcomeReports
 
 from ..app import jobs
 from ..app.waiting import wait_until
+from ..harness.observer import Remembering
 from ..harness.threads import WorkerThread
 
 Start = Callable[..., WorkerThread]
@@ -164,8 +164,8 @@ def test_a_second_outcome_of_a_remembered_attempt_is_dropped_and_not_counted(is_
     """A carrier may run a job twice. The last two attempts or more are remembered."""
     events: list[Any] = []
     dispatcher: Any = SimpleNamespace(send=events.append)
-    tally = Tally()
-    reports = OutcomeReports(dispatcher, tally, remembered=2)
+    observer = Remembering()
+    reports = OutcomeReports(dispatcher, observer, remembered=2)
     first, *others = (
         Attempt(ClaimedJob(id, 1, "t", "q", "[]", "{}", 1, 3, 0, 1.0, 2.0, "{}"), COMPLETED, 0.0, 0.1, "w", is_written)
         for id in range(5)
@@ -177,7 +177,7 @@ def test_a_second_outcome_of_a_remembered_attempt_is_dropped_and_not_counted(is_
         (AttemptsCompleted, [others[0]]),
         (OutcomesDropped, [first]),
     ]
-    assert sum(row["lost"] for row in tally.take()[0]) == 0
+    assert observer.attempts == [(AttemptsCompleted, first), (AttemptsCompleted, others[0])]
     for other in others[1:]:
         reports.sent([other], {other.job.ref}, {})
     events.clear()
@@ -190,7 +190,7 @@ def test_an_outcome_that_was_written_is_no_second_one() -> None:
     """Somebody may have forged one before it."""
     events: list[Any] = []
     dispatcher: Any = SimpleNamespace(send=events.append)
-    reports = OutcomeReports(dispatcher, Tally(), remembered=2)
+    reports = OutcomeReports(dispatcher, Remembering(), remembered=2)
     honest = Attempt(ClaimedJob(1, 1, "t", "q", "[]", "{}", 1, 3, 0, 1.0, 2.0, "{}"), COMPLETED, 0.0, 0.1, "w")
     reports.sent([honest._replace(is_written=True)], set(), {})
     reports.sent([honest], {honest.job.ref}, {})

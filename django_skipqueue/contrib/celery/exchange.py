@@ -13,8 +13,6 @@ from collections.abc import Iterable, Sequence
 
 from ...exceptions import MessageTooLarge, UnreadableOutcome
 from ...parts.batches.check import BatchCheck
-from ...parts.history.services import WriteRollUps
-from ...parts.history.tally import Tally
 from ...queue.notify import jobs_in
 from ...queue.store import Store
 from ...values.outcomes import Outcome, error_entry, summary
@@ -24,6 +22,7 @@ from ...worker.control_connection import ControlConnection
 from ...worker.dispatcher import EventDispatcher
 from ...worker.in_flight import ExchangeBuffer
 from ...worker.loop import Service
+from ...worker.observers import Observers
 from ...worker.options import WorkerOptions
 from ...worker.outcomes import OutcomeReports, PendingOutcomes
 from ...worker.plan import Plan
@@ -112,10 +111,10 @@ class RelayExchange(Service):
         self._pending = PendingOutcomes()
         self._exchanger = Exchanger(store, self.claiming, self._pending, control, worker_id=id)
         self._buffer = ExchangeBuffer(self._apply)
-        self._tally = Tally()
-        self._reports = OutcomeReports(dispatcher, self._tally, remembered=REPORTED)
+        self._observers = Observers()
+        self._reports = OutcomeReports(dispatcher, self._observers, remembered=REPORTED)
         self.batch_check = BatchCheck(store)
-        self.write_roll_ups = WriteRollUps(store, self._tally)
+        self.observing = self._observers.services(store)
         self.write_notes = WriteNotes(store, list)
 
     # When
@@ -205,7 +204,7 @@ class RelayExchange(Service):
         if not claimed:
             return
         self.jobs_claimed += len(claimed)
-        self._tally.claimed(claimed)
+        self._observers.claimed(claimed)
         self._exchanger.claimed(claimed)
         self._window.claimed(claimed)
         if self.is_paused or not self._connection.is_open:

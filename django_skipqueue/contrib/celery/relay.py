@@ -190,7 +190,7 @@ class Relay(ControlLoop):
             self._revoke,
             self._lost_window,
             exchange.batch_check,
-            exchange.write_roll_ups,
+            *exchange.observing,
             exchange.write_notes,
         ]
 
@@ -305,7 +305,7 @@ class Relay(ControlLoop):
         while not self._control.is_broken and self._hand_over.due_at <= time.monotonic() < self._shutdown_deadline:
             with self._control.handling_errors(refused=self._hand_over.refused):
                 self._hand_over.run(time.monotonic())
-        for service in (self._hand_over, self._take_back, self._row, self._exchange.write_roll_ups):
+        for service in (self._hand_over, self._take_back, self._row, *self._exchange.observing):
             with self._control.handling_errors(refused=service.refused):
                 service.run(time.monotonic())
         self._emit_stop()

@@ -1,7 +1,12 @@
 """The history, as the core sees it."""
 
 from ...values.part import Part
-from .services import PruneRollUps, SampleDepths
-from .tally import CountEnqueued
+from .services import PruneRollUps, SampleDepths, WriteRollUps
+from .tally import GRACE, CountEnqueued, Tally
 
-PART = Part(name="history", services=(CountEnqueued, SampleDepths, PruneRollUps))
+PART = Part(
+    name="history",
+    services=(CountEnqueued, SampleDepths, PruneRollUps),
+    observers=((Tally, WriteRollUps),),
+    prune_grace=GRACE,
+)

@@ -21,7 +21,6 @@ from ...events.events import (
     JobsRecovered,
     LeasesLost,
 )
-from ...events.sinks import Send
 from ...queue.store import Store
 from ...values.counting import added, of
 from ...values.records import Attempt, Cause, ClaimedJob, RecoveredJob
@@ -96,13 +95,10 @@ class Tally:
             counted.failed += job.status == "failed"
             self._cause(Cause(job.task, WORKER_DIED, ""), Failures(1, at, at, None, job.id))
 
-    def counting(self, send: Send) -> Send:
-        def send_and_count(event: Event) -> None:
-            if isinstance(event, JobsRecovered):
-                self.recovered(event.jobs)
-            send(event)
-
-        return send_and_count
+    def sent(self, event: Event) -> None:
+        """Count the jobs of the event, if it is about recovered jobs."""
+        if isinstance(event, JobsRecovered):
+            self.recovered(event.jobs)
 
     def take(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """What was counted since the last time, as rows for `roll_up`."""
@@ -160,6 +156,10 @@ def _ended_at(attempt: Attempt) -> float:
 
 COUNT_INTERVAL = 10.0
 """Seconds between two counts, over all supervisors. A job is counted two to three intervals after its commit."""
+
+GRACE = 6 * COUNT_INTERVAL
+"""Seconds after its retention for which a supervisor keeps a job, so that it is counted among the enqueued ones before:
+a job with a retention of nothing would otherwise be deleted within a second, and is counted after three intervals."""
 
 
 class CountEnqueued(Periodic):

@@ -1,0 +1,54 @@
+"""What parts observe of a process, and what of the seam a part need not give."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from django_skipqueue.events.events import AttemptsCompleted, Event, JobsRecovered
+from django_skipqueue.queue.store import Store
+from django_skipqueue.values import part as parts
+from django_skipqueue.values.outcomes import COMPLETED
+from django_skipqueue.values.part import Part, install_parts
+from django_skipqueue.values.records import Attempt, ClaimedJob, RecoveredJob
+from django_skipqueue.worker.loop import Timer
+from django_skipqueue.worker.observers import Observers
+
+from ..harness.observer import Remembering
+
+JOB = ClaimedJob(1, 1, "t", "q", "[]", "{}", 1, 3, 0, 1.0, 2.0, "{}")
+
+
+@pytest.fixture(autouse=True)
+def _no_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "_installed", {})
+
+
+def test_without_parts_nothing_is_observed_and_events_are_sent() -> None:
+    install_parts([Part(name="silent")])
+    observers, sent = Observers(), list[Event]()
+    observers.claimed([JOB])
+    observers.observing(sent.append)(JobsRecovered("default", []))
+    assert (observers.services(Store("default")), sent) == ([], [JobsRecovered("default", [])])
+
+
+def test_each_observer_sees_claims_ends_and_events_and_has_its_service() -> None:
+    services: list[tuple[Store, Remembering]] = []
+
+    def service(store: Store, observer: Remembering) -> Timer:
+        services.append((store, observer))
+        return Timer("write", lambda: 0.0, lambda: None)
+
+    install_parts([Part(name="a", observers=((Remembering, service), (Remembering, service)))])
+    observers, sent, store = Observers(), list[Event](), Store("default")
+    attempt = Attempt(JOB, COMPLETED, 0.0, 0.1, "w")
+    at = datetime(2027, 1, 15, tzinfo=UTC)
+    recovered = JobsRecovered("default", [RecoveredJob(3, "t", "q", 1, "queued", "w:1", at, "{}", at)])
+    observers.claimed([JOB])
+    observers.ended(AttemptsCompleted, [attempt])
+    observers.observing(sent.append)(recovered)
+    assert len(observers.services(store)) == 2
+    assert services == [(store, observer) for observer in observers.made]
+    for observer in [each for _, each in services]:
+        assert (observer.jobs, observer.events) == ([JOB], [recovered])
+        assert observer.attempts == [(AttemptsCompleted, attempt)]
+    assert sent == [recovered]
