@@ -1,5 +1,7 @@
 """Claim jobs, and find queued jobs.
 
+Workers send `CLAIM` beside a settle: `exchange` of `queue.settle`.
+
 Used by workers, and by loops written by hand.
 """
 
@@ -17,7 +19,7 @@ from .session import limit_statements
 if TYPE_CHECKING:
     from .store import Store
 
-# worker, Job.objects.claim → at most `limit` jobs: the queues in the listed order, within each by priority, then by due
+# worker → at most `limit` jobs: the queues in the listed order, within each by priority, then by due
 # time. Returns only the columns of `ClaimedJob`: whole rows would halve the speed.
 # Each claim gives the job a lease number that it never had before.
 # Index: claim, once for each queue, starting after a position: the negated priority, the due time in seconds since the

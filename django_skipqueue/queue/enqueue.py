@@ -25,7 +25,7 @@ from ..parts.limits.queues import all_limited_by_queue, limited_by_queue
 from ..parts.unique.enqueue import enqueue_unique, explained_deadlock, free_unique_keys, replace_waiting
 from ..values.columns import check_columns
 from ..values.records import DeferredJobs, EncodedCall, EnqueuedJob, JobSpec
-from .fragments import INSERT_JOB, entering, joined
+from .fragments import INSERT_CALLS, INSERT_JOB, UNLESS_HELD, joined
 from .notify import wake, wake_supervisors
 from .parameters import calls_as_values, unindented
 from .silence import ended_by_silence
@@ -47,14 +47,11 @@ RETURNING id, enqueued_at"""
 # enqueue → the columns that the database has set; no row if a job holds the unique key. Index: unique.
 ENQUEUE = joined(
     """
-{insert}
-ON CONFLICT (unique_key)
-WHERE unique_key IS NOT NULL
-    AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
-DO NOTHING
+{insert}{unless_held}
 RETURNING id, status, run_after, enqueued_at, true AS is_new
 """,
     insert=INSERT_JOB,
+    unless_held=UNLESS_HELD,
 )
 
 # enqueue of a plain job outside of a transaction → as ENQUEUE_PLAIN, and what was set, as the second of four results.
@@ -79,34 +76,13 @@ WHERE part[1] = %(call)s
 """
 
 # enqueue_many, calls without unique keys → one row: the ids of the inserted jobs, the number of those that are queued,
-# and the seconds until all are due. `args` and `kwargs` have a line for each call: encoded JSON contains no line break.
-# `limit_keys` and `rate_keys` have an element for each call, or none at all: NULL.
+# and the seconds until all are due.
 # There is no ON CONFLICT: it makes PostgreSQL insert each row tentatively and confirm it, which takes a sixth longer.
 ENQUEUE_MANY = joined(
     """
 WITH inserted AS (
-    INSERT INTO skipqueue_job
-        (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, timeout, retention, metadata,
-        batch_id, awaits_jobs, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
-    SELECT
-        %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
-        {status},
-        %(priority)s, %(max_attempts)s, due.run_after, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb,
-        %(batch_id)s::bigint, %(awaits_jobs)s::boolean,
-        call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END,
-        CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END,
-        call.rate_key, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END,
-        CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
-    FROM
-        ROWS FROM (
-            string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(limit_keys)s::text[]),
-            unnest(%(rate_keys)s::text[])
-        ) AS call (args, kwargs, limit_key, rate_key),
-        (
-            SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
-            AS run_after
-        ) AS due
-    RETURNING id, status, run_after
+{insert}
+RETURNING id, status, run_after
 )
 SELECT
     array_agg(id),
@@ -114,7 +90,7 @@ SELECT
     extract(epoch FROM min(run_after) - statement_timestamp())::float8
 FROM inserted
 """,
-    status=entering(column="%({})s", run_after="due.run_after", limit_key="call.limit_key", rate_key="call.rate_key"),
+    insert=INSERT_CALLS,
 )
 
 NOTHING = nullcontext()
@@ -139,7 +115,7 @@ def enqueue(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJob | N
 
 
 def enqueue_untraced(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJob | None:
-    """Insert one job for a supervisor, in whose main thread no tracer of the project's runs."""
+    """Insert one job as `enqueue` does, without tracers: none runs in the main thread of a supervisor."""
     spec, call = _checked(spec), limited_by_queue(spec.queue_name, call)
     is_plain = spec.is_plain and call.is_plain
     is_limited = spec.run_after is None and call.limit_key is not None and call.unique_key is call.rate_key is None

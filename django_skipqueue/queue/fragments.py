@@ -70,28 +70,63 @@ def entering(*, column: str, past: str | None = None, **columns: str) -> str:
     return " ".join(["CASE", *cases, "ELSE 'queued' END"]) if cases else "'queued'"
 
 
-# A delay counts from now. A job that is not due yet enters as scheduled.
+# The columns of a job that are written when it is inserted.
+_INSERT_INTO = """INSERT INTO skipqueue_job AS job
+    (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, unique_seconds, timeout,
+    retention, metadata, batch_id, awaits_jobs, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)"""
+
+_DUE = "COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))"
+
+# One job. A delay counts from now. A job that is not due yet enters as scheduled.
 # VALUES and few returned columns take half the time of a SELECT that computes the due time once, with RETURNING *.
 INSERT_JOB = joined(
     """
-INSERT INTO skipqueue_job AS job
-    (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, unique_seconds, timeout,
-    retention, metadata, batch_id, awaits_jobs, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
+{into}
 VALUES (
     %(queue_name)s, %(task)s, %(args)s::jsonb, %(kwargs)s::jsonb,
     {status},
     %(priority)s, %(max_attempts)s,
-    COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
+    {due},
     %(unique_key)s, %(unique_seconds)s, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb,
     %(batch_id)s, %(awaits_jobs)s, %(limit_key)s, %(limit_kind)s, %(capacity)s,
     %(rate_key)s, %(rate_interval)s, %(rate_burst)s
 )
 """,
-    status=entering(
-        column="%({})s",
-        run_after="COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))",
-    ),
+    into=_INSERT_INTO,
+    due=_DUE,
+    status=entering(column="%({})s", run_after=_DUE),
 )
+
+# A job for each call, in the order of the calls. `args` and `kwargs` have a line for each call: encoded JSON contains
+# no line break. `unique_keys`, `limit_keys` and `rate_keys` have an element for each call, or none at all: NULL.
+INSERT_CALLS = joined(
+    """{into}
+SELECT
+    %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
+    {status},
+    %(priority)s, %(max_attempts)s, due.run_after, call.unique_key, %(unique_seconds)s::float8, %(timeout)s,
+    %(retention)s::jsonb, %(metadata)s::jsonb, %(batch_id)s::bigint, %(awaits_jobs)s::boolean,
+    call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END,
+    CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END,
+    call.rate_key, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END,
+    CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
+FROM
+    ROWS FROM (
+        string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]),
+        unnest(%(limit_keys)s::text[]), unnest(%(rate_keys)s::text[])
+    ) AS call (args, kwargs, unique_key, limit_key, rate_key),
+    (SELECT {due} AS run_after) AS due""",
+    into=_INSERT_INTO,
+    due=_DUE,
+    status=entering(column="%({})s", run_after="due.run_after", limit_key="call.limit_key", rate_key="call.rate_key"),
+)
+
+# Whether a job holds its unique key: the predicate of the unique index.
+HOLDS_KEY = """unique_key IS NOT NULL
+    AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))"""
+
+# The end of an INSERT that inserts no job whose unique key is held.
+UNLESS_HELD = f"ON CONFLICT (unique_key) WHERE {HOLDS_KEY} DO NOTHING"
 
 
 _TO_RUN = """UPDATE skipqueue_job AS job

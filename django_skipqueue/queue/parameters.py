@@ -35,12 +35,14 @@ NAME_LIMIT = 200
 
 
 def calls_as_values(calls: Sequence[EncodedCall]) -> dict[str, Any]:
-    """The parameters of ENQUEUE_MANY: a line of JSON for each call, and its keys if a call has a limit or a rate."""
+    """The parameters of INSERT_CALLS that depend on calls: a line of JSON for each, and keys if any call has one."""
+    keyed = any(call.unique_key is not None for call in calls)
     limited = next((call for call in calls if call.limit_key is not None), None)
     rated = next((call for call in calls if call.rate_key is not None), None)
     return {
         "args": "\n".join([call.args for call in calls]),
         "kwargs": "\n".join([call.kwargs for call in calls]),
+        "unique_keys": as_text_array([call.unique_key for call in calls] if keyed else ()),
         "limit_keys": as_text_array([call.limit_key for call in calls] if limited else ()),
         "limit_kind": limited and limited.limit_kind,
         "capacity": limited and limited.capacity,

@@ -94,7 +94,7 @@ class JobSpec(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the plain INSERT has every column that is set. The columns of a call are a question of their own."""
+        """Whether `ENQUEUE_PLAIN` writes every field that is set."""
         others = (self.run_after, self.timeout, self.retention, self.batch_id, self.unique_seconds)
         return not self.after and others == NO_OTHERS
 

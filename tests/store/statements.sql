@@ -204,11 +204,8 @@ VALUES (
     %(batch_id)s, %(awaits_jobs)s, %(limit_key)s, %(limit_kind)s, %(capacity)s,
     %(rate_key)s, %(rate_interval)s, %(rate_burst)s
 )
-
-ON CONFLICT (unique_key)
-WHERE unique_key IS NOT NULL
-    AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
-DO NOTHING
+ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL
+    AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0))) DO NOTHING
 RETURNING id, status, run_after, enqueued_at, true AS is_new
 
 -- ENQUEUE_AND_NOTIFY (queue.enqueue)
@@ -229,28 +226,25 @@ WHERE part[1] = %(call)s
 
 -- ENQUEUE_MANY (queue.enqueue)
 WITH inserted AS (
-    INSERT INTO skipqueue_job
-        (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, timeout, retention, metadata,
-        batch_id, awaits_jobs, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
-    SELECT
-        %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
-        CASE WHEN due.run_after > statement_timestamp() THEN 'scheduled' WHEN %(awaits_jobs)s::boolean THEN 'blocked' WHEN call.limit_key::text IS NOT NULL THEN 'blocked' WHEN call.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
-        %(priority)s, %(max_attempts)s, due.run_after, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb,
-        %(batch_id)s::bigint, %(awaits_jobs)s::boolean,
-        call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END,
-        CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END,
-        call.rate_key, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END,
-        CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
-    FROM
-        ROWS FROM (
-            string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(limit_keys)s::text[]),
-            unnest(%(rate_keys)s::text[])
-        ) AS call (args, kwargs, limit_key, rate_key),
-        (
-            SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
-            AS run_after
-        ) AS due
-    RETURNING id, status, run_after
+INSERT INTO skipqueue_job AS job
+    (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, unique_seconds, timeout,
+    retention, metadata, batch_id, awaits_jobs, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
+SELECT
+    %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
+    CASE WHEN due.run_after > statement_timestamp() THEN 'scheduled' WHEN %(awaits_jobs)s::boolean THEN 'blocked' WHEN call.limit_key::text IS NOT NULL THEN 'blocked' WHEN call.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
+    %(priority)s, %(max_attempts)s, due.run_after, call.unique_key, %(unique_seconds)s::float8, %(timeout)s,
+    %(retention)s::jsonb, %(metadata)s::jsonb, %(batch_id)s::bigint, %(awaits_jobs)s::boolean,
+    call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END,
+    CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END,
+    call.rate_key, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END,
+    CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
+FROM
+    ROWS FROM (
+        string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]),
+        unnest(%(limit_keys)s::text[]), unnest(%(rate_keys)s::text[])
+    ) AS call (args, kwargs, unique_key, limit_key, rate_key),
+    (SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)) AS run_after) AS due
+RETURNING id, status, run_after
 )
 SELECT
     array_agg(id),
@@ -2997,33 +2991,27 @@ SELECT count(*) FROM deleted
 
 -- ENQUEUE_MANY_UNIQUE (parts.unique.enqueue)
 WITH inserted AS (
-    INSERT INTO skipqueue_job AS job
-        (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, unique_seconds, timeout,
-        retention, metadata, batch_id, awaits_jobs, limit_key, limit_kind, capacity, rate_key, rate_interval,
-        rate_burst)
-    SELECT
-        %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
-        CASE WHEN due.run_after > statement_timestamp() THEN 'scheduled' WHEN %(awaits_jobs)s::boolean THEN 'blocked' WHEN call.limit_key::text IS NOT NULL THEN 'blocked' WHEN call.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
-        %(priority)s, %(max_attempts)s, due.run_after, call.unique_key, %(unique_seconds)s::float8, %(timeout)s,
-        %(retention)s::jsonb, %(metadata)s::jsonb, %(batch_id)s::bigint, %(awaits_jobs)s::boolean,
-        call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END,
-        CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END,
-        call.rate_key, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END,
-        CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
-    FROM
-        ROWS FROM (
-            string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]),
-            unnest(%(limit_keys)s::text[]), unnest(%(rate_keys)s::text[])
-        ) AS call (args, kwargs, unique_key, limit_key, rate_key),
-        (
-            SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
-            AS run_after
-        ) AS due
-    ON CONFLICT (unique_key)
-    WHERE unique_key IS NOT NULL
-        AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
-    DO NOTHING
-    RETURNING id, unique_key, status, run_after
+INSERT INTO skipqueue_job AS job
+    (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, unique_seconds, timeout,
+    retention, metadata, batch_id, awaits_jobs, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
+SELECT
+    %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
+    CASE WHEN due.run_after > statement_timestamp() THEN 'scheduled' WHEN %(awaits_jobs)s::boolean THEN 'blocked' WHEN call.limit_key::text IS NOT NULL THEN 'blocked' WHEN call.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
+    %(priority)s, %(max_attempts)s, due.run_after, call.unique_key, %(unique_seconds)s::float8, %(timeout)s,
+    %(retention)s::jsonb, %(metadata)s::jsonb, %(batch_id)s::bigint, %(awaits_jobs)s::boolean,
+    call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END,
+    CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END,
+    call.rate_key, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END,
+    CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
+FROM
+    ROWS FROM (
+        string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]),
+        unnest(%(limit_keys)s::text[]), unnest(%(rate_keys)s::text[])
+    ) AS call (args, kwargs, unique_key, limit_key, rate_key),
+    (SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)) AS run_after) AS due
+ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL
+    AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0))) DO NOTHING
+RETURNING id, unique_key, status, run_after
 )
 SELECT
     array_agg(id ORDER BY id),
@@ -3039,7 +3027,7 @@ WITH waiting AS MATERIALIZED (
     WHERE
         unique_key = ANY (%(unique_keys)s::text[])
         AND unique_key IS NOT NULL
-        AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
+    AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
         AND finished_at IS NULL
         AND status <> 'running'
     ORDER BY unique_key
@@ -3076,7 +3064,7 @@ WITH waiting AS MATERIALIZED (
     WHERE
         unique_key = ANY (%(unique_keys)s::text[])
         AND unique_key IS NOT NULL
-        AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
+    AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
         AND finished_at IS NULL
         AND status <> 'running'
     ORDER BY unique_key
@@ -3148,7 +3136,7 @@ WITH over AS MATERIALIZED (
     WHERE
         unique_key = ANY (%(unique_keys)s::text[])
         AND unique_key IS NOT NULL
-        AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
+    AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
         AND finished_at IS NOT NULL
         AND enqueued_at + make_interval(secs => unique_seconds) <= statement_timestamp()
     ORDER BY unique_key

@@ -24,9 +24,9 @@ from django.db import OperationalError, transaction
 
 from ...events.job_names import job_name
 from ...exceptions import UniqueKeyDeadlock, UniqueKeyTaken
-from ...queue.fragments import entering, joined
+from ...queue.fragments import HOLDS_KEY, INSERT_CALLS, UNLESS_HELD, entering, joined
 from ...queue.notify import wake
-from ...queue.parameters import as_text_array, calls_as_values
+from ...queue.parameters import calls_as_values
 from ...values.records import CallOutcome, DeferredJobs, EncodedCall, JobSpec, handle_of
 
 if TYPE_CHECKING:
@@ -41,33 +41,9 @@ if TYPE_CHECKING:
 ENQUEUE_MANY_UNIQUE = joined(
     """
 WITH inserted AS (
-    INSERT INTO skipqueue_job AS job
-        (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, unique_seconds, timeout,
-        retention, metadata, batch_id, awaits_jobs, limit_key, limit_kind, capacity, rate_key, rate_interval,
-        rate_burst)
-    SELECT
-        %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
-        {status},
-        %(priority)s, %(max_attempts)s, due.run_after, call.unique_key, %(unique_seconds)s::float8, %(timeout)s,
-        %(retention)s::jsonb, %(metadata)s::jsonb, %(batch_id)s::bigint, %(awaits_jobs)s::boolean,
-        call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END,
-        CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END,
-        call.rate_key, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END,
-        CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
-    FROM
-        ROWS FROM (
-            string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]),
-            unnest(%(limit_keys)s::text[]), unnest(%(rate_keys)s::text[])
-        ) AS call (args, kwargs, unique_key, limit_key, rate_key),
-        (
-            SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
-            AS run_after
-        ) AS due
-    ON CONFLICT (unique_key)
-    WHERE unique_key IS NOT NULL
-        AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
-    DO NOTHING
-    RETURNING id, unique_key, status, run_after
+{insert}
+{unless_held}
+RETURNING id, unique_key, status, run_after
 )
 SELECT
     array_agg(id ORDER BY id),
@@ -76,7 +52,8 @@ SELECT
     extract(epoch FROM min(run_after) - statement_timestamp())::float8
 FROM inserted
 """,
-    status=entering(column="%({})s", run_after="due.run_after", limit_key="call.limit_key", rate_key="call.rate_key"),
+    insert=INSERT_CALLS,
+    unless_held=UNLESS_HELD,
 )
 
 # enqueue and enqueue_many that replace, after a conflict → the holders that wait, which now have the arguments of the
@@ -89,8 +66,7 @@ WITH waiting AS MATERIALIZED (
     FROM skipqueue_job
     WHERE
         unique_key = ANY (%(unique_keys)s::text[])
-        AND unique_key IS NOT NULL
-        AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
+        AND {holds_key}
         AND finished_at IS NULL
         AND status <> 'running'
     ORDER BY unique_key
@@ -125,15 +101,16 @@ _STATUS_OF_CALL = entering(
     column="%({})s", run_after="due.run_after", limit_key="call.limit_key", rate_key="call.rate_key"
 )
 
-REPLACE_WAITING = joined(_REPLACE_WAITING, status=_STATUS_OF_CALL, skip="")
+REPLACE_WAITING = joined(_REPLACE_WAITING, holds_key=HOLDS_KEY, status=_STATUS_OF_CALL, skip="")
 
 # enqueue_many that replaces several → the same, without the holders that somebody has locked. Index: unique, the
 # primary key.
-REPLACE_UNLOCKED = joined(_REPLACE_WAITING, status=_STATUS_OF_CALL, skip=" SKIP LOCKED")
+REPLACE_UNLOCKED = joined(_REPLACE_WAITING, holds_key=HOLDS_KEY, status=_STATUS_OF_CALL, skip=" SKIP LOCKED")
 
 # enqueue_many, after a conflict → the keys that jobs hold, each with the id of its job, whether it is finished, whether
 # it waits, and whether it waits for its first attempt. Index: unique.
-UNIQUE_KEY_HOLDERS = """
+UNIQUE_KEY_HOLDERS = joined(
+    """
 SELECT
     unique_key, id, finished_at IS NOT NULL AS is_finished,
     finished_at IS NULL AND status <> 'running' AS waits,
@@ -141,9 +118,10 @@ SELECT
 FROM skipqueue_job
 WHERE
     unique_key = ANY (%(unique_keys)s::text[])
-    AND unique_key IS NOT NULL
-    AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
-"""
+    AND {holds_key}
+""",
+    holds_key=HOLDS_KEY,
+)
 
 # enqueue and enqueue_many that ask for a key until the start, after a conflict → the keys of the holders that have not
 # been claimed, with id, queue and status. Locks their rows until the caller's commit, in the order of the keys: no
@@ -154,30 +132,29 @@ SELECT unique_key, id, queue_name, status
 FROM skipqueue_job
 WHERE
     unique_key = ANY (%(unique_keys)s::text[])
-    AND unique_key IS NOT NULL
-    AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
+    AND {holds_key}
     AND finished_at IS NULL
     AND lease = 0
 ORDER BY unique_key
 FOR SHARE{skip}
 """
 
-LOCK_WAITING_HOLDERS = joined(_LOCK_WAITING_HOLDERS, skip="")
+LOCK_WAITING_HOLDERS = joined(_LOCK_WAITING_HOLDERS, holds_key=HOLDS_KEY, skip="")
 
 # enqueue_many that asks for several keys until the start → the same, without the holders that somebody writes. Index:
 # unique.
-LOCK_UNLOCKED_HOLDERS = joined(_LOCK_WAITING_HOLDERS, skip=" SKIP LOCKED")
+LOCK_UNLOCKED_HOLDERS = joined(_LOCK_WAITING_HOLDERS, holds_key=HOLDS_KEY, skip=" SKIP LOCKED")
 
 # enqueue, enqueue_many, retry, after a conflict with a finished job → the keys that are free now: their jobs are
 # finished, and their time is over. Locks in the order of the keys. Index: unique.
-FREE_UNIQUE_KEYS = """
+FREE_UNIQUE_KEYS = joined(
+    """
 WITH over AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
     WHERE
         unique_key = ANY (%(unique_keys)s::text[])
-        AND unique_key IS NOT NULL
-        AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
+        AND {holds_key}
         AND finished_at IS NOT NULL
         AND enqueued_at + make_interval(secs => unique_seconds) <= statement_timestamp()
     ORDER BY unique_key
@@ -187,7 +164,9 @@ UPDATE skipqueue_job AS job
 SET unique_seconds = NULL
 WHERE job.id = ANY (ARRAY (SELECT id FROM over))
 RETURNING job.unique_key
-"""
+""",
+    holds_key=HOLDS_KEY,
+)
 
 # retry, after a conflict → the unique keys of these jobs. Index: the primary key.
 UNIQUE_KEYS_OF = """
@@ -284,7 +263,7 @@ def replace_waiting(store: "Store", values: Mapping[str, Any], calls: Sequence[E
     def replace(keys: Sequence[str], waits: bool) -> list[Replaced]:
         statement = REPLACE_WAITING if waits else REPLACE_UNLOCKED
         chosen = [by_key[key] for key in keys]
-        rows = store.rows(statement, {**values, **calls_as_values(chosen), "unique_keys": list(keys)})
+        rows = store.rows(statement, {**values, **calls_as_values(chosen)})
         return list(starmap(Replaced, rows))
 
     keys = list(by_key)
@@ -369,7 +348,7 @@ def _write_unique(
 ) -> tuple[list[tuple[int, str | None]], list[Replaced]]:
     """Insert these calls, sorted by key, or replace. Returns the inserted jobs, with their keys, and the others."""
     keys: list[str | None] = [call.unique_key for call in calls]
-    parameters = {**calls_as_values(calls), "unique_keys": as_text_array(keys), "number": len(calls)}
+    parameters = {**calls_as_values(calls), "number": len(calls)}
     [(ids, inserted_keys, queued, delay)] = store.rows(ENQUEUE_MANY_UNIQUE, {**values, **parameters})
     inserted = list(zip(ids or (), inserted_keys or keys, strict=False))
     replaced: list[Replaced] = []
