@@ -20,7 +20,7 @@ def console() -> "PartConsole":
 
 PART = Part(
     name="alerts",
-    depends=("history", "schedules"),
+    depends=("history", "limits", "schedules"),
     watches=(WatchAlerts,),
     lines=LINES,
     signals=SIGNALS,

@@ -1,0 +1,120 @@
+"""What a part gives to the core and the console, tried with parts that exist in this test alone."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.dispatch import Signal
+from django.http import HttpRequest
+from django.test import Client
+
+from django_skipqueue.console.admin.notices import Notices
+from django_skipqueue.console.parts import PartConsole, PartNotice
+from django_skipqueue.models import Job
+from django_skipqueue.queue.store import Store
+from django_skipqueue.supervisor.prune import Prune, Pruner
+from django_skipqueue.supervisor.services import watches
+from django_skipqueue.values import part as parts
+from django_skipqueue.values.part import Part, install_parts
+
+from ..admin.conftest import log_in, operator, page
+from ..app.rows import make_job
+from ..management.test_prunejobs import prunejobs
+
+__all__ = ["log_in", "operator"]
+
+pytestmark = [pytest.mark.core, pytest.mark.django_db(transaction=True)]
+
+OLD = timedelta(days=-100)
+
+
+@pytest.fixture(autouse=True)
+def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Installs one part, which is the only one."""
+    monkeypatch.setattr(parts, "_installed", {})
+
+    def make(**given: Any) -> None:
+        install_parts([Part(name="mail", **given)])
+
+    return make
+
+
+def test_a_part_prunes_in_place_of_the_core_unless_it_leaves_the_jobs_to_it(install: Callable[..., None]) -> None:
+    made = [make_job("completed", finished_at=OLD).pk for _ in range(2)]
+    asked: list[Any] = []
+    left: dict[str, int] | None = {"completed": 7}
+
+    def on_prune(store: Store, ids: list[int]) -> dict[str, int] | None:
+        asked.append((store.alias, sorted(ids)))
+        return left
+
+    install(on_prune=on_prune)
+    assert Store("default").prune() == {"completed": 7}
+    assert Job.objects.count() == 2
+    left = None
+    assert Store("default").prune() == {"completed": 2}
+    assert not Job.objects.exists()
+    assert asked == [("default", made)] * 2
+
+
+def test_a_part_is_asked_before_each_batch(install: Callable[..., None]) -> None:
+    called: list[str] = []
+    install(before_prune=lambda store: lambda: called.append(store.alias))
+    pruner = Pruner(Store("default"))
+    assert called == []
+    pruner.batch()
+    pruner.batch()
+    assert called == ["default"] * 2
+
+
+def test_a_supervisor_keeps_jobs_for_the_grace_of_a_part(install: Callable[..., None], settings: Any) -> None:
+    settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
+    make_job("completed", finished_at=timedelta(seconds=-10))
+    install(prune_grace=60.0)
+    Prune(Store("default")).run(0.0)
+    assert Job.objects.exists()
+    install(prune_grace=5.0)
+    Prune(Store("default")).run(0.0)
+    assert not Job.objects.exists()
+
+
+def test_a_receiver_is_connected_once(install: Callable[..., None]) -> None:
+    signal, received = Signal(), list[Any]()
+
+    def receive(**values: Any) -> None:
+        received.append(values["sender"])
+
+    for _ in range(2):
+        install(receivers=((signal, receive),))
+    signal.send("x")
+    assert received == ["x"]
+
+
+def test_a_service_is_given_the_store_and_whether_events_are_handled(install: Callable[..., None]) -> None:
+    install(watches=(lambda store, is_handled: (store.alias, is_handled()),))
+    made: list[Any] = [watch(Store("default"), lambda: True) for watch in watches()]
+    assert made == [("default", True)]
+
+
+def test_a_command_says_what_becomes_of_pruned_jobs(install: Callable[..., None]) -> None:
+    stores: list[str] = []
+    console = PartConsole(pruned=lambda: {"mailed": True}, after_prune=lambda store: stores.append(store.alias))
+    install(console=lambda: console)
+    assert prunejobs("--database", "default") == "Mailed 0 jobs: none were old enough.\n"
+    assert stores == ["default"]
+
+
+def test_a_part_has_notices_and_knows_the_pages_of_jobs_that_are_gone(
+    install: Callable[..., None],
+    operator: Client,
+) -> None:
+    def find_job(request: HttpRequest, job_id: str, site: str) -> str:
+        return f"/{site}/mail/{job_id}/" if job_id == "7" else ""
+
+    make_job(queue_name="letters")
+    console = PartConsole(notices=lambda waiting: [PartNotice(template="x.html", about=waiting)], find_job=find_job)
+    install(console=lambda: console)
+    assert Notices.now().of_parts == (PartNotice(template="x.html", about=["letters"]),)
+    assert operator.get(page("change", 8)).headers["Location"].startswith("/admin/django_skipqueue/job/")
+    assert operator.get(page("change", 7)).headers["Location"] == "/admin/mail/7/"
