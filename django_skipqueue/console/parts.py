@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from ..models import Job
     from ..queue.store import Store
+    from .admin.dashboard.situation import Situation
     from .cli.subcommand import Subcommand
     from .doctor.finding import Check
     from .metrics.catalogue import Scraped
@@ -27,6 +28,18 @@ class PartNotice:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PartSection:
+    """A section of the dashboard."""
+
+    name: str
+    template: str
+    content: Callable[["Situation"], Any]
+    """Returns what the template shows, as `content`."""
+    after: str
+    """The name of the section of the console after which it stands."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PartConsole:
     """What one part gives. Each default is "nothing"."""
 
@@ -36,6 +49,7 @@ class PartConsole:
     metrics: tuple["Scraped", ...] = ()
     notices: Callable[[Sequence[str]], Iterable[PartNotice]] | None = None
     """Returns the notices of this moment. Its argument: the names of the queues with jobs that wait."""
+    sections: tuple[PartSection, ...] = ()
     pruned: Callable[[], Mapping[str, bool]] | None = None
     """Returns what becomes of jobs that are pruned, for the output of commands, such as `{"archived": True}`."""
     after_prune: Callable[["Store"], None] | None = None

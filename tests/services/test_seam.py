@@ -9,8 +9,9 @@ from django.dispatch import Signal
 from django.http import HttpRequest
 from django.test import Client
 
+from django_skipqueue.console.admin.dashboard.sections import SECTIONS, sections
 from django_skipqueue.console.admin.notices import Notices
-from django_skipqueue.console.parts import PartConsole, PartNotice
+from django_skipqueue.console.parts import PartConsole, PartNotice, PartSection
 from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.prune import Prune, Pruner
@@ -118,3 +119,10 @@ def test_a_part_has_notices_and_knows_the_pages_of_jobs_that_are_gone(
     assert Notices.now().of_parts == (PartNotice(template="x.html", about=["letters"]),)
     assert operator.get(page("change", 8)).headers["Location"].startswith("/admin/django_skipqueue/job/")
     assert operator.get(page("change", 7)).headers["Location"] == "/admin/mail/7/"
+
+
+def test_a_section_of_the_dashboard_stands_after_the_one_that_it_names(install: Callable[..., None]) -> None:
+    first, second, *_ = [section.name for section in SECTIONS]
+    section = PartSection(name="letters", template="x.html", content=str, after=first)
+    install(console=lambda: PartConsole(sections=(section,)))
+    assert [each.name for each in sections()][:3] == [first, "letters", second]

@@ -11,8 +11,9 @@ from ....parts.databases.dashboard import Databases
 from ....queue.store import Store
 from ...durations import span
 from ...known_names import LONGEST
+from ...parts import PartSection
 from .cards import CARDS, Card
-from .sections import SECTIONS, Section
+from .sections import Section, sections
 from .situation import RANGES, Range, Situation, range_of
 
 
@@ -21,7 +22,7 @@ class Dashboard:
     situation: Situation
     cards: list[tuple[Card, bool]]
     """Each with whether its link can be followed."""
-    sections: list[tuple[Section, Any]]
+    sections: list[tuple[Section | PartSection, Any]]
     databases: Databases | None
     """The numbers of all databases; `None`: there is only one."""
     seconds: float
@@ -37,8 +38,8 @@ class Dashboard:
         queue_name = query.get("queue", "").replace("\0", "")[:LONGEST]
         situation = Situation.of(Store.default(), range_of(query.get("range")), queue_name)
         cards = [(card, may(card.permission)) for card in (make(situation) for make in CARDS)]
-        sections = [(section, section.content(situation)) for section in SECTIONS]
-        return cls(situation, cards, sections, Databases.now(), time.perf_counter() - started)
+        shown = [(section, section.content(situation)) for section in sections()]
+        return cls(situation, cards, shown, Databases.now(), time.perf_counter() - started)
 
     @property
     def ranges(self) -> list[tuple[Range, str, bool]]:

@@ -1,10 +1,11 @@
 """The sections below the cards, such as the jobs that run for the longest time, and the slowest tasks.
 
-A further section is a function of a `Situation`, a template, and a line in `SECTIONS`. Only jobs that run now are among
-the longest ones. The slowest tasks are those of the chosen time, by their roll-ups.
+A further section is a function of a `Situation`, a template, and a line in `SECTIONS`. Those of a part are in its
+console. Only jobs that run now are among the longest ones. The slowest tasks are those of the chosen time, by their
+roll-ups.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,6 @@ from ....models import Job
 from ....models.rollup import Span
 from ....parts.batches.admin import ON_DASHBOARD as BATCH_COLUMNS
 from ....parts.batches.states import batches_with_failures, running_batches
-from ....parts.history.admin import top_causes
 from ....parts.limits.admin import COLUMNS as OF_LIMITS
 from ....parts.limits.admin import rows as rows_of_limits
 from ....parts.limits.states import first_states
@@ -27,6 +27,7 @@ from ....values import counting
 from ....values.records import worker_name
 from ...counts import grouped
 from ...durations import span
+from ...parts import PartSection, consoles
 from ...worker_health import not_carried
 from ..queues.columns import columns_for
 from . import sql
@@ -182,7 +183,6 @@ def _batches(_: Situation) -> dict[str, Any]:
 
 SECTIONS = (
     Section("charts", charts),
-    Section("failing", lambda _: top_causes()),
     Section("queues", _queues),
     Section("limits", _limits),
     Section("schedules", _schedules),
@@ -191,3 +191,11 @@ SECTIONS = (
     Section("slowest_tasks", slowest_tasks),
 )
 """In the order of the page."""
+
+
+def sections() -> Iterator[Section | PartSection]:
+    """The sections, each with those of parts that stand after it."""
+    of_parts = [section for part in consoles() for section in part.sections]
+    for section in SECTIONS:
+        yield section
+        yield from (each for each in of_parts if each.after == section.name)
