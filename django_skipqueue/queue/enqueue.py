@@ -275,8 +275,7 @@ def _checked(spec: JobSpec) -> JobSpec:
     check_columns(spec._asdict())
     if spec.after and spec.replaces:
         raise InvalidOption(
-            f"after and on_conflict={spec.on_conflict!r} do not go together: a job that waits already keeps what it "
-            "waits for."
+            "after and on_conflict='replace' do not go together: a job that waits already keeps what it waits for."
         )
     return spec if spec.max_attempts is not None else spec._replace(max_attempts=settings.max_attempts)
 

@@ -121,6 +121,16 @@ def _member(node: ast.stmt, names: Mapping[str, Any]) -> Lines:
         case ast.AnnAssign(target=ast.Name(id=name), annotation=kind, value=default) if name[0] != "_":
             given = "" if default is None else f" = {ast.unparse(_value(default, names))}"
             yield name, [f".{name}: {_annotation(kind)}{given}"]
+        case ast.Assign(
+            targets=[ast.Name(id=name)], value=ast.Attribute(value=ast.Name(id=module), attr=attribute)
+        ) if name[0] != "_" and isfunction(
+            function := getattr(names[module], attribute)
+        ):  # a method that is a function of a module
+            of_module = function.__globals__
+            yield (
+                name,
+                [f".{name}{line}" for each in nodes_of(function) for line in _function(each, of_module, of_class=True)],
+            )
         case ast.Assign(targets=[ast.Name(id=name)], value=value) if name[0] != "_":
             yield name, [f".{name} = {ast.unparse(_value(value, names))}"]
 
@@ -164,8 +174,15 @@ def _keys(typed_dict: Any) -> Iterator[str]:
     """The keys with their types, those of its base classes first."""
     [node], names = nodes_of(typed_dict), vars(sys.modules[typed_dict.__module__])
     for base in node.bases:
-        if isinstance(base, ast.Name) and is_ours(names[base.id].__module__):
-            yield from _keys(names[base.id])
+        match base:
+            case ast.Name(id=name):
+                kind = names[name]
+            case ast.Attribute(value=ast.Name(id=module), attr=name):
+                kind = getattr(names[module], name)
+            case _:
+                continue
+        if is_ours(kind.__module__):
+            yield from _keys(kind)
     yield from (lines[0][1:] for key in node.body for _, lines in _member(key, names))
 
 
