@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -251,6 +252,12 @@ def exit_hard(context: JobContext, code: int = 1, on_attempt: int = 1) -> None:
     """End the worker process without a word, on the attempt named; 0: on every one."""
     if on_attempt in (0, context.attempt):
         os._exit(code)
+
+
+@job
+def count_frozen() -> int:
+    """The number of objects that the garbage collector passes over."""
+    return gc.get_freeze_count()
 
 
 _hoard: list[bytes] = []

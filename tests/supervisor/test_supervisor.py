@@ -164,6 +164,14 @@ def test_a_signal_to_an_idle_worker_ends_it(runworker: Run) -> None:
 # Deaths
 
 
+def test_the_garbage_collector_of_a_worker_passes_over_what_was_imported(runworker: Run) -> None:
+    job = worker_jobs.count_frozen.defer()
+    runworker()
+    wait_for_statuses(completed=1)
+    job.refresh_from_db()
+    assert job.result > 10_000
+
+
 def test_the_jobs_of_a_worker_that_was_killed_are_recovered_at_once_and_another_takes_over(runworker: Run) -> None:
     process = runworker("--poll-interval", HOUR, "--worker-timeout", "600", "--name", "w")
     (first,) = workers()
