@@ -102,7 +102,10 @@ PIECE = re.compile(r"\b(SELECT|UPDATE|WHERE|AND|RETURNING)\b")
 RUNS_SQL = {"execute", "executemany", "raw", "RawSQL", "RunSQL", "copy", "stream", "mogrify", "SQL"}
 """`SQL` is psycopg's: a template, into which only identifiers and literals are put, each of them quoted."""
 
-COMPOSERS = {"joined", "entering", "recording", "to_run", "locking", "admitting_lone", "_keyed"}
+COMPOSERS = {
+    *("joined", "entering", "recording", "to_run", "locking", "admitting_lone"),
+    *("_keyed", "indented", "on_one_line", "walking"),  # of `parts/keyed`
+}
 """`joined` puts pieces into a statement, when the module is imported. The others make pieces, or call `joined`."""
 
 QUOTED = "STATEMENT_TIMES"

@@ -16,7 +16,7 @@ from django.db import DatabaseError
 
 from ..events.events import JobsAdmitted
 from ..parts.batches.dependencies import DependencyGate
-from ..parts.limits.admit import KEYS_AT_ONCE, LimitGate, Sweep, admit_or_announce, with_rates
+from ..parts.limits.admit import LimitGate, admit_or_announce, sweep_keys, with_rates
 from ..parts.rates.admit import RateGate, admit_rates, sweep_rates
 from ..values.records import GateResult
 from .fragments import entering, joined
@@ -125,12 +125,9 @@ def admit(store: "Store", *, limit: int = BATCH) -> GateResult:
     return GateResult(dict(admitted), has_discarded)
 
 
-def sweep_limits(store: "Store", *, limit: int = KEYS_AT_ONCE) -> bool:
+def sweep_limits(store: "Store", *, limit: int = BATCH) -> bool:
     """Admit jobs of all keys with free permits or tokens: a drain may be over. Returns whether any was admitted."""
-    sweep = Sweep()
-    while not (admitted := sweep.run(store, limit=limit)) and sweep.after:
-        pass
-    admitted = admitted or sweep_rates(store)
+    admitted = sweep_keys(store, limit=limit) or sweep_rates(store)
     wake(store, admitted)
     return bool(admitted)
 

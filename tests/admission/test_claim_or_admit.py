@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_skipqueue.models import Job, Queue
+from django_skipqueue.parts.keyed.sql import LOCK_KEYS
 from django_skipqueue.parts.limits import admit as sql
 from django_skipqueue.parts.limits.claim import CLAIM_OR_ADMIT
 from django_skipqueue.queue.claim import CLAIM
@@ -73,7 +74,7 @@ def test_a_job_that_it_displaces_is_free_for_another_worker_at_once() -> None:
     left = [make_job(priority=number) for number in (1, -5, -6)]
     other = Session()
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(sql.LOCK_KEYS, {"ids": [], "keys": ["k"]})
+        cursor.execute(LOCK_KEYS, {"ids": [], "keys": ["k"]})
         cursor.execute(sql.CHOOSE_BY_KEY)
         cursor.execute(CLAIM_OR_ADMIT, claim_values(["default"], after={}, limit=2, worker_id="w"))
         assert len(cursor.fetchall()) == 2
@@ -200,7 +201,7 @@ def _after(over: list[int], statements: list[tuple[str, Any]]) -> Any:
     """What the statements claim, admit and leave, in a transaction that is taken back."""
     with connection.cursor() as cursor:
         cursor.execute("BEGIN")
-        cursor.execute(sql.LOCK_KEYS, {"ids": over, "keys": []})
+        cursor.execute(LOCK_KEYS, {"ids": over, "keys": []})
         (admit, _), (claim, values) = statements
         cursor.execute(admit)
         admitted = sorted((name, number) for name, number, *_ in cursor.fetchall())

@@ -7,6 +7,7 @@ import psycopg
 import pytest
 
 from django_skipqueue.models.status import Status
+from django_skipqueue.parts.keyed.sql import LOCK_KEYS, LOCK_RATES
 from django_skipqueue.parts.limits import admit as sql
 from django_skipqueue.parts.limits import lone as lone_sql
 from django_skipqueue.parts.limits import now as limits_now
@@ -66,7 +67,7 @@ def jobs_read(other: psycopg.Connection[Any], statement: str, **values: Any) -> 
 
 def test_an_admission_by_key(misjudged: psycopg.Connection[Any]) -> None:
     with misjudged.transaction(force_rollback=True):
-        misjudged.execute(sql.LOCK_KEYS, {"ids": "{}", "keys": ["key 11", "key 12"]})
+        misjudged.execute(LOCK_KEYS, {"ids": "{}", "keys": ["key 11", "key 12"]})
         assert jobs_read(misjudged, sql.ADMIT_BY_KEY) < READ
 
 
@@ -79,7 +80,7 @@ def test_those_that_hold_a_permit_are_walked_so_that_ended_ones_are_marked_as_de
     misjudged.execute(INSERT, {"status": "queued", "is_rate": False})
     misjudged.execute("ANALYZE skipqueue_job")
     with misjudged.transaction(force_rollback=True):
-        misjudged.execute(sql.LOCK_KEYS, {"ids": "{}", "keys": [f"key {number}" for number in range(100)]})
+        misjudged.execute(LOCK_KEYS, {"ids": "{}", "keys": [f"key {number}" for number in range(100)]})
         ((plan,),) = misjudged.execute(f"EXPLAIN (FORMAT JSON) {sql.ADMIT_BY_KEY}").fetchall()
     found = {node.get("Index Name"): node["Node Type"] for node in nodes(plan[0]["Plan"])}
     assert found["skipqueue_job_limit_held"] == "Index Scan"
@@ -94,7 +95,7 @@ def test_an_admission_of_a_lone_job(misjudged: psycopg.Connection[Any]) -> None:
 
 def test_an_admission_by_rate(misjudged: psycopg.Connection[Any]) -> None:
     with misjudged.transaction(force_rollback=True):
-        misjudged.execute(rate_sql.LOCK_RATES, {"keys": ["key 11", "key 12"]})
+        misjudged.execute(LOCK_RATES, {"keys": ["key 11", "key 12"]})
         assert jobs_read(misjudged, rate_sql.ADMIT_BY_RATE) < READ
 
 

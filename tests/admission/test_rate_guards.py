@@ -6,7 +6,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_skipqueue.models import Job, RateBucket
-from django_skipqueue.parts.rates import admit as rate_sql
+from django_skipqueue.parts.keyed.sql import LOCK_RATES
 from django_skipqueue.parts.rates import admit as rates
 from django_skipqueue.parts.rates.admit import (
     RateGate,
@@ -198,7 +198,7 @@ def test_of_many_keys_that_are_locked_as_many_are_announced_by_name_as_fit() -> 
     keys = [f"{number:04}" * 50 for number in range(100)]
     with connect(autocommit=False) as other, connect() as listening:
         listening.execute("LISTEN skipqueue_supervisors")
-        other.execute(rate_sql.LOCK_RATES, {"keys": keys})
+        other.execute(LOCK_RATES, {"keys": keys})
         rates.admit_rates(store, keys)
         named, sweep = [found.payload for found in listening.notifies(timeout=5, stop_after=2)]
     assert sweep == LIMITS_PAYLOAD

@@ -8,10 +8,10 @@ from django.db import connection, transaction
 
 from django_skipqueue.models import Job, RateBucket
 from django_skipqueue.parts.batches.dependencies import admit_dependants
-from django_skipqueue.parts.limits import admit as limit_sql
+from django_skipqueue.parts.keyed import gate as keyed_gate
+from django_skipqueue.parts.keyed.sql import LOCK_KEYS, LOCK_RATES
 from django_skipqueue.parts.limits.admit import admit_keys
 from django_skipqueue.parts.rates import admit as rate_sql
-from django_skipqueue.parts.rates import admit as rates
 from django_skipqueue.parts.rates.admit import (
     RateGate,
     admit_rate_keys,
@@ -343,7 +343,7 @@ def test_a_key_that_another_transaction_has_locked_is_missed_and_announced() -> 
     key = key_of(three_at_once, 7)
     with connect(autocommit=False) as other, connect() as listening:
         listening.execute("LISTEN skipqueue_supervisors")
-        other.execute(rate_sql.LOCK_RATES, {"keys": [key]})
+        other.execute(LOCK_RATES, {"keys": [key]})
         three_at_once.defer(7)
         assert statuses() == {"blocked": 1}
         [found] = listening.notifies(timeout=5, stop_after=1)
@@ -359,7 +359,7 @@ def test_a_key_that_supervisors_miss_is_tried_again(own_gate: RateGate) -> None:
     key = key_of(three_at_once, 7)
     make_job("blocked", rate_key=key, rate_interval=60.0, rate_burst=1)
     with connect(autocommit=False) as other:
-        other.execute(rate_sql.LOCK_RATES, {"keys": [key]})
+        other.execute(LOCK_RATES, {"keys": [key]})
         own_gate.want("default", [key])
         assert own_gate.admit(store, limit=100).by_queue == {}
         other.rollback()
@@ -368,7 +368,7 @@ def test_a_key_that_supervisors_miss_is_tried_again(own_gate: RateGate) -> None:
 
 def test_locks_of_limits_and_of_rates_are_different_ones() -> None:
     with connect(autocommit=False) as other:
-        other.execute(limit_sql.LOCK_KEYS, {"ids": "{}", "keys": ["k"]})
+        other.execute(LOCK_KEYS, {"ids": "{}", "keys": ["k"]})
         make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
         assert admit("k") == 1
 
@@ -435,7 +435,7 @@ def test_notifications_do_not_have_a_process_sweep_all_the_time(
     own_gate: RateGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The guard: a sweep rests for as long as it has taken, and nineteen times more."""
-    monkeypatch.setattr(rates, "SWEEP_SHARE", 1e-6)
+    monkeypatch.setattr(keyed_gate, "SWEEP_SHARE", 1e-6)
     own_gate.admit(store, limit=9)
     own_gate.sweep_now("default")
     assert (own_gate.next_due(store) or 0.0) > 60.0
@@ -497,7 +497,7 @@ def test_two_at_once_never_take_the_same_token() -> None:
     for _ in range(2):
         make_job("blocked", rate_key="k", rate_interval=3600.0, rate_burst=1)
     with connect(autocommit=False) as other:
-        other.execute(rate_sql.LOCK_RATES, {"keys": ["k"]})
+        other.execute(LOCK_RATES, {"keys": ["k"]})
         other.execute(rate_sql.ADMIT_BY_RATE)
         assert admit_rate_keys(store, ["k"]) == ({}, ["k"])
         other.commit()

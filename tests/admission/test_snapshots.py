@@ -6,6 +6,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from django_skipqueue.parts.keyed.sql import LOCK_KEYS
 from django_skipqueue.parts.limits import admit as sql
 
 from ..app.limit_rows import make_keyed
@@ -66,14 +67,14 @@ def test_the_successor_of_a_job_is_found_by_one_walk(other: psycopg.Connection[A
     waiting = [make_keyed("k", kind=kind) for _ in range(2)]
     with other.transaction():
         end(other, job.pk)
-        other.execute(sql.LOCK_KEYS, {"ids": [job.pk], "keys": []})
+        other.execute(LOCK_KEYS, {"ids": [job.pk], "keys": []})
         assert walks_of(other, "limit_held") == []
     for each, status in zip(waiting, ("queued", "blocked"), strict=True):
         each.refresh_from_db()
         assert each.status == status
     with other.transaction():
         end(other, waiting[0].pk)
-        other.execute(sql.LOCK_KEYS, {"ids": [waiting[0].pk], "keys": []})
+        other.execute(LOCK_KEYS, {"ids": [waiting[0].pk], "keys": []})
         head, rest = walks_of(other, "limit_waiting")
     assert rest < 10 < FINISHED / 100 < head
 
@@ -83,5 +84,5 @@ def test_whoever_has_not_ended_the_job_itself_counts(other: psycopg.Connection[A
     make_keyed("k", kind=kind)
     end(other, job.pk)
     with other.transaction():
-        other.execute(sql.LOCK_KEYS, {"ids": [job.pk], "keys": []})
+        other.execute(LOCK_KEYS, {"ids": [job.pk], "keys": []})
         assert len(walks_of(other, "limit_held")) == 1

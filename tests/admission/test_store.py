@@ -10,6 +10,8 @@ from django.db import connection, transaction
 from django_skipqueue import by, job, limit
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Job
+from django_skipqueue.parts.keyed import gate as keyed_gate
+from django_skipqueue.parts.keyed.sql import LOCK_KEYS
 from django_skipqueue.parts.limits import admit as limits
 from django_skipqueue.parts.limits import admit as sql
 from django_skipqueue.parts.limits.admit import blocked_keys
@@ -356,7 +358,7 @@ def test_many_failed_jobs_of_a_sequence_that_are_retried_at_once_run_one_by_one_
 
 
 def lock_keys(cursor: Any, *keys: str | None) -> None:
-    cursor.execute(sql.LOCK_KEYS, {"ids": "{}", "keys": list(keys)})
+    cursor.execute(LOCK_KEYS, {"ids": "{}", "keys": list(keys)})
 
 
 def test_a_key_that_another_has_locked_is_reported_and_not_waited_for() -> None:
@@ -469,7 +471,7 @@ def test_a_named_key_that_is_still_locked_is_looked_at_again_and_less_often(own_
             wait_until(lambda: (own_gate.next_due(store) or 0.0) <= 0)
             assert own_gate.admit(store, limit=9).by_queue == {}
             rests.append(own_gate.next_due(store) or 0.0)
-        assert 0 < rests[0] < rests[1] < rests[2] <= limits.SWEEP_INTERVAL
+        assert 0 < rests[0] < rests[1] < rests[2] <= keyed_gate.SWEEP_INTERVAL
     assert wait_until(lambda: own_gate.admit(store, limit=9).by_queue) == {"default": 1}
 
 
@@ -477,7 +479,7 @@ def test_more_keys_than_a_process_looks_at_by_name_are_swept(
     own_gate: limits.LimitGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
-    monkeypatch.setattr(limits, "KEYS_AT_ONCE", 2)
+    monkeypatch.setattr(keyed_gate, "KEYS_AT_ONCE", 2)
     own_gate.want("default", ["a", "b", "c"])
     assert own_gate.admit(store, limit=9).by_queue == {"default": 1}
 
@@ -584,8 +586,8 @@ def test_a_locked_job_is_passed_over_by_a_limit_and_waited_for_by_a_sequence() -
 def test_a_sweep_goes_on_where_the_last_one_ended() -> None:
     for number in range(5):
         make_job("blocked", limit_key=f"k{number}", limit_kind="concurrency", capacity=1)
-    sweep = limits.Sweep()
-    assert [sum(sweep.run(store, limit=2).values()) for _ in range(3)] == [2, 2, 1]
+    sweep = limits.new_sweep()
+    assert [len(sweep.run(store, lambda _, keys: keys, limit=2)) for _ in range(3)] == [2, 2, 1]
     assert sweep.after == ""
 
 
@@ -608,7 +610,7 @@ def test_notifications_do_not_have_a_process_sweep_all_the_time(monkeypatch: pyt
     make_job("running", limit_key="k", limit_kind="concurrency", capacity=1)
     make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
     monkeypatch.setattr(limits, "NOTIFIED_SHARE", 1e-6)
-    monkeypatch.setattr(limits, "SWEEP_SHARE", 1e-6)
+    monkeypatch.setattr(keyed_gate, "SWEEP_SHARE", 1e-6)
     gate = limits.LimitGate()
     gate.admit(store, limit=9)
     gate.sweep_now("default")

@@ -14,7 +14,7 @@ import pytest
 from django.test import override_settings
 
 from django_skipqueue.models import Job, Queue
-from django_skipqueue.parts.limits import admit as sql
+from django_skipqueue.parts.keyed.sql import LOCK_KEYS
 
 from ..app import jobs
 from ..app.limited_jobs import free_two, going_on, in_order, two_at_once
@@ -143,7 +143,7 @@ def test_a_key_whose_lock_another_has_is_tried_again(worker_thread: Start, gates
         in_order.defer("a", 0, seconds=0.3)
         wait_until(lambda: Job.objects.running().count() == 1)
         in_order.defer_many([("a", number) for number in range(1, 4)])
-        other.execute(sql.LOCK_KEYS, {"ids": "{}", "keys": [key]})
+        other.execute(LOCK_KEYS, {"ids": "{}", "keys": [key]})
         wait_for_statuses(completed=1, blocked=3)
     wait_for_statuses(completed=4)
 

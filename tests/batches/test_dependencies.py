@@ -150,7 +150,7 @@ class TestWait:
 
     @pytest.mark.django_db(databases=["default", "other"])
     def test_a_job_of_another_database(self) -> None:
-        before = jobs.noop.defer()
+        before = make_job(id=1_000_000_000)  # no sequence gives this id
         make_job(using="other", id=before.pk)
         for call in (jobs.noop.using(after=[before], database="other").s(), jobs.noop.s().after(before)):
             with pytest.raises(InvalidOption, match=f"after names job {before.pk} of the database 'default', and"):

@@ -8,10 +8,11 @@ from types import ModuleType
 from django_skipqueue import queue
 from django_skipqueue.contrib.celery import sql as of_relays
 from django_skipqueue.models import managers
-from django_skipqueue.parts import keyed
 from django_skipqueue.parts.archive import move
 from django_skipqueue.parts.batches import dependencies, finish
 from django_skipqueue.parts.history import failures, rollups
+from django_skipqueue.parts.keyed import pass_on
+from django_skipqueue.parts.keyed import sql as of_keys
 from django_skipqueue.parts.limits import admit, claim, lone, now, queues
 from django_skipqueue.parts.limits import enqueue as enqueue_limited
 from django_skipqueue.parts.rates import admit as admit_rates
@@ -29,7 +30,8 @@ MODULES: tuple[ModuleType, ...] = (
         if module.name not in WITHOUT_STATEMENTS
     ),
     managers,
-    keyed,
+    of_keys,
+    pass_on,
     move,
     dependencies,
     finish,

@@ -1642,7 +1642,68 @@ SET status = 'running',
 WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
 RETURNING job.*
 
--- CONTESTED_PERMITS (parts.keyed)
+-- LOCK_KEYS (parts.keyed.sql)
+WITH wanted AS MATERIALIZED (
+    SELECT key, sum(ended)::integer AS ended, bool_or(is_free) AS is_free
+    FROM (
+        SELECT
+            limit_key AS key,
+            CASE WHEN status = 'running' THEN 0 ELSE 1 END AS ended,
+            (
+                limit_kind IN ('sequence', 'halting')
+                AND (status IN ('completed', 'discarded') OR (status = 'failed' AND limit_kind = 'sequence'))
+                AND xmin = pg_current_xact_id_if_assigned()::xid
+            ) IS TRUE AS is_free
+        FROM skipqueue_job
+        WHERE id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND limit_key IS NOT NULL
+        UNION ALL
+        SELECT unnest((SELECT %(keys)s::text[])), 0, false
+    ) AS touched
+    GROUP BY key
+),
+lock AS MATERIALIZED (
+    SELECT
+        slot,
+        CASE
+            WHEN current_setting('transaction_isolation') = 'read committed'
+            THEN pg_try_advisory_xact_lock(1397442896, slot)
+            ELSE false
+        END AS is_ours
+    FROM (SELECT DISTINCT hashtext(key) & 1023 AS slot FROM wanted) AS slots
+)
+SELECT
+    array_agg(wanted.key) FILTER (WHERE NOT lock.is_ours) AS missed,
+    set_config(
+        'skipqueue.locked_keys', COALESCE(array_agg(wanted.key) FILTER (WHERE lock.is_ours), '{}')::text, true
+    ) || set_config(
+        'skipqueue.ended_jobs', COALESCE(array_agg(wanted.ended) FILTER (WHERE lock.is_ours), '{}')::text, true
+    ) || set_config(
+        'skipqueue.free_keys', COALESCE(array_agg(wanted.is_free) FILTER (WHERE lock.is_ours), '{}')::text, true
+    ) AS locked
+FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
+
+-- LOCK_RATES (parts.keyed.sql)
+WITH wanted AS MATERIALIZED (
+    SELECT unnest((SELECT %(keys)s::text[])) AS key
+),
+lock AS MATERIALIZED (
+    SELECT
+        slot,
+        CASE
+            WHEN current_setting('transaction_isolation') = 'read committed'
+            THEN pg_try_advisory_xact_lock(1397442897, slot)
+            ELSE false
+        END AS is_ours
+    FROM (SELECT DISTINCT hashtext(key) & 1023 AS slot FROM wanted) AS slots
+)
+SELECT
+    array_agg(wanted.key) FILTER (WHERE NOT lock.is_ours) AS missed,
+    set_config(
+        'skipqueue.locked_rates', COALESCE(array_agg(wanted.key) FILTER (WHERE lock.is_ours), '{}')::text, true
+    ) AS locked
+FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
+
+-- CONTESTED_PERMITS (parts.keyed.pass_on)
 WITH RECURSIVE served AS MATERIALIZED (
     SELECT
         COALESCE(bool_or(jsonb_array_length(worker.queues) = 0), false) AS are_all,
@@ -1729,7 +1790,7 @@ FROM
     ) AS unclaimed
 ORDER BY found.key
 
--- CONTESTED_TOKENS (parts.keyed)
+-- CONTESTED_TOKENS (parts.keyed.pass_on)
 WITH RECURSIVE served AS MATERIALIZED (
     SELECT
         COALESCE(bool_or(jsonb_array_length(worker.queues) = 0), false) AS are_all,
@@ -1807,7 +1868,7 @@ FROM
     ) AS unclaimed
 ORDER BY found.key
 
--- PASS_PERMITS_ON (parts.keyed)
+-- PASS_PERMITS_ON (parts.keyed.pass_on)
 WITH served AS MATERIALIZED (
     SELECT
         COALESCE(bool_or(jsonb_array_length(worker.queues) = 0), false) AS are_all,
@@ -1924,7 +1985,7 @@ admitted AS (
 )
 SELECT queue_name, count(*) FILTER (WHERE status = 'queued'), array_agg(rate_key) FILTER (WHERE status = 'blocked'), (SELECT array_agg(id) FROM put_back) FROM admitted GROUP BY queue_name
 
--- PASS_TOKENS_ON (parts.keyed)
+-- PASS_TOKENS_ON (parts.keyed.pass_on)
 WITH served AS MATERIALIZED (
     SELECT
         COALESCE(bool_or(jsonb_array_length(worker.queues) = 0), false) AS are_all,
@@ -3199,46 +3260,6 @@ LIMIT %(limit)s
 -- CARRIER_SINCE (contrib.celery.sql)
 SELECT started_at FROM skipqueue_worker WHERE id = %(carrier_id)s
 
--- LOCK_KEYS (parts.limits.admit)
-WITH wanted AS MATERIALIZED (
-    SELECT key, sum(ended)::integer AS ended, bool_or(is_free) AS is_free
-    FROM (
-        SELECT
-            limit_key AS key,
-            CASE WHEN status = 'running' THEN 0 ELSE 1 END AS ended,
-            (
-                limit_kind IN ('sequence', 'halting')
-                AND (status IN ('completed', 'discarded') OR (status = 'failed' AND limit_kind = 'sequence'))
-                AND xmin = pg_current_xact_id_if_assigned()::xid
-            ) IS TRUE AS is_free
-        FROM skipqueue_job
-        WHERE id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND limit_key IS NOT NULL
-        UNION ALL
-        SELECT unnest((SELECT %(keys)s::text[])), 0, false
-    ) AS touched
-    GROUP BY key
-),
-lock AS MATERIALIZED (
-    SELECT
-        slot,
-        CASE
-            WHEN current_setting('transaction_isolation') = 'read committed'
-            THEN pg_try_advisory_xact_lock(1397442896, slot)
-            ELSE false
-        END AS is_ours
-    FROM (SELECT DISTINCT hashtext(key) & 1023 AS slot FROM wanted) AS slots
-)
-SELECT
-    array_agg(wanted.key) FILTER (WHERE NOT lock.is_ours) AS missed,
-    set_config(
-        'skipqueue.locked_keys', COALESCE(array_agg(wanted.key) FILTER (WHERE lock.is_ours), '{}')::text, true
-    ) || set_config(
-        'skipqueue.ended_jobs', COALESCE(array_agg(wanted.ended) FILTER (WHERE lock.is_ours), '{}')::text, true
-    ) || set_config(
-        'skipqueue.free_keys', COALESCE(array_agg(wanted.is_free) FILTER (WHERE lock.is_ours), '{}')::text, true
-    ) AS locked
-FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
-
 -- ADMIT_WITHOUT_WAITING (parts.limits.admit)
 SELECT set_config('synchronous_commit', 'off', true)
 
@@ -4206,27 +4227,6 @@ SELECT rate_key, count(*) FROM blocked GROUP BY rate_key
 INSERT INTO skipqueue_queue AS queue (name, rate_interval, rate_burst)
 VALUES (%(name)s, %(interval)s::float8, %(burst)s::smallint)
 ON CONFLICT (name) DO UPDATE SET rate_interval = excluded.rate_interval, rate_burst = excluded.rate_burst
-
--- LOCK_RATES (parts.rates.admit)
-WITH wanted AS MATERIALIZED (
-    SELECT unnest((SELECT %(keys)s::text[])) AS key
-),
-lock AS MATERIALIZED (
-    SELECT
-        slot,
-        CASE
-            WHEN current_setting('transaction_isolation') = 'read committed'
-            THEN pg_try_advisory_xact_lock(1397442897, slot)
-            ELSE false
-        END AS is_ours
-    FROM (SELECT DISTINCT hashtext(key) & 1023 AS slot FROM wanted) AS slots
-)
-SELECT
-    array_agg(wanted.key) FILTER (WHERE NOT lock.is_ours) AS missed,
-    set_config(
-        'skipqueue.locked_rates', COALESCE(array_agg(wanted.key) FILTER (WHERE lock.is_ours), '{}')::text, true
-    ) AS locked
-FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
 
 -- ADMIT_BY_RATE (parts.rates.admit)
 WITH paused AS MATERIALIZED (

@@ -49,66 +49,39 @@ from ...queue.notify import (
 )
 from ...queue.parameters import Admitted, Rows, Statement, as_array, fetched, pipelined
 from ...values.records import GateResult
+from ..keyed.gate import KEYS_AT_ONCE, SWEEP_INTERVAL, KeyedGate, Sweep
+from ..keyed.sql import (
+    DUE,
+    HOLDS,
+    LOCK_KEYS,
+    PAUSED,
+    PERMIT_GIVEN,
+    RANK,
+    WAITS_FOR_PERMIT,
+    indented,
+    on_one_line,
+    walking,
+)
 from ..rates.admit import admit_rates, next_rate
 from . import lone as lone_sql
 
 if TYPE_CHECKING:
     from ...queue.store import Store
 
-# worker in the transaction of a settle, before ADMIT_BY_KEY; supervisor; enqueue, after the commit → the keys that
-# another transaction has locked, and those that are locked now, for ADMIT_BY_KEY, with the number of jobs of each that
-# have ended, and whether the permit of a sequence is free: this transaction itself has ended the job that held it. That
-# the row was written here, and not by a worker that was quicker, is seen by its `xmin`.
-# The keys are those of the jobs `ids`, which have just ended or been claimed, and `keys`. A lock is one of
-# 1,024 advisory locks, until the end of the transaction: rows of a table of keys would have to be inserted and deleted,
-# and a lock for each key could fill PostgreSQL's table of locks. Two keys with the same lock only wait for each other.
-# At a higher isolation level no key is locked: ADMIT_BY_KEY would not see what the previous holder of the lock has
-# done. The array is a subquery, so that the planner does not see its length: with that, it reads a small table whole.
-# Index: the primary key.
-LOCK_KEYS = """
-WITH wanted AS MATERIALIZED (
-    SELECT key, sum(ended)::integer AS ended, bool_or(is_free) AS is_free
-    FROM (
-        SELECT
-            limit_key AS key,
-            CASE WHEN status = 'running' THEN 0 ELSE 1 END AS ended,
-            (
-                limit_kind IN ('sequence', 'halting')
-                AND (status IN ('completed', 'discarded') OR (status = 'failed' AND limit_kind = 'sequence'))
-                AND xmin = pg_current_xact_id_if_assigned()::xid
-            ) IS TRUE AS is_free
-        FROM skipqueue_job
-        WHERE id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND limit_key IS NOT NULL
-        UNION ALL
-        SELECT unnest((SELECT %(keys)s::text[])), 0, false
-    ) AS touched
-    GROUP BY key
-),
-lock AS MATERIALIZED (
-    SELECT
-        slot,
-        CASE
-            WHEN current_setting('transaction_isolation') = 'read committed'
-            THEN pg_try_advisory_xact_lock(1397442896, slot)
-            ELSE false
-        END AS is_ours
-    FROM (SELECT DISTINCT hashtext(key) & 1023 AS slot FROM wanted) AS slots
-)
-SELECT
-    array_agg(wanted.key) FILTER (WHERE NOT lock.is_ours) AS missed,
-    set_config(
-        'skipqueue.locked_keys', COALESCE(array_agg(wanted.key) FILTER (WHERE lock.is_ours), '{}')::text, true
-    ) || set_config(
-        'skipqueue.ended_jobs', COALESCE(array_agg(wanted.ended) FILTER (WHERE lock.is_ours), '{}')::text, true
-    ) || set_config(
-        'skipqueue.free_keys', COALESCE(array_agg(wanted.is_free) FILTER (WHERE lock.is_ours), '{}')::text, true
-    ) AS locked
-FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
-"""
-
 # enqueue after the commit, supervisor; outside of a transaction, before LOCK_KEYS → the commit does not wait for the
 # disk: a job whose admission is lost in a crash of the server is blocked as before. Reads no table.
 ADMIT_WITHOUT_WAITING = "SELECT set_config('synchronous_commit', 'off', true)"
+
+# How many permits a key has; NULL: any number. `head` is the next job of the key.
+_LIMITED = """LATERAL (
+    SELECT CASE WHEN concurrency IS NULL THEN head.capacity ELSE NULLIF(concurrency, 0) END AS permits
+    FROM (
+        SELECT CASE
+            WHEN starts_with({key}, 'queue:')
+            THEN (SELECT queue.concurrency FROM skipqueue_queue AS queue WHERE name = substr({key}, 7))
+        END AS concurrency
+    ) AS changed
+) AS limited"""
 
 # The beginning of two statements. Of each locked key as many jobs are chosen as permits are free: the highest priority
 # first, then the first enqueued. In a sequence the next is the one that has begun before, else the first enqueued; it
@@ -120,13 +93,8 @@ ADMIT_WITHOUT_WAITING = "SELECT set_config('synchronous_commit', 'off', true)"
 # keeps its order.
 # Index: limit_held and limit_waiting, once for each key; for the key of a queue the primary key of queues. The table of
 # queues is read whole: it has a row for each queue that was paused or limited.
-_CHOSEN = """WITH paused AS MATERIALIZED (
-    SELECT ARRAY (
-        SELECT name
-        FROM skipqueue_queue
-        WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statement_timestamp())
-    ) AS names
-),
+_CHOSEN = joined(
+    """WITH {paused},
 chosen AS MATERIALIZED (
     SELECT job.place, job.queue_name, job.rate_key
     FROM
@@ -138,31 +106,17 @@ chosen AS MATERIALIZED (
         ) AS key (name, ended, is_free),
         LATERAL (
             SELECT
-                (CASE
-                    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
-                    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
-                    ELSE 0
-                END) AS rank,
+                {rank} AS rank,
                 id, capacity, limit_kind
             FROM skipqueue_job
             WHERE
-                status <= 'blocked'
-                AND awaits_jobs IS NULL
-                AND has_permit IS NULL
+                {waits}
                 AND limit_key = key.name
                 AND (queue_name <> ALL (paused.names) OR limit_kind IN ('sequence', 'halting'))
             ORDER BY 1, id
             LIMIT 1
         ) AS head,
-        LATERAL (
-            SELECT CASE WHEN concurrency IS NULL THEN head.capacity ELSE NULLIF(concurrency, 0) END AS permits
-            FROM (
-                SELECT CASE
-                    WHEN starts_with(key.name, 'queue:')
-                    THEN (SELECT queue.concurrency FROM skipqueue_queue AS queue WHERE name = substr(key.name, 7))
-                END AS concurrency
-            ) AS changed
-        ) AS limited,
+        {limited},
         LATERAL (
             SELECT count(*) AS number, count(*) FILTER (WHERE status = 'running') AS running
             FROM (
@@ -172,16 +126,7 @@ chosen AS MATERIALIZED (
                     limit_key = key.name
                     AND limited.permits IS NOT NULL
                     AND key.is_free IS NOT TRUE
-                    AND (
-                        status IN ('queued', 'running')
-                        OR (status = 'blocked' AND has_permit)
-                        OR (
-                            (started_at IS NOT NULL OR attempts > 0)
-                            AND limit_kind IN ('sequence', 'halting')
-                            AND status = 'scheduled'
-                        )
-                        OR (limit_kind = 'halting' AND status = 'failed')
-                    )
+                    AND {holds}
                 LIMIT CASE WHEN head.limit_kind <> 'fair' THEN limited.permits END
             ) AS holder
         ) AS held,
@@ -189,25 +134,15 @@ chosen AS MATERIALIZED (
             SELECT ctid AS place, id, queue_name, rate_key
             FROM skipqueue_job
             WHERE
-                status <= 'blocked'
-                AND awaits_jobs IS NULL
-                AND has_permit IS NULL
+                {waits}
                 AND limit_key = key.name
                 AND (queue_name <> ALL (paused.names) OR limit_kind IN ('sequence', 'halting'))
                 AND (
-                    (CASE
-                        WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
-                        WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
-                        ELSE 0
-                    END),
+                    {rank_within},
                     id
                 ) >= (head.rank, head.id)
             ORDER BY
-                (CASE
-                    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
-                    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
-                    ELSE 0
-                END), id
+                {rank}, id
             LIMIT LEAST(1000, GREATEST(0, CASE
                 WHEN head.limit_kind = 'fair'
                 THEN GREATEST(head.capacity, held.running + 2 * key.ended) - (held.number - held.running)
@@ -216,7 +151,14 @@ chosen AS MATERIALIZED (
             FOR NO KEY UPDATE SKIP LOCKED
         ) AS job
     WHERE head.limit_kind IN ('concurrency', 'fair') OR job.id = head.id
-)"""
+)""",
+    paused=PAUSED,
+    waits=indented(WAITS_FOR_PERMIT, 16),
+    rank=indented(RANK, 16),
+    rank_within=indented(RANK, 20),
+    limited=indented(joined(_LIMITED, key="key.name"), 8),
+    holds=indented(HOLDS, 20),
+)
 
 # the same, after LOCK_KEYS → by queue: the number of admitted jobs, and the keys of the rates that jobs with a permit
 # wait for now. Index: that of `_CHOSEN`.
@@ -225,12 +167,7 @@ ADMIT_BY_KEY = joined(
 {chosen},
 admitted AS (
     UPDATE skipqueue_job AS job
-    SET status = CASE WHEN job.rate_key IS NOT NULL THEN 'blocked' ELSE 'queued' END,
-        has_permit = CASE WHEN job.rate_key IS NOT NULL THEN true END,
-        run_after = CASE
-            WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
-            ELSE job.run_after
-        END
+    SET {given}
     WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
     RETURNING job.queue_name, job.status, job.rate_key
 )
@@ -240,6 +177,7 @@ FROM admitted
 GROUP BY queue_name
 """,
     chosen=_CHOSEN,
+    given=indented(PERMIT_GIVEN, 4),
 )
 
 # worker that claims as well, after LOCK_KEYS → the same. It locks the jobs, and writes only those that wait for their
@@ -250,10 +188,7 @@ CHOOSE_BY_KEY = joined(
 rated AS (
     UPDATE skipqueue_job AS job
     SET has_permit = true,
-        run_after = CASE
-            WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
-            ELSE job.run_after
-        END
+        run_after = {due}
     WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen WHERE rate_key IS NOT NULL))
 )
 SELECT
@@ -269,39 +204,16 @@ FROM chosen
 GROUP BY queue_name
 """,
     chosen=_CHOSEN,
+    due=indented(DUE, 8),
 )
 
 # supervisor, worker before a drain ends → at most `limit` keys with blocked jobs, alphabetically after `after`, and
 # whether a permit of each is free. Without the keys of which only paused queues have jobs. Locks nothing.
 # Index: limit_waiting and limit_held, once for each key; for the key of a queue the primary key of queues.
-BLOCKED_KEYS = """
-WITH RECURSIVE waiting AS (
-    (
-        SELECT limit_key AS key
-        FROM skipqueue_job
-        WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key > %(after)s::text
-        ORDER BY limit_key
-        LIMIT 1
-    )
-    UNION ALL
-    SELECT (
-        SELECT limit_key
-        FROM skipqueue_job
-        WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key > waiting.key
-        ORDER BY limit_key
-        LIMIT 1
-    )
-    FROM waiting
-    WHERE waiting.key IS NOT NULL
-),
-found AS MATERIALIZED (SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s),
-paused AS MATERIALIZED (
-    SELECT ARRAY (
-        SELECT name
-        FROM skipqueue_queue
-        WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statement_timestamp())
-    ) AS names
-)
+BLOCKED_KEYS = joined(
+    """
+WITH RECURSIVE {found},
+{paused}
 SELECT
     found.key,
     limited.permits IS NULL OR limited.permits > (
@@ -315,16 +227,7 @@ SELECT
         WHERE
             limit_key = found.key
             AND limited.permits IS NOT NULL
-            AND (
-                status IN ('queued', 'running')
-                OR (status = 'blocked' AND has_permit)
-                OR (
-                    (started_at IS NOT NULL OR attempts > 0)
-                    AND limit_kind IN ('sequence', 'halting')
-                    AND status = 'scheduled'
-                )
-                OR (limit_kind = 'halting' AND status = 'failed')
-            )
+            AND {holds}
     ) AS is_free
 FROM
     found,
@@ -333,34 +236,24 @@ FROM
         SELECT capacity, limit_kind
         FROM skipqueue_job
         WHERE
-            status <= 'blocked'
-            AND awaits_jobs IS NULL
-            AND has_permit IS NULL
+            {waits}
             AND limit_key = found.key
             AND (queue_name <> ALL (paused.names) OR limit_kind IN ('sequence', 'halting'))
         ORDER BY
-            (CASE
-                WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
-                WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
-                ELSE 0
-            END), id
+            {rank}, id
         LIMIT 1
     ) AS head,
-    LATERAL (
-        SELECT CASE WHEN concurrency IS NULL THEN head.capacity ELSE NULLIF(concurrency, 0) END AS permits
-        FROM (
-            SELECT CASE
-                WHEN starts_with(found.key, 'queue:')
-                THEN (SELECT queue.concurrency FROM skipqueue_queue AS queue WHERE name = substr(found.key, 7))
-            END AS concurrency
-        ) AS changed
-    ) AS limited
+    {limited}
 ORDER BY found.key
-"""
+""",
+    found=walking(key="limit_key", waits=on_one_line(WAITS_FOR_PERMIT)),
+    paused=PAUSED,
+    holds=indented(HOLDS, 12),
+    waits=indented(WAITS_FOR_PERMIT, 12),
+    rank=indented(RANK, 12),
+    limited=indented(joined(_LIMITED, key="found.key"), 4),
+)
 
-
-KEYS_AT_ONCE = 1_000
-"""Keys that are admitted in one transaction, at most."""
 
 RATES_AFTER_COMMIT = 100
 """Keys of rates that the caller admits after its commit, at most: the supervisors are asked to admit more."""
@@ -368,15 +261,8 @@ RATES_AFTER_COMMIT = 100
 MISSED_INTERVAL = 0.02
 """Seconds until a supervisor looks again at a key that another transaction had locked; twice as many each time."""
 
-SWEEP_INTERVAL = 1.0
-"""Seconds between two sweeps over the keys with blocked jobs, at least. Mostly, jobs are admitted without a sweep: by
-the worker that settles a job of their key, or right after their enqueue."""
-
-SWEEP_SHARE = 1 / 20
-"""The share of the time that the sweeps of one process take, at most."""
-
 NOTIFIED_SHARE = 1 / 2
-"""The same while notifications ask for them that do not name the keys."""
+"""The share of the time that sweeps may take while notifications ask for them that do not name the keys."""
 
 
 def admission(ids: Iterable[int], keys: Iterable[str], *, claims: bool = False) -> list[Statement | None]:
@@ -458,6 +344,12 @@ def with_rates(store: "Store", admitted: Admitted) -> dict[str, int]:
     return dict(Counter(admitted.counts) + Counter(admit_rates(store, admitted.rates)))
 
 
+def admit_with_rates(store: "Store", keys: Sequence[str]) -> tuple[dict[str, int], list[str]]:
+    """Returns the number of admitted jobs, by queue, and the keys that another transaction has locked."""
+    found = admit_by_limit(store, keys)
+    return with_rates(store, found), found.missed
+
+
 @dataclass
 class Admission:
     """Admits jobs of these keys, once the transaction that enqueued them is committed."""
@@ -531,107 +423,66 @@ def admit_after_commit(
     transaction.on_commit(admission, using=store.alias, robust=True)
 
 
-class LimitGate:
+class LimitGate(KeyedGate):
     """Holds a job until a permit of its key is free.
 
     Mostly, jobs are admitted right after their enqueue, or by the worker that settles a job of their key. A sweep over
-    the keys with blocked jobs finds the others: a permit has become free in another way, or a process has died. Those
-    that were locked when somebody looked are looked at by name: a sweep over a million keys takes minutes.
+    the keys with blocked jobs finds the others. Keys that were locked when somebody looked are looked at by name.
     """
 
     name = "limit"
 
-    def __init__(self) -> None:  # each by database
-        self._sweeps: defaultdict[str, Sweep] = defaultdict(Sweep)
-        self._wanted: defaultdict[str, Wanted] = defaultdict(Wanted)
+    def __init__(self) -> None:
+        super().__init__(new_sweep)
+        self._named_at: defaultdict[str, float] = defaultdict(float)
+        """When to look at the named keys, by database."""
+        self._rests: dict[str, float] = {}
+        """The seconds between the last look and the next one, by database, while a key stays locked."""
 
     def admit(self, store: "Store", *, limit: int) -> GateResult:
         """Admit jobs of the named keys, and, if a sweep is due, of those with free permits among the next `limit`."""
-        sweep, wanted = self._sweeps[store.alias], self._wanted[store.alias]
-        admitted = Counter(wanted.run(store) if wanted.is_due() else {})
+        sweep = self._sweeps[store.alias]
+        admitted = Counter(self._admit_named(store))
         if sweep.due_at <= time.monotonic():
-            admitted.update(sweep.run(store, limit=limit))
-            self.want(store.alias, sweep.missed)
+            counts, missed = sweep.run(store, admit_with_rates, limit=limit)
+            admitted.update(counts)
+            self.want(store.alias, missed)
         return GateResult(dict(admitted))
 
     def next_due(self, store: "Store") -> float | None:
         """The seconds until the next look at named keys, or the next sweep; `None` if no job waits at this gate."""
-        wanted, until_sweep = self._wanted[store.alias], self._until_sweep(store)
-        if not wanted.keys:
+        until_sweep = self._sweeps[store.alias].next_due(store)
+        if not self._wanted[store.alias]:
             return until_sweep
-        until_wanted = wanted.due_at - time.monotonic()
-        return until_wanted if until_sweep is None else min(until_wanted, until_sweep)
-
-    def _until_sweep(self, store: "Store") -> float | None:
-        sweep = self._sweeps[store.alias]
-        due_in = sweep.due_at - time.monotonic()
-        if due_in > 0:
-            return due_in if sweep.found_any else None
-        return 0.0 if blocked_keys(store, limit=1) else None
+        until_named = self._named_at[store.alias] - time.monotonic()
+        return until_named if until_sweep is None else min(until_named, until_sweep)
 
     def want(self, alias: str, keys: Collection[str]) -> None:
-        """Have these keys looked at soon; all keys, if there are too many."""
-        if not self._wanted[alias].add(keys):
-            self.sweep_now(alias)
+        if not self._wanted[alias].issuperset(keys):
+            self._named_at[alias] = 0.0
+        super().want(alias, keys)
 
-    def sweep_now(self, alias: str) -> None:
-        """Have the next sweep due soon: at once, if the last one did not take long."""
-        self._sweeps[alias].hurry()
-
-
-class Wanted:
-    def __init__(self) -> None:
-        self.keys: set[str] = set()
-        self.due_at = 0.0
-        self._rest = MISSED_INTERVAL
-
-    def add(self, keys: Collection[str]) -> bool:
-        """Look at these keys soon. Returns `False`, and forgets all keys, if there are too many."""
-        if new := set(keys) - self.keys:
-            self.keys |= new
-            self.due_at = 0.0
-        if len(self.keys) > KEYS_AT_ONCE:
-            self.keys.clear()
-        return bool(self.keys) or not new
-
-    def is_due(self) -> bool:
-        return bool(self.keys) and self.due_at <= time.monotonic()
-
-    def run(self, store: "Store") -> Mapping[str, int]:
-        """Look at the keys. Those that another transaction has locked stay: their jobs may have been left out."""
-        found = admit_by_limit(store, sorted(self.keys))
-        self.keys = set(found.missed)
-        self._rest = min(2 * self._rest, SWEEP_INTERVAL) if self.keys else MISSED_INTERVAL
-        self.due_at = time.monotonic() + self._rest
-        return with_rates(store, found)
+    def _admit_named(self, store: "Store") -> Mapping[str, int]:
+        """Keys that another transaction has locked stay named: their jobs may have been left out."""
+        alias, wanted = store.alias, self._wanted[store.alias]
+        if not wanted or self._named_at[alias] > time.monotonic():
+            return {}
+        counts, missed = admit_with_rates(store, sorted(wanted))
+        self._wanted[alias] = set(missed)
+        rest = self._rests.get(alias, MISSED_INTERVAL)
+        self._rests[alias] = min(2 * rest, SWEEP_INTERVAL) if missed else MISSED_INTERVAL
+        self._named_at[alias] = time.monotonic() + self._rests[alias]
+        return counts
 
 
-class Sweep:
-    def __init__(self) -> None:
-        self.due_at = 0.0
-        self._rested_at = 0.0
-        """When the next one may come, however many notifications ask for it."""
-        self.after = ""
-        """The key after which the next sweep goes on; empty: the next sweep starts with the first key."""
-        self.found_any = False
-        """Whether the last one has found a key with blocked jobs."""
-        self.missed: list[str] = []
-        """The keys with free permits that another transaction had locked at the last one."""
+def new_sweep() -> Sweep:
+    return Sweep(blocked_keys, notified_share=NOTIFIED_SHARE)
 
-    def run(self, store: "Store", *, limit: int) -> Mapping[str, int]:
-        started = time.monotonic()
-        keys = blocked_keys(store, after=self.after, limit=limit)
-        found = admit_by_limit(store, [key for key, is_free in keys.items() if is_free])
-        admitted, self.missed = with_rates(store, found), found.missed
-        self.found_any = bool(keys)
-        self.after = list(keys)[-1] if len(keys) == limit else ""
-        now = time.monotonic()
-        took = now - started
-        self._rested_at = now + took * (1 / NOTIFIED_SHARE - 1)
-        rest = took * (1 / SWEEP_SHARE - 1)
-        self.due_at = now + (rest if self.after else max(rest, SWEEP_INTERVAL))
-        return admitted
 
-    def hurry(self) -> None:
-        """Be due as soon as allowed, and go on where the last one ended, so that no first keys hide the rest."""
-        self.due_at = min(self.due_at, self._rested_at)
+def sweep_keys(store: "Store", *, limit: int) -> Mapping[str, int]:
+    """Admit jobs of the first keys with free permits. Returns their number, by queue. For a drain that may be over."""
+    sweep = new_sweep()
+    while True:
+        admitted, _ = sweep.run(store, admit_with_rates, limit=limit)
+        if admitted or not sweep.after:
+            return admitted

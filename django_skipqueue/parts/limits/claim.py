@@ -1,6 +1,7 @@
 """Claim jobs of limits: those that have just got a permit, and those beyond the permits that are free."""
 
 from ...queue.fragments import joined, to_run
+from ..keyed.sql import DUE, RANK, indented
 
 # worker, after SETTLE in the same transaction → jobs of these keys, as CLAIM returns them, at most `most` of each key:
 # the jobs that would be admitted next. They have no permit of their own (`has_permit` is false): each begins
@@ -60,11 +61,7 @@ chosen AS MATERIALIZED (
                 sum(job.size) OVER line AS size
             FROM (
                 SELECT
-                    (CASE
-                        WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
-                        WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
-                        ELSE 0
-                    END) AS rank,
+                    {rank} AS rank,
                     id,
                     ctid AS place,
                     pg_column_size(args) + pg_column_size(kwargs) AS size,
@@ -88,6 +85,7 @@ chosen AS MATERIALIZED (
 )
 {to_run}
 """,
+    rank=indented(RANK, 20),
     to_run=to_run(more=",\n    has_permit = false"),
 )
 
@@ -120,10 +118,7 @@ admitted AS MATERIALIZED (
     SELECT
         queue.number,
         -job.priority AS rank,
-        CASE
-            WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
-            ELSE job.run_after
-        END AS run_after,
+        {due} AS run_after,
         job.id,
         job.ctid AS place,
         pg_column_size(job.args) + pg_column_size(job.kwargs) AS size
@@ -198,14 +193,12 @@ rest AS MATERIALIZED (SELECT place FROM admitted EXCEPT SELECT place FROM chosen
 queued AS (
     UPDATE skipqueue_job AS job
     SET status = 'queued',
-        run_after = CASE
-            WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
-            ELSE job.run_after
-        END
+        run_after = {due}
     WHERE job.ctid = ANY (ARRAY (SELECT place FROM rest))
 )
 {to_run}
 """,
+    due=indented(DUE, 8),
     to_run=to_run(
         more=""",
     run_after = CASE

@@ -1,6 +1,7 @@
 """Admit one job right after its enqueue, if no other job of its key waits. `admit` says what a permit is."""
 
 from ...queue.fragments import joined
+from ..keyed.sql import HOLDS, PERMIT_GIVEN, indented
 
 # enqueue of one job, after the commit → nothing. Locks its key for ADMIT_LONE, with the lock of LOCK_KEYS, unless
 # another transaction has locked it. Reads no table.
@@ -74,16 +75,7 @@ WITH chosen AS MATERIALIZED (
                         WHERE
                             limit_key = {key}::text
                             AND limited.permits IS NOT NULL
-                            AND (
-                                status IN ('queued', 'running')
-                                OR (status = 'blocked' AND has_permit)
-                                OR (
-                                    (started_at IS NOT NULL OR attempts > 0)
-                                    AND limit_kind IN ('sequence', 'halting')
-                                    AND status = 'scheduled'
-                                )
-                                OR (limit_kind = 'halting' AND status = 'failed')
-                            )
+                            AND {holds}
                         LIMIT CASE WHEN job.limit_kind <> 'fair' THEN limited.permits END
                     ) AS holder
                 ) AS held
@@ -92,12 +84,7 @@ WITH chosen AS MATERIALIZED (
     FOR NO KEY UPDATE OF job SKIP LOCKED
 )
 UPDATE skipqueue_job AS job
-SET status = CASE WHEN job.rate_key IS NOT NULL THEN 'blocked' ELSE 'queued' END,
-    has_permit = CASE WHEN job.rate_key IS NOT NULL THEN true END,
-    run_after = CASE
-        WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
-        ELSE job.run_after
-    END
+SET {given}
 WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
 RETURNING job.queue_name, job.rate_key{more}
 """
@@ -105,7 +92,7 @@ RETURNING job.queue_name, job.rate_key{more}
 
 def admitting_lone(*, id: str, key: str, more: str = "") -> str:
     """Return ADMIT_LONE with these expressions for the job and its key. `more`: other columns that it returns."""
-    return joined(_ADMIT_LONE, id=id, key=key, more=more)
+    return joined(_ADMIT_LONE, id=id, key=key, more=more, holds=indented(HOLDS, 28), given=PERMIT_GIVEN)
 
 
 ADMIT_LONE = admitting_lone(id="%(id)s", key="%(key)s")

@@ -9,8 +9,10 @@ Used by pages, commands, metrics, the doctor and the alerts.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ...queue.fragments import joined
 from ...queue.observe import raised
 from ...values.codec import decode_shown
+from ..keyed.sql import RANK, indented
 from ..rates.now import RATE_KEYS_NOW
 
 if TYPE_CHECKING:
@@ -100,7 +102,8 @@ LIMIT %(most)s
 # next job; the kind of the limit and its capacity, NULL for any number; the number of jobs that hold a permit, and that
 # of those that wait, both counted up to `limit`; the seconds since the first of these was due. Index: limit_waiting and
 # limit_held, once for each key; for the key of a queue the primary key of queues.
-KEYS_NOW = """
+KEYS_NOW = joined(
+    """
 SELECT
     key.name, head.id, head.task, head.args::text, head.kwargs::text, head.limit_kind,
     NULLIF(COALESCE(
@@ -118,11 +121,7 @@ FROM
         FROM skipqueue_job
         WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = key.name
         ORDER BY
-            (CASE
-                WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
-                WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
-                ELSE 0
-            END), id
+            {rank}, id
         LIMIT 1
     ) AS head,
     LATERAL (
@@ -152,16 +151,15 @@ FROM
             FROM skipqueue_job
             WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = key.name
             ORDER BY
-                (CASE
-                    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
-                    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
-                    ELSE 0
-                END), id
+                {rank_within}, id
             LIMIT %(limit)s
         ) AS job
     ) AS waiting
 ORDER BY key.place
-"""
+""",
+    rank=indented(RANK, 12),
+    rank_within=indented(RANK, 16),
+)
 
 # pages, commands, metrics → the number of blocked jobs by queue. Of all blocked jobs, `limit` are looked at, those
 # first that were enqueued first. Index: blocked.

@@ -8,13 +8,14 @@ alone, and no other is admitted until the queue is below its limit.
 """
 
 import time
-from collections.abc import Collection, Sequence
-from typing import Protocol
+from collections.abc import Collection
 
-from ...queue.notify import LIMIT_PREFIX, QUEUES_PAYLOAD, RATE_PREFIX, SOON, keys_in
+from ...events.events import JobsAdmitted
+from ...queue.notify import QUEUES_PAYLOAD, SOON, keys_in, wake
 from ...queue.store import Store
 from ...worker.loop import Periodic
-from ..keyed import Contested, contested_permits, contested_tokens, pass_permits_on, pass_tokens_on
+from ..keyed.pass_on import PERMITS, TOKENS, Held, contested, pass_on
+from .admit import with_rates
 from .queues import block_surplus, block_unrated
 
 CONTESTED_LOOK = 1.0
@@ -37,33 +38,20 @@ KEYS_AT_ONCE = 1_000
 """Keys of one look, at most. The next look goes on after them."""
 
 
-class Look(Protocol):
-    def __call__(self, store: Store, /, *, after: str, limit: int) -> Sequence[Contested]: ...
-
-
-class PassPermitOn(Protocol):
-    def __call__(
-        self, store: Store, keys: Collection[str], /, *, ids: Collection[int] | None = None, idle: bool = False
-    ) -> Collection[int]: ...
-
-
 class PassOn(Periodic):
     """Looks at the keys for which jobs wait; at once, if a better job was enqueued, or a queue was paused."""
 
     name = "pass_on"
 
     def __init__(self, store: Store) -> None:
-        self._contests = {
-            LIMIT_PREFIX: Contest(store, contested_permits, pass_permits_on),
-            RATE_PREFIX: Contest(store, contested_tokens, pass_tokens_on),
-        }
+        self._contests = {held.prefix: Contest(store, held) for held in (PERMITS, TOKENS)}
         self._looked_at = float("-inf")
 
     def run(self, now: float) -> None:
         started = self._looked_at = time.monotonic()
-        contested = [contest.look(now) for contest in self._contests.values()]
+        found = [contest.look(now) for contest in self._contests.values()]
         rest = (time.monotonic() - started) * (1 / SHARE - 1)
-        self.run_again_in(max(CONTESTED_LOOK if any(contested) else SOON, rest))
+        self.run_again_in(max(CONTESTED_LOOK if any(found) else SOON, rest))
 
     def notified(self, payloads: Collection[str]) -> None:
         """Look at once: better jobs wait, or a queue was paused. After an error, the delay is not shortened."""
@@ -76,19 +64,18 @@ class PassOn(Periodic):
 
 def unclaimed_holders(store: Store) -> dict[str, int]:
     """The number of unclaimed jobs that hold a permit for which others wait, by key: of the first thousand keys."""
-    found = contested_permits(store, after="", limit=KEYS_AT_ONCE)
+    found = contested(store, PERMITS, after="", limit=KEYS_AT_ONCE)
     return {each.key: len(each.held_up) + len(each.unserved) for each in found}
 
 
 class Contest:
     """Passes on what the jobs of limits hold, or those of rates."""
 
-    def __init__(self, store: Store, look: Look, pass_on: PassPermitOn) -> None:
+    def __init__(self, store: Store, held: Held) -> None:
         self.urgent: set[str] = set()
         """Keys in which a better job may wait."""
         self._store = store
-        self._look = look
-        self._pass_on = pass_on
+        self._held = held
         self._after = ""  # the key after which the next look goes on
         self._since: dict[int, float] = {}  # when each unclaimed job was first seen, by the last round of looks
         self._seen: dict[int, float] = {}  # when each unclaimed job was first seen, by this round
@@ -103,20 +90,26 @@ class Contest:
     def look(self, now: float) -> bool:
         """Returns whether jobs wait for what unclaimed ones hold."""
         urgent, self.urgent = self.urgent, set()
-        found = self._look(self._store, after=self._after, limit=KEYS_AT_ONCE)
+        found = contested(self._store, self._held, after=self._after, limit=KEYS_AT_ONCE)
         if urgent := urgent.union(each.key for each in found if each.is_inverted):
-            self._pass_on(self._store, urgent)
+            self._pass_on(urgent)
         if unserved := {id: each.key for each in found for id in each.unserved}:
-            self._pass_on(self._store, set(unserved.values()), ids=unserved)
+            self._pass_on(set(unserved.values()), ids=unserved)
         if held_up := {id: each.key for each in found for id in each.held_up if self._is_held_up(id, now)}:
-            self._put_back.update(
-                dict.fromkeys(self._pass_on(self._store, set(held_up.values()), ids=held_up, idle=True), now)
-            )
+            self._put_back.update(dict.fromkeys(self._pass_on(set(held_up.values()), ids=held_up, idle=True), now))
         self._after = found[-1].key if len(found) == KEYS_AT_ONCE else ""
         if not self._after:
             self._since, self._seen = self._seen, {}
             self._put_back = {id: at for id, at in self._put_back.items() if now - at < PUT_BACK_SECONDS}
         return any(each.is_inverted or each.unserved or each.held_up for each in found)
+
+    def _pass_on(self, keys: Collection[str], *, ids: Collection[int] | None = None, idle: bool = False) -> set[int]:
+        """Notify the workers, and send the event. Returns the ids of the jobs that were put back."""
+        admitted, put_back = pass_on(self._store, self._held, keys, ids=ids, idle=idle)
+        if counts := with_rates(self._store, admitted):
+            wake(self._store, counts)
+            self._store.send(JobsAdmitted(self._store.alias, counts))
+        return put_back
 
     def _is_held_up(self, id: int, now: float) -> bool:
         self._seen[id] = self._since.get(id, now)

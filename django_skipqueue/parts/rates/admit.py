@@ -24,40 +24,48 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
+from ...queue.fragments import joined
 from ...queue.notify import RATE_PREFIX, notify_of_keys
 from ...queue.parameters import Statement, fetched, pipelined
 from ...values.records import GateResult
+from ..keyed.gate import KEYS_AT_ONCE, KeyedGate, Sweep
+from ..keyed.sql import LOCK_RATES, PAUSED, WAITS_FOR_RATE, indented, walking
 
 if TYPE_CHECKING:
     from ...queue.store import Store
 
-# supervisor; enqueue, after the commit → the keys that another transaction has locked, and those that are locked now,
-# for ADMIT_BY_RATE. The locks are as those of LOCK_KEYS in `parts.limits.admit`, and others than these.
-# Reads no table.
-LOCK_RATES = """
-WITH wanted AS MATERIALIZED (
-    SELECT unnest((SELECT %(keys)s::text[])) AS key
-),
-lock AS MATERIALIZED (
+# The rate of a key, NULL for none, and how many of its jobs are queued, counted up to the burst.
+RATED = """CROSS JOIN LATERAL (
     SELECT
-        slot,
+        CASE WHEN pair IS NULL THEN head.rate_interval ELSE NULLIF(pair[1], 0) END AS seconds,
         CASE
-            WHEN current_setting('transaction_isolation') = 'read committed'
-            THEN pg_try_advisory_xact_lock(1397442897, slot)
-            ELSE false
-        END AS is_ours
-    FROM (SELECT DISTINCT hashtext(key) & 1023 AS slot FROM wanted) AS slots
-)
-SELECT
-    array_agg(wanted.key) FILTER (WHERE NOT lock.is_ours) AS missed,
-    set_config(
-        'skipqueue.locked_rates', COALESCE(array_agg(wanted.key) FILTER (WHERE lock.is_ours), '{}')::text, true
-    ) AS locked
-FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
-"""
+            WHEN pair IS NULL AND head.rate_interval IS NOT NULL THEN head.rate_burst
+            WHEN pair[1] > 0 THEN pair[2]::integer
+        END AS burst
+    FROM (
+        SELECT CASE
+            WHEN starts_with(key.name, 'queue:')
+            THEN (
+                SELECT ARRAY[queue.rate_interval, queue.rate_burst]
+                FROM skipqueue_queue AS queue
+                WHERE name = substr(key.name, 7) AND queue.rate_interval IS NOT NULL
+            )
+        END AS pair
+    ) AS changed
+) AS rated
+CROSS JOIN LATERAL (
+    SELECT count(*) AS number
+    FROM (
+        SELECT
+        FROM skipqueue_job
+        WHERE status = 'queued' AND rate_key = key.name
+        LIMIT COALESCE(rated.burst, 0)
+    ) AS one
+) AS queued"""
 
-# the same, after LOCK_RATES → the number of admitted jobs, by queue. Of each locked key as many jobs are admitted as
-# there are tokens: the highest priority first, then the first due, as workers claim. Numbers of tokens:
+# supervisor; enqueue, after the commit; after LOCK_RATES → the number of admitted jobs, by queue. Of each locked key as
+# many jobs are admitted as there are tokens: the highest priority first, then the first due, as workers claim. Numbers
+# of tokens:
 # `taken`: those that are missing from the bucket. Never more than there are, whatever the clock has done since; and at
 # least as many as jobs are queued: what waits for a worker takes its token now, so that a queue that nobody has served
 # for a while does not hold more than one burst. While jobs wait for tokens, what a tenth of a second gives is kept on
@@ -69,14 +77,9 @@ FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
 # takes no token.
 # Index: rate_waiting and rate_queued, and the primary key of the buckets, once for each key; for the key of a queue the
 # primary key of queues. The table of queues is read whole: it has a row for each queue that was paused or limited.
-ADMIT_BY_RATE = """
-WITH paused AS MATERIALIZED (
-    SELECT ARRAY (
-        SELECT name
-        FROM skipqueue_queue
-        WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statement_timestamp())
-    ) AS names
-),
+ADMIT_BY_RATE = joined(
+    """
+WITH {paused},
 bucket AS MATERIALIZED (
     SELECT
         key.name,
@@ -95,41 +98,13 @@ bucket AS MATERIALIZED (
             SELECT rate_interval, rate_burst
             FROM skipqueue_job
             WHERE
-                status <= 'blocked'
-                AND awaits_jobs IS NULL
-                AND (limit_key IS NULL OR has_permit)
+                {waits}
                 AND rate_key = key.name
                 AND queue_name <> ALL (paused.names)
             ORDER BY (-priority), run_after, id
             LIMIT 1
         ) AS head
-        CROSS JOIN LATERAL (
-            SELECT
-                CASE WHEN pair IS NULL THEN head.rate_interval ELSE NULLIF(pair[1], 0) END AS seconds,
-                CASE
-                    WHEN pair IS NULL AND head.rate_interval IS NOT NULL THEN head.rate_burst
-                    WHEN pair[1] > 0 THEN pair[2]::integer
-                END AS burst
-            FROM (
-                SELECT CASE
-                    WHEN starts_with(key.name, 'queue:')
-                    THEN (
-                        SELECT ARRAY[queue.rate_interval, queue.rate_burst]
-                        FROM skipqueue_queue AS queue
-                        WHERE name = substr(key.name, 7) AND queue.rate_interval IS NOT NULL
-                    )
-                END AS pair
-            ) AS changed
-        ) AS rated
-        CROSS JOIN LATERAL (
-            SELECT count(*) AS number
-            FROM (
-                SELECT
-                FROM skipqueue_job
-                WHERE status = 'queued' AND rate_key = key.name
-                LIMIT COALESCE(rated.burst, 0)
-            ) AS one
-        ) AS queued
+        {rated}
         CROSS JOIN LATERAL (
             SELECT LEAST(
                 GREATEST(
@@ -149,9 +124,7 @@ chosen AS MATERIALIZED (
             SELECT ctid AS place
             FROM skipqueue_job
             WHERE
-                status <= 'blocked'
-                AND awaits_jobs IS NULL
-                AND (limit_key IS NULL OR has_permit)
+                {waits}
                 AND rate_key = bucket.name
                 AND queue_name <> ALL (paused.names)
             ORDER BY (-priority), run_after, id
@@ -176,9 +149,7 @@ changed AS MATERIALIZED (
                 SELECT
                 FROM skipqueue_job
                 WHERE
-                    status <= 'blocked'
-                    AND awaits_jobs IS NULL
-                    AND (limit_key IS NULL OR has_permit)
+                    {waits_within}
                     AND rate_key = bucket.name
                     AND queue_name <> ALL (paused.names)
                 LIMIT number.taken_now + 1
@@ -222,7 +193,12 @@ idle AS (
         AND key <> ALL (ARRAY (SELECT name FROM bucket))
 )
 SELECT queue_name, count(*) FROM admitted GROUP BY queue_name
-"""
+""",
+    paused=PAUSED,
+    waits=indented(WAITS_FOR_RATE, 16),
+    waits_within=indented(WAITS_FOR_RATE, 20),
+    rated=indented(RATED, 8),
+)
 
 # supervisor → the seconds until the next key is due, below 0 if it is overdue; no row if none waits. Index: rate_due.
 NEXT_RATE = """
@@ -246,35 +222,9 @@ LIMIT %(limit)s
 # time is known at which one of them is due, or one that is too late: the clock was set back. Locks nothing.
 # Index: rate_waiting and the primary key of the buckets, once for each key; for the key of a queue the primary key of
 # queues.
-BLOCKED_RATES = """
-WITH RECURSIVE waiting AS (
-    (
-        SELECT rate_key AS key
-        FROM skipqueue_job
-        WHERE
-            status <= 'blocked'
-            AND awaits_jobs IS NULL
-            AND (limit_key IS NULL OR has_permit)
-            AND rate_key > %(after)s::text
-        ORDER BY rate_key
-        LIMIT 1
-    )
-    UNION ALL
-    SELECT (
-        SELECT rate_key
-        FROM skipqueue_job
-        WHERE
-            status <= 'blocked'
-            AND awaits_jobs IS NULL
-            AND (limit_key IS NULL OR has_permit)
-            AND rate_key > waiting.key
-        ORDER BY rate_key
-        LIMIT 1
-    )
-    FROM waiting
-    WHERE waiting.key IS NOT NULL
-),
-found AS MATERIALIZED (SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s)
+BLOCKED_RATES = joined(
+    """
+WITH RECURSIVE {found}
 SELECT
     found.key,
     (
@@ -293,9 +243,7 @@ SELECT
                         SELECT rate_interval
                         FROM skipqueue_job
                         WHERE
-                            status <= 'blocked'
-                            AND awaits_jobs IS NULL
-                            AND (limit_key IS NULL OR has_permit)
+                            {waits}
                             AND rate_key = found.key
                         ORDER BY (-priority), run_after, id
                         LIMIT 1
@@ -308,7 +256,10 @@ SELECT
         WHERE rate.key = found.key
     ) IS NOT TRUE AS needs_look
 FROM found
-"""
+""",
+    found=walking(key="rate_key", waits=indented(WAITS_FOR_RATE, 12), apart="\n            "),
+    waits=indented(WAITS_FOR_RATE, 28),
+)
 
 # supervisor → the number of buckets that were deleted: they have been full for a minute, and no job waits for them, so
 # that a missing row means the same. Index: rate_due.
@@ -330,21 +281,11 @@ SELECT count(*) FROM deleted
 """
 
 
-KEYS_AT_ONCE = 1_000
-"""Keys that are admitted in one transaction, at most."""
-
 LEAST_INTERVAL = 0.02
 """Seconds between two admissions of one process, at least: more frequent ones would admit no more jobs."""
 
 VAIN_INTERVAL = 0.1
 """The same after one that has admitted nothing: another supervisor was faster, and will mostly be again."""
-
-SWEEP_INTERVAL = 1.0
-"""Seconds between two sweeps over the keys with blocked jobs, at least. It finds the keys of which nobody knows when
-they are due: a process has died before it admitted, or the clock was set back."""
-
-SWEEP_SHARE = 1 / 20
-"""The share of the time that the sweeps of one process take, at most."""
 
 
 def admit_rate_keys(store: "Store", keys: Collection[str]) -> tuple[dict[str, int], list[str]]:
@@ -399,64 +340,22 @@ def admit_rates(store: "Store", keys: Iterable[str]) -> dict[str, int]:
     return dict(admitted)
 
 
-class Pace:
-    def __init__(self) -> None:
-        self.wanted: set[str] = set()
-        """Keys to look at, whether they are due or not."""
-        self.not_before = 0.0
-        """The next admission is not earlier."""
-        self.sweep_at = 0.0
-        self._rested_at = 0.0
-        """When the next sweep may come, however many notifications ask for it."""
-        self.swept = ""
-        """The key after which the next sweep goes on; empty: the next sweep starts with the first key."""
-        self.found_any = False
-        """Whether the last sweep has found a key with blocked jobs."""
-
-    def keys(self, store: "Store", *, limit: int) -> list[str]:
-        found = {*sorted(self.wanted)[:limit], *due_rates(store, limit=limit)}
-        if self.sweep_at <= time.monotonic():
-            found |= self._sweep(store, limit=limit)
-        return sorted(found)
-
-    def admitted(self, keys: Collection[str], missed: Collection[str], *, is_vain: bool) -> None:
-        self.wanted = (self.wanted - set(keys)) | set(missed)
-        self.not_before = time.monotonic() + (VAIN_INTERVAL if is_vain else LEAST_INTERVAL)
-
-    def want(self, keys: Collection[str]) -> None:
-        """Look at these keys soon; at all keys, if there are too many."""
-        self.wanted |= set(keys)
-        if len(self.wanted) > KEYS_AT_ONCE:
-            self.wanted.clear()
-            self.sweep_soon()
-
-    def sweep_soon(self) -> None:
-        """Look at all keys as soon as allowed. Goes on where the last sweep ended, so no first keys hide the rest."""
-        self.sweep_at, self.found_any = min(self.sweep_at, self._rested_at), True
-
-    def _sweep(self, store: "Store", *, limit: int) -> set[str]:
-        started = time.monotonic()
-        keys = blocked_rates(store, after=self.swept, limit=limit)
-        self.found_any = bool(keys)
-        self.swept = list(keys)[-1] if len(keys) == limit else ""
-        now = time.monotonic()
-        self._rested_at = now + (now - started) * (1 / SWEEP_SHARE - 1)
-        self.sweep_at = self._rested_at if self.swept else max(self._rested_at, now + SWEEP_INTERVAL)
-        return {key for key, needs_look in keys.items() if needs_look}
-
-
 def sweep_rates(store: "Store", *, limit: int = KEYS_AT_ONCE) -> dict[str, int]:
     """Admit jobs of all keys that have tokens. Returns their number, by queue. For a drain that may be over."""
-    pace = Pace()
+    sweep = Sweep(blocked_rates)
     admitted: Counter[str] = Counter()
     while True:
-        pace.sweep_at = 0.0
-        admitted.update(admit_rate_keys(store, pace.keys(store, limit=limit))[0])
-        if not pace.swept:
+        keys = {*due_rates(store, limit=limit), *sweep.run(store, _themselves, limit=limit)}
+        admitted.update(admit_rate_keys(store, keys)[0])
+        if not sweep.after:
             return dict(admitted)
 
 
-class RateGate:
+def _themselves(_store: "Store", keys: list[str]) -> list[str]:
+    return keys
+
+
+class RateGate(KeyedGate):
     """Holds a job until there is a token of its key.
 
     Mostly, a job is admitted right after its enqueue, or when its key is due: the row of the key says when. A sweep
@@ -466,36 +365,28 @@ class RateGate:
     name = "rate"
 
     def __init__(self) -> None:
-        self._paces: defaultdict[str, Pace] = defaultdict(Pace)  # by database
+        super().__init__(lambda: Sweep(blocked_rates))
+        self._not_before: defaultdict[str, float] = defaultdict(float)
+        """The next admission is not earlier, by database."""
 
     def admit(self, store: "Store", *, limit: int) -> GateResult:
-        pace = self._paces[store.alias]
-        if pace.not_before > time.monotonic():
+        if self._not_before[store.alias] > time.monotonic():
             return GateResult({})
-        keys = pace.keys(store, limit=min(limit, KEYS_AT_ONCE))
+        most, sweep, wanted = min(limit, KEYS_AT_ONCE), self._sweeps[store.alias], self._wanted[store.alias]
+        keys = {*sorted(wanted)[:most], *due_rates(store, limit=most)}
+        if sweep.due_at <= time.monotonic():
+            keys.update(sweep.run(store, _themselves, limit=most))
         if not keys:
             return GateResult({})
         counts, missed = admit_rate_keys(store, keys)
-        pace.admitted(keys, missed, is_vain=not counts)
+        wanted -= keys
+        wanted.update(missed)
+        self._not_before[store.alias] = time.monotonic() + (LEAST_INTERVAL if counts else VAIN_INTERVAL)
         return GateResult(counts)
 
     def next_due(self, store: "Store") -> float | None:
         """The seconds until a key is to be looked at; `None` if no job waits at this gate."""
-        pace, now = self._paces[store.alias], time.monotonic()
-        dues = [due for due in (self._until_sweep(pace, store, now), next_rate(store)) if due is not None]
-        if pace.wanted:
+        dues = [due for due in (self._sweeps[store.alias].next_due(store), next_rate(store)) if due is not None]
+        if self._wanted[store.alias]:
             dues.append(0.0)
-        return max(min(dues), pace.not_before - now) if dues else None
-
-    def want(self, alias: str, keys: Collection[str]) -> None:
-        self._paces[alias].want(keys)
-
-    def sweep_now(self, alias: str) -> None:
-        """Have the next sweep due soon: at once, if the last one did not take long."""
-        self._paces[alias].sweep_soon()
-
-    def _until_sweep(self, pace: Pace, store: "Store", now: float) -> float | None:
-        due_in = pace.sweep_at - now
-        if due_in > 0:
-            return due_in if pace.found_any else None
-        return 0.0 if blocked_rates(store, limit=1) else None
+        return max(min(dues), self._not_before[store.alias] - time.monotonic()) if dues else None

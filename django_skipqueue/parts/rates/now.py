@@ -3,12 +3,17 @@
 `parts.rates.admit` says what a bucket is, which jobs wait for a token, and which rate a key has.
 """
 
+from ...queue.fragments import joined
+from ..keyed.sql import WAITS_FOR_RATE, indented
+from .admit import RATED
+
 # pages, commands → for each of these keys that has waiting jobs: the key; the id, the task and the arguments of the
 # next job; the seconds for each job and the burst, NULL for any number; the tokens that can be taken now; the number of
 # waiting jobs, counted up to `limit`; the seconds until the next one is admitted, NULL if nobody knows; the seconds
 # since the first of the counted jobs was due. Index: rate_waiting, rate_queued and the primary key of the buckets, once
 # for each key; for the key of a queue the primary key of queues.
-RATE_KEYS_NOW = """
+RATE_KEYS_NOW = joined(
+    """
 SELECT
     key.name, head.id, head.task, head.args::text, head.kwargs::text,
     rated.seconds, rated.burst,
@@ -31,53 +36,27 @@ FROM
         SELECT id, task, args, kwargs, rate_interval, rate_burst
         FROM skipqueue_job
         WHERE
-            status <= 'blocked'
-            AND awaits_jobs IS NULL
-            AND (limit_key IS NULL OR has_permit)
+            {waits}
             AND rate_key = key.name
         ORDER BY (-priority), run_after, id
         LIMIT 1
     ) AS head
-    CROSS JOIN LATERAL (
-        SELECT
-            CASE WHEN pair IS NULL THEN head.rate_interval ELSE NULLIF(pair[1], 0) END AS seconds,
-            CASE
-                WHEN pair IS NULL AND head.rate_interval IS NOT NULL THEN head.rate_burst
-                WHEN pair[1] > 0 THEN pair[2]::integer
-            END AS burst
-        FROM (
-            SELECT CASE
-                WHEN starts_with(key.name, 'queue:')
-                THEN (
-                    SELECT ARRAY[queue.rate_interval, queue.rate_burst]
-                    FROM skipqueue_queue AS queue
-                    WHERE name = substr(key.name, 7) AND queue.rate_interval IS NOT NULL
-                )
-            END AS pair
-        ) AS changed
-    ) AS rated
-    CROSS JOIN LATERAL (
-        SELECT count(*) AS number
-        FROM (
-            SELECT
-            FROM skipqueue_job
-            WHERE status = 'queued' AND rate_key = key.name
-            LIMIT COALESCE(rated.burst, 0)
-        ) AS one
-    ) AS queued
+    {rated}
     CROSS JOIN LATERAL (
         SELECT count(*) AS number, min(run_after) AS since
         FROM (
             SELECT run_after
             FROM skipqueue_job
             WHERE
-                status <= 'blocked'
-                AND awaits_jobs IS NULL
-                AND (limit_key IS NULL OR has_permit)
+                {waits_within}
                 AND rate_key = key.name
             ORDER BY (-priority), run_after, id
             LIMIT %(limit)s
         ) AS job
     ) AS waiting
 ORDER BY key.place
-"""
+""",
+    rated=indented(RATED, 4),
+    waits=indented(WAITS_FOR_RATE, 12),
+    waits_within=indented(WAITS_FOR_RATE, 16),
+)

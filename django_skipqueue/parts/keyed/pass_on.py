@@ -1,22 +1,8 @@
-"""What limits and rates share: statements with places for what differs, and passing permits and tokens on.
+"""Pass permits and tokens on, from a job that no worker has claimed to one that should start before it.
 
-A place in a statement is a name in braces:
-
-A place is a name in braces:
-
-- `key`: the column of the key; `locked`: the setting with the keys that are locked
-- `waiting`: the condition of a job that waits for a permit or a token
-- `unclaimed`: that of a job that has one, and may be put back
-- `in_order`: that of a job that keeps its place, whether its queue is served or not
-- `rank`: the columns by which the waiting jobs of a key are admitted; `order`: their names; `worst_first`: the reverse
-- `put_back`, `admit`: what is set in a job that is put back, or admitted
-- `admitted`: what is returned of those that are admitted: their number, and the keys of the rates they wait for
-- `served`: a CTE, the queues that are served; `is_served`: the condition of a job in one of them
-
-Permits and tokens are passed on from a job that no worker has claimed to one that should start before it. A queued job
-keeps the permit of its limit, or the token of its rate, while it waits for a worker. A blocked job of the key may be
-better: its priority is higher, or only its queue has a worker. Then the queued job is put back, and the blocked one
-admitted in its place.
+A queued job keeps the permit of its limit, or the token of its rate, while it waits for a worker. A blocked job of the
+key may be better: its priority is higher, or only its queue has a worker. Then the queued job is put back, and the
+blocked one admitted in its place.
 
 Invariant: a statement that passes on admits at most the number of jobs of a key that it puts back, under the lock of
 the key. So it never raises the number of permits that are held, nor takes a token. Swaps end: the job that is admitted
@@ -27,21 +13,42 @@ A queue is served if it is not paused, and a live worker or a relay takes jobs f
 begun is never put back, and no job of a sequence is admitted before the next one in order.
 
 Used by supervisors.
+
+A place in a statement is a name in braces:
+
+- `key`: the column of the key; `locked`: the setting with the keys that are locked
+- `waiting`: the condition of a job that waits for a permit or a token
+- `unclaimed`: that of a job that has one, and may be put back
+- `in_order`: that of a job that keeps its place, whether its queue is served or not
+- `rank`: the columns by which the waiting jobs of a key are admitted; `order`: their names; `worst_first`: the reverse
+- `put_back`, `admit`: what is set in a job that is put back, or admitted
+- `admitted`: what is returned of those that are admitted: their number, and the keys of the rates they wait for
+- `served`: a CTE, the queues that are served; `is_served`: the condition of a job in one of them
+- `found`: CTEs, the keys with waiting jobs
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..conf import settings
-from ..events.events import JobsAdmitted
-from ..queue.fragments import joined, places
-from ..queue.notify import wake
-from ..queue.parameters import Admitted, Rows, Statement, as_array, fetched, pipelined
-from .limits.admit import LOCK_KEYS, with_rates
-from .rates.admit import LOCK_RATES
+from ...conf import settings
+from ...queue.fragments import joined, places
+from ...queue.notify import LIMIT_PREFIX, RATE_PREFIX
+from ...queue.parameters import Admitted, Statement, as_array, fetched, pipelined
+from .sql import (
+    LOCK_KEYS,
+    LOCK_RATES,
+    PERMIT_GIVEN,
+    RANK,
+    WAITS_FOR_PERMIT,
+    WAITS_FOR_RATE,
+    indented,
+    on_one_line,
+    walking,
+)
 
 if TYPE_CHECKING:
-    from ..queue.store import Store
+    from ...queue.store import Store
 
 # The queues that are served: all but the paused ones if `are_all`, else those of `names`. With `idle`, only the workers
 # with a free slot count. A relay takes jobs for its carrier. Index: recover, once for each worker.
@@ -74,33 +81,26 @@ IS_SERVED = """(
                     AND queue_name <> ALL (served.paused)
                 )"""
 
-PERMITS = {
+_OF_PERMITS = {
     "key": "limit_key",
-    "waiting": "status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL",
+    "waiting": on_one_line(WAITS_FOR_PERMIT),
+    "found": walking(key="limit_key", waits=on_one_line(WAITS_FOR_PERMIT)),
     "unclaimed": """(status = 'queued' OR (status = 'blocked' AND has_permit))
                 AND NOT (limit_kind IN ('sequence', 'halting') AND (started_at IS NOT NULL OR attempts > 0))""",
-    "rank": """(CASE
-                    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
-                    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
-                    ELSE 0
-                END) AS rank, id""",
+    "rank": joined("{rank} AS rank, id", rank=indented(RANK, 16)),
     "order": "rank, id",
     "in_order": "limit_kind IN ('sequence', 'halting')",
     "locked": "skipqueue.locked_keys",
     "put_back": "status = 'blocked', has_permit = NULL",
-    "admit": """status = CASE WHEN job.rate_key IS NOT NULL THEN 'blocked' ELSE 'queued' END,
-        has_permit = CASE WHEN job.rate_key IS NOT NULL THEN true END,
-        run_after = CASE
-            WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
-            ELSE job.run_after
-        END""",
+    "admit": indented(PERMIT_GIVEN, 4),
     "admitted": "count(*) FILTER (WHERE status = 'queued'), array_agg(rate_key) FILTER (WHERE status = 'blocked')",
     "worst_first": "rank DESC, id DESC",
 }
 
-TOKENS = {
+_OF_TOKENS = {
     "key": "rate_key",
-    "waiting": "status <= 'blocked' AND awaits_jobs IS NULL AND (limit_key IS NULL OR has_permit)",
+    "waiting": on_one_line(WAITS_FOR_RATE),
+    "found": walking(key="rate_key", waits=on_one_line(WAITS_FOR_RATE)),
     "unclaimed": "status = 'queued'",
     "rank": "(-priority) AS rank, run_after, id",
     "order": "rank, run_after, id",
@@ -114,33 +114,13 @@ TOKENS = {
 
 
 def _keyed(statement: str, pieces: Mapping[str, str]) -> str:
-    """Return the statement for limits, with pieces of PERMITS, or for rates, with pieces of TOKENS."""
     known = {**pieces, "served": SERVED, "is_served": IS_SERVED}
     return joined(statement, **{name: known[name] for name in places(statement)})
 
 
 _CONTESTED = """
 WITH RECURSIVE {served},
-waiting AS (
-    (
-        SELECT {key} AS key
-        FROM skipqueue_job
-        WHERE {waiting} AND {key} > %(after)s::text
-        ORDER BY {key}
-        LIMIT 1
-    )
-    UNION ALL
-    SELECT (
-        SELECT {key}
-        FROM skipqueue_job
-        WHERE {waiting} AND {key} > waiting.key
-        ORDER BY {key}
-        LIMIT 1
-    )
-    FROM waiting
-    WHERE waiting.key IS NOT NULL
-),
-found AS MATERIALIZED (SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s)
+{found}
 SELECT found.key, unclaimed.is_inverted, unclaimed.unserved, unclaimed.held_up
 FROM
     served
@@ -254,10 +234,10 @@ SELECT queue_name, {admitted}, (SELECT array_agg(id) FROM put_back) FROM admitte
 # the latter, or comes before it in their sequence; those of the latter whose queues are not served, and the others,
 # without sequences: of each the worst hundred. All NULL if there is no such job. Locks nothing.
 # Index: limit_waiting and limit_held, once for each key.
-CONTESTED_PERMITS = _keyed(_CONTESTED, PERMITS)
+CONTESTED_PERMITS = _keyed(_CONTESTED, _OF_PERMITS)
 
 # supervisor → as CONTESTED_PERMITS, of rates. Index: rate_waiting and rate_queued, once for each key.
-CONTESTED_TOKENS = _keyed(_CONTESTED, TOKENS)
+CONTESTED_TOKENS = _keyed(_CONTESTED, _OF_TOKENS)
 
 # supervisor, after LOCK_KEYS → by queue: the number of admitted jobs, and the keys of the rates that jobs with a permit
 # wait for now; and in each row the ids of all jobs that were put back. The worst job that has a permit is compared with
@@ -267,11 +247,26 @@ CONTESTED_TOKENS = _keyed(_CONTESTED, TOKENS)
 # A locked row may have a version that this statement does not see, and that no `ctid` finds here: a job counts as put
 # back once its row is written.
 # Index: limit_held and limit_waiting, once for each key, and the primary key.
-PASS_PERMITS_ON = _keyed(_SWAP, PERMITS)
+PASS_PERMITS_ON = _keyed(_SWAP, _OF_PERMITS)
 
 # supervisor, after LOCK_RATES → as PASS_PERMITS_ON, but for the keys of rates. The tokens stay taken.
 # Index: rate_queued and rate_waiting, once for each key, and the primary key.
-PASS_TOKENS_ON = _keyed(_SWAP, TOKENS)
+PASS_TOKENS_ON = _keyed(_SWAP, _OF_TOKENS)
+
+
+@dataclass(frozen=True)
+class Held:
+    """What jobs hold while they wait for a worker: permits or tokens."""
+
+    prefix: str
+    """The beginning of the notifications that name keys in which a better job may wait."""
+    contested: str
+    lock: str
+    pass_on: str
+
+
+PERMITS = Held(LIMIT_PREFIX, CONTESTED_PERMITS, LOCK_KEYS, PASS_PERMITS_ON)
+TOKENS = Held(RATE_PREFIX, CONTESTED_TOKENS, LOCK_RATES, PASS_TOKENS_ON)
 
 
 class Contested(NamedTuple):
@@ -286,62 +281,31 @@ class Contested(NamedTuple):
     """The ids of the other unclaimed jobs."""
 
 
-def contested_permits(store: "Store", *, after: str, limit: int) -> list[Contested]:
-    """At most `limit` keys of limits, alphabetically after `after`."""
-    return _contested(store, CONTESTED_PERMITS, after, limit)
-
-
-def contested_tokens(store: "Store", *, after: str, limit: int) -> list[Contested]:
-    """At most `limit` keys of rates, alphabetically after `after`."""
-    return _contested(store, CONTESTED_TOKENS, after, limit)
-
-
-def _contested(store: "Store", statement: str, after: str, limit: int) -> list[Contested]:
+def contested(store: "Store", held: Held, *, after: str, limit: int) -> list[Contested]:
+    """At most `limit` keys with waiting jobs, alphabetically after `after`."""
     values = {"after": after, "limit": limit, **_served(idle=False)}
     return [
         Contested(key, bool(is_inverted), unserved or (), held_up or ())
-        for key, is_inverted, unserved, held_up in store.rows(statement, values)
+        for key, is_inverted, unserved, held_up in store.rows(held.contested, values)
     ]
 
 
-def pass_permits_on(
-    store: "Store", keys: Collection[str], *, ids: Collection[int] | None = None, idle: bool = False
-) -> set[int]:
-    """Give permits of these keys to waiting jobs of a higher priority, and put the queued ones back.
+def pass_on(
+    store: "Store", held: Held, keys: Collection[str], *, ids: Collection[int] | None = None, idle: bool = False
+) -> tuple[Admitted, set[int]]:
+    """Give what queued jobs of these keys hold to waiting jobs of a higher priority, and put the queued ones back.
 
     ids: put these back, for waiting jobs of other queues that are served; `idle`: by a worker with a free slot.
-    Returns the ids of the jobs that were put back.
+    Returns what was admitted, and the ids of the jobs that were put back. Notifies nobody.
     """
-    lock: Statement = (LOCK_KEYS, {"ids": [], "keys": sorted(keys)})
+    lock: Statement = (held.lock, {"ids": [], "keys": sorted(keys)})
+    swap: Statement = (held.pass_on, {"ids": None if ids is None else as_array(ids), **_served(idle=idle)})
     with store.connection.wrap_database_errors:
-        statements = [lock, (PASS_PERMITS_ON, _values(ids, idle))]
-        locked, admitted = pipelined(store.connection.connection, statements, None)
+        _, admitted = pipelined(store.connection.connection, [lock, swap], None)
         rows = fetched(admitted)
-        return _passed_on(store, rows, with_rates(store, Admitted.decode(locked, rows)))
-
-
-def pass_tokens_on(
-    store: "Store", keys: Collection[str], *, ids: Collection[int] | None = None, idle: bool = False
-) -> set[int]:
-    """Give tokens of these keys to other jobs, as `pass_permits_on` does with permits."""
-    lock: Statement = (LOCK_RATES, {"keys": sorted(keys)})
-    with store.connection.wrap_database_errors:
-        statements = [lock, (PASS_TOKENS_ON, _values(ids, idle))]
-        _, admitted = pipelined(store.connection.connection, statements, None)
-        rows = fetched(admitted)
-        return _passed_on(store, rows, {queue_name: number for queue_name, number, _ in rows})
-
-
-def _passed_on(store: "Store", rows: Rows, counts: dict[str, int]) -> set[int]:
-    """Notify the workers, and send the event. Returns the ids of the jobs that were put back."""
-    if counts:
-        wake(store, counts)
-        store.send(JobsAdmitted(store.alias, counts))
-    return {id for *_, ids in rows for id in ids or ()}
-
-
-def _values(ids: Collection[int] | None, idle: bool) -> dict[str, Any]:
-    return {"ids": None if ids is None else as_array(ids), **_served(idle=idle)}
+    counts = {queue_name: number for queue_name, number, *_ in rows if number}
+    rates = frozenset(key for _, _, *rated, _ in rows for keys in rated for key in keys or ())
+    return Admitted(counts, [], rates), {id for *_, ids in rows for id in ids or ()}
 
 
 def _served(*, idle: bool) -> dict[str, Any]:

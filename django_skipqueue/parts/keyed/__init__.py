@@ -1,0 +1,1 @@
+"""What limits and rates share. It imports neither."""

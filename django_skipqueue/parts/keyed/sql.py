@@ -1,0 +1,168 @@
+"""The pieces that the statements of limits and of rates share, and the locks of keys.
+
+`parts.limits.admit` says which jobs of a key hold a permit or wait for one, `parts.rates.admit` which wait for a token.
+"""
+
+from textwrap import indent
+
+from ...queue.fragments import joined
+
+# The queues that are paused. The table has a row for each queue that was paused or limited: it is read whole.
+PAUSED = """paused AS MATERIALIZED (
+    SELECT ARRAY (
+        SELECT name
+        FROM skipqueue_queue
+        WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statement_timestamp())
+    ) AS names
+)"""
+
+# The condition of a job that waits for a permit of its key.
+WAITS_FOR_PERMIT = """status <= 'blocked'
+AND awaits_jobs IS NULL
+AND has_permit IS NULL"""
+
+# The condition of a job that waits for a token of its key.
+WAITS_FOR_RATE = """status <= 'blocked'
+AND awaits_jobs IS NULL
+AND (limit_key IS NULL OR has_permit)"""
+
+# The first column by which permits are given; the second is the id.
+RANK = """(CASE
+    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
+    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
+    ELSE 0
+END)"""
+
+# The condition of a job that holds a permit of its key.
+HOLDS = """(
+    status IN ('queued', 'running')
+    OR (status = 'blocked' AND has_permit)
+    OR (
+        (started_at IS NOT NULL OR attempts > 0)
+        AND limit_kind IN ('sequence', 'halting')
+        AND status = 'scheduled'
+    )
+    OR (limit_kind = 'halting' AND status = 'failed')
+)"""
+
+# When a job that gets a permit is due.
+DUE = """CASE
+    WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
+    ELSE job.run_after
+END"""
+
+_PERMIT_GIVEN = """status = CASE WHEN job.rate_key IS NOT NULL THEN 'blocked' ELSE 'queued' END,
+    has_permit = CASE WHEN job.rate_key IS NOT NULL THEN true END,
+    run_after = {due}"""
+
+_WALK = """waiting AS (
+    (
+        SELECT {key} AS key
+        FROM skipqueue_job
+        WHERE{apart}{waits}{apart}AND {key} > %(after)s::text
+        ORDER BY {key}
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT (
+        SELECT {key}
+        FROM skipqueue_job
+        WHERE{apart}{waits}{apart}AND {key} > waiting.key
+        ORDER BY {key}
+        LIMIT 1
+    )
+    FROM waiting
+    WHERE waiting.key IS NOT NULL
+),
+found AS MATERIALIZED (SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s)"""
+
+
+def indented(piece: str, by: int) -> str:
+    """The piece with `by` more spaces before each of its further lines."""
+    return indent(piece, by * " ").lstrip()
+
+
+def on_one_line(piece: str) -> str:
+    return " ".join(piece.splitlines())
+
+
+# statements that give permits: what they set in a job. It may wait for its rate now.
+PERMIT_GIVEN = joined(_PERMIT_GIVEN, due=indented(DUE, 4))
+
+
+def walking(*, key: str, waits: str, apart: str = " ") -> str:
+    """Return two CTEs, the second of which is `found`: at most `limit` keys with waiting jobs, after `after`.
+
+    key: its column; `waits`: the condition of a job that waits; `apart`: the space before and after it.
+    """
+    return joined(_WALK, key=key, waits=waits, apart=apart)
+
+
+_LOCK = """
+WITH wanted AS MATERIALIZED (
+    {wanted}
+),
+lock AS MATERIALIZED (
+    SELECT
+        slot,
+        CASE
+            WHEN current_setting('transaction_isolation') = 'read committed'
+            THEN pg_try_advisory_xact_lock({locks}, slot)
+            ELSE false
+        END AS is_ours
+    FROM (SELECT DISTINCT hashtext(key) & 1023 AS slot FROM wanted) AS slots
+)
+SELECT
+    array_agg(wanted.key) FILTER (WHERE NOT lock.is_ours) AS missed,
+    set_config(
+        '{setting}', COALESCE(array_agg(wanted.key) FILTER (WHERE lock.is_ours), '{}')::text, true
+    ){more} AS locked
+FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
+"""
+
+# worker in the transaction of a settle, before ADMIT_BY_KEY; supervisor; enqueue, after the commit → the keys that
+# another transaction has locked, and those that are locked now, for ADMIT_BY_KEY, with the number of jobs of each that
+# have ended, and whether the permit of a sequence is free: this transaction itself has ended the job that held it. That
+# the row was written here, and not by a worker that was quicker, is seen by its `xmin`.
+# The keys are those of the jobs `ids`, which have just ended or been claimed, and `keys`. A lock is one of
+# 1,024 advisory locks, until the end of the transaction: rows of a table of keys would have to be inserted and deleted,
+# and a lock for each key could fill PostgreSQL's table of locks. Two keys with the same lock only wait for each other.
+# At a higher isolation level no key is locked: ADMIT_BY_KEY would not see what the previous holder of the lock has
+# done. The array is a subquery, so that the planner does not see its length: with that, it reads a small table whole.
+# Index: the primary key.
+LOCK_KEYS = joined(
+    _LOCK,
+    locks="1397442896",
+    setting="skipqueue.locked_keys",
+    wanted="""SELECT key, sum(ended)::integer AS ended, bool_or(is_free) AS is_free
+    FROM (
+        SELECT
+            limit_key AS key,
+            CASE WHEN status = 'running' THEN 0 ELSE 1 END AS ended,
+            (
+                limit_kind IN ('sequence', 'halting')
+                AND (status IN ('completed', 'discarded') OR (status = 'failed' AND limit_kind = 'sequence'))
+                AND xmin = pg_current_xact_id_if_assigned()::xid
+            ) IS TRUE AS is_free
+        FROM skipqueue_job
+        WHERE id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND limit_key IS NOT NULL
+        UNION ALL
+        SELECT unnest((SELECT %(keys)s::text[])), 0, false
+    ) AS touched
+    GROUP BY key""",
+    more=""" || set_config(
+        'skipqueue.ended_jobs', COALESCE(array_agg(wanted.ended) FILTER (WHERE lock.is_ours), '{}')::text, true
+    ) || set_config(
+        'skipqueue.free_keys', COALESCE(array_agg(wanted.is_free) FILTER (WHERE lock.is_ours), '{}')::text, true
+    )""",
+)
+
+# supervisor; enqueue, after the commit → the keys that another transaction has locked, and those that are locked now,
+# for ADMIT_BY_RATE. The locks are as those of LOCK_KEYS, and others than these. Reads no table.
+LOCK_RATES = joined(
+    _LOCK,
+    locks="1397442897",
+    setting="skipqueue.locked_rates",
+    wanted="SELECT unnest((SELECT %(keys)s::text[])) AS key",
+    more="",
+)
