@@ -15,12 +15,13 @@ from django.utils.translation import gettext
 from ..jobs.registry import registry
 from ..models import Queue
 from ..parts.limits.now import MOST_BLOCKED, blocked_now
-from ..parts.limits.states import QueueLimit, queue_limits
-from ..parts.rates.states import StartRate, queue_rates
+from ..parts.limits.states import LIMITS
+from ..parts.rates.states import RATES
 from ..queue.observe import QueueNow, QueueRate, queues_now, rates_now
 from ..queue.store import Store
 from ..values.codec import shorten
 from .counts import Count
+from .queue_options import QueueSetting
 from .worker_health import WorkerHealth, Workforce
 
 MOST = 500
@@ -39,9 +40,9 @@ class QueueState:
     """Of the last minutes; `None` if nothing has happened in it."""
     blocked: Count
     """Its jobs that wait for other jobs, or for a permit."""
-    limit: QueueLimit | None
+    limit: QueueSetting[int] | None
     """How many of its jobs may run at once; `None`: its jobs have no limit that could be changed."""
-    start_rate: StartRate | None
+    start_rate: QueueSetting[float] | None
     """How many of its jobs may start in a time; `None`: its jobs have no rate that could be changed."""
 
     @property
@@ -58,7 +59,7 @@ def queue_states(rates: Mapping[str, QueueRate] | None = None, workforce: Workfo
     workforce = Workforce.now() if workforce is None else workforce
     busy = {queue.name: queue for queue in queues_now(Store.default())}
     paused = {queue.name: queue for queue in Queue.objects.paused().order_by("name")[:MOST]}
-    limits, start_rates = queue_limits(), queue_rates()
+    limits, start_rates = LIMITS.of_all(), RATES.of_all()
     others = {*limits, *start_rates, *(task.options.queue_name for task in registry)}
     others.update(*(worker.queues for worker in workforce.not_dead))
     others.update(name for name in rates if name)

@@ -8,7 +8,6 @@ from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue import job, limit
 from django_skipqueue.jobs.registry import Registry
-from django_skipqueue.parts.limits import states as limit_states
 from django_skipqueue.parts.limits.now import blocked_now, halted_keys, keys_now, waiting_keys
 from django_skipqueue.parts.limits.states import LimitState, first_states, halted_states
 from django_skipqueue.queue.store import Store
@@ -76,8 +75,8 @@ def test_the_longest_waiting_jobs_are_found_among_many_keys() -> None:
 
 
 def test_counts_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_skipqueue.parts.limits.now.MOST_COUNTED", 2)
-    monkeypatch.setattr(limit_states, "MOST_COUNTED", 2)
+    for module in ("parts.keyed.now", "parts.keyed.states"):
+        monkeypatch.setattr(f"django_skipqueue.{module}.MOST_COUNTED", 2)
     make_limited("many", held=4, waiting=5)
     (state,) = first()
     assert (str(state.held), str(state.waiting)) == ("2+", "2+")

@@ -11,7 +11,6 @@ from django.utils import timezone
 from django_skipqueue import job, rate
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Queue, RateBucket
-from django_skipqueue.parts.limits import now as limits_now
 from django_skipqueue.parts.rates.states import RateState, rate_states, waiting_for_a_token
 from django_skipqueue.queue.store import Store
 
@@ -96,11 +95,10 @@ def test_the_next_jobs_of_a_key() -> None:
 
 
 def test_many_jobs_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("parts.limits.now", "parts.rates.states"):
+    for module in ("parts.keyed.now", "parts.keyed.states"):
         monkeypatch.setattr(f"django_skipqueue.{module}.MOST_COUNTED", 2)
     make_rated("k", waiting=5)
     assert str(first()[0].waiting) == "2+"
-    assert limits_now.MOST_COUNTED == 2
 
 
 def test_a_secret_is_masked(registry: Registry) -> None:

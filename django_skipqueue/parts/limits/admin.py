@@ -7,19 +7,19 @@ comparison with a typed text after the other.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.http import urlencode
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...console.admin.ui.cells import badge
+from ...console.admin.ui.columns import Cell, Column, Rows, rows
 from ...console.arguments import redacted
 from ...console.counts import grouped
 from ...console.durations import span
@@ -27,20 +27,10 @@ from ...console.known_names import LONGEST
 from ...console.search import is_id
 from ...models import Job, Status
 from ...queue.store import Store
-from ..rates.admin import RATE_COLUMNS, RateColumn
-from ..rates.admin import rows as rows_of_rates
+from ..rates.admin import RATE_COLUMNS
 from ..rates.states import RateState, rate_states_of, waiting_rate_keys
 from .now import HaltedKey, first_blocked_keys, waiting_keys
 from .states import LimitState, halted_by_key, limit_states
-
-Cell = SafeString | str
-
-
-class Column(NamedTuple):
-    name: str
-    """For the style sheet: the class of its cells is `field-NAME`."""
-    title: Any
-    cell: Callable[[LimitState], Cell]
 
 
 def _key(state: LimitState) -> Cell:
@@ -69,7 +59,7 @@ def _waiting_jobs(state: LimitState) -> str:
     return reverse("admin:django_skipqueue_job_changelist", query=query)
 
 
-COLUMNS = (
+COLUMNS: tuple[Column[LimitState], ...] = (
     Column("key", _("key"), _key),
     Column("kind", _("kind"), lambda state: state.kind),
     Column("state", _("state"), _state),
@@ -77,11 +67,6 @@ COLUMNS = (
     Column("waiting", _("jobs wait"), lambda state: str(state.waiting)),
     Column("oldest", _("oldest job"), lambda state: span(state.oldest)),
 )
-
-
-def rows(states: list[LimitState]) -> list[list[tuple[Column, Cell]]]:
-    return [[(column, column.cell(state)) for column in COLUMNS] for state in states]
-
 
 PER_PAGE = 50
 
@@ -134,29 +119,24 @@ class LimitsPage:
             rates,
         )
 
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        return COLUMNS
+    columns = COLUMNS
+    rate_columns = RATE_COLUMNS
 
     @property
-    def halted_rows(self) -> list[list[tuple[Column, Cell]]]:
-        return rows(self.halted)
+    def halted_rows(self) -> Rows[LimitState]:
+        return rows(COLUMNS, self.halted)
 
     @property
-    def masked_rows(self) -> list[list[tuple[Column, Cell]]]:
-        return rows(self.masked)
+    def masked_rows(self) -> Rows[LimitState]:
+        return rows(COLUMNS, self.masked)
 
     @property
-    def rows(self) -> list[list[tuple[Column, Cell]]]:
-        return rows(self.keys)
+    def rows(self) -> Rows[LimitState]:
+        return rows(COLUMNS, self.keys)
 
     @property
-    def rate_columns(self) -> tuple[RateColumn, ...]:
-        return RATE_COLUMNS
-
-    @property
-    def rate_rows(self) -> list[list[tuple[RateColumn, Cell]]]:
-        return rows_of_rates(self.rates[:MOST_RATES])
+    def rate_rows(self) -> Rows[RateState]:
+        return rows(RATE_COLUMNS, self.rates[:MOST_RATES])
 
     @property
     def most_rates(self) -> int:

@@ -12,7 +12,6 @@ from django.db.models.lookups import LessThan
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ...console.arguments import redacted
 from ...console.cli.list import print_jobs
 from ...console.cli.option_types import positive
 from ...console.cli.snapshot import counted
@@ -31,13 +30,13 @@ from ...events.log_format import in_words, printable
 from ...models import Job, Status
 from ...models.expressions import LIMIT_RANK, Row
 from ...queue.store import Store
-from ...values.codec import shorten
 from ...values.exposition import Family
+from ..keyed.states import key_of_job
 from ..rates.states import RateState, rate_states, rate_states_of, waiting_for_a_token
 from .admit import blocked_keys
 from .now import estimated_blocked, halted_keys, waiting_keys
 from .services import unclaimed_holders
-from .states import KEY_LIMIT, LimitState, halted_by_key, halted_states, holders_of, limit_states, permits
+from .states import LimitState, halted_by_key, halted_states, holders_of, limit_states, permits
 
 MOST_KEYS = 500
 """Keys that are counted."""
@@ -162,7 +161,7 @@ def why_it_is_blocked(job: Job, _now: datetime) -> str:
     """What a job that has a limit waits for; empty if it has none, still waits for other jobs, or has its permit."""
     if job.limit_key is None or job.awaits_jobs or job.has_permit:
         return ""
-    values = {"key": shorten(redacted(job.task, job.args, job.kwargs).text(job.limit_key), KEY_LIMIT)}
+    values = {"key": key_of_job(job, job.limit_key)}
     holders = holders_of(job.limit_key)
     if job.limit_kind == "fair":
         queued = Count.of(holders.filter(status=Status.QUEUED))

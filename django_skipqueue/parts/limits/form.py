@@ -4,17 +4,17 @@ from typing import Any
 
 from django import forms
 from django.contrib.admin.widgets import AdminIntegerFieldWidget
-from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ...console.admin.queues.setting_form import SettingForm
 from ...console.counts import grouped
 from ...values.queue_settings import LARGEST_LIMIT
-from .states import QueueLimit
-
-SETTINGS, NONE, OWN = "settings", "none", "own"
 
 
-class LimitForm(forms.Form):
+class LimitForm(SettingForm):
+    choice, typed = "limit", "number"
+    any_number, this_value = _("any number"), _("so many:")
+
     limit = forms.ChoiceField(label=_("Jobs at once"))
     number = forms.IntegerField(
         label=_("Number"),
@@ -25,30 +25,9 @@ class LimitForm(forms.Form):
         widget=AdminIntegerFieldWidget,
     )
 
-    def __init__(self, data: Any, limit: QueueLimit) -> None:
-        chosen = SETTINGS if not limit.is_changed else OWN if limit.number else NONE
-        number = limit.number if chosen == OWN else None
-        super().__init__(data, initial={"limit": chosen, "number": number})
-        by_settings = gettext("as in the settings: %(number)s") % {"number": shown(limit.by_settings)}
-        choices = ((SETTINGS, by_settings), (NONE, _("any number")), (OWN, _("so many:")))
-        self.fields["limit"] = forms.ChoiceField(label=_("Jobs at once"), choices=choices)
+    @classmethod
+    def in_words(cls, value: int | None) -> str:
+        return super().in_words(None if value is None else grouped(value))
 
-    def clean(self) -> dict[str, Any]:
-        cleaned: dict[str, Any] = super().clean() or {}
-        if cleaned.get("limit") == OWN and not cleaned.get("number") and "number" not in self.errors:
-            self.add_error("number", _("How many?"))
-        return cleaned
-
-    @property
-    def is_by_settings(self) -> bool:
-        """Whether the number of the settings is to hold. Once the form is valid."""
-        return bool(self.cleaned_data["limit"] == SETTINGS)
-
-    @property
-    def chosen(self) -> int | None:
-        """The chosen number; `None`: any. Once the form is valid."""
-        return self.cleaned_data["number"] if self.cleaned_data["limit"] == OWN else None
-
-
-def shown(number: int | None) -> str:
-    return gettext("any number") if number is None else grouped(number)
+    def problem(self, typed: int | None) -> Any:
+        return "" if typed else _("How many?")

@@ -1,19 +1,19 @@
 """Read the keys of limits and sequences as they are now, by a few probes of an index: for pages, commands, metrics.
 
 Invariant: the cost does not grow with the number of jobs. `parts.limits.admit` says which jobs of a key hold a permit,
-and which wait for one, and why they are found by `<=`. The keys of rates are read by a function here as well.
+and which wait for one, and why they are found by `<=`.
 
 Used by pages, commands, metrics, the doctor and the alerts.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...queue.fragments import joined
 from ...queue.observe import raised
-from ...values.codec import decode_shown
+from ..keyed.now import KeyNow, read_keys
 from ..keyed.sql import RANK, indented
-from ..rates.now import RATE_KEYS_NOW
 
 if TYPE_CHECKING:
     from ...queue.store import Store
@@ -183,9 +183,6 @@ MOST_HALTING = 5_000
 MOST_MEASURED = 1_000
 """Failed jobs of sequences that the alerts look at."""
 
-MOST_COUNTED = 500
-"""Jobs of a key that are counted: of those that hold a permit, and of those that wait for one."""
-
 MOST_BLOCKED = 10_000
 """Blocked jobs that are counted by queue."""
 
@@ -201,42 +198,13 @@ class HaltedKey(NamedTuple):
     """Since then."""
 
 
-class KeyNow(NamedTuple):
-    key: str
-    next_id: int
-    """The job that is admitted next; its task and its arguments say which part of the key is to be masked."""
-    task: str
-    args: list[Any]
-    kwargs: dict[str, Any]
+@dataclass(frozen=True)
+class LimitNow(KeyNow):
     kind: str
     capacity: int | None
     """`None`: any number, if the limit of a queue was removed."""
     held: int
     """Jobs that hold a permit; above `MOST_COUNTED`: more than that."""
-    waiting: int
-    """Jobs that wait for one; above `MOST_COUNTED`: more than that."""
-    oldest: float
-    """Seconds since the first of the counted jobs was due."""
-
-
-class RateKeyNow(NamedTuple):
-    key: str
-    next_id: int
-    """The job that is admitted next; its task and its arguments say which part of the key is to be masked."""
-    task: str
-    args: list[Any]
-    kwargs: dict[str, Any]
-    interval: float | None
-    """Seconds for each job; `None`: any number, if the rate of a queue was removed."""
-    burst: int | None
-    tokens: int | None
-    """How many jobs may start now; `None`: any number."""
-    waiting: int
-    """Jobs that wait for a token; above `MOST_COUNTED`: more than that."""
-    due_in: float | None
-    """Seconds until the next one is admitted, below 0 if it is late; `None`: a supervisor has not looked yet."""
-    oldest: float
-    """Seconds since the first of the counted jobs was due."""
 
 
 class BlockedNow(NamedTuple):
@@ -269,21 +237,8 @@ def first_blocked_keys(store: "Store", *, most: int) -> list[str]:
     return [key for (key,) in store.rows(FIRST_BLOCKED_KEYS, values)]
 
 
-def keys_now(store: "Store", keys: Sequence[str]) -> list[KeyNow]:
-    rows = store.rows(KEYS_NOW, {"keys": list(keys), "limit": MOST_COUNTED + 1}) if keys else []
-    return [
-        KeyNow(key, next_id, task, decode_shown(args), decode_shown(kwargs), *row)
-        for key, next_id, task, args, kwargs, *row in rows
-    ]
-
-
-def rate_keys_now(store: "Store", keys: Sequence[str]) -> list[RateKeyNow]:
-    values = {"keys": list(keys), "limit": MOST_COUNTED + 1}
-    rows = store.rows(RATE_KEYS_NOW, values) if keys else []
-    return [
-        RateKeyNow(key, next_id, task, decode_shown(args), decode_shown(kwargs), *row)
-        for key, next_id, task, args, kwargs, *row in rows
-    ]
+def keys_now(store: "Store", keys: Sequence[str]) -> list[LimitNow]:
+    return read_keys(store, KEYS_NOW, keys, LimitNow, "kind", "capacity", "held", "waiting", "oldest")
 
 
 def blocked_now(store: "Store") -> BlockedNow:

@@ -1,26 +1,14 @@
 """The columns of the list of keys of rates. A further one is an entry in `RATE_COLUMNS`."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
-
 from django.urls import reverse
 from django.utils.html import format_html
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ...console.admin.ui.columns import Cell, Column
 from ...console.counts import grouped
 from ...console.durations import roughly, span
 from .states import RateState
-
-Cell = SafeString | str
-
-
-class RateColumn(NamedTuple):
-    name: str
-    """For the style sheet: the class of its cells is `field-NAME`."""
-    title: Any
-    cell: Callable[[RateState], Cell]
 
 
 def _key(state: RateState) -> Cell:
@@ -43,15 +31,11 @@ def _due(state: RateState) -> Cell:
     return gettext("now") if state.now.due_in < 1 else gettext("in %(span)s") % {"span": roughly(state.now.due_in)}
 
 
-RATE_COLUMNS = (
-    RateColumn("key", _("key"), _key),
-    RateColumn("rate", _("rate"), lambda state: state.rate or gettext("any number of jobs")),
-    RateColumn("held", _("tokens now"), _tokens),
-    RateColumn("waiting", _("jobs wait"), lambda state: str(state.waiting)),
-    RateColumn("due", _("next admitted"), _due),
-    RateColumn("oldest", _("oldest job"), lambda state: span(state.oldest)),
+RATE_COLUMNS: tuple[Column[RateState], ...] = (
+    Column("key", _("key"), _key),
+    Column("rate", _("rate"), lambda state: state.rate or gettext("any number of jobs")),
+    Column("held", _("tokens now"), _tokens),
+    Column("waiting", _("jobs wait"), lambda state: str(state.waiting)),
+    Column("due", _("next admitted"), _due),
+    Column("oldest", _("oldest job"), lambda state: span(state.oldest)),
 )
-
-
-def rows(states: list[RateState]) -> list[list[tuple[RateColumn, Cell]]]:
-    return [[(column, column.cell(state)) for column in RATE_COLUMNS] for state in states]

@@ -7,7 +7,6 @@ from django.db.models import F, Q, Value
 from django.db.models.lookups import LessThan
 from django.utils.translation import gettext, ngettext
 
-from ...console.arguments import redacted
 from ...console.counts import Count
 from ...console.durations import roughly
 from ...console.metrics import catalogue
@@ -16,10 +15,9 @@ from ...console.parts import PartConsole
 from ...models import Job, RateBucket
 from ...models.expressions import MINUS_PRIORITY, Row
 from ...queue.store import Store
-from ...values.codec import shorten
 from ...values.exposition import Family
 from ...values.rates import rate_text
-from ..limits.states import KEY_LIMIT
+from ..keyed.states import key_of_job
 from .admit import blocked_rates, next_rate
 from .states import pace_of
 
@@ -42,7 +40,7 @@ def why_it_waits_for_its_rate(job: Job, now: datetime) -> str:
     before = _before(job)
     values = {
         "rate": rate_text(pace[0]),
-        "key": shorten(redacted(job.task, job.args, job.kwargs).text(job.rate_key), KEY_LIMIT),
+        "key": key_of_job(job, job.rate_key),
         "number": before,
         "span": roughly(timedelta(seconds=_seconds(job, pace, before.found, now))),
     }

@@ -3,9 +3,17 @@
 `parts.rates.admit` says what a bucket is, which jobs wait for a token, and which rate a key has.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 from ...queue.fragments import joined
+from ..keyed.now import KeyNow, read_keys
 from ..keyed.sql import WAITS_FOR_RATE, indented
 from .admit import RATED
+
+if TYPE_CHECKING:
+    from ...queue.store import Store
 
 # pages, commands → for each of these keys that has waiting jobs: the key; the id, the task and the arguments of the
 # next job; the seconds for each job and the burst, NULL for any number; the tokens that can be taken now; the number of
@@ -60,3 +68,19 @@ ORDER BY key.place
     waits=indented(WAITS_FOR_RATE, 12),
     waits_within=indented(WAITS_FOR_RATE, 16),
 )
+
+
+@dataclass(frozen=True)
+class RateNow(KeyNow):
+    interval: float | None
+    """Seconds for each job; `None`: any number, if the rate of a queue was removed."""
+    burst: int | None
+    tokens: int | None
+    """How many jobs may start now; `None`: any number."""
+    due_in: float | None
+    """Seconds until the next one is admitted, below 0 if it is late; `None`: a supervisor has not looked yet."""
+
+
+def rate_keys_now(store: "Store", keys: Sequence[str]) -> list[RateNow]:
+    columns = ("interval", "burst", "tokens", "waiting", "due_in", "oldest")
+    return read_keys(store, RATE_KEYS_NOW, keys, RateNow, *columns)

@@ -19,7 +19,6 @@ from ....models.rollup import Span
 from ....parts.batches.admin import ON_DASHBOARD as BATCH_COLUMNS
 from ....parts.batches.states import batches_with_failures, running_batches
 from ....parts.limits.admin import COLUMNS as OF_LIMITS
-from ....parts.limits.admin import rows as rows_of_limits
 from ....parts.limits.states import first_states
 from ....parts.schedules.admin import ON_DASHBOARD
 from ....parts.schedules.states import first_schedules
@@ -30,6 +29,7 @@ from ...durations import span
 from ...parts import PartSection, consoles
 from ...worker_health import not_carried
 from ..queues.columns import columns_for
+from ..ui.columns import rows
 from . import sql
 from .charts import charts
 from .situation import HOUR, Situation
@@ -169,7 +169,7 @@ def _schedules(_: Situation) -> dict[str, Any]:
 
 def _limits(situation: Situation) -> dict[str, Any]:
     """The halted sequences, then the keys whose jobs have waited for the longest."""
-    return {"columns": OF_LIMITS, "rows": rows_of_limits(first_states(situation.store, most=MOST_KEYS))}
+    return {"columns": OF_LIMITS, "rows": rows(OF_LIMITS, first_states(situation.store, most=MOST_KEYS))}
 
 
 def _batches(_: Situation) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The columns of the list of queues. A further one is a function of a `QueueState`, and an entry in `COLUMNS`."""
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any
 
 from django.urls import reverse
 from django.utils.html import format_html
@@ -10,26 +10,17 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ....contrib.celery.states import carrier_for
-from ....parts.limits.form import shown
-from ....parts.rates.form import shown as shown_rate
+from ....parts.limits.form import LimitForm
+from ....parts.rates.form import RateForm
 from ....values.counting import quantile
 from ... import queue_states as pauses
 from ...counts import grouped, rate_in_words
 from ...durations import span
+from ...queue_options import QueueSetting
 from ...queue_states import QueueState
 from ..ui.cells import badge, shortened
-
-Cell = SafeString | str
-
-NOTHING = "\N{EN DASH}"
-"""In a cell of which there is nothing to say."""
-
-
-class Column(NamedTuple):
-    name: str
-    """For the style sheet: the class of its cells is `field-NAME`."""
-    title: Any
-    cell: Callable[[QueueState], Cell]
+from ..ui.columns import NOTHING, Cell, Column
+from .setting_form import SettingForm
 
 
 def _queue(queue: QueueState) -> Cell:
@@ -97,28 +88,13 @@ def _pause(queue: QueueState) -> Cell:
     )
 
 
-def _limit(queue: QueueState) -> Cell:
-    if queue.limit is None:
+def _setting(setting: QueueSetting[Any] | None, form: type[SettingForm]) -> Cell:
+    if setting is None:
         return NOTHING
-    if not queue.limit.is_changed:
-        return shown(queue.limit.number)
-    return format_html(
-        '{} <span class="skipqueue-detail">{}</span>',
-        shown(queue.limit.number),
-        gettext("in the settings: %(number)s") % {"number": shown(queue.limit.by_settings)},
-    )
-
-
-def _start_rate(queue: QueueState) -> Cell:
-    if queue.start_rate is None:
-        return NOTHING
-    if not queue.start_rate.is_changed:
-        return shown_rate(queue.start_rate.interval)
-    return format_html(
-        '{} <span class="skipqueue-detail">{}</span>',
-        shown_rate(queue.start_rate.interval),
-        gettext("in the settings: %(rate)s") % {"rate": shown_rate(queue.start_rate.by_settings)},
-    )
+    if not setting.is_changed:
+        return form.in_words(setting.value)
+    by_settings = gettext("in the settings: %(value)s") % {"value": form.in_words(setting.by_settings)}
+    return format_html('{} <span class="skipqueue-detail">{}</span>', form.in_words(setting.value), by_settings)
 
 
 def _jobs_link(queue: QueueState, status: str, text: str) -> SafeString:
@@ -126,7 +102,7 @@ def _jobs_link(queue: QueueState, status: str, text: str) -> SafeString:
     return format_html('<a href="{}">{}</a>', reverse("admin:django_skipqueue_job_changelist", query=query), text)
 
 
-COLUMNS = (
+COLUMNS: tuple[Column[QueueState], ...] = (
     Column("queue", _("queue"), _queue),
     Column("queued", _("queued"), _queued),
     Column("oldest", _("oldest job"), _oldest),
@@ -135,13 +111,13 @@ COLUMNS = (
     Column("rate", _("jobs/min"), _rate),
     Column("waited", _("waited (p95)"), _waited),
     Column("workers", _("workers"), _workers),
-    Column("limit", _("jobs at once"), _limit),
-    Column("start-rate", _("rate limit"), _start_rate),
+    Column("limit", _("jobs at once"), lambda queue: _setting(queue.limit, LimitForm)),
+    Column("start-rate", _("rate limit"), lambda queue: _setting(queue.start_rate, RateForm)),
     Column("pause", _("paused"), _pause),
 )
 
 
-def columns_for(queues: Iterable[QueueState]) -> tuple[Column, ...]:
+def columns_for(queues: Iterable[QueueState]) -> tuple[Column[QueueState], ...]:
     """The columns of a list of these queues: without those of blocked jobs and of rates if there are none."""
     listed = list(queues)
     empty = set()

@@ -3,32 +3,85 @@
 Invariant: every view checks the user's permission itself, a GET changes nothing, and every change is logged.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
+from django.forms import Form
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern
 from django.utils.text import capfirst
 from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from ....exceptions import InvalidArguments, InvalidOption
 from ....models import Queue
-from ....parts.limits.form import LimitForm, shown
-from ....parts.limits.states import QueueLimit, limit_of
+from ....parts.limits.form import LimitForm
+from ....parts.limits.states import LIMITS
 from ....parts.rates.form import RateForm
-from ....parts.rates.states import StartRate, rate_of
+from ....parts.rates.states import RATES
 from ....values.columns import check_columns
 from ... import queue_states as pauses
+from ...queue_options import QueueOption
 from ...queue_states import MOST, QueueState, queue_states
 from ..notices import notices_cache
+from ..ui.columns import Column
 from ..ui.views import OwnViews, refreshing
-from .columns import Column, columns_for
+from .columns import columns_for
 from .pause_form import PauseForm
+from .setting_form import SettingForm
 
 MAY_CHANGE = "django_skipqueue.change_queue"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changing:
+    """How the limit of a queue is changed, or its rate: the verbs and the words."""
+
+    option: QueueOption[Any]
+    form: type[SettingForm]
+    change: Callable[..., None]
+    follow_settings: Callable[..., None]
+    title: Any
+    heading: Any
+    explanation: Any
+    without: Any
+    """Says that the queue has no such setting."""
+    changed: Any
+    follows_settings: Any
+
+
+LIMITING = Changing(
+    option=LIMITS,
+    form=LimitForm,
+    change=Queue.limit,
+    follow_settings=Queue.limit_by_settings,
+    title=_("Limit the queue “%(queue)s”?"),
+    heading=_("Limit the queue"),
+    explanation=_("So many of its jobs run at once, over all workers; the others wait. Jobs that run are left alone."),
+    without=_('Its jobs can be limited once SKIPQUEUE["QUEUES"] names the queue, also with the number None.'),
+    changed=_("Jobs of the queue “%(queue)s” that may run at once: %(value)s."),
+    follows_settings=_("The limit of the queue “%(queue)s” is that of the settings again."),
+)
+
+RATING = Changing(
+    option=RATES,
+    form=RateForm,
+    change=Queue.rate,
+    follow_settings=Queue.rate_by_settings,
+    title=_("Change the rate of the queue “%(queue)s”?"),
+    heading=_("Change the rate"),
+    explanation=_(
+        "So many of its jobs start in a time, over all workers; the others wait. Jobs that run are left alone, and "
+        "those that are queued wait again."
+    ),
+    without=_('Its jobs can be given a rate once SKIPQUEUE["QUEUES"] has one for the queue, also None.'),
+    changed=_("Jobs of the queue “%(queue)s” that may start: %(value)s."),
+    follows_settings=_("The rate of the queue “%(queue)s” is that of the settings again."),
+)
 
 
 @admin.register(Queue)
@@ -89,14 +142,8 @@ class QueueAdmin(OwnViews):
             Queue.pause(name, for_=form.duration, by=request.user.get_username(), reason=reason)
             return self._done(request, name, pauses.sentence(Queue.objects.get(name=name)))
         title = gettext("Pause the queue “%(queue)s”?") % {"queue": name}
-        context = self.context(request, gettext("Pause the queue"), title=title) | {
-            "explanation": gettext("Workers stop taking jobs from this queue. Jobs already running finish."),
-            "can_be_done": True,
-            "form": form,
-            "target": request.get_full_path(),
-            "back": self.address("changelist"),
-        }
-        return TemplateResponse(request, "admin/django_skipqueue/job/confirm.html", context)
+        explanation = gettext("Workers stop taking jobs from this queue. Jobs already running finish.")
+        return self._ask(request, form, gettext("Pause the queue"), title, explanation)
 
     def resume_view(self, request: HttpRequest) -> HttpResponse:
         if request.method != "POST":
@@ -109,58 +156,36 @@ class QueueAdmin(OwnViews):
         return HttpResponseRedirect(self.address("changelist"))
 
     def limit_view(self, request: HttpRequest) -> HttpResponse:
-        if request.method not in ("GET", "HEAD", "POST"):
-            return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
-        name = self._require_queue_name(request, request.GET)
-        limit = limit_of(name)
-        form = LimitForm(request.POST if request.method == "POST" else None, limit) if limit else None
-        if form and form.is_valid():
-            return self._limit(request, name, form)
-        title = gettext("Limit the queue “%(queue)s”?") % {"queue": name}
-        context = self.context(request, gettext("Limit the queue"), title=title) | {
-            "explanation": _explanation(limit),
-            "can_be_done": form is not None,
-            "form": form,
-            "target": request.get_full_path(),
-            "back": self.address("changelist"),
-        }
-        return TemplateResponse(request, "admin/django_skipqueue/job/confirm.html", context)
-
-    def _limit(self, request: HttpRequest, name: str, form: LimitForm) -> HttpResponse:
-        if form.is_by_settings:
-            Queue.limit_by_settings(name, by=request.user.get_username())
-            said = gettext("The limit of the queue “%(queue)s” is that of the settings again.")
-            return self._done(request, name, said % {"queue": name})
-        Queue.limit(name, form.chosen, by=request.user.get_username())
-        said = gettext("Jobs of the queue “%(queue)s” that may run at once: %(number)s.")
-        return self._done(request, name, said % {"queue": name, "number": shown(form.chosen)})
+        return self._change(request, LIMITING)
 
     def rate_view(self, request: HttpRequest) -> HttpResponse:
+        return self._change(request, RATING)
+
+    def _change(self, request: HttpRequest, changing: Changing) -> HttpResponse:
         if request.method not in ("GET", "HEAD", "POST"):
             return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
         name = self._require_queue_name(request, request.GET)
-        rate = rate_of(name)
-        form = RateForm(request.POST if request.method == "POST" else None, rate) if rate else None
+        setting = changing.option.of(name)
+        form = changing.form(request.POST if request.method == "POST" else None, setting) if setting else None
         if form and form.is_valid():
-            return self._rate(request, name, form)
-        title = gettext("Change the rate of the queue “%(queue)s”?") % {"queue": name}
-        context = self.context(request, gettext("Change the rate"), title=title) | {
-            "explanation": _rate_explanation(rate),
+            by = request.user.get_username()
+            if form.is_by_settings:
+                changing.follow_settings(name, by=by)
+                return self._done(request, name, changing.follows_settings % {"queue": name})
+            changing.change(name, form.chosen, by=by)
+            return self._done(request, name, changing.changed % {"queue": name, "value": form.in_words(form.chosen)})
+        explanation = str(changing.explanation if form else changing.without)
+        return self._ask(request, form, str(changing.heading), changing.title % {"queue": name}, explanation)
+
+    def _ask(self, request: HttpRequest, form: Form | None, heading: str, title: str, explanation: str) -> HttpResponse:
+        context = self.context(request, heading, title=title) | {
+            "explanation": explanation,
             "can_be_done": form is not None,
             "form": form,
             "target": request.get_full_path(),
             "back": self.address("changelist"),
         }
         return TemplateResponse(request, "admin/django_skipqueue/job/confirm.html", context)
-
-    def _rate(self, request: HttpRequest, name: str, form: RateForm) -> HttpResponse:
-        if form.is_by_settings:
-            Queue.rate_by_settings(name, by=request.user.get_username())
-            said = gettext("The rate of the queue “%(queue)s” is that of the settings again.")
-            return self._done(request, name, said % {"queue": name})
-        Queue.rate(name, form.chosen, by=request.user.get_username())
-        said = gettext("Jobs of the queue “%(queue)s” that may start: %(rate)s.")
-        return self._done(request, name, said % {"queue": name, "rate": form.chosen or gettext("any number of jobs")})
 
     def _require_queue_name(self, request: HttpRequest, values: Any) -> str:
         """The queue that the request names. Raises `PermissionDenied`, and `Http404` for what no queue is called."""
@@ -179,7 +204,7 @@ class QueueAdmin(OwnViews):
         self.message_user(request, message, messages.SUCCESS)
         return HttpResponseRedirect(self.address("changelist"))
 
-    def _row(self, queue: QueueState, columns: Iterable[Column], *, may_change: bool) -> dict[str, Any]:
+    def _row(self, queue: QueueState, columns: Iterable[Column[QueueState]], *, may_change: bool) -> dict[str, Any]:
         return {
             "name": queue.name,
             "cells": [(column, column.cell(queue)) for column in columns],
@@ -188,18 +213,3 @@ class QueueAdmin(OwnViews):
             "limit": self.address("limit", query={"queue": queue.name}) if may_change and queue.limit else "",
             "rate": self.address("rate", query={"queue": queue.name}) if may_change and queue.start_rate else "",
         }
-
-
-def _explanation(limit: QueueLimit | None) -> str:
-    if limit is None:
-        return gettext('Its jobs can be limited once SKIPQUEUE["QUEUES"] names the queue, also with the number None.')
-    return gettext("So many of its jobs run at once, over all workers; the others wait. Jobs that run are left alone.")
-
-
-def _rate_explanation(rate: StartRate | None) -> str:
-    if rate is None:
-        return gettext('Its jobs can be given a rate once SKIPQUEUE["QUEUES"] has one for the queue, also None.')
-    return gettext(
-        "So many of its jobs start in a time, over all workers; the others wait. Jobs that run are left alone, and "
-        "those that are queued wait again."
-    )

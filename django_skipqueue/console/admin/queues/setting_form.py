@@ -1,0 +1,57 @@
+"""The form that asks for the limit or the rate of a queue: that of the settings, none, or one of its own."""
+
+from typing import Any, ClassVar, cast
+
+from django import forms
+from django.utils.translation import gettext
+
+from ...queue_options import QueueSetting
+
+SETTINGS, NONE, OWN = "settings", "none", "own"
+
+
+class SettingForm(forms.Form):
+    choice: ClassVar[str]
+    """The name of the field that chooses between the three."""
+    typed: ClassVar[str]
+    """The name of the field for a value of its own."""
+    any_number: ClassVar[Any]
+    this_value: ClassVar[Any]
+
+    def __init__(self, data: Any, setting: QueueSetting[Any]) -> None:
+        chosen = SETTINGS if not setting.is_changed else OWN if setting.value else NONE
+        typed = self.as_typed(setting.value) if chosen == OWN else None
+        super().__init__(data, initial={self.choice: chosen, self.typed: typed})
+        by_settings = gettext("as in the settings: %(value)s") % {"value": self.in_words(setting.by_settings)}
+        choices = ((SETTINGS, by_settings), (NONE, self.any_number), (OWN, self.this_value))
+        cast(forms.ChoiceField, self.fields[self.choice]).choices = choices
+
+    @classmethod
+    def as_typed(cls, value: Any) -> Any:
+        return value
+
+    @classmethod
+    def in_words(cls, value: Any) -> str:
+        """`None`: any number of jobs."""
+        return str(cls.any_number if value is None else cls.as_typed(value))
+
+    def problem(self, typed: Any) -> Any:
+        """Why this cannot be a value of its own; empty if it can be."""
+        raise NotImplementedError
+
+    def clean(self) -> dict[str, Any]:
+        cleaned: dict[str, Any] = super().clean() or {}
+        is_own = cleaned.get(self.choice) == OWN and self.typed not in self.errors
+        if is_own and (problem := self.problem(cleaned.get(self.typed))):
+            self.add_error(self.typed, problem)
+        return cleaned
+
+    @property
+    def is_by_settings(self) -> bool:
+        """Whether the value of the settings is to hold. Once the form is valid."""
+        return bool(self.cleaned_data[self.choice] == SETTINGS)
+
+    @property
+    def chosen(self) -> Any:
+        """The chosen value, as typed; `None`: any number of jobs. Once the form is valid."""
+        return self.cleaned_data[self.typed] if self.cleaned_data[self.choice] == OWN else None
