@@ -11,15 +11,14 @@ a failure the settle and the claim are each sent alone.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ..values.records import NEVER
 
 Half = Literal["settle", "claim"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Work(NamedTuple):
     """All that the plan depends on. Times are monotonic seconds; `NEVER`: there is no reason."""
 
     has_result: bool = False
