@@ -38,6 +38,7 @@ PARTS = Path("django_skipqueue/parts")
 LISTS = (
     "django_skipqueue/admin.py",
     "django_skipqueue/conf.py",
+    "django_skipqueue/jobs/options.py",
     "django_skipqueue/models/__init__.py",
     "django_skipqueue/parts/installed.py",
     "tests/store/statements.py",
