@@ -16,10 +16,10 @@ JOB = ClaimedJob(1, 1, "task", "default", "[]", "{}", 1, 10, 0, 9.0, 9.0, "{}")
 def test_a_batch_in_which_all_are_simply_completed_names_only_leases() -> None:
     values = settlements_as_values([Settlement(7, 1, COMPLETED), Settlement(9, 3, COMPLETED)])
     assert {name: value for name, value in values.items() if value} == {
-        "ids": "{7,9}",
-        "leases": "{1,3}",
-        "started": "{NULL,NULL}",
-        "ended": "{NULL,NULL}",
+        "ids": "{7, 9}",
+        "leases": "{1, 3}",
+        "started": "{NULL, NULL}",
+        "ended": "{NULL, NULL}",
     }
 
 
@@ -32,7 +32,7 @@ def test_the_times_of_attempts_travel_as_microseconds_ago() -> None:
             Settlement(9, 3, COMPLETED, now),
         ]
     )
-    started, ended = (values[name].strip("{}").split(",") for name in ("started", "ended"))
+    started, ended = (values[name].strip("{}").split(", ") for name in ("started", "ended"))
     assert int(started[0]) - int(ended[0]) == pytest.approx(3_540_000_000, abs=1)
     assert 60_000_000 <= int(ended[0]) < 70_000_000
     assert (started[1], ended[1:]) == ("NULL", ["NULL", "NULL"])
@@ -46,10 +46,10 @@ def test_any_other_outcome_is_described_in_the_place_of_its_lease() -> None:
     )
     errors = values.pop("errors")
     assert values == {
-        "ids": "{7,8,9}",
-        "leases": "{1,1,1}",
-        "started": "{NULL,NULL,NULL}",
-        "ended": "{NULL,NULL,NULL}",
+        "ids": "{7, 8, 9}",
+        "leases": "{1, 1, 1}",
+        "started": "{NULL, NULL, NULL}",
+        "ended": "{NULL, NULL, NULL}",
         "statuses": ["completed", "scheduled", "completed"],
         "delays": [0.0, 2.0, 0.0],
         "refunds": [0, 1, 0],
@@ -91,6 +91,7 @@ def test_calls_travel_by_key_and_those_without_one_as_they_came() -> None:
     assert calls_as_values(in_key_order(calls, last=False)) == {
         "args": "[2]\n[4]\n[3]\n[1]",
         "kwargs": "{}\n{}\n{}\n{}",
+        "unique_keys": '{NULL,NULL,"a","b"}',
         "limit_keys": "{}",
         "limit_kind": None,
         "capacity": None,
