@@ -1,8 +1,6 @@
 """Claim jobs, and find queued jobs.
 
-Workers send `CLAIM` beside a settle: `exchange` of `queue.settle`.
-
-Used by workers, and by loops written by hand.
+Workers send `CLAIM` beside a settle: `exchange` of `queue.settle`. The testing kit calls `claim`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -28,7 +28,7 @@ class Work(NamedTuple):
     outcomes_at: float = NEVER
     """When outcomes can be sent: 0 if some wait, or later for those of locked rows, and those that took too long."""
     admission_at: float = NEVER
-    """When to admit jobs again whose keys another process had locked, or of whose keys jobs were claimed."""
+    """When to admit jobs again: of keys that another process had locked, and of fair keys whose jobs were claimed."""
     claim_at: float = NEVER
     """When to look for jobs, even if no outcome is to be sent."""
     room: int = 0
@@ -46,7 +46,7 @@ class Plan:
     applies: bool = False
     """Whether to apply the result of the last exchange, and to plan again: it changes what there is room for."""
     settles: bool = False
-    """Whether to send outcomes, those that have come since the plan was made included."""
+    """Whether to send outcomes. Those that come after the plan is made are sent too."""
     claims: int = 0
     """How many jobs to claim, at most."""
     settles_alone: bool = False
