@@ -93,6 +93,30 @@ def test_ctrl_c_while_the_worker_is_still_starting_says_no_traceback(terminal: R
     wait_until(lambda: not group_exists(process.process.pid), "no process is left")
 
 
+LINGERS = """\
+DEBUG = True
+import atexit, signal, time
+
+def linger():
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    print("lingers", flush=True)
+    time.sleep(1)
+
+atexit.register(linger)
+"""
+"""As Python at its very end: no signal is handled any more, and the process is still there."""
+
+
+def test_ctrl_c_while_a_reload_ends_the_worker_is_no_failure(terminal: Run) -> None:
+    process = terminal(jobs="# nothing yet", settings=LINGERS)
+    workers()
+    (process.folder / "extra" / "jobs.py").write_text("# changed\n")
+    process.wait_for("lingers")
+    process.type(CTRL_C)
+    assert process.wait() == 0
+    wait_until(lambda: not group_exists(process.process.pid), "no process is left")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_for_the_command_alone_reaches_its_worker(terminal: Run, number: signal.Signals) -> None:
     jobs.record_and_hold.defer("a", patience=600)

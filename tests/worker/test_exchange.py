@@ -235,7 +235,7 @@ def test_a_way_to_the_first_job_that_takes_too_long_is_not_gone_again_and_again(
         cursor.execute("DELETE FROM skipqueue_job")
     jobs.noop.defer_many([()] * 2_000)
     worker_thread(poll_interval=0.5, queue_names=queue_names)
-    wait_for_statuses(completed=2_000)
+    wait_for_statuses(completed=2_000, deadline=4 * DEADLINE)
     old.execute("COMMIT")
 
 

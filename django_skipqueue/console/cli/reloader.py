@@ -64,9 +64,9 @@ class Reloader(autoreload.StatReloader):
             self._stop_child()
             code = self._ended()
             if code is not None and not self._goes_on_after(code):
-                return (
-                    0 if self._stop_signals and code == -signal.SIGTERM else code
-                )  # it had not begun to handle signals
+                # A child handles no signals before its supervisor has begun, nor while Python ends.
+                is_stopped = self._stop_signals and code in (-signal.SIGTERM, -signal.SIGINT)
+                return 0 if is_stopped else code
             if self._stop_signals and self._child is None:
                 return 0
             if not self._stop_signals and (changed := self._changed()):
