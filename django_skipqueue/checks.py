@@ -20,7 +20,7 @@ from .parts.databases.choose import import_placement
 from .parts.databases.options import needs_shard
 from .parts.databases.retirement import retirement
 from .parts.databases.settings import ROUTER, SPREAD
-from .parts.limits.options import Limits
+from .parts.limits.options import TaskLimit
 from .parts.schedules.entry import all_entries
 from .worker.attempts.executor import import_middleware
 from .worker.preflight import engine_problem, version_problem
@@ -187,7 +187,7 @@ def check_halting(**_: Any) -> list[CheckMessage]:
             id="skipqueue.W003",
         )
         for task in registry
-        if (of_task := task.options.of_part(Limits)) and of_task.sequence and of_task.sequence.on_failure == "halt"
+        if (of_task := task.options.of_part(TaskLimit)) and of_task.sequence and of_task.sequence.on_failure == "halt"
     ]
 
 

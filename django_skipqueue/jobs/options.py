@@ -82,8 +82,8 @@ class TaskOptions(
 
 OF_PARTS: tuple[type[PartOptions], ...] = (
     unique.Unique,
-    limits.Limits,
-    rates.Rates,
+    limits.TaskLimit,
+    rates.TaskRate,
     databases.Place,
     batches.After,
 )

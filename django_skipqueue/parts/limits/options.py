@@ -108,7 +108,7 @@ class LimitOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits(PartOptions):
+class TaskLimit(PartOptions):
     """The limit of a task: one of the three options."""
 
     concurrency: Limit | None = None

@@ -52,7 +52,7 @@ class RateOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rates(PartOptions):
+class TaskRate(PartOptions):
     """The rate of a task."""
 
     rate: Rate | None = None
