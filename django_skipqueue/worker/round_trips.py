@@ -80,7 +80,7 @@ class Exchanger:
         self._alone: list[Half] = []  # after a failure: which of the two is still to be sent by itself, in this order
 
     def plan(self, room: int, now: float, *, has_result: bool, has_finished: bool) -> Plan:
-        """What to do at this time, with room for so many jobs. See `Work`."""
+        """The plan for the moment `now`. room: how many jobs the worker can take; the others are fields of `Work`."""
         work = Work(
             has_result=has_result,
             has_finished=has_finished,

@@ -192,7 +192,7 @@ class Executor:
         """The attempt with its outcome. If the task has committed an outcome itself, that one counts."""
         if running.completed is None:
             final = running.with_notes(outcome)
-            return Attempt(running.job, final, running.started, ended, self.worker, False, self.database)
+            return Attempt(running.job, final, running.started, ended, self.worker, database=self.database)
         if outcome.status != "completed":
             with contextlib.suppress(Exception):  # a logging filter or handler of the project
                 logs.raised_after_completion(running.job, outcome)
