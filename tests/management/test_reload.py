@@ -95,14 +95,15 @@ def test_ctrl_c_while_the_worker_is_still_starting_says_no_traceback(terminal: R
 
 LINGERS = """\
 DEBUG = True
-import atexit, signal, time
+import atexit, os, signal
 
 def linger():
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     print("lingers", flush=True)
-    time.sleep(1)
+    signal.pause()
 
-atexit.register(linger)
+if "RUN_MAIN" in os.environ:  # the child of the reloader
+    atexit.register(linger)
 """
 """As Python at its very end: no signal is handled any more, and the process is still there."""
 
