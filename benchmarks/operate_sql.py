@@ -109,11 +109,13 @@ FROM
 # Jobs that wait for a permit of a thousand keys, for a token of a hundred, and for a failed job of fifty.
 FILL_BLOCKED = """
 INSERT INTO skipqueue_job (
-    queue_name, task, args, kwargs, status, run_after, enqueued_at, finished_at, attempts, lease, limit_key,
+    queue_name, task, args, kwargs, status, gate, run_after, enqueued_at, finished_at, attempts, lease, limit_key,
     limit_kind, capacity, rate_key, rate_interval, rate_burst
 )
 SELECT
-    'imports', 'shop.jobs.push', '[]', jsonb_build_object('account_id', n), status, now() - n * interval '1 second',
+    'imports', 'shop.jobs.push', '[]', jsonb_build_object('account_id', n), status,
+    CASE WHEN status = 'blocked' THEN CASE kind WHEN 'rate' THEN 'rate' ELSE 'limit' END END,
+    now() - n * interval '1 second',
     now() - n * interval '1 second', CASE WHEN status = 'failed' THEN now() END,
     (status = 'failed')::integer, (status = 'failed')::integer,
     CASE kind

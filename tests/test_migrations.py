@@ -39,17 +39,16 @@ INDEXES = {
         "OR (((started_at IS NOT NULL) OR (attempts > 0)) AND (limit_kind = ANY (ARRAY['sequence', 'halting'])) "
         "AND (status = 'scheduled')) "
         "OR ((limit_kind = 'halting') AND (status = 'failed')) "
-        "OR (has_permit AND (status = 'blocked'))))"
+        "OR (gate = 'rate')))"
     ),
     "skipqueue_job_limit_waiting": (
         "(limit_key, (\nCASE\n    WHEN (limit_kind = ANY (ARRAY['concurrency', 'fair'])) THEN ((- priority))::integer\n"
         "    WHEN ((started_at IS NOT NULL) OR (attempts > 0)) THEN '-1'::integer\n    ELSE 0\nEND), id) "
-        "WHERE ((awaits_jobs IS NULL) AND (has_permit IS NULL) AND (limit_key IS NOT NULL) AND (status <= 'blocked'))"
+        "WHERE ((gate = 'limit') AND (limit_key IS NOT NULL))"
     ),
     "skipqueue_job_halted": "(finished_at, id) WHERE ((limit_kind = 'halting') AND (status = 'failed'))",
     "skipqueue_job_rate_waiting": (
-        "(rate_key, ((- priority)), run_after, id) WHERE ((awaits_jobs IS NULL) AND (rate_key IS NOT NULL) "
-        "AND (status <= 'blocked') AND ((limit_key IS NULL) OR has_permit))"
+        "(rate_key, ((- priority)), run_after, id) WHERE ((gate = 'rate') AND (rate_key IS NOT NULL))"
     ),
     "skipqueue_job_rate_queued": "(rate_key) WHERE ((rate_key IS NOT NULL) AND (status = 'queued'))",
     "skipqueue_job_unique": (

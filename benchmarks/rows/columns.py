@@ -12,14 +12,14 @@ POLICIES = (
     "limit_key",
     "limit_kind",
     "capacity",
-    "has_permit",
+    "gate",
     "rate_key",
     "rate_interval",
     "rate_burst",
     "unique_key",
     "unique_seconds",
     "batch_id",
-    "awaits_jobs",
+    "held",
 )
 """The columns of limits, rates, unique keys, batches and dependencies. Their indexes and constraints go with them."""
 

@@ -19,17 +19,17 @@ from ..workers import drain, is_empty, running_worker, wait_until
 
 DEAD = """
 INSERT INTO skipqueue_job (
-    queue_name, task, args, kwargs, status, lease, run_after, enqueued_at, limit_key, limit_kind, capacity
+    queue_name, task, args, kwargs, status, gate, lease, run_after, enqueued_at, limit_key, limit_kind, capacity
 )
 SELECT
-    'default', %(task)s, '[0]', '{}', 'blocked', 0, now() - interval '1 day', now(),
+    'default', %(task)s, '[0]', '{}', 'blocked', 'limit', 0, now() - interval '1 day', now(),
     %(key)s, %(kind)s, %(capacity)s
 FROM generate_series(1, %(count)s)
 """
 """Jobs of the key of the argument 0."""
 
 STEPS = (
-    "status = 'queued'",
+    "status = 'queued', gate = NULL",
     "status = 'running', locked_at = now(), started_at = now()",
     "status = 'completed', locked_at = NULL, finished_at = now()",
 )
@@ -37,11 +37,12 @@ STEPS = (
 
 BLOCKED = """
 INSERT INTO skipqueue_job (
-    queue_name, task, args, kwargs, status, lease, attempts, run_after, enqueued_at, limit_key, limit_kind, capacity
+    queue_name, task, args, kwargs, status, gate, lease, attempts, run_after, enqueued_at, limit_key, limit_kind,
+    capacity
 )
 SELECT
     'default', 'benchmarks.jobs.limited', '[0]', '{}', CASE WHEN n <= 1000 THEN 'scheduled' ELSE 'blocked' END,
-    1, CASE WHEN n <= 1000 THEN 1 ELSE 0 END, now() + interval '1 day', now(),
+    CASE WHEN n > 1000 THEN 'limit' END, 1, CASE WHEN n <= 1000 THEN 1 ELSE 0 END, now() + interval '1 day', now(),
     'sequence:held ' || n %% 1000, 'halting', 1
 FROM generate_series(1, %(count)s) AS n
 """

@@ -218,7 +218,7 @@ class Indexed:
             if self.status == Status.SCHEDULED:
                 jobs = jobs.filter(is_in(RETRYING))
         if self.limit_key is not None:
-            jobs = jobs.filter(limit_key=self.limit_key, awaits_jobs__isnull=True, has_permit__isnull=True)
+            jobs = jobs.filter(limit_key=self.limit_key, gate="limit")
         return jobs.order_by(*self.order.by())
 
     def count(self, condition: Q = EVERYTHING) -> Count:

@@ -70,7 +70,7 @@ JOB_INDEXES = [
             Q(status__in=["queued", "running"])
             | Q(HAS_BEGUN, status="scheduled", limit_kind__in=["sequence", "halting"])
             | HALTS
-            | Q(status="blocked", has_permit=True)
+            | Q(gate="rate")
         ),
     ),
     Index(
@@ -78,7 +78,7 @@ JOB_INDEXES = [
         LIMIT_RANK,
         F("id"),
         name="skipqueue_job_limit_waiting",
-        condition=Q(status__lte="blocked", limit_key__isnull=False, awaits_jobs__isnull=True, has_permit__isnull=True),
+        condition=Q(gate="limit", limit_key__isnull=False),
     ),
     Index(
         F("rate_key"),
@@ -86,8 +86,7 @@ JOB_INDEXES = [
         F("run_after"),
         F("id"),
         name="skipqueue_job_rate_waiting",
-        condition=Q(status__lte="blocked", rate_key__isnull=False, awaits_jobs__isnull=True)
-        & (Q(limit_key__isnull=True) | Q(has_permit=True)),
+        condition=Q(gate="rate", rate_key__isnull=False),
     ),
     Index(fields=["rate_key"], name="skipqueue_job_rate_queued", condition=Q(status="queued", rate_key__isnull=False)),
     Index(fields=["finished_at", "id"], name="skipqueue_job_halted", condition=HALTS),
@@ -104,6 +103,11 @@ JOB_CONSTRAINTS = [
         name="skipqueue_job_finished",
         condition=Q(IsNull(F("finished_at"), True), status__in=UNFINISHED)
         | Q(IsNull(F("finished_at"), False), status__in=FINISHED),
+    ),
+    models.CheckConstraint(
+        name="skipqueue_job_gate",
+        condition=Q(Q(gate=None) | Q(gate="ahead"), ~Q(status="blocked"))
+        | Q(IsNull(F("gate"), False), status="blocked"),
     ),
     models.CheckConstraint(name="skipqueue_job_priority", condition=Q(priority__gte=-100, priority__lte=100)),
     models.CheckConstraint(
@@ -322,14 +326,14 @@ class Migration(migrations.Migration):
                 ("logs", models.JSONField(null=True, verbose_name="logs")),
                 ("batch_id", models.BigIntegerField(null=True, verbose_name="batch")),
                 ("unique_seconds", models.FloatField(null=True, verbose_name="seconds of the unique key")),
-                ("awaits_jobs", models.BooleanField(null=True, verbose_name="waits for other jobs")),
+                ("held", models.BooleanField(null=True, verbose_name="is held")),
                 ("limit_key", models.TextField(null=True, verbose_name="limit key")),
                 ("limit_kind", models.TextField(null=True, verbose_name="kind of limit")),
                 ("capacity", models.SmallIntegerField(null=True, verbose_name="capacity")),
                 ("rate_key", models.TextField(null=True, verbose_name="rate key")),
                 ("rate_interval", models.FloatField(null=True, verbose_name="interval of the rate")),
                 ("rate_burst", models.SmallIntegerField(null=True, verbose_name="burst of the rate")),
-                ("has_permit", models.BooleanField(null=True, verbose_name="has a permit")),
+                ("gate", models.TextField(null=True, verbose_name="gate")),
             ],
             options={
                 "verbose_name": "job",

@@ -59,9 +59,11 @@ class Job(JobVerbs, AbstractJob):
     deaths = StoredJSON(_("deaths"), null=True)
     unknown_since = models.DateTimeField(_("unknown since"), null=True)
     batch_id = models.BigIntegerField(_("batch"), null=True)
-    awaits_jobs = models.BooleanField(_("waits for other jobs"), null=True)
-    has_permit = models.BooleanField(_("has a permit"), null=True)
-    """True while a job that holds a permit of its limit waits for its rate."""
+    held = models.BooleanField(_("is held"), null=True)
+    """True while a part holds the job at the gate `held`, such as for the end of other jobs."""
+    gate = models.TextField(_("gate"), null=True)  # noqa: DJ001 (NULL: it waits at none)
+    """The gate at which a blocked job waits: `held`, `limit` or `rate`. `ahead`: it runs, and was claimed ahead of its
+    permit."""
 
     objects = JobManager()
 
@@ -125,7 +127,7 @@ class Job(JobVerbs, AbstractJob):
                     Q(status__in=["queued", "running"])
                     | Q(HAS_BEGUN, status="scheduled", limit_kind__in=["sequence", "halting"])
                     | Q(limit_kind="halting", status="failed")
-                    | Q(status="blocked", has_permit=True)
+                    | Q(gate="rate")
                 ),
             ),
             models.Index(
@@ -133,11 +135,7 @@ class Job(JobVerbs, AbstractJob):
                 LIMIT_RANK,
                 "id",
                 name="skipqueue_job_limit_waiting",
-                # `<=` means "is blocked" too, and keeps PostgreSQL from reading the index `blocked`: see
-                # `parts.limits.admit`.
-                condition=Q(
-                    status__lte="blocked", limit_key__isnull=False, awaits_jobs__isnull=True, has_permit__isnull=True
-                ),
+                condition=Q(gate="limit", limit_key__isnull=False),
             ),
             models.Index(
                 # The jobs that wait for their rate, and those that have a token and wait for a worker:
@@ -147,8 +145,7 @@ class Job(JobVerbs, AbstractJob):
                 F("run_after"),
                 F("id"),
                 name="skipqueue_job_rate_waiting",
-                condition=Q(status__lte="blocked", rate_key__isnull=False, awaits_jobs__isnull=True)
-                & (Q(limit_key__isnull=True) | Q(has_permit=True)),
+                condition=Q(gate="rate", rate_key__isnull=False),
             ),
             models.Index(
                 fields=["rate_key"],
@@ -173,6 +170,12 @@ class Job(JobVerbs, AbstractJob):
                 name="skipqueue_job_finished",
                 condition=Q(IsNull(F("finished_at"), True), status__in=_UNFINISHED)
                 | Q(IsNull(F("finished_at"), False), status__in=_FINISHED),
+            ),
+            models.CheckConstraint(
+                # A blocked job without a gate would wait for ever: nothing admits it.
+                name="skipqueue_job_gate",
+                condition=Q(Q(gate=None) | Q(gate="ahead"), ~Q(status="blocked"))
+                | Q(IsNull(F("gate"), False), status="blocked"),
             ),
             # Values that would break statements, even if written by hand: a priority that no claim finds, a time that
             # Python cannot represent, a list to which nothing can be appended.

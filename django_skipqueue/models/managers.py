@@ -181,7 +181,7 @@ class JobManager(_JobManager["Job"]):
             **spec._asdict(),
             **call._asdict(),
             **enqueued._asdict(),
-            "awaits_jobs": enqueued.status == "blocked" or None if spec.after else None,
+            "held": True if enqueued.gate == "held" else None,
             "args": decode(call.args),
             "kwargs": decode(call.kwargs),
             "retention": spec.retention and decode(spec.retention),

@@ -24,7 +24,7 @@ from ..parts.limits.enqueue import ENQUEUE_AND_ADMIT
 from ..parts.limits.queues import all_limited_by_queue, limited_by_queue
 from ..parts.unique.enqueue import enqueue_unique, explained_deadlock, free_unique_keys, replace_waiting
 from ..values.columns import check_columns
-from ..values.records import DeferredJobs, EncodedCall, EnqueuedJob, JobSpec
+from ..values.records import DeferredJobs, Dependant, EncodedCall, EnqueuedJob, JobSpec
 from .fragments import INSERT_CALLS, INSERT_JOB, UNLESS_HELD, joined
 from .notify import wake, wake_supervisors
 from .parameters import calls_as_values, unindented
@@ -48,7 +48,7 @@ RETURNING id, enqueued_at"""
 ENQUEUE = joined(
     """
 {insert}{unless_held}
-RETURNING id, status, run_after, enqueued_at, true AS is_new
+RETURNING id, status, gate, run_after, enqueued_at, true AS is_new
 """,
     insert=INSERT_JOB,
     unless_held=UNLESS_HELD,
@@ -130,7 +130,7 @@ def _enqueue_plain(store: "Store", spec: JobSpec, call: EncodedCall) -> Enqueued
     [(id, now)] = store.rows(ENQUEUE_PLAIN, spec._asdict() | call._asdict())
     wake(store, (spec.queue_name,))
     store.send(JobsDeferred(store.alias, spec.task, spec.queue_name, [id]))
-    return EnqueuedJob(spec, call, id, "queued", now, now)
+    return EnqueuedJob(spec, call, id, "queued", None, now, now)
 
 
 def _enqueue_any(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJob | None:
@@ -139,15 +139,16 @@ def _enqueue_any(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJo
         rows = [EnqueuedJob(spec, call, *row) for row in store.rows(ENQUEUE, values)]
         if spec.replaces and not rows:
             rows = [
-                EnqueuedJob(spec, call, each.id, each.status, each.run_after, each.enqueued_at, is_new=False)
+                EnqueuedJob(spec, call, each.id, each.status, each.gate, each.run_after, each.enqueued_at, is_new=False)
                 for each in replace_waiting(store, values, [call])
             ]
     for enqueued in rows:
         is_later = enqueued.status == "scheduled"  # a job that is replaced was enqueued before
         delay = (enqueued.run_after - enqueued.enqueued_at).total_seconds() if is_later else 0.0
         new = [enqueued.id] if enqueued.is_new else []
-        statuses = _enqueued(store, spec, new, [call], queued=int(enqueued.status == "queued"), delay=delay)
-        return enqueued._replace(status=statuses.get(enqueued.id, enqueued.status))
+        for passed in _enqueued(store, spec, new, [call], queued=int(enqueued.status == "queued"), delay=delay):
+            return enqueued._replace(status=passed.status, gate=passed.gate)
+        return enqueued
     return None
 
 
@@ -160,8 +161,8 @@ def _enqueue_alone(store: "Store", cursor: Any, spec: JobSpec, call: EncodedCall
         store.send(JobsAdmitted(store.alias, {spec.queue_name: 1}))
     elif call.limit_key is not None:
         admit_after_commit(store, {call.limit_key: None}, is_urgent=spec.priority > 0)
-    status = "queued" if is_queued or call.limit_key is None else "blocked"
-    return EnqueuedJob(spec, call, id, status, now, now)
+    status, gate = ("queued", None) if is_queued or call.limit_key is None else ("blocked", "limit")
+    return EnqueuedJob(spec, call, id, status, gate, now, now)
 
 
 def _committed(store: "Store", cursor: Any, statement: str, spec: JobSpec, call: EncodedCall) -> tuple[Any, Any, bool]:
@@ -238,14 +239,14 @@ def _together(store: "Store", spec: JobSpec) -> AbstractContextManager[Any]:
 
 def _enqueued(
     store: "Store", spec: JobSpec, ids: list[int], calls: Sequence[EncodedCall], *, queued: int, delay: float
-) -> dict[int, str]:
+) -> list[Dependant]:
     """Notify the workers if any job is queued, the supervisors if the jobs are due soon, and send the event.
 
     After the commit, jobs that have a limit or a rate are admitted. Has jobs wait for those that they need.
-    Returns the status of those that need not wait after all, by id.
+    Returns those that need not wait after all.
     """
-    statuses = hold(store, ids, needs=spec.after, after_failure=spec.after_failure) if spec.after and ids else {}
-    queued += list(statuses.values()).count("queued")
+    passed = hold(store, ids, needs=spec.after, after_failure=spec.after_failure) if spec.after and ids else []
+    queued += sum(job.status == "queued" for job in passed)
     keys = {call.limit_key for call in calls if call.limit_key is not None}
     rates = {call.rate_key for call in calls if call.rate_key is not None and call.limit_key is None}
     if (keys or rates) and delay <= 0:
@@ -256,7 +257,7 @@ def _enqueued(
     wake_supervisors(store, [delay])
     if ids:
         store.send(JobsDeferred(store.alias, spec.task, spec.queue_name, ids))
-    return statuses
+    return passed
 
 
 def new_job(

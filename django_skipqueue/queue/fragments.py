@@ -1,6 +1,7 @@
 """The shared fragments of the statements, and the function that joins statements from pieces, once, at import.
 
-A job enters with the status of the first gate whose condition holds, else as `queued`.
+A job enters with the status of the first gate whose condition holds, else as `queued`. The column `gate` of a blocked
+job has the name of the gate at which it waits; the gate admits the jobs with its name.
 
 Invariant: the gates are checked for every job that enters from outside: an enqueue, a retry, a manual retry, and a job
 that the previous gate admits. Release and recovery do not check the gates, because their jobs have passed them. But a
@@ -28,9 +29,7 @@ class Condition(NamedTuple):
 
 CONDITIONS = (
     Condition("time", "scheduled", "{run_after} > statement_timestamp()"),
-    # A later gate with the status `blocked` admits only jobs whose `awaits_jobs` is NULL: the others still wait here.
-    Condition("dependency", "blocked", "{awaits_jobs}::boolean"),
-    # A job that has passed the gate of limits, and waits at the gate of rates, has `has_permit`.
+    Condition("held", "blocked", "{held}::boolean"),
     Condition("limit", "blocked", "{limit_key}::text IS NOT NULL"),
     Condition("rate", "blocked", "{rate_key}::text IS NOT NULL"),
 )
@@ -56,24 +55,29 @@ def joined(statement: str, **pieces: str) -> str:
     return PLACE.sub(lambda place: pieces[place[1]], statement)
 
 
-def entering(*, column: str, past: str | None = None, **columns: str) -> str:
-    """Return the expression for the status that a job enters.
+def entering(*, column: str, past: str | None = None, **columns: str) -> dict[str, str]:
+    """Return the expressions for the status and the gate of a job that enters, as pieces `status` and `gate`.
 
     column: the spelling of a job's column in the statement, such as `job.{}`; `columns`: exceptions to it.
     past: the gate that the job has just passed; only the gates after it are checked.
     """
     names = [condition.gate for condition in CONDITIONS]
-    cases = []
+    statuses, gates = [], []
     for condition in CONDITIONS[names.index(past) + 1 :] if past else CONDITIONS:
         spelt = {name: columns.get(name, column.format(name)) for name in places(condition.holds)}
-        cases.append(f"WHEN {joined(condition.holds, **spelt)} THEN '{condition.status}'")
-    return " ".join(["CASE", *cases, "ELSE 'queued' END"]) if cases else "'queued'"
+        holds = joined(condition.holds, **spelt)
+        statuses.append(f"WHEN {holds} THEN '{condition.status}'")
+        gates.append(f"WHEN {holds} THEN " + (f"'{condition.gate}'" if condition.status == "blocked" else "NULL"))
+    if not gates:
+        return {"status": "'queued'", "gate": "NULL"}
+    return {"status": " ".join(["CASE", *statuses, "ELSE 'queued' END"]), "gate": " ".join(["CASE", *gates, "END"])}
 
 
 # The columns of a job that are written when it is inserted.
 _INSERT_INTO = """INSERT INTO skipqueue_job AS job
-    (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, unique_seconds, timeout,
-    retention, metadata, batch_id, awaits_jobs, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)"""
+    (queue_name, task, args, kwargs, status, gate, priority, max_attempts, run_after, unique_key, unique_seconds,
+    timeout, retention, metadata, batch_id, held, limit_key, limit_kind, capacity, rate_key, rate_interval,
+    rate_burst)"""
 
 _DUE = "COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))"
 
@@ -85,16 +89,17 @@ INSERT_JOB = joined(
 VALUES (
     %(queue_name)s, %(task)s, %(args)s::jsonb, %(kwargs)s::jsonb,
     {status},
+    {gate},
     %(priority)s, %(max_attempts)s,
     {due},
     %(unique_key)s, %(unique_seconds)s, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb,
-    %(batch_id)s, %(awaits_jobs)s, %(limit_key)s, %(limit_kind)s, %(capacity)s,
+    %(batch_id)s, %(held)s, %(limit_key)s, %(limit_kind)s, %(capacity)s,
     %(rate_key)s, %(rate_interval)s, %(rate_burst)s
 )
 """,
     into=_INSERT_INTO,
     due=_DUE,
-    status=entering(column="%({})s", run_after=_DUE),
+    **entering(column="%({})s", run_after=_DUE),
 )
 
 # A job for each call, in the order of the calls. `args` and `kwargs` have a line for each call: encoded JSON contains
@@ -104,8 +109,9 @@ INSERT_CALLS = joined(
 SELECT
     %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
     {status},
+    {gate},
     %(priority)s, %(max_attempts)s, due.run_after, call.unique_key, %(unique_seconds)s::float8, %(timeout)s,
-    %(retention)s::jsonb, %(metadata)s::jsonb, %(batch_id)s::bigint, %(awaits_jobs)s::boolean,
+    %(retention)s::jsonb, %(metadata)s::jsonb, %(batch_id)s::bigint, %(held)s::boolean,
     call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END,
     CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END,
     call.rate_key, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END,
@@ -118,7 +124,7 @@ FROM
     (SELECT {due} AS run_after) AS due""",
     into=_INSERT_INTO,
     due=_DUE,
-    status=entering(column="%({})s", run_after="due.run_after", limit_key="call.limit_key", rate_key="call.rate_key"),
+    **entering(column="%({})s", run_after="due.run_after", limit_key="call.limit_key", rate_key="call.rate_key"),
 )
 
 # Whether a job holds its unique key: the predicate of the unique index.

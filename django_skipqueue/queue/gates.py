@@ -40,19 +40,20 @@ WITH due AS MATERIALIZED (
 ),
 admitted AS (
     UPDATE skipqueue_job AS job
-    SET status = {status}
+    SET status = {status},
+        gate = {gate}
     WHERE job.id = ANY (ARRAY (SELECT id FROM due))
-    RETURNING job.queue_name, job.status, job.limit_key, job.rate_key
+    RETURNING job.queue_name, job.status, job.gate, job.limit_key, job.rate_key
 )
 SELECT
     queue_name,
     count(*) FILTER (WHERE status = 'queued'),
-    array_agg(limit_key) FILTER (WHERE status = 'blocked' AND limit_key IS NOT NULL),
-    array_agg(rate_key) FILTER (WHERE status = 'blocked' AND limit_key IS NULL AND rate_key IS NOT NULL)
+    array_agg(limit_key) FILTER (WHERE gate = 'limit'),
+    array_agg(rate_key) FILTER (WHERE gate = 'rate')
 FROM admitted
 GROUP BY queue_name
 """,
-    status=entering(column="job.{}", past="time"),
+    **entering(column="job.{}", past="time"),
 )
 
 # supervisor → the seconds until the next scheduled job is due, below 0 if it is overdue; no row if no job is scheduled.

@@ -86,7 +86,8 @@ chosen AS MATERIALIZED (
 INSERT INTO skipqueue_job AS job (id, queue_name, task, args, kwargs, status, finished_at)
 SELECT id, queue_name, task, args, kwargs, status, finished_at FROM chosen ORDER BY unique_key COLLATE "C"
 ON CONFLICT (id) DO UPDATE
-SET status = {status}, has_permit = NULL,
+SET status = {status},
+    gate = {gate},
     lease = job.lease + 1,
     attempts = 0,
     started_at = CASE
@@ -107,7 +108,7 @@ SET status = {status}, has_permit = NULL,
     operations = {operations}
 RETURNING job.id, job.queue_name, job.status
 """,
-    status=entering(column="job.{}", run_after="statement_timestamp() + make_interval(secs => %(over)s::float8)"),
+    **entering(column="job.{}", run_after="statement_timestamp() + make_interval(secs => %(over)s::float8)"),
     operations=recording("retry"),
 )
 
@@ -129,6 +130,7 @@ WITH chosen AS MATERIALIZED (
 )
 UPDATE skipqueue_job AS job
 SET status = 'discarded',
+    gate = NULL,
     lease = job.lease + 1,
     finished_at = statement_timestamp(),
     last_error = CASE WHEN job.status = 'failed' THEN job.last_error ELSE %(last_error)s END,
@@ -152,9 +154,9 @@ WITH chosen AS MATERIALIZED (
 )
 UPDATE skipqueue_job AS job
 SET status = 'discarded',
+    gate = NULL,
     lease = job.lease + 1,
     locked_at = NULL,
-    has_permit = NULL,
     finished_at = statement_timestamp(),
     last_error = %(last_error)s,
     operations = {operations}
@@ -177,12 +179,13 @@ WITH chosen AS MATERIALIZED (
 )
 UPDATE skipqueue_job AS job
 SET status = {status},
+    gate = {gate},
     run_after = LEAST(job.run_after, statement_timestamp()),
     operations = {operations}
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id, job.queue_name, job.status
 """,
-    status=entering(column="job.{}", past="time"),
+    **entering(column="job.{}", past="time"),
     operations=recording("run_now"),
 )
 
@@ -202,7 +205,8 @@ WITH chosen AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE skipqueue_job AS job
-SET status = 'scheduled', has_permit = NULL,
+SET status = 'scheduled',
+    gate = NULL,
     run_after = COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
     operations = {operations}
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
@@ -223,13 +227,14 @@ WITH chosen AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE skipqueue_job AS job
-SET status = {status}, has_permit = NULL,
+SET status = {status},
+    gate = {gate},
     run_after = COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
     operations = {operations}
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id, job.queue_name, job.status
 """,
-    status=entering(column="job.{}", run_after=_DUE),
+    **entering(column="job.{}", run_after=_DUE),
     operations=recording("reschedule", more={"from": "job.run_after", "to": _DUE}),
 )
 

@@ -70,7 +70,7 @@ WITH chosen AS MATERIALIZED (
         CASE WHEN NOT starts_with(rate_key, 'queue:') THEN rate_interval ELSE %(rate_interval)s::float8 END
         AS rate_interval,
         CASE WHEN NOT starts_with(rate_key, 'queue:') THEN rate_burst ELSE %(rate_burst)s::smallint END AS rate_burst,
-        COALESCE(NOT starts_with(limit_key, 'queue:') AND (status = 'queued' OR has_permit), false) AS keeps_permit
+        COALESCE(NOT starts_with(limit_key, 'queue:') AND (status = 'queued' OR gate = 'rate'), false) AS keeps_permit
     FROM skipqueue_job
     WHERE
         id = ANY (%(ids)s::bigint[])
@@ -90,25 +90,26 @@ SET queue_name = %(queue_name)s::text,
         THEN job.status
         ELSE {status}
     END,
+    gate = CASE
+        WHEN job.status = 'scheduled' THEN NULL
+        WHEN
+            job.limit_key IS NOT DISTINCT FROM chosen.limit_key
+            AND job.rate_key IS NOT DISTINCT FROM chosen.rate_key
+        THEN job.gate
+        ELSE {gate}
+    END,
     limit_key = chosen.limit_key,
     limit_kind = chosen.limit_kind,
     capacity = chosen.capacity,
     rate_key = chosen.rate_key,
     rate_interval = chosen.rate_interval,
     rate_burst = chosen.rate_burst,
-    has_permit = CASE
-        WHEN
-            job.limit_key IS NOT DISTINCT FROM chosen.limit_key
-            AND job.rate_key IS NOT DISTINCT FROM chosen.rate_key
-        THEN job.has_permit
-        WHEN chosen.keeps_permit AND chosen.rate_key IS NOT NULL THEN true
-    END,
     operations = {operations}
 FROM chosen
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen)) AND job.id = chosen.id
 RETURNING job.id, job.queue_name, job.status
 """,
-    status=entering(
+    **entering(
         column="job.{}",
         past="time",
         limit_key="(CASE WHEN NOT chosen.keeps_permit THEN chosen.limit_key END)",

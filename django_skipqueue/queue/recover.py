@@ -103,13 +103,14 @@ WITH lost AS MATERIALIZED (
 ),
 recovered AS (
     UPDATE skipqueue_job AS job
-    SET (deaths, status, has_permit, run_after, finished_at, last_error, errors) = (
+    SET (deaths, status, gate, run_after, finished_at, last_error, errors) = (
             SELECT
                 died.workers,
                 verdict.status,
                 CASE
-                    WHEN verdict.status = 'blocked' AND job.limit_key IS NOT NULL AND job.rate_key IS NOT NULL
-                    THEN true
+                    WHEN verdict.status <> 'blocked' THEN NULL
+                    WHEN job.rate_key IS NULL THEN 'limit'
+                    ELSE 'rate'
                 END,
                 CASE
                     WHEN verdict.status = 'scheduled'

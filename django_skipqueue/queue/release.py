@@ -36,7 +36,9 @@ SET status = CASE
     attempts = job.attempts - 1,
     locked_at = NULL,
     locked_by = '',
-    has_permit = NULL,
+    gate = CASE
+        WHEN NOT %(later)s::boolean AND job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN 'limit'
+    END,
     started_at = NULL,
     operations = CASE
         WHEN %(interrupted)s::boolean
@@ -81,7 +83,7 @@ SET status = CASE WHEN job.limit_kind = 'concurrency' AND job.rate_key IS NULL T
     attempts = job.attempts - 1,
     locked_at = NULL,
     locked_by = '',
-    has_permit = NULL,
+    gate = CASE WHEN job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN 'limit' END,
     started_at = NULL
 WHERE job.id = ANY (ARRAY (SELECT id FROM orphan))
 RETURNING job.id, job.queue_name, CASE WHEN job.status = 'blocked' THEN job.limit_key END

@@ -63,7 +63,7 @@ SET status = CASE
         ELSE job.run_after
     END,
     locked_at = NULL,
-    has_permit = NULL,
+    gate = CASE WHEN outcome.status = 'scheduled' THEN {gate} END,
     started_at = COALESCE(statement_timestamp() - outcome.started * interval '1 microsecond', job.started_at),
     finished_at = CASE
         WHEN outcome.status IS DISTINCT FROM 'scheduled'
@@ -112,9 +112,9 @@ WHERE job.id = outcome.id AND job.lease = outcome.lease{of_carrier}
 RETURNING job.id, outcome.lease, job.batch_id
 """
 
-_STATUS = entering(column="job.{}", run_after="statement_timestamp() + make_interval(secs => outcome.delay)")
+_ENTERING = entering(column="job.{}", run_after="statement_timestamp() + make_interval(secs => outcome.delay)")
 
-SETTLE = joined(_SETTLE, status=_STATUS, snoozes="", of_carrier="")
+SETTLE = joined(_SETTLE, **_ENTERING, snoozes="", of_carrier="")
 
 # What SETTLE_SNOOZES sets beside what SETTLE sets: a snooze is recorded in `operations`. Snoozes in a row are one entry
 # with their number, so that they do not displace the verbs of operators.
@@ -143,17 +143,17 @@ _SNOOZES = """
     END,"""
 
 # settle, of a batch with snoozes → as SETTLE. Batches without a snooze do not pay for it. Index: the primary key.
-SETTLE_SNOOZES = joined(_SETTLE, status=_STATUS, snoozes=_SNOOZES, of_carrier="")
+SETTLE_SNOOZES = joined(_SETTLE, **_ENTERING, snoozes=_SNOOZES, of_carrier="")
 
 # relay, settle → as SETTLE and SETTLE_SNOOZES, of outcomes that come from a broker: a lease is no secret there. Index:
 # the primary key.
-SETTLE_CARRIED = joined(_SETTLE, status=_STATUS, snoozes="", of_carrier=OF_CARRIER)
-SETTLE_CARRIED_SNOOZES = joined(_SETTLE, status=_STATUS, snoozes=_SNOOZES, of_carrier=OF_CARRIER)
+SETTLE_CARRIED = joined(_SETTLE, **_ENTERING, snoozes="", of_carrier=OF_CARRIER)
+SETTLE_CARRIED_SNOOZES = joined(_SETTLE, **_ENTERING, snoozes=_SNOOZES, of_carrier=OF_CARRIER)
 
 # settle, after jobs go straight back to their queues → the queue of each, and the key of its rate if it waits for that.
 # The array is a subquery, so that the planner does not see its length. Index: the primary key.
 QUEUES_OF = """
-SELECT queue_name, CASE WHEN status = 'blocked' THEN rate_key END FROM skipqueue_job
+SELECT queue_name, CASE WHEN gate = 'rate' THEN rate_key END FROM skipqueue_job
 WHERE
     id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
     AND (status = 'queued' OR (status = 'blocked' AND rate_key IS NOT NULL))

@@ -105,7 +105,7 @@ class JobSpec(NamedTuple):
         del columns["after"], columns["after_failure"], columns["on_conflict"]
         return {
             **columns,
-            "awaits_jobs": True if self.after else None,
+            "held": True if self.after else None,
             "run_after": None if is_delay else self.run_after,
             "delay": self.run_after.total_seconds() if isinstance(self.run_after, timedelta) else 0.0,
         }
@@ -146,6 +146,8 @@ class EnqueuedJob(NamedTuple):
     """With the limit and the rate of its queue."""
     id: int
     status: str
+    gate: str | None
+    """The gate at which it waits; `None`: it is not blocked."""
     run_after: datetime
     enqueued_at: datetime
     is_new: bool = True
@@ -288,6 +290,7 @@ class Dependant(NamedTuple):
     queue_name: str
     status: str
     """The new status: discarded, if one of the others has not completed; else that of the next gate, or queued."""
+    gate: str | None
     batch_id: int | None
     metadata: str
     """A JSON object, not yet decoded."""

@@ -268,7 +268,7 @@ def _set(status: str, *jobs: Job, **times: Any) -> None:
     """Bring these jobs into a status; a timedelta counts from now."""
     ids = [job.pk for job in jobs]
     fields = {name: Now() + value if isinstance(value, timedelta) else value for name, value in times.items()}
-    Job.objects.filter(pk__in=ids).update(status=status, awaits_jobs=None, attempts=1, lease=2, **fields)
+    Job.objects.filter(pk__in=ids).update(status=status, held=None, gate=None, attempts=1, lease=2, **fields)
     Dependency.objects.filter(job_id__in=ids).update(is_met=True)
 
 

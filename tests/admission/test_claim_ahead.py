@@ -51,7 +51,7 @@ def test_it_claims_the_next_jobs_of_the_key_beyond_its_permits() -> None:
     low, first, second = (make_keyed("k", capacity=2, priority=priority).pk for priority in (-1, 0, 0))
     assert claim_ahead([ending], [going_on], permits=2, most=2) == [first, second]
     assert statuses() == {"completed": 1, "running": 3, "blocked": 1}
-    assert state(Job.objects.get(pk=first))["has_permit"] is False
+    assert state(Job.objects.get(pk=first))["gate"] == "ahead"
     assert admit_keys(store, ["k"]).counts == {}, "its leases count"
     assert Job.objects.get(pk=low).status == "blocked"
 
@@ -148,8 +148,8 @@ def test_whoever_gives_it_up_it_waits_for_a_permit_again(give_up: Callable[[Clai
     job = claimed_ahead()
     give_up(job)
     row = Job.objects.get(pk=job.id)
-    assert (row.status, row.has_permit) == ("scheduled" if give_up is settle else "blocked", None)
-    Job.objects.running().update(status="completed", finished_at=row.enqueued_at, has_permit=None)
+    assert (row.status, row.gate) == (("scheduled", None) if give_up is settle else ("blocked", "limit"))
+    Job.objects.running().update(status="completed", finished_at=row.enqueued_at, gate=None)
     Job.objects.update(run_after=row.enqueued_at)
     store.admit()
     sweep_limits(store)
@@ -166,7 +166,7 @@ def test_short_jobs_are_claimed_ahead(runworker: Run) -> None:
     runworker("--concurrency", "4")
     workers(1)
     in_a_slot.defer_many([("a", number) for number in range(2_000)])
-    wait_until(lambda: Job.objects.running().filter(has_permit=False).exists())
+    wait_until(lambda: Job.objects.running().filter(gate="ahead").exists())
     wait_for_statuses(completed=2_000, deadline=60)
     assert not Ledger.objects.filter(entry="exceeded").exists()
 

@@ -132,7 +132,7 @@ def test_a_job_that_waits_for_its_rate_holds_the_permit_and_does_not_run() -> No
     rated = make_keyed("k", rate_key="r", rate_interval=60.0, rate_burst=1)
     result = end(running)
     assert ids(result) == []
-    assert (status(rated), state(rated)["has_permit"]) == ("blocked", True)
+    assert (status(rated), state(rated)["gate"]) == ("blocked", "rate")
     assert (result.admission.counts, set(result.admission.rates)) == ({}, {"r"})
 
 

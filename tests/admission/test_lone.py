@@ -143,7 +143,7 @@ def test_a_job_of_a_sequence_that_waits_to_retry_holds_the_key(defer: Defer) -> 
 
 def test_a_job_that_waits_for_its_rate_holds_its_permit(defer: Defer) -> None:
     key = in_order.encoded(("a",), {})
-    make_job("blocked", limit_key=key.limit_key, limit_kind=key.limit_kind, capacity=1, has_permit=True)
+    make_job("blocked", limit_key=key.limit_key, limit_kind=key.limit_kind, capacity=1, gate="rate")
     assert status(defer(in_order, "a")) == "blocked"
 
 
@@ -260,8 +260,8 @@ def test_a_job_that_waits_for_another_job_is_not_admitted(defer: Defer) -> None:
 def test_a_job_that_has_a_rate_as_well_waits_for_that_with_its_permit(defer: Defer) -> None:
     first, second = (defer(slow_and_few, "a") for _ in range(2))
     assert [status(first), status(second)] == ["queued", "blocked"]
-    assert Job.objects.get(pk=first.pk).has_permit is None
-    assert Job.objects.get(pk=second.pk).has_permit
+    assert Job.objects.get(pk=first.pk).gate is None
+    assert Job.objects.get(pk=second.pk).gate == "rate"
 
 
 def test_a_job_of_a_fair_key_becomes_due_when_it_is_admitted() -> None:

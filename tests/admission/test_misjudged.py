@@ -20,11 +20,13 @@ from ..store.test_sql import nodes
 
 INSERT = """
 INSERT INTO skipqueue_job (
-    queue_name, task, args, kwargs, status, lease, run_after, enqueued_at, finished_at,
+    queue_name, task, args, kwargs, status, gate, lease, run_after, enqueued_at, finished_at,
     limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst
 )
 SELECT
-    'default', 'a.task', '[]', '{}', %(status)s, 3, now(), now(), CASE WHEN %(status)s = 'completed' THEN now() END,
+    'default', 'a.task', '[]', '{}', %(status)s,
+    CASE WHEN %(status)s <> 'blocked' THEN NULL WHEN %(is_rate)s THEN 'rate' ELSE 'limit' END,
+    3, now(), now(), CASE WHEN %(status)s = 'completed' THEN now() END,
     CASE WHEN NOT %(is_rate)s THEN 'key ' || n %% 400 END, 'concurrency', 1,
     CASE WHEN %(is_rate)s THEN 'key ' || n %% 400 END, 1, 1
 FROM generate_series(1, 2000) AS n

@@ -120,11 +120,11 @@ def test_a_job_that_waits_for_its_rate_gives_its_permit_up_first(pass_on: Callab
     make_worker()
     taken = [rated_and_limited.defer(account).pk for account in "xy"]  # they take the tokens
     low = rated_and_limited.using(priority=-1).defer("a").pk
-    assert Job.objects.get(pk=low).has_permit
+    assert Job.objects.get(pk=low).gate == "rate"
     urgent = rated_and_limited.using(priority=5).defer("a").pk
     pass_on()
-    assert Job.objects.get(pk=low).has_permit is None
-    assert Job.objects.get(pk=urgent).has_permit or urgent in queued()
+    assert Job.objects.get(pk=low).gate == "limit"
+    assert Job.objects.get(pk=urgent).gate == "rate" or urgent in queued()
     assert len(queued()) == len(taken)
 
 
@@ -146,7 +146,7 @@ def test_a_token_goes_to_another_job_of_the_limit_that_has_the_permit(pass_on: C
     assert queued() == {low, urgent}
     put_back = Job.objects.get(status="blocked")
     assert put_back.priority == -2
-    assert put_back.has_permit, "it waits for its rate alone"
+    assert put_back.gate == "rate", "it waits for its rate alone"
 
 
 def test_a_sequence_keeps_its_order(pass_on: Callable[..., None]) -> None:

@@ -160,10 +160,9 @@ def test_jobs_that_wait_again_keep_the_permit_of_their_limit() -> None:
     assert statuses() == {"queued": 2, "blocked": 2}
     Queue.rate("both", "1/h")
     assert block_unrated(store) == 1
-    assert Job.objects.get(has_permit=True).status == "blocked"
-    assert not Job.objects.get(status="queued").has_permit
+    assert Job.objects.get(gate="rate").status == "blocked"
     sweep_limits(store)
-    assert Job.objects.filter(limit_key="queue:both").exclude(status="blocked", has_permit=None).count() == 2
+    assert Job.objects.filter(limit_key="queue:both").exclude(gate="limit").count() == 2
 
 
 def test_a_lowered_limit_takes_the_permits_of_jobs_that_wait_for_their_rate() -> None:
@@ -173,7 +172,7 @@ def test_a_lowered_limit_takes_the_permits_of_jobs_that_wait_for_their_rate() ->
     running = claim("both", limit=1)
     Queue.limit("both", 2)
     assert block_surplus(store) == 8
-    assert not Job.objects.filter(has_permit=True).exists()
+    assert not Job.objects.filter(gate="rate").exists()
     for _ in range(3):
         pass_time(1)
         admit("queue:both")
@@ -189,7 +188,7 @@ def test_a_surplus_of_permits_is_taken_from_those_first_that_would_start_last() 
     Queue.limit("both", 4)
     assert [block_surplus(store, limit=1) for _ in range(3)] == [1, 1, 0]
     assert statuses() == {"queued": 3, "blocked": 3}
-    assert Job.objects.get(has_permit=True).priority == 5
+    assert Job.objects.get(gate="rate").priority == 5
 
 
 def test_a_surplus_waits_again_in_batches_and_the_highest_priority_stays() -> None:
@@ -362,33 +361,33 @@ def test_a_job_that_changes_its_queue_keeps_a_rate_of_its_own() -> None:
     key = own.rate_key
     assert own.change_queue("mail")
     own.refresh_from_db()
-    assert (own.status, own.rate_key, own.rate_burst, own.has_permit) == ("queued", key, 3, None)
+    assert (own.status, own.rate_key, own.rate_burst, own.gate) == ("queued", key, 3, None)
 
 
 def test_a_job_keeps_the_permit_of_its_own_limit_in_its_new_queue() -> None:
     """It holds one of two: it waits for its rate with it, and is queued with it; a third waits for a permit."""
     first, second, third = free_two.defer_many([("a",)] * 3)
     store.change_queue([first, second, third], "mail")
-    found = {job.pk: (job.status, job.has_permit, job.rate_key) for job in Job.objects.all()}
+    found = {job.pk: (job.status, job.gate, job.rate_key) for job in Job.objects.all()}
     assert found == {
-        first: ("blocked", True, KEY), second: ("blocked", True, KEY), third: ("blocked", None, KEY),
+        first: ("blocked", "rate", KEY), second: ("blocked", "rate", KEY), third: ("blocked", "limit", KEY),
     }  # fmt: skip
     store.change_queue([first, second, third], "default")
-    found = {job.pk: (job.status, job.has_permit, job.rate_key) for job in Job.objects.all()}
-    assert found == {first: ("queued", None, None), second: ("queued", None, None), third: ("blocked", None, None)}
+    found = {job.pk: (job.status, job.gate, job.rate_key) for job in Job.objects.all()}
+    assert found == {first: ("queued", None, None), second: ("queued", None, None), third: ("blocked", "limit", None)}
 
 
 def test_a_job_that_goes_to_a_queue_with_a_limit_and_a_rate_gets_both() -> None:
     job = jobs.noop.defer()
     assert job.change_queue("both")
     job.refresh_from_db()
-    assert (job.status, job.limit_key, job.rate_key, job.has_permit) == ("blocked", "queue:both", "queue:both", None)
+    assert (job.status, job.limit_key, job.rate_key, job.gate) == ("blocked", "queue:both", "queue:both", "limit")
     sweep_limits(store)
     sweep_limits(store)
     assert statuses() == {"queued": 1}
     assert job.change_queue("mail")
     job.refresh_from_db()
-    assert (job.status, job.limit_key, job.rate_key, job.has_permit) == ("blocked", None, KEY, None)
+    assert (job.status, job.limit_key, job.rate_key, job.gate) == ("blocked", None, KEY, "rate")
 
 
 def test_a_scheduled_job_and_one_that_waits_for_another_stay_so() -> None:

@@ -30,7 +30,7 @@ store = Store("default")
 pytestmark = pytest.mark.django_db(transaction=True)
 
 ELSEWHERE: list[dict[str, Any]] = [
-    {"awaits_jobs": True},
+    {"held": True},
     {"limit_key": "l", "limit_kind": "concurrency", "capacity": 1},
 ]
 """Blocked jobs that wait at an earlier gate."""
@@ -95,7 +95,8 @@ def test_a_job_whose_row_is_locked_is_passed_over_and_keeps_what_becomes_of_it()
     first, second = blocked(), blocked()
     with connect(autocommit=False) as other:
         other.execute(
-            "UPDATE skipqueue_job SET status = 'discarded', finished_at = now(), lease = lease + 1 WHERE id = %s",
+            "UPDATE skipqueue_job SET status = 'discarded', gate = NULL, finished_at = now(), lease = lease + 1"
+            " WHERE id = %s",
             [first.pk],
         )
         with transaction.atomic():
@@ -107,9 +108,9 @@ def test_a_job_whose_row_is_locked_is_passed_over_and_keeps_what_becomes_of_it()
 
 
 def test_an_admitted_job_has_no_permit_to_wait_with() -> None:
-    job = blocked(has_permit=True, **ELSEWHERE[1])
+    job = blocked(gate="rate", **ELSEWHERE[1])
     assert admit("k") == 1
-    assert Job.objects.get(pk=job.pk).has_permit is None
+    assert Job.objects.get(pk=job.pk).gate is None
 
 
 class TestWhenAKeyIsDue:

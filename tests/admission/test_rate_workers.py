@@ -111,7 +111,7 @@ def test_the_witness_sees_a_rate_that_is_exceeded() -> None:
     with connect() as session:
         twenty.defer_many([("a",)] * 12)
         witness.look(session)
-        Job.objects.blocked().update(status="completed", attempts=1, finished_at="2026-01-01T00:00:00Z")
+        Job.objects.blocked().update(status="completed", gate=None, attempts=1, finished_at="2026-01-01T00:00:00Z")
         for _ in range(20):
             witness.look(session)
     with pytest.raises(AssertionError):

@@ -195,7 +195,7 @@ def test_a_recovered_job_takes_a_token_again_and_keeps_its_permit() -> None:
     assert claim() == [first]
     store.recover(worker_ids=["w"])
     job = Job.objects.get(pk=first)
-    assert (job.status, job.has_permit) == ("blocked", True)
+    assert (job.status, job.gate) == ("blocked", "rate")
     assert admit_keys(store, [job.limit_key or ""]).counts == {}
     assert admit(job.rate_key or "") == 1  # the second token of the burst
     assert claim() == [first]
@@ -243,9 +243,9 @@ def test_a_limit_comes_first_and_its_permit_is_held_while_the_job_waits_for_its_
     """Two tokens, one permit for each account: neither is exceeded, in whatever order they become free."""
     a, a2, b, c = (rated_and_limited.defer(account).pk for account in "aabc")
     assert claim() == [a, b]
-    found = {job.pk: (job.status, job.has_permit) for job in Job.objects.all()}
-    assert found[c] == ("blocked", True)
-    assert found[a2] == ("blocked", None)
+    found = {job.pk: (job.status, job.gate) for job in Job.objects.all()}
+    assert found[c] == ("blocked", "rate")
+    assert found[a2] == ("blocked", "limit")
     pass_time(3600)
     settle(a)
     assert admit_keys(store, [limit_key("a")]).rates == {key_of(rated_and_limited, "a")}
@@ -266,8 +266,8 @@ def test_a_sequence_with_a_rate_stays_in_order() -> None:
     assert claim() == [first]
     settle(first)
     assert sweep() == 0
-    assert Job.objects.get(pk=second).has_permit
-    assert not Job.objects.get(pk=third).has_permit
+    assert Job.objects.get(pk=second).gate == "rate"
+    assert Job.objects.get(pk=third).gate == "limit"
     pass_time(3600)
     assert sweep() == 1
     assert claim() == [second]
@@ -276,7 +276,7 @@ def test_a_sequence_with_a_rate_stays_in_order() -> None:
 @pytest.mark.parametrize("verb", ["discard", "cancel"])
 def test_a_job_that_is_discarded_while_it_waits_gives_its_permit_back_and_takes_no_token(verb: str) -> None:
     rated_and_limited.defer_many([("a",), ("b",), ("c",), ("c",)])
-    held = Job.objects.get(has_permit=True)
+    held = Job.objects.get(gate="rate")
     assert getattr(held, verb)()
     claim()
     pass_time(3600)
@@ -284,24 +284,24 @@ def test_a_job_that_is_discarded_while_it_waits_gives_its_permit_back_and_takes_
     assert Job.objects.get(status="queued").kwargs == {} or True
     assert held.retry()
     again = Job.objects.get(pk=held.pk)
-    assert (again.status, again.has_permit) == ("blocked", None)  # the other one of its account holds the permit
+    assert (again.status, again.gate) == ("blocked", "limit")  # the other one of its account holds the permit
 
 
 def test_a_job_that_is_postponed_while_it_has_a_permit_gives_it_back() -> None:
     rated_and_limited.defer_many([("a",), ("b",), ("c",), ("c",)])
-    held = Job.objects.get(has_permit=True)
+    held = Job.objects.get(gate="rate")
     assert held.postpone(timedelta(hours=1))
-    assert not Job.objects.get(pk=held.pk).has_permit
+    assert Job.objects.get(pk=held.pk).gate is None
     sweep_limits(store)
-    assert Job.objects.get(has_permit=True).pk != held.pk
+    assert Job.objects.get(gate="rate").pk != held.pk
 
 
 def test_a_job_that_is_rescheduled_to_now_waits_at_the_gates_again() -> None:
     rated_and_limited.defer_many([("a",), ("b",), ("c",), ("c",)])
-    held = Job.objects.get(has_permit=True)
+    held = Job.objects.get(gate="rate")
     Store("default").reschedule([held.pk], timedelta(0))
     again = Job.objects.get(pk=held.pk)
-    assert (again.status, again.has_permit) == ("blocked", None)
+    assert (again.status, again.gate) == ("blocked", "limit")
 
 
 def test_change_of_queue_and_priority_of_a_waiting_job() -> None:
@@ -471,7 +471,7 @@ def test_a_key_without_waiting_jobs_is_not_due_any_more() -> None:
 def test_a_plain_job_and_a_limited_one_have_no_rate() -> None:
     jobs.noop.defer()
     free_two.defer("a")
-    assert set(Job.objects.values_list("rate_key", "has_permit")) == {(None, None)}
+    assert set(Job.objects.values_list("rate_key", "gate")) == {(None, None)}
 
 
 def test_many_jobs_of_many_keys_are_deferred_at_once() -> None:

@@ -17,13 +17,14 @@ FINISHED = 3_000
 
 INSERT = """
 INSERT INTO skipqueue_job (
-    queue_name, task, args, kwargs, status, lease, run_after, enqueued_at, limit_key, limit_kind, capacity
+    queue_name, task, args, kwargs, status, gate, lease, run_after, enqueued_at, limit_key, limit_kind, capacity
 )
-SELECT 'default', 'a.task', '[]', '{}', 'blocked', 0, now(), now(), 'k', %(kind)s, 1 FROM generate_series(1, %(count)s)
+SELECT 'default', 'a.task', '[]', '{}', 'blocked', 'limit', 0, now(), now(), 'k', %(kind)s, 1
+FROM generate_series(1, %(count)s)
 """
 
 STEPS = (
-    "status = 'queued'",
+    "status = 'queued', gate = NULL",
     "status = 'running', locked_at = now(), started_at = now()",
     "status = 'completed', locked_at = NULL, finished_at = now()",
 )

@@ -318,7 +318,13 @@ def test_a_lower_limit_counts_what_already_runs() -> None:
     free_two.defer_many([("a",)] * 2)
     key = Job.objects.values_list("limit_key", flat=True)[0]
     Job.objects.create(
-        task="t", queue_name="default", status="blocked", limit_key=key, limit_kind="concurrency", capacity=1
+        task="t",
+        queue_name="default",
+        status="blocked",
+        gate="limit",
+        limit_key=key,
+        limit_kind="concurrency",
+        capacity=1,
     )
     assert not sweep_limits(store)
     assert key
@@ -330,7 +336,7 @@ def test_a_lower_limit_counts_what_already_runs() -> None:
 
 @pytest.mark.parametrize("kind", ["concurrency", "sequence"])
 def test_a_job_that_still_waits_for_other_jobs_is_not_admitted_and_holds_up_none(kind: str) -> None:
-    waiting = make_job("blocked", limit_key="k", limit_kind=kind, capacity=1, awaits_jobs=True)
+    waiting = make_job("blocked", limit_key="k", limit_kind=kind, capacity=1, held=True)
     assert blocked_keys(store) == {}
     assert limits.admit_keys(store, ["k"]).counts == {}
     other = make_job("blocked", limit_key="k", limit_kind=kind, capacity=1)
@@ -440,8 +446,10 @@ def own_gate(monkeypatch: pytest.MonkeyPatch) -> limits.LimitGate:
 
 OTHER_KEYS = """
 INSERT INTO skipqueue_job
-    (queue_name, task, args, kwargs, status, locked_at, limit_key, limit_kind, capacity)
-SELECT 'default', 'a.task', '[]', '{}', status, CASE WHEN status = 'running' THEN now() END, 'k' || n, 'concurrency', 1
+    (queue_name, task, args, kwargs, status, gate, locked_at, limit_key, limit_kind, capacity)
+SELECT
+    'default', 'a.task', '[]', '{}', status, CASE WHEN status = 'blocked' THEN 'limit' END,
+    CASE WHEN status = 'running' THEN now() END, 'k' || n, 'concurrency', 1
 FROM generate_series(1, 1200) AS n, unnest(ARRAY['running', 'blocked']) AS status
 """
 

@@ -36,6 +36,9 @@ def make_job(status: str = "queued", *, using: str = "default", **fields: Any) -
             "lease": 1,
             "attempts": 1,
         } | fields
+    if status == "blocked":
+        gate = "held" if fields.get("held") else "limit" if fields.get("limit_key") else "rate"
+        fields.setdefault("gate", gate if gate != "rate" or fields.get("rate_key") else "held")
     if status in FINISHED:
         fields = {"finished_at": timedelta(0), "lease": 2, "attempts": 1} | fields
     times = {name: Now() + value for name, value in fields.items() if isinstance(value, timedelta)}

@@ -78,7 +78,7 @@ class TestWait:
         run_first()
         last = jobs.noop.using(after=[first]).defer()
         assert last.status == status(last) == "queued"
-        assert last.awaits_jobs is None
+        assert last.held is None
 
     def test_many_jobs_wait_for_many(self) -> None:
         before = jobs.noop.defer_many([()] * 3)
@@ -439,7 +439,7 @@ class TestClean:
         no_more = jobs.noop.using(after=[ended]).defer()
         last = jobs.noop.using(after=[needed]).defer()
         gone.delete()
-        Job.objects.filter(pk=no_more.pk).update(awaits_jobs=None, status="discarded", finished_at=Now())
+        Job.objects.filter(pk=no_more.pk).update(held=None, gate=None, status="discarded", finished_at=Now())
         run_first()
         run_first()
         assert store.admit(limit=1).by_queue == {}

@@ -146,8 +146,8 @@ def test_a_token_is_seen_with_its_rate_and_the_time_by_which_it_was_taken() -> N
     assert (change.verb, change.rate_key, change.rate_interval, change.rate_burst) == ("admit", "k", 60.0, 1)
     assert abs(change.stated - change.at) < 10
     assert not list(rates_hold(seen()))
-    Job.objects.update(status="blocked")
-    Job.objects.update(status="queued")
+    Job.objects.update(status="blocked", gate="rate")
+    Job.objects.update(status="queued", gate=None)
     assert "had no token" in next(rates_hold(seen()))
 
 

@@ -102,7 +102,7 @@ BEGIN
         said, NEW.limit_key, NEW.limit_kind, NEW.capacity, NEW.rate_key, NEW.rate_interval, NEW.rate_burst,
         NEW.batch_id, CASE WHEN NEW.task = 'tests.chaos.jobs.called_back' THEN NEW.args->>0 END,
         OLD.started_at IS NOT NULL OR OLD.attempts > 0, NEW.started_at IS NOT NULL OR NEW.attempts > 0,
-        NEW.has_permit IS FALSE
+        NEW.gate IS NOT DISTINCT FROM 'ahead'
     );
     RETURN NULL;
 END

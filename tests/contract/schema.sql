@@ -113,14 +113,14 @@ CREATE INDEX skipqueue_job_failed ON public.skipqueue_job USING btree (queue_nam
 
 CREATE INDEX skipqueue_job_halted ON public.skipqueue_job USING btree (finished_at, id) WHERE ((limit_kind = 'halting'::text) AND (status = 'failed'::text));
 
-CREATE INDEX skipqueue_job_limit_held ON public.skipqueue_job USING btree (limit_key) WHERE ((limit_key IS NOT NULL) AND ((status = ANY (ARRAY['queued'::text, 'running'::text])) OR (((started_at IS NOT NULL) OR (attempts > 0)) AND (limit_kind = ANY (ARRAY['sequence'::text, 'halting'::text])) AND (status = 'scheduled'::text)) OR ((limit_kind = 'halting'::text) AND (status = 'failed'::text)) OR (has_permit AND (status = 'blocked'::text))));
+CREATE INDEX skipqueue_job_limit_held ON public.skipqueue_job USING btree (limit_key) WHERE ((limit_key IS NOT NULL) AND ((status = ANY (ARRAY['queued'::text, 'running'::text])) OR (((started_at IS NOT NULL) OR (attempts > 0)) AND (limit_kind = ANY (ARRAY['sequence'::text, 'halting'::text])) AND (status = 'scheduled'::text)) OR ((limit_kind = 'halting'::text) AND (status = 'failed'::text)) OR (gate = 'rate'::text)));
 
 CREATE INDEX skipqueue_job_limit_waiting ON public.skipqueue_job USING btree (limit_key, (
 CASE
     WHEN (limit_kind = ANY (ARRAY['concurrency'::text, 'fair'::text])) THEN ((- priority))::integer
     WHEN ((started_at IS NOT NULL) OR (attempts > 0)) THEN '-1'::integer
     ELSE 0
-END), id) WHERE ((awaits_jobs IS NULL) AND (has_permit IS NULL) AND (limit_key IS NOT NULL) AND (status <= 'blocked'::text));
+END), id) WHERE ((gate = 'limit'::text) AND (limit_key IS NOT NULL));
 
 CREATE INDEX skipqueue_job_prune ON public.skipqueue_job USING btree (status, finished_at) WHERE (status = ANY (ARRAY['completed'::text, 'failed'::text, 'discarded'::text]));
 
@@ -128,7 +128,7 @@ CREATE INDEX skipqueue_job_prune_own ON public.skipqueue_job USING btree ((((fin
 
 CREATE INDEX skipqueue_job_rate_queued ON public.skipqueue_job USING btree (rate_key) WHERE ((rate_key IS NOT NULL) AND (status = 'queued'::text));
 
-CREATE INDEX skipqueue_job_rate_waiting ON public.skipqueue_job USING btree (rate_key, ((- priority)), run_after, id) WHERE ((awaits_jobs IS NULL) AND (rate_key IS NOT NULL) AND (status <= 'blocked'::text) AND ((limit_key IS NULL) OR has_permit));
+CREATE INDEX skipqueue_job_rate_waiting ON public.skipqueue_job USING btree (rate_key, ((- priority)), run_after, id) WHERE ((gate = 'rate'::text) AND (rate_key IS NOT NULL));
 
 CREATE INDEX skipqueue_job_recover ON public.skipqueue_job USING btree (locked_at) WHERE (status = 'running'::text);
 
@@ -242,6 +242,7 @@ CREATE TABLE public.skipqueue_incident (
 
 CREATE TABLE public.skipqueue_job (
     CONSTRAINT skipqueue_job_finished CHECK ((((finished_at IS NULL) AND (status = ANY (ARRAY['scheduled'::text, 'blocked'::text, 'queued'::text, 'running'::text]))) OR ((finished_at IS NOT NULL) AND (status = ANY (ARRAY['completed'::text, 'failed'::text, 'discarded'::text]))))),
+    CONSTRAINT skipqueue_job_gate CHECK (((((gate IS NULL) OR (gate = 'ahead'::text)) AND (NOT (status = 'blocked'::text))) OR ((gate IS NOT NULL) AND (status = 'blocked'::text)))),
     CONSTRAINT skipqueue_job_lists CHECK (((jsonb_typeof(errors) = 'array'::text) AND (jsonb_typeof(operations) = 'array'::text) AND (jsonb_typeof(deaths) = 'array'::text))),
     CONSTRAINT skipqueue_job_names CHECK (((octet_length(queue_name) <= 1000) AND (octet_length(task) <= 1000))),
     CONSTRAINT skipqueue_job_numbers CHECK ((((timeout IS NULL) OR ((timeout >= (0.0)::double precision) AND (timeout < 'Infinity'::double precision))) AND ((unique_seconds IS NULL) OR ((unique_seconds >= (0.0)::double precision) AND (unique_seconds < 'Infinity'::double precision))) AND ((rate_interval IS NULL) OR ((rate_interval >= (0.0001)::double precision) AND (rate_interval <= (31622400.0)::double precision))) AND ((capacity IS NULL) OR (capacity >= 0)) AND (enqueued_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (enqueued_at < '9999-01-01 00:00:00+00'::timestamp with time zone))),
@@ -250,14 +251,14 @@ CREATE TABLE public.skipqueue_job (
     CONSTRAINT skipqueue_job_times CHECK ((((started_at IS NULL) OR ((started_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (started_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((finished_at IS NULL) OR ((finished_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (finished_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((locked_at IS NULL) OR ((locked_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (locked_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((unknown_since IS NULL) OR ((unknown_since >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (unknown_since < '9999-01-01 00:00:00+00'::timestamp with time zone))))),
     args jsonb NOT NULL,
     attempts smallint DEFAULT 0 NOT NULL,
-    awaits_jobs boolean,
     batch_id bigint,
     capacity smallint,
     deaths jsonb,
     enqueued_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
     errors jsonb DEFAULT '[]'::jsonb NOT NULL,
     finished_at timestamp with time zone,
-    has_permit boolean,
+    gate text,
+    held boolean,
     id bigint NOT NULL,
     kwargs jsonb NOT NULL,
     last_error text DEFAULT ''::text NOT NULL,

@@ -200,7 +200,7 @@ def every_record(lines: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     batch_logs.batch_finished(FinishedBatch(4, "b", None, "{}", 3, 2, 1, is_failure=True))
     batch_logs.batch_not_finished(BatchNotFinished("default", 4, OSError("no")))
     batch_logs.callback_skipped(CallbackSkipped("default", 4, "on_finish", "shop.jobs.send", "k"))
-    batch_logs.dependant_discarded(Dependant(7, "shop.jobs.send", "mail", "discarded", 4, "{}", 6))
+    batch_logs.dependant_discarded(Dependant(7, "shop.jobs.send", "mail", "discarded", None, 4, "{}", 6))
     schedule_logs.schedule_fired(ScheduleFired("default", "s", "shop.jobs.send", [7, 8], 0.5))
     schedule_logs.schedule_skipped(ScheduleSkipped("default", "s", "job", 7))
     schedule_logs.schedule_failed(ScheduleFailed("default", "s", "no"))

@@ -38,7 +38,7 @@ def test_a_key_says_who_holds_its_permits_and_who_waits() -> None:
 def test_a_key_without_waiting_jobs_is_not_shown() -> None:
     make_keyed("limit:t", "running")
     make_keyed("sequence:t", "failed", kind="halting")
-    make_keyed("limit:t", awaits_jobs=1)  # waits for another job first
+    make_keyed("limit:t", held=True)  # waits for another job first
     assert first() == []
     assert halted_keys(store) == []
     assert waiting_keys(store, limit=9) == []

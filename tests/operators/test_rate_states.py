@@ -62,11 +62,11 @@ def test_there_are_never_less_than_no_tokens() -> None:
 
 def test_a_key_without_waiting_jobs_is_not_shown() -> None:
     make_job(rate_key="k", rate_interval=60.0, rate_burst=1)
-    make_rated("k", awaits_jobs=True)
+    make_rated("k", held=True)
     make_rated("k", limit_key="limit:x", limit_kind="concurrency", capacity=1)  # waits for its permit
     bucket("k", full_in=60, due_in=None)
     assert first() == []
-    make_rated("k", limit_key="limit:x", limit_kind="concurrency", capacity=1, has_permit=True)
+    make_rated("k", limit_key="limit:x", limit_kind="concurrency", capacity=1, gate="rate")
     assert len(first()) == 1
 
 
@@ -89,7 +89,7 @@ def test_they_are_in_alphabetical_order() -> None:
 
 def test_the_next_jobs_of_a_key() -> None:
     low, high = make_rated("k")[0], make_rated("k", priority=7)[0]
-    make_rated("k", awaits_jobs=True)
+    make_rated("k", held=True)
     assert list(waiting_for_a_token("k")) == [high, low]
     assert first()[0].now.next_id == high.pk
 

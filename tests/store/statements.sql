@@ -193,20 +193,22 @@ RETURNING id, enqueued_at
 
 -- ENQUEUE (queue.enqueue)
 INSERT INTO skipqueue_job AS job
-    (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, unique_seconds, timeout,
-    retention, metadata, batch_id, awaits_jobs, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
+    (queue_name, task, args, kwargs, status, gate, priority, max_attempts, run_after, unique_key, unique_seconds,
+    timeout, retention, metadata, batch_id, held, limit_key, limit_kind, capacity, rate_key, rate_interval,
+    rate_burst)
 VALUES (
     %(queue_name)s, %(task)s, %(args)s::jsonb, %(kwargs)s::jsonb,
-    CASE WHEN COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)) > statement_timestamp() THEN 'scheduled' WHEN %(awaits_jobs)s::boolean THEN 'blocked' WHEN %(limit_key)s::text IS NOT NULL THEN 'blocked' WHEN %(rate_key)s::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
+    CASE WHEN COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)) > statement_timestamp() THEN 'scheduled' WHEN %(held)s::boolean THEN 'blocked' WHEN %(limit_key)s::text IS NOT NULL THEN 'blocked' WHEN %(rate_key)s::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
+    CASE WHEN COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)) > statement_timestamp() THEN NULL WHEN %(held)s::boolean THEN 'held' WHEN %(limit_key)s::text IS NOT NULL THEN 'limit' WHEN %(rate_key)s::text IS NOT NULL THEN 'rate' END,
     %(priority)s, %(max_attempts)s,
     COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
     %(unique_key)s, %(unique_seconds)s, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb,
-    %(batch_id)s, %(awaits_jobs)s, %(limit_key)s, %(limit_kind)s, %(capacity)s,
+    %(batch_id)s, %(held)s, %(limit_key)s, %(limit_kind)s, %(capacity)s,
     %(rate_key)s, %(rate_interval)s, %(rate_burst)s
 )
 ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL
     AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0))) DO NOTHING
-RETURNING id, status, run_after, enqueued_at, true AS is_new
+RETURNING id, status, gate, run_after, enqueued_at, true AS is_new
 
 -- ENQUEUE_AND_NOTIFY (queue.enqueue)
 BEGIN;
@@ -227,13 +229,15 @@ WHERE part[1] = %(call)s
 -- ENQUEUE_MANY (queue.enqueue)
 WITH inserted AS (
 INSERT INTO skipqueue_job AS job
-    (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, unique_seconds, timeout,
-    retention, metadata, batch_id, awaits_jobs, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
+    (queue_name, task, args, kwargs, status, gate, priority, max_attempts, run_after, unique_key, unique_seconds,
+    timeout, retention, metadata, batch_id, held, limit_key, limit_kind, capacity, rate_key, rate_interval,
+    rate_burst)
 SELECT
     %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
-    CASE WHEN due.run_after > statement_timestamp() THEN 'scheduled' WHEN %(awaits_jobs)s::boolean THEN 'blocked' WHEN call.limit_key::text IS NOT NULL THEN 'blocked' WHEN call.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
+    CASE WHEN due.run_after > statement_timestamp() THEN 'scheduled' WHEN %(held)s::boolean THEN 'blocked' WHEN call.limit_key::text IS NOT NULL THEN 'blocked' WHEN call.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
+    CASE WHEN due.run_after > statement_timestamp() THEN NULL WHEN %(held)s::boolean THEN 'held' WHEN call.limit_key::text IS NOT NULL THEN 'limit' WHEN call.rate_key::text IS NOT NULL THEN 'rate' END,
     %(priority)s, %(max_attempts)s, due.run_after, call.unique_key, %(unique_seconds)s::float8, %(timeout)s,
-    %(retention)s::jsonb, %(metadata)s::jsonb, %(batch_id)s::bigint, %(awaits_jobs)s::boolean,
+    %(retention)s::jsonb, %(metadata)s::jsonb, %(batch_id)s::bigint, %(held)s::boolean,
     call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END,
     CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END,
     call.rate_key, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END,
@@ -263,15 +267,16 @@ WITH due AS MATERIALIZED (
 ),
 admitted AS (
     UPDATE skipqueue_job AS job
-    SET status = CASE WHEN job.awaits_jobs::boolean THEN 'blocked' WHEN job.limit_key::text IS NOT NULL THEN 'blocked' WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END
+    SET status = CASE WHEN job.held::boolean THEN 'blocked' WHEN job.limit_key::text IS NOT NULL THEN 'blocked' WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
+        gate = CASE WHEN job.held::boolean THEN 'held' WHEN job.limit_key::text IS NOT NULL THEN 'limit' WHEN job.rate_key::text IS NOT NULL THEN 'rate' END
     WHERE job.id = ANY (ARRAY (SELECT id FROM due))
-    RETURNING job.queue_name, job.status, job.limit_key, job.rate_key
+    RETURNING job.queue_name, job.status, job.gate, job.limit_key, job.rate_key
 )
 SELECT
     queue_name,
     count(*) FILTER (WHERE status = 'queued'),
-    array_agg(limit_key) FILTER (WHERE status = 'blocked' AND limit_key IS NOT NULL),
-    array_agg(rate_key) FILTER (WHERE status = 'blocked' AND limit_key IS NULL AND rate_key IS NOT NULL)
+    array_agg(limit_key) FILTER (WHERE gate = 'limit'),
+    array_agg(rate_key) FILTER (WHERE gate = 'rate')
 FROM admitted
 GROUP BY queue_name
 
@@ -566,7 +571,8 @@ chosen AS MATERIALIZED (
 INSERT INTO skipqueue_job AS job (id, queue_name, task, args, kwargs, status, finished_at)
 SELECT id, queue_name, task, args, kwargs, status, finished_at FROM chosen ORDER BY unique_key COLLATE "C"
 ON CONFLICT (id) DO UPDATE
-SET status = CASE WHEN statement_timestamp() + make_interval(secs => %(over)s::float8) > statement_timestamp() THEN 'scheduled' WHEN job.awaits_jobs::boolean THEN 'blocked' WHEN job.limit_key::text IS NOT NULL THEN 'blocked' WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END, has_permit = NULL,
+SET status = CASE WHEN statement_timestamp() + make_interval(secs => %(over)s::float8) > statement_timestamp() THEN 'scheduled' WHEN job.held::boolean THEN 'blocked' WHEN job.limit_key::text IS NOT NULL THEN 'blocked' WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
+    gate = CASE WHEN statement_timestamp() + make_interval(secs => %(over)s::float8) > statement_timestamp() THEN NULL WHEN job.held::boolean THEN 'held' WHEN job.limit_key::text IS NOT NULL THEN 'limit' WHEN job.rate_key::text IS NOT NULL THEN 'rate' END,
     lease = job.lease + 1,
     attempts = 0,
     started_at = CASE
@@ -607,6 +613,7 @@ WITH chosen AS MATERIALIZED (
 )
 UPDATE skipqueue_job AS job
 SET status = 'discarded',
+    gate = NULL,
     lease = job.lease + 1,
     finished_at = statement_timestamp(),
     last_error = CASE WHEN job.status = 'failed' THEN job.last_error ELSE %(last_error)s END,
@@ -629,9 +636,9 @@ WITH chosen AS MATERIALIZED (
 )
 UPDATE skipqueue_job AS job
 SET status = 'discarded',
+    gate = NULL,
     lease = job.lease + 1,
     locked_at = NULL,
-    has_permit = NULL,
     finished_at = statement_timestamp(),
     last_error = %(last_error)s,
     operations = COALESCE(
@@ -652,7 +659,8 @@ WITH chosen AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE skipqueue_job AS job
-SET status = CASE WHEN job.awaits_jobs::boolean THEN 'blocked' WHEN job.limit_key::text IS NOT NULL THEN 'blocked' WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
+SET status = CASE WHEN job.held::boolean THEN 'blocked' WHEN job.limit_key::text IS NOT NULL THEN 'blocked' WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
+    gate = CASE WHEN job.held::boolean THEN 'held' WHEN job.limit_key::text IS NOT NULL THEN 'limit' WHEN job.rate_key::text IS NOT NULL THEN 'rate' END,
     run_after = LEAST(job.run_after, statement_timestamp()),
     operations = COALESCE(
         CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
@@ -676,7 +684,8 @@ WITH chosen AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE skipqueue_job AS job
-SET status = 'scheduled', has_permit = NULL,
+SET status = 'scheduled',
+    gate = NULL,
     run_after = COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
     operations = COALESCE(
         CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
@@ -696,7 +705,8 @@ WITH chosen AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE skipqueue_job AS job
-SET status = CASE WHEN COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)) > statement_timestamp() THEN 'scheduled' WHEN job.awaits_jobs::boolean THEN 'blocked' WHEN job.limit_key::text IS NOT NULL THEN 'blocked' WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END, has_permit = NULL,
+SET status = CASE WHEN COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)) > statement_timestamp() THEN 'scheduled' WHEN job.held::boolean THEN 'blocked' WHEN job.limit_key::text IS NOT NULL THEN 'blocked' WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
+    gate = CASE WHEN COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)) > statement_timestamp() THEN NULL WHEN job.held::boolean THEN 'held' WHEN job.limit_key::text IS NOT NULL THEN 'limit' WHEN job.rate_key::text IS NOT NULL THEN 'rate' END,
     run_after = COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
     operations = COALESCE(
         CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
@@ -903,7 +913,7 @@ WITH chosen AS MATERIALIZED (
         CASE WHEN NOT starts_with(rate_key, 'queue:') THEN rate_interval ELSE %(rate_interval)s::float8 END
         AS rate_interval,
         CASE WHEN NOT starts_with(rate_key, 'queue:') THEN rate_burst ELSE %(rate_burst)s::smallint END AS rate_burst,
-        COALESCE(NOT starts_with(limit_key, 'queue:') AND (status = 'queued' OR has_permit), false) AS keeps_permit
+        COALESCE(NOT starts_with(limit_key, 'queue:') AND (status = 'queued' OR gate = 'rate'), false) AS keeps_permit
     FROM skipqueue_job
     WHERE
         id = ANY (%(ids)s::bigint[])
@@ -921,7 +931,15 @@ SET queue_name = %(queue_name)s::text,
             job.limit_key IS NOT DISTINCT FROM chosen.limit_key
             AND job.rate_key IS NOT DISTINCT FROM chosen.rate_key
         THEN job.status
-        ELSE CASE WHEN job.awaits_jobs::boolean THEN 'blocked' WHEN (CASE WHEN NOT chosen.keeps_permit THEN chosen.limit_key END)::text IS NOT NULL THEN 'blocked' WHEN chosen.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END
+        ELSE CASE WHEN job.held::boolean THEN 'blocked' WHEN (CASE WHEN NOT chosen.keeps_permit THEN chosen.limit_key END)::text IS NOT NULL THEN 'blocked' WHEN chosen.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END
+    END,
+    gate = CASE
+        WHEN job.status = 'scheduled' THEN NULL
+        WHEN
+            job.limit_key IS NOT DISTINCT FROM chosen.limit_key
+            AND job.rate_key IS NOT DISTINCT FROM chosen.rate_key
+        THEN job.gate
+        ELSE CASE WHEN job.held::boolean THEN 'held' WHEN (CASE WHEN NOT chosen.keeps_permit THEN chosen.limit_key END)::text IS NOT NULL THEN 'limit' WHEN chosen.rate_key::text IS NOT NULL THEN 'rate' END
     END,
     limit_key = chosen.limit_key,
     limit_kind = chosen.limit_kind,
@@ -929,13 +947,6 @@ SET queue_name = %(queue_name)s::text,
     rate_key = chosen.rate_key,
     rate_interval = chosen.rate_interval,
     rate_burst = chosen.rate_burst,
-    has_permit = CASE
-        WHEN
-            job.limit_key IS NOT DISTINCT FROM chosen.limit_key
-            AND job.rate_key IS NOT DISTINCT FROM chosen.rate_key
-        THEN job.has_permit
-        WHEN chosen.keeps_permit AND chosen.rate_key IS NOT NULL THEN true
-    END,
     operations = COALESCE(
         CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
     ) || jsonb_build_object(
@@ -1010,13 +1021,14 @@ WITH lost AS MATERIALIZED (
 ),
 recovered AS (
     UPDATE skipqueue_job AS job
-    SET (deaths, status, has_permit, run_after, finished_at, last_error, errors) = (
+    SET (deaths, status, gate, run_after, finished_at, last_error, errors) = (
             SELECT
                 died.workers,
                 verdict.status,
                 CASE
-                    WHEN verdict.status = 'blocked' AND job.limit_key IS NOT NULL AND job.rate_key IS NOT NULL
-                    THEN true
+                    WHEN verdict.status <> 'blocked' THEN NULL
+                    WHEN job.rate_key IS NULL THEN 'limit'
+                    ELSE 'rate'
                 END,
                 CASE
                     WHEN verdict.status = 'scheduled'
@@ -1090,7 +1102,9 @@ SET status = CASE
     attempts = job.attempts - 1,
     locked_at = NULL,
     locked_by = '',
-    has_permit = NULL,
+    gate = CASE
+        WHEN NOT %(later)s::boolean AND job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN 'limit'
+    END,
     started_at = NULL,
     operations = CASE
         WHEN %(interrupted)s::boolean
@@ -1121,7 +1135,9 @@ SET status = CASE
     attempts = job.attempts - 1,
     locked_at = NULL,
     locked_by = '',
-    has_permit = NULL,
+    gate = CASE
+        WHEN NOT %(later)s::boolean AND job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN 'limit'
+    END,
     started_at = NULL,
     operations = CASE
         WHEN %(interrupted)s::boolean
@@ -1157,7 +1173,7 @@ SET status = CASE WHEN job.limit_kind = 'concurrency' AND job.rate_key IS NULL T
     attempts = job.attempts - 1,
     locked_at = NULL,
     locked_by = '',
-    has_permit = NULL,
+    gate = CASE WHEN job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN 'limit' END,
     started_at = NULL
 WHERE job.id = ANY (ARRAY (SELECT id FROM orphan))
 RETURNING job.id, job.queue_name, CASE WHEN job.status = 'blocked' THEN job.limit_key END
@@ -1191,7 +1207,7 @@ DISCARD PLANS
 -- SETTLE (queue.settle)
 UPDATE skipqueue_job AS job
 SET status = CASE
-        WHEN outcome.status = 'scheduled' THEN CASE WHEN statement_timestamp() + make_interval(secs => outcome.delay) > statement_timestamp() THEN 'scheduled' WHEN job.awaits_jobs::boolean THEN 'blocked' WHEN job.limit_key::text IS NOT NULL THEN 'blocked' WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END
+        WHEN outcome.status = 'scheduled' THEN CASE WHEN statement_timestamp() + make_interval(secs => outcome.delay) > statement_timestamp() THEN 'scheduled' WHEN job.held::boolean THEN 'blocked' WHEN job.limit_key::text IS NOT NULL THEN 'blocked' WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END
         ELSE COALESCE(outcome.status, 'completed')
     END,
     lease = job.lease + 1,
@@ -1201,7 +1217,7 @@ SET status = CASE
         ELSE job.run_after
     END,
     locked_at = NULL,
-    has_permit = NULL,
+    gate = CASE WHEN outcome.status = 'scheduled' THEN CASE WHEN statement_timestamp() + make_interval(secs => outcome.delay) > statement_timestamp() THEN NULL WHEN job.held::boolean THEN 'held' WHEN job.limit_key::text IS NOT NULL THEN 'limit' WHEN job.rate_key::text IS NOT NULL THEN 'rate' END END,
     started_at = COALESCE(statement_timestamp() - outcome.started * interval '1 microsecond', job.started_at),
     finished_at = CASE
         WHEN outcome.status IS DISTINCT FROM 'scheduled'
@@ -1252,7 +1268,7 @@ RETURNING job.id, outcome.lease, job.batch_id
 -- SETTLE_SNOOZES (queue.settle)
 UPDATE skipqueue_job AS job
 SET status = CASE
-        WHEN outcome.status = 'scheduled' THEN CASE WHEN statement_timestamp() + make_interval(secs => outcome.delay) > statement_timestamp() THEN 'scheduled' WHEN job.awaits_jobs::boolean THEN 'blocked' WHEN job.limit_key::text IS NOT NULL THEN 'blocked' WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END
+        WHEN outcome.status = 'scheduled' THEN CASE WHEN statement_timestamp() + make_interval(secs => outcome.delay) > statement_timestamp() THEN 'scheduled' WHEN job.held::boolean THEN 'blocked' WHEN job.limit_key::text IS NOT NULL THEN 'blocked' WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END
         ELSE COALESCE(outcome.status, 'completed')
     END,
     lease = job.lease + 1,
@@ -1262,7 +1278,7 @@ SET status = CASE
         ELSE job.run_after
     END,
     locked_at = NULL,
-    has_permit = NULL,
+    gate = CASE WHEN outcome.status = 'scheduled' THEN CASE WHEN statement_timestamp() + make_interval(secs => outcome.delay) > statement_timestamp() THEN NULL WHEN job.held::boolean THEN 'held' WHEN job.limit_key::text IS NOT NULL THEN 'limit' WHEN job.rate_key::text IS NOT NULL THEN 'rate' END END,
     started_at = COALESCE(statement_timestamp() - outcome.started * interval '1 microsecond', job.started_at),
     finished_at = CASE
         WHEN outcome.status IS DISTINCT FROM 'scheduled'
@@ -1335,7 +1351,7 @@ RETURNING job.id, outcome.lease, job.batch_id
 -- SETTLE_CARRIED (queue.settle)
 UPDATE skipqueue_job AS job
 SET status = CASE
-        WHEN outcome.status = 'scheduled' THEN CASE WHEN statement_timestamp() + make_interval(secs => outcome.delay) > statement_timestamp() THEN 'scheduled' WHEN job.awaits_jobs::boolean THEN 'blocked' WHEN job.limit_key::text IS NOT NULL THEN 'blocked' WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END
+        WHEN outcome.status = 'scheduled' THEN CASE WHEN statement_timestamp() + make_interval(secs => outcome.delay) > statement_timestamp() THEN 'scheduled' WHEN job.held::boolean THEN 'blocked' WHEN job.limit_key::text IS NOT NULL THEN 'blocked' WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END
         ELSE COALESCE(outcome.status, 'completed')
     END,
     lease = job.lease + 1,
@@ -1345,7 +1361,7 @@ SET status = CASE
         ELSE job.run_after
     END,
     locked_at = NULL,
-    has_permit = NULL,
+    gate = CASE WHEN outcome.status = 'scheduled' THEN CASE WHEN statement_timestamp() + make_interval(secs => outcome.delay) > statement_timestamp() THEN NULL WHEN job.held::boolean THEN 'held' WHEN job.limit_key::text IS NOT NULL THEN 'limit' WHEN job.rate_key::text IS NOT NULL THEN 'rate' END END,
     started_at = COALESCE(statement_timestamp() - outcome.started * interval '1 microsecond', job.started_at),
     finished_at = CASE
         WHEN outcome.status IS DISTINCT FROM 'scheduled'
@@ -1397,7 +1413,7 @@ RETURNING job.id, outcome.lease, job.batch_id
 -- SETTLE_CARRIED_SNOOZES (queue.settle)
 UPDATE skipqueue_job AS job
 SET status = CASE
-        WHEN outcome.status = 'scheduled' THEN CASE WHEN statement_timestamp() + make_interval(secs => outcome.delay) > statement_timestamp() THEN 'scheduled' WHEN job.awaits_jobs::boolean THEN 'blocked' WHEN job.limit_key::text IS NOT NULL THEN 'blocked' WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END
+        WHEN outcome.status = 'scheduled' THEN CASE WHEN statement_timestamp() + make_interval(secs => outcome.delay) > statement_timestamp() THEN 'scheduled' WHEN job.held::boolean THEN 'blocked' WHEN job.limit_key::text IS NOT NULL THEN 'blocked' WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END
         ELSE COALESCE(outcome.status, 'completed')
     END,
     lease = job.lease + 1,
@@ -1407,7 +1423,7 @@ SET status = CASE
         ELSE job.run_after
     END,
     locked_at = NULL,
-    has_permit = NULL,
+    gate = CASE WHEN outcome.status = 'scheduled' THEN CASE WHEN statement_timestamp() + make_interval(secs => outcome.delay) > statement_timestamp() THEN NULL WHEN job.held::boolean THEN 'held' WHEN job.limit_key::text IS NOT NULL THEN 'limit' WHEN job.rate_key::text IS NOT NULL THEN 'rate' END END,
     started_at = COALESCE(statement_timestamp() - outcome.started * interval '1 microsecond', job.started_at),
     finished_at = CASE
         WHEN outcome.status IS DISTINCT FROM 'scheduled'
@@ -1479,7 +1495,7 @@ WHERE job.id = outcome.id AND job.lease = outcome.lease
 RETURNING job.id, outcome.lease, job.batch_id
 
 -- QUEUES_OF (queue.settle)
-SELECT queue_name, CASE WHEN status = 'blocked' THEN rate_key END FROM skipqueue_job
+SELECT queue_name, CASE WHEN gate = 'rate' THEN rate_key END FROM skipqueue_job
 WHERE
     id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
     AND (status = 'queued' OR (status = 'blocked' AND rate_key IS NOT NULL))
@@ -1731,7 +1747,7 @@ waiting AS (
     (
         SELECT limit_key AS key
         FROM skipqueue_job
-        WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key > %(after)s::text
+        WHERE gate = 'limit' AND limit_key > %(after)s::text
         ORDER BY limit_key
         LIMIT 1
     )
@@ -1739,7 +1755,7 @@ waiting AS (
     SELECT (
         SELECT limit_key
         FROM skipqueue_job
-        WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key > waiting.key
+        WHERE gate = 'limit' AND limit_key > waiting.key
         ORDER BY limit_key
         LIMIT 1
     )
@@ -1758,7 +1774,7 @@ FROM
                     ELSE 0
                 END) AS rank, id
         FROM skipqueue_job
-        WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = found.key AND (limit_kind IN ('sequence', 'halting') OR (
+        WHERE gate = 'limit' AND limit_key = found.key AND (limit_kind IN ('sequence', 'halting') OR (
                     ((served.are_all AND queue_name <> ALL (%(carried)s::text[])) OR queue_name = ANY (served.names))
                     AND queue_name <> ALL (served.paused)
                 ))
@@ -1784,7 +1800,7 @@ FROM
                     AND queue_name <> ALL (served.paused)
                 ) AS is_served
             FROM skipqueue_job
-            WHERE limit_key = found.key AND (status = 'queued' OR (status = 'blocked' AND has_permit))
+            WHERE limit_key = found.key AND (status = 'queued' OR gate = 'rate')
                 AND NOT (limit_kind IN ('sequence', 'halting') AND (started_at IS NOT NULL OR attempts > 0)) AND head.id IS NOT NULL
         ) AS holder
     ) AS unclaimed
@@ -1818,7 +1834,7 @@ waiting AS (
     (
         SELECT rate_key AS key
         FROM skipqueue_job
-        WHERE status <= 'blocked' AND awaits_jobs IS NULL AND (limit_key IS NULL OR has_permit) AND rate_key > %(after)s::text
+        WHERE gate = 'rate' AND rate_key > %(after)s::text
         ORDER BY rate_key
         LIMIT 1
     )
@@ -1826,7 +1842,7 @@ waiting AS (
     SELECT (
         SELECT rate_key
         FROM skipqueue_job
-        WHERE status <= 'blocked' AND awaits_jobs IS NULL AND (limit_key IS NULL OR has_permit) AND rate_key > waiting.key
+        WHERE gate = 'rate' AND rate_key > waiting.key
         ORDER BY rate_key
         LIMIT 1
     )
@@ -1841,7 +1857,7 @@ FROM
     LEFT JOIN LATERAL (
         SELECT (-priority) AS rank, run_after, id
         FROM skipqueue_job
-        WHERE status <= 'blocked' AND awaits_jobs IS NULL AND (limit_key IS NULL OR has_permit) AND rate_key = found.key AND (false OR (
+        WHERE gate = 'rate' AND rate_key = found.key AND (false OR (
                     ((served.are_all AND queue_name <> ALL (%(carried)s::text[])) OR queue_name = ANY (served.names))
                     AND queue_name <> ALL (served.paused)
                 ))
@@ -1905,7 +1921,7 @@ holder AS MATERIALIZED (
             FROM skipqueue_job
             WHERE
                 limit_key = key.name
-                AND (status = 'queued' OR (status = 'blocked' AND has_permit))
+                AND (status = 'queued' OR gate = 'rate')
                 AND NOT (limit_kind IN ('sequence', 'halting') AND (started_at IS NOT NULL OR attempts > 0))
                 AND (%(ids)s::bigint[] IS NULL OR array_position(%(ids)s::bigint[], id) > 0)
             ORDER BY rank DESC, id DESC
@@ -1925,7 +1941,7 @@ waiting AS MATERIALIZED (
                 END) AS rank, id
             FROM skipqueue_job
             WHERE
-                status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL
+                gate = 'limit'
                 AND limit_key = key.name
                 AND (limit_kind IN ('sequence', 'halting') OR (
                     ((served.are_all AND queue_name <> ALL (%(carried)s::text[])) OR queue_name = ANY (served.names))
@@ -1949,13 +1965,13 @@ worse AS MATERIALIZED (
     FROM skipqueue_job
     WHERE
         id = ANY (ARRAY (SELECT holder_id FROM pair))
-        AND (status || '' = 'queued' OR (status || '' = 'blocked' AND has_permit))
+        AND (status || '' = 'queued' OR gate || '' = 'rate')
     ORDER BY id
     FOR NO KEY UPDATE SKIP LOCKED
 ),
 put_back AS (
     UPDATE skipqueue_job AS job
-    SET status = 'blocked', has_permit = NULL
+    SET status = 'blocked', gate = 'limit'
     WHERE job.id = ANY (ARRAY (SELECT id FROM worse))
     RETURNING job.id, job.limit_key AS name
 ),
@@ -1968,14 +1984,14 @@ chosen AS MATERIALIZED (
             FROM pair JOIN (SELECT name, count(*) AS number FROM put_back GROUP BY name) AS freed USING (name)
             WHERE pair.place <= freed.number
         ))
-        AND status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL
+        AND gate = 'limit'
     ORDER BY id
     FOR NO KEY UPDATE SKIP LOCKED
 ),
 admitted AS (
     UPDATE skipqueue_job AS job
-    SET status = CASE WHEN job.rate_key IS NOT NULL THEN 'blocked' ELSE 'queued' END,
-        has_permit = CASE WHEN job.rate_key IS NOT NULL THEN true END,
+    SET status = CASE WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
+        gate = CASE WHEN job.rate_key::text IS NOT NULL THEN 'rate' END,
         run_after = CASE
             WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
             ELSE job.run_after
@@ -2033,7 +2049,7 @@ waiting AS MATERIALIZED (
             SELECT (-priority) AS rank, run_after, id
             FROM skipqueue_job
             WHERE
-                status <= 'blocked' AND awaits_jobs IS NULL AND (limit_key IS NULL OR has_permit)
+                gate = 'rate'
                 AND rate_key = key.name
                 AND (false OR (
                     ((served.are_all AND queue_name <> ALL (%(carried)s::text[])) OR queue_name = ANY (served.names))
@@ -2057,13 +2073,13 @@ worse AS MATERIALIZED (
     FROM skipqueue_job
     WHERE
         id = ANY (ARRAY (SELECT holder_id FROM pair))
-        AND (status || '' = 'queued' OR (status || '' = 'blocked' AND has_permit))
+        AND (status || '' = 'queued' OR gate || '' = 'rate')
     ORDER BY id
     FOR NO KEY UPDATE SKIP LOCKED
 ),
 put_back AS (
     UPDATE skipqueue_job AS job
-    SET status = 'blocked', has_permit = CASE WHEN job.limit_key IS NOT NULL THEN true END
+    SET status = 'blocked', gate = 'rate'
     WHERE job.id = ANY (ARRAY (SELECT id FROM worse))
     RETURNING job.id, job.rate_key AS name
 ),
@@ -2076,13 +2092,13 @@ chosen AS MATERIALIZED (
             FROM pair JOIN (SELECT name, count(*) AS number FROM put_back GROUP BY name) AS freed USING (name)
             WHERE pair.place <= freed.number
         ))
-        AND status <= 'blocked' AND awaits_jobs IS NULL AND (limit_key IS NULL OR has_permit)
+        AND gate = 'rate'
     ORDER BY id
     FOR NO KEY UPDATE SKIP LOCKED
 ),
 admitted AS (
     UPDATE skipqueue_job AS job
-    SET status = 'queued', has_permit = NULL
+    SET status = 'queued', gate = NULL
     WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
     RETURNING job.queue_name, job.status, job.rate_key
 )
@@ -2324,7 +2340,7 @@ FROM
 WHERE
     needed.needs_job_id = ANY (%(ids)s::bigint[])
     AND NOT needed.is_met
-    AND job.awaits_jobs
+    AND job.held
     AND CASE coalesce(
         (SELECT earlier.status FROM skipqueue_job AS earlier WHERE earlier.id = needed.needs_job_id),
         needed.pruned_as,
@@ -2379,13 +2395,14 @@ met AS (
     WHERE needs.ctid = ANY (ARRAY (SELECT place FROM settled))
 )
 UPDATE skipqueue_job AS job
-SET awaits_jobs = NULL,
+SET held = NULL,
     status = CASE
         WHEN job.finished_at IS NOT NULL THEN job.status
         WHEN verdict.without IS NOT NULL THEN 'discarded'
         WHEN job.status = 'blocked' THEN CASE WHEN job.limit_key::text IS NOT NULL THEN 'blocked' WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END
         ELSE job.status
     END,
+    gate = CASE WHEN job.status = 'blocked' AND verdict.without IS NULL THEN CASE WHEN job.limit_key::text IS NOT NULL THEN 'limit' WHEN job.rate_key::text IS NOT NULL THEN 'rate' END END,
     lease = CASE WHEN verdict.without IS NULL OR job.finished_at IS NOT NULL THEN job.lease ELSE job.lease + 1 END,
     finished_at = CASE
         WHEN verdict.without IS NULL THEN job.finished_at
@@ -2398,13 +2415,14 @@ SET awaits_jobs = NULL,
 FROM (SELECT DISTINCT job_id, waits, without FROM judged) AS verdict
 WHERE
     job.id = verdict.job_id
-    AND job.awaits_jobs
+    AND job.held
     AND (verdict.without IS NOT NULL OR NOT verdict.waits)
 RETURNING
     job.id,
     job.task,
     job.queue_name,
     job.status,
+    job.gate,
     job.batch_id,
     job.metadata::text AS metadata,
     CASE WHEN job.finished_at = statement_timestamp() THEN verdict.without END AS needs_job_id
@@ -2418,7 +2436,7 @@ WITH left_over AS MATERIALIZED (
     WHERE
         needs.needs_job_id = ANY (%(ids)s::bigint[])
         AND NOT needs.is_met
-        AND (SELECT job.awaits_jobs FROM skipqueue_job AS job WHERE job.id = needs.job_id) IS NOT TRUE
+        AND (SELECT job.held FROM skipqueue_job AS job WHERE job.id = needs.job_id) IS NOT TRUE
     LIMIT %(limit)s
     FOR UPDATE OF needs SKIP LOCKED
 ),
@@ -3053,13 +3071,15 @@ SELECT count(*) FROM deleted
 -- ENQUEUE_MANY_UNIQUE (parts.unique.enqueue)
 WITH inserted AS (
 INSERT INTO skipqueue_job AS job
-    (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, unique_seconds, timeout,
-    retention, metadata, batch_id, awaits_jobs, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
+    (queue_name, task, args, kwargs, status, gate, priority, max_attempts, run_after, unique_key, unique_seconds,
+    timeout, retention, metadata, batch_id, held, limit_key, limit_kind, capacity, rate_key, rate_interval,
+    rate_burst)
 SELECT
     %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
-    CASE WHEN due.run_after > statement_timestamp() THEN 'scheduled' WHEN %(awaits_jobs)s::boolean THEN 'blocked' WHEN call.limit_key::text IS NOT NULL THEN 'blocked' WHEN call.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
+    CASE WHEN due.run_after > statement_timestamp() THEN 'scheduled' WHEN %(held)s::boolean THEN 'blocked' WHEN call.limit_key::text IS NOT NULL THEN 'blocked' WHEN call.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
+    CASE WHEN due.run_after > statement_timestamp() THEN NULL WHEN %(held)s::boolean THEN 'held' WHEN call.limit_key::text IS NOT NULL THEN 'limit' WHEN call.rate_key::text IS NOT NULL THEN 'rate' END,
     %(priority)s, %(max_attempts)s, due.run_after, call.unique_key, %(unique_seconds)s::float8, %(timeout)s,
-    %(retention)s::jsonb, %(metadata)s::jsonb, %(batch_id)s::bigint, %(awaits_jobs)s::boolean,
+    %(retention)s::jsonb, %(metadata)s::jsonb, %(batch_id)s::bigint, %(held)s::boolean,
     call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END,
     CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END,
     call.rate_key, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END,
@@ -3096,14 +3116,14 @@ WITH waiting AS MATERIALIZED (
 )
 UPDATE skipqueue_job AS job
 SET (args, kwargs, run_after) = (call.args::jsonb, call.kwargs::jsonb, due.run_after),
-    status = CASE WHEN job.awaits_jobs AND CASE WHEN due.run_after > statement_timestamp() THEN 'scheduled' WHEN %(awaits_jobs)s::boolean THEN 'blocked' WHEN call.limit_key::text IS NOT NULL THEN 'blocked' WHEN call.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END = 'queued' THEN 'blocked' ELSE CASE WHEN due.run_after > statement_timestamp() THEN 'scheduled' WHEN %(awaits_jobs)s::boolean THEN 'blocked' WHEN call.limit_key::text IS NOT NULL THEN 'blocked' WHEN call.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END END,
+    status = CASE WHEN due.run_after > statement_timestamp() THEN 'scheduled' WHEN job.held::boolean THEN 'blocked' WHEN call.limit_key::text IS NOT NULL THEN 'blocked' WHEN call.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
+    gate = CASE WHEN due.run_after > statement_timestamp() THEN NULL WHEN job.held::boolean THEN 'held' WHEN call.limit_key::text IS NOT NULL THEN 'limit' WHEN call.rate_key::text IS NOT NULL THEN 'rate' END,
     limit_key = call.limit_key,
     limit_kind = CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END,
     capacity = CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END,
     rate_key = call.rate_key,
     rate_interval = CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END,
-    rate_burst = CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END,
-    has_permit = NULL
+    rate_burst = CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
 FROM
     ROWS FROM (
         string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]),
@@ -3115,7 +3135,7 @@ FROM
     ) AS due
 WHERE job.id = ANY (ARRAY (SELECT id FROM waiting)) AND job.unique_key = call.unique_key
 RETURNING
-    job.unique_key, job.id, job.status, job.run_after, job.enqueued_at,
+    job.unique_key, job.id, job.status, job.gate, job.run_after, job.enqueued_at,
     extract(epoch FROM job.run_after - statement_timestamp())::float8
 
 -- REPLACE_UNLOCKED (parts.unique.enqueue)
@@ -3133,14 +3153,14 @@ WITH waiting AS MATERIALIZED (
 )
 UPDATE skipqueue_job AS job
 SET (args, kwargs, run_after) = (call.args::jsonb, call.kwargs::jsonb, due.run_after),
-    status = CASE WHEN job.awaits_jobs AND CASE WHEN due.run_after > statement_timestamp() THEN 'scheduled' WHEN %(awaits_jobs)s::boolean THEN 'blocked' WHEN call.limit_key::text IS NOT NULL THEN 'blocked' WHEN call.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END = 'queued' THEN 'blocked' ELSE CASE WHEN due.run_after > statement_timestamp() THEN 'scheduled' WHEN %(awaits_jobs)s::boolean THEN 'blocked' WHEN call.limit_key::text IS NOT NULL THEN 'blocked' WHEN call.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END END,
+    status = CASE WHEN due.run_after > statement_timestamp() THEN 'scheduled' WHEN job.held::boolean THEN 'blocked' WHEN call.limit_key::text IS NOT NULL THEN 'blocked' WHEN call.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
+    gate = CASE WHEN due.run_after > statement_timestamp() THEN NULL WHEN job.held::boolean THEN 'held' WHEN call.limit_key::text IS NOT NULL THEN 'limit' WHEN call.rate_key::text IS NOT NULL THEN 'rate' END,
     limit_key = call.limit_key,
     limit_kind = CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END,
     capacity = CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END,
     rate_key = call.rate_key,
     rate_interval = CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END,
-    rate_burst = CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END,
-    has_permit = NULL
+    rate_burst = CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
 FROM
     ROWS FROM (
         string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]),
@@ -3152,7 +3172,7 @@ FROM
     ) AS due
 WHERE job.id = ANY (ARRAY (SELECT id FROM waiting)) AND job.unique_key = call.unique_key
 RETURNING
-    job.unique_key, job.id, job.status, job.run_after, job.enqueued_at,
+    job.unique_key, job.id, job.status, job.gate, job.run_after, job.enqueued_at,
     extract(epoch FROM job.run_after - statement_timestamp())::float8
 
 -- UNIQUE_KEY_HOLDERS (parts.unique.enqueue)
@@ -3290,9 +3310,7 @@ chosen AS MATERIALIZED (
                 id, capacity, limit_kind
             FROM skipqueue_job
             WHERE
-                status <= 'blocked'
-                AND awaits_jobs IS NULL
-                AND has_permit IS NULL
+                gate = 'limit'
                 AND limit_key = key.name
                 AND (queue_name <> ALL (paused.names) OR limit_kind IN ('sequence', 'halting'))
             ORDER BY 1, id
@@ -3318,7 +3336,7 @@ chosen AS MATERIALIZED (
                     AND key.is_free IS NOT TRUE
                     AND (
                         status IN ('queued', 'running')
-                        OR (status = 'blocked' AND has_permit)
+                        OR gate = 'rate'
                         OR (
                             (started_at IS NOT NULL OR attempts > 0)
                             AND limit_kind IN ('sequence', 'halting')
@@ -3333,9 +3351,7 @@ chosen AS MATERIALIZED (
             SELECT ctid AS place, id, queue_name, rate_key
             FROM skipqueue_job
             WHERE
-                status <= 'blocked'
-                AND awaits_jobs IS NULL
-                AND has_permit IS NULL
+                gate = 'limit'
                 AND limit_key = key.name
                 AND (queue_name <> ALL (paused.names) OR limit_kind IN ('sequence', 'halting'))
                 AND (
@@ -3363,8 +3379,8 @@ chosen AS MATERIALIZED (
 ),
 admitted AS (
     UPDATE skipqueue_job AS job
-    SET status = CASE WHEN job.rate_key IS NOT NULL THEN 'blocked' ELSE 'queued' END,
-        has_permit = CASE WHEN job.rate_key IS NOT NULL THEN true END,
+    SET status = CASE WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
+        gate = CASE WHEN job.rate_key::text IS NOT NULL THEN 'rate' END,
         run_after = CASE
             WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
             ELSE job.run_after
@@ -3404,9 +3420,7 @@ chosen AS MATERIALIZED (
                 id, capacity, limit_kind
             FROM skipqueue_job
             WHERE
-                status <= 'blocked'
-                AND awaits_jobs IS NULL
-                AND has_permit IS NULL
+                gate = 'limit'
                 AND limit_key = key.name
                 AND (queue_name <> ALL (paused.names) OR limit_kind IN ('sequence', 'halting'))
             ORDER BY 1, id
@@ -3432,7 +3446,7 @@ chosen AS MATERIALIZED (
                     AND key.is_free IS NOT TRUE
                     AND (
                         status IN ('queued', 'running')
-                        OR (status = 'blocked' AND has_permit)
+                        OR gate = 'rate'
                         OR (
                             (started_at IS NOT NULL OR attempts > 0)
                             AND limit_kind IN ('sequence', 'halting')
@@ -3447,9 +3461,7 @@ chosen AS MATERIALIZED (
             SELECT ctid AS place, id, queue_name, rate_key
             FROM skipqueue_job
             WHERE
-                status <= 'blocked'
-                AND awaits_jobs IS NULL
-                AND has_permit IS NULL
+                gate = 'limit'
                 AND limit_key = key.name
                 AND (queue_name <> ALL (paused.names) OR limit_kind IN ('sequence', 'halting'))
                 AND (
@@ -3477,7 +3489,7 @@ chosen AS MATERIALIZED (
 ),
 rated AS (
     UPDATE skipqueue_job AS job
-    SET has_permit = true,
+    SET gate = 'rate',
         run_after = CASE
             WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
             ELSE job.run_after
@@ -3501,7 +3513,7 @@ WITH RECURSIVE waiting AS (
     (
         SELECT limit_key AS key
         FROM skipqueue_job
-        WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key > %(after)s::text
+        WHERE gate = 'limit' AND limit_key > %(after)s::text
         ORDER BY limit_key
         LIMIT 1
     )
@@ -3509,7 +3521,7 @@ WITH RECURSIVE waiting AS (
     SELECT (
         SELECT limit_key
         FROM skipqueue_job
-        WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key > waiting.key
+        WHERE gate = 'limit' AND limit_key > waiting.key
         ORDER BY limit_key
         LIMIT 1
     )
@@ -3539,7 +3551,7 @@ SELECT
             AND limited.permits IS NOT NULL
             AND (
                 status IN ('queued', 'running')
-                OR (status = 'blocked' AND has_permit)
+                OR gate = 'rate'
                 OR (
                     (started_at IS NOT NULL OR attempts > 0)
                     AND limit_kind IN ('sequence', 'halting')
@@ -3555,9 +3567,7 @@ FROM
         SELECT capacity, limit_kind
         FROM skipqueue_job
         WHERE
-            status <= 'blocked'
-            AND awaits_jobs IS NULL
-            AND has_permit IS NULL
+            gate = 'limit'
             AND limit_key = found.key
             AND (queue_name <> ALL (paused.names) OR limit_kind IN ('sequence', 'halting'))
         ORDER BY
@@ -3644,7 +3654,7 @@ chosen AS MATERIALIZED (
                         OR jsonb_array_length(deaths) >= 2
                     ) AS is_other
                 FROM skipqueue_job
-                WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = wish.key
+                WHERE gate = 'limit' AND limit_key = wish.key
                 ORDER BY 1, id
                 LIMIT wish.most
                 FOR NO KEY UPDATE SKIP LOCKED
@@ -3660,7 +3670,7 @@ SET status = 'running',
     locked_by = %(worker_id)s,
     locked_at = statement_timestamp(),
     started_at = statement_timestamp(),
-    has_permit = false
+    gate = 'ahead'
 WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
 RETURNING
     job.id,
@@ -3780,6 +3790,7 @@ rest AS MATERIALIZED (SELECT place FROM admitted EXCEPT SELECT place FROM chosen
 queued AS (
     UPDATE skipqueue_job AS job
     SET status = 'queued',
+        gate = NULL,
         run_after = CASE
             WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
             ELSE job.run_after
@@ -3793,8 +3804,9 @@ SET status = 'running',
     locked_by = %(worker_id)s,
     locked_at = statement_timestamp(),
     started_at = statement_timestamp(),
+    gate = NULL,
     run_after = CASE
-        WHEN job.status = 'blocked' AND job.limit_kind = 'fair'
+        WHEN job.gate = 'limit' AND job.limit_kind = 'fair'
         THEN GREATEST(job.run_after, statement_timestamp())
         ELSE job.run_after
     END
@@ -3823,15 +3835,17 @@ RETURNING
 BEGIN;
 
 INSERT INTO skipqueue_job AS job
-    (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, unique_seconds, timeout,
-    retention, metadata, batch_id, awaits_jobs, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
+    (queue_name, task, args, kwargs, status, gate, priority, max_attempts, run_after, unique_key, unique_seconds,
+    timeout, retention, metadata, batch_id, held, limit_key, limit_kind, capacity, rate_key, rate_interval,
+    rate_burst)
 VALUES (
     %(queue_name)s, %(task)s, %(args)s::jsonb, %(kwargs)s::jsonb,
-    CASE WHEN COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)) > statement_timestamp() THEN 'scheduled' WHEN %(awaits_jobs)s::boolean THEN 'blocked' WHEN %(limit_key)s::text IS NOT NULL THEN 'blocked' WHEN %(rate_key)s::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
+    CASE WHEN COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)) > statement_timestamp() THEN 'scheduled' WHEN %(held)s::boolean THEN 'blocked' WHEN %(limit_key)s::text IS NOT NULL THEN 'blocked' WHEN %(rate_key)s::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
+    CASE WHEN COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)) > statement_timestamp() THEN NULL WHEN %(held)s::boolean THEN 'held' WHEN %(limit_key)s::text IS NOT NULL THEN 'limit' WHEN %(rate_key)s::text IS NOT NULL THEN 'rate' END,
     %(priority)s, %(max_attempts)s,
     COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
     %(unique_key)s, %(unique_seconds)s, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb,
-    %(batch_id)s, %(awaits_jobs)s, %(limit_key)s, %(limit_kind)s, %(capacity)s,
+    %(batch_id)s, %(held)s, %(limit_key)s, %(limit_kind)s, %(capacity)s,
     %(rate_key)s, %(rate_interval)s, %(rate_burst)s
 )
 
@@ -3855,17 +3869,13 @@ WITH chosen AS MATERIALIZED (
     FROM skipqueue_job AS job
     WHERE
         id = split_part(current_setting('skipqueue.inserted'), '|', 2)::bigint
-        AND status = 'blocked'
-        AND awaits_jobs IS NULL
-        AND has_permit IS NULL
+        AND gate = 'limit'
         AND (limit_key = current_setting('skipqueue.locked_key', true)) IS TRUE
         AND (
             SELECT other.id
             FROM skipqueue_job AS other
             WHERE
-                status <= 'blocked'
-                AND awaits_jobs IS NULL
-                AND has_permit IS NULL
+                gate = 'limit'
                 AND limit_key = %(limit_key)s::text
                 AND other.id <> split_part(current_setting('skipqueue.inserted'), '|', 2)::bigint
             LIMIT 1
@@ -3896,7 +3906,7 @@ WITH chosen AS MATERIALIZED (
                             AND limited.permits IS NOT NULL
                             AND (
                                 status IN ('queued', 'running')
-                                OR (status = 'blocked' AND has_permit)
+                                OR gate = 'rate'
                                 OR (
                                     (started_at IS NOT NULL OR attempts > 0)
                                     AND limit_kind IN ('sequence', 'halting')
@@ -3912,8 +3922,8 @@ WITH chosen AS MATERIALIZED (
     FOR NO KEY UPDATE OF job SKIP LOCKED
 )
 UPDATE skipqueue_job AS job
-SET status = CASE WHEN job.rate_key IS NOT NULL THEN 'blocked' ELSE 'queued' END,
-    has_permit = CASE WHEN job.rate_key IS NOT NULL THEN true END,
+SET status = CASE WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
+    gate = CASE WHEN job.rate_key::text IS NOT NULL THEN 'rate' END,
     run_after = CASE
         WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
         ELSE job.run_after
@@ -3938,17 +3948,13 @@ WITH chosen AS MATERIALIZED (
     FROM skipqueue_job AS job
     WHERE
         id = %(id)s
-        AND status = 'blocked'
-        AND awaits_jobs IS NULL
-        AND has_permit IS NULL
+        AND gate = 'limit'
         AND (limit_key = current_setting('skipqueue.locked_key', true)) IS TRUE
         AND (
             SELECT other.id
             FROM skipqueue_job AS other
             WHERE
-                status <= 'blocked'
-                AND awaits_jobs IS NULL
-                AND has_permit IS NULL
+                gate = 'limit'
                 AND limit_key = %(key)s::text
                 AND other.id <> %(id)s
             LIMIT 1
@@ -3979,7 +3985,7 @@ WITH chosen AS MATERIALIZED (
                             AND limited.permits IS NOT NULL
                             AND (
                                 status IN ('queued', 'running')
-                                OR (status = 'blocked' AND has_permit)
+                                OR gate = 'rate'
                                 OR (
                                     (started_at IS NOT NULL OR attempts > 0)
                                     AND limit_kind IN ('sequence', 'halting')
@@ -3995,8 +4001,8 @@ WITH chosen AS MATERIALIZED (
     FOR NO KEY UPDATE OF job SKIP LOCKED
 )
 UPDATE skipqueue_job AS job
-SET status = CASE WHEN job.rate_key IS NOT NULL THEN 'blocked' ELSE 'queued' END,
-    has_permit = CASE WHEN job.rate_key IS NOT NULL THEN true END,
+SET status = CASE WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
+    gate = CASE WHEN job.rate_key::text IS NOT NULL THEN 'rate' END,
     run_after = CASE
         WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
         ELSE job.run_after
@@ -4016,7 +4022,7 @@ FROM (
 WHERE EXISTS (
     SELECT
     FROM skipqueue_job
-    WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = failed.limit_key
+    WHERE gate = 'limit' AND limit_key = failed.limit_key
 )
 ORDER BY failed.finished_at, failed.id
 
@@ -4028,9 +4034,7 @@ WITH RECURSIVE waiting AS (
                 SELECT limit_key
                 FROM skipqueue_job
                 WHERE
-                    status <= 'blocked'
-                    AND awaits_jobs IS NULL
-                    AND has_permit IS NULL
+                    gate = 'limit'
                     AND limit_key >= %(after)s::text
                 ORDER BY limit_key
                 LIMIT 1
@@ -4039,9 +4043,7 @@ WITH RECURSIVE waiting AS (
                 SELECT limit_key
                 FROM skipqueue_job
                 WHERE
-                    status <= 'blocked'
-                    AND awaits_jobs IS NULL
-                    AND has_permit IS NULL
+                    gate = 'limit'
                     AND limit_key > %(after)s::text
                 ORDER BY limit_key
                 LIMIT 1
@@ -4051,7 +4053,7 @@ WITH RECURSIVE waiting AS (
     SELECT (
         SELECT limit_key
         FROM skipqueue_job
-        WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key > waiting.key
+        WHERE gate = 'limit' AND limit_key > waiting.key
         ORDER BY limit_key
         LIMIT 1
     )
@@ -4063,13 +4065,13 @@ SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s
 -- FIRST_BLOCKED_KEYS (parts.limits.now)
 SELECT limit_key
 FROM (
-    SELECT id, limit_key, awaits_jobs, has_permit
+    SELECT id, limit_key, gate
     FROM skipqueue_job
     WHERE status = 'blocked'
     ORDER BY id
     LIMIT %(limit)s
 ) AS job
-WHERE limit_key IS NOT NULL AND awaits_jobs IS NULL AND has_permit IS NULL
+WHERE gate = 'limit'
 GROUP BY limit_key
 ORDER BY min(id)
 LIMIT %(most)s
@@ -4090,7 +4092,7 @@ FROM
     LATERAL (
         SELECT id, task, args, kwargs, limit_kind, capacity
         FROM skipqueue_job
-        WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = key.name
+        WHERE gate = 'limit' AND limit_key = key.name
         ORDER BY
             (CASE
                 WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
@@ -4107,14 +4109,14 @@ FROM
             WHERE
                 limit_key = key.name
                 AND (
-                    (status IN ('queued', 'running') AND has_permit IS NOT FALSE)
+                    (status IN ('queued', 'running') AND gate IS DISTINCT FROM 'ahead')
                     OR (
                         (started_at IS NOT NULL OR attempts > 0)
                         AND limit_kind IN ('sequence', 'halting')
                         AND status = 'scheduled'
                     )
                     OR (limit_kind = 'halting' AND status = 'failed')
-                    OR (status = 'blocked' AND has_permit)
+                    OR gate = 'rate'
                 )
             LIMIT %(limit)s
         ) AS job
@@ -4124,7 +4126,7 @@ FROM
         FROM (
             SELECT run_after
             FROM skipqueue_job
-            WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = key.name
+            WHERE gate = 'limit' AND limit_key = key.name
             ORDER BY
                 (CASE
                     WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
@@ -4158,7 +4160,7 @@ WITH surplus AS MATERIALIZED (
                 FROM skipqueue_job
                 WHERE
                     limit_key = 'queue:' || queue.name
-                    AND (status IN ('queued', 'running') OR (status = 'blocked' AND has_permit))
+                    AND (status IN ('queued', 'running') OR gate = 'rate')
                 LIMIT queue.concurrency + %(limit)s
             ) AS found
         ) AS held
@@ -4166,14 +4168,14 @@ WITH surplus AS MATERIALIZED (
     WHERE
         queue.concurrency > 0
         AND held.place > queue.concurrency
-        AND (job.status = 'queued' OR (job.status = 'blocked' AND job.has_permit))
+        AND (job.status = 'queued' OR job.gate = 'rate')
     ORDER BY job.id
     LIMIT %(limit)s
     FOR NO KEY UPDATE OF job SKIP LOCKED
 ),
 blocked AS (
     UPDATE skipqueue_job AS job
-    SET status = 'blocked', has_permit = NULL
+    SET status = 'blocked', gate = 'limit'
     WHERE job.id = ANY (ARRAY (SELECT id FROM surplus)) AND job.status <> 'running'
     RETURNING job.id
 )
@@ -4217,7 +4219,7 @@ WITH surplus AS MATERIALIZED (
 ),
 blocked AS (
     UPDATE skipqueue_job AS job
-    SET status = 'blocked', has_permit = CASE WHEN job.limit_key IS NOT NULL THEN true END
+    SET status = 'blocked', gate = 'rate'
     WHERE job.id = ANY (ARRAY (SELECT id FROM surplus)) AND job.status <> 'running'
     RETURNING job.rate_key
 )
@@ -4254,9 +4256,7 @@ bucket AS MATERIALIZED (
             SELECT rate_interval, rate_burst
             FROM skipqueue_job
             WHERE
-                status <= 'blocked'
-                AND awaits_jobs IS NULL
-                AND (limit_key IS NULL OR has_permit)
+                gate = 'rate'
                 AND rate_key = key.name
                 AND queue_name <> ALL (paused.names)
             ORDER BY (-priority), run_after, id
@@ -4308,9 +4308,7 @@ chosen AS MATERIALIZED (
             SELECT ctid AS place
             FROM skipqueue_job
             WHERE
-                status <= 'blocked'
-                AND awaits_jobs IS NULL
-                AND (limit_key IS NULL OR has_permit)
+                gate = 'rate'
                 AND rate_key = bucket.name
                 AND queue_name <> ALL (paused.names)
             ORDER BY (-priority), run_after, id
@@ -4320,7 +4318,7 @@ chosen AS MATERIALIZED (
 ),
 admitted AS (
     UPDATE skipqueue_job AS job
-    SET status = 'queued', has_permit = NULL
+    SET status = 'queued', gate = NULL
     WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
     RETURNING job.queue_name, job.rate_key
 ),
@@ -4335,9 +4333,7 @@ changed AS MATERIALIZED (
                 SELECT
                 FROM skipqueue_job
                 WHERE
-                    status <= 'blocked'
-                    AND awaits_jobs IS NULL
-                    AND (limit_key IS NULL OR has_permit)
+                    gate = 'rate'
                     AND rate_key = bucket.name
                     AND queue_name <> ALL (paused.names)
                 LIMIT number.taken_now + 1
@@ -4402,9 +4398,7 @@ WITH RECURSIVE waiting AS (
         SELECT rate_key AS key
         FROM skipqueue_job
         WHERE
-            status <= 'blocked'
-            AND awaits_jobs IS NULL
-            AND (limit_key IS NULL OR has_permit)
+            gate = 'rate'
             AND rate_key > %(after)s::text
         ORDER BY rate_key
         LIMIT 1
@@ -4414,9 +4408,7 @@ WITH RECURSIVE waiting AS (
         SELECT rate_key
         FROM skipqueue_job
         WHERE
-            status <= 'blocked'
-            AND awaits_jobs IS NULL
-            AND (limit_key IS NULL OR has_permit)
+            gate = 'rate'
             AND rate_key > waiting.key
         ORDER BY rate_key
         LIMIT 1
@@ -4443,9 +4435,7 @@ SELECT
                         SELECT rate_interval
                         FROM skipqueue_job
                         WHERE
-                            status <= 'blocked'
-                            AND awaits_jobs IS NULL
-                            AND (limit_key IS NULL OR has_permit)
+                            gate = 'rate'
                             AND rate_key = found.key
                         ORDER BY (-priority), run_after, id
                         LIMIT 1
@@ -4498,9 +4488,7 @@ FROM
         SELECT id, task, args, kwargs, rate_interval, rate_burst
         FROM skipqueue_job
         WHERE
-            status <= 'blocked'
-            AND awaits_jobs IS NULL
-            AND (limit_key IS NULL OR has_permit)
+            gate = 'rate'
             AND rate_key = key.name
         ORDER BY (-priority), run_after, id
         LIMIT 1
@@ -4538,9 +4526,7 @@ FROM
             SELECT run_after
             FROM skipqueue_job
             WHERE
-                status <= 'blocked'
-                AND awaits_jobs IS NULL
-                AND (limit_key IS NULL OR has_permit)
+                gate = 'rate'
                 AND rate_key = key.name
             ORDER BY (-priority), run_after, id
             LIMIT %(limit)s
@@ -5069,7 +5055,7 @@ FROM
 WHERE
     waiting.pruned_as IS DISTINCT FROM 'completed'
     AND (SELECT needed.id FROM skipqueue_job AS needed WHERE needed.id = waiting.needs_job_id) IS NULL
-    AND job.awaits_jobs
+    AND job.held
     AND job.finished_at IS NULL
 LIMIT 100
 

@@ -34,7 +34,7 @@ OLD = -100 * DAY
 MakeSession = Callable[[], Session]
 Connect = Callable[..., psycopg.Connection[Any]]
 
-OF_THE_CLAIM = {"lease", "locked_at", "deaths", "unknown_since", "batch_id", "awaits_jobs", "has_permit"}
+OF_THE_CLAIM = {"lease", "locked_at", "deaths", "unknown_since", "batch_id", "held", "gate"}
 """The columns of a job that its archived row does not have."""
 
 

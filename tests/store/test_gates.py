@@ -25,8 +25,7 @@ from .statements import MODULES, STATEMENTS
 store = Store("default")
 
 OTHER = Condition("other", "blocked", "{other_key} IS NOT NULL")
-LIMITED = "WHEN job.awaits_jobs::boolean THEN 'blocked' WHEN job.limit_key::text IS NOT NULL THEN 'blocked'"
-RATED = "WHEN job.rate_key::text IS NOT NULL THEN 'blocked'"
+HELD, LIMITED, RATED = "job.held::boolean", "job.limit_key::text IS NOT NULL", "job.rate_key::text IS NOT NULL"
 
 
 def test_a_gate_has_both_halves() -> None:
@@ -34,16 +33,22 @@ def test_a_gate_has_both_halves() -> None:
 
 
 def test_a_job_enters_the_status_of_the_first_gate_that_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert entering(column="job.{}", run_after="now()") == (
-        f"CASE WHEN now() > statement_timestamp() THEN 'scheduled' {LIMITED} {RATED} ELSE 'queued' END"
-    )
-    assert entering(column="job.{}", past="time") == f"CASE {LIMITED} {RATED} ELSE 'queued' END"
-    assert entering(column="job.{}", past="limit") == f"CASE {RATED} ELSE 'queued' END"
-    assert entering(column="job.{}", past="rate") == "'queued'"
+    assert entering(column="job.{}", run_after="now()") == {
+        "status": "CASE WHEN now() > statement_timestamp() THEN 'scheduled' "
+        f"WHEN {HELD} THEN 'blocked' WHEN {LIMITED} THEN 'blocked' WHEN {RATED} THEN 'blocked' ELSE 'queued' END",
+        "gate": "CASE WHEN now() > statement_timestamp() THEN NULL "
+        f"WHEN {HELD} THEN 'held' WHEN {LIMITED} THEN 'limit' WHEN {RATED} THEN 'rate' END",
+    }
+    assert entering(column="job.{}", past="limit") == {
+        "status": f"CASE WHEN {RATED} THEN 'blocked' ELSE 'queued' END",
+        "gate": f"CASE WHEN {RATED} THEN 'rate' END",
+    }
+    assert entering(column="job.{}", past="rate") == {"status": "'queued'", "gate": "NULL"}
     monkeypatch.setattr(fragments, "CONDITIONS", (*CONDITIONS, OTHER))
-    assert entering(column="%({})s", past="rate") == (
-        "CASE WHEN %(other_key)s IS NOT NULL THEN 'blocked' ELSE 'queued' END"
-    )
+    assert entering(column="%({})s", past="rate") == {
+        "status": "CASE WHEN %(other_key)s IS NOT NULL THEN 'blocked' ELSE 'queued' END",
+        "gate": "CASE WHEN %(other_key)s IS NOT NULL THEN 'other' END",
+    }
 
 
 def test_every_statement_by_which_a_job_enters_asks_the_gates() -> None:
@@ -52,7 +57,6 @@ def test_every_statement_by_which_a_job_enters_asks_the_gates() -> None:
     sources = {name: inspect.getsource(module) for name, module in modules.items()}
     says_queued = {name for name, text in sources.items() if re.search(r"(THEN|ELSE|SET status =) 'queued'", text)}
     assert says_queued == {
-        "parts.keyed.sql",
         "parts.limits.claim",
         "parts.rates.admit",
         "queue.fragments",
@@ -62,12 +66,15 @@ def test_every_statement_by_which_a_job_enters_asks_the_gates() -> None:
     asks = r"rate_key(\)s)?::text IS NOT NULL THEN 'blocked' ELSE 'queued' END"
     assert {name for name, text in STATEMENTS.items() if re.search(asks, text)} == {
         "ADMIT",
+        "ADMIT_BY_KEY",
         "ADMIT_DEPENDANTS",
+        "ADMIT_LONE",
         "CHANGE_QUEUE",
         "ENQUEUE",
         "ENQUEUE_AND_ADMIT",
         "ENQUEUE_MANY",
         "ENQUEUE_MANY_UNIQUE",
+        "PASS_PERMITS_ON",
         "REPLACE_UNLOCKED",
         "REPLACE_WAITING",
         "RESCHEDULE",
@@ -138,9 +145,10 @@ def test_a_time_that_is_past_holds_no_job() -> None:
 def test_workers_are_notified_if_a_gate_holds_only_some_of_the_jobs(
     monkeypatch: pytest.MonkeyPatch, held: list[str], unique_key: str | None, expected: list[str]
 ) -> None:
-    condition = f"WHEN call.args::jsonb ->> 0 = ANY ('{{{','.join(held)}}}') THEN 'blocked' ELSE 'queued' END"
+    is_held = f"WHEN call.args::jsonb ->> 0 = ANY ('{{{','.join(held)}}}')"
     for room, name in ((enqueue, "ENQUEUE_MANY"), (enqueue_unique, "ENQUEUE_MANY_UNIQUE")):
-        monkeypatch.setattr(room, name, getattr(room, name).replace("ELSE 'queued' END", condition))
+        statement = getattr(room, name).replace("ELSE 'queued' END", f"{is_held} THEN 'blocked' ELSE 'queued' END")
+        monkeypatch.setattr(room, name, statement.replace("THEN 'rate' END", f"THEN 'rate' {is_held} THEN 'other' END"))
     woken: list[str] = []
     monkeypatch.setattr("django_skipqueue.queue.enqueue.wake", lambda _, queue_names: woken.extend(queue_names))
     calls = [EncodedCall(f"[{n}]", "{}", unique_key and f"{unique_key} {n}") for n in range(3)]

@@ -90,9 +90,9 @@ COMMON = {
     "retention": None,
     "metadata": "{}",
     "batch_id": None,
-    "awaits_jobs": None,
+    "held": None,
 }
-DUE = {name: COMMON[name] for name in ("run_after", "delay", "awaits_jobs")}
+DUE = {name: COMMON[name] for name in ("run_after", "delay")}
 UNLIMITED = dict.fromkeys(("limit_key", "limit_kind", "capacity", "rate_key", "rate_interval", "rate_burst"))
 CALLS = calls_as_values([EncodedCall(f"[{n}]", "{}", None) for n in range(300)])
 NEW_KEYS = [f"new-{n:03}" if n % 2 else None for n in range(300)]
@@ -331,7 +331,7 @@ CASES = [
     Case("CLAIM_AHEAD", AHEAD, {"pkey", "limit_waiting", QUEUE}),
     Case("CLAIM_OR_ADMIT", CLAIM_VALUES | {"limit": 1}, {"claim", QUEUE}, "a single one"),
     Case("LOCK_KEY", {"key": "key 7"}, set()),
-    Case("ADMIT_LONE", {"id": 100_008, "key": "queue:queue 8"}, {"blocked", "limit_held", "limit_waiting", QUEUE}),
+    Case("ADMIT_LONE", {"id": 100_008, "key": "queue:queue 8"}, {"pkey", "limit_held", "limit_waiting", QUEUE}),
     Case("BLOCKED_KEYS", {"after": "key 1", "limit": 1000}, {"limit_held", "limit_waiting", QUEUE}),
     Case(
         "CONTESTED_PERMITS",
@@ -421,10 +421,11 @@ FROM
 # Five hundred keys of limits and sequences: each with a job that holds a permit, and nineteen that wait for one.
 LIMITED = """
 INSERT INTO skipqueue_job
-    (id, queue_name, task, args, kwargs, status, lease, limit_key, limit_kind, capacity)
+    (id, queue_name, task, args, kwargs, status, gate, lease, limit_key, limit_kind, capacity)
 SELECT
     number, 'limited', 'shop.limited', '[]', '{}', CASE WHEN number <= 100500 THEN 'queued' ELSE 'blocked' END,
-    0, CASE number % 500 WHEN 8 THEN 'queue:queue 8' ELSE 'key ' || number % 500 END,
+    CASE WHEN number > 100500 THEN 'limit' END, 0,
+    CASE number % 500 WHEN 8 THEN 'queue:queue 8' ELSE 'key ' || number % 500 END,
     CASE WHEN number % 500 BETWEEN 20 AND 40 THEN 'fair'
     ELSE (ARRAY['concurrency', 'sequence', 'halting'])[1 + number % 500 % 3] END,
     CASE WHEN number % 500 % 3 = 0 THEN 2 ELSE 1 END
@@ -435,9 +436,10 @@ FROM generate_series(100001, 110000) AS number
 # and of 5,000 other keys, most of which are full.
 RATED = """
 INSERT INTO skipqueue_job
-    (id, queue_name, task, args, kwargs, status, rate_key, rate_interval, rate_burst)
+    (id, queue_name, task, args, kwargs, status, gate, rate_key, rate_interval, rate_burst)
 SELECT
     number, 'rated', 'shop.rated', '[]', '{}', CASE WHEN number <= 110500 THEN 'queued' ELSE 'blocked' END,
+    CASE WHEN number > 110500 THEN 'rate' END,
     CASE number % 500 WHEN 8 THEN 'queue:queue 8' ELSE 'key ' || number % 500 END, 60, 1
 FROM generate_series(110001, 120000) AS number;
 INSERT INTO skipqueue_rate (key, full_at, due_at)

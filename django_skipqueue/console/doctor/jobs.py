@@ -185,7 +185,7 @@ FROM
 WHERE
     waiting.pruned_as IS DISTINCT FROM 'completed'
     AND (SELECT needed.id FROM skipqueue_job AS needed WHERE needed.id = waiting.needs_job_id) IS NULL
-    AND job.awaits_jobs
+    AND job.held
     AND job.finished_at IS NULL
 LIMIT 100
 """

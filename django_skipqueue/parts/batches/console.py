@@ -49,7 +49,7 @@ NAMED = 5
 
 def why_it_waits_for_jobs(job: Job, _now: datetime) -> str:
     """Which jobs it needs, and whether one of them has not completed; empty if it waits for no job."""
-    if not job.awaits_jobs:
+    if not job.held:
         return ""
     unmet = batches.unmet_needs(job, limit=NAMED)
     if not unmet:

@@ -116,7 +116,7 @@ FROM
 WHERE
     needed.needs_job_id = ANY (%(ids)s::bigint[])
     AND NOT needed.is_met
-    AND job.awaits_jobs
+    AND job.held
     AND CASE coalesce(
         (SELECT earlier.status FROM skipqueue_job AS earlier WHERE earlier.id = needed.needs_job_id),
         needed.pruned_as,
@@ -178,13 +178,14 @@ met AS (
     WHERE needs.ctid = ANY (ARRAY (SELECT place FROM settled))
 )
 UPDATE skipqueue_job AS job
-SET awaits_jobs = NULL,
+SET held = NULL,
     status = CASE
         WHEN job.finished_at IS NOT NULL THEN job.status
         WHEN verdict.without IS NOT NULL THEN 'discarded'
         WHEN job.status = 'blocked' THEN {status}
         ELSE job.status
     END,
+    gate = CASE WHEN job.status = 'blocked' AND verdict.without IS NULL THEN {gate} END,
     lease = CASE WHEN verdict.without IS NULL OR job.finished_at IS NOT NULL THEN job.lease ELSE job.lease + 1 END,
     finished_at = CASE
         WHEN verdict.without IS NULL THEN job.finished_at
@@ -197,18 +198,19 @@ SET awaits_jobs = NULL,
 FROM (SELECT DISTINCT job_id, waits, without FROM judged) AS verdict
 WHERE
     job.id = verdict.job_id
-    AND job.awaits_jobs
+    AND job.held
     AND (verdict.without IS NOT NULL OR NOT verdict.waits)
 RETURNING
     job.id,
     job.task,
     job.queue_name,
     job.status,
+    job.gate,
     job.batch_id,
     job.metadata::text AS metadata,
     CASE WHEN job.finished_at = statement_timestamp() THEN verdict.without END AS needs_job_id
 """,
-    status=entering(column="job.{}", past="dependency"),
+    **entering(column="job.{}", past="held"),
 )
 
 # admit, for predecessors that let nobody through → the number of dependencies on them that nobody waits for. Deletes
@@ -223,7 +225,7 @@ WITH left_over AS MATERIALIZED (
     WHERE
         needs.needs_job_id = ANY (%(ids)s::bigint[])
         AND NOT needs.is_met
-        AND (SELECT job.awaits_jobs FROM skipqueue_job AS job WHERE job.id = needs.job_id) IS NOT TRUE
+        AND (SELECT job.held FROM skipqueue_job AS job WHERE job.id = needs.job_id) IS NOT TRUE
     LIMIT %(limit)s
     FOR UPDATE OF needs SKIP LOCKED
 ),
@@ -329,8 +331,8 @@ MOST_PAGES = 20
 
 def hold(
     store: "Store", ids: Collection[int], *, needs: Collection[JobReference], after_failure: str
-) -> dict[int, str]:
-    """Have new jobs wait for others. Returns the status of those that need not wait, by id.
+) -> list[Dependant]:
+    """Have new jobs wait for others. Returns those that need not wait.
 
     Called in the transaction of the INSERT. Raises `InvalidOption` if one of the others does not exist, or is in
     another database.
@@ -345,7 +347,7 @@ def hold(
         event = DependantsDiscarded(store.alias, discarded)
         transaction.on_commit(lambda: store.send(event), using=store.alias, robust=True)
     wake_supervisors(store, [0.0])
-    return {job.id: job.status for job in passed}
+    return passed
 
 
 def _require_here(store: "Store", needs: Collection[JobReference]) -> None:
@@ -434,7 +436,7 @@ class DependencyGate:
     for, some at each call.
     """
 
-    name = "dependency"
+    name = "held"
 
     def __init__(self) -> None:
         self._after: dict[str, int] = {}  # where the next look begins, by database

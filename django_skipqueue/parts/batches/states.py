@@ -182,4 +182,4 @@ def _is_capped(row: JobBatch, counts: Mapping[str, int], most: int) -> bool:
 def unmet_needs(job: Job, *, limit: int) -> list[UnmetNeed]:
     """Some of the jobs that it waits for still, first those that have not completed; none if it waits for no job."""
     store = Store(job._state.db or settings.database)
-    return unmet_needs_of(store, job.pk, limit=limit) if job.awaits_jobs else []
+    return unmet_needs_of(store, job.pk, limit=limit) if job.held else []

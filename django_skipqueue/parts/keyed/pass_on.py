@@ -43,7 +43,6 @@ from .sql import (
     WAITS_FOR_PERMIT,
     WAITS_FOR_RATE,
     indented,
-    on_one_line,
     walking,
 )
 
@@ -83,15 +82,15 @@ IS_SERVED = """(
 
 _OF_PERMITS = {
     "key": "limit_key",
-    "waiting": on_one_line(WAITS_FOR_PERMIT),
-    "found": walking(key="limit_key", waits=on_one_line(WAITS_FOR_PERMIT)),
-    "unclaimed": """(status = 'queued' OR (status = 'blocked' AND has_permit))
+    "waiting": WAITS_FOR_PERMIT,
+    "found": walking(key="limit_key", waits=WAITS_FOR_PERMIT),
+    "unclaimed": """(status = 'queued' OR gate = 'rate')
                 AND NOT (limit_kind IN ('sequence', 'halting') AND (started_at IS NOT NULL OR attempts > 0))""",
     "rank": joined("{rank} AS rank, id", rank=indented(RANK, 16)),
     "order": "rank, id",
     "in_order": "limit_kind IN ('sequence', 'halting')",
     "locked": "skipqueue.locked_keys",
-    "put_back": "status = 'blocked', has_permit = NULL",
+    "put_back": "status = 'blocked', gate = 'limit'",
     "admit": indented(PERMIT_GIVEN, 4),
     "admitted": "count(*) FILTER (WHERE status = 'queued'), array_agg(rate_key) FILTER (WHERE status = 'blocked')",
     "worst_first": "rank DESC, id DESC",
@@ -99,15 +98,15 @@ _OF_PERMITS = {
 
 _OF_TOKENS = {
     "key": "rate_key",
-    "waiting": on_one_line(WAITS_FOR_RATE),
-    "found": walking(key="rate_key", waits=on_one_line(WAITS_FOR_RATE)),
+    "waiting": WAITS_FOR_RATE,
+    "found": walking(key="rate_key", waits=WAITS_FOR_RATE),
     "unclaimed": "status = 'queued'",
     "rank": "(-priority) AS rank, run_after, id",
     "order": "rank, run_after, id",
     "in_order": "false",
     "locked": "skipqueue.locked_rates",
-    "put_back": "status = 'blocked', has_permit = CASE WHEN job.limit_key IS NOT NULL THEN true END",
-    "admit": "status = 'queued', has_permit = NULL",
+    "put_back": "status = 'blocked', gate = 'rate'",
+    "admit": "status = 'queued', gate = NULL",
     "admitted": "count(*)",
     "worst_first": "rank DESC, run_after DESC, id DESC",
 }
@@ -197,7 +196,7 @@ worse AS MATERIALIZED (
     FROM skipqueue_job
     WHERE
         id = ANY (ARRAY (SELECT holder_id FROM pair))
-        AND (status || '' = 'queued' OR (status || '' = 'blocked' AND has_permit))
+        AND (status || '' = 'queued' OR gate || '' = 'rate')
     ORDER BY id
     FOR NO KEY UPDATE SKIP LOCKED
 ),

@@ -5,7 +5,7 @@
 
 from textwrap import indent
 
-from ...queue.fragments import joined
+from ...queue.fragments import entering, joined
 
 # The queues that are paused. The table has a row for each queue that was paused or limited: it is read whole.
 PAUSED = """paused AS MATERIALIZED (
@@ -17,14 +17,10 @@ PAUSED = """paused AS MATERIALIZED (
 )"""
 
 # The condition of a job that waits for a permit of its key.
-WAITS_FOR_PERMIT = """status <= 'blocked'
-AND awaits_jobs IS NULL
-AND has_permit IS NULL"""
+WAITS_FOR_PERMIT = "gate = 'limit'"
 
 # The condition of a job that waits for a token of its key.
-WAITS_FOR_RATE = """status <= 'blocked'
-AND awaits_jobs IS NULL
-AND (limit_key IS NULL OR has_permit)"""
+WAITS_FOR_RATE = "gate = 'rate'"
 
 # The first column by which permits are given; the second is the id.
 RANK = """(CASE
@@ -36,7 +32,7 @@ END)"""
 # The condition of a job that holds a permit of its key.
 HOLDS = """(
     status IN ('queued', 'running')
-    OR (status = 'blocked' AND has_permit)
+    OR gate = 'rate'
     OR (
         (started_at IS NOT NULL OR attempts > 0)
         AND limit_kind IN ('sequence', 'halting')
@@ -51,8 +47,8 @@ DUE = """CASE
     ELSE job.run_after
 END"""
 
-_PERMIT_GIVEN = """status = CASE WHEN job.rate_key IS NOT NULL THEN 'blocked' ELSE 'queued' END,
-    has_permit = CASE WHEN job.rate_key IS NOT NULL THEN true END,
+_PERMIT_GIVEN = """status = {status},
+    gate = {gate},
     run_after = {due}"""
 
 _WALK = """waiting AS (
@@ -82,12 +78,8 @@ def indented(piece: str, by: int) -> str:
     return indent(piece, by * " ").lstrip()
 
 
-def on_one_line(piece: str) -> str:
-    return " ".join(piece.splitlines())
-
-
 # statements that give permits: what they set in a job. It may wait for its rate now.
-PERMIT_GIVEN = joined(_PERMIT_GIVEN, due=indented(DUE, 4))
+PERMIT_GIVEN = joined(_PERMIT_GIVEN, **entering(column="job.{}", past="limit"), due=indented(DUE, 4))
 
 
 def walking(*, key: str, waits: str, apart: str = " ") -> str:

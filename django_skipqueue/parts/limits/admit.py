@@ -2,8 +2,7 @@
 
 A key's permits are held by its jobs in the index `limit_held`: those that are queued or running; in a sequence also the
 one that waits for its next attempt and, if the sequence halts, the one that failed; and those that only wait for their
-rate (`has_permit`). The others wait as `blocked`, in the index `limit_waiting`, unless they still wait for other jobs
-(`awaits_jobs`).
+rate. The others wait at the gate `limit`, in the index `limit_waiting`.
 
 A job has begun if it has `started_at`, which a release removes, or attempts, which a manual retry sets to 0: neither
 does both. A new lease does not say so: a job gets one as well if it is discarded, or released, before it has begun.
@@ -19,10 +18,6 @@ Rule: only `ADMIT_BY_KEY`, `CHOOSE_BY_KEY` with the claim that follows it, and `
 number of held permits. The first two run in the transaction of `LOCK_KEYS`, after it, the last in that of `LOCK_KEY`,
 and only for the keys that this has locked; each statement has a snapshot of its own, so the second one sees what the
 previous holder of the lock has done. None waits for a lock, so none can be part of a deadlock.
-
-The jobs of a key that wait are found by `status <= 'blocked'`. It means the same as `=`, for no status is before that
-in the alphabet. But `=` would also fit the index `blocked`, which has the jobs of all keys in the order of their ids.
-PostgreSQL reads that whole for each key if no job was blocked when the statistics were last gathered: it expects none.
 
 Used after a key has changed: by enqueues, the time gate and the sweep. A worker admits with its exchange.
 """
@@ -59,7 +54,6 @@ from ..keyed.sql import (
     RANK,
     WAITS_FOR_PERMIT,
     indented,
-    on_one_line,
     walking,
 )
 from ..rates.admit import admit_rates, next_rate
@@ -187,7 +181,7 @@ CHOOSE_BY_KEY = joined(
 {chosen},
 rated AS (
     UPDATE skipqueue_job AS job
-    SET has_permit = true,
+    SET gate = 'rate',
         run_after = {due}
     WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen WHERE rate_key IS NOT NULL))
 )
@@ -246,7 +240,7 @@ FROM
     {limited}
 ORDER BY found.key
 """,
-    found=walking(key="limit_key", waits=on_one_line(WAITS_FOR_PERMIT)),
+    found=walking(key="limit_key", waits=WAITS_FOR_PERMIT),
     paused=PAUSED,
     holds=indented(HOLDS, 12),
     waits=indented(WAITS_FOR_PERMIT, 12),

@@ -4,7 +4,7 @@ from ...queue.fragments import joined, to_run
 from ..keyed.sql import DUE, RANK, indented
 
 # worker, after SETTLE in the same transaction → jobs of these keys, as CLAIM returns them, at most `most` of each key:
-# the jobs that would be admitted next. They have no permit of their own (`has_permit` is false): each begins
+# the jobs that would be admitted next. They have no permit of their own (`gate` is `ahead`): each begins
 # in the place of another job of the worker, which has ended.
 # Only for a worker that has had, until this transaction at least, as many leases of the key's jobs as it counts
 # permits: jobs that still run, and jobs that this transaction has settled, by their `xmin`. What it claims here
@@ -74,7 +74,7 @@ chosen AS MATERIALIZED (
                         OR jsonb_array_length(deaths) >= 2
                     ) AS is_other
                 FROM skipqueue_job
-                WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = wish.key
+                WHERE gate = 'limit' AND limit_key = wish.key
                 ORDER BY 1, id
                 LIMIT wish.most
                 FOR NO KEY UPDATE SKIP LOCKED
@@ -86,7 +86,7 @@ chosen AS MATERIALIZED (
 {to_run}
 """,
     rank=indented(RANK, 20),
-    to_run=to_run(more=",\n    has_permit = false"),
+    to_run=to_run(more=",\n    gate = 'ahead'"),
 )
 
 
@@ -193,6 +193,7 @@ rest AS MATERIALIZED (SELECT place FROM admitted EXCEPT SELECT place FROM chosen
 queued AS (
     UPDATE skipqueue_job AS job
     SET status = 'queued',
+        gate = NULL,
         run_after = {due}
     WHERE job.ctid = ANY (ARRAY (SELECT place FROM rest))
 )
@@ -201,8 +202,9 @@ queued AS (
     due=indented(DUE, 8),
     to_run=to_run(
         more=""",
+    gate = NULL,
     run_after = CASE
-        WHEN job.status = 'blocked' AND job.limit_kind = 'fair'
+        WHEN job.gate = 'limit' AND job.limit_kind = 'fair'
         THEN GREATEST(job.run_after, statement_timestamp())
         ELSE job.run_after
     END"""

@@ -159,7 +159,7 @@ MOST_NAMED = 5
 
 def why_it_is_blocked(job: Job, _now: datetime) -> str:
     """What a job that has a limit waits for; empty if it has none, still waits for other jobs, or has its permit."""
-    if job.limit_key is None or job.awaits_jobs or job.has_permit:
+    if job.gate != "limit" or job.limit_key is None:
         return ""
     values = {"key": key_of_job(job, job.limit_key)}
     holders = holders_of(job.limit_key)
@@ -215,9 +215,7 @@ def _why_its_sequence_waits(holders: "QuerySet[Job]", values: dict[str, str]) ->
 def _before(job: Job) -> Count:
     """The number of blocked jobs that will be admitted first, up to the limit of a count. Index: limit_waiting."""
     rank = LessThan(Row(LIMIT_RANK, F("id")), Row(Value(-job.priority), Value(job.pk)))
-    return Count.of(
-        Job.objects.filter(rank, status="blocked", awaits_jobs=None, has_permit=None, limit_key=job.limit_key)
-    )
+    return Count.of(Job.objects.filter(rank, gate="limit", limit_key=job.limit_key))
 
 
 HEADINGS = ("key", "kind", "held", "of", "waiting", "oldest", "note")

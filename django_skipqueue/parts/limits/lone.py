@@ -28,25 +28,21 @@ LOCK_KEY = locking(key="%(key)s")
 
 # the same, after LOCK_KEY → its queue, and the key of the rate that it waits for now, if it is admitted: a permit is
 # free, and no other job of its key waits. PostgreSQL plans this in half the time of ADMIT_BY_KEY, which admits all
-# other jobs. `IS TRUE` keeps it from looking for the row among all those of its key. Index: blocked, limit_held and
-# limit_waiting; for the key of a queue the primary key of queues.
+# other jobs. `IS TRUE` keeps it from looking for the row among all those of its key. Index: the primary key, limit_held
+# and limit_waiting; for the key of a queue the primary key of queues.
 _ADMIT_LONE = """
 WITH chosen AS MATERIALIZED (
     SELECT ctid AS place
     FROM skipqueue_job AS job
     WHERE
         id = {id}
-        AND status = 'blocked'
-        AND awaits_jobs IS NULL
-        AND has_permit IS NULL
+        AND gate = 'limit'
         AND (limit_key = current_setting('skipqueue.locked_key', true)) IS TRUE
         AND (
             SELECT other.id
             FROM skipqueue_job AS other
             WHERE
-                status <= 'blocked'
-                AND awaits_jobs IS NULL
-                AND has_permit IS NULL
+                gate = 'limit'
                 AND limit_key = {key}::text
                 AND other.id <> {id}
             LIMIT 1

@@ -33,7 +33,7 @@ FROM (
 WHERE EXISTS (
     SELECT
     FROM skipqueue_job
-    WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = failed.limit_key
+    WHERE gate = 'limit' AND limit_key = failed.limit_key
 )
 ORDER BY failed.finished_at, failed.id
 """
@@ -48,9 +48,7 @@ WITH RECURSIVE waiting AS (
                 SELECT limit_key
                 FROM skipqueue_job
                 WHERE
-                    status <= 'blocked'
-                    AND awaits_jobs IS NULL
-                    AND has_permit IS NULL
+                    gate = 'limit'
                     AND limit_key >= %(after)s::text
                 ORDER BY limit_key
                 LIMIT 1
@@ -59,9 +57,7 @@ WITH RECURSIVE waiting AS (
                 SELECT limit_key
                 FROM skipqueue_job
                 WHERE
-                    status <= 'blocked'
-                    AND awaits_jobs IS NULL
-                    AND has_permit IS NULL
+                    gate = 'limit'
                     AND limit_key > %(after)s::text
                 ORDER BY limit_key
                 LIMIT 1
@@ -71,7 +67,7 @@ WITH RECURSIVE waiting AS (
     SELECT (
         SELECT limit_key
         FROM skipqueue_job
-        WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key > waiting.key
+        WHERE gate = 'limit' AND limit_key > waiting.key
         ORDER BY limit_key
         LIMIT 1
     )
@@ -86,13 +82,13 @@ SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s
 FIRST_BLOCKED_KEYS = """
 SELECT limit_key
 FROM (
-    SELECT id, limit_key, awaits_jobs, has_permit
+    SELECT id, limit_key, gate
     FROM skipqueue_job
     WHERE status = 'blocked'
     ORDER BY id
     LIMIT %(limit)s
 ) AS job
-WHERE limit_key IS NOT NULL AND awaits_jobs IS NULL AND has_permit IS NULL
+WHERE gate = 'limit'
 GROUP BY limit_key
 ORDER BY min(id)
 LIMIT %(most)s
@@ -119,7 +115,7 @@ FROM
     LATERAL (
         SELECT id, task, args, kwargs, limit_kind, capacity
         FROM skipqueue_job
-        WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = key.name
+        WHERE gate = 'limit' AND limit_key = key.name
         ORDER BY
             {rank}, id
         LIMIT 1
@@ -132,14 +128,14 @@ FROM
             WHERE
                 limit_key = key.name
                 AND (
-                    (status IN ('queued', 'running') AND has_permit IS NOT FALSE)
+                    (status IN ('queued', 'running') AND gate IS DISTINCT FROM 'ahead')
                     OR (
                         (started_at IS NOT NULL OR attempts > 0)
                         AND limit_kind IN ('sequence', 'halting')
                         AND status = 'scheduled'
                     )
                     OR (limit_kind = 'halting' AND status = 'failed')
-                    OR (status = 'blocked' AND has_permit)
+                    OR gate = 'rate'
                 )
             LIMIT %(limit)s
         ) AS job
@@ -149,7 +145,7 @@ FROM
         FROM (
             SELECT run_after
             FROM skipqueue_job
-            WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = key.name
+            WHERE gate = 'limit' AND limit_key = key.name
             ORDER BY
                 {rank_within}, id
             LIMIT %(limit)s

@@ -115,7 +115,7 @@ WITH surplus AS MATERIALIZED (
                 FROM skipqueue_job
                 WHERE
                     limit_key = 'queue:' || queue.name
-                    AND (status IN ('queued', 'running') OR (status = 'blocked' AND has_permit))
+                    AND (status IN ('queued', 'running') OR gate = 'rate')
                 LIMIT queue.concurrency + %(limit)s
             ) AS found
         ) AS held
@@ -123,14 +123,14 @@ WITH surplus AS MATERIALIZED (
     WHERE
         queue.concurrency > 0
         AND held.place > queue.concurrency
-        AND (job.status = 'queued' OR (job.status = 'blocked' AND job.has_permit))
+        AND (job.status = 'queued' OR job.gate = 'rate')
     ORDER BY job.id
     LIMIT %(limit)s
     FOR NO KEY UPDATE OF job SKIP LOCKED
 ),
 blocked AS (
     UPDATE skipqueue_job AS job
-    SET status = 'blocked', has_permit = NULL
+    SET status = 'blocked', gate = 'limit'
     WHERE job.id = ANY (ARRAY (SELECT id FROM surplus)) AND job.status <> 'running'
     RETURNING job.id
 )
@@ -184,7 +184,7 @@ WITH surplus AS MATERIALIZED (
 ),
 blocked AS (
     UPDATE skipqueue_job AS job
-    SET status = 'blocked', has_permit = CASE WHEN job.limit_key IS NOT NULL THEN true END
+    SET status = 'blocked', gate = 'rate'
     WHERE job.id = ANY (ARRAY (SELECT id FROM surplus)) AND job.status <> 'running'
     RETURNING job.rate_key
 )

@@ -72,10 +72,10 @@ def limit_states(store: Store, keys: Iterable[str], halted: Mapping[str, HaltedK
 def holders_of(key: str) -> "QuerySet[Job]":
     """The jobs that hold a permit of this key. Index: limit_held."""
     held = (
-        (Q(status__in=["queued", "running"]) & ~Q(has_permit=False))
+        (Q(status__in=["queued", "running"]) & (Q(gate=None) | ~Q(gate="ahead")))
         | Q(HAS_BEGUN, status="scheduled", limit_kind__in=["sequence", "halting"])
         | Q(limit_kind="halting", status="failed")
-        | Q(status="blocked", has_permit=True)
+        | Q(gate="rate")
     )
     return Job.objects.filter(held, limit_key=key)
 

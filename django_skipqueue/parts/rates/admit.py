@@ -5,8 +5,7 @@ again, by the database's clock, and so says how many tokens there are (the gener
 time at which the next blocked job may be admitted; NULL: none is known to wait. A key without a row has a full bucket.
 
 A job waits for its rate as `blocked`, in the index `rate_waiting`. It is the last gate: a job that has a limit as well
-waits for that first, and holds the permit while it waits here (`has_permit`). `parts.limits.admit` says why the
-statements have `<=` there.
+waits for that first, and holds the permit while it waits here.
 
 The rate of a key is a column of its jobs: that of the next one counts. The key of a queue (`queue:mail`) has the rate
 that the row of the queue has, if somebody has changed it there; 0 there, or NULL in a job, is none: any number of jobs
@@ -134,7 +133,7 @@ chosen AS MATERIALIZED (
 ),
 admitted AS (
     UPDATE skipqueue_job AS job
-    SET status = 'queued', has_permit = NULL
+    SET status = 'queued', gate = NULL
     WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
     RETURNING job.queue_name, job.rate_key
 ),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from django.db.models import F, Q, Value
+from django.db.models import F, Value
 from django.db.models.lookups import LessThan
 from django.utils.translation import gettext, ngettext
 
@@ -32,7 +32,7 @@ def rates(store: Store) -> Iterator[Family]:
 
 def why_it_waits_for_its_rate(job: Job, now: datetime) -> str:
     """What a job that has a rate waits for; empty if it has none, or still waits for something else."""
-    if job.rate_key is None or job.awaits_jobs or (job.limit_key is not None and not job.has_permit):
+    if job.gate != "rate" or job.rate_key is None:
         return ""
     pace = pace_of(job.rate_key, job.rate_interval, job.rate_burst)
     if pace is None:
@@ -74,8 +74,7 @@ def _before(job: Job) -> Count:
     rank = LessThan(
         Row(MINUS_PRIORITY, F("run_after"), F("id")), Row(Value(-job.priority), Value(job.run_after), Value(job.pk))
     )
-    waiting = Q(limit_key=None) | Q(has_permit=True)
-    return Count.of(Job.objects.filter(rank, waiting, status="blocked", awaits_jobs=None, rate_key=job.rate_key))
+    return Count.of(Job.objects.filter(rank, gate="rate", rate_key=job.rate_key))
 
 
 CONSOLE = PartConsole(metrics=(Scraped("rates", rates),), explain=why_it_waits_for_its_rate)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 
 from ...console.queue_options import QueueOption
 from ...models import Job
@@ -55,10 +55,7 @@ def rate_states_of(store: Store, keys: Iterable[str]) -> list[RateState]:
 
 def waiting_for_a_token(key: str) -> "QuerySet[Job]":
     """The jobs that wait for a token of this key, the next one first. Index: rate_waiting."""
-    has_permit = Q(limit_key=None) | Q(has_permit=True)
-    return Job.objects.filter(has_permit, status="blocked", awaits_jobs=None, rate_key=key).order_by(
-        MINUS_PRIORITY, "run_after", "id"
-    )
+    return Job.objects.filter(gate="rate", rate_key=key).order_by(MINUS_PRIORITY, "run_after", "id")
 
 
 def _by_settings(queue_name: str) -> tuple[str | None, float | None]:

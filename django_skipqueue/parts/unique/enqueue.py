@@ -74,14 +74,14 @@ WITH waiting AS MATERIALIZED (
 )
 UPDATE skipqueue_job AS job
 SET (args, kwargs, run_after) = (call.args::jsonb, call.kwargs::jsonb, due.run_after),
-    status = CASE WHEN job.awaits_jobs AND {status} = 'queued' THEN 'blocked' ELSE {status} END,
+    status = {status},
+    gate = {gate},
     limit_key = call.limit_key,
     limit_kind = CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END,
     capacity = CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END,
     rate_key = call.rate_key,
     rate_interval = CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END,
-    rate_burst = CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END,
-    has_permit = NULL
+    rate_burst = CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
 FROM
     ROWS FROM (
         string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]),
@@ -93,19 +93,17 @@ FROM
     ) AS due
 WHERE job.id = ANY (ARRAY (SELECT id FROM waiting)) AND job.unique_key = call.unique_key
 RETURNING
-    job.unique_key, job.id, job.status, job.run_after, job.enqueued_at,
+    job.unique_key, job.id, job.status, job.gate, job.run_after, job.enqueued_at,
     extract(epoch FROM job.run_after - statement_timestamp())::float8
 """
 
-_STATUS_OF_CALL = entering(
-    column="%({})s", run_after="due.run_after", limit_key="call.limit_key", rate_key="call.rate_key"
-)
+_ENTERING = entering(column="job.{}", run_after="due.run_after", limit_key="call.limit_key", rate_key="call.rate_key")
 
-REPLACE_WAITING = joined(_REPLACE_WAITING, holds_key=HOLDS_KEY, status=_STATUS_OF_CALL, skip="")
+REPLACE_WAITING = joined(_REPLACE_WAITING, holds_key=HOLDS_KEY, **_ENTERING, skip="")
 
 # enqueue_many that replaces several → the same, without the holders that somebody has locked. Index: unique, the
 # primary key.
-REPLACE_UNLOCKED = joined(_REPLACE_WAITING, holds_key=HOLDS_KEY, status=_STATUS_OF_CALL, skip=" SKIP LOCKED")
+REPLACE_UNLOCKED = joined(_REPLACE_WAITING, holds_key=HOLDS_KEY, **_ENTERING, skip=" SKIP LOCKED")
 
 # enqueue_many, after a conflict → the keys that jobs hold, each with the id of its job, whether it is finished, whether
 # it waits, and whether it waits for its first attempt. Index: unique.
@@ -183,6 +181,7 @@ class Replaced(NamedTuple):
     unique_key: str
     id: int
     status: str
+    gate: str | None
     run_after: datetime
     enqueued_at: datetime
     delay: float

@@ -254,7 +254,7 @@ class TestBlocked:
     def test_by_a_limit_and_then_by_a_rate(self) -> None:
         limited: dict[str, Any] = {"limit_key": "limit:t", "limit_kind": "concurrency", "capacity": 1}
         rated: dict[str, Any] = {"rate_key": "rate:t", "rate_interval": 0.6, "rate_burst": 1}
-        first = make_job("blocked", has_permit=True, **limited, **rated)
+        first = make_job("blocked", gate="rate", **limited, **rated)
         second = make_job("blocked", **limited, **rated)
         assert waits(first).startswith("It waits for the rate 100/m")
         assert waits(second) == "It waits for a permit of the key “limit:t”: 1 of 1 are taken."

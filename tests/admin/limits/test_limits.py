@@ -134,7 +134,7 @@ class TestTheJobsOfAKey:
         low, high = make_keyed("k"), make_keyed("k", priority=5)
         make_keyed("other")
         make_keyed("k", "running")
-        needy = make_keyed("k", awaits_jobs=1)
+        needy = make_keyed("k", held=True)
         assert listed(operator, f"?status=blocked&limit_of={low.pk}") == [high.pk, low.pk]
         response = operator.get(f"{LIST}?status=blocked&limit_of={low.pk}")
         tabs = {tab.state: str(tab.count) for tab in response.context["cl"].tabs}

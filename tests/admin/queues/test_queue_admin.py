@@ -55,7 +55,7 @@ def test_a_row_says_what_is_in_the_queue_and_who_serves_it(operator: Client) -> 
 class TestBlockedJobs:
     def test_their_number_leads_to_them(self, operator: Client) -> None:
         make_limited("k", waiting=3, queue_name="mail")
-        make_job("blocked", queue_name="mail", awaits_jobs=1)
+        make_job("blocked", queue_name="mail", held=True)
         make_job("blocked", queue_name="only blocked")
         found = {queue.name: str(queue.blocked) for queue in queue_states()}
         assert (found["mail"], found["only blocked"], found["default"]) == ("4", "1", "0")

@@ -194,7 +194,7 @@ class LimitFilter(NameFilter):
             return queryset
         jobs = queryset.filter(limit_key=self.key)
         is_blocked = request.GET.get(StateFilter.parameter_name) == Status.BLOCKED
-        return jobs.filter(awaits_jobs__isnull=True, has_permit__isnull=True) if is_blocked else jobs
+        return jobs.filter(gate="limit") if is_blocked else jobs
 
     @cached_property
     def _job(self) -> Job | None:
