@@ -7,11 +7,11 @@ enqueued again and again. The other tables are of parts.
 
 from ..parts.alerts.models import Incident
 from ..parts.archive.models import ArchivedJob
+from ..parts.history.models import FailureRollUp, RollUp, RollUpProgress
 from .batch import Dependency, JobBatch, PrunedOfBatch
 from .job import Job
 from .queue import Queue
 from .rate import RateBucket
-from .rollup import FailureRollUp, RollUp, RollUpProgress
 from .schedule import Schedule
 from .status import FINISHED, UNFINISHED, WAITING, Status
 from .worker import Worker

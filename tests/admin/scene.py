@@ -9,9 +9,9 @@ from django.utils import timezone
 
 from django_skipqueue import Batch
 from django_skipqueue.models import Dependency, Job, JobBatch, RollUp, Worker
-from django_skipqueue.models.rollup import Span
 from django_skipqueue.parts.batches.call import TaskCall
 from django_skipqueue.parts.batches.finish import finish_batches
+from django_skipqueue.parts.history.models import Span
 from django_skipqueue.parts.schedules.timetable import timetable, upcoming
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values import counting as histogram

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from django_skipqueue.console.admin.dashboard.cards import MANY_RECOVERED
 from django_skipqueue.console.admin.dashboard.dashboard import Dashboard
 from django_skipqueue.models import JobBatch, Queue, RollUp
-from django_skipqueue.models.rollup import Span
+from django_skipqueue.parts.history.models import Span
 from django_skipqueue.values import counting as histogram
 
 from ...app.rows import make_job, make_worker

@@ -15,9 +15,9 @@ from django.utils.formats import number_format
 from django.utils.http import urlencode
 
 from ....models import Job
-from ....models.rollup import Span
 from ....parts.batches.admin import ON_DASHBOARD as BATCH_COLUMNS
 from ....parts.batches.states import batches_with_failures, running_batches
+from ....parts.history.models import Span
 from ....parts.limits.admin import COLUMNS as OF_LIMITS
 from ....parts.limits.states import first_states
 from ....parts.schedules.admin import ON_DASHBOARD

@@ -12,7 +12,7 @@ from typing import Any
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from ....models.rollup import Span
+from ....parts.history.models import Span
 from ....queue.observe import QueueRate, rates_now
 from ....queue.store import Store
 from ....values import counting

@@ -5,7 +5,7 @@ from enum import IntEnum
 from django.db import models
 from django.db.models.functions import Now
 
-from ..migrations._postgresql import BigIntegers
+from ...migrations._postgresql import BigIntegers
 
 
 class Span(IntEnum):
@@ -49,6 +49,7 @@ class RollUp(models.Model):
     claim_rows = models.BigIntegerField(null=True)
 
     class Meta:
+        app_label = "django_skipqueue"
         db_table = "skipqueue_rollup"
         default_permissions = ()
         indexes = (models.Index(fields=["span", "starts_at"], name="skipqueue_rollup_prune"),)
@@ -73,6 +74,7 @@ class FailureRollUp(models.Model):
     last_job_id = models.BigIntegerField()
 
     class Meta:
+        app_label = "django_skipqueue"
         db_table = "skipqueue_failure_rollup"
         default_permissions = ()
         indexes = (models.Index(fields=["span", "starts_at"], name="skipqueue_failure_rollup_prune"),)
@@ -82,7 +84,7 @@ class FailureRollUp(models.Model):
 
 
 class RollUpProgress(models.Model):
-    """How far the enqueued jobs are counted: one row. See `COUNT_ENQUEUED` in `parts/history/rollups.py`."""
+    """How far the enqueued jobs are counted: one row. See `rollups.COUNT_ENQUEUED`."""
 
     id = models.SmallIntegerField(primary_key=True, db_default=1)
     counted_to = models.BigIntegerField()
@@ -93,6 +95,7 @@ class RollUpProgress(models.Model):
     changed_at = models.DateTimeField(db_default=Now())
 
     class Meta:
+        app_label = "django_skipqueue"
         db_table = "skipqueue_rollup_progress"
         default_permissions = ()
 

@@ -14,7 +14,7 @@ from django.db.models.functions import Now
 
 from django_skipqueue.events.events import AttemptsCompleted, AttemptsFailed
 from django_skipqueue.models import FailureRollUp, Job, RollUp, RollUpProgress
-from django_skipqueue.models.rollup import Span
+from django_skipqueue.parts.history.models import Span
 from django_skipqueue.parts.history.rollups import (
     count_enqueued,
     depths_are_due,
