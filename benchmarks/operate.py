@@ -183,8 +183,8 @@ def measure(jobs: int, archived: int, repeat: int) -> None:
     from django.db import connection
     from django.test import Client
 
+    from django_skipqueue.console.causes import query_of
     from django_skipqueue.models import Job, JobBatch, Schedule
-    from django_skipqueue.parts.history.admin import query_of
     from django_skipqueue.values.records import Cause
 
     call_command("migrate", verbosity=0)

@@ -2,6 +2,7 @@
 
 from django.db.models import F, Func, Q, TextField, Value
 from django.db.models.lookups import EndsWith, Exact
+from django.utils.http import urlencode
 
 from ..values.records import Cause
 
@@ -11,6 +12,11 @@ IN = " in "
 
 def text_of(cause: Cause) -> str:
     return f"{cause.exception}{IN}{cause.place}" if cause.place else cause.exception
+
+
+def query_of(cause: Cause) -> str:
+    """The query of an address that names the task and the cause."""
+    return urlencode({"task": cause.task, "cause": text_of(cause)})
 
 
 def of_task(task: str, text: str) -> Cause:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from ..values.part import installed_parts
 
 if TYPE_CHECKING:
-    from django.http import HttpRequest
+    from django.http import HttpRequest, HttpResponse
 
     from ..models import Job
     from ..queue.store import Store
     from .admin.dashboard.situation import Situation
+    from .admin.jobs.job_admin import JobAdmin
     from .cli.subcommand import Subcommand
     from .doctor.finding import Check
     from .metrics.catalogue import Scraped
@@ -20,11 +21,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PartNotice:
-    """A notice over every page of the admin."""
+    """A notice over every page of the admin, or on the page of a job."""
 
     template: str
     about: Any
     """What the template shows, as `about`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartPage:
+    """A page of the admin beside the list of jobs."""
+
+    name: str
+    """Its address is that of `admin:django_skipqueue_job_NAME`."""
+    path: str
+    view: Callable[["JobAdmin", "HttpRequest"], "HttpResponse"]
+    title: Any = ""
+    """The text of the link that pages of the queue have to it; an empty string if they have none."""
+
+    @property
+    def address(self) -> str:
+        """The name of the address, for templates."""
+        return f"admin:django_skipqueue_job_{self.name}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +53,8 @@ class PartSection:
     template: str
     content: Callable[["Situation"], Any]
     """Returns what the template shows, as `content`."""
+    css: str = ""
+    """The style sheet of the section; an empty string if it has none of its own."""
     after: str
     """The name of the section of the console after which it stands."""
 
@@ -54,6 +74,10 @@ class PartConsole:
     """Returns what becomes of jobs that are pruned, for the output of commands, such as `{"archived": True}`."""
     after_prune: Callable[["Store"], None] | None = None
     """Called when a command has pruned the jobs of a database."""
+    pages: Callable[[], Iterable[PartPage]] = tuple
+    """Imports and returns pages of the admin."""
+    about_job: Callable[["Job"], PartNotice | None] | None = None
+    """Returns what the page of a job says below the job's outcome."""
     find_job: Callable[["HttpRequest", str, str], str] | None = None
     """Returns the address of the page of a job that has left the job table; an empty string if there is none, or the
     user may not see it. Its arguments: the request, the id, and the name of the admin site."""
@@ -64,3 +88,8 @@ class PartConsole:
 def consoles() -> tuple[PartConsole, ...]:
     """What each part gives."""
     return tuple(part.console() for part in installed_parts() if part.console)
+
+
+def pages() -> tuple[PartPage, ...]:
+    """The pages of the parts beside the list of jobs."""
+    return tuple(page for part in consoles() for page in part.pages())

@@ -1,13 +1,16 @@
-"""A tag for templates of the admin: `{% load skipqueue %}{% queue_notices %}` shows the notices for operators.
+"""Tags for templates of the admin: `{% load skipqueue %}{% queue_notices %}` shows the notices for operators.
 
-Invariant: it shows nothing to users who may view neither jobs nor queues nor workers, or if the queue's database is
-unreachable.
+Invariant: the notices show nothing to users who may view neither jobs nor queues nor workers, or if the queue's
+database is unreachable.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django import template
 from django.template.context import Context
+
+if TYPE_CHECKING:
+    from ..console.parts import PartPage
 
 register = template.Library()
 
@@ -29,3 +32,11 @@ def queue_notices(context: Context, *, workers: bool = True, queues: bool = True
         "may_view_queues": user.has_perm("django_skipqueue.view_queue"),
         "may_view_workers": user.has_perm("django_skipqueue.view_worker"),
     }
+
+
+@register.simple_tag
+def part_pages() -> "tuple[PartPage, ...]":
+    """The pages of the parts beside the list of jobs."""
+    from ..console.parts import pages  # as above
+
+    return pages()

@@ -10,18 +10,18 @@ from django.test import override_settings
 from django_skipqueue import Batch, job
 from django_skipqueue.console.admin.verbs.copies import BULK_TASK
 from django_skipqueue.console.admin.verbs.table import ACTIONS
+from django_skipqueue.console.causes import query_of
 from django_skipqueue.console.job_states import STATES
 from django_skipqueue.models import Job, Queue, Schedule
 from django_skipqueue.parts.batches.finish import finish_open_batches
-from django_skipqueue.parts.history.admin import query_of
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.prune import Pruner
 from django_skipqueue.values.records import Cause
 
 from ..app import jobs
-from ..app.failing import make_broken_release, roll_up
 from ..app.limit_rows import make_halted, make_limited
 from ..app.rows import make_job
+from ..history.failing import make_broken_release, roll_up
 from ..periodic.schedules import make_schedule
 from . import scene
 

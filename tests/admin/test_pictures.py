@@ -13,15 +13,15 @@ from django.contrib.auth.models import User
 from django.db.models.functions import Now
 from playwright.sync_api import Page, expect
 
+from django_skipqueue.console.causes import query_of
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, Queue
-from django_skipqueue.parts.history.admin import query_of
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.prune import Pruner
 
-from ..app.failing import make_broken_release, roll_up
 from ..app.rows import make_job, make_worker
 from ..harness.partitions import drop_partitions
+from ..history.failing import make_broken_release, roll_up
 from . import scene
 from .browser import another_look
 from .pages import CAUSE

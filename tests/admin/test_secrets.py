@@ -11,18 +11,18 @@ import pytest
 from django.test import Client
 
 from django_skipqueue import Batch, job
+from django_skipqueue.console.causes import query_of
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, Schedule
-from django_skipqueue.parts.history.admin import query_of
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.prune import Pruner
 from django_skipqueue.values.records import Cause
 from django_skipqueue.values.redaction import MASK
 
-from ..app.failing import roll_up
 from ..app.rows import STATUSES, make_job
 from ..app.waiting import wait_until
 from ..harness.partitions import drop_partitions
+from ..history.failing import roll_up
 from ..management.skipqueue.running import skipqueue
 from ..periodic.schedules import fire_all, make_schedule
 from .conftest import LIST, page

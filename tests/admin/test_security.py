@@ -18,12 +18,13 @@ from django.test import Client, override_settings
 from django.urls import reverse
 
 from django_skipqueue.console.admin.verbs.copies import BULK_TASK
+from django_skipqueue.console.causes import query_of
 from django_skipqueue.models import Job, JobBatch, Queue, Schedule, Worker
-from django_skipqueue.parts.history.admin import query_of
 
-from ..app.failing import BAD_VALUE, roll_up
+from ..app.failing import BAD_VALUE
 from ..app.rows import make_job, make_worker
 from ..harness.table import Row
+from ..history.failing import roll_up
 from ..periodic.schedules import make_schedule
 from .conftest import LIST
 

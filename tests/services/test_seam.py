@@ -5,13 +5,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib import admin
 from django.dispatch import Signal
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.test import Client
 
 from django_skipqueue.console.admin.dashboard.sections import SECTIONS, sections
 from django_skipqueue.console.admin.notices import Notices
-from django_skipqueue.console.parts import PartConsole, PartNotice, PartSection
+from django_skipqueue.console.parts import PartConsole, PartNotice, PartPage, PartSection
 from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.prune import Prune, Pruner
@@ -119,6 +120,26 @@ def test_a_part_has_notices_and_knows_the_pages_of_jobs_that_are_gone(
     assert Notices.now().of_parts == (PartNotice(template="x.html", about=["letters"]),)
     assert operator.get(page("change", 8)).headers["Location"].startswith("/admin/django_skipqueue/job/")
     assert operator.get(page("change", 7)).headers["Location"] == "/admin/mail/7/"
+
+
+def test_a_part_has_pages_beside_the_list_of_jobs(install: Callable[..., None], operator: Client) -> None:
+    def view(job_admin: Any, request: HttpRequest) -> HttpResponse:
+        return HttpResponse(f"{job_admin.opts.model_name} {request.path}")
+
+    letters = PartPage(name="letters", path="letters/", view=view)
+    install(console=lambda: PartConsole(pages=lambda: [letters]))
+    (found,) = [each for each in admin.site._registry[Job].get_urls() if each.name == "django_skipqueue_job_letters"]
+    request = operator.get(page("change", make_job().pk)).wsgi_request
+    assert found.callback(request).content.decode() == f"job {request.path}"
+    assert letters.address == "admin:django_skipqueue_job_letters"
+
+
+def test_a_part_says_something_on_the_page_of_a_job(install: Callable[..., None], operator: Client) -> None:
+    job = make_job("failed")
+    note = PartNotice(template="admin/color_theme_toggle.html", about=None)
+    install(console=lambda: PartConsole(about_job=lambda each: note if each == job else None))
+    assert operator.get(page("change", job.pk)).context["notes"] == [note]
+    assert operator.get(page("change", make_job().pk)).context["notes"] == []
 
 
 def test_a_section_of_the_dashboard_stands_after_the_one_that_it_names(install: Callable[..., None]) -> None:

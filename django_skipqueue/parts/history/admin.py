@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Any
 
 from django.utils.formats import date_format, time_format
-from django.utils.http import urlencode
 from django.utils.timezone import get_current_timezone, localtime
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -22,7 +21,8 @@ from ...console.admin.jobs.attempts import Attempt
 from ...console.admin.jobs.page import JobPage
 from ...console.counts import Count, grouped
 from ...console.durations import distance, roughly
-from ...console.job_states import RETRYING, STATES, Indexed
+from ...console.job_states import RETRYING, STATES, Indexed, state_of
+from ...console.parts import PartNotice
 from ...models import Job, Status
 from ...queue.store import Store
 from ...values.records import Cause
@@ -131,15 +131,17 @@ class ShownCause:
 
     @property
     def query(self) -> str:
-        return query_of(self.counts.cause)
+        return causes.query_of(self.counts.cause)
 
     def list_query(self, state: str) -> str:
-        cause = self.counts.cause
-        return urlencode({"status": state, "task": cause.task, "cause": causes.text_of(cause)})
+        return f"status={state}&{self.query}"
 
 
-def query_of(cause: Cause) -> str:
-    return urlencode({"task": cause.task, "cause": causes.text_of(cause)})
+def failures_like(job: Job) -> PartNotice | None:
+    """The failed attempts with the cause of this job's last error, while the job has failed or is retried."""
+    cause = cause_of(job) if state_of(job) in FAILING else None
+    counts = failures_of(Store.default(), cause) if cause else None
+    return PartNotice(template="admin/django_skipqueue/history/like.html", about=ShownCause(counts)) if counts else None
 
 
 def cause_of(job: Job) -> Cause | None:
@@ -260,7 +262,7 @@ class FailuresPage:
 
 
 def top_causes() -> list[ShownCause]:
-    """The first causes, for the template `admin/django_skipqueue/failures/causes.html`."""
+    """The first causes, for the template `admin/django_skipqueue/history/causes.html`."""
     return _causes(MOST_ON_TOP)
 
 

@@ -8,8 +8,8 @@ from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
 from playwright.sync_api import Locator, Page, expect
 
-from ...app.failing import make_broken_release
 from ...app.rows import make_job, make_worker
+from ...history.failing import make_broken_release
 from .. import scene
 from ..browser import Complaints, another_look
 from ..pictures import PHONE

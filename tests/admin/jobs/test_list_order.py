@@ -10,15 +10,15 @@ from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.console import search as window
 from django_skipqueue.console.admin.ui.time_limit import QUERY_SECONDS
+from django_skipqueue.console.causes import query_of
 from django_skipqueue.console.job_states import Indexed
 from django_skipqueue.models import Job, Status
-from django_skipqueue.parts.history.admin import query_of
 from django_skipqueue.queue.session import limit_statements
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.records import Cause
 
-from ...app.failing import roll_up
 from ...app.rows import STATUSES, make_job
+from ...history.failing import roll_up
 from ..conftest import LIST
 
 ROWS = 100_000

@@ -16,6 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ....models import Job
 from ....parts.databases.addresses import PARAMETER, named_by_handle
+from ...parts import pages
 from ..ui.cells import badge_of
 from ..ui.paginator import IndexedPaginator
 from ..ui.views import refreshing
@@ -81,11 +82,10 @@ class JobAdmin(JobActions):
             self.page("<int:job_id>/edit/", "edit", self.edit_view),
             self.page("<int:job_id>/progress/", "progress", self.progress_view),
             self.page("dashboard/", "dashboard", self.dashboard_view),
-            self.page("failures/", "failures", self.failures_view),
-            self.page("failures/cause/", "cause", self.cause_view),
             self.page("limits/", "limits", self.limits_view),
             self.page("doctor/", "doctor", self.doctor_view),
             self.page("metrics/", "metrics", self.metrics_view),
+            *(self.page(page.path, page.name, partial(page.view, self)) for page in pages()),
             *super().get_urls(),
         ]
 

@@ -14,7 +14,6 @@ from django.template.response import TemplateResponse
 from django.utils.translation import gettext
 
 from ....models import Job
-from ....parts.history.views import FailureViews
 from ....parts.limits.views import LimitViews
 from ... import known_names
 from ...metrics.page import page as metrics_page
@@ -31,7 +30,7 @@ from .history import history_of
 from .page import JobPage
 
 
-class JobViews(FailureViews, LimitViews):
+class JobViews(LimitViews):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
@@ -49,7 +48,7 @@ class JobViews(FailureViews, LimitViews):
             "progress": self.address("progress", job.pk) if job.task == BULK_TASK else "",
             "buttons": self._buttons_for(request, job),
             "others": self._others(job),
-            "failures": self.failures_like(job),
+            "notes": [note for part in consoles() if part.about_job and (note := part.about_job(job))],
             "history": self.address("history", job.pk),
             "delete": self.address("delete", job.pk) if self.has_delete_permission(request, job) else "",
         }

@@ -6,8 +6,9 @@ import pytest
 
 from django_skipqueue.parts.history.failures import failing_causes, failures_of
 
-from ..app.failing import BAD_VALUE, UNAVAILABLE, roll_up
+from ..app.failing import BAD_VALUE, UNAVAILABLE
 from ..app.rows import DEFAULT
+from .failing import roll_up
 
 HOUR, DAY = 3600.0, 86_400.0
 

@@ -11,13 +11,15 @@ from django.test.utils import CaptureQueriesContext
 from playwright.sync_api import Page, expect
 
 from django_skipqueue.console import causes
+from django_skipqueue.console.causes import query_of
 from django_skipqueue.exceptions import WorkerDied
 from django_skipqueue.models import Job
-from django_skipqueue.parts.history.admin import MOST_ON_TOP, MOST_SHOWN, query_of, top_causes
+from django_skipqueue.parts.history.admin import MOST_ON_TOP, MOST_SHOWN, top_causes
 from django_skipqueue.values.records import Cause
 
-from ...app.failing import BAD_VALUE, UNAVAILABLE, make_failing, roll_up
+from ...app.failing import BAD_VALUE, UNAVAILABLE, make_failing
 from ...app.rows import make_job
+from ...history.failing import roll_up
 from ..browser import Complaints
 from ..conftest import LIST, listed, messages_of, page
 
