@@ -12,11 +12,13 @@ if TYPE_CHECKING:
 
     from ..models import Job
     from ..queue.store import Store
+    from .admin.dashboard.cards import Card
     from .admin.dashboard.situation import Situation
     from .admin.jobs.job_admin import JobAdmin
     from .cli.subcommand import Subcommand
     from .doctor.finding import Check
     from .metrics.catalogue import Scraped
+    from .queue_states import QueueRate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +57,17 @@ class PartSection:
     """Returns what the template shows, as `content`."""
     css: str = ""
     """The style sheet of the section; an empty string if it has none of its own."""
+    after: str = ""
+    """The name of the section of the console after which it stands; an empty string: it stands before all of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartCard:
+    """A card of the dashboard."""
+
+    make: Callable[["Situation"], "Card"]
     after: str
-    """The name of the section of the console after which it stands."""
+    """The name of the card of the console after which it stands, as its function is called."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +80,12 @@ class PartConsole:
     metrics: tuple["Scraped", ...] = ()
     notices: Callable[[Sequence[str]], Iterable[PartNotice]] | None = None
     """Returns the notices of this moment. Its argument: the names of the queues with jobs that wait."""
+    cards: tuple[PartCard, ...] = ()
     sections: tuple[PartSection, ...] = ()
+    queue_rates: Callable[["Store"], Mapping[str, "QueueRate"]] | None = None
+    """Returns the rates of the queues in which jobs have ended lately, by name; an empty name: of all together."""
+    known_queues: Callable[["Store", int], list[str]] | None = None
+    """Returns the names of queues that have ever had jobs, at most as many as its second argument says."""
     pruned: Callable[[], Mapping[str, bool]] | None = None
     """Returns what becomes of jobs that are pruned, for the output of commands, such as `{"archived": True}`."""
     after_prune: Callable[["Store"], None] | None = None

@@ -7,6 +7,7 @@ Invariant: a few probes of indexes, whatever the number of jobs.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from django.utils.formats import date_format
 from django.utils.timezone import localtime
@@ -17,15 +18,33 @@ from ..models import Queue
 from ..parts.limits.now import MOST_BLOCKED, blocked_now
 from ..parts.limits.states import LIMITS
 from ..parts.rates.states import RATES
-from ..queue.observe import QueueNow, QueueRate, queues_now, rates_now
+from ..queue.observe import QueueNow, queues_now
 from ..queue.store import Store
 from ..values.codec import shorten
 from .counts import Count
+from .parts import consoles
 from .queue_options import QueueSetting
 from .worker_health import WorkerHealth, Workforce
 
 MOST = 500
 """The maximum of queues in a list."""
+
+
+class QueueRate(NamedTuple):
+    per_minute: float
+    """Jobs that ended: completed, failed or discarded."""
+    waited: list[int]
+    """The histogram of the times from the due time to the start of an attempt."""
+
+
+def has_rates() -> bool:
+    """Whether a part knows the rates of queues."""
+    return any(part.queue_rates for part in consoles())
+
+
+def rates_now(store: Store) -> dict[str, QueueRate]:
+    """The rates of the queues in which jobs have ended lately, by name; an empty name: of all queues together."""
+    return {name: rate for part in consoles() if part.queue_rates for name, rate in part.queue_rates(store).items()}
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,6 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..values import counting
-
 if TYPE_CHECKING:
     from .store import Store
 
@@ -113,23 +111,6 @@ EXPECTED_RUNNING = """
 EXPLAIN (FORMAT JSON) SELECT FROM skipqueue_job WHERE status = 'running'
 """
 
-# pages → the roll-ups of each queue, and of all (an empty name), of the current minute and the `minutes` before it: the
-# name, the number of jobs that ended, the minutes since the first of these began, the histogram of the waiting times.
-# Index: prune of the roll-ups.
-RATES_NOW = """
-SELECT queue_name, ended, date_part('epoch', statement_timestamp() - first_minute) / 60, waited
-FROM (
-    SELECT queue_name, task, completed + failed + discarded AS ended, waited, first_minute
-    FROM
-        skipqueue_rollup,
-        (SELECT date_trunc('minute', statement_timestamp()) - make_interval(mins => %(minutes)s)) AS age (first_minute)
-    WHERE span = 60 AND starts_at >= first_minute
-    ORDER BY starts_at DESC
-    LIMIT 20000
-) AS recent
-WHERE task = ''
-"""
-
 
 MOST_COUNTED = 10_000
 """Queued jobs of one queue that are counted one by one, as long as all queues together have not many more."""
@@ -148,9 +129,6 @@ MOST_PROBES = 2_000
 MOST_RUNNING = 20_000
 """Running jobs that are looked at; if there are more, their number is estimated."""
 
-RATE_MINUTES = 5
-"""Whole minutes before the current one over which a rate is taken."""
-
 
 class QueueNow(NamedTuple):
     name: str
@@ -163,13 +141,6 @@ class QueueNow(NamedTuple):
     running: int
     longest: float | None
     """Seconds since the first of its running jobs was claimed; `None` if none runs."""
-
-
-class QueueRate(NamedTuple):
-    per_minute: float
-    """Jobs that ended: completed, failed or discarded."""
-    waited: list[int]
-    """The histogram of the times from the due time to the start of an attempt."""
 
 
 class HeldNow(NamedTuple):
@@ -204,16 +175,6 @@ def queues_now(
             number = max(number, _expected_queued(store, name))
         found.append(QueueNow(name, number, is_estimate, oldest, *running.get(name, (0, None))))
     return found
-
-
-def rates_now(store: "Store") -> dict[str, QueueRate]:
-    """The rates of the queues that something has happened in, by name; an empty name: of all together."""
-    rates: dict[str, QueueRate] = {}
-    for name, ended, minutes, waited in store.rows(RATES_NOW, {"minutes": RATE_MINUTES}):
-        known = rates.get(name, QueueRate(0.0, counting.empty()))
-        times = counting.added(known.waited, waited or counting.empty())
-        rates[name] = QueueRate(known.per_minute + ended / minutes, times)
-    return rates
 
 
 def held_now(store: "Store", *, shown: int) -> dict[str, HeldNow]:

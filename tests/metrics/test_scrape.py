@@ -1,6 +1,5 @@
 """All metrics, from rows in a real database: their values, their bounds, and what becomes of a part that fails."""
 
-import json
 import os
 import re
 import subprocess
@@ -23,13 +22,8 @@ from django_skipqueue.console.metrics import catalogue as labels
 from django_skipqueue.console.metrics.catalogue import Scraped
 from django_skipqueue.integrations.prometheus import SkipqueueCollector
 from django_skipqueue.models import JobBatch, Queue, RateBucket
-from django_skipqueue.parts.history.counts import Counts, rows
-from django_skipqueue.parts.history.rollups import roll_up, roll_up_depths
-from django_skipqueue.queue.claim_costs import ClaimCost
-from django_skipqueue.queue.observe import queues_now
 from django_skipqueue.queue.session import short_transaction
 from django_skipqueue.queue.store import Store
-from django_skipqueue.values.counting import BUCKETS, of
 from django_skipqueue.values.exposition import exposition
 
 from ..app.limit_rows import make_halted, make_limited, make_rated
@@ -58,10 +52,6 @@ def scraped() -> dict[Key, float]:
 
 def key(name: str, **given: str) -> Key:
     return f"skipqueue_{name}", frozenset(given.items())
-
-
-def count(queue_name: str, task: str, **counts: Any) -> None:
-    roll_up(STORE, list(rows({(int(time.time() // 60), queue_name, task): Counts(**counts)})), [])
 
 
 def test_limits_and_sequences() -> None:
@@ -143,57 +133,11 @@ def test_the_queues_as_they_are_now() -> None:
     assert [each for each in found if each[0] == "skipqueue_queue_paused"] == [key("queue_paused", queue="mail")]
 
 
-def test_a_queue_that_is_empty_now_has_zeros() -> None:
-    count("mail", "t", completed=1)
-    found = scraped()
-    assert found[key("queued_jobs", queue="mail")] == found[key("oldest_queued_seconds", queue="mail")] == 0
-    assert key("queued_jobs", queue="") not in found
-
-
 def test_the_workers_by_the_age_of_their_heartbeats() -> None:
     for age in (0, 1, 30, 500):
         make_worker(heartbeat=timedelta(seconds=-age))
     found = scraped()
     assert [found[key("workers", state=state)] for state in ("live", "late", "stale")] == [2, 1, 1]
-
-
-def test_counters_and_histograms_of_each_task() -> None:
-    durations = {"waited": of([0.2, 3.0]), "ran": of([0.01, 0.02])}
-    sums = {"waited_seconds": 3.2, "ran_seconds": 0.03}
-    count("mail", "shop.send", completed=5, retried=2, failed=1, recovered=3, lost=4, **durations, **sums)
-    count("mail", "shop.send", completed=1, discarded=1, snoozed=2)
-    found = scraped()
-    of_task = {"queue": "mail", "task": "shop.send"}
-    outcomes = {
-        outcome: found[key("attempts_total", outcome=outcome, **of_task)]
-        for outcome in ("completed", "retried", "snoozed", "failed", "discarded")
-    }
-    assert outcomes == {"completed": 6, "retried": 2, "snoozed": 2, "failed": 1, "discarded": 1}
-    assert found[key("jobs_recovered_total", **of_task)] == 3
-    assert found[key("leases_lost_total", **of_task)] == 4
-    assert found[key("jobs_enqueued_total", **of_task)] == 0
-    assert found[key("wait_seconds_bucket", le="0.25", **of_task)] == 1
-    assert found[key("wait_seconds_count", **of_task)] == found[key("wait_seconds_bucket", le="+Inf", **of_task)] == 2
-    assert found[key("wait_seconds_sum", **of_task)] == 3.2
-    assert found[key("run_seconds_sum", **of_task)] == 0.03
-    assert key("attempts_total", queue="mail", task="", outcome="completed") not in found
-
-
-def test_claims_have_one_histogram() -> None:
-    count("", "", claims=2, claim_times=of([0.004, 0.3]), claim_seconds=0.304)
-    found = scraped()
-    assert found[key("claim_seconds_count")] == 2
-    assert found[key("claim_seconds_bucket", le="0.005")] == 1
-    assert found[key("claim_seconds_sum")] == pytest.approx(0.304)
-
-
-def test_what_claims_of_the_deepest_queues_read() -> None:
-    count("mail", "t", completed=1)
-    make_job(queue_name="mail")
-    roll_up_depths(STORE, queues_now(STORE), [ClaimCost("mail", 12, 34)])
-    found = scraped()
-    assert found[key("claim_pages", queue="mail")] == 12
-    assert found[key("claim_index_entries", queue="mail")] == 34
 
 
 def test_tables_indexes_dead_rows_and_the_prune_lag(connect: Any) -> None:
@@ -263,53 +207,7 @@ def lock(job_id: int) -> None:
 # Bounds
 
 
-def test_the_busiest_have_labels_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(labels, "MOST", 2)
-    for number in range(1, 5):
-        count(f"q{number}", "t", completed=number, ran=of([1.0] * number), ran_seconds=float(number))
-        make_job(queue_name=f"q{number}", run_after=timedelta(seconds=-60 * number))
-        for _ in range(number):
-            make_job(queue_name=f"q{number}")
-    found = scraped()
-    assert found[key("attempts_total", queue="q4", task="t", outcome="completed")] == 4
-    assert found[key("attempts_total", queue="(other)", task="(other)", outcome="completed")] == 1 + 2
-    assert found[key("run_seconds_count", queue="(other)", task="(other)")] == 3
-    assert found[key("run_seconds_sum", queue="(other)", task="(other)")] == 3.0
-    assert found[key("queued_jobs", queue="q4")] == 5
-    assert found[key("queued_jobs", queue="(other)")] == 2 + 3
-    assert 120 <= found[key("oldest_queued_seconds", queue="(other)")] < 150
-    assert {dict(given)["queue"] for _, given in found if "queue" in dict(given)} == {"q3", "q4", "(other)"}
-
-
-def test_counts_come_as_json() -> None:
-    """Python reads a thousand of them in 10 ms. psycopg takes ten times as long to read arrays."""
-    counts = list(range(BUCKETS))
-    minute = int(time.time() // 60)
-    roll_up(STORE, list(rows({(minute, "mail", "shop.jobs.send"): Counts(1, waited=counts, ran=counts)})), [])
-    [(*_, waited, _, ran, _)] = STORE.rows(sql.ROLLED_UP, {"limit": 10})
-    assert json.loads(waited) == json.loads(ran) == counts
-
-
 # A part that fails
-
-
-@pytest.fixture
-def hidden() -> Iterator[None]:
-    """A table that nobody finds."""
-    with connection.cursor() as cursor:
-        cursor.execute("ALTER TABLE skipqueue_rollup RENAME TO hidden")
-        yield
-        cursor.execute("ALTER TABLE hidden RENAME TO skipqueue_rollup")
-
-
-def test_the_other_parts_are_served(hidden: None, caplog: pytest.LogCaptureFixture) -> None:
-    make_worker()
-    found = scraped()
-    failed = {dict(given)["part"] for (name, given), value in found.items() if name.endswith("scrape_error") and value}
-    assert failed == {"queues", "jobs", "claims", "claim_costs"}
-    assert found[key("scrape_error", part="workers")] == 0
-    assert found[key("workers", state="live")] == 1
-    assert "scrape failed part=jobs error=" in caplog.text
 
 
 def test_a_part_that_takes_too_long_is_left_out(session: Callable[[], Session], monkeypatch: Any) -> None:
@@ -381,13 +279,11 @@ def test_without_a_connection_no_part_waits_for_one(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_collector_has_the_same_series() -> None:
-    count("mail", "t", completed=2, ran=of([0.1, 0.2]), ran_seconds=0.3)
     make_job(queue_name="mail")
     registry = CollectorRegistry(auto_describe=True)
     registry.register(SkipqueueCollector())
     by_library, ours = series(generate_latest(registry).decode()), scraped()
     assert by_library.keys() == ours.keys()
-    assert by_library[key("run_seconds_bucket", queue="mail", task="t", le="0.1")] == 1
     assert by_library[key("queued_jobs", queue="mail")] == 1
 
 
@@ -425,7 +321,7 @@ def test_the_reference_has_every_metric_with_its_kind_and_labels() -> None:
 
 
 def test_the_catalogue_has_every_metric_that_is_served() -> None:
-    count("mail", "t", completed=1)
+    make_job(queue_name="mail")
     Queue.pause("mail")
     served = re.findall(r"^# TYPE (\w+)", exposition(scrape.scrape(STORE)), re.MULTILINE)
     of_several = catalogue.DATABASE_UP.name

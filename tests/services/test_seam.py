@@ -10,9 +10,13 @@ from django.dispatch import Signal
 from django.http import HttpRequest, HttpResponse
 from django.test import Client
 
+from django_skipqueue.console.admin.dashboard.cards import CARDS, Card
+from django_skipqueue.console.admin.dashboard.dashboard import Dashboard
 from django_skipqueue.console.admin.dashboard.sections import SECTIONS, sections
 from django_skipqueue.console.admin.notices import Notices
-from django_skipqueue.console.parts import PartConsole, PartNotice, PartPage, PartSection
+from django_skipqueue.console.metrics.queues import queues
+from django_skipqueue.console.parts import PartCard, PartConsole, PartNotice, PartPage, PartSection
+from django_skipqueue.console.queue_states import QueueRate, queue_states
 from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.prune import Prune, Pruner
@@ -22,6 +26,7 @@ from django_skipqueue.values.part import Part, install_parts
 
 from ..admin.conftest import log_in, operator, page
 from ..app.rows import make_job
+from ..management.skipqueue.running import skipqueue
 from ..management.test_prunejobs import prunejobs
 
 __all__ = ["log_in", "operator"]
@@ -147,3 +152,30 @@ def test_a_section_of_the_dashboard_stands_after_the_one_that_it_names(install: 
     section = PartSection(name="letters", template="x.html", content=str, after=first)
     install(console=lambda: PartConsole(sections=(section,)))
     assert [each.name for each in sections()][:3] == [first, "letters", second]
+
+
+def test_a_card_of_the_dashboard_stands_after_the_one_that_it_names(install: Callable[..., None]) -> None:
+    card = Card("letters", "7", "", "")
+    install(console=lambda: PartConsole(cards=(PartCard(make=lambda _: card, after="queued"),)))
+    shown = [each for each, _ in Dashboard.of({}, lambda _: True).cards]
+    assert (len(shown), shown[1]) == (len(CARDS) + 1, card)
+
+
+def test_a_part_knows_queues_and_their_rates(install: Callable[..., None], operator: Client) -> None:
+    def status() -> dict[str, Any]:
+        (found,) = skipqueue("status", "--json").objects
+        return {each["queue"]: each["jobs_per_minute"] for each in found["queues"]}
+
+    make_job(queue_name="mail")
+    install()
+    assert status() == {"mail": None}
+    assert "obs/min" not in operator.get("/admin/django_skipqueue/queue/").text
+    install(
+        console=lambda: PartConsole(
+            queue_rates=lambda store: {"letters": QueueRate(8.0, [])}, known_queues=lambda store, most: ["cards"]
+        )
+    )
+    assert status() == {"letters": 8.0, "mail": 0.0}
+    assert "obs/min" in operator.get("/admin/django_skipqueue/queue/").text
+    assert [each.rate for each in queue_states() if each.name == "letters"] == [QueueRate(8.0, [])]
+    assert {name for family in queues(Store("default")) for (name,) in family.values} == {"cards", "mail"}

@@ -10,7 +10,7 @@ from types import ModuleType
 
 from django_skipqueue import parts
 from django_skipqueue.console import indexes
-from django_skipqueue.console.admin.dashboard import sql as of_dashboard
+from django_skipqueue.console.admin.dashboard import situation
 from django_skipqueue.console.doctor import jobs, load
 from django_skipqueue.console.doctor import sql as of_doctor
 from django_skipqueue.console.metrics import sql as of_metrics
@@ -31,7 +31,7 @@ ALL_MODULES: tuple[ModuleType, ...] = (
     *MODULES,
     states,
     *(module for module in _modules_of_parts() if module not in MODULES),
-    *(jobs, load, of_doctor, of_metrics, of_dashboard, indexes),
+    *(jobs, load, of_doctor, of_metrics, situation, indexes),
 )
 
 MAINTENANCE = r"\s*(DROP|REINDEX) "

@@ -10,7 +10,8 @@ from django_skipqueue.contrib.celery import sql as of_relays
 from django_skipqueue.models import managers
 from django_skipqueue.parts.archive import move
 from django_skipqueue.parts.batches import dependencies, finish
-from django_skipqueue.parts.history import failures, rollups
+from django_skipqueue.parts.history import claim_costs, failures, rollups
+from django_skipqueue.parts.history import rates as rates_of_queues
 from django_skipqueue.parts.keyed import pass_on
 from django_skipqueue.parts.keyed import sql as of_keys
 from django_skipqueue.parts.limits import admit, claim, lone, now, queues
@@ -35,6 +36,8 @@ MODULES: tuple[ModuleType, ...] = (
     move,
     dependencies,
     finish,
+    claim_costs,
+    rates_of_queues,
     failures,
     rollups,
     enqueue_unique,

@@ -149,40 +149,6 @@ FROM
     ) AS job ON true
 ORDER BY queue.place
 
--- EXPLAIN_CLAIM (queue.claim_costs)
-EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON)
-SELECT ctid
-FROM skipqueue_job
-WHERE status = 'queued' AND queue_name = %(queue_name)s
-ORDER BY (-priority), run_after, id
-LIMIT %(limit)s
-
--- ENTRIES_READ (queue.claim_costs)
-SELECT COALESCE(pg_stat_get_xact_tuples_returned(to_regclass('skipqueue_job_claim')), 0)
-
--- CLAIM_COSTS (queue.claim_costs)
-SELECT known.queue_name, sample.claim_pages, sample.claim_rows
-FROM
-    (
-        SELECT queue_name
-        FROM skipqueue_rollup
-        WHERE span = 0 AND task = '' AND queue_name > ''
-        ORDER BY queue_name
-        LIMIT %(limit)s
-    ) AS known,
-    LATERAL (
-        SELECT claim_pages, claim_rows
-        FROM skipqueue_rollup
-        WHERE
-            span = 60
-            AND queue_name = known.queue_name
-            AND task = ''
-            AND starts_at > statement_timestamp() - interval '5 minutes'
-            AND claim_pages IS NOT NULL
-        ORDER BY starts_at DESC
-        LIMIT 1
-    ) AS sample
-
 -- ENQUEUE_PLAIN (queue.enqueue)
 INSERT INTO skipqueue_job (queue_name, task, args, kwargs, status, priority, max_attempts, metadata)
 VALUES (
@@ -512,19 +478,6 @@ EXPLAIN (FORMAT JSON) SELECT FROM skipqueue_job WHERE status = 'queued' AND queu
 
 -- EXPECTED_RUNNING (queue.observe)
 EXPLAIN (FORMAT JSON) SELECT FROM skipqueue_job WHERE status = 'running'
-
--- RATES_NOW (queue.observe)
-SELECT queue_name, ended, date_part('epoch', statement_timestamp() - first_minute) / 60, waited
-FROM (
-    SELECT queue_name, task, completed + failed + discarded AS ended, waited, first_minute
-    FROM
-        skipqueue_rollup,
-        (SELECT date_trunc('minute', statement_timestamp()) - make_interval(mins => %(minutes)s)) AS age (first_minute)
-    WHERE span = 60 AND starts_at >= first_minute
-    ORDER BY starts_at DESC
-    LIMIT 20000
-) AS recent
-WHERE task = ''
 
 -- RETRY (queue.operate)
 WITH named AS MATERIALIZED (
@@ -2779,6 +2732,53 @@ deleted AS (
 )
 SELECT count(*) FROM deleted
 
+-- EXPLAIN_CLAIM (parts.history.claim_costs)
+EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON)
+SELECT ctid
+FROM skipqueue_job
+WHERE status = 'queued' AND queue_name = %(queue_name)s
+ORDER BY (-priority), run_after, id
+LIMIT %(limit)s
+
+-- ENTRIES_READ (parts.history.claim_costs)
+SELECT COALESCE(pg_stat_get_xact_tuples_returned(to_regclass('skipqueue_job_claim')), 0)
+
+-- CLAIM_COSTS (parts.history.claim_costs)
+SELECT known.queue_name, sample.claim_pages, sample.claim_rows
+FROM
+    (
+        SELECT queue_name
+        FROM skipqueue_rollup
+        WHERE span = 0 AND task = '' AND queue_name > ''
+        ORDER BY queue_name
+        LIMIT %(limit)s
+    ) AS known,
+    LATERAL (
+        SELECT claim_pages, claim_rows
+        FROM skipqueue_rollup
+        WHERE
+            span = 60
+            AND queue_name = known.queue_name
+            AND task = ''
+            AND starts_at > statement_timestamp() - interval '5 minutes'
+            AND claim_pages IS NOT NULL
+        ORDER BY starts_at DESC
+        LIMIT 1
+    ) AS sample
+
+-- RATES_NOW (parts.history.rates)
+SELECT queue_name, ended, date_part('epoch', statement_timestamp() - first_minute) / 60, waited
+FROM (
+    SELECT queue_name, task, completed + failed + discarded AS ended, waited, first_minute
+    FROM
+        skipqueue_rollup,
+        (SELECT date_trunc('minute', statement_timestamp()) - make_interval(mins => %(minutes)s)) AS age (first_minute)
+    WHERE span = 60 AND starts_at >= first_minute
+    ORDER BY starts_at DESC
+    LIMIT 20000
+) AS recent
+WHERE task = ''
+
 -- FAILING (parts.history.failures)
 WITH cause AS MATERIALIZED (
     SELECT task, exception, place, first_at, last_at, last_line, last_job_id
@@ -4786,6 +4786,119 @@ WHERE retired_at IS NULL
 ORDER BY name
 LIMIT %(limit)s
 
+-- SLOWEST_TASKS (parts.history.slowest)
+WITH recent AS MATERIALIZED (
+    SELECT queue_name, task, completed + snoozed + discarded AS passed, failed + retried AS failed, ran_seconds
+    FROM skipqueue_rollup
+    WHERE span = %(span)s AND starts_at >= to_timestamp(%(since)s)
+    ORDER BY starts_at DESC
+    LIMIT 50000
+),
+slow AS MATERIALIZED (
+    SELECT
+        task, queue_name, sum(passed + failed) AS attempts, sum(failed) AS failed,
+        sum(ran_seconds) / sum(passed + failed) AS mean
+    FROM recent
+    WHERE task <> '' AND (%(queue_name)s = '' OR queue_name = %(queue_name)s)
+    GROUP BY task, queue_name
+    HAVING sum(passed + failed) > 0
+    ORDER BY mean DESC
+    LIMIT %(limit)s
+)
+SELECT
+    task, queue_name, attempts, failed, mean,
+    ARRAY (
+        SELECT ARRAY[place, sum(number)]
+        FROM skipqueue_rollup AS rollup, unnest(rollup.ran) WITH ORDINALITY AS bucket (number, place)
+        WHERE
+            rollup.span = %(span)s
+            AND rollup.queue_name = slow.queue_name
+            AND rollup.task = slow.task
+            AND rollup.starts_at >= to_timestamp(%(since)s)
+            AND number > 0
+        GROUP BY place
+    )
+FROM slow
+
+-- KNOWN_QUEUES (parts.history.metrics)
+SELECT queue_name
+FROM skipqueue_rollup
+WHERE span = 0 AND task = '' AND queue_name > ''
+ORDER BY queue_name
+LIMIT %(limit)s
+
+-- ROLLED_UP (parts.history.metrics)
+SELECT
+    queue_name, task, enqueued, recovered, lost, completed, retried, snoozed, failed, discarded,
+    array_to_json(waited)::text, waited_seconds, array_to_json(ran)::text, ran_seconds
+FROM skipqueue_rollup
+WHERE span = 0 AND task > ''
+ORDER BY GREATEST(enqueued, completed + retried + snoozed + failed + discarded) DESC, queue_name, task
+LIMIT %(limit)s
+
+-- CLAIMS (parts.history.metrics)
+SELECT array_to_json(claim_times)::text, claim_seconds
+FROM skipqueue_rollup
+WHERE span = 0 AND queue_name = '' AND task = '' AND starts_at = to_timestamp(0)
+LIMIT 1
+
+-- TIMELINE (parts.history.charts)
+SELECT date_part('epoch', starts_at), completed, retried, failed, discarded, waited, ran, oldest_seconds
+FROM skipqueue_rollup
+WHERE
+    span = %(span)s
+    AND queue_name = %(queue_name)s
+    AND task = %(task)s
+    AND starts_at >= to_timestamp(%(since)s)
+LIMIT 5000
+
+-- DEEPEST_QUEUES (parts.history.charts)
+WITH queue AS MATERIALIZED (
+    SELECT queue_name AS name
+    FROM (
+        SELECT queue_name, task FROM skipqueue_rollup WHERE span = 0 ORDER BY queue_name, task LIMIT 20000
+    ) AS rollup
+    WHERE task = '' AND queue_name <> ''
+    LIMIT 1000
+)
+SELECT queue.name
+FROM
+    queue,
+    LATERAL (
+        SELECT max(depth) AS depth
+        FROM skipqueue_rollup
+        WHERE
+            span = 3600
+            AND queue_name = queue.name
+            AND task = ''
+            AND starts_at >= date_trunc('hour', to_timestamp(%(since)s))
+    ) AS deepest
+WHERE deepest.depth > 0
+ORDER BY deepest.depth DESC, queue.name
+LIMIT %(limit)s
+
+-- DEPTHS (parts.history.charts)
+SELECT queue_name, floor(date_part('epoch', starts_at) / %(width)s) * %(width)s AS bucket, max(depth)
+FROM skipqueue_rollup
+WHERE
+    span = %(span)s
+    AND queue_name = ANY (%(queue_names)s)
+    AND task = ''
+    AND starts_at >= to_timestamp(%(since)s)
+    AND depth IS NOT NULL
+GROUP BY queue_name, bucket
+
+-- RECOVERED (parts.history.cards)
+SELECT
+    COALESCE(sum(recovered), 0)::bigint,
+    COALESCE(sum(recovered) FILTER (WHERE starts_at >= statement_timestamp() - interval '1 hour'), 0)::bigint
+FROM skipqueue_rollup
+WHERE
+    span = 60
+    AND queue_name = %(queue_name)s
+    AND task = ''
+    AND starts_at >= statement_timestamp() - interval '24 hours'
+
 -- OPEN_BATCHES (parts.batches.console)
 SELECT
     count(*),
@@ -5335,28 +5448,6 @@ FROM pg_stat_activity
 WHERE datname = current_database()
 LIMIT 1
 
--- KNOWN_QUEUES (console.metrics.sql)
-SELECT queue_name
-FROM skipqueue_rollup
-WHERE span = 0 AND task = '' AND queue_name > ''
-ORDER BY queue_name
-LIMIT %(limit)s
-
--- ROLLED_UP (console.metrics.sql)
-SELECT
-    queue_name, task, enqueued, recovered, lost, completed, retried, snoozed, failed, discarded,
-    array_to_json(waited)::text, waited_seconds, array_to_json(ran)::text, ran_seconds
-FROM skipqueue_rollup
-WHERE span = 0 AND task > ''
-ORDER BY GREATEST(enqueued, completed + retried + snoozed + failed + discarded) DESC, queue_name, task
-LIMIT %(limit)s
-
--- CLAIMS (console.metrics.sql)
-SELECT array_to_json(claim_times)::text, claim_seconds
-FROM skipqueue_rollup
-WHERE span = 0 AND queue_name = '' AND task = '' AND starts_at = to_timestamp(0)
-LIMIT 1
-
 -- INDEX_SIZES (console.metrics.sql)
 SELECT ours.name, whole.relname, sum(pg_relation_size(index.indexrelid))::bigint
 FROM
@@ -5382,99 +5473,8 @@ GROUP BY ours.name
 ORDER BY ours.name
 LIMIT 200
 
--- NOW (console.admin.dashboard.sql)
+-- NOW (console.admin.dashboard.situation)
 SELECT date_part('epoch', statement_timestamp())
-
--- TIMELINE (console.admin.dashboard.sql)
-SELECT date_part('epoch', starts_at), completed, retried, failed, discarded, waited, ran, oldest_seconds
-FROM skipqueue_rollup
-WHERE
-    span = %(span)s
-    AND queue_name = %(queue_name)s
-    AND task = %(task)s
-    AND starts_at >= to_timestamp(%(since)s)
-LIMIT 5000
-
--- DEEPEST_QUEUES (console.admin.dashboard.sql)
-WITH queue AS MATERIALIZED (
-    SELECT queue_name AS name
-    FROM (
-        SELECT queue_name, task FROM skipqueue_rollup WHERE span = 0 ORDER BY queue_name, task LIMIT 20000
-    ) AS rollup
-    WHERE task = '' AND queue_name <> ''
-    LIMIT 1000
-)
-SELECT queue.name
-FROM
-    queue,
-    LATERAL (
-        SELECT max(depth) AS depth
-        FROM skipqueue_rollup
-        WHERE
-            span = 3600
-            AND queue_name = queue.name
-            AND task = ''
-            AND starts_at >= date_trunc('hour', to_timestamp(%(since)s))
-    ) AS deepest
-WHERE deepest.depth > 0
-ORDER BY deepest.depth DESC, queue.name
-LIMIT %(limit)s
-
--- DEPTHS (console.admin.dashboard.sql)
-SELECT queue_name, floor(date_part('epoch', starts_at) / %(width)s) * %(width)s AS bucket, max(depth)
-FROM skipqueue_rollup
-WHERE
-    span = %(span)s
-    AND queue_name = ANY (%(queue_names)s)
-    AND task = ''
-    AND starts_at >= to_timestamp(%(since)s)
-    AND depth IS NOT NULL
-GROUP BY queue_name, bucket
-
--- SLOWEST_TASKS (console.admin.dashboard.sql)
-WITH recent AS MATERIALIZED (
-    SELECT queue_name, task, completed + snoozed + discarded AS passed, failed + retried AS failed, ran_seconds
-    FROM skipqueue_rollup
-    WHERE span = %(span)s AND starts_at >= to_timestamp(%(since)s)
-    ORDER BY starts_at DESC
-    LIMIT 50000
-),
-slow AS MATERIALIZED (
-    SELECT
-        task, queue_name, sum(passed + failed) AS attempts, sum(failed) AS failed,
-        sum(ran_seconds) / sum(passed + failed) AS mean
-    FROM recent
-    WHERE task <> '' AND (%(queue_name)s = '' OR queue_name = %(queue_name)s)
-    GROUP BY task, queue_name
-    HAVING sum(passed + failed) > 0
-    ORDER BY mean DESC
-    LIMIT %(limit)s
-)
-SELECT
-    task, queue_name, attempts, failed, mean,
-    ARRAY (
-        SELECT ARRAY[place, sum(number)]
-        FROM skipqueue_rollup AS rollup, unnest(rollup.ran) WITH ORDINALITY AS bucket (number, place)
-        WHERE
-            rollup.span = %(span)s
-            AND rollup.queue_name = slow.queue_name
-            AND rollup.task = slow.task
-            AND rollup.starts_at >= to_timestamp(%(since)s)
-            AND number > 0
-        GROUP BY place
-    )
-FROM slow
-
--- RECOVERED (console.admin.dashboard.sql)
-SELECT
-    COALESCE(sum(recovered), 0)::bigint,
-    COALESCE(sum(recovered) FILTER (WHERE starts_at >= statement_timestamp() - interval '1 hour'), 0)::bigint
-FROM skipqueue_rollup
-WHERE
-    span = 60
-    AND queue_name = %(queue_name)s
-    AND task = ''
-    AND starts_at >= statement_timestamp() - interval '24 hours'
 
 -- INDEXES (console.indexes)
 SELECT

@@ -7,11 +7,12 @@ from typing import Any
 from ...contrib.celery.states import CarrierNow, carriers_now
 from ...models import Queue, Status
 from ...parts.limits.now import MOST_BLOCKED, MOST_HALTING, BlockedNow, HaltedKey, blocked_now, halted_keys
-from ...queue.observe import QueueNow, QueueRate, queues_now, rates_now
+from ...queue.observe import QueueNow, queues_now
 from ...queue.store import Store
 from ...values.counting import empty, quantile
 from ..counts import Count
 from ..job_states import RETRYING, Indexed, ScheduledCounts
+from ..queue_states import QueueRate, has_rates, rates_now
 from ..worker_health import Workforce
 
 FAILED_IN_LAST_HOUR = "failed_in_last_hour"
@@ -57,8 +58,9 @@ class Snapshot:
     def halted_keys(self) -> Count:
         return Count(len({each.key for each in self.halted}), cap=MOST_HALTING)
 
-    def rate_of(self, queue: QueueNow) -> QueueRate:
-        return self.rates.get(queue.name, QueueRate(0.0, empty()))
+    def rate_of(self, queue: QueueNow) -> QueueRate | None:
+        """The rate of the queue; `None` if no part knows rates."""
+        return self.rates.get(queue.name, QueueRate(0.0, empty()) if has_rates() else None)
 
     def workers_of(self, queue: QueueNow) -> int:
         return len(self.workforce.serving(queue.name))
@@ -84,8 +86,8 @@ class Snapshot:
             "blocked": _count_as_json(self.blocked_in(queue)),
             "running": queue.running,
             "longest_seconds": queue.longest,
-            "jobs_per_minute": rate.per_minute,
-            "p95_wait_seconds": quantile(rate.waited, 0.95),
+            "jobs_per_minute": rate and rate.per_minute,
+            "p95_wait_seconds": rate and quantile(rate.waited, 0.95),
             "workers": self.workers_of(queue),
             "is_paused": pause is not None,
             "paused_until": pause.paused_until if pause else None,

@@ -87,18 +87,22 @@ def _show(console: Console, snapshot: Snapshot) -> None:
 
 def _row(snapshot: Snapshot, queue: QueueNow) -> list[str]:
     workers, rate = snapshot.workers_of(queue), snapshot.rate_of(queue)
-    waited = quantile(rate.waited, 0.95)
+    waited = rate and quantile(rate.waited, 0.95)
     return [
         queue.name,
         f"{'about ' if queue.is_estimate else ''}{queue.queued:,}",
         "" if queue.oldest is None else in_words(queue.oldest),
         f"{queue.running:,}",
         "" if queue.longest is None else in_words(queue.longest),
-        f"{rate.per_minute:,.0f}" if rate.per_minute >= 1 or not rate.per_minute else f"{rate.per_minute:.1g}",
+        "" if rate is None else _number(rate.per_minute),
         "" if waited is None else in_words(waited),
         f"{workers}",
         _note(snapshot, queue, workers),
     ]
+
+
+def _number(per_minute: float) -> str:
+    return f"{per_minute:,.0f}" if per_minute >= 1 or not per_minute else f"{per_minute:.1g}"
 
 
 def _note(snapshot: Snapshot, queue: QueueNow, workers: int) -> str:

@@ -41,7 +41,6 @@ CHECKS = (
     Check("old-standby", snapshots.old_standbys, _("No standby holds an old snapshot")),
     Check("idle-transaction", server.idle_transactions, _("No session is idle in an old transaction")),
     Check("dead-rows", tables.dead_rows, _("Autovacuum keeps up with dead rows")),
-    Check("expensive-claims", tables.expensive_claims, _("Claims read few pages")),
     Check("never-analyzed", tables.never_analyzed, _("The planner has statistics")),
     Check("invalid-index", tables.invalid_indexes, _("Every index is valid")),
     Check("index-bloat", tables.bloated_indexes, _("No index is mostly empty")),

@@ -8,9 +8,7 @@ from django.template.defaultfilters import filesizeformat
 from django.utils.translation import gettext
 from psycopg.sql import Identifier
 
-from ...events.log_format import printable
 from ...models.expressions import table_names
-from ...queue.claim_costs import claim_costs
 from ...queue.store import Store
 from ..counts import grouped
 from ..durations import span
@@ -19,9 +17,6 @@ from .finding import Finding, Severity, statement
 
 MANY_DEAD = 10_000
 """Dead rows that a table may have, whatever its size. A fifth of its live rows may be dead as well."""
-
-MANY_PAGES = 2_000
-"""Pages that the search of a claim may read: 16 MB."""
 
 VACUUM_AGE = 600.0
 """Seconds within which autovacuum should have come to a table with many dead rows."""
@@ -80,25 +75,6 @@ def dead_rows(store: Store) -> Iterator[Finding]:
                     "Vacuum the table. If its dead rows stay, something holds an old snapshot: see the other findings."
                 ),
                 statement("VACUUM (VERBOSE, ANALYZE) {table};", table=Identifier(name)),
-            )
-
-
-def expensive_claims(store: Store) -> Iterator[Finding]:
-    for cost in claim_costs(store):
-        if cost.pages > MANY_PAGES:
-            yield Finding(
-                "expensive-claims",
-                Severity.WARNING,
-                gettext("Claims of queue %(queue)s read many pages") % {"queue": printable(cost.queue_name)},
-                gettext(
-                    "To find 100 jobs, a claim reads %(pages)s pages and %(entries)s index entries. A few hundred are "
-                    "usual; the others belong to dead rows."
-                )
-                % {"pages": grouped(cost.pages), "entries": grouped(cost.rows)},
-                gettext(
-                    "Vacuum the table. If its dead rows stay, something holds an old snapshot: see the other findings."
-                ),
-                statement("VACUUM (VERBOSE, ANALYZE) {table};", table=Identifier("skipqueue_job")),
             )
 
 

@@ -7,8 +7,9 @@ from ...queue.observe import QueueNow, queues_now
 from ...queue.queues import paused_queues
 from ...queue.store import Store
 from ...values.exposition import Family, Metric
+from ..parts import consoles
 from ..worker_health import STATES, Workforce
-from . import catalogue, sql
+from . import catalogue
 from .catalogue import MOST, bounded
 
 MOST_COUNTED, LEAST_COUNTED, MOST_TOGETHER = 1_000, 50, 10_000
@@ -32,7 +33,7 @@ def queues(store: Store) -> Iterator[Family]:
     """The depth of each queue, and how long its jobs have waited and run. One without jobs has zeros."""
     busy = queues_now(store, most=MOST_COUNTED, least=LEAST_COUNTED, together=MOST_TOGETHER, most_running=MOST_RUNNING)
     now = {queue.name: queue for queue in busy}
-    for (name,) in store.rows(sql.KNOWN_QUEUES, {"limit": MOST}):
+    for name in (name for part in consoles() if part.known_queues for name in part.known_queues(store, MOST)):
         now.setdefault(name, QueueNow(name, 0, False, None, 0, None))
     busiest = sorted(now.values(), key=lambda queue: -queue.queued - queue.running)
     labelled: dict[tuple[str, ...], list[QueueNow]] = defaultdict(list)

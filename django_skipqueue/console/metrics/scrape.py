@@ -16,7 +16,7 @@ from ...queue.store import Store
 from ...values.exposition import Family
 from ..counts import TimeBudget
 from ..parts import consoles
-from . import catalogue, jobs, queues, tables
+from . import catalogue, queues, tables
 from .catalogue import Scraped
 
 PART_SECONDS, LEAST_SECONDS = 1.0, 0.1
@@ -30,9 +30,6 @@ SCRAPED = (
     Scraped("queues", queues.queues),
     Scraped("paused", queues.paused),
     Scraped("workers", queues.workers),
-    Scraped("jobs", jobs.jobs),
-    Scraped("claims", jobs.claims),
-    Scraped("claim_costs", jobs.claim_costs),
     Scraped("prune_lag", tables.prune_lag),
     Scraped("vacuums", tables.vacuums),
     Scraped("sizes", tables.sizes),

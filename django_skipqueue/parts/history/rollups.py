@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from ...queue.claim_costs import ClaimCost
 from ...queue.observe import QueueNow
 from ...queue.parameters import BATCH, Cursor, Rows, Statement, pipelined
 from ...queue.session import SET_LOCK_TIMEOUT
+from .claim_costs import ClaimCost
 
 if TYPE_CHECKING:
     from ...queue.store import Store

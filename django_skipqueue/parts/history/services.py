@@ -11,11 +11,11 @@ from typing import Any
 
 from django.db import DatabaseError
 
-from ...queue.claim_costs import measure_claim
 from ...queue.observe import queues_now
 from ...queue.parameters import is_refused
 from ...queue.store import Store
 from ...worker.loop import Periodic
+from .claim_costs import measure_claim
 from .rollups import depths_are_due, prune_rollups, roll_up, roll_up_depths
 from .tally import Tally
 

@@ -3,7 +3,6 @@
 import re
 import signal
 import socket
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -13,13 +12,7 @@ from django.test import override_settings
 from django.utils.dateparse import parse_datetime
 
 from django_skipqueue.console import counts
-from django_skipqueue.events.events import AttemptsCompleted
 from django_skipqueue.models import Queue
-from django_skipqueue.parts.history.rollups import roll_up
-from django_skipqueue.parts.history.tally import Tally
-from django_skipqueue.queue.store import Store
-from django_skipqueue.values.outcomes import COMPLETED
-from django_skipqueue.values.records import Attempt, ClaimedJob
 
 from ...app.carriers import CARRIERS, make_carried, make_carrier, make_relay
 from ...app.rows import make_job, make_worker
@@ -50,28 +43,6 @@ def test_each_queue_has_its_jobs_and_workers() -> None:
     }
     assert 300 <= queue["oldest_seconds"] < 330
     assert re.search(r"^mail +1 +5m0\ds +1 +1m3\ds +0 +1$", skipqueue("status").out, re.MULTILINE)
-
-
-def test_a_queue_in_which_jobs_have_ended_has_its_rate() -> None:
-    tally = Tally()
-    ran = ClaimedJob(1, 1, "t", "mail", "[]", "{}", 1, 10, 0, time.time() - 6, time.time(), "{}", claimed_at=50.0)
-    tally.ended(AttemptsCompleted, [Attempt(ran, COMPLETED, 50.0, 50.0, "w")] * 300)
-    roll_up(Store("default"), *tally.take())
-    [queue] = snapshot()["queues"]
-    assert queue["queue"] == "mail"
-    assert queue["jobs_per_minute"] >= 300 / 6
-    assert 5 < queue["p95_wait_seconds"] <= 7.5
-    assert re.search(r"^mail +0 +0 +\d+ +7\.\ds +0$", skipqueue("status").out, re.MULTILINE)
-
-
-def test_jobs_that_all_waited_for_the_same_time_have_it_as_their_95th_percentile() -> None:
-    """40 jobs of a queue that had no worker for 16 minutes: the 95th percentile was said to be 57 minutes."""
-    tally, now = Tally(), time.time()
-    ran = ClaimedJob(1, 1, "t", "search", "[]", "{}", 1, 10, 0, now - 981.6, now, "{}", claimed_at=50.0)
-    tally.ended(AttemptsCompleted, [Attempt(ran, COMPLETED, 50.0, 50.0, "w")] * 40)
-    roll_up(Store("default"), *tally.take())
-    [queue] = snapshot()["queues"]
-    assert 981.6 / 1.5 <= queue["p95_wait_seconds"] <= 981.6 * 1.5
 
 
 def test_jobs_outside_of_the_queues_are_counted() -> None:

@@ -1,5 +1,9 @@
-"""The cards: one number each, with a link to the list behind it. A further one is a function, and a line in `CARDS`."""
+"""The cards: one number each, with a link to the list behind it. A further one is a function, and a line in `CARDS`.
 
+Those of a part are in its console.
+"""
+
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
@@ -13,18 +17,16 @@ from django.utils.translation import gettext_lazy as _
 
 from ....conf import settings
 from ....models import Status
-from ...counts import grouped, rate_in_words
+from ...counts import grouped
 from ...durations import roughly
 from ...job_states import RETRYING, Indexed, ScheduledCounts
+from ...parts import consoles
 from .situation import Situation
 
 LONG_WAIT = 60.0
 """Seconds after which a job that waits deserves a look."""
 
 VERY_LONG_WAIT = 900.0
-
-MANY_RECOVERED = 100
-"""Recovered jobs in an hour that are more than the end of a few workers explains."""
 
 NOTHING = "\N{EN DASH}"
 
@@ -53,7 +55,7 @@ def queued(situation: Situation) -> Card:
         _("queued"),
         value,
         detail if waiting and not situation.queue_name else "",
-        _jobs(situation, status=Status.QUEUED),
+        list_of(situation, status=Status.QUEUED),
     )
 
 
@@ -62,10 +64,10 @@ def oldest(situation: Situation) -> Card:
     waits = ((queue.pause is None, queue.now.oldest or 0.0, queue.name) for queue in situation.queues)
     runs, seconds, name = max((each for each in waits if each[1] > 0), default=(True, 0.0, ""))
     if seconds <= 0:
-        return Card(_("oldest waiting"), NOTHING, gettext("no job waits"), _jobs(situation, status=Status.QUEUED))
+        return Card(_("oldest waiting"), NOTHING, gettext("no job waits"), list_of(situation, status=Status.QUEUED))
     level: Level = "alarm" if seconds >= VERY_LONG_WAIT else "warning" if seconds >= LONG_WAIT else ""
     detail = gettext("in %(queue)s") if runs else gettext("in %(queue)s, paused")
-    address = _jobs(situation, status=Status.QUEUED, queue=name)
+    address = list_of(situation, status=Status.QUEUED, queue=name)
     return Card(_("oldest waiting"), roughly(seconds), detail % {"queue": name}, address, level if runs else "")
 
 
@@ -77,22 +79,15 @@ def running(situation: Situation) -> Card:
     if carried:  # how long one has run there, and not waited, nobody here knows
         detail = gettext("%(number)s in carried queues") % {"number": grouped(sum(queue.running for queue in carried))}
     number = grouped(sum(queue.running for queue in held))
-    return Card(_("running"), number, detail, _jobs(situation, status=Status.RUNNING))
-
-
-def rate(situation: Situation) -> Card:
-    rates = situation.rates.get(situation.queue_name)
-    number = rate_in_words(rates.per_minute if rates else 0.0)
-    address = _jobs(situation, status=Status.COMPLETED, time="hour")
-    return Card(_("jobs per minute"), number, gettext("over the last 5 min"), address)
+    return Card(_("running"), number, detail, list_of(situation, status=Status.RUNNING))
 
 
 def retrying(situation: Situation) -> Card:
     if situation.queue_name:
-        return Card(_("retrying"), NOTHING, gettext("not counted by queue"), _jobs(situation, status=RETRYING))
+        return Card(_("retrying"), NOTHING, gettext("not counted by queue"), list_of(situation, status=RETRYING))
     number = ScheduledCounts.now().retrying
     detail = gettext("wait for another attempt") if number.found else ""
-    return Card(_("retrying"), str(number), detail, _jobs(situation, status=RETRYING))
+    return Card(_("retrying"), str(number), detail, list_of(situation, status=RETRYING))
 
 
 def failed(situation: Situation) -> Card:
@@ -100,17 +95,7 @@ def failed(situation: Situation) -> Card:
     of_day, of_hour = (indexed.count(Q(finished_at__gte=Now() - timedelta(hours=hours))) for hours in (24, 1))
     level: Level = "alarm" if of_hour.found else "warning" if of_day.found else ""
     detail = gettext("%(number)s in the last hour") % {"number": of_hour} if of_day.found else ""
-    return Card(_("failed in 24 h"), str(of_day), detail, _jobs(situation, status=Status.FAILED, time="day"), level)
-
-
-def recovered(situation: Situation) -> Card:
-    of_day, of_hour = situation.recovered
-    level: Level = "alarm" if of_hour >= MANY_RECOVERED else "warning" if of_hour else ""
-    detail = gettext("%(number)s in the last hour") % {"number": grouped(of_hour)} if of_day else ""
-    address = reverse("admin:django_skipqueue_worker_changelist")
-    return Card(
-        _("recovered in 24 h"), grouped(of_day), detail, address, level, permission="django_skipqueue.view_worker"
-    )
+    return Card(_("failed in 24 h"), str(of_day), detail, list_of(situation, status=Status.FAILED, time="day"), level)
 
 
 def workers(situation: Situation) -> Card:
@@ -134,10 +119,18 @@ def workers(situation: Situation) -> Card:
     return Card(_("workers alive"), grouped(len(alive)), detail, address, level, "django_skipqueue.view_worker")
 
 
-CARDS = (queued, oldest, running, rate, retrying, failed, recovered, workers)
+CARDS = (queued, oldest, running, retrying, failed, workers)
 
 
-def _jobs(situation: Situation, **query: str) -> str:
+def cards(situation: Situation) -> Iterator[Card]:
+    """The cards, each with those of parts that stand after it."""
+    of_parts = [card for part in consoles() for card in part.cards]
+    for make in CARDS:
+        yield make(situation)
+        yield from (each.make(situation) for each in of_parts if each.after == make.__name__)
+
+
+def list_of(situation: Situation, **query: str) -> str:
     if situation.queue_name:
         query["queue"] = situation.queue_name
     return f"{reverse('admin:django_skipqueue_job_changelist')}?{urlencode(query)}"

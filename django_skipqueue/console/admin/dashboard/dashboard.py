@@ -12,7 +12,7 @@ from ....queue.store import Store
 from ...durations import span
 from ...known_names import LONGEST
 from ...parts import PartSection
-from .cards import CARDS, Card
+from .cards import Card, cards
 from .sections import Section, sections
 from .situation import RANGES, Range, Situation, range_of
 
@@ -37,9 +37,9 @@ class Dashboard:
         started = time.perf_counter()
         queue_name = query.get("queue", "").replace("\0", "")[:LONGEST]
         situation = Situation.of(Store.default(), range_of(query.get("range")), queue_name)
-        cards = [(card, may(card.permission)) for card in (make(situation) for make in CARDS)]
-        shown = [(section, section.content(situation)) for section in sections()]
-        return cls(situation, cards, shown, Databases.now(), time.perf_counter() - started)
+        shown = [(card, may(card.permission)) for card in cards(situation)]
+        filled = [(section, section.content(situation)) for section in sections()]
+        return cls(situation, shown, filled, Databases.now(), time.perf_counter() - started)
 
     @property
     def ranges(self) -> list[tuple[Range, str, bool]]:

@@ -1,38 +1,30 @@
-"""The sections below the cards, such as the jobs that run for the longest time, and the slowest tasks.
+"""The sections below the cards, such as the jobs that run for the longest time.
 
 A further section is a function of a `Situation`, a template, and a line in `SECTIONS`. Those of a part are in its
-console. Only jobs that run now are among the longest ones. The slowest tasks are those of the chosen time, by their
-roll-ups.
+console. Only jobs that run now are among the longest ones.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from django.db.models.functions import Now
 from django.urls import reverse
-from django.utils.formats import number_format
-from django.utils.http import urlencode
 
 from ....models import Job
 from ....parts.batches.admin import ON_DASHBOARD as BATCH_COLUMNS
 from ....parts.batches.states import batches_with_failures, running_batches
-from ....parts.history.models import Span
 from ....parts.limits.admin import COLUMNS as OF_LIMITS
 from ....parts.limits.states import first_states
 from ....parts.schedules.admin import ON_DASHBOARD
 from ....parts.schedules.states import first_schedules
-from ....values import counting
 from ....values.records import worker_name
-from ...counts import grouped
 from ...durations import span
 from ...parts import PartSection, consoles
 from ...worker_health import not_carried
 from ..queues.columns import columns_for
 from ..ui.columns import rows
-from . import sql
-from .charts import charts
-from .situation import HOUR, Situation
+from .situation import Situation
 
 MOST = 5
 
@@ -61,73 +53,6 @@ def longest_jobs(situation: Situation) -> list[LongJob]:
         LongJob(id, task, queue_name, span(now - locked_at), worker_name(locked_by or ""))
         for id, task, queue_name, locked_at, locked_by, now in running.values_list(*columns)[:MOST]
     ]
-
-
-MOST_READ = 12
-"""Tasks whose histograms are read: those with the longest mean run time."""
-
-MOST_SHOWN = 8
-
-
-@dataclass(frozen=True)
-class SlowTask:
-    task: str
-    queue_name: str
-    number: int
-    """Of attempts."""
-    failed: int
-    """Of these attempts."""
-    mean: float
-    p95: float
-    """Seconds."""
-
-    @property
-    def query(self) -> str:
-        return urlencode({"task": self.task})
-
-    @property
-    def attempts(self) -> str:
-        return grouped(self.number)
-
-    @property
-    def mean_in_words(self) -> str:
-        return span(self.mean)
-
-    @property
-    def p95_in_words(self) -> str:
-        return span(self.p95)
-
-    @property
-    def failed_share(self) -> str:
-        share = 100 * self.failed / self.number
-        return f"{number_format(share, 1 if 0 < share < 10 else 0)} %"
-
-
-def slowest_tasks(situation: Situation) -> list[SlowTask]:
-    """Query the tasks. Roll-ups of hours will do for all but the shortest time."""
-    is_short = situation.range.bucket * situation.range.buckets <= HOUR
-    values = {
-        "span": int(Span.MINUTE if is_short else Span.HOUR),
-        "since": situation.axis.start,
-        "queue_name": situation.queue_name,
-        "limit": MOST_READ,
-    }
-    return slowest_of(situation.store.rows(sql.SLOWEST_TASKS, values))
-
-
-def slowest_of(rows: Iterable[tuple[Any, ...]]) -> list[SlowTask]:
-    found = [
-        SlowTask(task, queue_name, int(number), int(failed), mean, counting.quantile(_histogram(ran), 0.95) or 0.0)
-        for task, queue_name, number, failed, mean, ran in rows
-    ]
-    return sorted(found, key=lambda each: each.p95, reverse=True)[:MOST_SHOWN]
-
-
-def _histogram(filled: Iterable[tuple[Any, Any]]) -> list[int]:
-    counts = counting.full(())
-    for place, number in filled:
-        counts[int(place) - 1] = int(number)
-    return counts
 
 
 MOST_QUEUES = 10
@@ -182,13 +107,11 @@ def _batches(_: Situation) -> dict[str, Any]:
 
 
 SECTIONS = (
-    Section("charts", charts),
     Section("queues", _queues),
     Section("limits", _limits),
     Section("schedules", _schedules),
     Section("batches", _batches),
     Section("longest_jobs", longest_jobs),
-    Section("slowest_tasks", slowest_tasks),
 )
 """In the order of the page."""
 
@@ -196,6 +119,7 @@ SECTIONS = (
 def sections() -> Iterator[Section | PartSection]:
     """The sections, each with those of parts that stand after it."""
     of_parts = [section for part in consoles() for section in part.sections]
+    yield from (each for each in of_parts if not each.after)
     for section in SECTIONS:
         yield section
         yield from (each for each in of_parts if each.after == section.name)

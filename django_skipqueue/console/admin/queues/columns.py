@@ -17,7 +17,7 @@ from ... import queue_states as pauses
 from ...counts import grouped, rate_in_words
 from ...durations import span
 from ...queue_options import QueueSetting
-from ...queue_states import QueueState
+from ...queue_states import QueueState, has_rates
 from ..ui.cells import badge, shortened
 from ..ui.columns import NOTHING, Cell, Column
 from .setting_form import SettingForm
@@ -118,9 +118,9 @@ COLUMNS: tuple[Column[QueueState], ...] = (
 
 
 def columns_for(queues: Iterable[QueueState]) -> tuple[Column[QueueState], ...]:
-    """The columns of a list of these queues: without those of blocked jobs and of rates if there are none."""
+    """The columns of a list of these queues: without those that are empty for each of them."""
     listed = list(queues)
-    empty = set()
+    empty = set() if has_rates() else {"rate", "waited"}
     if not any(queue.blocked.found or queue.blocked.is_capped for queue in listed):
         empty.add("blocked")
     if not any(queue.start_rate for queue in listed):

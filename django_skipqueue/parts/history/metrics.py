@@ -6,12 +6,42 @@ They never start anew: they are rows, which outlive every process. A row with no
 import json
 from collections.abc import Iterator
 
-from ...queue import claim_costs as costs_of_claims
+from ...console.metrics import catalogue
+from ...console.metrics.catalogue import MOST, Scraped, bounded
 from ...queue.store import Store
 from ...values.counting import added, empty
 from ...values.exposition import Family, Histogram, Value
-from . import catalogue, sql
-from .catalogue import MOST, bounded
+from . import claim_costs as costs_of_claims
+
+# queues → the names of the queues of which anything was ever counted. Index: the primary key of the roll-ups.
+KNOWN_QUEUES = """
+SELECT queue_name
+FROM skipqueue_rollup
+WHERE span = 0 AND task = '' AND queue_name > ''
+ORDER BY queue_name
+LIMIT %(limit)s
+"""
+
+# jobs → the counts of each task in each queue since the beginning, the busiest first. Index: the primary key of the
+# roll-ups.
+ROLLED_UP = """
+SELECT
+    queue_name, task, enqueued, recovered, lost, completed, retried, snoozed, failed, discarded,
+    array_to_json(waited)::text, waited_seconds, array_to_json(ran)::text, ran_seconds
+FROM skipqueue_rollup
+WHERE span = 0 AND task > ''
+ORDER BY GREATEST(enqueued, completed + retried + snoozed + failed + discarded) DESC, queue_name, task
+LIMIT %(limit)s
+"""
+
+# claims → the durations of all claims since the beginning, and their sum. Index: the primary key of the roll-ups.
+CLAIMS = """
+SELECT array_to_json(claim_times)::text, claim_seconds
+FROM skipqueue_rollup
+WHERE span = 0 AND queue_name = '' AND task = '' AND starts_at = to_timestamp(0)
+LIMIT 1
+"""
+
 
 MOST_READ = 2_000
 """Pairs of a queue and a task that are read, the busiest first."""
@@ -19,11 +49,16 @@ MOST_READ = 2_000
 OUTCOMES = ("completed", "retried", "snoozed", "failed", "discarded")
 
 
+def known_queues(store: Store, limit: int) -> list[str]:
+    """See `PartConsole.known_queues`."""
+    return [name for (name,) in store.rows(KNOWN_QUEUES, {"limit": limit})]
+
+
 def jobs(store: Store) -> Iterator[Family]:
     """Counters and histograms for each queue and task. Of more than `MOST` pairs, the busiest have their own."""
     enqueued, recovered, lost = (Family(metric) for metric in (catalogue.ENQUEUED, catalogue.RECOVERED, catalogue.LOST))
     attempts, waited, ran = (Family(metric) for metric in (catalogue.ATTEMPTS, catalogue.WAITED, catalogue.RAN))
-    rows = store.rows(sql.ROLLED_UP, {"limit": MOST_READ})
+    rows = store.rows(ROLLED_UP, {"limit": MOST_READ})
     for labels, row in bounded(((queue_name, task), row) for queue_name, task, *row in rows):
         counts, (waits, waited_seconds, runs, ran_seconds) = row[:-4], row[-4:]
         for family, number in zip((enqueued, recovered, lost), counts, strict=False):
@@ -36,7 +71,7 @@ def jobs(store: Store) -> Iterator[Family]:
 
 
 def claims(store: Store) -> Iterator[Family]:
-    times, seconds = next(iter(store.rows(sql.CLAIMS)), (None, 0.0))
+    times, seconds = next(iter(store.rows(CLAIMS)), (None, 0.0))
     yield Family(catalogue.CLAIMS, {(): _histogram(times, seconds)})
 
 
@@ -61,3 +96,6 @@ def _add(family: Family, labels: tuple[str, ...], value: Value) -> None:
         family.values[labels] = Histogram(added(before.counts, value.counts), before.total + value.total)
     elif not isinstance(before, Histogram) and not isinstance(value, Histogram):
         family.values[labels] = before + value
+
+
+SCRAPED = (Scraped("jobs", jobs), Scraped("claims", claims), Scraped("claim_costs", claim_costs))

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from django.db import OperationalError
 from psycopg.errors import QueryCanceled
 
-from .session import short_transaction
+from ...queue.session import short_transaction
 
 if TYPE_CHECKING:
-    from .store import Store
+    from ...queue.store import Store
 
 # supervisor, for the deepest queues → the plan of the search of a claim, as it ran, with the pages that it read. Locks
 # nothing. Index: claim.

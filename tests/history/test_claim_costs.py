@@ -9,13 +9,12 @@ import pytest
 from django.db import OperationalError, connection
 from django.db.models import F
 
-from django_skipqueue.console.doctor import tables
 from django_skipqueue.models import Job, RollUp
+from django_skipqueue.parts.history import claim_costs, doctor
+from django_skipqueue.parts.history.claim_costs import CLAIM_LIMIT, ClaimCost, measure_claim
 from django_skipqueue.parts.history.counts import Counts, rows
 from django_skipqueue.parts.history.rollups import roll_up, roll_up_depths
 from django_skipqueue.parts.history.services import SampleDepths
-from django_skipqueue.queue import claim_costs
-from django_skipqueue.queue.claim_costs import CLAIM_LIMIT, ClaimCost, measure_claim
 from django_skipqueue.queue.observe import queues_now
 from django_skipqueue.queue.store import Store
 
@@ -121,10 +120,10 @@ def test_of_the_costs_within_an_hour_the_greatest_stays() -> None:
 def test_the_doctor_names_a_queue_with_expensive_claims() -> None:
     count("mail")
     make_job(queue_name="mail")
-    roll_up_depths(store, queues_now(store), [ClaimCost("mail", tables.MANY_PAGES, 5)])
-    assert list(tables.expensive_claims(store)) == []
-    roll_up_depths(store, queues_now(store), [ClaimCost("mail", tables.MANY_PAGES + 1, 123_456)])
-    (finding,) = tables.expensive_claims(store)
+    roll_up_depths(store, queues_now(store), [ClaimCost("mail", doctor.MANY_PAGES, 5)])
+    assert list(doctor.expensive_claims(store)) == []
+    roll_up_depths(store, queues_now(store), [ClaimCost("mail", doctor.MANY_PAGES + 1, 123_456)])
+    (finding,) = doctor.expensive_claims(store)
     assert finding.code == "expensive-claims"
     assert finding.title == "Claims of queue mail read many pages"
     assert "123,456" in finding.found

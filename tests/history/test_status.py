@@ -1,0 +1,40 @@
+"""`skipqueue status`: the rates of queues, from their roll-ups."""
+
+import re
+import time
+
+import pytest
+
+from django_skipqueue.events.events import AttemptsCompleted
+from django_skipqueue.parts.history.rollups import roll_up
+from django_skipqueue.parts.history.tally import Tally
+from django_skipqueue.queue.store import Store
+from django_skipqueue.values.outcomes import COMPLETED
+from django_skipqueue.values.records import Attempt, ClaimedJob
+
+from ..management.skipqueue.running import skipqueue
+from ..management.skipqueue.test_status import snapshot
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_a_queue_in_which_jobs_have_ended_has_its_rate() -> None:
+    tally = Tally()
+    ran = ClaimedJob(1, 1, "t", "mail", "[]", "{}", 1, 10, 0, time.time() - 6, time.time(), "{}", claimed_at=50.0)
+    tally.ended(AttemptsCompleted, [Attempt(ran, COMPLETED, 50.0, 50.0, "w")] * 300)
+    roll_up(Store("default"), *tally.take())
+    [queue] = snapshot()["queues"]
+    assert queue["queue"] == "mail"
+    assert queue["jobs_per_minute"] >= 300 / 6
+    assert 5 < queue["p95_wait_seconds"] <= 7.5
+    assert re.search(r"^mail +0 +0 +\d+ +7\.\ds +0$", skipqueue("status").out, re.MULTILINE)
+
+
+def test_jobs_that_all_waited_for_the_same_time_have_it_as_their_95th_percentile() -> None:
+    """40 jobs of a queue that had no worker for 16 minutes: the 95th percentile was said to be 57 minutes."""
+    tally, now = Tally(), time.time()
+    ran = ClaimedJob(1, 1, "t", "search", "[]", "{}", 1, 10, 0, now - 981.6, now, "{}", claimed_at=50.0)
+    tally.ended(AttemptsCompleted, [Attempt(ran, COMPLETED, 50.0, 50.0, "w")] * 40)
+    roll_up(Store("default"), *tally.take())
+    [queue] = snapshot()["queues"]
+    assert 981.6 / 1.5 <= queue["p95_wait_seconds"] <= 981.6 * 1.5
