@@ -15,12 +15,12 @@ from django.utils.translation import gettext
 
 from ..jobs.registry import registry
 from ..models import Queue
-from ..parts.limits.now import MOST_BLOCKED, blocked_now
 from ..parts.limits.states import LIMITS
 from ..parts.rates.states import RATES
 from ..queue.observe import QueueNow, queues_now
 from ..queue.store import Store
 from ..values.codec import shorten
+from .blocked_jobs import MOST_BLOCKED, blocked_now
 from .counts import Count
 from .parts import consoles
 from .queue_options import QueueSetting

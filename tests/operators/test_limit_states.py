@@ -8,7 +8,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue import job, limit
 from django_skipqueue.jobs.registry import Registry
-from django_skipqueue.parts.limits.now import blocked_now, halted_keys, keys_now, waiting_keys
+from django_skipqueue.parts.limits.now import halted_keys, keys_now, waiting_keys
 from django_skipqueue.parts.limits.states import LimitState, first_states, halted_states
 from django_skipqueue.queue.store import Store
 
@@ -116,19 +116,6 @@ class TestKeysInOrder:
         make_limited("a")
         assert [each.key for each in keys_now(store, ["b", "a"])] == ["a"]
         assert keys_now(store, []) == []
-
-
-class TestBlockedJobs:
-    def test_they_are_counted_by_queue(self) -> None:
-        make_limited("a", waiting=2, queue_name="mail")
-        make_limited("b", queue_name="reports")
-        assert blocked_now(store) == ({"mail": 2, "reports": 1}, False)
-
-    def test_up_to_a_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("django_skipqueue.parts.limits.now.MOST_BLOCKED", 2)
-        make_limited("a", waiting=3, queue_name="mail", minutes=10)
-        make_limited("b", queue_name="reports")
-        assert blocked_now(store) == ({"mail": 3}, True)
 
 
 def test_only_so_many_failed_jobs_are_looked_at() -> None:

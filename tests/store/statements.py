@@ -6,6 +6,7 @@ from pkgutil import iter_modules
 from types import ModuleType
 
 from django_skipqueue import queue
+from django_skipqueue.console import blocked_jobs
 from django_skipqueue.contrib.celery import sql as of_relays
 from django_skipqueue.models import managers
 from django_skipqueue.parts.archive import move
@@ -30,6 +31,7 @@ MODULES: tuple[ModuleType, ...] = (
         for module in iter_modules(queue.__path__)
         if module.name not in WITHOUT_STATEMENTS
     ),
+    blocked_jobs,
     managers,
     of_keys,
     pass_on,

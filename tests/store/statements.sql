@@ -1572,6 +1572,16 @@ WHERE
         SELECT FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id
     )
 
+-- BLOCKED_BY_QUEUE (console.blocked_jobs)
+SELECT queue_name, count(*)
+FROM (
+    SELECT queue_name FROM skipqueue_job WHERE status = 'blocked' ORDER BY id LIMIT %(limit)s
+) AS job
+GROUP BY queue_name
+
+-- EXPECTED_BLOCKED (console.blocked_jobs)
+EXPLAIN (FORMAT JSON) SELECT FROM skipqueue_job WHERE status = 'blocked'
+
 -- CLAIM_ROWS (models.managers)
 WITH found AS MATERIALIZED (
     SELECT job.ctid AS place, job.size
@@ -4137,16 +4147,6 @@ FROM
         ) AS job
     ) AS waiting
 ORDER BY key.place
-
--- BLOCKED_BY_QUEUE (parts.limits.now)
-SELECT queue_name, count(*)
-FROM (
-    SELECT queue_name FROM skipqueue_job WHERE status = 'blocked' ORDER BY id LIMIT %(limit)s
-) AS job
-GROUP BY queue_name
-
--- EXPECTED_BLOCKED (parts.limits.now)
-EXPLAIN (FORMAT JSON) SELECT FROM skipqueue_job WHERE status = 'blocked'
 
 -- BLOCK_SURPLUS (parts.limits.queues)
 WITH surplus AS MATERIALIZED (

@@ -6,8 +6,9 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from django_skipqueue.console import blocked_jobs
+from django_skipqueue.console.blocked_jobs import blocked_now, estimated_blocked
 from django_skipqueue.models import Job
-from django_skipqueue.parts.limits.now import estimated_blocked
 from django_skipqueue.queue import observe
 from django_skipqueue.queue.observe import held_now, queues_now
 from django_skipqueue.queue.session import short_transaction
@@ -73,6 +74,14 @@ def test_of_many_running_jobs_all_are_estimated_in_the_proportion_of_the_first()
     a, b = queues_now(store, most_running=400)
     assert [a.running, b.running] == pytest.approx([450, 150], rel=0.05)
     assert a.longest == pytest.approx(120, abs=30)
+
+
+def test_blocked_jobs_are_counted_by_queue_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("mail", "mail", "reports"):
+        make_job("blocked", queue_name=name)
+    assert blocked_now(store) == ({"mail": 2, "reports": 1}, False)
+    monkeypatch.setattr(blocked_jobs, "MOST_BLOCKED", 1)
+    assert blocked_now(store) == ({"mail": 2}, True)
 
 
 def test_of_many_blocked_jobs_all_are_estimated() -> None:

@@ -6,10 +6,11 @@ from typing import Any
 
 from ...contrib.celery.states import CarrierNow, carriers_now
 from ...models import Queue, Status
-from ...parts.limits.now import MOST_BLOCKED, MOST_HALTING, BlockedNow, HaltedKey, blocked_now, halted_keys
+from ...parts.limits.now import MOST_HALTING, HaltedKey, halted_keys
 from ...queue.observe import QueueNow, queues_now
 from ...queue.store import Store
 from ...values.counting import empty, quantile
+from ..blocked_jobs import MOST_BLOCKED, BlockedNow, blocked_now
 from ..counts import Count
 from ..job_states import RETRYING, Indexed, ScheduledCounts
 from ..queue_states import QueueRate, has_rates, rates_now

@@ -7,6 +7,7 @@ from ...queue.observe import QueueNow, queues_now
 from ...queue.queues import paused_queues
 from ...queue.store import Store
 from ...values.exposition import Family, Metric
+from ..blocked_jobs import estimated_blocked
 from ..parts import consoles
 from ..worker_health import STATES, Workforce
 from . import catalogue
@@ -18,6 +19,9 @@ shown."""
 
 MOST_RUNNING = 2_000
 """Running jobs that are counted, the longest ones first."""
+
+MOST_BLOCKED = 2_000
+"""Blocked jobs that are counted, those first that were enqueued first; of more, the planner's estimate is shown."""
 
 
 METRICS: tuple[tuple[Metric, Callable[[list[QueueNow]], float]], ...] = (
@@ -41,6 +45,15 @@ def queues(store: Store) -> Iterator[Family]:
         labelled[labels].append(queue)
     for metric, value in METRICS:
         yield Family(metric, {labels: value(queues) for labels, queues in labelled.items()})
+
+
+def blocked(store: Store) -> Iterator[Family]:
+    busiest = sorted(estimated_blocked(store, most=MOST_BLOCKED).items(), key=lambda item: (-item[1], item[0]))
+    family = Family(catalogue.BLOCKED)
+    for labels, number in bounded(((name,), number) for name, number in busiest):
+        before = family.values.get(labels, 0)
+        family.values[labels] = number + (before if isinstance(before, int) else 0)
+    yield family
 
 
 def paused(store: Store) -> Iterator[Family]:

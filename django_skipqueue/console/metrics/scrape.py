@@ -28,6 +28,7 @@ SCRAPE_SECONDS = 5.0
 
 SCRAPED = (
     Scraped("queues", queues.queues),
+    Scraped("blocked", queues.blocked),
     Scraped("paused", queues.paused),
     Scraped("workers", queues.workers),
     Scraped("prune_lag", tables.prune_lag),

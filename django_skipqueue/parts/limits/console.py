@@ -23,7 +23,7 @@ from ...console.doctor.finding import Check, Finding, Severity
 from ...console.durations import span
 from ...console.job_states import Indexed
 from ...console.metrics import catalogue
-from ...console.metrics.catalogue import Scraped, bounded
+from ...console.metrics.catalogue import Scraped
 from ...console.parts import PartConsole
 from ...events.job_names import job_name
 from ...events.log_format import in_words, printable
@@ -34,27 +34,15 @@ from ...values.exposition import Family
 from ..keyed.states import key_of_job
 from ..rates.states import RateState, rate_states, rate_states_of, waiting_for_a_token
 from .admit import blocked_keys
-from .now import estimated_blocked, halted_keys, waiting_keys
+from .now import halted_keys, waiting_keys
 from .services import unclaimed_holders
 from .states import LimitState, halted_by_key, halted_states, holders_of, limit_states, permits
 
 MOST_KEYS = 500
 """Keys that are counted."""
 
-MOST_BLOCKED = 2_000
-"""Blocked jobs that are counted, those first that were enqueued first; of more, the planner's estimate is shown."""
-
 MOST_HALTING = 1_000
 """Failed jobs of sequences that are looked at."""
-
-
-def blocked(store: Store) -> Iterator[Family]:
-    busiest = sorted(estimated_blocked(store, most=MOST_BLOCKED).items(), key=lambda item: (-item[1], item[0]))
-    family = Family(catalogue.BLOCKED)
-    for labels, number in bounded(((name,), number) for name, number in busiest):
-        before = family.values.get(labels, 0)
-        family.values[labels] = number + (before if isinstance(before, int) else 0)
-    yield family
 
 
 def keys(store: Store) -> Iterator[Family]:
@@ -331,6 +319,6 @@ CONSOLE = PartConsole(
         Check("free-permit", free_permits, _("No permit is free while jobs wait for it")),
         Check("held-permit", held_permits, _("No permit is held by a job that no worker claims")),
     ),
-    metrics=(Scraped("blocked", blocked), Scraped("limits", keys)),
+    metrics=(Scraped("limits", keys),),
     explain=why_it_is_blocked,
 )

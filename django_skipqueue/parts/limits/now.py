@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...queue.fragments import joined
-from ...queue.observe import raised
 from ..keyed.now import KeyNow, read_keys
 from ..keyed.sql import RANK, indented
 
@@ -157,30 +156,12 @@ ORDER BY key.place
     rank_within=indented(RANK, 16),
 )
 
-# pages, commands, metrics → the number of blocked jobs by queue. Of all blocked jobs, `limit` are looked at, those
-# first that were enqueued first. Index: blocked.
-BLOCKED_BY_QUEUE = """
-SELECT queue_name, count(*)
-FROM (
-    SELECT queue_name FROM skipqueue_job WHERE status = 'blocked' ORDER BY id LIMIT %(limit)s
-) AS job
-GROUP BY queue_name
-"""
-
-# metrics, where more jobs are blocked than `BLOCKED_BY_QUEUE` looks at → how many the planner expects. Reads no row.
-EXPECTED_BLOCKED = """
-EXPLAIN (FORMAT JSON) SELECT FROM skipqueue_job WHERE status = 'blocked'
-"""
-
 
 MOST_HALTING = 5_000
 """Failed jobs of sequences that are looked at, those first that failed first."""
 
 MOST_MEASURED = 1_000
 """Failed jobs of sequences that the alerts look at."""
-
-MOST_BLOCKED = 10_000
-"""Blocked jobs that are counted by queue."""
 
 MOST_FIRST_BLOCKED = 2_000
 """Blocked jobs, those first that were enqueued first, whose keys are looked at."""
@@ -201,12 +182,6 @@ class LimitNow(KeyNow):
     """`None`: any number, if the limit of a queue was removed."""
     held: int
     """Jobs that hold a permit; above `MOST_COUNTED`: more than that."""
-
-
-class BlockedNow(NamedTuple):
-    queues: dict[str, int]
-    is_least: bool
-    """Whether there are more blocked jobs than were counted."""
 
 
 def halted_keys(store: "Store", *, limit: int = MOST_HALTING) -> list[HaltedKey]:
@@ -235,16 +210,3 @@ def first_blocked_keys(store: "Store", *, most: int) -> list[str]:
 
 def keys_now(store: "Store", keys: Sequence[str]) -> list[LimitNow]:
     return read_keys(store, KEYS_NOW, keys, LimitNow, "kind", "capacity", "held", "waiting", "oldest")
-
-
-def blocked_now(store: "Store") -> BlockedNow:
-    queues = dict(store.rows(BLOCKED_BY_QUEUE, {"limit": MOST_BLOCKED + 1}))
-    return BlockedNow(queues, sum(queues.values()) > MOST_BLOCKED)
-
-
-def estimated_blocked(store: "Store", *, most: int) -> dict[str, int]:
-    """The number of blocked jobs of each queue that has any. If there are more than `most`, it is estimated."""
-    counts = dict(store.rows(BLOCKED_BY_QUEUE, {"limit": most}))
-    if sum(counts.values()) < most:
-        return counts
-    return raised(counts, store.expected_rows(EXPECTED_BLOCKED))

@@ -63,7 +63,7 @@ class TestBlockedJobs:
         assert f'href="{LIST}?status=blocked&amp;queue=mail">4</a>' in text
 
     def test_many_are_not_counted(self, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in ("parts.limits.now", "console.queue_states"):
+        for module in ("console.blocked_jobs", "console.queue_states"):
             monkeypatch.setattr(f"django_skipqueue.{module}.MOST_BLOCKED", 2)
         make_limited("k", waiting=3, queue_name="mail")
         found = {queue.name: str(queue.blocked) for queue in queue_states()}
