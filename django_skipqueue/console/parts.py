@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .cli.subcommand import Subcommand
     from .doctor.finding import Check
     from .metrics.catalogue import Scraped
+    from .queue_options import QueueOption
     from .queue_states import QueueRate
 
 
@@ -99,6 +100,8 @@ class PartConsole:
     user may not see it. Its arguments: the request, the id, and the name of the admin site."""
     explain: Callable[["Job", datetime], str] | None = None
     """Says why a blocked job waits; an empty string if it does not wait for this part."""
+    queue_options: tuple["QueueOption[Any]", ...] = ()
+    """What operators may set for each queue."""
 
 
 def consoles() -> tuple[PartConsole, ...]:
@@ -109,3 +112,7 @@ def consoles() -> tuple[PartConsole, ...]:
 def pages() -> tuple[PartPage, ...]:
     """The pages of the parts beside the list of jobs."""
     return tuple(page for part in consoles() for page in part.pages())
+
+
+def queue_options() -> tuple["QueueOption[Any]", ...]:
+    return tuple(option for console in consoles() for option in console.queue_options)

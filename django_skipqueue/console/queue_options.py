@@ -1,17 +1,20 @@
-"""What an operator may set for a queue, in place of the value of the settings: its limit, and its rate."""
+"""What an operator may set for a queue, in place of the value of the settings, such as its limit."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..models import Queue
+
+if TYPE_CHECKING:
+    from .admin.queues.setting_form import SettingForm
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class QueueSetting(Generic[T]):
-    """The limit or the rate of a queue: the value that holds now, and whether somebody has changed it."""
+    """The value of an option that holds now for a queue, and whether somebody has changed it."""
 
     by_settings: T | None
     """The value of the settings; `None`: any number of jobs."""
@@ -28,16 +31,37 @@ class QueueSetting(Generic[T]):
         return self.by_settings if self.changed is None else self.changed or None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class QueueOption(Generic[T]):
-    """The limits of all queues, or their rates."""
+    """What a part lets operators set for each queue: where it is stored, its column in lists, and its page."""
 
+    name: str
+    """Of its column, for the style sheet."""
     column: str
     """Of the row of a queue."""
     names: Callable[[], Collection[str]]
     """The queues that have a value in the settings, `None` included."""
     by_settings: Callable[[str], tuple[str | None, T | None]]
     """The key of the jobs of a queue, `None` if they have none, and the value of the settings."""
+    form: type["SettingForm"]
+    change: Callable[..., None]
+    follow_settings: Callable[..., None]
+    label: Any
+    """Of its column."""
+    is_always_shown: bool = False
+    """Whether it has a column even if no queue has a value."""
+    page: str
+    """The end of its address, and its name."""
+    button: Any
+    button_in_full: Any
+    """The button with the name of the queue, for a screen reader."""
+    title: Any
+    heading: Any
+    explanation: Any
+    without: Any
+    """Says that the queue has no such setting."""
+    changed: Any
+    follows_settings: Any
 
     def of_all(self) -> dict[str, QueueSetting[T]]:
         """The settings of the queues that have one, by the name of the queue, `None` in the settings included."""

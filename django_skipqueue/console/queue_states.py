@@ -7,7 +7,7 @@ Invariant: a few probes of indexes, whatever the number of jobs.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.utils.formats import date_format
 from django.utils.timezone import localtime
@@ -15,14 +15,12 @@ from django.utils.translation import gettext
 
 from ..jobs.registry import registry
 from ..models import Queue
-from ..parts.limits.states import LIMITS
-from ..parts.rates.states import RATES
 from ..queue.observe import QueueNow, queues_now
 from ..queue.store import Store
 from ..values.codec import shorten
 from .blocked_jobs import MOST_BLOCKED, blocked_now
 from .counts import Count
-from .parts import consoles
+from .parts import consoles, queue_options
 from .queue_options import QueueSetting
 from .worker_health import WorkerHealth, Workforce
 
@@ -59,10 +57,8 @@ class QueueState:
     """Of the last minutes; `None` if nothing has happened in it."""
     blocked: Count
     """Its jobs that wait for other jobs, or for a permit."""
-    limit: QueueSetting[int] | None
-    """How many of its jobs may run at once; `None`: its jobs have no limit that could be changed."""
-    start_rate: QueueSetting[float] | None
-    """How many of its jobs may start in a time; `None`: its jobs have no rate that could be changed."""
+    settings: Mapping[str, QueueSetting[Any]]
+    """By the name of the option. Of an option that it does not have, no value could be changed."""
 
     @property
     def name(self) -> str:
@@ -78,8 +74,8 @@ def queue_states(rates: Mapping[str, QueueRate] | None = None, workforce: Workfo
     workforce = Workforce.now() if workforce is None else workforce
     busy = {queue.name: queue for queue in queues_now(Store.default())}
     paused = {queue.name: queue for queue in Queue.objects.paused().order_by("name")[:MOST]}
-    limits, start_rates = LIMITS.of_all(), RATES.of_all()
-    others = {*limits, *start_rates, *(task.options.queue_name for task in registry)}
+    options = {option.name: option.of_all() for option in queue_options()}
+    others = {task.options.queue_name for task in registry}.union(*options.values())
     others.update(*(worker.queues for worker in workforce.not_dead))
     others.update(name for name in rates if name)
     blocked, is_least = blocked_now(Store.default())
@@ -92,8 +88,7 @@ def queue_states(rates: Mapping[str, QueueRate] | None = None, workforce: Workfo
             pause=paused.get(name),
             rate=rates.get(name),
             blocked=counts[name],
-            limit=limits.get(name),
-            start_rate=start_rates.get(name),
+            settings={option: settings[name] for option, settings in options.items() if name in settings},
         )
         for name in list(names)[:MOST]
     ]

@@ -34,6 +34,7 @@ from ...values.exposition import Family
 from ..keyed.states import key_of_job
 from ..rates.states import RateState, rate_states, rate_states_of, waiting_for_a_token
 from .admit import blocked_keys
+from .form import LIMITS
 from .now import halted_keys, waiting_keys
 from .services import unclaimed_holders
 from .states import LimitState, halted_by_key, halted_states, holders_of, limit_states, permits
@@ -321,4 +322,5 @@ CONSOLE = PartConsole(
     ),
     metrics=(Scraped("limits", keys),),
     explain=why_it_is_blocked,
+    queue_options=(LIMITS,),
 )

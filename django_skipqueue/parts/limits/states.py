@@ -7,13 +7,14 @@ from django.db.models import Q, QuerySet
 from django.utils.translation import gettext_lazy as _
 
 from ...console.counts import Count
-from ...console.queue_options import QueueOption, QueueSetting
+from ...console.queue_options import QueueSetting
 from ...models import Job
 from ...models.expressions import HAS_BEGUN
 from ...queue.store import Store
 from ..keyed.states import KeyState, counted
+from .form import LIMITS
 from .now import HaltedKey, LimitNow, first_blocked_keys, halted_keys, keys_now, waiting_keys
-from .queues import columns_of, key_of, limited_queues
+from .queues import key_of
 
 KINDS = {"concurrency": _("limit"), "sequence": _("sequence"), "halting": _("sequence"), "fair": _("fair order")}
 
@@ -78,14 +79,6 @@ def holders_of(key: str) -> "QuerySet[Job]":
         | Q(gate="rate")
     )
     return Job.objects.filter(held, limit_key=key)
-
-
-def _by_settings(queue_name: str) -> tuple[str | None, int | None]:
-    columns = columns_of(queue_name)
-    return columns.limit_key, columns.capacity
-
-
-LIMITS = QueueOption("concurrency", limited_queues, _by_settings)
 
 
 def permits(limit_key: str, capacity: int | None) -> int | None:

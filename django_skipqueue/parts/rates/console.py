@@ -19,6 +19,7 @@ from ...values.exposition import Family
 from ...values.rates import rate_text
 from ..keyed.states import key_of_job
 from .admit import blocked_rates, next_rate
+from .form import RATES
 from .states import pace_of
 
 MOST_KEYS = 500
@@ -77,4 +78,4 @@ def _before(job: Job) -> Count:
     return Count.of(Job.objects.filter(rank, gate="rate", rate_key=job.rate_key))
 
 
-CONSOLE = PartConsole(metrics=(Scraped("rates", rates),), explain=why_it_waits_for_its_rate)
+CONSOLE = PartConsole(metrics=(Scraped("rates", rates),), explain=why_it_waits_for_its_rate, queue_options=(RATES,))

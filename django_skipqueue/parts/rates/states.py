@@ -6,14 +6,14 @@ from typing import Any
 
 from django.db.models import QuerySet
 
-from ...console.queue_options import QueueOption
 from ...models import Job
 from ...models.expressions import MINUS_PRIORITY
 from ...queue.store import Store
 from ...values.rates import burst_of, rate_text
 from ..keyed.states import KeyState
-from ..limits.queues import key_of, rate_columns_of, rated_queues
+from ..limits.queues import key_of
 from .admit import blocked_rates
+from .form import RATES
 from .now import RateNow, rate_keys_now
 
 
@@ -56,14 +56,6 @@ def rate_states_of(store: Store, keys: Iterable[str]) -> list[RateState]:
 def waiting_for_a_token(key: str) -> "QuerySet[Job]":
     """The jobs that wait for a token of this key, the next one first. Index: rate_waiting."""
     return Job.objects.filter(gate="rate", rate_key=key).order_by(MINUS_PRIORITY, "run_after", "id")
-
-
-def _by_settings(queue_name: str) -> tuple[str | None, float | None]:
-    columns = rate_columns_of(queue_name)
-    return columns.rate_key, columns.rate_interval
-
-
-RATES = QueueOption("rate_interval", rated_queues, _by_settings)
 
 
 def pace_of(rate_key: str, interval: float | None, burst: int | None) -> tuple[float, int] | None:

@@ -1,6 +1,10 @@
-"""The columns of the list of queues. A further one is a function of a `QueueState`, and an entry in `COLUMNS`."""
+"""The columns of the list of queues. A further one is a function of a `QueueState`, and an entry in `COLUMNS`.
+
+The options that parts give have a column each, before the last one.
+"""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from django.urls import reverse
@@ -10,17 +14,15 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ....contrib.celery.states import carrier_for
-from ....parts.limits.form import LimitForm
-from ....parts.rates.form import RateForm
 from ....values.counting import quantile
 from ... import queue_states as pauses
 from ...counts import grouped, rate_in_words
 from ...durations import span
-from ...queue_options import QueueSetting
+from ...parts import queue_options
+from ...queue_options import QueueOption
 from ...queue_states import QueueState, has_rates
 from ..ui.cells import badge, shortened
 from ..ui.columns import NOTHING, Cell, Column
-from .setting_form import SettingForm
 
 
 def _queue(queue: QueueState) -> Cell:
@@ -88,7 +90,8 @@ def _pause(queue: QueueState) -> Cell:
     )
 
 
-def _setting(setting: QueueSetting[Any] | None, form: type[SettingForm]) -> Cell:
+def _setting(option: QueueOption[Any], queue: QueueState) -> Cell:
+    form, setting = option.form, queue.settings.get(option.name)
     if setting is None:
         return NOTHING
     if not setting.is_changed:
@@ -111,18 +114,21 @@ COLUMNS: tuple[Column[QueueState], ...] = (
     Column("rate", _("jobs/min"), _rate),
     Column("waited", _("waited (p95)"), _waited),
     Column("workers", _("workers"), _workers),
-    Column("limit", _("jobs at once"), lambda queue: _setting(queue.limit, LimitForm)),
-    Column("start-rate", _("rate limit"), lambda queue: _setting(queue.start_rate, RateForm)),
-    Column("pause", _("paused"), _pause),
 )
+
+PAUSE = Column("pause", _("paused"), _pause)
 
 
 def columns_for(queues: Iterable[QueueState]) -> tuple[Column[QueueState], ...]:
-    """The columns of a list of these queues: without those that are empty for each of them."""
+    """The columns of a list of these queues: without those of blocked jobs and of most options if there are none."""
     listed = list(queues)
     empty = set() if has_rates() else {"rate", "waited"}
     if not any(queue.blocked.found or queue.blocked.is_capped for queue in listed):
         empty.add("blocked")
-    if not any(queue.start_rate for queue in listed):
-        empty.add("start-rate")
-    return tuple(column for column in COLUMNS if column.name not in empty)
+    own = [column for column in COLUMNS if column.name not in empty]
+    of_options = [
+        Column(option.name, option.label, partial(_setting, option))
+        for option in queue_options()
+        if option.is_always_shown or any(option.name in queue.settings for queue in listed)
+    ]
+    return (*own, *of_options, PAUSE)

@@ -1,10 +1,10 @@
-"""Queues in the admin: their list, and the views that pause, resume, limit and rate one.
+"""Queues in the admin: their list, and the views that pause and resume one, and set what parts let set.
 
 Invariant: every view checks the user's permission itself, a GET changes nothing, and every change is logged.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from django.contrib import admin, messages
@@ -15,16 +15,12 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern
 from django.utils.text import capfirst
 from django.utils.translation import gettext
-from django.utils.translation import gettext_lazy as _
 
 from ....exceptions import InvalidArguments, InvalidOption
 from ....models import Queue
-from ....parts.limits.form import LimitForm
-from ....parts.limits.states import LIMITS
-from ....parts.rates.form import RateForm
-from ....parts.rates.states import RATES
 from ....values.columns import check_columns
 from ... import queue_states as pauses
+from ...parts import queue_options
 from ...queue_options import QueueOption
 from ...queue_states import MOST, QueueState, queue_states
 from ..notices import notices_cache
@@ -32,56 +28,8 @@ from ..ui.columns import Column
 from ..ui.views import OwnViews, refreshing
 from .columns import columns_for
 from .pause_form import PauseForm
-from .setting_form import SettingForm
 
 MAY_CHANGE = "django_skipqueue.change_queue"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Changing:
-    """How the limit of a queue is changed, or its rate: the verbs and the words."""
-
-    option: QueueOption[Any]
-    form: type[SettingForm]
-    change: Callable[..., None]
-    follow_settings: Callable[..., None]
-    title: Any
-    heading: Any
-    explanation: Any
-    without: Any
-    """Says that the queue has no such setting."""
-    changed: Any
-    follows_settings: Any
-
-
-LIMITING = Changing(
-    option=LIMITS,
-    form=LimitForm,
-    change=Queue.limit,
-    follow_settings=Queue.limit_by_settings,
-    title=_("Limit the queue “%(queue)s”?"),
-    heading=_("Limit the queue"),
-    explanation=_("So many of its jobs run at once, over all workers; the others wait. Jobs that run are left alone."),
-    without=_('Its jobs can be limited once SKIPQUEUE["QUEUES"] names the queue, also with the number None.'),
-    changed=_("Jobs of the queue “%(queue)s” that may run at once: %(value)s."),
-    follows_settings=_("The limit of the queue “%(queue)s” is that of the settings again."),
-)
-
-RATING = Changing(
-    option=RATES,
-    form=RateForm,
-    change=Queue.rate,
-    follow_settings=Queue.rate_by_settings,
-    title=_("Change the rate of the queue “%(queue)s”?"),
-    heading=_("Change the rate"),
-    explanation=_(
-        "So many of its jobs start in a time, over all workers; the others wait. Jobs that run are left alone, and "
-        "those that are queued wait again."
-    ),
-    without=_('Its jobs can be given a rate once SKIPQUEUE["QUEUES"] has one for the queue, also None.'),
-    changed=_("Jobs of the queue “%(queue)s” that may start: %(value)s."),
-    follows_settings=_("The rate of the queue “%(queue)s” is that of the settings again."),
-)
 
 
 @admin.register(Queue)
@@ -106,8 +54,10 @@ class QueueAdmin(OwnViews):
         return [
             self.page("pause/", "pause", self.pause_view),
             self.page("resume/", "resume", self.resume_view),
-            self.page("limit/", "limit", self.limit_view),
-            self.page("rate/", "rate", self.rate_view),
+            *(
+                self.page(f"{option.page}/", option.page, partial(self.option_view, option=option))
+                for option in queue_options()
+            ),
             *super().get_urls(),
         ]
 
@@ -155,27 +105,21 @@ class QueueAdmin(OwnViews):
         self.message_user(request, message, messages.WARNING)
         return HttpResponseRedirect(self.address("changelist"))
 
-    def limit_view(self, request: HttpRequest) -> HttpResponse:
-        return self._change(request, LIMITING)
-
-    def rate_view(self, request: HttpRequest) -> HttpResponse:
-        return self._change(request, RATING)
-
-    def _change(self, request: HttpRequest, changing: Changing) -> HttpResponse:
+    def option_view(self, request: HttpRequest, option: QueueOption[Any]) -> HttpResponse:
         if request.method not in ("GET", "HEAD", "POST"):
             return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
         name = self._require_queue_name(request, request.GET)
-        setting = changing.option.of(name)
-        form = changing.form(request.POST if request.method == "POST" else None, setting) if setting else None
+        setting = option.of(name)
+        form = option.form(request.POST if request.method == "POST" else None, setting) if setting else None
         if form and form.is_valid():
             by = request.user.get_username()
             if form.is_by_settings:
-                changing.follow_settings(name, by=by)
-                return self._done(request, name, changing.follows_settings % {"queue": name})
-            changing.change(name, form.chosen, by=by)
-            return self._done(request, name, changing.changed % {"queue": name, "value": form.in_words(form.chosen)})
-        explanation = str(changing.explanation if form else changing.without)
-        return self._ask(request, form, str(changing.heading), changing.title % {"queue": name}, explanation)
+                option.follow_settings(name, by=by)
+                return self._done(request, name, option.follows_settings % {"queue": name})
+            option.change(name, form.chosen, by=by)
+            return self._done(request, name, option.changed % {"queue": name, "value": form.in_words(form.chosen)})
+        explanation = str(option.explanation if form else option.without)
+        return self._ask(request, form, str(option.heading), option.title % {"queue": name}, explanation)
 
     def _ask(self, request: HttpRequest, form: Form | None, heading: str, title: str, explanation: str) -> HttpResponse:
         context = self.context(request, heading, title=title) | {
@@ -205,11 +149,15 @@ class QueueAdmin(OwnViews):
         return HttpResponseRedirect(self.address("changelist"))
 
     def _row(self, queue: QueueState, columns: Iterable[Column[QueueState]], *, may_change: bool) -> dict[str, Any]:
+        values = {"queue": queue.name}
         return {
             "name": queue.name,
             "cells": [(column, column.cell(queue)) for column in columns],
             "is_paused": queue.pause is not None,
-            "pause": self.address("pause", query={"queue": queue.name}) if may_change else "",
-            "limit": self.address("limit", query={"queue": queue.name}) if may_change and queue.limit else "",
-            "rate": self.address("rate", query={"queue": queue.name}) if may_change and queue.start_rate else "",
+            "pause": self.address("pause", query=values) if may_change else "",
+            "options": [
+                (self.address(option.page, query=values), option.button, option.button_in_full % values)
+                for option in reversed(queue_options())
+                if may_change and option.name in queue.settings
+            ],
         }
