@@ -72,6 +72,15 @@ class PartCard:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PartStatus:
+    """What `skipqueue status` says about a part."""
+
+    as_json: Mapping[str, Any]
+    """Fields of the object that `--json` prints."""
+    lines: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class PartConsole:
     """What one part gives. Each default is "nothing"."""
 
@@ -87,6 +96,7 @@ class PartConsole:
     """Returns the rates of the queues in which jobs have ended lately, by name; an empty name: of all together."""
     known_queues: Callable[["Store", int], list[str]] | None = None
     """Returns the names of queues that have ever had jobs, at most as many as its second argument says."""
+    status: Callable[["Store"], PartStatus] | None = None
     pruned: Callable[[], Mapping[str, bool]] | None = None
     """Returns what becomes of jobs that are pruned, for the output of commands, such as `{"archived": True}`."""
     after_prune: Callable[["Store"], None] | None = None

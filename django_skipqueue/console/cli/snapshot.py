@@ -6,13 +6,13 @@ from typing import Any
 
 from ...contrib.celery.states import CarrierNow, carriers_now
 from ...models import Queue, Status
-from ...parts.limits.now import MOST_HALTING, HaltedKey, halted_keys
 from ...queue.observe import QueueNow, queues_now
 from ...queue.store import Store
 from ...values.counting import empty, quantile
 from ..blocked_jobs import MOST_BLOCKED, BlockedNow, blocked_now
 from ..counts import Count
 from ..job_states import RETRYING, Indexed, ScheduledCounts
+from ..parts import PartStatus, consoles
 from ..queue_states import QueueRate, has_rates, rates_now
 from ..worker_health import Workforce
 
@@ -35,8 +35,7 @@ class Snapshot:
     """The numbers of jobs outside the queues: waiting for a time or another job, and failed."""
     workforce: Workforce
     blocked: BlockedNow
-    halted: list[HaltedKey]
-    """The sequences that wait for an operator, the longest first."""
+    parts: list[PartStatus]
     carriers: list[CarrierNow]
 
     @classmethod
@@ -50,14 +49,11 @@ class Snapshot:
         queues = {name: QueueNow(name, 0, False, None, 0, None) for name in (*paused, *rates, *blocked.queues)} | queues
         shown = [queues[name] for name in sorted(queues)]
         workforce, carriers = Workforce.now(), carriers_now(store)
-        return cls(at, shown, rates, paused, _counts(), workforce, blocked, halted_keys(store), carriers)
+        parts = [part.status(store) for part in consoles() if part.status]
+        return cls(at, shown, rates, paused, _counts(), workforce, blocked, parts, carriers)
 
     def blocked_in(self, queue: QueueNow) -> Count:
         return Count(self.blocked.queues.get(queue.name, 0), self.blocked.is_least, MOST_BLOCKED)
-
-    @property
-    def halted_keys(self) -> Count:
-        return Count(len({each.key for each in self.halted}), cap=MOST_HALTING)
 
     def rate_of(self, queue: QueueNow) -> QueueRate | None:
         """The rate of the queue; `None` if no part knows rates."""
@@ -71,8 +67,8 @@ class Snapshot:
         return {
             "at": self.at,
             "queues": [self._queue_as_json(queue) for queue in self.queues],
-            "jobs": {name: _count_as_json(count) for name, count in self.jobs.items()},
-            "halted_sequences": _count_as_json(self.halted_keys),
+            "jobs": {name: count_as_json(count) for name, count in self.jobs.items()},
+            **{name: value for part in self.parts for name, value in part.as_json.items()},
             "workers": {state: states.count(state) for state in ("live", "late", "stale")},
             "carriers": [_carrier_as_json(carrier) for carrier in self.carriers],
         }
@@ -84,7 +80,7 @@ class Snapshot:
             "queued": queue.queued,
             "is_estimate": queue.is_estimate,
             "oldest_seconds": queue.oldest,
-            "blocked": _count_as_json(self.blocked_in(queue)),
+            "blocked": count_as_json(self.blocked_in(queue)),
             "running": queue.running,
             "longest_seconds": queue.longest,
             "jobs_per_minute": rate and rate.per_minute,
@@ -122,7 +118,7 @@ def in_full(count: Count) -> str:
     return f"{'at least ' if count.is_least else ''}{count.shown:,}"
 
 
-def _count_as_json(count: Count) -> dict[str, Any]:
+def count_as_json(count: Count) -> dict[str, Any]:
     return {"count": count.shown, "or_more": count.is_capped}
 
 

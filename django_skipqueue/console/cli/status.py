@@ -78,8 +78,9 @@ def _show(console: Console, snapshot: Snapshot) -> None:
     last_hour = in_full(jobs[FAILED_IN_LAST_HOUR])
     texts = [f"{in_full(count)} {name}" for name, count in jobs.items() if name != FAILED_IN_LAST_HOUR]
     console.line(f"Jobs: {', '.join(texts)} ({last_hour} in the last hour).")
-    if snapshot.halted:
-        console.line(_halted(snapshot))
+    for part in snapshot.parts:
+        for line in part.lines:
+            console.line(line)
     console.line(_workers(snapshot))
     for carrier in snapshot.carriers:
         console.line(_carrier(carrier))
@@ -122,12 +123,6 @@ def _blocked(snapshot: Snapshot) -> str:
     found = [(queue.name, counted(snapshot.blocked_in(queue))) for queue in snapshot.queues]
     named = ", ".join(f"{name} {number}" for name, number in found if snapshot.blocked.queues.get(name))
     return printable(f"Blocked: {named}.")
-
-
-def _halted(snapshot: Snapshot) -> str:
-    first = snapshot.halted[0]
-    since = f"job {first.job_id} failed {in_words(first.seconds)} ago"
-    return f"Halted sequences: {in_full(snapshot.halted_keys)} ({since}). See: skipqueue limits"
 
 
 def _workers(snapshot: Snapshot) -> str:

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ...console.cli.list import print_jobs
 from ...console.cli.option_types import positive
-from ...console.cli.snapshot import counted
+from ...console.cli.snapshot import count_as_json, counted, in_full
 from ...console.cli.subcommand import Exit, Subcommand
 from ...console.cli.tables import RED, Coloured
 from ...console.cli.terminal import Console
@@ -24,7 +24,7 @@ from ...console.durations import span
 from ...console.job_states import Indexed
 from ...console.metrics import catalogue
 from ...console.metrics.catalogue import Scraped
-from ...console.parts import PartConsole
+from ...console.parts import PartConsole, PartStatus
 from ...events.job_names import job_name
 from ...events.log_format import in_words, printable
 from ...models import Job, Status
@@ -35,22 +35,34 @@ from ..keyed.states import key_of_job
 from ..rates.states import RateState, rate_states, rate_states_of, waiting_for_a_token
 from .admit import blocked_keys
 from .form import LIMITS
-from .now import halted_keys, waiting_keys
+from .now import MOST_HALTING, halted_keys, waiting_keys
 from .services import unclaimed_holders
 from .states import LimitState, halted_by_key, halted_states, holders_of, limit_states, permits
 
 MOST_KEYS = 500
 """Keys that are counted."""
 
-MOST_HALTING = 1_000
-"""Failed jobs of sequences that are looked at."""
+MOST_HALTING_SCRAPED = 1_000
+"""Failed jobs of sequences that the metrics look at."""
 
 
 def keys(store: Store) -> Iterator[Family]:
-    halted = halted_keys(store, limit=MOST_HALTING)
+    halted = halted_keys(store, limit=MOST_HALTING_SCRAPED)
     yield Family(catalogue.HALTED, {(): len({each.key for each in halted})})
     yield Family(catalogue.LONGEST_HALT, {(): max((each.seconds for each in halted), default=0.0)})
     yield Family(catalogue.WAITING_KEYS, {(): len(waiting_keys(store, limit=MOST_KEYS))})
+
+
+def status(store: Store) -> PartStatus:
+    """The sequences that wait for an operator."""
+    found = halted_keys(store)
+    number = Count(len({each.key for each in found}), cap=MOST_HALTING)
+    lines = [
+        f"Halted sequences: {in_full(number)} (job {first.job_id} failed {in_words(first.seconds)} ago). "
+        "See: skipqueue limits"
+        for first in found[:1]
+    ]
+    return PartStatus(as_json={"halted_sequences": count_as_json(number)}, lines=lines)
 
 
 MOST = 50
@@ -283,8 +295,8 @@ def _as_json(state: LimitState) -> dict[str, Any]:
         "key": state.masked,
         "kind": state.now.kind,
         "capacity": state.now.capacity,
-        "held": {"count": state.held.shown, "or_more": state.held.is_capped},
-        "waiting": {"count": state.waiting.shown, "or_more": state.waiting.is_capped},
+        "held": count_as_json(state.held),
+        "waiting": count_as_json(state.waiting),
         "oldest_seconds": state.oldest,
         "next_job": state.now.next_id,
         "halted_by_job": state.halted.job_id if state.halted else None,
@@ -321,6 +333,7 @@ CONSOLE = PartConsole(
         Check("held-permit", held_permits, _("No permit is held by a job that no worker claims")),
     ),
     metrics=(Scraped("limits", keys),),
+    status=status,
     explain=why_it_is_blocked,
     queue_options=(LIMITS,),
 )
