@@ -30,7 +30,7 @@ from ...queue.store import Store
 from ..rates.admin import RATE_COLUMNS
 from ..rates.states import RateState, rate_states_of, waiting_rate_keys
 from .now import HaltedKey, first_blocked_keys, waiting_keys
-from .states import LimitState, halted_by_key, limit_states
+from .states import LimitState, first_states, halted_by_key, limit_states
 
 
 def _key(state: LimitState) -> Cell:
@@ -67,6 +67,14 @@ COLUMNS: tuple[Column[LimitState], ...] = (
     Column("waiting", _("jobs wait"), lambda state: str(state.waiting)),
     Column("oldest", _("oldest job"), lambda state: span(state.oldest)),
 )
+
+MOST_ON_DASHBOARD = 10
+
+
+def first_keys(store: Store) -> dict[str, Any]:
+    """The halted sequences, then the keys whose jobs have waited for the longest."""
+    return {"columns": COLUMNS, "rows": rows(COLUMNS, first_states(store, most=MOST_ON_DASHBOARD))}
+
 
 PER_PAGE = 50
 

@@ -24,7 +24,7 @@ from ...console.durations import span
 from ...console.job_states import Indexed
 from ...console.metrics import catalogue
 from ...console.metrics.catalogue import Scraped
-from ...console.parts import PartConsole, PartStatus
+from ...console.parts import PartConsole, PartPage, PartSection, PartStatus
 from ...events.job_names import job_name
 from ...events.log_format import in_words, printable
 from ...models import Job, Status
@@ -325,6 +325,21 @@ def _show(console: Console, key: str, *, in_json: bool) -> Exit:
     return Exit.DONE
 
 
+# A command does not need the admin.
+
+
+def _first_keys(situation: Any) -> Any:
+    from .admin import first_keys
+
+    return first_keys(situation.store)
+
+
+def _pages() -> tuple[PartPage, ...]:
+    from .views import PAGES
+
+    return PAGES
+
+
 CONSOLE = PartConsole(
     subcommands=(Limits(),),
     checks=(
@@ -333,6 +348,15 @@ CONSOLE = PartConsole(
         Check("held-permit", held_permits, _("No permit is held by a job that no worker claims")),
     ),
     metrics=(Scraped("limits", keys),),
+    sections=(
+        PartSection(
+            name="limits",
+            template="admin/django_skipqueue/limits/dashboard.html",
+            content=_first_keys,
+            after="queues",
+        ),
+    ),
+    pages=_pages,
     status=status,
     explain=why_it_is_blocked,
     queue_options=(LIMITS,),

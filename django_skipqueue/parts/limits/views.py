@@ -3,24 +3,32 @@
 Invariant: it changes nothing, and takes a bounded time.
 """
 
+from typing import TYPE_CHECKING
+
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
-from ...console.admin.jobs.permissions import JobPermissions
-from ...console.admin.ui.views import OwnViews, refreshing
+from ...console.admin.ui.views import refreshing
+from ...console.parts import PartPage
 from ...queue.store import Store
 from .admin import LimitsPage
 
+if TYPE_CHECKING:
+    from ...console.admin.jobs.job_admin import JobAdmin
 
-class LimitViews(OwnViews, JobPermissions):
-    @refreshing
-    def limits_view(self, request: HttpRequest) -> HttpResponse:
-        if request.method not in ("GET", "HEAD"):
-            return HttpResponseNotAllowed(["GET", "HEAD"])
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        page = LimitsPage.of(Store.default(), request.GET)
-        context = self.context(request, None, title=gettext("Limits")) | {"page": page}
-        return TemplateResponse(request, "admin/django_skipqueue/limits/page.html", context)
+
+@refreshing
+def limits_view(admin: "JobAdmin", request: HttpRequest) -> HttpResponse:
+    if request.method not in ("GET", "HEAD"):
+        return HttpResponseNotAllowed(["GET", "HEAD"])
+    if not admin.has_view_permission(request):
+        raise PermissionDenied
+    page = LimitsPage.of(Store.default(), request.GET)
+    context = admin.context(request, None, title=gettext("Limits")) | {"page": page}
+    return TemplateResponse(request, "admin/django_skipqueue/limits/page.html", context)
+
+
+PAGES = (PartPage(name="limits", path="limits/", view=limits_view, title=_("Limits")),)

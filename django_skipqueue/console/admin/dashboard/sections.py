@@ -14,8 +14,6 @@ from django.urls import reverse
 from ....models import Job
 from ....parts.batches.admin import ON_DASHBOARD as BATCH_COLUMNS
 from ....parts.batches.states import batches_with_failures, running_batches
-from ....parts.limits.admin import COLUMNS as OF_LIMITS
-from ....parts.limits.states import first_states
 from ....parts.schedules.admin import ON_DASHBOARD
 from ....parts.schedules.states import first_schedules
 from ....values.records import worker_name
@@ -23,7 +21,6 @@ from ...durations import span
 from ...parts import PartSection, consoles
 from ...worker_health import not_carried
 from ..queues.columns import columns_for
-from ..ui.columns import rows
 from .situation import Situation
 
 MOST = 5
@@ -58,7 +55,6 @@ def longest_jobs(situation: Situation) -> list[LongJob]:
 MOST_QUEUES = 10
 MOST_SCHEDULES = 5
 MOST_BATCHES = 5
-MOST_KEYS = 10
 
 
 @dataclass(frozen=True)
@@ -92,11 +88,6 @@ def _schedules(_: Situation) -> dict[str, Any]:
     }
 
 
-def _limits(situation: Situation) -> dict[str, Any]:
-    """The halted sequences, then the keys whose jobs have waited for the longest."""
-    return {"columns": OF_LIMITS, "rows": rows(OF_LIMITS, first_states(situation.store, most=MOST_KEYS))}
-
-
 def _batches(_: Situation) -> dict[str, Any]:
     """The batches that run, then the batches that ended with failures; of each the newest."""
     found = [*running_batches(MOST_BATCHES), *batches_with_failures(MOST_BATCHES)]
@@ -108,7 +99,6 @@ def _batches(_: Situation) -> dict[str, Any]:
 
 SECTIONS = (
     Section("queues", _queues),
-    Section("limits", _limits),
     Section("schedules", _schedules),
     Section("batches", _batches),
     Section("longest_jobs", longest_jobs),

@@ -82,7 +82,6 @@ class JobAdmin(JobActions):
             self.page("<int:job_id>/edit/", "edit", self.edit_view),
             self.page("<int:job_id>/progress/", "progress", self.progress_view),
             self.page("dashboard/", "dashboard", self.dashboard_view),
-            self.page("limits/", "limits", self.limits_view),
             self.page("doctor/", "doctor", self.doctor_view),
             self.page("metrics/", "metrics", self.metrics_view),
             *(self.page(page.path, page.name, partial(page.view, self)) for page in pages()),

@@ -14,7 +14,6 @@ from django.template.response import TemplateResponse
 from django.utils.translation import gettext
 
 from ....models import Job
-from ....parts.limits.views import LimitViews
 from ... import known_names
 from ...metrics.page import page as metrics_page
 from ...parts import consoles
@@ -22,15 +21,16 @@ from ...search import is_id
 from ..dashboard.dashboard import Dashboard
 from ..doctor_page import DoctorPage
 from ..ui.time_limit import limits_itself
-from ..ui.views import refreshing
+from ..ui.views import OwnViews, refreshing
 from ..verbs.copies import BULK_TASK, EDIT, why_not_copied
 from ..verbs.table import BUTTONS, RUN_AGAIN
 from ..verbs.verb import Button
 from .history import history_of
 from .page import JobPage
+from .permissions import JobPermissions
 
 
-class JobViews(LimitViews):
+class JobViews(OwnViews, JobPermissions):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
