@@ -5,11 +5,13 @@ from .alerts.part import PART as ALERTS
 from .archive.part import PART as ARCHIVE
 from .batches.part import PART as BATCHES
 from .history.part import PART as HISTORY
+from .keyed.part import PART as KEYED
 from .limits.part import PART as LIMITS
 from .rates.part import PART as RATES
 from .schedules.part import PART as SCHEDULES
 
 PARTS: tuple[Part, ...] = (
+    KEYED,
     LIMITS,
     RATES,
     SCHEDULES,

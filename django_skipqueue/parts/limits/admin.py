@@ -1,4 +1,4 @@
-"""The page of limits: the halted sequences, the keys of rates, and a page of all other keys, with its columns.
+"""The keys of limits in the admin: the halted sequences, and a page of all other keys, with its columns.
 
 A further column is a function of a `LimitState`, and an entry in `COLUMNS`.
 
@@ -8,27 +8,22 @@ comparison with a typed text after the other.
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from django.urls import reverse
 from django.utils.html import format_html
-from django.utils.http import urlencode
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...console.admin.ui.cells import badge
-from ...console.admin.ui.columns import Cell, Column, Rows, rows
-from ...console.arguments import redacted
+from ...console.admin.ui.columns import Cell, Column, rows
 from ...console.counts import grouped
 from ...console.durations import span
-from ...console.known_names import LONGEST
-from ...console.search import is_id
-from ...models import Job, Status
+from ...models import Status
 from ...queue.store import Store
-from ..rates.admin import RATE_COLUMNS
-from ..rates.states import RateState, rate_states_of, waiting_rate_keys
+from ..keyed.admin import SECONDS
+from ..keyed.tables import Card, Cards
 from .now import HaltedKey, first_blocked_keys, waiting_keys
 from .states import LimitState, first_states, halted_by_key, limit_states
 
@@ -80,81 +75,36 @@ PER_PAGE = 50
 
 MOST_HALTED = 50
 
-MOST_RATES = 50
-
 MOST_MASKED = 50
 
-SECONDS = 2.0
-"""For how long the lists are filled, if many keys are left out. The time does not depend on a typed text."""
 
-
-@dataclass(frozen=True)
-class LimitsPage:
-    """The keys from one on.
-
-    The address of the next page names a job, not a key: a key may have a secret in it.
-    """
-
-    halted: list[LimitState]
-    """The first `MOST_HALTED`, on the first page only."""
-    masked: list[LimitState]
-    """Keys with a secret in them, of the jobs that were blocked first; on the first page only."""
-    keys: list[LimitState]
-    """A page of all others, in alphabetical order."""
-    text: str
-    """Where the alphabetical list begins, as typed."""
-    after: int | None
-    """The job after whose key the page begins."""
-    has_next: bool
-    rates: list[RateState]
-    """The first keys of rates from the text on, one more than `MOST_RATES` if there are more."""
-
-    @classmethod
-    def of(cls, store: Store, query: Mapping[str, str]) -> "LimitsPage":
-        text, after = query.get("from", "").replace("\0", "")[:LONGEST].strip(), _key_of(query.get("after", ""))
-        start, is_from = (after[1], False) if after else (text, True)
-        halted = halted_by_key(store)
-        keys = list(islice(_keys(store, start, is_from, halted), PER_PAGE + 1))
-        rates = [] if after else list(islice(_rates(store, text), MOST_RATES + 1))
-        is_first = not (text or after)
-        return cls(
-            limit_states(store, list(halted)[:MOST_HALTED], halted) if is_first else [],
-            _masked(store, halted) if is_first else [],
-            keys[:PER_PAGE],
-            text,
-            after[0] if after else None,
-            len(keys) > PER_PAGE,
-            rates,
-        )
-
-    columns = COLUMNS
-    rate_columns = RATE_COLUMNS
-
-    @property
-    def halted_rows(self) -> Rows[LimitState]:
-        return rows(COLUMNS, self.halted)
-
-    @property
-    def masked_rows(self) -> Rows[LimitState]:
-        return rows(COLUMNS, self.masked)
-
-    @property
-    def rows(self) -> Rows[LimitState]:
-        return rows(COLUMNS, self.keys)
-
-    @property
-    def rate_rows(self) -> Rows[RateState]:
-        return rows(RATE_COLUMNS, self.rates[:MOST_RATES])
-
-    @property
-    def most_rates(self) -> int:
-        """How many keys of rates are shown, if there are more; else 0."""
-        return MOST_RATES if len(self.rates) > MOST_RATES else 0
-
-    @property
-    def next(self) -> str:
-        query: dict[str, Any] = {"from": self.text} if self.text else {}
-        return f"?{urlencode(query | {'after': self.keys[-1].now.next_id})}" if self.has_next and self.keys else ""
+def cards(store: Store, text: str, after: str | None) -> Cards:
+    """The halted sequences, and keys with a secret, on the first page only; and a page of all others, in order."""
+    start, is_from = (text, True) if after is None else (after, False)
+    halted = halted_by_key(store)
+    keys = list(islice(_keys(store, start, is_from, halted), PER_PAGE + 1))
+    shown = Card(name="keys", title=_("Keys with waiting jobs"), columns=COLUMNS, states=keys[:PER_PAGE])
+    next_id = shown.states[-1].now.next_id if len(keys) > PER_PAGE else None
+    if text or after is not None:
+        return Cards(listed=[shown], next_id=next_id)
+    first = Card(
+        name="halted",
+        title=_("Halted sequences"),
+        about=_("Their jobs wait until somebody retries, discards or deletes the job that failed."),
+        columns=COLUMNS,
+        states=limit_states(store, list(halted)[:MOST_HALTED], halted),
+    )
+    masked = Card(
+        name="masked",
+        title=_("Keys with a secret"),
+        about=_(
+            "Of the jobs that wait for the longest. The alphabetical list has no such key: its place there would "
+            "reveal the secret."
+        ),
+        columns=COLUMNS,
+        states=_masked(store, halted),
+    )
+    return Cards(first=[first, masked], listed=[shown], next_id=next_id)
 
 
 def _keys(store: Store, start: str, is_from: bool, halted: Mapping[str, HaltedKey]) -> Iterator[LimitState]:
@@ -165,24 +115,6 @@ def _keys(store: Store, start: str, is_from: bool, halted: Mapping[str, HaltedKe
         start, is_from = keys[-1], False
 
 
-def _rates(store: Store, start: str) -> Iterator[RateState]:
-    """The keys of rates with waiting jobs from a text on, in alphabetical order, as long as there is time."""
-    end = time.monotonic() + SECONDS
-    keys = [*([start] if start else []), *waiting_rate_keys(store, after=start, limit=MOST_RATES + 1)]
-    while keys and time.monotonic() < end:
-        yield from (state for state in rate_states_of(store, keys) if not state.is_masked)
-        keys = waiting_rate_keys(store, after=keys[-1], limit=MOST_RATES + 1)
-
-
 def _masked(store: Store, halted: Mapping[str, HaltedKey]) -> list[LimitState]:
     states = limit_states(store, first_blocked_keys(store, most=MOST_MASKED), halted)
     return [state for state in states if state.is_masked]
-
-
-def _key_of(job_id: str) -> tuple[int, str] | None:
-    """The id and the key of this job; `None` if there is no such job, it has no key, or a secret is in its key."""
-    job = Job.objects.filter(pk=job_id).first() if is_id(job_id) else None
-    if job is None or not job.limit_key:
-        return None
-    is_masked = redacted(job.task, job.args, job.kwargs).text(job.limit_key) != job.limit_key
-    return None if is_masked else (job.pk, job.limit_key)

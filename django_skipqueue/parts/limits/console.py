@@ -1,30 +1,24 @@
-"""Limits, for operators: a subcommand, checks of the doctor, metrics, and why a blocked job waits for a permit."""
+"""Limits, for operators: their keys, checks of the doctor, metrics, and why a blocked job waits for a permit."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from django.core.management.base import CommandError, CommandParser
 from django.db.models import F, QuerySet, Value
-from django.db.models.functions import Now
 from django.db.models.lookups import LessThan
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ...console.cli.list import print_jobs
-from ...console.cli.option_types import positive
 from ...console.cli.snapshot import count_as_json, counted, in_full
-from ...console.cli.subcommand import Exit, Subcommand
 from ...console.cli.tables import RED, Coloured
-from ...console.cli.terminal import Console
 from ...console.counts import Count
 from ...console.doctor.finding import Check, Finding, Severity
 from ...console.durations import span
 from ...console.job_states import Indexed
 from ...console.metrics import catalogue
 from ...console.metrics.catalogue import Scraped
-from ...console.parts import PartConsole, PartPage, PartSection, PartStatus
+from ...console.parts import PartSection, PartStatus
 from ...events.job_names import job_name
 from ...events.log_format import in_words, printable
 from ...models import Job, Status
@@ -32,7 +26,7 @@ from ...models.expressions import LIMIT_RANK, Row
 from ...queue.store import Store
 from ...values.exposition import Family
 from ..keyed.states import key_of_job
-from ..rates.states import RateState, rate_states, rate_states_of, waiting_for_a_token
+from ..keyed.tables import Cards, KeyedConsole, KeyTable
 from .admit import blocked_keys
 from .form import LIMITS
 from .now import MOST_HALTING, halted_keys, waiting_keys
@@ -221,61 +215,13 @@ def _before(job: Job) -> Count:
 
 HEADINGS = ("key", "kind", "held", "of", "waiting", "oldest", "note")
 
-RATE_HEADINGS = ("key", "rate", "tokens", "waiting", "oldest", "next")
 
-NUMBERS = ("held", "of", "waiting", "oldest", "tokens")
-
-MOST_JOBS = 20
-"""Jobs of one key that are listed, of those that hold a permit, and of those that wait."""
-
-
-class Limits(Subcommand):
-    name = "limits"
-    help = "List the keys of limits, sequences and rates for which jobs wait, or show one with its jobs"
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("key", nargs="?", metavar="KEY", help="show this key, and its jobs")
-        parser.add_argument("--limit", type=positive, default=100, metavar="N", help="keys to list (default: 100)")
-        parser.add_argument("--json", action="store_true", help="print a JSON object for each key")
-
-    def run(self, console: Console, **options: Any) -> Exit:
-        key, most = options["key"], options["limit"]
-        if key is not None:
-            return _show(console, key, in_json=options["json"])
-        found, rates = _states(most), rate_states(Store.default(), most=most)
-        if options["json"]:
-            for entry in (*map(_as_json, found), *(state.as_json() for state in rates)):
-                console.json(entry)
-        else:
-            _print(console, found, rates)
-        if most in (len(found), len(rates)):
-            console.say(f"These are the first {most:,} keys. --limit lists more.")
-        if not found and not rates:
-            console.say("No job waits for a permit, or for its rate.")
-        return Exit.DONE if found or rates else Exit.NEGATIVE
-
-
-def _states(most: int) -> list[LimitState]:
-    store = Store.default()
+def _first(store: Store, most: int) -> list[LimitState]:
+    """The halted sequences, then the others alphabetically."""
     halted = halted_states(store, most=most)
     first = {state.now.key for state in halted}
     others = [key for key in waiting_keys(store, limit=most) if key not in first]
     return [*halted, *limit_states(store, others, {})][:most]
-
-
-def _print(console: Console, limits: list[LimitState], rates: list[RateState]) -> None:
-    if limits:
-        console.table(HEADINGS, map(_row, limits), right=NUMBERS)
-    if limits and rates:
-        console.line()
-    if rates:
-        console.table(RATE_HEADINGS, map(_rate_row, rates), right=NUMBERS)
-
-
-def _rate_row(state: RateState) -> list[str]:
-    tokens = "" if state.now.tokens is None else f"{state.now.tokens:,}"
-    due = "" if state.now.due_in is None else "in " + in_words(max(state.now.due_in, 0.0))
-    return [state.key, state.rate or "any", tokens, counted(state.waiting), in_words(state.oldest), due]
 
 
 def _row(state: LimitState) -> list[str]:
@@ -304,25 +250,8 @@ def _as_json(state: LimitState) -> dict[str, Any]:
     }
 
 
-def _show(console: Console, key: str, *, in_json: bool) -> Exit:
-    store = Store.default()
-    states, rates = limit_states(store, [key], halted_by_key(store)), rate_states_of(store, [key])
-    held = list(holders_of(key).annotate(now=Now()).order_by("pk")[:MOST_JOBS])
-    waiting = list(Indexed(Status.BLOCKED, limit_key=key).jobs().annotate(now=Now())[:MOST_JOBS])
-    if rates:
-        waiting += waiting_for_a_token(key).annotate(now=Now())[:MOST_JOBS]
-    if not held and not waiting:
-        raise CommandError(printable(f"No job holds a permit of the key {key!r}, or waits for one or for its rate."))
-    if in_json:
-        ids = {"held_by": [job.pk for job in held], "next_jobs": [job.pk for job in waiting]}
-        about = {name: value for state in states for name, value in _as_json(state).items()}
-        console.json(about | ids | {"rate": rates[0].as_json() if rates else None})
-        return Exit.DONE
-    if states or rates:
-        _print(console, states, rates)
-        console.line()
-    print_jobs(console, [*held, *waiting], in_json=False)
-    return Exit.DONE
+def _key_as_json(states: Sequence[LimitState]) -> dict[str, Any]:
+    return {name: value for state in states for name, value in _as_json(state).items()}
 
 
 # A command does not need the admin.
@@ -334,14 +263,27 @@ def _first_keys(situation: Any) -> Any:
     return first_keys(situation.store)
 
 
-def _pages() -> tuple[PartPage, ...]:
-    from .views import PAGES
+def _cards(store: Store, text: str, after: str | None) -> Cards:
+    from .admin import cards
 
-    return PAGES
+    return cards(store, text, after)
 
 
-CONSOLE = PartConsole(
-    subcommands=(Limits(),),
+KEYS = KeyTable(
+    headings=HEADINGS,
+    row=_row,
+    first=_first,
+    of_key=lambda store, key: limit_states(store, [key], halted_by_key(store)),
+    as_json=_as_json,
+    key_as_json=_key_as_json,
+    holders=holders_of,
+    waiting=lambda key: Indexed(Status.BLOCKED, limit_key=key).jobs(),
+    cards=_cards,
+    start=lambda job: job.limit_key,
+)
+
+CONSOLE = KeyedConsole(
+    keys=KEYS,
     checks=(
         Check("halted-sequence", halted, _("No sequence has halted")),
         Check("free-permit", free_permits, _("No permit is free while jobs wait for it")),
@@ -353,10 +295,10 @@ CONSOLE = PartConsole(
             name="limits",
             template="admin/django_skipqueue/limits/dashboard.html",
             content=_first_keys,
+            css="django_skipqueue/keyed/keys.css",
             after="queues",
         ),
     ),
-    pages=_pages,
     status=status,
     explain=why_it_is_blocked,
     queue_options=(LIMITS,),

@@ -18,6 +18,7 @@ def console() -> "PartConsole":
 
 PART = Part(
     name="limits",
+    depends=("keyed",),
     services=(
         BlockSurplus,
         PassOn,

@@ -1,4 +1,8 @@
-"""The columns of the list of keys of rates. A further one is an entry in `RATE_COLUMNS`."""
+"""The keys of rates in the admin: the first ones from a text on. A further column is an entry in `RATE_COLUMNS`."""
+
+import time
+from collections.abc import Iterator
+from itertools import islice
 
 from django.urls import reverse
 from django.utils.html import format_html
@@ -8,7 +12,10 @@ from django.utils.translation import gettext_lazy as _
 from ...console.admin.ui.columns import Cell, Column
 from ...console.counts import grouped
 from ...console.durations import roughly, span
-from .states import RateState
+from ...queue.store import Store
+from ..keyed.admin import SECONDS
+from ..keyed.tables import Card, Cards
+from .states import RateState, rate_states_of, waiting_rate_keys
 
 
 def _key(state: RateState) -> Cell:
@@ -39,3 +46,30 @@ RATE_COLUMNS: tuple[Column[RateState], ...] = (
     Column("due", _("next admitted"), _due),
     Column("oldest", _("oldest job"), lambda state: span(state.oldest)),
 )
+
+MOST_RATES = 50
+
+
+def cards(store: Store, text: str, after: str | None) -> Cards:
+    """The first keys from the text on, on pages that begin after no key."""
+    if after is not None:
+        return Cards()
+    found = list(islice(_rates(store, text), MOST_RATES + 1))
+    more = gettext("Only the first %(number)s keys of rates are shown. “From the key” shows others.")
+    card = Card(
+        name="rates",
+        title=_("Rates with waiting jobs"),
+        columns=RATE_COLUMNS,
+        states=found[:MOST_RATES],
+        note=more % {"number": MOST_RATES} if len(found) > MOST_RATES else "",
+    )
+    return Cards(first=[card])
+
+
+def _rates(store: Store, start: str) -> Iterator[RateState]:
+    """The keys of rates with waiting jobs from a text on, in alphabetical order, as long as there is time."""
+    end = time.monotonic() + SECONDS
+    keys = [*([start] if start else []), *waiting_rate_keys(store, after=start, limit=MOST_RATES + 1)]
+    while keys and time.monotonic() < end:
+        yield from (state for state in rate_states_of(store, keys) if not state.is_masked)
+        keys = waiting_rate_keys(store, after=keys[-1], limit=MOST_RATES + 1)

@@ -15,4 +15,4 @@ def console() -> "PartConsole":
     return CONSOLE
 
 
-PART = Part(name="rates", services=(PruneRates,), console=console)
+PART = Part(name="rates", depends=("keyed",), services=(PruneRates,), console=console)

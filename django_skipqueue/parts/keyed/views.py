@@ -1,4 +1,4 @@
-"""The view of limits: the keys for which jobs wait.
+"""The view of the page `limits`: the keys for which jobs wait.
 
 Invariant: it changes nothing, and takes a bounded time.
 """
@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from ...console.admin.ui.views import refreshing
 from ...console.parts import PartPage
 from ...queue.store import Store
-from .admin import LimitsPage
+from .admin import KeysPage
 
 if TYPE_CHECKING:
     from ...console.admin.jobs.job_admin import JobAdmin
@@ -26,9 +26,9 @@ def limits_view(admin: "JobAdmin", request: HttpRequest) -> HttpResponse:
         return HttpResponseNotAllowed(["GET", "HEAD"])
     if not admin.has_view_permission(request):
         raise PermissionDenied
-    page = LimitsPage.of(Store.default(), request.GET)
+    page = KeysPage.of(Store.default(), request.GET)
     context = admin.context(request, None, title=gettext("Limits")) | {"page": page}
-    return TemplateResponse(request, "admin/django_skipqueue/limits/page.html", context)
+    return TemplateResponse(request, "admin/django_skipqueue/keyed/page.html", context)
 
 
 PAGES = (PartPage(name="limits", path="limits/", view=limits_view, title=_("Limits")),)

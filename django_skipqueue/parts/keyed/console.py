@@ -1,0 +1,92 @@
+"""Keys, for operators: the subcommand and the page `limits`, for all parts whose jobs have keys."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+from django.db.models.functions import Now
+
+from ...console.cli.list import print_jobs
+from ...console.cli.option_types import positive
+from ...console.cli.subcommand import Exit, Subcommand
+from ...console.cli.terminal import Console
+from ...console.parts import PartConsole, PartPage
+from ...events.log_format import printable
+from ...queue.store import Store
+from .tables import KeyTable, tables
+
+NUMBERS = ("held", "of", "waiting", "oldest", "tokens")
+"""The headings of columns that are aligned to the right."""
+
+MOST_JOBS = 20
+"""Jobs of one key that are listed, of those that hold a permit, and of those that wait."""
+
+Found = Sequence[tuple[KeyTable[Any], Sequence[Any]]]
+"""The states of keys, for each part."""
+
+
+class Limits(Subcommand):
+    name = "limits"
+    help = "List the keys of limits, sequences and rates for which jobs wait, or show one with its jobs"
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("key", nargs="?", metavar="KEY", help="show this key, and its jobs")
+        parser.add_argument("--limit", type=positive, default=100, metavar="N", help="keys to list (default: 100)")
+        parser.add_argument("--json", action="store_true", help="print a JSON object for each key")
+
+    def run(self, console: Console, **options: Any) -> Exit:
+        key, most = options["key"], options["limit"]
+        if key is not None:
+            return _show(console, key, in_json=options["json"])
+        found = [(table, table.first(Store.default(), most)) for table in tables()]
+        if options["json"]:
+            for table, states in found:
+                for state in states:
+                    console.json(table.as_json(state))
+        else:
+            _print(console, found)
+        if any(len(states) == most for _, states in found):
+            console.say(f"These are the first {most:,} keys. --limit lists more.")
+        if any(states for _, states in found):
+            return Exit.DONE
+        console.say("No job waits for a permit, or for its rate.")
+        return Exit.NEGATIVE
+
+
+def _print(console: Console, found: Found) -> None:
+    for number, (table, states) in enumerate((table, states) for table, states in found if states):
+        if number:
+            console.line()
+        console.table(table.headings, map(table.row, states), right=NUMBERS)
+
+
+def _show(console: Console, key: str, *, in_json: bool) -> Exit:
+    store = Store.default()
+    found = [(table, table.of_key(store, key)) for table in tables()]
+    held = [
+        job
+        for table, _ in found
+        if table.holders
+        for job in table.holders(key).annotate(now=Now()).order_by("pk")[:MOST_JOBS]
+    ]
+    waiting = [job for table, _ in found for job in table.waiting(key).annotate(now=Now())[:MOST_JOBS]]
+    if not held and not waiting:
+        raise CommandError(printable(f"No job holds a permit of the key {key!r}, or waits for one or for its rate."))
+    if in_json:
+        about = {name: value for table, states in found for name, value in table.key_as_json(states).items()}
+        console.json(about | {"held_by": [job.pk for job in held], "next_jobs": [job.pk for job in waiting]})
+        return Exit.DONE
+    if any(states for _, states in found):
+        _print(console, found)
+        console.line()
+    print_jobs(console, [*held, *waiting], in_json=False)
+    return Exit.DONE
+
+
+def _pages() -> tuple[PartPage, ...]:
+    from .views import PAGES  # a command does not need the admin
+
+    return PAGES
+
+
+CONSOLE = PartConsole(subcommands=(Limits(),), pages=_pages)
