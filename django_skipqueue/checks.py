@@ -21,7 +21,7 @@ from .parts.databases.options import needs_shard
 from .parts.databases.retirement import retirement
 from .parts.databases.settings import ROUTER, SPREAD
 from .parts.limits.options import TaskLimit
-from .parts.schedules.entry import all_entries
+from .values.part import installed_parts
 from .worker.attempts.executor import import_middleware
 from .worker.preflight import engine_problem, version_problem
 
@@ -41,13 +41,13 @@ def register_all() -> None:
         check_engine,
         check_middleware,
         check_task_names,
-        check_periodic,
         check_placement,
         check_carriers,
         check_carried_tasks,
         check_runworker,
         check_relations,
         check_halting,
+        *(check for part in installed_parts() for check in part.checks),
     ):
         register(check, "django_skipqueue")
     register(check_server_version, Tags.database)
@@ -117,18 +117,6 @@ def check_task_names(**_: Any) -> list[CheckMessage]:
             id="skipqueue.E005",
         )
         for first, second in registry.duplicates.values()
-    ]
-
-
-def check_periodic(**_: Any) -> list[CheckMessage]:
-    """E008: a schedule that cannot fire: an unknown task, wrong arguments, a cron expression or time zone."""
-    return [
-        Error(
-            f"The schedule {name!r} cannot fire: {problem}",
-            hint="The how-to “Run jobs periodically” (docs/how-to/periodic.md) has examples.",
-            id="skipqueue.E008",
-        )
-        for name, problem in all_entries()[1]
     ]
 
 

@@ -22,7 +22,7 @@ from .contrib.celery import settings as carriers_setting
 from .parts.alerts.settings import AlertSettings
 from .parts.archive.settings import ArchiveSettings
 from .parts.databases import settings as queue_databases
-from .parts.schedules import settings as periodic_setting
+from .parts.schedules.settings import ScheduleSettings
 from .values import link_template, queue_settings
 from .values.bounds import LIMITS, close_to, did_you_mean
 from .values.redaction import words
@@ -38,6 +38,7 @@ NAMES = tuple[str, ...]
 class Settings(
     AlertSettings,
     ArchiveSettings,
+    ScheduleSettings,
 ):
     """One field for each key of `SKIPQUEUE`, in lower case. Times are seconds.
 
@@ -101,9 +102,6 @@ class Settings(
         }
     )
     """How long finished jobs are kept, by status: a timedelta or seconds; `None`: for ever, `0`: not at all."""
-
-    periodic: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Schedules by name: see `parts.schedules.settings`."""
 
     queues: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The limits of whole queues, by the name of the queue: see `values.queue_settings`."""
@@ -260,7 +258,6 @@ PROBLEMS: dict[str, Callable[[str, object], Iterator[str]]] = {
     "databases": queue_databases.alias_problems,
     "placement": queue_databases.placement_problems,
     "retiring": queue_databases.alias_problems,
-    "periodic": periodic_setting.problems,
     "queues": queue_settings.problems,
     "carriers": carriers_setting.problems,
     "metrics_token": _token_problems,

@@ -12,7 +12,6 @@ import pytest
 from django.db import connections
 
 from django_skipqueue.jobs.registry import Registry, registry
-from django_skipqueue.parts.schedules.entry import entries
 
 from .app import sessions
 from .harness.fixtures import (  # noqa: F401 (fixtures and a hook)
@@ -105,10 +104,9 @@ def connect(transactional_db: None) -> Iterator[Callable[..., psycopg.Connection
 
 @pytest.fixture(name="registry")
 def empty_registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
-    """The registry of the process, without the tasks and schedules of the suite; they are back after the test."""
+    """The registry of the process, without the tasks of the suite; they are back after the test."""
     for name, value in vars(Registry()).items():
         monkeypatch.setattr(registry, name, value)
-    monkeypatch.setattr(entries, "_entries", {})
     return registry
 
 

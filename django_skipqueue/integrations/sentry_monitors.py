@@ -9,9 +9,11 @@ from django.utils.text import slugify
 from sentry_sdk.crons import capture_checkin
 
 from ..events.tracing import attempted_job
-from ..parts.schedules.fire import METADATA_KEY
 from ..values.codec import decode
 from ..values.records import ClaimedJob
+
+KEY = "schedule"
+"""The key in a job's metadata: `METADATA_KEY` of the part `schedules`."""
 
 SLUG_LIMIT = 50
 """Characters that Sentry allows."""
@@ -41,9 +43,9 @@ class CheckIn:
 
 def check_in_of(job: ClaimedJob) -> CheckIn | None:
     """The check-in of this job; `None` if it is of no schedule, or Sentry cannot know the times of that."""
-    if f'"{METADATA_KEY}"' not in job.metadata:
+    if f'"{KEY}"' not in job.metadata:
         return None
-    note = decode(job.metadata).get(METADATA_KEY)
+    note = decode(job.metadata).get(KEY)
     config = config_of(note) if isinstance(note, dict) else None
     if config is None:
         return None

@@ -1,11 +1,10 @@
 """`run_jobs`: runs deferred jobs one after the other, in the thread of its caller."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from operator import itemgetter
-from typing import Any, TypedDict, Unpack
+from typing import Any, Protocol, TypedDict, Unpack
 
 from asgiref.sync import sync_to_async
 from django.db.models import F, Max
@@ -15,13 +14,9 @@ from django.utils.asyncio import async_unsafe
 from ..events.signal_sink import SignalSink
 from ..exceptions import JobInterrupted, UnknownTask
 from ..models import Job, Queue, RateBucket
-from ..parts.batches.finish import finish_all_batches
-from ..parts.schedules.decorator import name_of
-from ..parts.schedules.entry import Entry, all_entries, prepared
-from ..parts.schedules.fire import is_unfinished, spec_at
-from ..queue.enqueue import new_job
 from ..queue.gates import sweep_limits
 from ..queue.store import Store
+from ..values.part import installed_parts
 from ..values.records import Attempt, ClaimedJob
 from ..worker.by_hand import run_attempt
 from ..worker.notes import capturing
@@ -71,11 +66,11 @@ def run_jobs(
     if schedules and until is None:
         raise ValueError("schedules needs until: without an end, schedules fire for ever.")
     runs = []
-    timed = entries_of(schedules)
+    timed = planned(schedules)
     for alias in databases(database):
-        here = [entry for entry in timed if entry.database == alias]
+        here = [each for each in timed if each.database == alias]
         is_forced = include_scheduled or until is not None
-        forced = Forced(alias, queue_names, until=until, entries=here) if is_forced else None
+        forced = Forced(alias, queue_names, until=until, timed=here) if is_forced else None
         runs.append(Run(alias, queue_names, forced=forced, raise_errors=raise_errors, limit=limit))
     with capturing():
         while sum(run.drain() for run in runs) and len(runs) > 1:  # a job may defer one into another database
@@ -100,36 +95,25 @@ async def arun_jobs(**options: Unpack[RunOptions]) -> list[Job]:
     return await sync_to_async(run_jobs)(**options)
 
 
-def entries_of(schedules: bool | Sequence[Any]) -> list[Entry]:
-    """The schedules of the project; those of these tasks, if it is a list. Raises ValueError for a task without one."""
+class Planned(Protocol):
+    """What happens at planned times in one database, such as a schedule."""
+
+    @property
+    def database(self) -> str:
+        """The alias of the database."""
+
+    def first(self, now: datetime) -> datetime | None:
+        """The first time after this moment; `None`: there is none."""
+
+    def fire(self, store: Store, due: datetime) -> datetime | None:
+        """Do what is planned for this time. Returns the next time; `None`: there is none."""
+
+
+def planned(schedules: bool | Sequence[Any]) -> list[Planned]:
+    """What parts have planned; if it is a list, for these tasks."""
     if not schedules:
         return []
-    entries, _ = all_entries()
-    if schedules is True:
-        return entries
-    names = {name_of(task) for task in schedules}
-    if without := names - {entry.task for entry in entries}:
-        raise ValueError(f"{min(without)} has no schedule: @periodic goes above @job or @task.")
-    return [entry for entry in entries if entry.task in names]
-
-
-@dataclass(frozen=True)
-class Planned:
-    """The next time of a schedule."""
-
-    entry: Entry
-    due: datetime
-    last_job_id: int | None = None
-
-    def fire(self, store: Store) -> "Planned | None":
-        """Enqueue a job, unless the last one is unfinished and the schedule skips such times. Returns what follows."""
-        job_id = self.last_job_id
-        if job_id is None or self.entry.overlap == "allow" or not is_unfinished(store, job_id):
-            spec, call = prepared(self.entry.task, *self.entry.call)
-            inserted = new_job(store, store.enqueue, spec_at(spec, self.entry, self.due, jitter=0.0), call)
-            job_id = inserted.id if inserted else job_id
-        following = self.entry.timetable.after(self.due, planned=self.due)
-        return Planned(self.entry, following, job_id) if following else None
+    return [each for part in installed_parts() if part.planned for each in part.planned(schedules)]
 
 
 class Forced:
@@ -145,7 +129,7 @@ class Forced:
         queue_names: Sequence[str] | None,
         *,
         until: datetime | timedelta | None = None,
-        entries: Sequence[Entry] = (),
+        timed: Sequence[Planned] = (),
     ) -> None:
         self._alias = alias
         self._store = Store(alias)
@@ -155,7 +139,7 @@ class Forced:
             self._jobs = self._jobs.filter(queue_name__in=queue_names)
         now = _now(alias)
         self._until = now + until if isinstance(until, timedelta) else until
-        self._planned = [Planned(entry, due) for entry in entries if (due := entry.timetable.first(now))]
+        self._planned = [(due, each) for each in timed if (due := each.first(now))]
         self._ahead = timedelta(0)
         """How far the time of the jobs is ahead of the real time."""
         self._later: dict[int, timedelta] = {}
@@ -182,13 +166,14 @@ class Forced:
         return True
 
     def _schedules_due(self) -> Iterator[tuple[datetime, Act]]:
-        for planned in self._planned:
-            yield planned.due, partial(self._fire, planned)
+        for due, each in self._planned:
+            yield due, partial(self._fire, each)
 
-    def _fire(self, planned: Planned, due: datetime) -> bool:
+    def _fire(self, fired: Planned, due: datetime) -> bool:
         self._move_to(due)
-        following = planned.fire(self._store)
-        self._planned = [each for each in self._planned if each is not planned] + ([following] if following else [])
+        following = fired.fire(self._store, due)
+        others = [(at, each) for at, each in self._planned if each is not fired]
+        self._planned = others + ([(following, fired)] if following else [])
         return True
 
     def _rates_due(self) -> Iterator[tuple[datetime, Act]]:
@@ -245,15 +230,18 @@ class Run:
         return [found[id] for id in dict.fromkeys(self._ran) if id in found]
 
     def _next(self) -> ClaimedJob | None:
-        """Claim one job. If there is none, do what else brings jobs: callbacks of batches, the gates, the force."""
+        """Claim one job. If there is none, do what else brings jobs: the gates, what parts do, the force."""
         while True:
             queues = self._store.queues_with_jobs() if self._queue_names is None else self._queue_names
             for job in self._store.claim(queue_names=queues, limit=1, worker_id=WORKER):
                 return job
-            if self._store.admit().goes_on or sweep_limits(self._store) or finish_all_batches(self._store):
+            if self._store.admit().goes_on or sweep_limits(self._store) or self._finish():
                 continue
             if not (self._forced and self._forced.go_on()):
                 return None
+
+    def _finish(self) -> bool:
+        return any(part.before_drained(self._store) for part in installed_parts() if part.before_drained)
 
     def _run(self, job: ClaimedJob) -> None:
         with OpenTransactions() as transactions:

@@ -24,6 +24,11 @@ class Part:
     """Called with the store before a drain ends. Returns a true value if it has done something that makes jobs."""
     measures: Mapping[str, Callable[[Any], float]] = field(default_factory=dict)
     """What a rule of the alerts is about, by the rule's name: the function measures it with a `Store`."""
+    checks: tuple[Callable[..., list[Any]], ...] = ()
+    """System checks of Django."""
+    planned: Callable[[bool | Sequence[Any]], Sequence[Any]] | None = None
+    """Returns what happens at planned times, for tests that pass the time: each a `testing.run.Planned`. Its argument:
+    `True` for all of it, or a list of tasks for what concerns these."""
     watches: tuple[Callable[[Any, Callable[[], bool]], Any], ...] = ()
     """Services of a supervisor that run after its others. Each is made with its `Store`, and with a function that
     returns whether the sinks have handled all events of the process."""

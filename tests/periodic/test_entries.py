@@ -10,10 +10,11 @@ import pytest
 from django.test import override_settings
 
 from django_skipqueue import conf, job, periodic, unique_by
-from django_skipqueue.checks import check_periodic, check_settings
+from django_skipqueue.checks import check_settings
 from django_skipqueue.exceptions import InvalidArguments, InvalidOption, InvalidTask
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.jobs.task import Task
+from django_skipqueue.parts.schedules.checks import check_periodic
 from django_skipqueue.parts.schedules.entry import Entry, all_entries, entries, prepared
 
 from ..app import jobs

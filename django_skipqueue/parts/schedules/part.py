@@ -1,8 +1,10 @@
 """Schedules, as the core sees them."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from ...values.part import Part
+from .checks import check_periodic
 from .events import LINES
 from .fire import FireSchedules
 
@@ -16,4 +18,17 @@ def console() -> "PartConsole":
     return CONSOLE
 
 
-PART = Part(name="schedules", services=(FireSchedules,), lines=LINES, console=console)
+def planned(schedules: bool | Sequence[Any]) -> Sequence[Any]:
+    from .planned import planned  # only tests use it
+
+    return planned(schedules)
+
+
+PART = Part(
+    name="schedules",
+    services=(FireSchedules,),
+    checks=(check_periodic,),
+    planned=planned,
+    lines=LINES,
+    console=console,
+)

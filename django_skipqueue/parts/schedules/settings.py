@@ -4,6 +4,8 @@ For example: `{"daily summary": {"task": "shop.jobs.summary", "cron": "0 9 * * m
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 KEYS = ("task", "cron", "every", "timezone", "args", "kwargs", "catch_up", "overlap", "jitter")
 
@@ -31,3 +33,9 @@ def _problems(place: str, options: dict[object, object]) -> Iterator[str]:
         yield f"{place}['task'] must be the name of a task, such as 'shop.jobs.daily_summary'."
     if ("cron" in options) == ("every" in options):
         yield f"{place} must have either 'cron', an expression such as '0 9 * * mon-fri', or 'every', a timedelta."
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleSettings:
+    periodic: dict[str, dict[str, Any]] = field(default_factory=dict, metadata={"problems": problems})
+    """Schedules by name."""
