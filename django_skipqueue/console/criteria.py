@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from django.db import transaction
 from django.db.models import QuerySet
 
-from ..models import Dependency, Job, Status
+from ..models import Job, Status
 from . import causes
 from .job_states import Indexed, Moment, between, is_in, is_indexed, time_column
+from .parts import consoles
 from .search import Search, Window, having_argument
 
 
@@ -72,13 +73,15 @@ class Criteria:
 
 
 def delete_jobs(ids: Collection[int]) -> set[int]:
-    """Delete those of these jobs that do not run, with what they wait for, and return their ids.
+    """Delete those of these jobs that do not run, with what parts keep about them, and return their ids.
 
     Locks, then deletes: a job that a worker claims in between is either locked, or running and left alone.
     """
     with transaction.atomic(using=Job.objects.all().db):
         jobs = Job.objects.filter(pk__in=ids).exclude(status=Status.RUNNING).order_by("pk")
         deleted = set(jobs.select_for_update(skip_locked=True).values_list("pk", flat=True))
-        Dependency.objects.using(jobs.db).filter(job_id__in=deleted).delete()
+        for part in consoles():
+            if part.on_delete is not None:
+                part.on_delete(deleted, jobs.db)
         Job.objects.filter(pk__in=deleted).delete()
     return deleted

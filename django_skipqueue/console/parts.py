@@ -1,6 +1,6 @@
 """What parts give to operators. The admin and the commands ask for it; a worker does not."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse
 
     from ..models import Job
+    from ..models.abstract_job import AbstractJob
     from ..queue.store import Store
     from .admin.dashboard.cards import Card
     from .admin.dashboard.situation import Situation
@@ -81,6 +82,15 @@ class PartStatus:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PartFact:
+    """A fact on the page of a job, in its list of facts."""
+
+    template: str
+    content: Callable[["AbstractJob"], Any]
+    """Returns what the template shows, as `content`. Its argument may be an archived job."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PartConsole:
     """What one part gives. Each default is "nothing"."""
 
@@ -97,6 +107,7 @@ class PartConsole:
     known_queues: Callable[["Store", int], list[str]] | None = None
     """Returns the names of queues that have ever had jobs, at most as many as its second argument says."""
     status: Callable[["Store"], PartStatus] | None = None
+    job_facts: tuple[PartFact, ...] = ()
     pruned: Callable[[], Mapping[str, bool]] | None = None
     """Returns what becomes of jobs that are pruned, for the output of commands, such as `{"archived": True}`."""
     after_prune: Callable[["Store"], None] | None = None
@@ -105,6 +116,8 @@ class PartConsole:
     """Imports and returns pages of the admin."""
     about_job: Callable[["Job"], PartNotice | None] | None = None
     """Returns what the page of a job says below the job's outcome."""
+    on_delete: Callable[[Collection[int], str], None] | None = None
+    """Called in the transaction that deletes jobs. Its arguments: their ids, and the alias of the database."""
     find_job: Callable[["HttpRequest", str, str], str] | None = None
     """Returns the address of the page of a job that has left the job table; an empty string if there is none, or the
     user may not see it. Its arguments: the request, the id, and the name of the admin site."""

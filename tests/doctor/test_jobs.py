@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from ..app import jobs
 from ..app.rows import UNFINISHED, make_job, make_worker, multiply
 from .conftest import Found
 
@@ -98,26 +97,6 @@ def test_an_old_holder_is_found_whatever_its_key_is(found: Found) -> None:
         )
     (finding,) = found("stuck-key")
     assert "the key zzz" in finding.found
-
-
-def test_a_job_that_waits_for_one_that_was_deleted(found: Found) -> None:
-    failed, deleted = make_job("failed"), make_job("failed")
-    jobs.noop.using(after=[failed]).defer()
-    going_on = jobs.noop.using(after=[deleted], after_failure="run").defer()
-    last = jobs.noop.using(after=[deleted]).defer()
-    assert found("stuck-dependant") == []
-    id = deleted.pk
-    deleted.delete()
-    (finding,) = found("stuck-dependant")
-    assert finding.severity == "warning"
-    assert finding.found == (
-        f"Job {last.pk} (tests.app.jobs.noop) waits for job {id}, which was deleted, or pruned, before it had "
-        "completed. Such jobs: 1."
-    )
-    assert finding.command.startswith(f"python manage.py skipqueue discard {last.pk} ")
-    assert last.discard()
-    assert found("stuck-dependant") == []
-    assert going_on.status == "queued"
 
 
 def test_finished_jobs_that_nobody_deletes(found: Found) -> None:

@@ -9,7 +9,6 @@ from django_skipqueue.console.doctor.examination import examine
 from django_skipqueue.console.doctor.finding import Finding
 from django_skipqueue.queue.store import Store
 
-from ..app import jobs
 from ..app.limit_rows import make_halted
 from ..app.rows import make_job
 
@@ -38,16 +37,6 @@ def test_a_job_that_keeps_its_unique_key() -> None:
     found = finding("stuck-key")
     assert f"Job other:{job.pk} (" in found.found
     assert f"skipqueue cancel other:{job.pk} " in found.command
-
-
-def test_a_job_that_waits_for_a_deleted_one() -> None:
-    needed = jobs.noop.using(database="other").defer()
-    waiting = jobs.noop.using(database="other", after=[needed]).defer()
-    needed._meta.model._base_manager.using("other").filter(pk=needed.pk).delete()
-    found = finding("stuck-dependant")
-    assert f"Job other:{waiting.pk} (" in found.found
-    assert f"waits for job other:{needed.pk}," in found.found
-    assert f"skipqueue discard other:{waiting.pk} " in found.command
 
 
 def test_a_sequence_that_halts() -> None:

@@ -4913,6 +4913,24 @@ SELECT
 FROM (SELECT FROM skipqueue_batch WHERE finished_at IS NULL LIMIT 10000) AS open
 LIMIT 1
 
+-- STUCK_DEPENDANTS (parts.batches.console)
+SELECT job.id, job.task, waiting.needs_job_id
+FROM
+    (
+        SELECT needs_job_id, job_id, pruned_as
+        FROM skipqueue_dependency
+        WHERE NOT is_met AND after_failure = 'wait'
+        ORDER BY needs_job_id
+        LIMIT 5000
+    ) AS waiting
+    JOIN skipqueue_job AS job ON job.id = waiting.job_id
+WHERE
+    waiting.pruned_as IS DISTINCT FROM 'completed'
+    AND (SELECT needed.id FROM skipqueue_job AS needed WHERE needed.id = waiting.needs_job_id) IS NULL
+    AND job.held
+    AND job.finished_at IS NULL
+LIMIT 100
+
 -- TAKE_TURN (parts.alerts.measure)
 INSERT INTO skipqueue_incident AS incident (rule, queue_name, since)
 VALUES ('', '', statement_timestamp())
@@ -5152,24 +5170,6 @@ WHERE
     AND (unique_seconds IS NULL OR unique_seconds > 0 OR lease = 0)
     AND GREATEST(enqueued_at, run_after) < statement_timestamp() - make_interval(secs => %(seconds)s)
 ORDER BY age DESC
-LIMIT 100
-
--- STUCK_DEPENDANTS (console.doctor.jobs)
-SELECT job.id, job.task, waiting.needs_job_id
-FROM
-    (
-        SELECT needs_job_id, job_id, pruned_as
-        FROM skipqueue_dependency
-        WHERE NOT is_met AND after_failure = 'wait'
-        ORDER BY needs_job_id
-        LIMIT 5000
-    ) AS waiting
-    JOIN skipqueue_job AS job ON job.id = waiting.job_id
-WHERE
-    waiting.pruned_as IS DISTINCT FROM 'completed'
-    AND (SELECT needed.id FROM skipqueue_job AS needed WHERE needed.id = waiting.needs_job_id) IS NULL
-    AND job.held
-    AND job.finished_at IS NULL
 LIMIT 100
 
 -- TABLE_LOAD (console.doctor.load)

@@ -169,27 +169,6 @@ ORDER BY age DESC
 LIMIT 100
 """
 
-# stuck-dependant → the jobs that wait for one that was deleted, or pruned, and had not completed, among the first
-# dependencies. Indexes: unmet of dependencies, the primary key.
-STUCK_DEPENDANTS = """
-SELECT job.id, job.task, waiting.needs_job_id
-FROM
-    (
-        SELECT needs_job_id, job_id, pruned_as
-        FROM skipqueue_dependency
-        WHERE NOT is_met AND after_failure = 'wait'
-        ORDER BY needs_job_id
-        LIMIT 5000
-    ) AS waiting
-    JOIN skipqueue_job AS job ON job.id = waiting.job_id
-WHERE
-    waiting.pruned_as IS DISTINCT FROM 'completed'
-    AND (SELECT needed.id FROM skipqueue_job AS needed WHERE needed.id = waiting.needs_job_id) IS NULL
-    AND job.held
-    AND job.finished_at IS NULL
-LIMIT 100
-"""
-
 
 NAMED = 5
 """How many jobs or tasks one finding names, at most."""
@@ -280,26 +259,6 @@ def stuck_keys(store: Store) -> Iterator[Finding]:
             },
             gettext("See on the job's page why it does not finish. If it is not needed any more, cancel it."),
             f"python manage.py skipqueue cancel {job} --reason 'it holds its unique key'",
-        )
-
-
-def stuck_dependants(store: Store) -> Iterator[Finding]:
-    """Jobs that wait for one that is not there any more, and had not completed."""
-    rows = store.rows(STUCK_DEPENDANTS)
-    if rows:
-        job_id, task, needs_job_id = rows[0]
-        job, needed = (job_name(store.alias, id) for id in (job_id, needs_job_id))
-        yield Finding(
-            "stuck-dependant",
-            Severity.WARNING,
-            gettext("Jobs wait for a deleted job"),
-            gettext(
-                "Job %(id)s (%(task)s) waits for job %(needed)s, which was deleted, or pruned, before it had "
-                "completed. Such jobs: %(number)s."
-            )
-            % {"id": job, "task": printable(task), "needed": needed, "number": _number(rows)},
-            gettext("They wait for ever, and so does what waits for them. Discard them."),
-            f"python manage.py skipqueue discard {job} --reason 'it waits for a deleted job'",
         )
 
 

@@ -47,7 +47,9 @@ from .states import (
     Callback,
     batch_state,
     batch_states,
+    batches_with_failures,
     callbacks_of,
+    running_batches,
     with_time,
 )
 
@@ -125,6 +127,17 @@ COLUMNS = (
 )
 
 ON_DASHBOARD = COLUMNS[:5]
+
+MOST_ON_DASHBOARD = 5
+
+
+def on_dashboard() -> dict[str, Any]:
+    """The batches that run, then the batches that ended with failures; of each the newest."""
+    found = [*running_batches(MOST_ON_DASHBOARD), *batches_with_failures(MOST_ON_DASHBOARD)]
+    return {
+        "columns": ON_DASHBOARD,
+        "rows": [[(column, column.cell(each)) for column in ON_DASHBOARD] for each in found],
+    }
 
 
 class StateFilter(admin.SimpleListFilter):

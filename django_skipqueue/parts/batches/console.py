@@ -1,20 +1,24 @@
-"""Batches, for operators: a subcommand, metrics, and which jobs a blocked job waits for."""
+"""Batches, for operators: a subcommand, a check of the doctor, metrics, and which jobs a blocked job waits for."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import datetime
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
 
 from ...console.cli.subcommand import Exit, Subcommand
 from ...console.cli.tables import GREEN, RED, YELLOW, Coloured
 from ...console.cli.terminal import Console
+from ...console.doctor.finding import Check, Finding, Severity
 from ...console.durations import distance
 from ...console.metrics import catalogue
 from ...console.metrics.catalogue import Scraped
-from ...console.parts import PartConsole
-from ...models import Job, JobBatch
+from ...console.parts import PartConsole, PartFact, PartSection
+from ...events.job_names import job_name
+from ...events.log_format import printable
+from ...models import Dependency, Job, JobBatch
 from ...queue.store import Store
 from ...values.exposition import Family
 from . import states as batches
@@ -41,6 +45,57 @@ def open_batches(store: Store) -> Iterator[Family]:
     [(number, seconds)] = store.rows(OPEN_BATCHES)
     yield Family(catalogue.OPEN_BATCHES, {(): number})
     yield Family(catalogue.OLDEST_BATCH, {(): max(seconds, 0.0)})
+
+
+# stuck-dependant → the jobs that wait for one that was deleted, or pruned, and had not completed, among the first
+# dependencies. Indexes: unmet of dependencies, the primary key.
+STUCK_DEPENDANTS = """
+SELECT job.id, job.task, waiting.needs_job_id
+FROM
+    (
+        SELECT needs_job_id, job_id, pruned_as
+        FROM skipqueue_dependency
+        WHERE NOT is_met AND after_failure = 'wait'
+        ORDER BY needs_job_id
+        LIMIT 5000
+    ) AS waiting
+    JOIN skipqueue_job AS job ON job.id = waiting.job_id
+WHERE
+    waiting.pruned_as IS DISTINCT FROM 'completed'
+    AND (SELECT needed.id FROM skipqueue_job AS needed WHERE needed.id = waiting.needs_job_id) IS NULL
+    AND job.held
+    AND job.finished_at IS NULL
+LIMIT 100
+"""
+
+MOST_STUCK = 100
+"""How many jobs that returns, at most."""
+
+
+def stuck_dependants(store: Store) -> Iterator[Finding]:
+    """Jobs that wait for one that is not there any more, and had not completed."""
+    rows = store.rows(STUCK_DEPENDANTS)
+    if rows:
+        job_id, task, needs_job_id = rows[0]
+        job, needed = (job_name(store.alias, id) for id in (job_id, needs_job_id))
+        number = f"{len(rows)}+" if len(rows) >= MOST_STUCK else str(len(rows))
+        yield Finding(
+            "stuck-dependant",
+            Severity.WARNING,
+            gettext("Jobs wait for a deleted job"),
+            gettext(
+                "Job %(id)s (%(task)s) waits for job %(needed)s, which was deleted, or pruned, before it had "
+                "completed. Such jobs: %(number)s."
+            )
+            % {"id": job, "task": printable(task), "needed": needed, "number": number},
+            gettext("They wait for ever, and so does what waits for them. Discard them."),
+            f"python manage.py skipqueue discard {job} --reason 'it waits for a deleted job'",
+        )
+
+
+def forget_needs(ids: Collection[int], alias: str) -> None:
+    """Delete what these jobs, which are being deleted, wait for."""
+    Dependency.objects.using(alias).filter(job_id__in=ids).delete()
 
 
 NAMED = 5
@@ -139,6 +194,31 @@ def _row(each: batches.BatchState) -> list[str]:
     ]
 
 
+def _on_dashboard(_: Any) -> Any:
+    from .admin import on_dashboard  # a command does not need the admin
+
+    return on_dashboard()
+
+
+def _of_job(job: Any) -> Any:
+    from .job_page import of_job
+
+    return of_job(job)
+
+
 CONSOLE = PartConsole(
-    subcommands=(Batches(),), metrics=(Scraped("batches", open_batches),), explain=why_it_waits_for_jobs
+    subcommands=(Batches(),),
+    checks=(Check("stuck-dependant", stuck_dependants, _("No job waits for a deleted one")),),
+    metrics=(Scraped("batches", open_batches),),
+    sections=(
+        PartSection(
+            name="batches",
+            template="admin/django_skipqueue/batches/dashboard.html",
+            content=_on_dashboard,
+            after="queues",
+        ),
+    ),
+    job_facts=(PartFact(template="admin/django_skipqueue/batches/of_job.html", content=_of_job),),
+    on_delete=forget_needs,
+    explain=why_it_waits_for_jobs,
 )

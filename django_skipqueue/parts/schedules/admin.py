@@ -38,13 +38,15 @@ from ...console.search import is_id
 from ...exceptions import InvalidOption, SkipQueueError
 from ...jobs.registry import registry
 from ...models import Schedule, Status
+from ...models.abstract_job import AbstractJob
 from ...models.schedule import CatchUp, Overlap
 from ...queue.store import Store
 from ...values.redaction import UnknownMask, restored
 from ..databases.settings import SPREAD
 from . import operate
 from .entry import Entry, jitter_seconds
-from .states import MOST, STATES, ScheduleState, schedule_states
+from .fire import METADATA_KEY
+from .states import MOST, STATES, ScheduleState, first_schedules, schedule_states
 from .timetable import timetable, zone_names
 
 Cell = SafeString | str
@@ -133,6 +135,25 @@ COLUMNS = (
 )
 
 ON_DASHBOARD = COLUMNS[:5]
+
+MOST_ON_DASHBOARD = 5
+
+
+def on_dashboard() -> dict[str, Any]:
+    """The schedules that need attention, then the schedules that fire next."""
+    found = first_schedules(MOST_ON_DASHBOARD)
+    return {
+        "columns": ON_DASHBOARD,
+        "rows": [[(column, column.cell(each)) for column in ON_DASHBOARD] for each in found.states],
+        "hidden": found.others,
+    }
+
+
+def schedule_of(job: AbstractJob) -> Any:
+    """The id and the name of the schedule that has enqueued the job; `None` if none has, or it is gone."""
+    note = job.metadata.get(METADATA_KEY) if isinstance(job.metadata, dict) else None
+    name = note.get("name") if isinstance(note, dict) else None
+    return Schedule.objects.filter(name=name).values("pk", "name").first() if isinstance(name, str) else None
 
 
 DEFINITION = ("name", "task", "args", "kwargs", "cron", "interval", "timezone", "catch_up", "overlap", "jitter")

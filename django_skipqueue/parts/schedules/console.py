@@ -15,7 +15,7 @@ from ...console.doctor.finding import Check, Finding, Severity
 from ...console.durations import distance, span
 from ...console.metrics import catalogue
 from ...console.metrics.catalogue import MOST, Scraped
-from ...console.parts import PartConsole
+from ...console.parts import PartConsole, PartFact, PartSection
 from ...events.log_format import printable
 from ...models import Schedule
 from ...queue.store import Store
@@ -180,8 +180,29 @@ def _as_json(each: ScheduleState) -> dict[str, Any]:
     }
 
 
+def _on_dashboard(_: Any) -> Any:
+    from .admin import on_dashboard  # a command does not need the admin
+
+    return on_dashboard()
+
+
+def _of_job(job: Any) -> Any:
+    from .admin import schedule_of
+
+    return schedule_of(job)
+
+
 CONSOLE = PartConsole(
     subcommands=(Schedules(),),
     checks=(Check("late-schedule", late, _("Every schedule has fired in time")),),
     metrics=(Scraped("schedules", schedules),),
+    sections=(
+        PartSection(
+            name="schedules",
+            template="admin/django_skipqueue/schedules/dashboard.html",
+            content=_on_dashboard,
+            after="queues",
+        ),
+    ),
+    job_facts=(PartFact(template="admin/django_skipqueue/schedules/of_job.html", content=_of_job),),
 )

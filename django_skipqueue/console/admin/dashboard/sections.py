@@ -12,10 +12,6 @@ from django.db.models.functions import Now
 from django.urls import reverse
 
 from ....models import Job
-from ....parts.batches.admin import ON_DASHBOARD as BATCH_COLUMNS
-from ....parts.batches.states import batches_with_failures, running_batches
-from ....parts.schedules.admin import ON_DASHBOARD
-from ....parts.schedules.states import first_schedules
 from ....values.records import worker_name
 from ...durations import span
 from ...parts import PartSection, consoles
@@ -53,8 +49,6 @@ def longest_jobs(situation: Situation) -> list[LongJob]:
 
 
 MOST_QUEUES = 10
-MOST_SCHEDULES = 5
-MOST_BATCHES = 5
 
 
 @dataclass(frozen=True)
@@ -78,29 +72,10 @@ def _queues(situation: Situation) -> dict[str, Any]:
     }
 
 
-def _schedules(_: Situation) -> dict[str, Any]:
-    """The schedules that need attention, then the schedules that fire next."""
-    found = first_schedules(MOST_SCHEDULES)
-    return {
-        "columns": ON_DASHBOARD,
-        "rows": [[(column, column.cell(each)) for column in ON_DASHBOARD] for each in found.states],
-        "hidden": found.others,
-    }
-
-
-def _batches(_: Situation) -> dict[str, Any]:
-    """The batches that run, then the batches that ended with failures; of each the newest."""
-    found = [*running_batches(MOST_BATCHES), *batches_with_failures(MOST_BATCHES)]
-    return {
-        "columns": BATCH_COLUMNS,
-        "rows": [[(column, column.cell(each)) for column in BATCH_COLUMNS] for each in found],
-    }
 
 
 SECTIONS = (
     Section("queues", _queues),
-    Section("schedules", _schedules),
-    Section("batches", _batches),
     Section("longest_jobs", longest_jobs),
 )
 """In the order of the page."""

@@ -10,10 +10,8 @@ from typing import Any
 from django.utils.translation import gettext, ngettext
 
 from ....contrib.celery.words import carrier_with, clock_time
-from ....models import WAITING, JobBatch, Schedule, Status
-from ....parts.batches.job_page import SHOWN, ShownNeed, needs_of
+from ....models import WAITING, Status
 from ....parts.databases.addresses import are_several
-from ....parts.schedules.fire import METADATA_KEY
 from ....values.codec import clean, shorten
 from ....values.notes import Progress
 from ....values.outcomes import MESSAGE_LIMIT
@@ -22,6 +20,7 @@ from ....values.redaction import MASK, Redacted
 from ...arguments import as_call, named, redacted
 from ...durations import span
 from ...operations import number_of_attempts
+from ...parts import PartFact, consoles
 from ...worker_health import Workforce
 from ..verbs.table import RETRY
 from .attempts import Attempt, attempts_of
@@ -216,30 +215,9 @@ class JobPage(ShownState):
     def metadata(self) -> str:
         return self._masked(self.job.metadata) if self.job.metadata else ""
 
-    @cached_property
-    def schedule(self) -> Any:
-        """The id and the name of the schedule that has enqueued the job; `None` if none has, or it is gone."""
-        note = self.job.metadata.get(METADATA_KEY) if isinstance(self.job.metadata, dict) else None
-        name = note.get("name") if isinstance(note, dict) else None
-        return Schedule.objects.filter(name=name).values("pk", "name").first() if isinstance(name, str) else None
-
-    @cached_property
-    def batch(self) -> Any:
-        """The id and the name of its batch; `None` if it has none, or that was pruned."""
-        batch_id = getattr(self.job, "batch_id", None)  # an archived job has none
-        return batch_id and JobBatch.objects.filter(pk=batch_id).only("pk", "name").first()
-
     @property
-    def needs(self) -> list[ShownNeed]:
-        return self._needs[:SHOWN]
-
-    @property
-    def more_needs(self) -> bool:
-        return len(self._needs) > SHOWN
-
-    @cached_property
-    def _needs(self) -> list[ShownNeed]:
-        return [] if self.is_final else needs_of(self.job)
+    def facts_of_parts(self) -> list[tuple[PartFact, Any]]:
+        return [(fact, fact.content(self.job)) for part in consoles() for fact in part.job_facts]
 
     @property
     def _retries(self) -> int:

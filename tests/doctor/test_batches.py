@@ -1,0 +1,53 @@
+"""Jobs that wait for a deleted one."""
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from django_skipqueue.console.doctor.examination import examine
+from django_skipqueue.parts.batches.console import STUCK_DEPENDANTS
+from django_skipqueue.queue.store import Store
+
+from ..app import jobs
+from ..app.rows import make_job
+from ..store.test_sql import busy  # noqa: F401 (a fixture)
+from .conftest import Found
+from .test_sql import require_indexes
+
+
+def test_a_job_that_waits_for_one_that_was_deleted(found: Found) -> None:
+    failed, deleted = make_job("failed"), make_job("failed")
+    jobs.noop.using(after=[failed]).defer()
+    going_on = jobs.noop.using(after=[deleted], after_failure="run").defer()
+    last = jobs.noop.using(after=[deleted]).defer()
+    assert found("stuck-dependant") == []
+    id = deleted.pk
+    deleted.delete()
+    (finding,) = found("stuck-dependant")
+    assert finding.severity == "warning"
+    assert finding.found == (
+        f"Job {last.pk} (tests.app.jobs.noop) waits for job {id}, which was deleted, or pruned, before it had "
+        "completed. Such jobs: 1."
+    )
+    assert finding.command.startswith(f"python manage.py skipqueue discard {last.pk} ")
+    assert last.discard()
+    assert found("stuck-dependant") == []
+    assert going_on.status == "queued"
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+def test_of_several_databases_its_handle_is_named(settings: Any) -> None:
+    settings.SKIPQUEUE = {"DATABASES": ("default", "other")}
+    needed = jobs.noop.using(database="other").defer()
+    waiting = jobs.noop.using(database="other", after=[needed]).defer()
+    needed._meta.model._base_manager.using("other").filter(pk=needed.pk).delete()
+    (found,) = (each for each in examine(Store("other")) if each.code == "stuck-dependant")
+    assert f"Job other:{waiting.pk} (" in found.found
+    assert f"waits for job other:{needed.pk}," in found.found
+    assert f"skipqueue discard other:{waiting.pk} " in found.command
+
+
+@pytest.mark.django_db
+def test_its_statement_uses_its_index(busy: psycopg.Connection[Any]) -> None:  # noqa: F811
+    require_indexes(busy, STUCK_DEPENDANTS, {}, {"pkey"})
