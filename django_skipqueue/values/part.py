@@ -37,6 +37,9 @@ class Part:
     observers: tuple[tuple[Callable[[], Any], Callable[[Any, Any], Any]], ...] = ()
     """Functions that make an observer of a process (see `worker.observers`), each with the function that makes, with a
     `Store` and the observer, the service that writes down what was observed."""
+    settle_services: tuple[Callable[[Any, Callable[[], bool]], Any], ...] = ()
+    """Services of a process that settles jobs (see `worker.observers`). Each is made with the process's `Store`, and
+    with a function that returns whether the process has no job that could be delayed."""
     prune_grace: float = 0.0
     """Seconds after its retention for which a supervisor keeps a job."""
     before_prune: Callable[[Any], Callable[[], None]] | None = None

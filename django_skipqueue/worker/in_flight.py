@@ -19,7 +19,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ..events import logs
 from ..jobs.registry import RUNNER_NAMES, THREADS, registry
-from ..parts.batches.check import BatchCheck
 from ..queue.notify import jobs_in
 from ..queue.parameters import ExchangeResult
 from ..queue.store import Store
@@ -31,7 +30,7 @@ from .control_connection import ControlConnection
 from .dispatcher import EventDispatcher
 from .lease_checks import CancelCheck, OrphanCheck
 from .loop import Service
-from .observers import Observers
+from .observers import Observers, settle_services
 from .options import WorkerOptions
 from .outcomes import OutcomeReports, PendingOutcomes
 from .plan import Plan
@@ -81,7 +80,7 @@ class InFlightJobs:
         self._observers = Observers()
         self._reports = OutcomeReports(dispatcher, self._observers)
         self.cancel_check = CancelCheck(self.jobs.keys, self._drop_lost)
-        self.batch_check = BatchCheck(store, is_idle=lambda: not self.jobs)
+        self.settle_services = settle_services(store, is_idle=lambda: not self.jobs)
         self.orphan_check = OrphanCheck(options.worker_timeout, self._release_orphans)
         self.observing = self._observers.services(store)
         self.suspects = Suspects(standby, self._put_back)
@@ -194,7 +193,8 @@ class InFlightJobs:
             return
         settled = answer.settled()
         self._reports.sent(attempts, settled, answer.refused)
-        self.batch_check.settled(settled)
+        for service in self.settle_services:
+            service.settled(settled)
         self._forget([attempt.job for attempt in attempts])
         for attempt in attempts:
             if attempt.is_written:

@@ -1,14 +1,15 @@
-"""What parts observe of one process: the jobs that it claims, the attempts that end, and the events that it sends."""
+"""What parts observe of one process: what it claims and settles, the attempts that end, and the events it sends."""
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from ..events.events import AttemptsEnded, Event
 from ..events.sinks import Send
 from ..queue.store import Store
 from ..values.part import installed_parts
-from ..values.records import Attempt, ClaimedJob
-from .loop import Periodic
+from ..values.records import Attempt, ClaimedJob, LeaseRef
+from .loop import Periodic, Service
 
 
 class Observer(Protocol):
@@ -22,6 +23,19 @@ class Observer(Protocol):
 
     def sent(self, event: Event) -> None:
         """Observe an event of a store, before it is sent."""
+
+
+class SettleService(Service):
+    """A service that does what follows from the end of jobs. Used by the thread of a control loop."""
+
+    @abstractmethod
+    def settled(self, settled: Mapping[LeaseRef, int | None]) -> None:
+        """Note that these jobs are settled, each with its batch."""
+
+
+def settle_services(store: Store, *, is_idle: Callable[[], bool] = lambda: False) -> tuple[SettleService, ...]:
+    """The services of all parts. `is_idle`: whether the process has no job that could be delayed."""
+    return tuple(service(store, is_idle) for part in installed_parts() for service in part.settle_services)
 
 
 class Observers:

@@ -97,7 +97,7 @@ class Worker(ControlLoop):
             SettleAndClaim(in_flight, room=self._room, exchanged=self._exchanged),
             SurplusCheck(in_flight, control),
             in_flight.suspects,
-            in_flight.batch_check,
+            *in_flight.settle_services,
             *in_flight.observing,
             in_flight.write_notes,
         ]

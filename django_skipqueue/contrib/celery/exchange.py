@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterable, Sequence
 
 from ...exceptions import MessageTooLarge, UnreadableOutcome
-from ...parts.batches.check import BatchCheck
 from ...queue.notify import jobs_in
 from ...queue.store import Store
 from ...values.outcomes import Outcome, error_entry, summary
@@ -22,7 +21,7 @@ from ...worker.control_connection import ControlConnection
 from ...worker.dispatcher import EventDispatcher
 from ...worker.in_flight import ExchangeBuffer
 from ...worker.loop import Service
-from ...worker.observers import Observers
+from ...worker.observers import Observers, settle_services
 from ...worker.options import WorkerOptions
 from ...worker.outcomes import OutcomeReports, PendingOutcomes
 from ...worker.plan import Plan
@@ -113,7 +112,7 @@ class RelayExchange(Service):
         self._buffer = ExchangeBuffer(self._apply)
         self._observers = Observers()
         self._reports = OutcomeReports(dispatcher, self._observers, remembered=REPORTED)
-        self.batch_check = BatchCheck(store)
+        self.settle_services = settle_services(store)
         self.observing = self._observers.services(store)
         self.write_notes = WriteNotes(store, list)
 
@@ -190,7 +189,8 @@ class RelayExchange(Service):
             return
         settled = exchanged.answer.settled()
         self._reports.sent(attempts, settled, exchanged.answer.refused)
-        self.batch_check.settled(settled)
+        for service in self.settle_services:
+            service.settled(settled)
         for attempt in attempts:
             if attempt.is_written:
                 self.write_notes.add_late(attempt)

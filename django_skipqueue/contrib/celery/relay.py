@@ -189,7 +189,7 @@ class Relay(ControlLoop):
             self._take_back,
             self._revoke,
             self._lost_window,
-            exchange.batch_check,
+            *exchange.settle_services,
             *exchange.observing,
             exchange.write_notes,
         ]

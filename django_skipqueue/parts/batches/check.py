@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from ...queue.store import Store
 from ...values.records import NEVER, LeaseRef
-from ...worker.loop import Service
+from ...worker.observers import SettleService
 from .dependencies import admit_dependants
 from .finish import finish_batches
 
@@ -22,12 +22,12 @@ LOCKED_DELAY = 0.05
 """Seconds until the next check, if somebody else had locked a batch: to add jobs to it, or to finish it."""
 
 
-class BatchCheck(Service):
+class BatchCheck(SettleService):
     """The service that finishes batches. Used by the control loop's thread."""
 
     name = "batch_check"
 
-    def __init__(self, store: Store, *, is_idle: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, store: Store, is_idle: Callable[[], bool] = lambda: False) -> None:
         """`is_idle`: whether the worker has no job that could be delayed."""
         self._store = store
         self._is_idle = is_idle

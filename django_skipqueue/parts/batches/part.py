@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ...values.part import Part
+from .check import BatchCheck
 from .events import LINES, SIGNALS
 from .finish import finish_all_batches
 from .services import FinishBatches, PruneBatches
@@ -23,6 +24,7 @@ PART = Part(
         FinishBatches,
         PruneBatches,
     ),
+    settle_services=(BatchCheck,),
     before_drained=finish_all_batches,
     lines=LINES,
     signals=SIGNALS,
