@@ -1,6 +1,5 @@
 """`JobContext`: a task with `takes_context=True` reads its attempt from it, and can complete its own job by it."""
 
-from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -10,10 +9,9 @@ from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
 from ..events.job_names import job_name
-from ..exceptions import CannotComplete, LeaseLost, ResultLost, UndecodableArguments, UnknownTask
-from ..parts.batches.batch import Batch, waited_for
+from ..exceptions import CannotComplete, LeaseLost
+from ..parts.batches.context import BatchContext
 from ..queue.store import Store
-from ..values.codec import decode
 from ..values.notes import checked_progress, checked_text, level_name
 from ..values.outcomes import COMPLETED, Outcome, Settlement
 from ..values.records import ClaimedJob
@@ -63,7 +61,9 @@ current_attempt: ContextVar[AttemptHandle | None] = ContextVar("skipqueue_attemp
 
 
 @dataclass(frozen=True)
-class JobContext:
+class JobContext(
+    BatchContext,
+):
     """The first argument of a task with `takes_context=True`. Only the first use of `job` sends a query."""
 
     job_id: int
@@ -118,27 +118,6 @@ class JobContext:
     async def aget_job(self) -> "Job":
         """`job` for an `async def` task."""
         return await sync_to_async(lambda: self.job)()
-
-    @cached_property
-    def batch(self) -> Batch | None:
-        """The batch of the job, or the batch whose callback it is; `None` without one. The first use sends a query."""
-        return Batch.of(self.job, database=self.database)
-
-    @cached_property
-    def results(self) -> list[Any]:
-        """The results of the jobs that this one has waited for, in their order; `None` for one without a result.
-
-        Each has the type of its task's annotation; it is as JSON has it if there is none, if it does not fit, or if
-        this process does not have the task. Raises `ResultLost` if a job was deleted, or pruned, and `RowMissing` for a
-        model instance whose row is gone. The first use sends a query, and one for each model instance.
-        """
-        found = []
-        for need in waited_for(self.job_id, database=self.database):
-            if need.status is None or (need.status == "completed" and need.is_gone):
-                lost, waited = (job_name(self.database, id) for id in (need.needs_job_id, self.job_id))
-                raise ResultLost(f"Job {lost}, which job {waited} has waited for, is not there.")
-            found.append(None if need.result is None else _typed(need.task, decode(need.result)))
-        return found
 
     @property
     def is_last_attempt(self) -> bool:
@@ -195,17 +174,6 @@ class JobContext:
             outcome = Outcome("completed", result=registry.get(self.running.job.task).encoded_result(result))
         outcome = self.running.with_notes(outcome)
         complete(self.database, Settlement(self.job_id, self.lease, outcome, self.started), self.running)
-
-
-def _typed(task: str | None, result: Any) -> Any:
-    """A result in the type of its task's annotation, if this process has the task, and the result that type.
-
-    One of another type is plain JSON, and what the task has returned.
-    """
-    with suppress(UnknownTask, UndecodableArguments):
-        codec = registry.get(task or "").result_type
-        return result if result is None or codec is None else codec.decode("The result", result)
-    return result
 
 
 def complete(database: str, settlement: Settlement, running: AttemptHandle) -> None:

@@ -20,7 +20,6 @@ from ..databases.choose import for_batch, shard_text
 from ..databases.options import check_shard_key
 from .call import TaskCall, as_call, defer_all, home_of, in_batch
 from .current import CurrentBatch, current_batch
-from .dependencies import Need, needs_of
 from .finish import batch_progress, finish_empty_batch, insert_batch, join_batch
 from .options import reference_to
 from .values import BatchProgress
@@ -216,8 +215,3 @@ class Batch:
             raise InvalidOption("A batch within another one must be in the same database, and in the same thread.")
         inserted = insert_batch(self._store, name=self.name, parent_id=outer and outer.id, callbacks=self._callbacks)
         self._id = inserted.id
-
-
-def waited_for(job_id: int, *, database: str) -> list[Need]:
-    """The jobs that a job has waited for, in their order."""
-    return needs_of(Store(database), job_id)
