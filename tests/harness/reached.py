@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db import connections
 
-from django_skipqueue.parts.databases import reachable
+from django_skipqueue.queue import reachable
 
 from ..app.waiting import wait_until
 from . import elsewhere
@@ -43,5 +43,5 @@ def reached_at(alias: str, address: dict[str, Any], *, like: str = "other") -> I
 
 
 def is_read(alias: str) -> bool:
-    """Whether a thread of `placement.at_once` reads this database, or tries to."""
+    """Whether a thread of `console.at_once` reads this database, or tries to."""
     return any(each.name == f"read {alias}" for each in threading.enumerate())

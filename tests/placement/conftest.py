@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.parts.databases import reachable
+from django_skipqueue.queue import reachable
 
 BOTH = ("default", "other")
 

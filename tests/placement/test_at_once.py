@@ -11,8 +11,8 @@ from django.utils import translation
 from django.utils.translation import gettext
 
 from django_skipqueue.conf import settings
+from django_skipqueue.console.at_once import read_at_once
 from django_skipqueue.models import Job
-from django_skipqueue.parts.databases.at_once import read_at_once
 from django_skipqueue.queue.session import backend_pid
 from django_skipqueue.queue.store import Store
 

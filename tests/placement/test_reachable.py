@@ -12,9 +12,9 @@ from django.db import OperationalError, connections, transaction
 from django_skipqueue import job, unique_by
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
-from django_skipqueue.parts.databases import reachable
-from django_skipqueue.parts.databases.reachable import can_be_reached, in_turn, reachable_in_turn
-from django_skipqueue.queue import silence
+from django_skipqueue.parts.databases.turns import in_turn, reachable_in_turn
+from django_skipqueue.queue import reachable, silence
+from django_skipqueue.queue.reachable import can_be_reached
 
 from ..app.jobs import noop
 from ..harness.proxy import Proxy

@@ -16,8 +16,7 @@ from django.db import OperationalError, connections, transaction
 from django_skipqueue import job, unique_by
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
-from django_skipqueue.parts.databases import reachable
-from django_skipqueue.queue import silence
+from django_skipqueue.queue import reachable, silence
 
 from ..app import sessions
 from ..app.jobs import noop

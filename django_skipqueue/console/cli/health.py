@@ -19,11 +19,11 @@ from django.db.models.functions import Now
 from ...conf import chosen_or_all, settings
 from ...events.log_format import printable
 from ...models import Worker
-from ...parts.databases.at_once import read_at_once
 from ...queue.session import short_transaction
 from ...queue.store import Store
 from ...values.records import serves
 from ...worker.preflight import engine_problem
+from ..at_once import read_at_once
 from ..durations import span
 from . import option_types
 from .subcommand import Exit, Subcommand

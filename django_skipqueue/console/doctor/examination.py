@@ -10,10 +10,10 @@ from django.utils.translation import gettext_lazy as _
 from ...conf import settings
 from ...events.log_format import in_a_line
 from ...parts.databases import retirement as retiring
-from ...parts.databases.at_once import read_at_once
 from ...queue.session import short_transaction
 from ...queue.store import Store
 from ...worker.preflight import engine_problem
+from ..at_once import read_at_once
 from ..counts import TimeBudget
 from ..durations import span
 from ..parts import consoles

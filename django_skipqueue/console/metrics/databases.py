@@ -6,9 +6,9 @@ Invariant: one that is down, or does not answer, keeps no other out of the scrap
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...conf import settings
-from ...parts.databases.at_once import read_at_once
 from ...queue.store import Store
 from ...values.exposition import Family, Metric
+from ..at_once import read_at_once
 from . import catalogue
 from .scrape import SCRAPE_SECONDS, scrape
 

@@ -29,8 +29,8 @@ from ...conf import load, settings, using_database
 from ...console.admin.ui.time_limit import RETRY_SECONDS, limits_its_time
 from ...console.search import is_id
 from ...exceptions import InvalidOption
+from ...queue.reachable import can_be_reached
 from ...values.records import JobReference, parse_handle
-from .reachable import can_be_reached
 
 PARAMETER = "database"
 """In the query of an address: the alias of the database that its page shows."""

@@ -20,8 +20,8 @@ from ...exceptions import InvalidOption
 from ...values.codec import decode
 from ...values.records import EncodedCall, JobSpec
 from ..batches.current import current_batch
-from .reachable import in_turn, reachable_in_turn
 from .settings import ROUTER, SPREAD
+from .turns import in_turn, reachable_in_turn
 
 
 class CallToPlace(NamedTuple):

@@ -13,6 +13,7 @@ from django.db.models.functions import Now
 from django.urls import reverse
 
 from ...conf import settings
+from ...console.at_once import read_at_once
 from ...console.counts import Count, grouped
 from ...console.durations import roughly
 from ...console.job_states import Indexed
@@ -22,7 +23,6 @@ from ...queue.observe import QueueNow, queues_now
 from ...queue.session import short_transaction
 from ...queue.store import Store
 from .addresses import PARAMETER
-from .at_once import read_at_once
 
 CONNECT_SECONDS = 0.5
 """To reach a database: so much one costs that is down."""

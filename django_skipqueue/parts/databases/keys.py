@@ -16,9 +16,9 @@ from ...jobs.registry import registry
 from ...jobs.task import Task
 from ...models import Job
 from ...models.expressions import HOLDS_KEY
+from ...queue.reachable import can_be_reached
 from ...values.records import EncodedCall, JobSpec
 from .choose import bound_to, held_keys
-from .reachable import can_be_reached
 from .settings import SPREAD
 from .shards import shard_of
 

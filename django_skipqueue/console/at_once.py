@@ -15,9 +15,9 @@ from typing import Generic, TypeVar
 from django.db import Error, connections
 from django.utils import translation
 
-from ...conf import using_database
-from ...queue.store import Store
-from .reachable import can_be_reached
+from ..conf import using_database
+from ..queue.reachable import can_be_reached
+from ..queue.store import Store
 
 T = TypeVar("T")
 
