@@ -21,10 +21,11 @@ from django.core.signals import setting_changed
 from .contrib.celery import settings as carriers_setting
 from .parts.alerts.settings import AlertSettings
 from .parts.archive.settings import ArchiveSettings
-from .parts.databases import settings as queue_databases
+from .parts.databases.settings import DatabaseSettings
 from .parts.schedules.settings import ScheduleSettings
 from .values import link_template, queue_settings
 from .values.bounds import LIMITS, close_to, did_you_mean
+from .values.one_database import OneDatabase
 from .values.redaction import words
 from .values.retention import LONGEST_RETENTION, Retention, as_time, is_retention
 
@@ -38,25 +39,15 @@ NAMES = tuple[str, ...]
 class Settings(
     AlertSettings,
     ArchiveSettings,
+    DatabaseSettings,
     ScheduleSettings,
+    OneDatabase,
 ):
     """One field for each key of `SKIPQUEUE`, in lower case. Times are seconds.
 
     The classes that it inherits have the settings of parts. The metadata `problems` of a field is the function that
     checks its value.
     """
-
-    database: str = "default"
-    """The alias of the queue's database; of several, the one that jobs are put into by default: the first."""
-
-    databases: NAMES = ()
-    """The aliases of the databases that hold queues; none: `database` alone."""
-
-    placement: Any = None
-    """How the database of a job is chosen: `spread`, `router`, or a function or its path; `None`: it is `database`."""
-
-    retiring: NAMES = ()
-    """The aliases of databases whose jobs are still run, and that get no new ones."""
 
     max_attempts: int = 10
     """The number of attempts before a job fails, for tasks without their own."""
@@ -113,21 +104,6 @@ class Settings(
     """The token with which Prometheus may read the metrics; `None`: staff alone may."""
 
     @property
-    def queue_databases(self) -> tuple[str, ...]:
-        """The aliases of the databases that new jobs may be put into."""
-        return self.databases or (self.database,)
-
-    @property
-    def served_databases(self) -> tuple[str, ...]:
-        """The aliases of the databases that have workers and pages: those, and the ones that are to go."""
-        return (*self.queue_databases, *self.retiring)
-
-    @property
-    def serves_several(self) -> bool:
-        """Whether there is more than one of these: then databases are named, and can be chosen."""
-        return len(self.served_databases) > 1
-
-    @property
     def carried_queues(self) -> frozenset[str]:
         """The queues that carriers run. A worker serves one of them only if it is given it."""
         return frozenset(name for carrier in self.carriers.values() for name in carrier.queues)
@@ -166,11 +142,7 @@ def load() -> Settings:
     if "retention" in given:
         given["retention"] = DEFAULTS.retention | given["retention"]
     given["carriers"] = carriers_setting.made_from(given.get("carriers", {}))
-    for key in ("databases", "retiring"):
-        given[key] = tuple(given.get(key, ()))
-    if given["databases"]:
-        given.setdefault("database", given["databases"][0])
-    return Settings(**given)
+    return Settings(**Settings.completed(given))
 
 
 def load_or_default() -> Settings:
@@ -199,7 +171,7 @@ def problems() -> Iterator[str]:
                 yield f"SKIPQUEUE[{key!r}] must be {LIMITS[name]}, not {value!r}."
         elif not _is_text(value, hints[name]):
             yield f"SKIPQUEUE[{key!r}] must be {TEXTS[hints[name]]}, not {value!r}."
-    yield from queue_databases.problems_together(given)
+    yield from Settings.problems_together(given)
 
 
 def _given() -> Any:
@@ -255,9 +227,6 @@ def _level_problems(name: str, value: object) -> Iterator[str]:
 PROBLEMS: dict[str, Callable[[str, object], Iterator[str]]] = {
     "retention": retention_problems,
     "links": link_template.problems,
-    "databases": queue_databases.alias_problems,
-    "placement": queue_databases.placement_problems,
-    "retiring": queue_databases.alias_problems,
     "queues": queue_settings.problems,
     "carriers": carriers_setting.problems,
     "metrics_token": _token_problems,

@@ -18,7 +18,6 @@ from django.db import DatabaseError
 from ..conf import load, settings
 from ..exceptions import FlattenedValue, InvalidArguments, InvalidOption, InvalidTask
 from ..parts.batches.call import TaskCall
-from ..parts.databases.shards import database_of, insert_many, shard_of
 from ..values.backoff import RetryPolicy
 from ..values.codec import encode
 from ..values.records import ClaimedJob, DeferredJobs, EncodedCall, JobSpec
@@ -28,6 +27,7 @@ from .advice import check_names, explain, instead_of_method, wrong_keyword
 from .calls import Place, call_columns, declared_values, parts_of, places_of, texts_of
 from .context import JobContext
 from .options import Options, TaskOptions, UsingOptions, check_size, metadata_column
+from .placement import database_of, insert_many, shard_of
 from .registry import EVENT_LOOP, THREADS, registry
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from ..values.part import Part
 from .alerts.part import PART as ALERTS
 from .archive.part import PART as ARCHIVE
 from .batches.part import PART as BATCHES
+from .databases.part import PART as DATABASES
 from .history.part import PART as HISTORY
 from .keyed.part import PART as KEYED
 from .limits.part import PART as LIMITS
@@ -16,6 +17,7 @@ PARTS: tuple[Part, ...] = (
     RATES,
     SCHEDULES,
     BATCHES,
+    DATABASES,
     HISTORY,
     ARCHIVE,
     ALERTS,

@@ -18,7 +18,6 @@ from ..events.tracing import sending, tracers
 from ..exceptions import InvalidOption
 from ..parts.batches.current import in_current_batch
 from ..parts.batches.dependencies import hold
-from ..parts.databases.settings import SPREAD
 from ..parts.limits.admit import admit_after_commit
 from ..parts.limits.enqueue import ENQUEUE_AND_ADMIT
 from ..parts.limits.queues import all_limited_by_queue, limited_by_queue
@@ -228,8 +227,8 @@ def _enqueue_many(store: "Store", spec: JobSpec, calls: Sequence[EncodedCall]) -
 
 
 def _answered(store: "Store") -> AbstractContextManager[Any]:
-    """Under `spread`, jobs wait for no server that hangs: the other databases take them."""
-    return ended_by_silence(store.connection) if settings.placement == SPREAD else NOTHING
+    """Jobs wait for no server that hangs if other databases take them."""
+    return ended_by_silence(store.connection) if settings.is_spread else NOTHING
 
 
 def _together(store: "Store", spec: JobSpec) -> AbstractContextManager[Any]:

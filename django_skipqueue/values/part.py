@@ -51,12 +51,17 @@ class Part:
     """Log lines of its events, as `events.log_sink.LINES` has them."""
     signals: Mapping[type, tuple[Any, Callable[[Any], Any]]] = field(default_factory=dict)
     """Django signals of its events, as `events.signal_sink.SIGNALS` has them."""
+    placement: Any = None
+    """Its `jobs.placement.Placement`, which chooses the database of each job."""
+    joined_database: Callable[[], str | None] | None = None
+    """Returns the alias of the database in which the jobs have to be that the caller defers now; `None`: in any."""
     console: Callable[[], Any] | None = None
     """Imports and returns what the part gives to operators: a `PartConsole`. No worker calls it."""
 
 
 lines_of_parts: dict[type, tuple[int, Callable[[Any], None]]] = {}
 signals_of_parts: dict[type, tuple[Any, Callable[[Any], Any]]] = {}
+placements_of_parts: list[Any] = []
 _installed: dict[str, Part] = {}
 
 
@@ -66,6 +71,8 @@ def install_parts(parts: Iterable[Part]) -> None:
         _installed[part.name] = part
         lines_of_parts.update(part.lines)
         signals_of_parts.update(part.signals)
+        if part.placement is not None and part.placement not in placements_of_parts:
+            placements_of_parts.append(part.placement)
         for signal, receiver in part.receivers:
             signal.connect(receiver, dispatch_uid=f"django_skipqueue.{part.name}")
 
@@ -108,6 +115,11 @@ class PartOptions:
         return None
 
     @property
+    def has_shard(self) -> bool:
+        """Whether they choose among several databases."""
+        return False
+
+    @property
     def has_key(self) -> bool:
         """Whether the jobs have a key that holds within one database."""
         return False
@@ -136,6 +148,10 @@ class PartOptions:
     def is_fair(self) -> bool:
         """Whether the keys of the task share the workers."""
         return False
+
+    def shard(self, stored: Callable[[Sequence[str]], list[Any]]) -> str:
+        """The text that chooses the database, if there is one. `stored` returns arguments as the job stores them."""
+        raise NotImplementedError
 
     def check_signature(self, signature: Signature) -> None:
         """Raise `InvalidOption` if an option names an argument that the task does not take."""

@@ -21,9 +21,8 @@ from ...integrations.django_tasks.framework import task_backends
 from ...integrations.django_tasks.mapping import call, spec, variant
 from ...integrations.django_tasks.options import parsed
 from ...jobs.calls import call_columns
+from ...jobs.placement import placement, shard_of
 from ...jobs.registry import registry
-from ...parts.databases.choose import choose_many
-from ...parts.databases.shards import shard_of
 from ...queue.store import Store
 from ...values.records import EncodedCall
 
@@ -80,7 +79,8 @@ def _move(waiting: models.QuerySet[Any], known: Mapping[str, DjangoTask], backen
         for (name, queue_name, priority, run_after), calls in _grouped(rows, known).items():
             task = variant(known[name].definition, queue_name=queue_name, priority=priority, run_after=run_after)
             wanted = spec(task, options_of(task), given, alias=backend.alias)._replace(on_conflict="skip")
-            chosen = choose_many(wanted, calls, named=given.database, shards=[shard_of(known[name], c) for c in calls])
+            shards = [shard_of(known[name], c) for c in calls]
+            chosen = placement().choose_many(wanted, calls, named=given.database, shards=shards)
             for alias in dict.fromkeys(chosen):
                 transactions.enter_context(transaction.atomic(using=alias))
                 Store(alias).enqueue_many(wanted, [c for c, at in zip(calls, chosen, strict=True) if at == alias])

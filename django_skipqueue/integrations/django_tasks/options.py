@@ -66,7 +66,7 @@ def problems(given: Mapping[str, Any]) -> Iterator[str]:
             yield f"there is no option {name!r}.{did_you_mean(str(name), list(KNOWN))}"
     if problem := engine_problem(parsed(given).default_database):
         yield f"'database': {' '.join(problem)}"
-    elif settings.databases and given.get("database") not in (None, *settings.served_databases):
+    elif given.get("database") and not settings.may_hold_jobs(given["database"]):
         yield f"'database' is {given['database']!r}, which SKIPQUEUE['DATABASES'] does not list."
     try:
         Options(max_attempts=given.get("max_attempts"), timeout=given.get("timeout"))

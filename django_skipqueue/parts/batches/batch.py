@@ -14,11 +14,10 @@ from django.db import connections, transaction
 
 from ...conf import settings
 from ...exceptions import BatchFinished, InvalidOption
+from ...jobs.placement import placement
 from ...queue.store import Store
 from ...values.codec import encode
-from ..databases.choose import for_batch, shard_text
-from ..databases.options import check_shard_key
-from .call import TaskCall, as_call, defer_all, home_of, in_batch
+from .call import TaskCall, as_call, defer_all, in_batch
 from .current import CurrentBatch, current_batch
 from .finish import batch_progress, finish_empty_batch, insert_batch, join_batch
 from .options import reference_to
@@ -65,13 +64,11 @@ class Batch:
         if not isinstance(name, str):
             raise InvalidOption(f"name must be a str, not {name!r}.")
         encode("name", name)
-        check_shard_key(shard_key)
         self.name = name
         self._id: int | None = None
         given = {"on_success": on_success, "on_failure": on_failure, "on_finish": on_finish}
         calls = {key: as_call(key, call) for key, call in given.items() if call is not None}
-        shard = None if shard_key is None else shard_text([shard_key])
-        self.database = database or for_batch(shard, home=home_of(calls.values()))
+        self.database = placement().for_batch(database, shard_key, (call.bound_to for call in calls.values()))
         calls = {key: in_batch(key, call, self.database) for key, call in calls.items()}
         for key, call in calls.items():
             if call.spec.after:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from asgiref.sync import sync_to_async
 
 from ...exceptions import InvalidOption
+from ...jobs.placement import placement
 from ...queue.store import Store
 from ...values.columns import check_columns
 from ...values.records import EncodedCall, JobReference, JobSpec
-from ..databases.choose import bound_to, choose
 from .options import AfterFailure, references_to
 from .values import stored
 
@@ -46,7 +46,7 @@ class TaskCall:
         """Insert a job in the caller's transaction, as the task's `.defer()` does."""
         from ...models import Job
 
-        alias = choose(self.spec, self.call, named=self.database, shard=self.shard)
+        alias = placement().choose(self.spec, self.call, named=self.database, shard=self.shard)
         job = Job.objects.insert(self.spec, self.call, database=alias)
         if self.inserted is not None and job.created:
             self.inserted(job)
@@ -79,7 +79,7 @@ class TaskCall:
     @property
     def bound_to(self) -> str | None:
         """The alias of the only database that the call can be in; `None`: it can be in any of them."""
-        return self.database or bound_to(self.spec, self.call, shard=self.shard)
+        return self.database or placement().bound_to(self.spec, self.call, shard=self.shard)
 
 
 def defer_all(calls: Iterable[TaskCall]) -> "list[Job]":
@@ -104,7 +104,7 @@ def _defer_together(calls: list[TaskCall]) -> "list[Job]":
     first = calls[0]
     if len(calls) == 1:
         return [first.defer()]
-    jobs = Job.objects.db_manager(choose(first.spec, first.call, named=first.database, shard=first.shard))
+    jobs = Job.objects.db_manager(placement().choose(first.spec, first.call, named=first.database, shard=first.shard))
     ids = Store(jobs.db).enqueue_many(first.spec, [call.call for call in calls])
     found = jobs.in_bulk(ids)
     deferred = [found[id] for id in ids]
@@ -133,8 +133,3 @@ def in_batch(name: str, call: TaskCall, alias: str) -> TaskCall:
             "same database, or under the placement 'spread' the same shard_key."
         )
     return placed
-
-
-def home_of(calls: Iterable[TaskCall]) -> str | None:
-    """The database to which one of these calls belongs; `None`: they can be in any."""
-    return next((alias for call in calls if (alias := call.bound_to)), None)

@@ -10,10 +10,10 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 
 from ...exceptions import InvalidOption
+from ...jobs.placement import placement
 from ...values.records import JobReference
-from ..databases.choose import for_batch
 from .batch import Batch
-from .call import TaskCall, as_call, defer_all, home_of, in_batch
+from .call import TaskCall, as_call, defer_all, in_batch
 from .current import current_batch
 from .options import AfterFailure, references_to
 
@@ -32,7 +32,7 @@ class Chain:
         if not steps:
             raise InvalidOption("A chain needs at least one call.")
         given = [list(_calls(number, step)) for number, step in enumerate(steps, start=1)]
-        self.database = database or for_batch(None, home=home_of(call for calls in given for call in calls))
+        self.database = placement().for_batch(database, None, (call.bound_to for calls in given for call in calls))
         self.after_failure: AfterFailure = after_failure
         self.steps = [
             [in_batch(f"step {number} of the chain", call, self.database) for call in calls]

@@ -21,6 +21,13 @@ class CurrentBatch(NamedTuple):
 current_batch: ContextVar[CurrentBatch | None] = ContextVar("current_batch", default=None)
 
 
+def joined_database() -> str | None:
+    """The alias of the database of this batch; `None`: there is no `with` block."""
+    current = current_batch.get()
+    alias: str | None = current and current.connection.alias
+    return alias
+
+
 def in_current_batch(spec: JobSpec, connection: BaseDatabaseWrapper) -> JobSpec:
     """The spec with the id of the batch whose `with` block this is in, unless it names a batch itself.
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from ...values.part import Part
 from .check import BatchCheck
+from .current import joined_database
 from .events import LINES, SIGNALS
 from .finish import finish_all_batches
 from .services import FinishBatches, PruneBatches
@@ -26,6 +27,7 @@ PART = Part(
     ),
     settle_services=(BatchCheck,),
     before_drained=finish_all_batches,
+    joined_database=joined_database,
     lines=LINES,
     signals=SIGNALS,
     console=console,

@@ -6,8 +6,7 @@ here, and a choice that is not in `DATABASES` raises.
 A database in `RETIRING` gets no new jobs, except calls whose unique key one of its jobs holds: it is asked for them.
 """
 
-import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import timedelta
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -17,9 +16,11 @@ from django.utils.module_loading import import_string
 
 from ...conf import settings
 from ...exceptions import InvalidOption
+from ...jobs.placement import Placement
 from ...values.codec import decode
+from ...values.part import installed_parts
 from ...values.records import EncodedCall, JobSpec
-from ..batches.current import current_batch
+from .options import check_shard_key, shard_text
 from .settings import ROUTER, SPREAD
 from .turns import in_turn, reachable_in_turn
 
@@ -34,38 +35,57 @@ class CallToPlace(NamedTuple):
     kwargs: dict[str, Any]
 
 
-def choose(spec: JobSpec, call: EncodedCall, *, named: str | None = None, shard: str | None = None) -> str:
-    """The alias of the database for one job.
+class AmongSeveral(Placement):
+    """By `SKIPQUEUE["PLACEMENT"]`, unless the options of a job name a database."""
 
-    named: the alias that its options name. shard: the text of its `shard_key`, or of the arguments of `shard_by`.
+    def choose(self, spec: JobSpec, call: EncodedCall, *, named: str | None = None, shard: str | None = None) -> str:
+        """See `Placement`. Raises `InvalidOption` also for a job whose keys belong to two databases."""
+        if settings.retiring and call.unique_key is not None:
+            for alias in settings.retiring:
+                if held_keys(alias, [call.unique_key]):
+                    return alias
+        return _choose(spec, call, named, shard)
 
-    Raises `InvalidOption` for an alias that workers do not serve, and for a job whose keys belong to two databases.
-    """
-    if settings.retiring and call.unique_key is not None:
-        for alias in settings.retiring:
-            if held_keys(alias, [call.unique_key]):
-                return alias
-    return _choose(spec, call, named, shard)
+    def choose_many(
+        self, spec: JobSpec, calls: Sequence[EncodedCall], *, named: str | None = None, shards: Sequence[str | None]
+    ) -> list[str]:
+        """See `Placement`. Under `spread`, calls without a key are shared out evenly."""
+        if settings.placement == SPREAD and not named:
+            chosen = _spread(spec, calls, shards)
+        elif settings.placement is None or named:
+            chosen = [_choose(spec, calls[0], named, None)] * len(calls) if calls else []
+        else:
+            chosen = [_choose(spec, call, None, None) for call in calls]
+        keys = [call.unique_key for call in calls if call.unique_key is not None]
+        for alias in settings.retiring if keys else ():
+            held = held_keys(alias, keys)
+            chosen = [alias if call.unique_key in held else at for call, at in zip(calls, chosen, strict=True)]
+        return chosen
 
+    def choose_fixed(self, spec: JobSpec, call: EncodedCall, *, named: str | None, shard: str | None) -> str | None:
+        """See `Placement`. `None` only under `spread`."""
+        if settings.placement == SPREAD and not named:
+            return bound_to(spec, call, shard=shard)
+        return _choose(spec, call, named, None)
 
-def choose_many(
-    spec: JobSpec, calls: Sequence[EncodedCall], *, named: str | None = None, shards: Sequence[str | None]
-) -> list[str]:
-    """The alias of the database for each of these calls. Under `spread`, calls without a key are shared out evenly.
+    def bound_to(self, spec: JobSpec, call: EncodedCall, *, shard: str | None = None) -> str | None:
+        """See `Placement`. Raises `InvalidOption` as `choose` does."""
+        return bound_to(spec, call, shard=shard)
 
-    Raises as `choose` does.
-    """
-    if settings.placement == SPREAD and not named:
-        chosen = _spread(spec, calls, shards)
-    elif settings.placement is None or named:
-        chosen = [_choose(spec, calls[0], named, None)] * len(calls) if calls else []
-    else:
-        chosen = [_choose(spec, call, None, None) for call in calls]
-    keys = [call.unique_key for call in calls if call.unique_key is not None]
-    for alias in settings.retiring if keys else ():
-        held = held_keys(alias, keys)
-        chosen = [alias if call.unique_key in held else at for call, at in zip(calls, chosen, strict=True)]
-    return chosen
+    def for_batch(self, named: str | None, shard_key: Any, homes: Iterable[str | None]) -> str:
+        """See `Placement`. Raises `InvalidOption` for a `shard_key` that cannot be used."""
+        check_shard_key(shard_key)
+        if named:
+            return named
+        if settings.placement is None:
+            return settings.database
+        if settings.placement == SPREAD and shard_key is not None:
+            return _of_key(shard_text([shard_key]))
+        if joined := _joined():
+            return joined
+        if settings.placement == SPREAD:
+            return next(filter(None, homes), None) or in_turn(settings.queue_databases)
+        return _routed() if settings.placement == ROUTER else settings.database
 
 
 def _spread(spec: JobSpec, calls: Sequence[EncodedCall], shards: Sequence[str | None]) -> list[str]:
@@ -89,35 +109,6 @@ def bound_to(spec: JobSpec, call: EncodedCall, *, shard: str | None = None) -> s
     """
     key = _key(spec, call, shard) if settings.placement == SPREAD else None
     return None if key is None else _of_key(key)
-
-
-def choose_fixed(spec: JobSpec, call: EncodedCall, *, named: str | None, shard: str | None) -> str | None:
-    """The alias of the database for the jobs of a schedule; `None`: under `spread`, they may be in any of them.
-
-    Raises as `choose` does.
-    """
-    if settings.placement == SPREAD and not named:
-        return bound_to(spec, call, shard=shard)
-    return _choose(spec, call, named, None)
-
-
-def for_batch(shard: str | None, *, home: str | None) -> str:
-    """The alias of the database for a batch that names none. `home`: where one of its calls belongs, if any."""
-    if settings.placement is None:
-        return settings.database
-    if settings.placement == SPREAD and shard is not None:
-        return _of_key(shard)
-    if around := current_batch.get():
-        alias: str = around.connection.alias
-        return alias
-    if settings.placement == SPREAD:
-        return home or in_turn(settings.queue_databases)
-    return _routed() if settings.placement == ROUTER else settings.database
-
-
-def shard_text(values: Sequence[Any]) -> str:
-    """The text of a shard key: equal for equal values, however they are given."""
-    return json.dumps(list(values), ensure_ascii=False, sort_keys=True)
 
 
 def import_placement(path: str | Callable[[CallToPlace], str]) -> Callable[[CallToPlace], str]:
@@ -172,10 +163,13 @@ def _of_key(key: str) -> str:
 
 def _beside(spec: JobSpec) -> str | None:
     """The database of the batch that the job joins, or of the jobs that it waits for; `None`: there are none."""
-    if batch := current_batch.get():
-        alias: str = batch.connection.alias
-        return alias
-    return next((job.database for job in spec.after if job.database), None)
+    return _joined() or next((job.database for job in spec.after if job.database), None)
+
+
+def _joined() -> str | None:
+    return next(
+        (alias for part in installed_parts() if part.joined_database and (alias := part.joined_database())), None
+    )
 
 
 def _routed(**hints: str) -> str:
@@ -185,7 +179,7 @@ def _routed(**hints: str) -> str:
 
 
 def _served(alias: str) -> str:
-    if not settings.databases or alias in settings.served_databases:
+    if settings.may_hold_jobs(alias):
         return alias
     raise InvalidOption(f"database must be one of {', '.join(settings.served_databases)}, not {alias!r}: {NOT_LISTED}")
 

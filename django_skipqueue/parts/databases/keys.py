@@ -12,6 +12,7 @@ from django.utils.translation import gettext
 from ...conf import settings
 from ...console.waiting import key_is_held
 from ...exceptions import InvalidArguments, InvalidOption, UnknownTask
+from ...jobs.placement import shard_of
 from ...jobs.registry import registry
 from ...jobs.task import Task
 from ...models import Job
@@ -20,7 +21,6 @@ from ...queue.reachable import can_be_reached
 from ...values.records import EncodedCall, JobSpec
 from .choose import bound_to, held_keys
 from .settings import SPREAD
-from .shards import shard_of
 
 
 def database_of_key(spec: JobSpec, call: EncodedCall, task: Task[Any, Any] | None) -> str:

@@ -1,6 +1,7 @@
 """The options that say in which database a job is: `database`, `shard_by` and `shard_key`. Pure."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import Signature
 from typing import Any, TypedDict
@@ -51,9 +52,23 @@ class Place(PartOptions):
             raise InvalidOption('shard_by takes the name of at least one argument: shard_by="account_id".')
         check_shard_key(self.shard_key)
 
+    @property
+    def has_shard(self) -> bool:
+        return self.shard_key is not None or self.shard_by is not None
+
+    def shard(self, stored: Callable[[Sequence[str]], list[Any]]) -> str:
+        if self.shard_key is not None:
+            return shard_text([self.shard_key])
+        return shard_text(stored(names_of("shard_by", self.shard_by or ())))
+
     def check_signature(self, signature: Signature) -> None:
         if self.shard_by is not None:
             require_arguments("shard_by", names_of("shard_by", self.shard_by), signature)
+
+
+def shard_text(values: Sequence[Any]) -> str:
+    """The text of a shard key: equal for equal values, however they are given."""
+    return json.dumps(list(values), ensure_ascii=False, sort_keys=True)
 
 
 def check_shard_key(shard_key: Any) -> None:

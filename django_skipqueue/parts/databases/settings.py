@@ -4,7 +4,10 @@ Pure. For example: `{"DATABASES": ("default", "queue_1"), "PLACEMENT": "spread",
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
+
+from ...values.one_database import OneDatabase
 
 SPREAD, ROUTER = "spread", "router"
 """The placements that are not a function: by the key of a job, in turn without one; and by Django's routers."""
@@ -25,20 +28,56 @@ def placement_problems(name: str, value: object) -> Iterator[str]:
         yield f"{name} must be None, {SPREAD!r}, {ROUTER!r}, or a function or its path, not {value!r}."
 
 
-def problems_together(given: Mapping[Any, Any]) -> Iterator[str]:
-    databases, retiring = (tuple(_aliases(given, key)) for key in ("DATABASES", "RETIRING"))
-    database = given.get("DATABASE")
-    if databases and isinstance(database, str) and database not in databases:
-        yield f"SKIPQUEUE['DATABASE'] is {database!r}, which SKIPQUEUE['DATABASES'] does not list."
-    home = database if isinstance(database, str) else "default"
-    for alias in retiring:
-        if alias in (databases or (home,)):
-            yield f"SKIPQUEUE['RETIRING'] lists {alias!r}, which still gets new jobs: take it out of one of the two."
-    if given.get("PLACEMENT") is not None and not databases:
-        yield "SKIPQUEUE['PLACEMENT'] chooses among SKIPQUEUE['DATABASES'], which is missing: list them there."
-
-
 def _aliases(given: Mapping[Any, Any], key: str) -> Iterator[str]:
     value = given.get(key)
     if isinstance(value, list | tuple):
         yield from (alias for alias in value if isinstance(alias, str))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatabaseSettings(OneDatabase):
+    """The fields that `Settings` inherits."""
+
+    databases: tuple[str, ...] = field(default=(), metadata={"problems": alias_problems})
+    """The aliases of the databases that hold queues; none: `database` alone."""
+
+    placement: Any = field(default=None, metadata={"problems": placement_problems})
+    """How the database of a job is chosen: `spread`, `router`, or a function or its path; `None`: it is `database`."""
+
+    retiring: tuple[str, ...] = field(default=(), metadata={"problems": alias_problems})
+    """The aliases of databases whose jobs are still run, and that get no new ones."""
+
+    @property
+    def queue_databases(self) -> tuple[str, ...]:
+        return self.databases or (self.database,)
+
+    @property
+    def served_databases(self) -> tuple[str, ...]:
+        return (*self.queue_databases, *self.retiring)
+
+    @property
+    def is_spread(self) -> bool:
+        return bool(self.placement == SPREAD)
+
+    def may_hold_jobs(self, alias: str) -> bool:
+        return not self.databases or alias in self.served_databases
+
+    @classmethod
+    def completed(cls, given: dict[str, Any]) -> dict[str, Any]:
+        listed = {key: tuple(given.get(key, ())) for key in ("databases", "retiring")}
+        first = {"database": listed["databases"][0]} if listed["databases"] else {}
+        return first | given | listed
+
+    @classmethod
+    def problems_together(cls, given: Mapping[Any, Any]) -> Iterator[str]:
+        databases, retiring = (tuple(_aliases(given, key)) for key in ("DATABASES", "RETIRING"))
+        database = given.get("DATABASE")
+        if databases and isinstance(database, str) and database not in databases:
+            yield f"SKIPQUEUE['DATABASE'] is {database!r}, which SKIPQUEUE['DATABASES'] does not list."
+        home = database if isinstance(database, str) else "default"
+        for alias in retiring:
+            if alias in (databases or (home,)):
+                listed = f"SKIPQUEUE['RETIRING'] lists {alias!r}"
+                yield f"{listed}, which still gets new jobs: take it out of one of the two."
+        if given.get("PLACEMENT") is not None and not databases:
+            yield "SKIPQUEUE['PLACEMENT'] chooses among SKIPQUEUE['DATABASES'], which is missing: list them there."

@@ -42,7 +42,6 @@ from ...models.abstract_job import AbstractJob
 from ...models.schedule import CatchUp, Overlap
 from ...queue.store import Store
 from ...values.redaction import UnknownMask, restored
-from ..databases.settings import SPREAD
 from . import operate
 from .entry import Entry, jitter_seconds
 from .fire import METADATA_KEY
@@ -245,7 +244,7 @@ class ScheduleForm(forms.ModelForm):
         try:
             entry = Entry(source="admin", **{name: cleaned[name] for name in DEFINITION})
             entry.check()
-            belongs_to = entry.database if queue_settings.placement == SPREAD else queue_settings.database
+            belongs_to = entry.database if queue_settings.is_spread else queue_settings.database
         except SkipQueueError as error:
             text = self._shown.text(str(error)) if self._saved else str(error)  # the error may quote an argument
             self.add_error("name" if text.startswith("name") else "kwargs", text)

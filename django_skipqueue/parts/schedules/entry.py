@@ -19,12 +19,12 @@ from django.core.exceptions import ImproperlyConfigured
 
 from ...conf import load
 from ...exceptions import InvalidOption, SkipQueueError, UnknownTask
+from ...jobs.placement import database_of_schedule
 from ...jobs.registry import registry, where_to_look
 from ...jobs.task import Task
 from ...values.codec import decode, encode
 from ...values.columns import check_key
 from ...values.records import EncodedCall, JobSpec
-from ..databases.shards import database_of_schedule
 from .timetable import Timetable, timetable
 
 CatchUp = Literal["latest", "all", "skip"]

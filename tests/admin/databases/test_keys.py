@@ -8,10 +8,10 @@ from django.test import Client
 from django.urls import reverse
 
 from django_skipqueue import by, job, unique_by
+from django_skipqueue.jobs.placement import database_of_schedule
 from django_skipqueue.jobs.registry import registry
 from django_skipqueue.models import Job, Schedule
 from django_skipqueue.parts.databases import keys as key_database
-from django_skipqueue.parts.databases.shards import database_of_schedule
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.prune import Pruner
 
