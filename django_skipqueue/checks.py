@@ -16,10 +16,6 @@ from .contrib.celery.carrier import CarrierMisconfigured
 from .contrib.celery.making import make_carrier
 from .contrib.celery.settings import CarrierSettings
 from .jobs.registry import describe_duplicate, registry
-from .parts.databases.choose import import_placement
-from .parts.databases.options import needs_shard
-from .parts.databases.retirement import retirement
-from .parts.databases.settings import ROUTER, SPREAD
 from .parts.limits.options import TaskLimit
 from .values.part import installed_parts
 from .worker.attempts.executor import import_middleware
@@ -41,7 +37,6 @@ def register_all() -> None:
         check_engine,
         check_middleware,
         check_task_names,
-        check_placement,
         check_carriers,
         check_carried_tasks,
         check_runworker,
@@ -51,7 +46,9 @@ def register_all() -> None:
     ):
         register(check, "django_skipqueue")
     register(check_server_version, Tags.database)
-    register(check_retiring, Tags.database)
+    for part in installed_parts():
+        for check, tag in part.system_checks:
+            register(check, tag)
 
 
 def check_settings(**_: Any) -> list[CheckMessage]:
@@ -79,12 +76,6 @@ def check_server_version(databases: Sequence[str] | None = None, **_: Any) -> li
         if problem := version_problem(alias, version):
             found.append(Error(problem.message, hint=problem.hint, id="skipqueue.E003"))
     return found
-
-
-def check_retiring(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """W004: a database that is to go, and what is left in it. Runs with `check --database` and `migrate`, like E003."""
-    aliases = [alias for alias, _ in _reachable(databases) if alias in conf.load().retiring]
-    return [Warning(message, hint=hint, id="skipqueue.W004") for message, hint in map(retirement, aliases) if message]
 
 
 def check_middleware(**_: Any) -> list[CheckMessage]:
@@ -177,32 +168,6 @@ def check_halting(**_: Any) -> list[CheckMessage]:
         for task in registry
         if (of_task := task.options.of_part(TaskLimit)) and of_task.sequence and of_task.sequence.on_failure == "halt"
     ]
-
-
-def check_placement(**_: Any) -> list[CheckMessage]:
-    """E009: a function in PLACEMENT that cannot be imported. E010: a task whose keys belong to two databases."""
-    try:
-        placement = conf.load().placement
-    except ImproperlyConfigured:
-        return []  # E001 reports the reason
-    if placement in (None, ROUTER):
-        return []
-    if placement == SPREAD:
-        return [
-            Error(
-                f"The jobs of {task.name!r} have several keys, which would belong to different databases.",
-                hint="Say which arguments choose the database: @job(shard_by=…). Each key counts within one database.",
-                id="skipqueue.E010",
-            )
-            for task in registry
-            if needs_shard(task.options.of_parts)
-        ]
-    try:
-        import_placement(placement)
-    except ImportError as error:
-        hint = "SKIPQUEUE['PLACEMENT'] is 'spread', 'router', or a function that takes a CallToPlace, or its path."
-        return [Error(f"SKIPQUEUE['PLACEMENT'] cannot be imported: {error}", hint=hint, id="skipqueue.E009")]
-    return []
 
 
 def check_carriers(**_: Any) -> list[CheckMessage]:

@@ -51,6 +51,10 @@ class Part:
     """Log lines of its events, as `events.log_sink.LINES` has them."""
     signals: Mapping[type, tuple[Any, Callable[[Any], Any]]] = field(default_factory=dict)
     """Django signals of its events, as `events.signal_sink.SIGNALS` has them."""
+    run_supervisors: Callable[..., int] | None = None
+    """Runs a supervisor for each database that one command serves, and returns the exit code: see `console.cli.run`."""
+    system_checks: tuple[tuple[Callable[..., list[Any]], str], ...] = ()
+    """Functions for Django's system checks, each with its tag."""
     placement: Any = None
     """Its `jobs.placement.Placement`, which chooses the database of each job."""
     joined_database: Callable[[], str | None] | None = None

@@ -11,14 +11,13 @@ from django.core.management import load_command_class
 
 import django_skipqueue
 from django_skipqueue.console import doctor
-from django_skipqueue.console.doctor.examination import RETIRING, checks_of
-from django_skipqueue.parts.databases import retirement
+from django_skipqueue.console.doctor.examination import CHECKS
+from django_skipqueue.console.parts import consoles
 
 PAGE = Path(django_skipqueue.__file__).parents[1] / "docs/how-to/doctor.md"
 SOURCES = [
     *Path(doctor.__file__).parent.glob("*.py"),
     *Path(django_skipqueue.__file__).parent.glob("*/*/console.py"),
-    Path(retirement.__file__),
 ]
 
 
@@ -35,7 +34,8 @@ def codes() -> set[str]:
 
 def test_every_check_has_findings_of_its_own_code_and_no_other() -> None:
     of_the_doctor = {"check-timed-out", "check-not-allowed", "check-failed", "database-unusable"}
-    assert codes() == {check.code for check in (*checks_of("default"), RETIRING)} | of_the_doctor
+    of_parts = [check for console in consoles() for check in console.checks]
+    assert codes() == {check.code for check in (*CHECKS, *of_parts)} | of_the_doctor
 
 
 def test_the_page_has_every_code() -> None:

@@ -27,10 +27,12 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 
 LOADS = """
-import sys, django
+import contextlib, sys, django
 django.setup()
 import django_skipqueue.management.commands.runworker, django_skipqueue.supervisor.supervisor
-import django_skipqueue.supervisor.processes, django_skipqueue.parts.databases.steward
+import django_skipqueue.supervisor.processes
+with contextlib.suppress(ImportError):
+    import django_skipqueue.parts.databases.steward
 print(*sys.modules)
 """
 """What a worker imports. Its names are printed."""

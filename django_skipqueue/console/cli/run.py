@@ -22,10 +22,10 @@ from ...events import liveness_logs, logs
 from ...events.log_format import LineFormatter, counted, printable, wants_colour
 from ...events.logging import JobContextFilter, JsonFormatter
 from ...exceptions import QueueUnavailable
-from ...parts.databases.steward import Steward
 from ...supervisor.health import open_port
 from ...supervisor.supervisor import Supervisor
 from ...values.bounds import LIMITS
+from ...values.part import installed_parts
 from ...worker.options import WorkerOptions
 from ...worker.preflight import QueueUnreachable, check_database, check_databases
 
@@ -221,7 +221,7 @@ def set_up(add: Options, options: dict[str, Any]) -> None:
 
 def databases_of(options: dict[str, Any]) -> tuple[str, ...]:
     """The aliases that `--database` names. Raises `CommandError` if there is none."""
-    databases = names_in(options["database"])
+    databases = names_in(options["database"]) if _runners() else tuple(filter(None, [options["database"]]))
     if not databases:
         raise CommandError("--database (SKIPQUEUE_DATABASE) names no database.")
     return databases
@@ -271,11 +271,17 @@ def name_unreachable(unreachable: Sequence[QueueUnreachable]) -> None:
 
 
 def run(workers: Sequence[WorkerOptions], *, lifeline: int | None, listener: socket.socket | None) -> None:
-    """Run a supervisor, or one for each database, until it is stopped. Exits with the steward's code."""
+    """Run a supervisor, or one for each database by a part, until it is stopped. Exits with the part's code."""
     if len(workers) == 1:
         Supervisor(workers[0], lifeline=lifeline, health_listener=listener).run()
-    else:
-        sys.exit(Steward(workers, lifeline=lifeline, health_listener=listener).run())
+        return
+    run_all = _runners()[0]
+    sys.exit(run_all(workers, lifeline=lifeline, health_listener=listener))
+
+
+def _runners() -> list[Callable[..., int]]:
+    """What runs supervisors of several databases; nothing, if no part can."""
+    return [part.run_supervisors for part in installed_parts() if part.run_supervisors]
 
 
 def check(workers: Sequence[WorkerOptions]) -> list[QueueUnreachable]:

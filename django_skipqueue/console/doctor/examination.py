@@ -7,9 +7,7 @@ from django.db import Error
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ...conf import settings
 from ...events.log_format import in_a_line
-from ...parts.databases import retirement as retiring
 from ...queue.session import short_transaction
 from ...queue.store import Store
 from ...worker.preflight import engine_problem
@@ -59,10 +57,6 @@ CHECKS = (
 )
 """The checks of the core for every database. Findings of the same severity keep this order."""
 
-RETIRING = Check("retiring-database", retiring.retiring, _("No database is in RETIRING"))
-"""The check of a database in `RETIRING`, which comes last."""
-
-
 CHECK_SECONDS, LEAST_SECONDS = 1.0, 0.1
 """The statement timeout of a check, and what is left of it when others were slow."""
 
@@ -75,8 +69,8 @@ CONNECT_SECONDS, SPARE_SECONDS = 2.0, 1.0
 
 def checks_of(alias: str) -> tuple[Check, ...]:
     """The checks of a database: those of the core, and those of the parts."""
-    of_parts = [check for console in consoles() for check in console.checks]
-    return (*CHECKS, *of_parts, *([RETIRING] if alias in settings.retiring else []))
+    of_parts = (check for console in consoles() for check in console.checks)
+    return (*CHECKS, *(check for check in of_parts if check.concerns is None or check.concerns(alias)))
 
 
 def examine(store: Store) -> list[Finding]:

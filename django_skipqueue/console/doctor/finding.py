@@ -55,6 +55,8 @@ class Check:
     find: Callable[[Store], Iterable[Finding]]
     all_is_well: str | Promise
     """The title of the finding if there is nothing to find."""
+    concerns: Callable[[str], bool] | None = None
+    """Whether it looks at the database of this alias; `None`: it looks at each."""
 
 
 def statement(template: LiteralString, **values: object) -> str:

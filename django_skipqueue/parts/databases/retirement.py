@@ -1,12 +1,5 @@
 """A database in `RETIRING`: what is left in it, and when it can be taken out."""
 
-from collections.abc import Iterator
-
-from django.utils.translation import gettext
-
-from ...console.doctor.finding import Finding, Severity
-from ...queue.store import Store
-
 MOST_COUNTED = 10_000
 """Jobs of a status that are counted at most: the check has to be quick beside millions."""
 
@@ -45,29 +38,3 @@ def unfinished(alias: str) -> int:
 def in_figures(left: int) -> str:
     """The number as text: above a limit it was not counted."""
     return f"{left:,}" if left < MOST_COUNTED else f"{MOST_COUNTED:,}+"
-
-
-def retiring(store: Store) -> Iterator[Finding]:
-    """Say what is left in this database. There is a finding in any case."""
-    if left := unfinished(store.alias):
-        yield Finding(
-            "retiring-database",
-            Severity.INFO,
-            gettext("A database that gets no new jobs has unfinished ones"),
-            gettext("Jobs left in %(database)s: %(number)s.") % {"database": store.alias, "number": in_figures(left)},
-            gettext(
-                "Leave it in SKIPQUEUE['RETIRING'] until workers have run them. Discard those that fail again and "
-                "again, or that are years ahead."
-            ),
-            "python manage.py skipqueue status",
-        )
-    else:
-        yield Finding(
-            "retiring-database",
-            Severity.INFO,
-            gettext("A database that gets no new jobs is empty"),
-            gettext("None of the jobs in %(database)s is unfinished.") % {"database": store.alias},
-            gettext(
-                "Take it out of SKIPQUEUE['RETIRING']. The history of its jobs is shown only as long as it is listed."
-            ),
-        )

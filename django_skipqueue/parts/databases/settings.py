@@ -77,7 +77,8 @@ class DatabaseSettings(OneDatabase):
         home = database if isinstance(database, str) else "default"
         for alias in retiring:
             if alias in (databases or (home,)):
-                listed = f"SKIPQUEUE['RETIRING'] lists {alias!r}"
-                yield f"{listed}, which still gets new jobs: take it out of one of the two."
+                yield (
+                    f"SKIPQUEUE['RETIRING'] lists {alias!r}, which still gets new jobs: take it out of one of the two."
+                )
         if given.get("PLACEMENT") is not None and not databases:
             yield "SKIPQUEUE['PLACEMENT'] chooses among SKIPQUEUE['DATABASES'], which is missing: list them there."

@@ -1,0 +1,47 @@
+"""Several databases, for operators: what the doctor says of one that gets no new jobs."""
+
+from collections.abc import Iterator
+
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ...conf import settings
+from ...console.doctor.finding import Check, Finding, Severity
+from ...console.parts import PartConsole
+from ...queue.store import Store
+from .retirement import in_figures, unfinished
+
+
+def retiring(store: Store) -> Iterator[Finding]:
+    """Say what is left in this database. There is a finding in any case."""
+    if left := unfinished(store.alias):
+        yield Finding(
+            "retiring-database",
+            Severity.INFO,
+            gettext("A database that gets no new jobs has unfinished ones"),
+            gettext("Jobs left in %(database)s: %(number)s.") % {"database": store.alias, "number": in_figures(left)},
+            gettext(
+                "Leave it in SKIPQUEUE['RETIRING'] until workers have run them. Discard those that fail again and "
+                "again, or that are years ahead."
+            ),
+            "python manage.py skipqueue status",
+        )
+    else:
+        yield Finding(
+            "retiring-database",
+            Severity.INFO,
+            gettext("A database that gets no new jobs is empty"),
+            gettext("None of the jobs in %(database)s is unfinished.") % {"database": store.alias},
+            gettext(
+                "Take it out of SKIPQUEUE['RETIRING']. The history of its jobs is shown only as long as it is listed."
+            ),
+        )
+
+
+def is_retiring(alias: str) -> bool:
+    return alias in settings.retiring
+
+
+CONSOLE = PartConsole(
+    checks=(Check("retiring-database", retiring, _("No database is in RETIRING"), concerns=is_retiring),),
+)
