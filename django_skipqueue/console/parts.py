@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ..models import Job
     from ..models.abstract_job import AbstractJob
     from ..queue.store import Store
+    from ..values.records import EncodedCall, JobSpec
     from .admin.dashboard.cards import Card
     from .admin.dashboard.situation import Situation
     from .admin.jobs.job_admin import JobAdmin
@@ -94,6 +95,11 @@ class PartFact:
 class PartConsole:
     """What one part gives. Each default is "nothing"."""
 
+    admin_view: Callable[[Any, Callable[..., "HttpResponse"]], Callable[..., "HttpResponse"]] | None = None
+    """Wraps each view of the admin. Its first argument: the `OwnViews` that has the view."""
+    why_held_elsewhere: Callable[["Job", "JobSpec", "EncodedCall"], str] | None = None
+    """Says why no copy of a job can be made as long as a job of another database holds its key; else an empty string.
+    Its arguments: the job, and the copy."""
     subcommands: tuple["Subcommand", ...] = ()
     checks: tuple["Check", ...] = ()
     """Checks of the doctor."""

@@ -94,6 +94,17 @@ def database_of_schedule(task: "Task[Any, Any]", call: EncodedCall) -> str:
     return chosen or task.database
 
 
+def database_of_key(spec: JobSpec, call: EncodedCall, task: "Task[Any, Any] | None") -> str:
+    """The alias of the database that the key of a call belongs to; of the one that is used here, if it has none.
+
+    task: `None` if this process does not know it. Raises `InvalidOption` and `InvalidArguments` as `.defer()` does.
+    """
+    if not settings.is_spread:
+        return settings.database
+    shard = None if task is None else shard_of(task, call)
+    return placement().bound_to(spec, call, shard=shard) or settings.database
+
+
 def insert_many(task: "Task[Any, Any]", calls: Sequence[EncodedCall]) -> DeferredJobs:
     """Insert a job for each call, in one statement for each database concerned.
 

@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from django.contrib.admin.utils import quote, unquote
+from django.contrib.admin.views.main import SEARCH_VAR
 from django.db import OperationalError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.loader import render_to_string
@@ -25,15 +26,14 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.translation import gettext
 
-from ...conf import load, settings, using_database
+from ...conf import settings, using_database
 from ...console.admin.ui.time_limit import RETRY_SECONDS, limits_its_time
+from ...console.admin.ui.views import DATABASE
 from ...console.search import is_id
 from ...exceptions import InvalidOption
+from ...models import Job
 from ...queue.reachable import can_be_reached
 from ...values.records import JobReference, parse_handle
-
-PARAMETER = "database"
-"""In the query of an address: the alias of the database that its page shows."""
 
 LINK = re.compile(r'(\s(?:href|action|formaction)=")([^"]*)"')
 """An attribute with an address. In the texts of a page, quotes are escaped."""
@@ -50,8 +50,8 @@ class Carrier:
 
     def __init__(self, alias: str, path: str, query: str, prefixes: Iterable[str]) -> None:
         """`path`, `query`: the address of the page itself. `prefixes`: with what the paths of our pages begin."""
-        self._carried = urlencode({PARAMETER: alias})
-        self._field = f'<input type="hidden" name="{PARAMETER}" value="{escape(alias)}">'
+        self._carried = urlencode({DATABASE: alias})
+        self._field = f'<input type="hidden" name="{DATABASE}" value="{escape(alias)}">'
         self._prefixes = tuple(prefixes)
         self._own = self.address(f"{path}?{query}")
 
@@ -59,7 +59,7 @@ class Carrier:
         """The address with the database, if it leads to a page of ours and names none."""
         parts = urlsplit(address)
         is_ours = parts.path.startswith(self._prefixes) if parts.path else address.startswith("?")
-        if parts.netloc or not is_ours or PARAMETER in parse_qs(parts.query, keep_blank_values=True):
+        if parts.netloc or not is_ours or DATABASE in parse_qs(parts.query, keep_blank_values=True):
             return address
         query = f"{parts.query}&{self._carried}" if parts.query else self._carried
         return parts._replace(query=query).geturl()
@@ -94,26 +94,13 @@ SWITCHED = ("changelist", "dashboard", "failures", "limits")
 View = Callable[..., HttpResponse]
 
 
-def are_several() -> bool:
-    return settings.serves_several
-
-
 def named_by_handle(text: str) -> JobReference | None:
-    """The job that a handle such as `queue_1:42` names, of one of several databases; `None` for other texts."""
+    """The job that a handle such as `queue_1:42` names; `None` for other texts."""
     try:
         named = parse_handle(text.strip())
     except InvalidOption:
         return None
-    return named if are_several() and named.database in settings.served_databases and is_id(str(named.id)) else None
-
-
-def logged_id(pk: object) -> str:
-    """The id of an object in Django's log: with its database, unless that is the one of an address that names none.
-
-    So an entry does not stand in the history of the object with the same id in another database.
-    """
-    is_home = not are_several() or settings.database == load().database
-    return str(pk) if is_home else f"{settings.database}:{pk}"
+    return named if named.database in settings.served_databases and is_id(str(named.id)) else None
 
 
 def in_its_database(model_admin: Any, view: View) -> View:
@@ -121,9 +108,9 @@ def in_its_database(model_admin: Any, view: View) -> View:
 
     @wraps(view)
     def shown(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        if not are_several():
+        if not settings.serves_several:
             return view(request, *args, **kwargs)
-        alias = request.GET.get(PARAMETER, settings.database)
+        alias = request.GET.get(DATABASE, settings.database)
         _take_off(request)
         if not model_admin.admin_site.has_permission(request):  # the answer would tell whether there is such a database
             return _plain(model_admin, "admin/404.html", 404)(request)
@@ -131,6 +118,8 @@ def in_its_database(model_admin: Any, view: View) -> View:
             return HttpResponseRedirect(elsewhere)
         if alias not in settings.served_databases:
             return _finished(model_admin, request, "", _plain(model_admin, "admin/404.html", 404)(request))
+        if found := _searched(model_admin, request):
+            return HttpResponseRedirect(found)
         with using_database(alias):
             return _finished(model_admin, request, alias, _reached(model_admin, view)(request, *args, **kwargs))
 
@@ -140,7 +129,7 @@ def in_its_database(model_admin: Any, view: View) -> View:
 def _take_off(request: HttpRequest) -> None:
     """Leave what the views know: Django's lists take other parameters for filters."""
     query = request.GET.copy()
-    query.pop(PARAMETER, None)
+    query.pop(DATABASE, None)
     request.GET = query  # type: ignore[assignment]  # a view that changes it changes its own copy
 
 
@@ -151,14 +140,22 @@ def _by_handle(request: HttpRequest) -> str:
     if not (match and colon and alias in settings.served_databases):
         return ""
     path = reverse(match.view_name, kwargs={"object_id": quote(pk)}, current_app=match.namespace)
-    return f"{path}?{urlencode({PARAMETER: alias})}"
+    return f"{path}?{urlencode({DATABASE: alias})}"
+
+
+def _searched(model_admin: Any, request: HttpRequest) -> str:
+    """The address of the job that a search in the list of jobs names by its handle; empty for other requests."""
+    match = request.resolver_match
+    is_list = match is not None and match.url_name == f"{Job._meta.app_label}_{Job._meta.model_name}_changelist"
+    named = named_by_handle(request.GET.get(SEARCH_VAR, "")) if is_list and request.method == "GET" else None
+    return model_admin.address("change", named.id, query={DATABASE: named.database}) if named else ""
 
 
 def _reached(model_admin: Any, view: View) -> View:
     """The view; a page that says so if the database cannot be reached. A view that limits its time says it itself."""
     alias = settings.database
     title = gettext("The database %(alias)s cannot be reached") % {"alias": alias}
-    unreachable = _plain(model_admin, "admin/django_skipqueue/unreachable.html", 503, title=title)
+    unreachable = _plain(model_admin, "admin/django_skipqueue/databases/unreachable.html", 503, title=title)
 
     def reached(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if limits_its_time(view):
@@ -211,7 +208,7 @@ def _switch(model_admin: Any, request: HttpRequest, alias: str) -> str:
     own = name.removeprefix(f"{model_admin.opts.app_label}_{model_admin.opts.model_name}_") in SWITCHED
     path = request.path if own else model_admin.address("changelist")
     links = [
-        (each, f"{path}?{urlencode({PARAMETER: each})}", each == alias, each in settings.retiring)
+        (each, f"{path}?{urlencode({DATABASE: each})}", each == alias, each in settings.retiring)
         for each in settings.served_databases
     ]
-    return render_to_string("admin/django_skipqueue/ui/databases.html", {"links": links})
+    return render_to_string("admin/django_skipqueue/databases/switch.html", {"links": links})

@@ -1,4 +1,4 @@
-"""Several databases, for operators: what the doctor says of one that gets no new jobs."""
+"""Several databases, for operators: pages of each, a table of all, and what the doctor says of one that is to go."""
 
 from collections.abc import Iterator
 
@@ -7,8 +7,11 @@ from django.utils.translation import gettext_lazy as _
 
 from ...conf import settings
 from ...console.doctor.finding import Check, Finding, Severity
-from ...console.parts import PartConsole
+from ...console.parts import PartConsole, PartSection
 from ...queue.store import Store
+from .addresses import in_its_database
+from .dashboard import Databases
+from .keys import why_held_elsewhere
 from .retirement import in_figures, unfinished
 
 
@@ -44,4 +47,14 @@ def is_retiring(alias: str) -> bool:
 
 CONSOLE = PartConsole(
     checks=(Check("retiring-database", retiring, _("No database is in RETIRING"), concerns=is_retiring),),
+    sections=(
+        PartSection(
+            name="databases",
+            template="admin/django_skipqueue/databases/dashboard.html",
+            content=lambda _: Databases.now(),
+            after="",
+        ),
+    ),
+    admin_view=in_its_database,
+    why_held_elsewhere=why_held_elsewhere,
 )

@@ -13,6 +13,7 @@ from django.db.models.functions import Now
 from django.urls import reverse
 
 from ...conf import settings
+from ...console.admin.ui.views import DATABASE
 from ...console.at_once import read_at_once
 from ...console.counts import Count, grouped
 from ...console.durations import roughly
@@ -22,7 +23,6 @@ from ...models import Status
 from ...queue.observe import QueueNow, queues_now
 from ...queue.session import short_transaction
 from ...queue.store import Store
-from .addresses import PARAMETER
 
 CONNECT_SECONDS = 0.5
 """To reach a database: so much one costs that is down."""
@@ -87,7 +87,7 @@ class DatabaseRow:
 
     @property
     def address(self) -> str:
-        return reverse("admin:django_skipqueue_job_dashboard", query={PARAMETER: self.alias})
+        return reverse("admin:django_skipqueue_job_dashboard", query={DATABASE: self.alias})
 
     @property
     def is_retiring(self) -> bool:

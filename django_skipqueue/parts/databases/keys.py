@@ -7,38 +7,16 @@ A copy stays in the database of its job, since its key lives there. Only the key
 from contextlib import suppress
 from typing import Any
 
-from django.utils.translation import gettext
-
 from ...conf import settings
+from ...console.admin.verbs.copies import unreachable
 from ...console.waiting import key_is_held
 from ...exceptions import InvalidArguments, InvalidOption, UnknownTask
-from ...jobs.placement import shard_of
+from ...jobs.placement import database_of_key
 from ...jobs.registry import registry
-from ...jobs.task import Task
 from ...models import Job
 from ...models.expressions import HOLDS_KEY
-from ...queue.reachable import can_be_reached
 from ...values.records import EncodedCall, JobSpec
-from .choose import bound_to, held_keys
-from .settings import SPREAD
-
-
-def database_of_key(spec: JobSpec, call: EncodedCall, task: Task[Any, Any] | None) -> str:
-    """The alias of the database that the key of a call belongs to; of the one that is shown, if it has none.
-
-    task: `None` if this process does not know it. Raises `InvalidOption` and `InvalidArguments` as `.defer()` does.
-    """
-    if settings.placement != SPREAD:
-        return settings.database
-    shard = None if task is None else shard_of(task, call)
-    return bound_to(spec, call, shard=shard) or settings.database
-
-
-def unreachable(alias: str) -> str:
-    """The message for a database of a key that cannot be used now; empty if it can."""
-    if can_be_reached(alias):
-        return ""
-    return gettext("The database %(alias)s cannot be reached") % {"alias": alias} + "."
+from .choose import held_keys
 
 
 def why_held_elsewhere(job: Any, spec: JobSpec, call: EncodedCall) -> str:

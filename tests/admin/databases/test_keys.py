@@ -8,10 +8,10 @@ from django.test import Client
 from django.urls import reverse
 
 from django_skipqueue import by, job, unique_by
+from django_skipqueue.console.admin.verbs import copies
 from django_skipqueue.jobs.placement import database_of_schedule
 from django_skipqueue.jobs.registry import registry
 from django_skipqueue.models import Job, Schedule
-from django_skipqueue.parts.databases import keys as key_database
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.prune import Pruner
 
@@ -111,7 +111,7 @@ def test_so_is_a_database_that_cannot_be_reached(operator: Client, gone: str) ->
 
 def test_so_is_one_that_goes_away_meanwhile(operator: Client, gone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     source = make_job("completed", task="pay", kwargs={"account": account_of("default")})
-    monkeypatch.setattr(key_database, "can_be_reached", Mock(side_effect=[True, False]))
+    monkeypatch.setattr(copies, "can_be_reached", Mock(side_effect=[True, False]))
     response = press_edit(operator, source, argument_0=str(account_of(gone)))
     assert errors_of(response) == ["The database other cannot be reached."]
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from django.utils.http import urlencode
 
-from ....parts.databases.dashboard import Databases
 from ....queue.store import Store
 from ...durations import span
 from ...known_names import LONGEST
@@ -23,8 +22,6 @@ class Dashboard:
     cards: list[tuple[Card, bool]]
     """Each with whether its link can be followed."""
     sections: list[tuple[Section | PartSection, Any]]
-    databases: Databases | None
-    """The numbers of all databases; `None`: there is only one."""
     seconds: float
     """That it took to gather all of it."""
 
@@ -39,7 +36,7 @@ class Dashboard:
         situation = Situation.of(Store.default(), range_of(query.get("range")), queue_name)
         shown = [(card, may(card.permission)) for card in cards(situation)]
         filled = [(section, section.content(situation)) for section in sections()]
-        return cls(situation, shown, filled, Databases.now(), time.perf_counter() - started)
+        return cls(situation, shown, filled, time.perf_counter() - started)
 
     @property
     def ranges(self) -> list[tuple[Range, str, bool]]:

@@ -9,10 +9,10 @@ from ....conf import settings, using_database
 from ....exceptions import UnknownTask
 from ....jobs.registry import registry
 from ....models import Job
-from ....parts.databases.addresses import PARAMETER, are_several
 from ....values.codec import shorten
 from ...waiting import key_is_held
 from ..ui.cells import badge_of
+from ..ui.views import DATABASE
 from ..verbs import log, one_job
 from ..verbs.copies import EDIT, LOG_ENTRY, LOG_ENTRY_OF_COPY, EditForm, why_not_copied, why_not_edited
 from ..verbs.table import RUN_AGAIN
@@ -62,7 +62,7 @@ class EditViews(BulkViews):
         log.record(request, {job.pk: str(job)}, str(LOG_ENTRY) % values)
         with using_database(made._state.db or settings.database):
             log.record(request, {made.pk: str(made)}, str(LOG_ENTRY_OF_COPY) % values)
-            query = {PARAMETER: settings.database} if are_several() else None
+            query = {DATABASE: settings.database} if settings.serves_several else None
         self.message_user(request, str(EDIT.done) % values, messages.SUCCESS)
         return HttpResponseRedirect(self.address("change", made.pk, query=query))
 

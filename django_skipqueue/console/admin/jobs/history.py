@@ -15,9 +15,9 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ....models import Job, Status
-from ....parts.databases.addresses import logged_id
 from ... import operations
 from ...arguments import redacted
+from ..ui.own_log import logged_id
 from ..verbs.table import PAST
 from ..verbs.verb import Past
 

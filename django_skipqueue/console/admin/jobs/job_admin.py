@@ -7,15 +7,13 @@ from functools import partial
 from typing import Any
 
 from django.contrib import admin
-from django.contrib.admin.views.main import SEARCH_VAR
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from ....models import Job
-from ....parts.databases.addresses import PARAMETER, named_by_handle
 from ...parts import pages
 from ..ui.cells import badge_of
 from ..ui.paginator import IndexedPaginator
@@ -90,9 +88,7 @@ class JobAdmin(JobActions):
 
     @refreshing
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """The list of jobs; by POST, what its actions do. A search for a handle leads to the page of its job."""
-        if request.method == "GET" and (named := named_by_handle(request.GET.get(SEARCH_VAR, ""))):
-            return HttpResponseRedirect(self.address("change", named.id, query={PARAMETER: named.database}))
+        """The list of jobs; by POST, what its actions do."""
         return super().changelist_view(request, extra_context)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[JobChangeList]:

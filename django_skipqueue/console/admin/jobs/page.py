@@ -9,9 +9,9 @@ from typing import Any
 
 from django.utils.translation import gettext, ngettext
 
+from ....conf import settings
 from ....contrib.celery.words import carrier_with, clock_time
 from ....models import WAITING, Status
-from ....parts.databases.addresses import are_several
 from ....values.codec import clean, shorten
 from ....values.notes import Progress
 from ....values.outcomes import MESSAGE_LIMIT
@@ -60,7 +60,7 @@ class JobPage(ShownState):
     @property
     def handle(self) -> str:
         """The job with its database, if there are several databases; else empty."""
-        return str(self.job.handle) if are_several() else ""
+        return str(self.job.handle) if settings.serves_several else ""
 
     @property
     def live_text(self) -> str:

@@ -1,7 +1,7 @@
 """What the admins of all models need for views of their own: addresses, contexts of templates, pages that refresh.
 
-Invariant: every view, ours or Django's, shows the database that its address names, by `parts.databases.addresses`. It
-has the time limit of `console.admin.ui.time_limit`, unless it is marked as having one.
+Invariant: every view, ours or Django's, has the time limit of `console.admin.ui.time_limit`, unless it is marked as
+having one; and parts may wrap it.
 
 A page that a script fetches again and again gets an answer without content while its content does not change.
 """
@@ -17,9 +17,12 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.cache import get_conditional_response
 
-from ....parts.databases.addresses import in_its_database
-from ....parts.databases.own_log import OwnLog
+from ...parts import consoles
+from .own_log import OwnLog
 from .time_limit import time_limited
+
+DATABASE = "database"
+"""In the query of an address, if there are several databases: the alias of the one that the page shows."""
 
 
 def without_nul(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
@@ -39,10 +42,14 @@ class OwnViews(OwnLog):
 
     @property
     def urls(self) -> list[URLPattern]:
-        """The addresses as the admin site takes them, each with a view of one database whose queries are limited."""
+        """The addresses as the admin site takes them, each with a view whose queries are limited."""
+        wraps_of_parts = [console.admin_view for console in consoles() if console.admin_view]
         patterns = self.get_urls()
         for pattern in patterns:
-            pattern.callback = without_nul(in_its_database(self, time_limited(self, pattern.callback)))
+            view = time_limited(self, pattern.callback)
+            for wrap in wraps_of_parts:
+                view = wrap(self, view)
+            pattern.callback = without_nul(view)
         return patterns
 
     def page(self, address: str, name: str, view: Callable[..., HttpResponse]) -> URLPattern:

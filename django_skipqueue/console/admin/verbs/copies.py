@@ -23,15 +23,16 @@ from django.utils.translation import gettext_lazy as _
 
 from ....conf import using_database
 from ....exceptions import InvalidArguments, InvalidOption
+from ....jobs.placement import database_of_key
 from ....jobs.task import Task
 from ....models import FINISHED, Job
-from ....parts.databases import keys as key_database
-from ....parts.databases.keys import database_of_key, unreachable
+from ....queue.reachable import can_be_reached
 from ....values.codec import UNREADABLE, encode, shorten
 from ....values.columns import check_columns
 from ....values.records import EncodedCall, JobSpec
 from ....values.redaction import UnknownMask, restored
 from ...arguments import may_be_searched
+from ...parts import consoles
 from .forms import CONFIRMED
 from .verb import Button, Changed
 
@@ -70,7 +71,16 @@ def why_not_copied(job: Any) -> str:
 
 def why_held_elsewhere(job: Any) -> str:
     """The message for a job whose unique key is held by one in another database, or cannot be asked for there."""
-    return key_database.why_held_elsewhere(job, spec_of(job), _call(job, json.dumps(job.args), json.dumps(job.kwargs)))
+    spec, call = spec_of(job), _call(job, json.dumps(job.args), json.dumps(job.kwargs))
+    reasons = (each.why_held_elsewhere(job, spec, call) for each in consoles() if each.why_held_elsewhere)
+    return next(filter(None, reasons), "")
+
+
+def unreachable(alias: str) -> str:
+    """The message for a database of a key that cannot be used now; empty if it can."""
+    if can_be_reached(alias):
+        return ""
+    return gettext("The database %(alias)s cannot be reached") % {"alias": alias} + "."
 
 
 def insert_copy(job: Any) -> Job:

@@ -9,7 +9,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext
 
 from ....models import Job
-from ....parts.databases.addresses import logged_id
+from ..ui.own_log import logged_id
 from .forms import Instruction
 from .verb import Verb
 

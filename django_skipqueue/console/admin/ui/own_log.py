@@ -14,7 +14,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 
-from .addresses import logged_id
+from ....conf import load, settings
 
 if TYPE_CHECKING:
     AnyModelAdmin = admin.ModelAdmin[Any]
@@ -23,6 +23,15 @@ else:
 
 SHOWN = 100
 """Entries on a page of a history."""
+
+
+def logged_id(pk: object) -> str:
+    """The id of an object in Django's log: with its database, unless that is the one of an address that names none.
+
+    So an entry does not stand in the history of the object with the same id in another database.
+    """
+    is_home = not settings.serves_several or settings.database == load().database
+    return str(pk) if is_home else f"{settings.database}:{pk}"
 
 
 class OwnLog(AnyModelAdmin):
