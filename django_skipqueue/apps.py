@@ -1,6 +1,5 @@
 """The app: imports every task at start, and registers the system checks."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
@@ -22,23 +21,19 @@ class SkipQueueConfig(AppConfig):
     def ready(self) -> None:
         """Install the parts, and register all tasks: import each installed app's `jobs`.
 
-        Import its `tasks` as well if `TASKS` names our backend. In a process with Celery, register the task that runs
-        carried jobs.
+        Import its `tasks` as well if `TASKS` names our backend.
         """
-        from . import checks, conf
-        from .contrib.celery.part import PART as CELERY
+        from . import checks
         from .parts.installed import PARTS
         from .values.part import install_parts
 
-        install_parts((*PARTS, CELERY))
+        install_parts(PARTS)
         checks.register_all()
         autodiscover_modules("jobs")
         import_module("django_skipqueue.console.jobs")
         for backend in _task_backends():
             if hasattr(backend, "discover_tasks"):  # our backend, which only projects that use it import
                 backend.discover_tasks()
-        if "celery" in sys.modules and conf.settings.carriers:
-            from .contrib.celery import task  # noqa: F401 (it registers itself; other processes do not import Celery)
 
 
 def _task_backends() -> Iterator[Any]:

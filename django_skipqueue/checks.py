@@ -12,9 +12,6 @@ from django.db import connections
 from django.db.models import ForeignKey
 
 from . import conf
-from .contrib.celery.carrier import CarrierMisconfigured
-from .contrib.celery.making import make_carrier
-from .contrib.celery.settings import CarrierSettings
 from .jobs.registry import describe_duplicate, registry
 from .parts.limits.options import TaskLimit
 from .values.part import installed_parts
@@ -23,9 +20,6 @@ from .worker.preflight import engine_problem, version_problem
 
 LEAST_HALT = timedelta(days=1)
 """The time that operators have to look at a sequence that has halted, at least."""
-
-LONGEST_UNACKNOWLEDGED = 1_800.0
-"""Seconds for which RabbitMQ waits for the acknowledgement of a message, unless its consumer_timeout is changed."""
 
 KEYS = "The page Settings of the documentation (docs/reference/settings.md) lists every key with its type."
 
@@ -37,8 +31,6 @@ def register_all() -> None:
         check_engine,
         check_middleware,
         check_task_names,
-        check_carriers,
-        check_carried_tasks,
         check_runworker,
         check_relations,
         check_halting,
@@ -170,41 +162,6 @@ def check_halting(**_: Any) -> list[CheckMessage]:
     ]
 
 
-def check_carriers(**_: Any) -> list[CheckMessage]:
-    """E011: a carrier without Celery, or with an app that cannot be imported, or that is none of Celery's."""
-    problems: list[CheckMessage] = []
-    for carrier in _carriers():
-        try:
-            make_carrier(carrier, conf.settings.database)
-        except CarrierMisconfigured as error:
-            hint = "SKIPQUEUE['CARRIERS'] has the path of the project's Celery app, such as 'shop.celery.app'."
-            problems.append(Error(str(error), hint=hint, id="skipqueue.E011"))
-    return problems
-
-
-def check_carried_tasks(**_: Any) -> list[CheckMessage]:
-    """W005: a task whose attempts may take longer than RabbitMQ waits for an acknowledgement."""
-    queue_names = {queue_name for carrier in _carriers() for queue_name in carrier.queues}
-    minutes = f"{LONGEST_UNACKNOWLEDGED / 60:.0f} minutes"
-    return [
-        Warning(
-            f"The jobs of {task.name!r} are carried, and have no timeout below {minutes}.",
-            hint="RabbitMQ closes the connection of a consumer that has not acknowledged a message for so long. Then "
-            "another one runs the job while the first still does. Say @job(timeout=…); or raise consumer_timeout in "
-            "RabbitMQ, and silence this check.",
-            id="skipqueue.W005",
-        )
-        for task in registry
-        if task.options.queue_name in queue_names and (task.timeout is None or task.timeout >= LONGEST_UNACKNOWLEDGED)
-    ]
-
-
-def _carriers() -> list[CarrierSettings]:
-    """The carriers of the settings; none if those are not valid, which E001 reports."""
-    try:
-        return list(conf.load().carriers.values())
-    except ImproperlyConfigured:
-        return []
 
 
 def _queue_databases() -> tuple[str, ...]:

@@ -18,7 +18,6 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
-from .contrib.celery import settings as carriers_setting
 from .parts.alerts.settings import AlertSettings
 from .parts.archive.settings import ArchiveSettings
 from .parts.databases.settings import DatabaseSettings
@@ -33,6 +32,24 @@ TOKEN = re.compile(r"[!-~]{16,}")
 """A token that cannot be guessed, and that fits into a header."""
 
 NAMES = tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppSetting:
+    """A key of `SKIPQUEUE` that an app of its own reads."""
+
+    made_from: Callable[[Any], Any]
+    """Makes the value of the setting from a valid one that the project gives, or from `{}`."""
+    problems: Callable[[str, object], Iterator[str]]
+    external_queues: Callable[[Any], Mapping[str, str]]
+    """Returns the queues whose jobs run outside of the workers, by the value: each with the name of who runs them."""
+
+
+APP_SETTINGS: dict[str, AppSetting] = {}
+"""By the key in lower case. An app adds its own when Django makes the configuration of the app."""
+
+APPS_OF_KEYS = {"CARRIERS": "django_skipqueue.contrib.celery"}
+"""The apps of this package that read a key."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,16 +114,20 @@ class Settings(
     queues: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The limits of whole queues, by the name of the queue: see `values.queue_settings`."""
 
-    carriers: Mapping[str, carriers_setting.CarrierSettings] = field(default_factory=dict)
-    """The engines outside of PostgreSQL that run the jobs of some queues, by name: see `contrib.celery.settings`."""
-
     metrics_token: str | None = None
     """The token with which Prometheus may read the metrics; `None`: staff alone may."""
 
+    of_apps: Mapping[str, Any] = field(default_factory=dict, metadata={"is_key": False})
+    """The settings of apps, by the key in lower case."""
+
     @property
-    def carried_queues(self) -> frozenset[str]:
-        """The queues that carriers run. A worker serves one of them only if it is given it."""
-        return frozenset(name for carrier in self.carriers.values() for name in carrier.queues)
+    def external_queues(self) -> dict[str, str]:
+        """The queues whose jobs run outside of the workers, each with the name of who runs them.
+
+        A worker serves one of them only if it is given it.
+        """
+        found = (APP_SETTINGS[key].external_queues(value) for key, value in self.of_apps.items())
+        return {queue: name for queues in found for queue, name in queues.items()}
 
     def retention_of(self, status: str) -> timedelta | None:
         """How long jobs that finished as `status` are kept; `None` for ever."""
@@ -132,6 +153,12 @@ OPTIONS_OF_RUNWORKER = {
 """The runworker options that are not settings, because they may differ between workers."""
 
 
+def add_setting(key: str, setting: AppSetting) -> None:
+    """Let `SKIPQUEUE` have this key, in lower case here."""
+    APP_SETTINGS[key] = setting
+    load.cache_clear()
+
+
 @functools.cache
 def load() -> Settings:
     """The project's settings, completed with defaults. Raises `ImproperlyConfigured` with all problems found."""
@@ -141,7 +168,7 @@ def load() -> Settings:
     given = {key.lower(): value for key, value in _given().items()}
     if "retention" in given:
         given["retention"] = DEFAULTS.retention | given["retention"]
-    given["carriers"] = carriers_setting.made_from(given.get("carriers", {}))
+    given["of_apps"] = {key: setting.made_from(given.pop(key, {})) for key, setting in APP_SETTINGS.items()}
     return Settings(**Settings.completed(given))
 
 
@@ -160,10 +187,13 @@ def problems() -> Iterator[str]:
         yield f"SKIPQUEUE must be a dict, not {type(given).__name__}."
         return
     hints = typing.get_type_hints(Settings)
+    keys = [*(each.name for each in fields(Settings) if each.metadata.get("is_key", True)), *APP_SETTINGS]
     for key, value in given.items():
         name = key.lower() if isinstance(key, str) and key.isupper() else None
-        if name not in hints:
-            yield f"SKIPQUEUE has no key {key!r}.{_meant(str(key).upper(), [known.upper() for known in hints])}"
+        if name not in keys:
+            yield f"SKIPQUEUE has no key {key!r}.{_meant(str(key).upper(), [known.upper() for known in keys])}"
+        elif name in APP_SETTINGS:
+            yield from APP_SETTINGS[name].problems(f"SKIPQUEUE[{key!r}]", value)
         elif name in PROBLEMS:
             yield from PROBLEMS[name](f"SKIPQUEUE[{key!r}]", value)
         elif name in LIMITS:
@@ -228,7 +258,6 @@ PROBLEMS: dict[str, Callable[[str, object], Iterator[str]]] = {
     "retention": retention_problems,
     "links": link_template.problems,
     "queues": queue_settings.problems,
-    "carriers": carriers_setting.problems,
     "metrics_token": _token_problems,
     "capture_logs": _level_problems,
     **{each.name: each.metadata["problems"] for each in fields(Settings) if "problems" in each.metadata},
@@ -246,6 +275,8 @@ def _is_text(value: object, kind: type) -> bool:
 
 
 def _meant(key: str, known: list[str]) -> str:
+    if app := APPS_OF_KEYS.get(key):
+        return f" Add {app!r} to INSTALLED_APPS: that app reads it."
     if key not in OPTIONS_OF_RUNWORKER:
         return did_you_mean(key, known)
     option = key.lower().replace("_", "-")

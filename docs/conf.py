@@ -13,14 +13,14 @@ sys.path.insert(0, str(ROOT))
 
 settings.configure(
     DATABASES={"default": {"ENGINE": "django.db.backends.postgresql", "NAME": "never-connected"}},
-    INSTALLED_APPS=["django_skipqueue"],
+    INSTALLED_APPS=["django_skipqueue", "django_skipqueue.contrib.celery"],
     USE_TZ=True,
 )
 django.setup()
 
 import django_skipqueue  # noqa: E402 (it needs the settings)
 
-project = "django_skipqueue"
+project = "django_skipqueue", "django_skipqueue.contrib.celery"
 author = "django_skipqueue contributors"
 copyright = f"2026, {author}"
 version = release = django_skipqueue.__version__

@@ -32,6 +32,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.staticfiles",
     "django_skipqueue",
+    "django_skipqueue.contrib.celery",
     "tests.app",
     "payments",  # of the example project
 ]

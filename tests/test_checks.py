@@ -18,6 +18,7 @@ from django.test import override_settings
 from django.test.utils import isolate_apps
 
 from django_skipqueue import by, checks, job, limit
+from django_skipqueue.contrib.celery import checks as celery_checks
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
 
@@ -253,7 +254,7 @@ def carried_by(app: str, **queues: str) -> Any:
 )
 def test_e011_names_a_carrier_without_an_app(app: str, expected: str) -> None:
     with carried_by(app):
-        messages = found(checks.check_carriers)
+        messages = found(celery_checks.check_carriers)
     assert ids(messages) == (["skipqueue.E011"] if expected else [])
     assert all(message.msg.startswith(expected) for message in messages)
 
@@ -264,7 +265,7 @@ def test_e011_names_a_broker_that_is_not_rabbitmq(scheme: str, monkeypatch: pyte
     app = Celery("tests", broker=f"{scheme}://anna:secret@127.0.0.1:1//", set_as_current=False)
     monkeypatch.setattr("tests.app.celery_app.app", app)
     with carried_by("tests.app.celery_app.app"):
-        (message,) = found(checks.check_carriers)
+        (message,) = found(celery_checks.check_carriers)
     assert message.id == "skipqueue.E011"
     assert "A carrier needs RabbitMQ, with a broker_url that begins with amqp:// or amqps://." in message.msg
     assert "secret" not in message.msg
@@ -274,7 +275,7 @@ def test_e011_names_a_broker_url_that_nobody_can_read(monkeypatch: pytest.Monkey
     app = Celery("tests", broker="amqp://anna:se/cret@127.0.0.1:1//", set_as_current=False)
     monkeypatch.setattr("tests.app.celery_app.app", app)
     with carried_by("tests.app.celery_app.app"):
-        (message,) = found(checks.check_carriers)
+        (message,) = found(celery_checks.check_carriers)
     assert "broker_url" in message.msg
     assert "cret" not in message.msg
 
@@ -284,7 +285,7 @@ def test_e011_says_why_an_app_cannot_be_imported(monkeypatch: pytest.MonkeyPatch
     (tmp_path / "broken_celery.py").write_text("app = 1 / 0\n")
     monkeypatch.syspath_prepend(tmp_path)
     with carried_by("broken_celery.app"):
-        (message,) = found(checks.check_carriers)
+        (message,) = found(celery_checks.check_carriers)
     assert message.msg.endswith("cannot be imported: ZeroDivisionError('division by zero')")
 
 
@@ -295,14 +296,14 @@ def test_e011_names_the_extra_where_it_is_not_installed(monkeypatch: pytest.Monk
     for package in ("amqp", "celery", "kombu"):
         monkeypatch.setitem(sys.modules, package, None)  # as if it could not be found
     with carried_by("tests.app.celery_app.app"):
-        (message,) = found(checks.check_carriers)
+        (message,) = found(celery_checks.check_carriers)
     assert message.id == "skipqueue.E011"
     assert 'pip install "django-skipqueue[celery]"' in message.msg
 
 
 def test_a_wrong_setting_of_carriers_is_left_to_e001() -> None:
     with override_settings(SKIPQUEUE={"CARRIERS": {"celery": {"APP": "celery"}}}):
-        assert found(checks.check_carriers) == found(checks.check_carried_tasks) == []
+        assert found(celery_checks.check_carriers) == found(celery_checks.check_carried_tasks) == []
         assert ids(found(checks.check_settings)) == ["skipqueue.E001"] * 2
 
 
@@ -320,9 +321,9 @@ def test_w005_names_a_carried_task_that_may_take_longer_than_rabbitmq_waits(
 ) -> None:
     registered: Callable[..., Any] = job(name="print", **options)
     registered(send_update)
-    assert found(checks.check_carried_tasks) == []
+    assert found(celery_checks.check_carried_tasks) == []
     with carried_by("tests.app.celery_app.app"):
-        messages = found(checks.check_carried_tasks)
+        messages = found(celery_checks.check_carried_tasks)
     assert ids(messages) == found_ids
     assert all("'print'" in message.msg for message in messages)
 

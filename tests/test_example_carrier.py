@@ -153,7 +153,11 @@ class TestCompose:
 
     @pytest.mark.parametrize("name", ["compose.yaml", "compose.celery.yaml"])
     def test_their_commands_have_the_options_that_they_are_given(self, name: str) -> None:
-        apps = {"runrelay": "django_skipqueue", "runworker": "django_skipqueue", "runserver": "django.core"}
+        apps = {
+            "runrelay": "django_skipqueue.contrib.celery",
+            "runworker": "django_skipqueue",
+            "runserver": "django.core",
+        }
         commands = [service.get("command", []) for service in self.services(name).values()]
         typed = [command[2:] for command in commands if command[:2] == ["python", "manage.py"]]
         assert typed

@@ -13,8 +13,8 @@ from django.db.models.lookups import LessThan
 from django.utils.translation import gettext, ngettext
 
 from ..conf import settings
+from ..contrib.celery.conf import carrier_for
 from ..contrib.celery.settings import CarrierSettings
-from ..contrib.celery.states import carrier_for
 from ..contrib.celery.words import carrier_with, clock_time
 from ..exceptions import UnknownTask
 from ..models import Job, Status

@@ -61,7 +61,7 @@ class WorkerHealth:
         return span(self.age)
 
     def serves(self, queue_name: str) -> bool:
-        return serves(self.queues, queue_name, carried=settings.carried_queues)
+        return serves(self.queues, queue_name, external=settings.external_queues)
 
 
 @dataclass(frozen=True)

@@ -421,12 +421,12 @@ SIGTERM."""
 RESTART_REASON = "an operator has requested it"
 
 
-def serves(given: Collection[str], queue_name: str, *, carried: Collection[str]) -> bool:
+def serves(given: Collection[str], queue_name: str, *, external: Collection[str]) -> bool:
     """Whether a worker serves this queue, if it was given these queues; if none, it serves every queue.
 
-    Only a worker that was given a `carried` queue serves it: a carrier runs its jobs.
+    Only a worker that was given an `external` queue serves it: the jobs of that queue run outside of the workers.
     """
-    return queue_name in given if given else queue_name not in carried
+    return queue_name in given if given else queue_name not in external
 
 
 class Cause(NamedTuple):

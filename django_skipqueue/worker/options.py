@@ -15,8 +15,8 @@ class WorkerOptions:
     """The alias of the database that holds the queue."""
     queue_names: tuple[str, ...] = ()
     """The queues, in the order in which they are served; empty: every queue that has jobs, in turn."""
-    carried_queues: frozenset[str] = frozenset()
-    """The queues whose jobs carriers run: served only if `queue_names` has them."""
+    external_queues: frozenset[str] = frozenset()
+    """The queues whose jobs run outside of the workers: served only if `queue_names` has them."""
     carrier: str = ""
     """The name of the carrier that a relay gives the jobs to; empty: workers run them."""
     concurrency: int = 4
@@ -38,7 +38,7 @@ class WorkerOptions:
     heartbeat_interval: float = 10.0
 
     def serves(self, queue_name: str) -> bool:
-        return serves(self.queue_names, queue_name, carried=self.carried_queues)
+        return serves(self.queue_names, queue_name, external=self.external_queues)
 
     @property
     def worker_names(self) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.staticfiles",
     "django_skipqueue",
+    "django_skipqueue.contrib.celery",
     "payments",
 ]
 MIDDLEWARE = [

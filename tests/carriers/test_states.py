@@ -8,10 +8,11 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue import job
-from django_skipqueue.conf import settings as queue_settings
 from django_skipqueue.contrib.celery.carrier import carrier_id, carrier_of
+from django_skipqueue.contrib.celery.conf import carrier_for
+from django_skipqueue.contrib.celery.conf import carriers as carriers_by_name
 from django_skipqueue.contrib.celery.relay import BROKERS_TIMEOUT
-from django_skipqueue.contrib.celery.states import CarrierNow, carrier_for, carriers_now, overdue_jobs
+from django_skipqueue.contrib.celery.states import CarrierNow, carriers_now, overdue_jobs
 from django_skipqueue.contrib.celery.words import clock_time
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.queue.store import Store
@@ -126,7 +127,7 @@ def test_a_job_is_overdue_after_its_wait_and_three_times_its_time_limit(registry
         overdue.add(make_carried(task=task, locked_at=-timedelta(seconds=limit + 1)).pk)
     make_carried(task="unknown", timeout=9_000.0, locked_at=-timedelta(seconds=limits["unknown"] + 1))
     make_job("running", locked_by="w", locked_at=-timedelta(days=1))
-    found = list(overdue_jobs(STORE, queue_settings.carriers["celery"]))
+    found = list(overdue_jobs(STORE, carriers_by_name()["celery"]))
     assert {job_id for job_id, *_ in found} == overdue
     assert found[0][1] == "unknown", "the longest first"
 

@@ -7,7 +7,13 @@ from . import WORKER_TIMEOUT
 DATABASES = {"default": environ.Env().db("DATABASE_URL")}
 DATABASES["default"].setdefault("OPTIONS", {})["connect_timeout"] = 5
 
-INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "django_skipqueue", "tests.chaos"]
+INSTALLED_APPS = [
+    "django.contrib.contenttypes",
+    "django.contrib.auth",
+    "django_skipqueue",
+    "django_skipqueue.contrib.celery",
+    "tests.chaos",
+]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 SECRET_KEY = "only-for-chaos"
 USE_TZ = True

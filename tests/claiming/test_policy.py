@@ -64,11 +64,11 @@ def test_a_search_that_failed_is_not_made_again_at_once() -> None:
 
 def test_a_queue_that_a_carrier_runs_is_served_only_if_it_is_listed() -> None:
     carried = frozenset({"pdf"})
-    claims = claiming(carried_queues=carried)
+    claims = claiming(external_queues=carried)
     assert claims.choose_queues(finding("a", "pdf"), clock=lambda: 100.0, room=1) == ["a"]
     claims.queues_notified({"pdf"})
     assert claims.choose_queues(never, clock=lambda: 100.1, room=1) == ["a"]
-    listed = claiming(queue_names=("pdf",), carried_queues=carried)
+    listed = claiming(queue_names=("pdf",), external_queues=carried)
     assert listed.choose_queues(never, clock=lambda: 100.0, room=1) == ["pdf"]
 
 
@@ -76,7 +76,7 @@ def test_after_a_search_that_failed_the_carried_queues_of_tasks_are_left_alone()
     def fail(*, after: str, limit: int) -> list[str]:
         raise OperationalError("canceling statement due to statement timeout")
 
-    claims = claiming(carried_queues=frozenset({"default"}))
+    claims = claiming(external_queues=frozenset({"default"}))
     with pytest.raises(OperationalError):
         claims.choose_queues(fail, clock=lambda: 100.0, room=1)
     assert "default" not in claims.queue_names

@@ -10,7 +10,7 @@ from dataclasses import MISSING, fields
 from inspect import isfunction
 from typing import Any
 
-from django_skipqueue.conf import Settings
+from django_skipqueue.conf import APP_SETTINGS, Settings
 from django_skipqueue.console.cli.subcommand import Exit
 from django_skipqueue.console.metrics import catalogue
 from django_skipqueue.contrib.celery import logs as carried_logs
@@ -68,7 +68,8 @@ def defaults(keys: Any) -> dict[str, str]:
     }
 
 
-SETTINGS = {name.upper(): default for name, default in defaults(Settings).items()}
+SETTINGS = {name.upper(): default for name, default in defaults(Settings).items() if name != "of_apps"}
+SETTINGS |= {key.upper(): f"default {setting.made_from({})!r}" for key, setting in APP_SETTINGS.items()}
 CARRIER_OPTIONS = {name.upper(): default for name, default in defaults(CarrierSettings).items() if name != "name"}
 BACKEND_OPTIONS = defaults(BackendOptions)
 

@@ -4,6 +4,7 @@ import argparse
 import os
 import socket
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from unittest.mock import patch
 
@@ -11,11 +12,9 @@ from django.core.management import find_commands, load_command_class
 from django.core.management.base import BaseCommand
 from django.test import override_settings
 
-import django_skipqueue
-
 from .adapter import EXIT_CODES
 
-MANAGEMENT = Path(django_skipqueue.__file__).parent / "management"
+APPS = ("django_skipqueue", "django_skipqueue.contrib.celery")
 HOST = f"{socket.gethostname()}:{os.getpid()}"
 OF_PYTHON = " (default: %(default)s)"
 """What `BooleanOptionalAction` adds to a help before Python 3.13."""
@@ -25,10 +24,15 @@ def commands() -> Iterator[str]:
     """A line for each command, for each of its own options and arguments, and for each exit code."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SKIPQUEUE_")}
     with override_settings(SKIPQUEUE={}), patch.dict(os.environ, environment, clear=True):
-        for name in find_commands(str(MANAGEMENT)):
-            command = load_command_class("django_skipqueue", name)
+        for name, app in _apps_of_commands().items():
+            command = load_command_class(app, name)
             yield from _command(name, command.help, command.create_parser("manage.py", name))
     yield from (f"skipqueue exits with {code}: {name}" for name, code in EXIT_CODES.items())
+
+
+def _apps_of_commands() -> dict[str, str]:
+    folders = {app: Path(import_module(app).__file__ or "").parent / "management" for app in APPS}
+    return {name: app for app, folder in folders.items() for name in find_commands(str(folder))}
 
 
 def _command(name: str, text: str, parser: argparse.ArgumentParser) -> Iterator[str]:

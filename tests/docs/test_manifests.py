@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from django.core.management import load_command_class
+from django.core.management import get_commands, load_command_class
 from django.db import connection
 from django.db.models.functions import Now
 
@@ -54,7 +54,7 @@ def test_pods_have_the_time_to_stop() -> None:
 def test_the_variables_are_those_of_the_commands() -> None:
     for name in ("shop-worker", "shop-relay"):
         command = container(DEPLOYMENTS[name])["command"][2]
-        parser = load_command_class("django_skipqueue", command).create_parser("manage.py", command)
+        parser = load_command_class(get_commands()[command], command).create_parser("manage.py", command)
         known = {f"SKIPQUEUE_{action.dest.upper()}" for action in parser._actions}
         assert {each["name"] for each in container(DEPLOYMENTS[name])["env"]} <= known
 

@@ -36,7 +36,9 @@ from django_skipqueue.values import link_template, outcomes
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
 README = (ROOT / "README.md").read_text()
-COMMANDS = find_commands(str(ROOT / "django_skipqueue" / "management"))
+APPS = ("django_skipqueue", "django_skipqueue.contrib.celery")
+COMMANDS = {name: app for app in APPS for name in find_commands(str(ROOT / app.replace(".", "/") / "management"))}
+"""The app of each command."""
 
 SETTINGS = """
 import json, os
@@ -201,10 +203,13 @@ def literals(cells: list[list[str]], column: int = 0) -> set[str]:
 
 def test_settings_page_has_every_key_with_its_default() -> None:
     documented = {row[0].strip("`"): row[2] for row in rows("settings") if re.fullmatch("`[A-Z_]+`", row[0])}
-    assert set(documented) == {field.name.upper() for field in fields(conf.Settings)}
+    of_apps = {key.upper(): setting.made_from({}) for key, setting in conf.APP_SETTINGS.items()}
+    keys = [field.name for field in fields(conf.Settings) if field.metadata.get("is_key", True)]
+    defaults = of_apps | {key.upper(): getattr(conf.DEFAULTS, key) for key in keys}
+    assert set(documented) == set(defaults)
     for key, default in documented.items():
         if key != "RETENTION":
-            assert ast.literal_eval(default.strip("`")) == getattr(conf.DEFAULTS, key.lower())
+            assert ast.literal_eval(default.strip("`")) == defaults[key]
 
 
 def test_settings_page_has_the_retention_of_every_finished_status() -> None:
@@ -277,7 +282,7 @@ def test_commands_page_has_every_exit_code_of_skipqueue() -> None:
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "skipqueue"])
 def test_commands_page_has_every_option_with_its_environment_variable(name: str) -> None:
     parser = CommandParser(add_help=False)
-    load_command_class("django_skipqueue", name).add_arguments(parser)
+    load_command_class(COMMANDS[name], name).add_arguments(parser)
     options = {flag for action in parser._actions for flag in action.option_strings}
     helps = " ".join(str(action.help) for action in parser._actions)
     documented = rows("commands", name)

@@ -29,7 +29,14 @@ from tests.settings import *
 
 for alias, name in {names!r}.items():
     DATABASES[alias] = {{**DATABASES[alias], "NAME": name}}
-INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "django_skipqueue", "tests.app", *{apps!r}]
+INSTALLED_APPS = [
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django_skipqueue",
+    "django_skipqueue.contrib.celery",
+    "tests.app",
+    *{apps!r},
+]
 del ROOT_URLCONF
 SKIPQUEUE = {skipqueue!r}
 {more}

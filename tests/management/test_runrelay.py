@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 from django.test import override_settings
 
 from django_skipqueue.contrib.celery.carrier import carrier_id, home_of
-from django_skipqueue.management.commands import runrelay as command
+from django_skipqueue.contrib.celery.management.commands import runrelay as command
 from django_skipqueue.models import Job, Worker
 from django_skipqueue.worker.options import WorkerOptions
 

@@ -25,7 +25,7 @@ def celery(settings: Any) -> None:
 
 def scraped() -> dict[str, float]:
     found = {}
-    for family in carriers.carriers(STORE):
+    for family in carriers.families(STORE):
         for labels, value in family.values.items():
             assert labels == ("celery",)
             assert not isinstance(value, list)

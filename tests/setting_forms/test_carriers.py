@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue import conf
+from django_skipqueue import checks, conf
+from django_skipqueue.contrib.celery.conf import carriers
 from django_skipqueue.contrib.celery.settings import CarrierSettings
 
 LEAST: dict[str, Any] = {"APP": "shop.celery.app", "QUEUES": {"pdf": "pdf"}}
@@ -19,13 +20,13 @@ def without(key: str) -> dict[str, Any]:
 
 
 def test_without_the_setting_no_queue_is_carried(settings: Any) -> None:
-    assert conf.settings.carriers == {}
-    assert conf.settings.carried_queues == frozenset()
+    assert carriers() == {}
+    assert conf.settings.external_queues == {}
 
 
 def test_a_carrier_has_defaults(settings: Any) -> None:
     settings.SKIPQUEUE = carrier()
-    assert conf.settings.carriers == {
+    assert carriers() == {
         "celery": CarrierSettings(
             name="celery",
             app="shop.celery.app",
@@ -41,7 +42,7 @@ def test_a_carrier_has_defaults(settings: Any) -> None:
 def test_every_option_of_a_carrier_is_taken(settings: Any) -> None:
     queues = {"pdf": "pdf", "import": "slow"}
     settings.SKIPQUEUE = carrier(QUEUES=queues, WINDOW=5, WAIT=2.5, MAX_MESSAGE_SIZE=65_536, DECLARE=False)
-    assert conf.settings.carriers["celery"] == CarrierSettings(
+    assert carriers()["celery"] == CarrierSettings(
         name="celery",
         app="shop.celery.app",
         queues=queues,
@@ -54,7 +55,7 @@ def test_every_option_of_a_carrier_is_taken(settings: Any) -> None:
 
 def test_the_carried_queues_are_those_of_all_carriers(settings: Any) -> None:
     settings.SKIPQUEUE = {"CARRIERS": {"a": LEAST | {"QUEUES": {"pdf": "x", "mail": "x"}}, "b": LEAST | OTHER_QUEUE}}
-    assert conf.settings.carried_queues == {"pdf", "mail", "video"}
+    assert conf.settings.external_queues == {"pdf": "a", "mail": "a", "video": "b"}
 
 
 OTHER_QUEUE: dict[str, Any] = {"QUEUES": {"video": "video"}}
@@ -114,3 +115,14 @@ def test_what_is_wrong_is_one_clear_sentence(settings: Any, subtests: pytest.Sub
             settings.SKIPQUEUE = value
             (problem,) = conf.problems()
             assert problem.startswith(said)
+
+
+def test_without_the_app_the_problem_names_it(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(conf.APP_SETTINGS, "carriers")
+    settings.SKIPQUEUE = carrier()
+    (problem,) = conf.problems()
+    assert problem.startswith(
+        "SKIPQUEUE has no key 'CARRIERS'. Add 'django_skipqueue.contrib.celery' to INSTALLED_APPS"
+    )
+    (reported,) = checks.check_settings()
+    assert (reported.id, reported.msg) == ("skipqueue.E001", problem)

@@ -1738,7 +1738,7 @@ FROM
                 END) AS rank, id
         FROM skipqueue_job
         WHERE gate = 'limit' AND limit_key = found.key AND (limit_kind IN ('sequence', 'halting') OR (
-                    ((served.are_all AND queue_name <> ALL (%(carried)s::text[])) OR queue_name = ANY (served.names))
+                    ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
                     AND queue_name <> ALL (served.paused)
                 ))
         ORDER BY rank, id
@@ -1759,7 +1759,7 @@ FROM
                     WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
                     ELSE 0
                 END) AS rank, id, limit_kind IN ('sequence', 'halting') AS is_in_order, (
-                    ((served.are_all AND queue_name <> ALL (%(carried)s::text[])) OR queue_name = ANY (served.names))
+                    ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
                     AND queue_name <> ALL (served.paused)
                 ) AS is_served
             FROM skipqueue_job
@@ -1821,7 +1821,7 @@ FROM
         SELECT (-priority) AS rank, run_after, id
         FROM skipqueue_job
         WHERE gate = 'rate' AND rate_key = found.key AND (false OR (
-                    ((served.are_all AND queue_name <> ALL (%(carried)s::text[])) OR queue_name = ANY (served.names))
+                    ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
                     AND queue_name <> ALL (served.paused)
                 ))
         ORDER BY rank, run_after, id
@@ -1838,7 +1838,7 @@ FROM
             ))[:100] AS held_up
         FROM (
             SELECT (-priority) AS rank, run_after, id, false AS is_in_order, (
-                    ((served.are_all AND queue_name <> ALL (%(carried)s::text[])) OR queue_name = ANY (served.names))
+                    ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
                     AND queue_name <> ALL (served.paused)
                 ) AS is_served
             FROM skipqueue_job
@@ -1907,7 +1907,7 @@ waiting AS MATERIALIZED (
                 gate = 'limit'
                 AND limit_key = key.name
                 AND (limit_kind IN ('sequence', 'halting') OR (
-                    ((served.are_all AND queue_name <> ALL (%(carried)s::text[])) OR queue_name = ANY (served.names))
+                    ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
                     AND queue_name <> ALL (served.paused)
                 ))
                 AND (%(ids)s::bigint[] IS NULL OR queue_name <> ALL (key.queues))
@@ -2015,7 +2015,7 @@ waiting AS MATERIALIZED (
                 gate = 'rate'
                 AND rate_key = key.name
                 AND (false OR (
-                    ((served.are_all AND queue_name <> ALL (%(carried)s::text[])) OR queue_name = ANY (served.names))
+                    ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
                     AND queue_name <> ALL (served.paused)
                 ))
                 AND (%(ids)s::bigint[] IS NULL OR queue_name <> ALL (key.queues))
@@ -4947,7 +4947,7 @@ FROM
             NOT worker.is_carrier
             AND CASE
                 WHEN asked.queue_name = '' THEN worker.relay_of = ''
-                WHEN worker.queues = '[]' THEN asked.queue_name <> ALL (%(carried)s::text[])
+                WHEN worker.queues = '[]' THEN asked.queue_name <> ALL (%(external)s::text[])
                 ELSE worker.queues ? asked.queue_name
             END
 GROUP BY asked.queue_name

@@ -85,7 +85,7 @@ def make() -> Iterator[Make]:
 
 def service(workers: list[Worker], *queue_names: str, contention: Contention | None = None) -> CallWorkers:
     processes = [worker.process for worker in workers]
-    return CallWorkers(processes, partial(serves, queue_names, carried={"carried"}), contention or Contention())
+    return CallWorkers(processes, partial(serves, queue_names, external={"carried"}), contention or Contention())
 
 
 def review(calls: CallWorkers) -> None:

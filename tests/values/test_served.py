@@ -19,4 +19,4 @@ from django_skipqueue.values.records import serves
 def test_a_worker_serves_what_it_was_given_or_all_but_what_is_carried(
     given: tuple[str, ...], queue_name: str, expected: bool
 ) -> None:
-    assert serves(given, queue_name, carried=("carried",)) is expected
+    assert serves(given, queue_name, external=("carried",)) is expected

@@ -14,6 +14,7 @@ from django.db import DatabaseError
 from django.db.models.functions import Now
 
 from ...conf import settings
+from ...contrib.celery.conf import carriers
 from ...events.log_format import printable
 from ...jobs.registry import registry
 from ...models import Job, Queue
@@ -50,7 +51,7 @@ class NoWorker:
 
     @classmethod
     def of(cls, workforce: Workforce, waiting: Sequence[str]) -> "NoWorker | None":
-        own = [name for name in waiting if name not in settings.carried_queues]
+        own = [name for name in waiting if name not in settings.external_queues]
         if not workforce.not_dead:
             return cls(()) if own or _is_overdue() else None
         unserved = sorted(name for name in own if not workforce.serving(name))[:MOST]
@@ -74,8 +75,8 @@ class NoRelay:
 
     @classmethod
     def of(cls, workforce: Workforce, waiting: Sequence[str]) -> "Iterator[NoRelay]":
-        unserved = {name for name in waiting if name in settings.carried_queues and not workforce.serving(name)}
-        for carrier in settings.carriers.values() if unserved else ():
+        unserved = {name for name in waiting if name in settings.external_queues and not workforce.serving(name)}
+        for carrier in carriers().values() if unserved else ():
             if names := sorted(unserved.intersection(carrier.queues))[:MOST]:
                 yield cls(carrier.name, tuple(map(_printed, names)))
 

@@ -112,7 +112,7 @@ class _Health:
 
 
 def _serves(worker: Worker, queue_name: str) -> bool:
-    return serves(worker.queues, queue_name, carried=settings.carried_queues)
+    return serves(worker.queues, queue_name, external=settings.external_queues)
 
 
 def _of_several(console: Console, aliases: Sequence[str], seconds: float, options: dict[str, Any]) -> Exit:

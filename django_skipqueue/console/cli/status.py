@@ -113,7 +113,7 @@ def _note(snapshot: Snapshot, queue: QueueNow, workers: int) -> str:
         by, reason = f" by {pause.paused_by}" if pause.paused_by else "", f": {pause.reason}" if pause.reason else ""
         return Coloured(f"paused {until}{by}{reason}", YELLOW)
     if not workers:
-        relay = "no relay of its carrier is alive" if queue.name in settings.carried_queues else ""
+        relay = "no relay of its carrier is alive" if queue.name in settings.external_queues else ""
         return Coloured(relay or "no worker serves it", RED) if queue.queued else ""
     late = sum(worker.state == "late" for worker in snapshot.workforce.serving(queue.name))
     return Coloured(f"{late} of its workers late", YELLOW) if late else ""

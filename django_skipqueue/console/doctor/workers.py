@@ -118,8 +118,8 @@ def paused_queues(store: Store) -> Iterator[Finding]:
 def queues_without_worker(store: Store) -> Iterator[Finding]:
     workforce = Workforce.now(using=store.alias)
     queues = _queues_with_jobs(store) if workforce.not_dead else []
-    carried = settings.carried_queues
-    unserved = [queue for queue in queues if queue.name not in carried and not workforce.serving(queue.name)]
+    external = settings.external_queues
+    unserved = [queue for queue in queues if queue.name not in external and not workforce.serving(queue.name)]
     paused = set(queue_verbs.paused_queues(store)) if unserved else set()
     unserved = [queue for queue in unserved if queue.name not in paused]
     if unserved:

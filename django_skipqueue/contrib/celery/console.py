@@ -1,4 +1,4 @@
-"""Carriers, for operators: checks of the doctor, and metrics."""
+"""Carriers, for operators: a subcommand, checks of the doctor, and metrics."""
 
 import shlex
 from collections.abc import Callable, Iterator
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ...conf import settings
+from ...console.cli.dispatcher import Alias
 from ...console.doctor.finding import Check, Finding, Severity
 from ...console.doctor.jobs import listed
 from ...console.durations import span
@@ -16,6 +16,8 @@ from ...console.parts import PartConsole
 from ...console.worker_health import Workforce
 from ...queue.store import Store
 from ...values.exposition import Family, Metric
+from .conf import carriers
+from .management.commands.runrelay import Command as RunRelay
 from .relay import is_window_lost
 from .states import CarrierNow, carriers_now, overdue_jobs
 
@@ -31,7 +33,7 @@ METRICS: tuple[tuple[Metric, Callable[[CarrierNow], float]], ...] = (
 """Each metric, and its value for one carrier."""
 
 
-def carriers(store: Store) -> Iterator[Family]:
+def families(store: Store) -> Iterator[Family]:
     found = carriers_now(store)
     for metric, value in METRICS:
         yield Family(metric, {(carrier.name,): value(carrier) for carrier in found})
@@ -41,7 +43,7 @@ def without_relay(store: Store) -> Iterator[Finding]:
     held = {each.name: each.held for each in carriers_now(store)}
     workforce, waiting = Workforce.now(using=store.alias), set(store.queues_with_jobs())
     relayed, waits = {each.relay_of for each in workforce.relays}, gettext("Jobs wait for it.")
-    for name, carrier in settings.carriers.items():
+    for name, carrier in carriers().items():
         is_unserved = any(queue in waiting and not workforce.serving(queue) for queue in carrier.queues)
         if name not in relayed and (is_unserved or held.get(name)):
             yield Finding(
@@ -80,7 +82,7 @@ def lost_jobs(store: Store) -> Iterator[Finding]:
         "lost them: this command releases all that the carrier holds. Jobs that it still has run twice then."
     )
     for now in carriers_now(store):
-        carrier = settings.carriers.get(now.name)
+        carrier = carriers().get(now.name)
         rows = list(overdue_jobs(store, carrier)) if carrier and now.held and now.is_reachable else []
         if carrier and now.held >= carrier.window and now.is_reachable and is_window_lost(store, carrier):
             yield Finding(
@@ -107,10 +109,11 @@ def lost_jobs(store: Store) -> Iterator[Finding]:
 
 
 CONSOLE = PartConsole(
+    subcommands=(Alias("relay", RunRelay),),
     checks=(
         Check("carrier-without-relay", without_relay, _("Every carrier with jobs has a relay")),
         Check("carrier-unreachable", unreachable, _("The broker of every carrier is reached")),
         Check("carrier-lost-jobs", lost_jobs, _("No carrier holds jobs for too long")),
     ),
-    metrics=(Scraped("carriers", carriers),),
+    metrics=(Scraped("carriers", families),),
 )

@@ -13,7 +13,6 @@ from collections import deque
 from dataclasses import replace
 from typing import Any
 
-from ...conf import settings
 from ...exceptions import MessageTooLarge
 from ...values.outcomes import Outcome, error_entry, summary
 from ...values.records import Attempt
@@ -21,8 +20,8 @@ from ...worker.loop import Wakeup
 from . import logs as carried_logs
 from . import topology, wire
 from .carrier import CarrierMisconfigured, CarrierUnreachable
+from .conf import carrier_for
 from .rabbitmq import LARGEST, AmqpLink, Confirms, MessageLimit
-from .settings import carrier_of
 
 KEPT = 1_000
 """Characters of arguments, and of metadata, that are sent back all the same."""
@@ -30,7 +29,7 @@ KEPT = 1_000
 
 def most_for(queue_name: str) -> int:
     """How many bytes a message about a job of this queue may have, by the settings of this process."""
-    carrier = carrier_of(queue_name, settings.carriers)
+    carrier = carrier_for(queue_name)
     return carrier.max_message_size if carrier else LARGEST
 
 

@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 
-from ...conf import settings
 from ...events import liveness_logs, logs
 from ...exceptions import UnknownTask
 from ...jobs.registry import registry
@@ -36,6 +35,7 @@ from . import logs as relay_logs
 from . import sql
 from .carrier import Carrier, ReturnedJob, Taken, carrier_id
 from .carrier_row import CarrierRow
+from .conf import carriers
 from .connection import CarrierConnection
 from .exchange import RelayExchange, ended
 from .hand_over import HandOver, TakeBack
@@ -141,7 +141,7 @@ class Relay(ControlLoop):
     ) -> None:
         """`running_jobs` stays empty: no job runs in this process. `carrier` takes the place of the setting's."""
         super().__init__(options, id=id, name=name, lifeline=lifeline, stamps=stamps, standby=standby)
-        chosen = settings.carriers[options.carrier]
+        chosen = carriers()[options.carrier]
         holder = carrier_id(chosen.name)
         self._store.carrier = {"carrier": chosen.name, "carrier_id": holder}
         self._look_at = 0.0  # not before this monotonic time at what the carrier has sent

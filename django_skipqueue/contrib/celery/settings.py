@@ -46,11 +46,6 @@ def made_from(given: Mapping[str, Mapping[str, Any]]) -> dict[str, CarrierSettin
     }
 
 
-def carrier_of(queue_name: str, carriers: Mapping[str, CarrierSettings]) -> CarrierSettings | None:
-    """The one of these carriers that runs the jobs of this queue; `None`: none does."""
-    return next((carrier for carrier in carriers.values() if queue_name in carrier.queues), None)
-
-
 def problems(name: str, given: object) -> Iterator[str]:
     """One sentence for each part that is not valid. `name` is the setting's name in the sentence."""
     if not isinstance(given, dict):

@@ -12,8 +12,9 @@ from ...conf import settings
 from ...console.worker_health import state_after
 from ...queue.store import Store
 from .carrier import carrier_id
+from .conf import carriers
 from .relay import time_limit
-from .settings import CarrierSettings, carrier_of
+from .settings import CarrierSettings
 
 # pages, commands, metrics → for each carrier: name, queues, window; how many jobs are with it, since when the oldest,
 # and for how many seconds; how many relays are alive; the seconds since a relay's last heartbeat, and since one last
@@ -114,12 +115,7 @@ def carriers_now(store: Store) -> list[CarrierNow]:
     limits = {"limit": MOST_RUNNING, "worker_timeout": settings.worker_timeout}
     rows = store.rows(CARRIERS_NOW, limits)
     found = (CarrierNow(name, tuple(map(str, json.loads(queues))), *row) for name, queues, *row in rows)
-    return [carrier for carrier in found if carrier.held or carrier.name in settings.carriers]
-
-
-def carrier_for(queue_name: str) -> CarrierSettings | None:
-    """The carrier of this queue, by the settings; `None`: workers run its jobs."""
-    return carrier_of(queue_name, settings.carriers)
+    return [carrier for carrier in found if carrier.held or carrier.name in carriers()]
 
 
 def overdue_jobs(store: Store, carrier: CarrierSettings) -> Iterator[tuple[int, str, str, float]]:

@@ -21,13 +21,13 @@ from celery.signals import celeryd_init, worker_init, worker_process_init
 from django.db import Error, connections
 from kombu.entity import Queue
 
-from ...conf import settings
 from ...queue.store import Store
 from ...values.records import LeaseRef
 from ...worker.own_connections import dedicated_connection, guard
 from . import topology, wire
 from .carrier import alias_of
 from .celery_carrier import TASK
+from .conf import carriers
 from .running import Process
 
 
@@ -150,7 +150,7 @@ def _declare_as_relays_do(instance: Any, options: dict[str, Any], **_: Any) -> N
 
 def _carried_queues() -> dict[str, bool]:
     """Celery's queues that are carried, and whether Celery and relays declare each."""
-    return {queue: carrier.declare for carrier in settings.carriers.values() for queue in carrier.queues.values()}
+    return {queue: carrier.declare for carrier in carriers().values() for queue in carrier.queues.values()}
 
 
 def _names(queues: str | Iterable[str] | None) -> Collection[str]:

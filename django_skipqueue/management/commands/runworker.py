@@ -58,7 +58,7 @@ class Command(BaseCommand):
         return serving.for_each_database(
             options,
             queue_names=queue_names,
-            carried_queues=conf.settings.carried_queues,
+            external_queues=frozenset(conf.settings.external_queues),
             concurrency=options["concurrency"],
             drain=options["drain"],
             max_jobs=options["max_jobs"],
@@ -117,8 +117,8 @@ def _name_unknown_queues(workers: list[WorkerOptions]) -> None:
 
 def _introduce(workers: list[WorkerOptions], *, reloads: bool) -> None:
     worker = workers[0]
-    carried = f", without {', '.join(sorted(worker.carried_queues))}" if worker.carried_queues else ""
-    queues = f"queues {', '.join(worker.queue_names)}" if worker.queue_names else f"every queue that has jobs{carried}"
+    external = f", without {', '.join(sorted(worker.external_queues))}" if worker.external_queues else ""
+    queues = f"queues {', '.join(worker.queue_names)}" if worker.queue_names else f"every queue that has jobs{external}"
     names = sorted(task.name for task in registry if not task.name.startswith(OF_THE_PACKAGE))
     more = f", and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     shown = ", ".join(names[:SHOWN]) + more or "is your jobs module in an installed app?"

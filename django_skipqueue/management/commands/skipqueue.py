@@ -3,7 +3,6 @@
 from ...console.cli.dispatcher import Alias, Dispatcher
 from ...console.cli.subcommands import subcommands
 from .importtasks import Command as ImportTasks
-from .runrelay import Command as RunRelay
 from .runworker import Command as RunWorker
 
 
@@ -13,6 +12,5 @@ class Command(Dispatcher):
     subcommands = (
         *subcommands(),
         Alias("import-tasks", ImportTasks),
-        Alias("relay", RunRelay),
         Alias("worker", RunWorker),
     )

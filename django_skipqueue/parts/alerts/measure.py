@@ -27,7 +27,7 @@ RETURNING 1
 """
 
 # no_worker → the seconds since the youngest heartbeat of a worker or a relay that serves each of these queues; an empty
-# name: of any worker that runs jobs. NULL: there is none. A worker that serves all queues does not serve the `carried`
+# name: of any worker that runs jobs. NULL: there is none. A worker that serves all queues does not serve the `external`
 # ones. The table has a row for each worker process.
 HEARTBEAT_AGES = """
 SELECT asked.queue_name, date_part('epoch', statement_timestamp() - max(worker.heartbeat_at))
@@ -38,7 +38,7 @@ FROM
             NOT worker.is_carrier
             AND CASE
                 WHEN asked.queue_name = '' THEN worker.relay_of = ''
-                WHEN worker.queues = '[]' THEN asked.queue_name <> ALL (%(carried)s::text[])
+                WHEN worker.queues = '[]' THEN asked.queue_name <> ALL (%(external)s::text[])
                 ELSE worker.queues ? asked.queue_name
             END
 GROUP BY asked.queue_name
@@ -201,7 +201,7 @@ def _oldest_waiting(store: Store, limits: Sequence[Limit]) -> Iterator[Measured]
 def _no_worker(store: Store, limits: Sequence[Limit]) -> Iterator[Measured]:
     """Seconds since the last heartbeat. Workers that have stopped have no rows: then the incident begins now."""
     fresh = 2.5 * min(settings.heartbeat_interval, settings.worker_timeout / 4)
-    names = {"queue_names": [limit.queue_name for limit in limits], "carried": sorted(settings.carried_queues)}
+    names = {"queue_names": [limit.queue_name for limit in limits], "external": sorted(settings.external_queues)}
     ages = dict(store.rows(HEARTBEAT_AGES, names))
     for limit in limits:
         age = ages[limit.queue_name]

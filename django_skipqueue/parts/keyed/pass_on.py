@@ -76,7 +76,7 @@ SERVED = """served AS MATERIALIZED (
 )"""
 
 IS_SERVED = """(
-                    ((served.are_all AND queue_name <> ALL (%(carried)s::text[])) OR queue_name = ANY (served.names))
+                    ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
                     AND queue_name <> ALL (served.paused)
                 )"""
 
@@ -308,4 +308,4 @@ def pass_on(
 
 
 def _served(*, idle: bool) -> dict[str, Any]:
-    return {"idle": idle, "timeout": settings.worker_timeout, "carried": sorted(settings.carried_queues)}
+    return {"idle": idle, "timeout": settings.worker_timeout, "external": sorted(settings.external_queues)}

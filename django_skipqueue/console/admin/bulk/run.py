@@ -132,7 +132,7 @@ class BulkAction:
 def queue_with_workers() -> str | None:
     """A queue that a live worker serves, not paused, not carried, `default` if possible; `None` if there is none."""
     workforce = Workforce.now()
-    closed = {*Queue.objects.paused().values_list("name", flat=True), *settings.carried_queues}
+    closed = {*Queue.objects.paused().values_list("name", flat=True), *settings.external_queues}
     names = ["default", *(queue_name for worker in workforce.runners for queue_name in worker.queues)]
     return next((name for name in names if name not in closed and workforce.serving(name)), None)
 

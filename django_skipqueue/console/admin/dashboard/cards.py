@@ -73,7 +73,7 @@ def oldest(situation: Situation) -> Card:
 
 def running(situation: Situation) -> Card:
     held = [queue.now for queue in situation.queues if queue.now.running]
-    carried = [queue for queue in held if queue.name in settings.carried_queues]
+    carried = [queue for queue in held if queue.name in settings.external_queues]
     longest = max((queue.longest or 0.0 for queue in held if queue not in carried), default=0.0)
     detail = gettext("the longest for %(span)s") % {"span": roughly(max(longest, 0.0))} if held else ""
     if carried:  # how long one has run there, and not waited, nobody here knows

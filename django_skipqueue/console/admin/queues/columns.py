@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ....contrib.celery.states import carrier_for
+from ....contrib.celery.conf import carrier_for
 from ....values.counting import quantile
 from ... import queue_states as pauses
 from ...counts import grouped, rate_in_words

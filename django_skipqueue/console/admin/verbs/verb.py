@@ -92,7 +92,8 @@ class Action:
 
     @property
     def full_explanation(self) -> str:
-        return " ".join(map(str, [self.explanation, *([self.about_carriers] if settings.carriers else [])])).strip()
+        more = [self.about_carriers] if settings.external_queues else []
+        return " ".join(map(str, [self.explanation, *more])).strip()
 
 
 @dataclass(frozen=True, kw_only=True)

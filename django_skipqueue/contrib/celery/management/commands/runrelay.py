@@ -6,22 +6,23 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from ... import conf
-from ...console.cli import run as serving
-from ...console.cli.run import Options, within
-from ...console.cli.subcommand import Exit
-from ...console.cli.terminal import Console
-from ...contrib.celery.carrier import CarrierMisconfigured
-from ...contrib.celery.carrier_row import home_in
-from ...contrib.celery.making import make_carrier
-from ...contrib.celery.reclaim import Reclaim, carriers_in
-from ...contrib.celery.settings import CarrierSettings
-from ...events.log_format import counted, printable
-from ...exceptions import QueueUnavailable
-from ...queue.store import Store
-from ...values.bounds import did_you_mean
-from ...worker.options import WorkerOptions
-from ...worker.preflight import check_database
+from ..... import conf
+from .....console.cli import run as serving
+from .....console.cli.run import Options, within
+from .....console.cli.subcommand import Exit
+from .....console.cli.terminal import Console
+from .....events.log_format import counted, printable
+from .....exceptions import QueueUnavailable
+from .....queue.store import Store
+from .....values.bounds import did_you_mean
+from .....worker.options import WorkerOptions
+from .....worker.preflight import check_database
+from ...carrier import CarrierMisconfigured
+from ...carrier_row import home_in
+from ...conf import carriers
+from ...making import make_carrier
+from ...reclaim import Reclaim, carriers_in
+from ...settings import CarrierSettings
 
 
 class Command(BaseCommand):
@@ -80,7 +81,7 @@ class Command(BaseCommand):
             options,
             carrier=carrier.name,
             queue_names=tuple(carrier.queues),
-            carried_queues=conf.settings.carried_queues,
+            external_queues=frozenset(conf.settings.external_queues),
         )
 
     def _show_topology(self, carrier: CarrierSettings, databases: Iterable[str]) -> None:
@@ -98,7 +99,7 @@ class Command(BaseCommand):
     def _reclaim(self, name: str, databases: Iterable[str], *, is_confirmed: bool) -> None:
         """Release the jobs that a carrier holds. If a database cannot be used, the others are seen to all the same."""
         stores, problems = _usable(databases)
-        known = set(conf.settings.carriers).union(*map(carriers_in, stores))
+        known = set(carriers()).union(*map(carriers_in, stores))
         if stores and name not in known:
             advice = did_you_mean(name, sorted(known)) if known else " No relay has ever served one."
             raise CommandError(f"There is no carrier {name!r}.{advice}")
@@ -131,23 +132,23 @@ class Command(BaseCommand):
 
 def _chosen(name: str | None) -> CarrierSettings:
     """The carrier of this name, or the only one. Raises `CommandError` without one."""
-    carriers = conf.settings.carriers
-    if not carriers:
+    known = carriers()
+    if not known:
         raise CommandError(
             "SKIPQUEUE['CARRIERS'] names no carrier, so there is nothing to relay. The page Settings of the "
             "documentation (docs/reference/settings.md) shows one."
         )
     if name is None:
-        if len(carriers) > 1:
-            raise CommandError(f"Say which carrier: --carrier {' or --carrier '.join(sorted(carriers))}.")
-        [carrier] = carriers.values()
+        if len(known) > 1:
+            raise CommandError(f"Say which carrier: --carrier {' or --carrier '.join(sorted(known))}.")
+        [carrier] = known.values()
         return carrier
-    if name not in carriers:
+    if name not in known:
         raise CommandError(
             f"--carrier (SKIPQUEUE_CARRIER): SKIPQUEUE['CARRIERS'] has no carrier {str(name)!r}."
-            f"{did_you_mean(name, list(carriers))}"
+            f"{did_you_mean(name, list(known))}"
         )
-    return carriers[name]
+    return known[name]
 
 
 def _usable(databases: Iterable[str]) -> tuple[list[Store], list[str]]:
