@@ -12,15 +12,8 @@ from django.utils.translation import gettext_lazy as _
 from ..conf import chosen_or_all, settings
 from ..events import logs
 from ..exceptions import InvalidOption
-from ..parts.limits.queues import (
-    DECLARED,
-    columns_of,
-    limit_queue,
-    limit_queue_by_settings,
-    rate_columns_of,
-    rate_queue,
-    rate_queue_by_settings,
-)
+from ..parts.limits.queues import DECLARED, columns_of, limit_queue, limit_queue_by_settings
+from ..parts.rates.queues import rate_columns_of, rate_queue, rate_queue_by_settings
 from ..queue.queues import pause_queue, resume_queue
 from ..queue.store import Store
 from ..values.rates import INTERVALS

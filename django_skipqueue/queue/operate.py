@@ -14,7 +14,8 @@ from django.db import IntegrityError, transaction
 
 from ..events.events import JobsOperated
 from ..exceptions import UniqueKeyDeadlock
-from ..parts.limits.queues import columns_of, rate_columns_of
+from ..parts.limits.queues import columns_of
+from ..parts.rates.queues import rate_columns_of
 from ..parts.unique.enqueue import explained_deadlock, free_unique_keys, unique_keys_of
 from ..values.codec import shorten
 from ..values.columns import check_columns, check_run_after

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from django_skipqueue.models import Job, Queue
+from django_skipqueue.parts.keyed.queues import key_of
 from django_skipqueue.parts.limits.admit import admit_keys
-from django_skipqueue.parts.limits.queues import key_of
 from django_skipqueue.queue.gates import sweep_limits
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement

@@ -11,9 +11,11 @@ from django.db import transaction
 from django.db.models import Count
 
 from django_skipqueue.models import Job, Queue, RateBucket
+from django_skipqueue.parts.keyed.services import HELD_UP_SECONDS
 from django_skipqueue.parts.limits.admit import admit_keys, blocked_keys
-from django_skipqueue.parts.limits.services import HELD_UP_SECONDS, PassOn
+from django_skipqueue.parts.limits.services import pass_permits_on
 from django_skipqueue.parts.rates.admit import admit_rate_keys, blocked_rates
+from django_skipqueue.parts.rates.services import pass_tokens_on
 from django_skipqueue.queue.notify import LIMIT_PREFIX, RATE_PREFIX
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.admit import Admit
@@ -33,8 +35,13 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def pass_on() -> Callable[..., None]:
     """Look once, as a supervisor does `at` some second."""
-    service = PassOn(store)
-    return lambda at=0.0: service.run(at)
+    services = [pass_permits_on(store), pass_tokens_on(store)]
+
+    def look(at: float = 0.0) -> None:
+        for service in services:
+            service.run(at)
+
+    return look
 
 
 @pytest.fixture
@@ -287,7 +294,7 @@ def test_what_was_unclaimed_for_a_second_goes_where_a_worker_has_a_free_slot(pas
 def test_a_look_at_many_keys_goes_on_where_the_last_one_ended(
     pass_on: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_skipqueue.parts.limits.services.KEYS_AT_ONCE", 1)
+    monkeypatch.setattr("django_skipqueue.parts.keyed.services.KEYS_AT_ONCE", 1)
     make_worker()
     for key in "abc":
         free_two.using(priority=-1).defer_many([(key,)] * 2)
@@ -302,7 +309,7 @@ def test_a_look_at_many_keys_goes_on_where_the_last_one_ended(
 def test_an_urgent_job_that_stays_blocked_has_supervisors_look(
     task: Any, prefix: str, is_in_transaction: bool, notified: Callable[[], list[str]]
 ) -> None:
-    service = PassOn(store)
+    service = (pass_tokens_on if task is shares_rate else pass_permits_on)(store)
     task.using(priority=9).defer()
     assert not any(payload.startswith(prefix) for payload in notified()) or task is shares_rate
     task.defer()
@@ -356,7 +363,7 @@ def test_jobs_that_change_meanwhile_do_not_keep_a_permit_that_was_passed_on(pass
 def test_keys_that_are_not_contested_do_not_hide_those_after_them(
     pass_on: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_skipqueue.parts.limits.services.KEYS_AT_ONCE", 2)
+    monkeypatch.setattr("django_skipqueue.parts.keyed.services.KEYS_AT_ONCE", 2)
     make_worker()
     for key in "abc":
         free_two.defer_many([(key,)] * 2)
@@ -406,8 +413,8 @@ def test_a_carried_queue_is_not_served_by_a_worker_of_all_queues(pass_on: Callab
 
 
 def test_too_many_names_are_not_locked_at_once(pass_on: Callable[..., None]) -> None:
-    service = PassOn(store)
-    contest = service._contests[LIMIT_PREFIX]
+    service = pass_permits_on(store)
+    contest = service._contest
     service.notified([LIMIT_PREFIX + "\n".join(f"key {number}" for number in range(1_001))])
     assert not contest.urgent
     service.notified([LIMIT_PREFIX + "k"])

@@ -10,10 +10,10 @@ from django.db import connection, transaction
 from django_skipqueue import Batch, conf
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Job, Queue, RateBucket
-from django_skipqueue.parts.limits import queues as queue_sql
-from django_skipqueue.parts.limits.queues import block_surplus, block_unrated, limit_queue, limited_by_queue, rate_queue
-from django_skipqueue.parts.limits.services import BlockSurplus
+from django_skipqueue.parts.limits.queues import block_surplus, limit_queue, limited_by_queue
 from django_skipqueue.parts.rates.admit import RateGate, admit_rate_keys, blocked_rates, due_rates, next_rate
+from django_skipqueue.parts.rates.queues import BLOCK_UNRATED, block_unrated, rate_queue
+from django_skipqueue.parts.rates.services import block_unrated_service
 from django_skipqueue.queue import gates
 from django_skipqueue.queue.gates import sweep_limits
 from django_skipqueue.queue.notify import QUEUES_PAYLOAD, RATE_PREFIX
@@ -216,14 +216,14 @@ def test_a_surplus_is_found_without_the_claim_index() -> None:
         migrate(LAST_MIGRATION)
         session.execute("ALTER TABLE skipqueue_job SET (autovacuum_enabled = off)")
         session.execute(QUEUED)
-        rows = psycopg.ClientCursor(session).execute(f"EXPLAIN {queue_sql.BLOCK_UNRATED}", {"limit": 1_000})
+        rows = psycopg.ClientCursor(session).execute(f"EXPLAIN {BLOCK_UNRATED}", {"limit": 1_000})
         plan = "\n".join(line for (line,) in rows.fetchall())
     assert "skipqueue_job_claim" not in plan, plan
 
 
 def test_the_service_blocks_them_when_it_is_notified_and_the_key_is_looked_at() -> None:
     later.defer_many([()] * 5)
-    service = BlockSurplus(store)
+    service = block_unrated_service(store)
     service.run(0.0)
     Queue.rate("later", "1/h")
     with connect() as session:

@@ -19,6 +19,7 @@ from django_skipqueue.parts.limits import admit, claim, lone, now, queues
 from django_skipqueue.parts.limits import enqueue as enqueue_limited
 from django_skipqueue.parts.rates import admit as admit_rates
 from django_skipqueue.parts.rates import now as rates_now
+from django_skipqueue.parts.rates import queues as rated_queues
 from django_skipqueue.parts.unique import enqueue as enqueue_unique
 from django_skipqueue.queue import fragments
 
@@ -52,6 +53,7 @@ MODULES: tuple[ModuleType, ...] = (
     queues,
     admit_rates,
     rates_now,
+    rated_queues,
 )
 
 FIRST_WORD = r"\s*(BEGIN|DELETE|DISCARD|EXPLAIN|INSERT|LISTEN|LOCK|NOTIFY|RESET|SELECT|SET|UNLISTEN|UPDATE|WITH)\b"

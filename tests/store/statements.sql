@@ -4186,50 +4186,6 @@ INSERT INTO skipqueue_queue AS queue (name, concurrency)
 VALUES (%(name)s, %(concurrency)s::smallint)
 ON CONFLICT (name) DO UPDATE SET concurrency = excluded.concurrency
 
--- BLOCK_UNRATED (parts.limits.queues)
-WITH surplus AS MATERIALIZED (
-    SELECT job.id
-    FROM
-        skipqueue_queue AS queue,
-        LATERAL (
-            SELECT CASE
-                WHEN queue.rate_interval IS NOT NULL THEN queue.rate_burst::integer
-                ELSE (
-                    SELECT rate_burst
-                    FROM skipqueue_job
-                    WHERE rate_key = 'queue:' || queue.name AND status = 'queued'
-                    LIMIT 1
-                )
-            END AS burst
-        ) AS rated,
-        LATERAL (
-            SELECT id, row_number() OVER (ORDER BY priority DESC, run_after, id) AS place
-            FROM (
-                SELECT id, priority, run_after
-                FROM skipqueue_job
-                WHERE rate_key = 'queue:' || queue.name AND status = 'queued' AND rated.burst IS NOT NULL
-                LIMIT COALESCE(rated.burst, 0) + %(limit)s
-            ) AS found
-        ) AS queued
-        JOIN skipqueue_job AS job USING (id)
-    WHERE queued.place > rated.burst AND job.status || '' = 'queued'
-    ORDER BY job.id
-    LIMIT %(limit)s
-    FOR NO KEY UPDATE OF job SKIP LOCKED
-),
-blocked AS (
-    UPDATE skipqueue_job AS job
-    SET status = 'blocked', gate = 'rate'
-    WHERE job.id = ANY (ARRAY (SELECT id FROM surplus)) AND job.status <> 'running'
-    RETURNING job.rate_key
-)
-SELECT rate_key, count(*) FROM blocked GROUP BY rate_key
-
--- RATE_QUEUE (parts.limits.queues)
-INSERT INTO skipqueue_queue AS queue (name, rate_interval, rate_burst)
-VALUES (%(name)s, %(interval)s::float8, %(burst)s::smallint)
-ON CONFLICT (name) DO UPDATE SET rate_interval = excluded.rate_interval, rate_burst = excluded.rate_burst
-
 -- ADMIT_BY_RATE (parts.rates.admit)
 WITH paused AS MATERIALIZED (
     SELECT ARRAY (
@@ -4533,6 +4489,50 @@ FROM
         ) AS job
     ) AS waiting
 ORDER BY key.place
+
+-- BLOCK_UNRATED (parts.rates.queues)
+WITH surplus AS MATERIALIZED (
+    SELECT job.id
+    FROM
+        skipqueue_queue AS queue,
+        LATERAL (
+            SELECT CASE
+                WHEN queue.rate_interval IS NOT NULL THEN queue.rate_burst::integer
+                ELSE (
+                    SELECT rate_burst
+                    FROM skipqueue_job
+                    WHERE rate_key = 'queue:' || queue.name AND status = 'queued'
+                    LIMIT 1
+                )
+            END AS burst
+        ) AS rated,
+        LATERAL (
+            SELECT id, row_number() OVER (ORDER BY priority DESC, run_after, id) AS place
+            FROM (
+                SELECT id, priority, run_after
+                FROM skipqueue_job
+                WHERE rate_key = 'queue:' || queue.name AND status = 'queued' AND rated.burst IS NOT NULL
+                LIMIT COALESCE(rated.burst, 0) + %(limit)s
+            ) AS found
+        ) AS queued
+        JOIN skipqueue_job AS job USING (id)
+    WHERE queued.place > rated.burst AND job.status || '' = 'queued'
+    ORDER BY job.id
+    LIMIT %(limit)s
+    FOR NO KEY UPDATE OF job SKIP LOCKED
+),
+blocked AS (
+    UPDATE skipqueue_job AS job
+    SET status = 'blocked', gate = 'rate'
+    WHERE job.id = ANY (ARRAY (SELECT id FROM surplus)) AND job.status <> 'running'
+    RETURNING job.rate_key
+)
+SELECT rate_key, count(*) FROM blocked GROUP BY rate_key
+
+-- RATE_QUEUE (parts.rates.queues)
+INSERT INTO skipqueue_queue AS queue (name, rate_interval, rate_burst)
+VALUES (%(name)s, %(interval)s::float8, %(burst)s::smallint)
+ON CONFLICT (name) DO UPDATE SET rate_interval = excluded.rate_interval, rate_burst = excluded.rate_burst
 
 -- CARRIERS_NOW (contrib.celery.states)
 WITH held AS MATERIALIZED (

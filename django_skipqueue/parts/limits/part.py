@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from ...values.part import Part
 from .now import longest_halt
-from .services import BlockSurplus, PassOn
+from .services import block_surplus_service, pass_permits_on
 
 if TYPE_CHECKING:
     from ...console.parts import PartConsole
@@ -20,8 +20,8 @@ PART = Part(
     name="limits",
     depends=("keyed",),
     services=(
-        BlockSurplus,
-        PassOn,
+        block_surplus_service,
+        pass_permits_on,
     ),
     measures={"sequence_halted": longest_halt},
     console=console,

@@ -1,32 +1,28 @@
-"""The limits and rates of whole queues: which queues have one, the columns that it sets in jobs, and what changes it.
+"""The limits of whole queues: which queues have one, the columns that it sets in jobs, and what changes it.
 
-Invariant: a job that has a key of its own keeps it. A queue's limit is for the jobs that name none, and its rate is for
-those that name no rate.
+Invariant: a job that has a key of its own keeps it. A queue's limit is for the jobs that name none.
 
-Invariant: no statement here admits a job. Jobs that were admitted beyond a lowered limit or rate wait again.
-`parts.limits.admit` says which jobs of a key hold a permit, `parts.rates.admit` which have a token.
+Invariant: no statement here admits a job. Jobs that were admitted beyond a lowered limit wait again.
+`parts.limits.admit` says which jobs of a key hold a permit.
 """
 
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...conf import settings
-from ...events.events import QueueLimited, QueueRated
+from ...events.events import QueueLimited
 from ...exceptions import InvalidOption
-from ...queue.notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, RATE_PREFIX, notify_of_keys, notify_supervisors
+from ...queue.notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors
 from ...queue.parameters import BATCH, noted
 from ...values.columns import check_columns
 from ...values.queue_settings import CONCURRENCY, is_concurrency
-from ...values.rates import burst_of, interval_of
 from ...values.records import EncodedCall
+from ..keyed.queues import key_of
+from ..rates.queues import rate_columns_of
 from .admit import admit_after_commit
 
 if TYPE_CHECKING:
     from ...queue.store import Store
-
-PREFIX = "queue:"
-"""The beginning of the keys of queues. The statements that admit know them by it; no other key begins so."""
-
 
 DECLARED: set[str] = set()
 """The queues that tasks name in `@job`. The registry of tasks adds them."""
@@ -40,22 +36,9 @@ class LimitColumns(NamedTuple):
     capacity: int | None = None
 
 
-class RateColumns(NamedTuple):
-    """The columns of a job whose queue limits how many start in a time; all `None` if any number may."""
-
-    rate_key: str | None = None
-    rate_interval: float | None = None
-    """`None` with a key: any number, until somebody sets a rate."""
-    rate_burst: int | None = None
-
-
 def limited_queues() -> Collection[str]:
     """The queues whose jobs have the key of their queue as that of a limit, by `SKIPQUEUE["QUEUES"]`."""
     return [name for name, limits in settings.queues.items() if "concurrency" in limits]
-
-
-def rated_queues() -> Collection[str]:
-    return [name for name, limits in settings.queues.items() if "rate" in limits]
 
 
 def columns_of(queue_name: str) -> LimitColumns:
@@ -63,20 +46,6 @@ def columns_of(queue_name: str) -> LimitColumns:
     if limits is None or "concurrency" not in limits:
         return LimitColumns()
     return LimitColumns(key_of(queue_name), "concurrency", limits["concurrency"])
-
-
-def rate_columns_of(queue_name: str) -> RateColumns:
-    limits = settings.queues.get(queue_name)
-    if limits is None or "rate" not in limits:
-        return RateColumns()
-    if limits["rate"] is None:
-        return RateColumns(key_of(queue_name))
-    interval = interval_of(limits["rate"])
-    return RateColumns(key_of(queue_name), interval, burst_of(None, interval))
-
-
-def key_of(queue_name: str) -> str:
-    return PREFIX + queue_name
 
 
 def limited_by_queue(queue_name: str, call: EncodedCall) -> EncodedCall:
@@ -145,60 +114,6 @@ VALUES (%(name)s, %(concurrency)s::smallint)
 ON CONFLICT (name) DO UPDATE SET concurrency = excluded.concurrency
 """
 
-# supervisor, after the rate of a queue was changed → the keys of the jobs that wait for a token again. A rate that was
-# lowered, or is new, counts at once for the jobs that were admitted before and have not been claimed: of those no more
-# are left than the burst. They keep the permit of their limit. At most `limit` jobs are looked at beside those that may
-# stay. Index: rate_queued; the table of queues is read whole: it has a row for each queue that was paused or limited.
-# The rows of these jobs are found by the primary key. With a plain `status = 'queued'` a planner that expects few such
-# rows may walk the whole claim index instead, on PostgreSQL 15 once for each job.
-BLOCK_UNRATED = """
-WITH surplus AS MATERIALIZED (
-    SELECT job.id
-    FROM
-        skipqueue_queue AS queue,
-        LATERAL (
-            SELECT CASE
-                WHEN queue.rate_interval IS NOT NULL THEN queue.rate_burst::integer
-                ELSE (
-                    SELECT rate_burst
-                    FROM skipqueue_job
-                    WHERE rate_key = 'queue:' || queue.name AND status = 'queued'
-                    LIMIT 1
-                )
-            END AS burst
-        ) AS rated,
-        LATERAL (
-            SELECT id, row_number() OVER (ORDER BY priority DESC, run_after, id) AS place
-            FROM (
-                SELECT id, priority, run_after
-                FROM skipqueue_job
-                WHERE rate_key = 'queue:' || queue.name AND status = 'queued' AND rated.burst IS NOT NULL
-                LIMIT COALESCE(rated.burst, 0) + %(limit)s
-            ) AS found
-        ) AS queued
-        JOIN skipqueue_job AS job USING (id)
-    WHERE queued.place > rated.burst AND job.status || '' = 'queued'
-    ORDER BY job.id
-    LIMIT %(limit)s
-    FOR NO KEY UPDATE OF job SKIP LOCKED
-),
-blocked AS (
-    UPDATE skipqueue_job AS job
-    SET status = 'blocked', gate = 'rate'
-    WHERE job.id = ANY (ARRAY (SELECT id FROM surplus)) AND job.status <> 'running'
-    RETURNING job.rate_key
-)
-SELECT rate_key, count(*) FROM blocked GROUP BY rate_key
-"""
-
-# Queue.rate → the row has the rate, in place of the one before: NULL is that of the settings, 0 is none. Index: the
-# primary key.
-RATE_QUEUE = """
-INSERT INTO skipqueue_queue AS queue (name, rate_interval, rate_burst)
-VALUES (%(name)s, %(interval)s::float8, %(burst)s::smallint)
-ON CONFLICT (name) DO UPDATE SET rate_interval = excluded.rate_interval, rate_burst = excluded.rate_burst
-"""
-
 
 def limit_queue(store: "Store", name: str, concurrency: int | None, *, by: str = "") -> None:
     """Let at most `concurrency` jobs of this queue run at once; `None`: any number. Those that run, run on.
@@ -212,29 +127,6 @@ def limit_queue(store: "Store", name: str, concurrency: int | None, *, by: str =
 
 def limit_queue_by_settings(store: "Store", name: str, *, by: str = "") -> None:
     _set_limit(store, name, None, by)
-
-
-def rate_queue(store: "Store", name: str, rate: str | None, *, by: str = "") -> None:
-    """Set how many jobs of this queue may start in a time, such as "50/s"; `None`: any number.
-
-    Raises `InvalidOption` for a value that cannot be used.
-    """
-    interval = 0.0 if rate is None else interval_of(rate)
-    _set_rate(store, name, interval, burst_of(None, interval) if interval else 0, by)
-
-
-def rate_queue_by_settings(store: "Store", name: str, *, by: str = "") -> None:
-    _set_rate(store, name, None, None, by)
-
-
-def _set_rate(store: "Store", name: str, interval: float | None, burst: int | None, by: str) -> None:
-    check_columns({"queue_name": name})
-    stored_by = noted(by, "")["by"]
-    store.execute(RATE_QUEUE, {"name": name, "interval": interval, "burst": burst})
-    admit_after_commit(store, {}, [key_of(name)])
-    notify_supervisors(store, QUEUES_PAYLOAD)  # for `block_unrated`
-    notify_supervisors(store, LIMITS_PAYLOAD)  # for a key that the caller could not lock
-    store.send(QueueRated(store.alias, name, interval, stored_by))
 
 
 def _set_limit(store: "Store", name: str, concurrency: int | None, by: str) -> None:
@@ -251,10 +143,3 @@ def block_surplus(store: "Store", *, limit: int = BATCH) -> int:
     """Have up to `limit` queued jobs beyond the limits of their queues wait again. Returns the number."""
     ((number,),) = store.rows(BLOCK_SURPLUS, {"limit": limit})
     return int(number)
-
-
-def block_unrated(store: "Store", *, limit: int = BATCH) -> int:
-    """Have up to `limit` queued jobs beyond the bursts of their queues wait again. Returns the number."""
-    blocked = dict(store.rows(BLOCK_UNRATED, {"limit": limit}))
-    notify_of_keys(store, RATE_PREFIX, blocked)
-    return sum(blocked.values())

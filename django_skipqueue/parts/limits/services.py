@@ -1,138 +1,21 @@
-"""The services of limits: pass permits and tokens on, and have jobs wait again after a queue's limit was lowered.
+"""The services of limits: pass permits on, and have jobs wait again after a queue's limit was lowered."""
 
-Invariant: of the jobs of a key that no worker has claimed, a worse one holds what a better one waits for at most until
-the next look.
-
-Queued jobs wait again after the limit or the rate of their queue was lowered or set. Invariant: a job that runs is left
-alone, and no other is admitted until the queue is below its limit.
-"""
-
-import time
-from collections.abc import Collection
-
-from ...events.events import JobsAdmitted
-from ...queue.notify import QUEUES_PAYLOAD, SOON, keys_in, wake
 from ...queue.store import Store
-from ...worker.loop import Periodic
-from ..keyed.pass_on import PERMITS, TOKENS, Held, contested, pass_on
+from ..keyed.pass_on import PERMITS, contested
+from ..keyed.services import KEYS_AT_ONCE, BlockSurplus, PassOn
 from .admit import with_rates
-from .queues import block_surplus, block_unrated
-
-CONTESTED_LOOK = 1.0
-"""Seconds between two looks while jobs wait for what unclaimed ones hold."""
-
-HELD_UP_SECONDS = 1.0
-"""Seconds after which an unclaimed job gives its permit to one that a worker could start at once."""
-
-PUT_BACK_SECONDS = 60.0
-"""Seconds for which a job that has done so keeps its next permit. A worker with a free slot need not claim: it may be
-about to stop. Without a pause, two jobs would give each other the permit for ever."""
-
-SHARE = 1 / 20
-"""The share of the time that looks may take."""
-
-LEAST_LOOK = 0.05
-"""Seconds between two looks, at least, however many notifications come."""
-
-KEYS_AT_ONCE = 1_000
-"""Keys of one look, at most. The next look goes on after them."""
+from .queues import block_surplus
 
 
-class PassOn(Periodic):
-    """Looks at the keys for which jobs wait; at once, if a better job was enqueued, or a queue was paused."""
+def pass_permits_on(store: Store) -> PassOn:
+    return PassOn(store, PERMITS, with_rates)
 
-    name = "pass_on"
 
-    def __init__(self, store: Store) -> None:
-        self._contests = {held.prefix: Contest(store, held) for held in (PERMITS, TOKENS)}
-        self._looked_at = float("-inf")
-
-    def run(self, now: float) -> None:
-        started = self._looked_at = time.monotonic()
-        found = [contest.look(now) for contest in self._contests.values()]
-        rest = (time.monotonic() - started) * (1 / SHARE - 1)
-        self.run_again_in(max(CONTESTED_LOOK if any(found) else SOON, rest))
-
-    def notified(self, payloads: Collection[str]) -> None:
-        """Look at once: better jobs wait, or a queue was paused. After an error, the delay is not shortened."""
-        wanted = {prefix: keys_in(payloads, prefix) for prefix in self._contests}
-        for prefix, keys in wanted.items():
-            self._contests[prefix].want(keys)
-        if (any(wanted.values()) or QUEUES_PAYLOAD in payloads) and not self.has_failed:
-            self.due_at = min(self.due_at, self._looked_at + LEAST_LOOK)
+def block_surplus_service(store: Store) -> BlockSurplus:
+    return BlockSurplus(store, block_surplus)
 
 
 def unclaimed_holders(store: Store) -> dict[str, int]:
     """The number of unclaimed jobs that hold a permit for which others wait, by key: of the first thousand keys."""
     found = contested(store, PERMITS, after="", limit=KEYS_AT_ONCE)
     return {each.key: len(each.held_up) + len(each.unserved) for each in found}
-
-
-class Contest:
-    """Passes on what the jobs of limits hold, or those of rates."""
-
-    def __init__(self, store: Store, held: Held) -> None:
-        self.urgent: set[str] = set()
-        """Keys in which a better job may wait."""
-        self._store = store
-        self._held = held
-        self._after = ""  # the key after which the next look goes on
-        self._since: dict[int, float] = {}  # when each unclaimed job was first seen, by the last round of looks
-        self._seen: dict[int, float] = {}  # when each unclaimed job was first seen, by this round
-        self._put_back: dict[int, float] = {}  # when each held-up job was put back
-
-    def want(self, keys: Collection[str]) -> None:
-        """Look at these keys; at all, as they come, if there are too many."""
-        self.urgent.update(keys)
-        if len(self.urgent) > KEYS_AT_ONCE:
-            self.urgent.clear()
-
-    def look(self, now: float) -> bool:
-        """Returns whether jobs wait for what unclaimed ones hold."""
-        urgent, self.urgent = self.urgent, set()
-        found = contested(self._store, self._held, after=self._after, limit=KEYS_AT_ONCE)
-        if urgent := urgent.union(each.key for each in found if each.is_inverted):
-            self._pass_on(urgent)
-        if unserved := {id: each.key for each in found for id in each.unserved}:
-            self._pass_on(set(unserved.values()), ids=unserved)
-        if held_up := {id: each.key for each in found for id in each.held_up if self._is_held_up(id, now)}:
-            self._put_back.update(dict.fromkeys(self._pass_on(set(held_up.values()), ids=held_up, idle=True), now))
-        self._after = found[-1].key if len(found) == KEYS_AT_ONCE else ""
-        if not self._after:
-            self._since, self._seen = self._seen, {}
-            self._put_back = {id: at for id, at in self._put_back.items() if now - at < PUT_BACK_SECONDS}
-        return any(each.is_inverted or each.unserved or each.held_up for each in found)
-
-    def _pass_on(self, keys: Collection[str], *, ids: Collection[int] | None = None, idle: bool = False) -> set[int]:
-        """Notify the workers, and send the event. Returns the ids of the jobs that were put back."""
-        admitted, put_back = pass_on(self._store, self._held, keys, ids=ids, idle=idle)
-        if counts := with_rates(self._store, admitted):
-            wake(self._store, counts)
-            self._store.send(JobsAdmitted(self._store.alias, counts))
-        return put_back
-
-    def _is_held_up(self, id: int, now: float) -> bool:
-        self._seen[id] = self._since.get(id, now)
-        return now - self._seen[id] >= HELD_UP_SECONDS and id not in self._put_back
-
-
-SURPLUS_SECONDS = 10.0
-"""Seconds between two looks. A notification announces each change of a limit, and nothing else makes a surplus."""
-
-
-class BlockSurplus(Periodic):
-    """Looks at the queues whose limits or rates were changed, and has one batch of each kind wait."""
-
-    name = "block_surplus"
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def run(self, now: float) -> None:
-        blocked = block_surplus(self._store) + block_unrated(self._store)
-        self.run_again_in(0.0 if blocked else SURPLUS_SECONDS)
-
-    def notified(self, payloads: Collection[str]) -> None:
-        """Look at once, because a limit may have changed. After an error, the delay is not shortened."""
-        if QUEUES_PAYLOAD in payloads and not self.has_failed:
-            self.due_at = 0.0

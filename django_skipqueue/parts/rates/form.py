@@ -11,7 +11,7 @@ from ...console.queue_options import QueueOption
 from ...exceptions import InvalidOption
 from ...models import Queue
 from ...values.rates import MOST, interval_of, rate_text
-from ..limits.queues import rate_columns_of, rated_queues
+from .queues import rate_columns_of, rated_queues
 
 
 class RateForm(SettingForm):

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ...values.part import Part
-from .services import PruneRates
+from .services import PruneRates, block_unrated_service, pass_tokens_on
 
 if TYPE_CHECKING:
     from ...console.parts import PartConsole
@@ -15,4 +15,6 @@ def console() -> "PartConsole":
     return CONSOLE
 
 
-PART = Part(name="rates", depends=("keyed",), services=(PruneRates,), console=console)
+PART = Part(
+    name="rates", depends=("keyed",), services=(block_unrated_service, pass_tokens_on, PruneRates), console=console
+)

@@ -1,8 +1,20 @@
-"""Deletes the buckets of rates that are full."""
+"""The services of rates: pass tokens on, have jobs wait again after a queue's rate was lowered, and delete buckets."""
 
 from ...queue.store import Store
 from ...worker.loop import Periodic
+from ..keyed.pass_on import TOKENS
+from ..keyed.services import BlockSurplus, PassOn
 from .admit import prune_rates
+from .queues import block_unrated
+
+
+def pass_tokens_on(store: Store) -> PassOn:
+    return PassOn(store, TOKENS, lambda _, admitted: admitted.counts)
+
+
+def block_unrated_service(store: Store) -> BlockSurplus:
+    return BlockSurplus(store, block_unrated)
+
 
 PRUNE_RATES_SECONDS = 60.0
 """Seconds between two batches."""

@@ -10,8 +10,8 @@ from ...models import Job
 from ...models.expressions import MINUS_PRIORITY
 from ...queue.store import Store
 from ...values.rates import burst_of, rate_text
+from ..keyed.queues import key_of
 from ..keyed.states import KeyState
-from ..limits.queues import key_of
 from .admit import blocked_rates
 from .form import RATES
 from .now import RateNow, rate_keys_now

@@ -1,0 +1,131 @@
+"""The rates of whole queues: which queues have one, the columns that it sets in jobs, and what changes it.
+
+Invariant: a job that has a key of its own keeps it. A queue's rate is for the jobs that name no rate.
+
+Invariant: no statement here admits a job. Jobs that were admitted beyond a lowered rate wait again.
+`parts.rates.admit` says which jobs of a key have a token.
+"""
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, NamedTuple
+
+from ...conf import settings
+from ...events.events import QueueRated
+from ...queue.notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, RATE_PREFIX, notify_of_keys, notify_supervisors
+from ...queue.parameters import BATCH, noted
+from ...values.columns import check_columns
+from ...values.rates import burst_of, interval_of
+from ..keyed.queues import key_of
+from ..limits.admit import admit_after_commit
+
+if TYPE_CHECKING:
+    from ...queue.store import Store
+
+
+class RateColumns(NamedTuple):
+    """The columns of a job whose queue limits how many start in a time; all `None` if any number may."""
+
+    rate_key: str | None = None
+    rate_interval: float | None = None
+    """`None` with a key: any number, until somebody sets a rate."""
+    rate_burst: int | None = None
+
+
+def rated_queues() -> Collection[str]:
+    """The queues whose jobs have the key of their queue as that of a rate, by `SKIPQUEUE["QUEUES"]`."""
+    return [name for name, limits in settings.queues.items() if "rate" in limits]
+
+
+def rate_columns_of(queue_name: str) -> RateColumns:
+    limits = settings.queues.get(queue_name)
+    if limits is None or "rate" not in limits:
+        return RateColumns()
+    if limits["rate"] is None:
+        return RateColumns(key_of(queue_name))
+    interval = interval_of(limits["rate"])
+    return RateColumns(key_of(queue_name), interval, burst_of(None, interval))
+
+
+# supervisor, after the rate of a queue was changed → the keys of the jobs that wait for a token again. A rate that was
+# lowered, or is new, counts at once for the jobs that were admitted before and have not been claimed: of those no more
+# are left than the burst. They keep the permit of their limit. At most `limit` jobs are looked at beside those that may
+# stay. Index: rate_queued; the table of queues is read whole: it has a row for each queue that was paused or limited.
+# The rows of these jobs are found by the primary key. With a plain `status = 'queued'` a planner that expects few such
+# rows may walk the whole claim index instead, on PostgreSQL 15 once for each job.
+BLOCK_UNRATED = """
+WITH surplus AS MATERIALIZED (
+    SELECT job.id
+    FROM
+        skipqueue_queue AS queue,
+        LATERAL (
+            SELECT CASE
+                WHEN queue.rate_interval IS NOT NULL THEN queue.rate_burst::integer
+                ELSE (
+                    SELECT rate_burst
+                    FROM skipqueue_job
+                    WHERE rate_key = 'queue:' || queue.name AND status = 'queued'
+                    LIMIT 1
+                )
+            END AS burst
+        ) AS rated,
+        LATERAL (
+            SELECT id, row_number() OVER (ORDER BY priority DESC, run_after, id) AS place
+            FROM (
+                SELECT id, priority, run_after
+                FROM skipqueue_job
+                WHERE rate_key = 'queue:' || queue.name AND status = 'queued' AND rated.burst IS NOT NULL
+                LIMIT COALESCE(rated.burst, 0) + %(limit)s
+            ) AS found
+        ) AS queued
+        JOIN skipqueue_job AS job USING (id)
+    WHERE queued.place > rated.burst AND job.status || '' = 'queued'
+    ORDER BY job.id
+    LIMIT %(limit)s
+    FOR NO KEY UPDATE OF job SKIP LOCKED
+),
+blocked AS (
+    UPDATE skipqueue_job AS job
+    SET status = 'blocked', gate = 'rate'
+    WHERE job.id = ANY (ARRAY (SELECT id FROM surplus)) AND job.status <> 'running'
+    RETURNING job.rate_key
+)
+SELECT rate_key, count(*) FROM blocked GROUP BY rate_key
+"""
+
+# Queue.rate → the row has the rate, in place of the one before: NULL is that of the settings, 0 is none. Index: the
+# primary key.
+RATE_QUEUE = """
+INSERT INTO skipqueue_queue AS queue (name, rate_interval, rate_burst)
+VALUES (%(name)s, %(interval)s::float8, %(burst)s::smallint)
+ON CONFLICT (name) DO UPDATE SET rate_interval = excluded.rate_interval, rate_burst = excluded.rate_burst
+"""
+
+
+def rate_queue(store: "Store", name: str, rate: str | None, *, by: str = "") -> None:
+    """Set how many jobs of this queue may start in a time, such as "50/s"; `None`: any number.
+
+    Raises `InvalidOption` for a value that cannot be used.
+    """
+    interval = 0.0 if rate is None else interval_of(rate)
+    _set_rate(store, name, interval, burst_of(None, interval) if interval else 0, by)
+
+
+def rate_queue_by_settings(store: "Store", name: str, *, by: str = "") -> None:
+    _set_rate(store, name, None, None, by)
+
+
+def _set_rate(store: "Store", name: str, interval: float | None, burst: int | None, by: str) -> None:
+    check_columns({"queue_name": name})
+    stored_by = noted(by, "")["by"]
+    store.execute(RATE_QUEUE, {"name": name, "interval": interval, "burst": burst})
+    admit_after_commit(store, {}, [key_of(name)])
+    notify_supervisors(store, QUEUES_PAYLOAD)  # for `block_unrated`
+    notify_supervisors(store, LIMITS_PAYLOAD)  # for a key that the caller could not lock
+    store.send(QueueRated(store.alias, name, interval, stored_by))
+
+
+def block_unrated(store: "Store", *, limit: int = BATCH) -> int:
+    """Have up to `limit` queued jobs beyond the bursts of their queues wait again. Returns the number."""
+    blocked = dict(store.rows(BLOCK_UNRATED, {"limit": limit}))
+    notify_of_keys(store, RATE_PREFIX, blocked)
+    return sum(blocked.values())
