@@ -162,8 +162,6 @@ def check_halting(**_: Any) -> list[CheckMessage]:
     ]
 
 
-
-
 def _queue_databases() -> tuple[str, ...]:
     """The aliases of the databases with queues; none if the settings are not valid, which E001 reports."""
     try:

@@ -16,17 +16,15 @@ from ..conf import settings
 from ..events.events import JobsAdmitted, JobsDeferred, NotifyFailed
 from ..events.tracing import sending, tracers
 from ..exceptions import InvalidOption
-from ..parts.batches.current import in_current_batch
-from ..parts.batches.dependencies import hold
-from ..parts.limits.admit import admit_after_commit
-from ..parts.limits.enqueue import ENQUEUE_AND_ADMIT
-from ..parts.limits.queues import all_limited_by_queue, limited_by_queue
 from ..parts.unique.enqueue import enqueue_unique, explained_deadlock, free_unique_keys, replace_waiting
 from ..values.columns import check_columns
+from ..values.part import installed_parts, specs_of_parts
 from ..values.records import DeferredJobs, Dependant, EncodedCall, EnqueuedJob, JobSpec
-from .fragments import INSERT_CALLS, INSERT_JOB, UNLESS_HELD, joined
+from .fragments import INSERT_CALLS, INSERT_JOB, KEY_COLUMNS, UNLESS_HELD, joined
+from .gates import KeyGate, admit_after_commit, key_gates
 from .notify import wake, wake_supervisors
 from .parameters import calls_as_values, unindented
+from .queues import columns_of_queue
 from .silence import ended_by_silence
 
 if TYPE_CHECKING:
@@ -103,7 +101,7 @@ def enqueue(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJob | N
     Raises `InvalidOption` for a value of the spec that the table cannot store, and `UniqueKeyDeadlock` if another
     transaction waits for this one with a key that this one waits for.
     """
-    spec = in_current_batch(spec, store.connection)
+    spec = _in_context(store, spec)
     with _answered(store), _together(store, spec):
         if not tracers:
             return enqueue_untraced(store, spec, call)
@@ -115,13 +113,14 @@ def enqueue(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJob | N
 
 def enqueue_untraced(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJob | None:
     """Insert one job as `enqueue` does, without tracers: none runs in the main thread of a supervisor."""
-    spec, call = _checked(spec), limited_by_queue(spec.queue_name, call)
+    spec = _checked(spec)
+    [call] = in_queue(spec.queue_name, (call,))
     is_plain = spec.is_plain and call.is_plain
-    is_limited = spec.run_after is None and call.limit_key is not None and call.unique_key is call.rate_key is None
-    if (is_plain or is_limited) and store.connection.get_autocommit():
+    gate = None if is_plain else _lone_gate(spec, call)
+    if (is_plain or gate) and store.connection.get_autocommit():
         with store.connection.cursor() as cursor:
             if _takes_transactions(cursor):
-                return _enqueue_alone(store, cursor, spec, call)
+                return _enqueue_alone(store, cursor, spec, call, gate)
     return _enqueue_plain(store, spec, call) if is_plain else _enqueue_any(store, spec, call)
 
 
@@ -151,29 +150,57 @@ def _enqueue_any(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJo
     return None
 
 
-def _enqueue_alone(store: "Store", cursor: Any, spec: JobSpec, call: EncodedCall) -> EnqueuedJob:
-    """Insert one job, commit, admit it if it has a limit, and notify the workers, in one round trip."""
-    statement = ENQUEUE_AND_NOTIFY if call.limit_key is None else ENQUEUE_AND_ADMIT
-    id, now, is_queued = _committed(store, cursor, unindented(statement), spec, call)
+def in_queue(queue_name: str, calls: Sequence[EncodedCall]) -> Sequence[EncodedCall]:
+    """The calls of one task, with what `SKIPQUEUE["QUEUES"]` says about their queue."""
+    if queue_name not in settings.queues:  # of nearly all: this must cost nothing
+        return calls
+    columns = columns_of_queue(queue_name, calls)
+    return [call._replace(**columns) for call in calls]
+
+
+def _in_context(store: "Store", spec: JobSpec) -> JobSpec:
+    for in_spec in specs_of_parts:
+        spec = in_spec(spec, store.connection)
+    return spec
+
+
+def _lone_gate(spec: JobSpec, call: EncodedCall) -> KeyGate | None:
+    """The gate that admits the job in the message that inserts it.
+
+    `None`: the job waits at no gate, or at others as well.
+    """
+    if spec.run_after is not None or call.unique_key is not None:
+        return None
+    keyed = [gate for gate in key_gates() if getattr(call, KEY_COLUMNS[gate.name]) is not None]
+    return keyed[0] if len(keyed) == 1 and keyed[0].enqueue_alone else None
+
+
+def _enqueue_alone(store: "Store", cursor: Any, spec: JobSpec, call: EncodedCall, gate: KeyGate | None) -> EnqueuedJob:
+    """Insert one job, commit, admit it if it waits at a gate, and notify the workers, in one round trip."""
+    statement = gate.enqueue_alone if gate and gate.enqueue_alone else ENQUEUE_AND_NOTIFY
+    id, now, is_admitted = _committed(store, cursor, unindented(statement), spec, call, admits=gate is not None)
     store.send(JobsDeferred(store.alias, spec.task, spec.queue_name, [id]))
-    if call.limit_key is not None and is_queued:
+    if gate is None:
+        return EnqueuedJob(spec, call, id, "queued", None, now, now)
+    if is_admitted:
         store.send(JobsAdmitted(store.alias, {spec.queue_name: 1}))
-    elif call.limit_key is not None:
-        admit_after_commit(store, {call.limit_key: None}, is_urgent=spec.priority > 0)
-    status, gate = ("queued", None) if is_queued or call.limit_key is None else ("blocked", "limit")
-    return EnqueuedJob(spec, call, id, status, gate, now, now)
+        return EnqueuedJob(spec, call, id, "queued", None, now, now)
+    admit_after_commit(store, _keys_of([call], None), is_urgent=spec.priority > 0)
+    return EnqueuedJob(spec, call, id, "blocked", gate.name, now, now)
 
 
-def _committed(store: "Store", cursor: Any, statement: str, spec: JobSpec, call: EncodedCall) -> tuple[Any, Any, bool]:
+def _committed(
+    store: "Store", cursor: Any, statement: str, spec: JobSpec, call: EncodedCall, *, admits: bool
+) -> tuple[Any, Any, bool]:
     """Send the message. Returns the id and the time of the enqueue, and whether its job was admitted."""
     mark = token_hex(8)
     try:
         cursor.execute(statement, {**spec.insert_values(), **call._asdict(), "call": mark})
         cursor.nextset()  # the first result is that of BEGIN
         id, now, *_ = cursor.fetchone()
-        while call.limit_key is not None and cursor.nextset():
+        while admits and cursor.nextset():
             pass
-        return id, now, call.limit_key is not None and bool(cursor.rowcount)
+        return id, now, admits and bool(cursor.rowcount)
     except BaseException as error:
         _end_transaction(store)
         rows = _inserted(store, mark) if isinstance(error, Error) else []
@@ -203,7 +230,7 @@ def enqueue_many(store: "Store", spec: JobSpec, calls: Sequence[EncodedCall]) ->
     Returns the ids in the order of the calls, and what became of each. If a job holds the unique key of a call, its
     id is returned for this call. Raises as `enqueue` does, and `UniqueKeyTaken`, as the spec's `on_conflict` says.
     """
-    spec = in_current_batch(spec, store.connection)
+    spec = _in_context(store, spec)
     with _answered(store), _together(store, spec):
         if not (tracers and calls):
             return _enqueue_many(store, spec, calls).all_in(store.alias)
@@ -215,7 +242,7 @@ def enqueue_many(store: "Store", spec: JobSpec, calls: Sequence[EncodedCall]) ->
 def _enqueue_many(store: "Store", spec: JobSpec, calls: Sequence[EncodedCall]) -> DeferredJobs:
     spec = _checked(spec)
     values = spec.insert_values()
-    calls = all_limited_by_queue(spec.queue_name, calls)
+    calls = in_queue(spec.queue_name, calls)
     if any(call.unique_key is not None for call in calls):
         with explained_deadlock(True):
             return enqueue_unique(store, spec, values, calls, announce=_enqueued)
@@ -244,19 +271,27 @@ def _enqueued(
     After the commit, jobs that have a limit or a rate are admitted. Has jobs wait for those that they need.
     Returns those that need not wait after all.
     """
-    passed = hold(store, ids, needs=spec.after, after_failure=spec.after_failure) if spec.after and ids else []
+    holds = [part.hold for part in installed_parts() if part.hold] if spec.after and ids else []
+    passed = [job for hold in holds for job in hold(store, spec, ids)]
     queued += sum(job.status == "queued" for job in passed)
-    keys = {call.limit_key for call in calls if call.limit_key is not None}
-    rates = {call.rate_key for call in calls if call.rate_key is not None and call.limit_key is None}
-    if (keys or rates) and delay <= 0:
-        lone = ids[0] if len(ids) == 1 else None
-        admit_after_commit(store, dict.fromkeys(keys, lone), rates, is_urgent=spec.priority > 0)
+    if delay <= 0 and (waiting := _keys_of(calls, ids[0] if len(ids) == 1 else None)):
+        admit_after_commit(store, waiting, is_urgent=spec.priority > 0)
     if queued:
         wake(store, {spec.queue_name: queued})
     wake_supervisors(store, [delay])
     if ids:
         store.send(JobsDeferred(store.alias, spec.task, spec.queue_name, ids))
     return passed
+
+
+def _keys_of(calls: Sequence[EncodedCall], lone: int | None) -> dict[str, dict[str, int | None]]:
+    """The keys at whose gates these calls wait first, as `Admission` takes them. `lone`: the id of the only job."""
+    waiting: dict[str, dict[str, int | None]] = {}
+    for gate, column in KEY_COLUMNS.items():
+        if keys := {getattr(call, column) for call in calls} - {None}:
+            waiting[gate] = dict.fromkeys(keys, lone)
+            calls = [call for call in calls if getattr(call, column) is None]
+    return waiting
 
 
 def new_job(

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 
 class Condition(NamedTuple):
-    """The half of a gate that is SQL. The other half, which admits jobs, is a class in `queue.gates`."""
+    """The half of a gate that is SQL. The other half, which admits jobs, is a `queue.gates.Gate`."""
 
     gate: str
     """The gate's name."""
@@ -25,15 +25,23 @@ class Condition(NamedTuple):
     """The job's status while it waits at this gate."""
     holds: str
     """The SQL condition under which the gate keeps a job waiting. Columns are written in braces: `{run_after}`."""
+    key: str = ""
+    """The column with the key by which the gate admits; empty: it has no keys."""
 
 
 CONDITIONS = (
     Condition("time", "scheduled", "{run_after} > statement_timestamp()"),
     Condition("held", "blocked", "{held}::boolean"),
-    Condition("limit", "blocked", "{limit_key}::text IS NOT NULL"),
-    Condition("rate", "blocked", "{rate_key}::text IS NOT NULL"),
+    Condition("limit", "blocked", "{limit_key}::text IS NOT NULL", key="limit_key"),
+    Condition("rate", "blocked", "{rate_key}::text IS NOT NULL", key="rate_key"),
 )
 """In the order in which a job meets the gates."""
+
+KEY_COLUMNS = {condition.gate: condition.key for condition in CONDITIONS if condition.key}
+"""The column with the key of a job, by the name of the gate that admits by it."""
+
+# The key by which the gate admits at which a job waits. NULL: it waits at no gate, or at one without keys.
+KEY = " ".join(["CASE job.gate", *(f"WHEN '{gate}' THEN job.{key}" for gate, key in KEY_COLUMNS.items()), "END"])
 
 PLACE = re.compile(r"{([a-z]\w*)}")
 """A place in a statement, such as `{status}`. The braces of `'{}'::text[]` and of `[0-9a-f]{12}` are no places."""

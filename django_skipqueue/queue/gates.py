@@ -2,32 +2,31 @@
 
 A job waits at a gate as `scheduled` or `blocked`, outside the claim index. A gate has two halves. Its condition, in
 `queue.fragments`, is checked when a job enters from outside: at an enqueue, a retry, a manual retry, and when the
-previous gate admits the job. Its class, here, admits: supervisors call it at intervals, and workers before a drain
-ends.
+previous gate admits the job. Its object, a `Gate`, admits: supervisors call it at intervals, and workers before a drain
+ends. The core has the gate of time; parts give the others.
 
 An admission skips rows that others have locked, so several supervisors may admit at the same time.
 """
 
 from collections import Counter
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeGuard
 
-from django.db import DatabaseError
+from django.db import DatabaseError, connections, transaction
 
 from ..events.events import JobsAdmitted
-from ..parts.batches.dependencies import DependencyGate
-from ..parts.limits.admit import LimitGate, admit_or_announce, sweep_keys, with_rates
-from ..parts.rates.admit import RateGate, admit_rates, sweep_rates
+from ..values.part import gates_of_parts
 from ..values.records import GateResult
-from .fragments import entering, joined
-from .notify import wake
-from .parameters import BATCH, is_refused
+from .fragments import CONDITIONS, KEY, entering, joined
+from .notify import LIMITS_PAYLOAD, notify_of_keys, notify_supervisors, wake
+from .parameters import BATCH, Admitted, is_refused
 
 if TYPE_CHECKING:
     from .store import Store
 
-# supervisor, worker before a drain ends → by queue: the number of jobs that are queued now, and the keys of those that
-# wait at the gate of limits now, or at that of rates. Index: admit.
+# supervisor, worker before a drain ends → by queue and gate: the number of jobs that are queued now, and the keys of
+# those that wait at the gate now. Index: admit.
 ADMIT = joined(
     """
 WITH due AS MATERIALIZED (
@@ -43,17 +42,12 @@ admitted AS (
     SET status = {status},
         gate = {gate}
     WHERE job.id = ANY (ARRAY (SELECT id FROM due))
-    RETURNING job.queue_name, job.status, job.gate, job.limit_key, job.rate_key
+    RETURNING job.queue_name, job.gate, {key} AS key
 )
-SELECT
-    queue_name,
-    count(*) FILTER (WHERE status = 'queued'),
-    array_agg(limit_key) FILTER (WHERE gate = 'limit'),
-    array_agg(rate_key) FILTER (WHERE gate = 'rate')
-FROM admitted
-GROUP BY queue_name
+SELECT queue_name, gate, count(*), array_agg(key) FROM admitted GROUP BY queue_name, gate
 """,
     **entering(column="job.{}", past="time"),
+    key=KEY,
 )
 
 # supervisor → the seconds until the next scheduled job is due, below 0 if it is overdue; no row if no job is scheduled.
@@ -70,8 +64,9 @@ LIMIT 1
 class Gate(Protocol):
     """Admits jobs. Any number of processes may call it at the same time."""
 
-    name: str
-    """The name of its condition in `queue.fragments.CONDITIONS`."""
+    @property
+    def name(self) -> str:
+        """The name of its condition in `queue.fragments.CONDITIONS`."""
 
     def admit(self, store: "Store", *, limit: int) -> GateResult:
         """Admit up to `limit` jobs whose condition has ended, skipping locked rows."""
@@ -80,27 +75,70 @@ class Gate(Protocol):
         """The seconds until there may be a job to admit; 0 or less: now. `None` if no job waits at this gate."""
 
 
+class KeyGate(Gate, Protocol):
+    """Admits by keys: a job waits until its key has room for it."""
+
+    @property
+    def prefix(self) -> str:
+        """The beginning of a payload for supervisors that names keys to look at: see `queue.notify`."""
+
+    @property
+    def enqueue_alone(self) -> str | None:
+        """A statement that inserts a job, commits, and admits the job if it can be, as `ENQUEUE_AND_NOTIFY` does."""
+
+    def admit_keys(self, store: "Store", keys: Collection[str]) -> Admitted:
+        """Admit jobs of these keys. Asks the supervisors to look at keys that another transaction has locked."""
+
+    def admit_new(self, store: "Store", keys: Mapping[str, int | None], *, is_urgent: bool) -> Admitted:
+        """Admit jobs that were enqueued, after the commit.
+
+        keys: each with the id of its job, or `None` if there are several.
+        is_urgent: a job may rank before a queued one of its key. The supervisors are asked to look whether it does.
+        """
+
+    def sweep(self, store: "Store", *, limit: int) -> bool:
+        """Admit jobs of all keys that have room. Returns whether any was admitted. Notifies the workers."""
+
+    def want(self, alias: str, keys: Collection[str]) -> None:
+        """Have the next `admit` look at these keys."""
+
+    def sweep_now(self, alias: str) -> None:
+        """Have the next `admit` look at all keys with blocked jobs."""
+
+
 class TimeGate:
     name = "time"
 
     def admit(self, store: "Store", *, limit: int) -> GateResult:
         rows = store.rows(ADMIT, {"limit": limit})
-        admitted = Counter({queue_name: number for queue_name, number, _, _ in rows})
-        if blocked := {key for _, _, keys, _ in rows for key in keys or ()}:
-            admitted.update(with_rates(store, admit_or_announce(store, sorted(blocked))))
-        if rated := {key for *_, keys in rows for key in keys or ()}:
-            admitted.update(admit_rates(store, rated))
-        return GateResult({queue_name: number for queue_name, number in admitted.items() if number})
+        admitted = Counter({queue_name: number for queue_name, gate, number, _ in rows if gate is None})
+        waiting: dict[str, set[str]] = {}
+        for _, gate, _, keys in rows:
+            waiting.setdefault(gate, set()).update(keys)
+        return GateResult(dict(admitted + Counter(admit_by_keys(store, waiting))))
 
     def next_due(self, store: "Store") -> float | None:
         return next((seconds for (seconds,) in store.rows(NEXT_DUE)), None)
 
 
-LIMIT_GATE, RATE_GATE = LimitGate(), RateGate()
+TIME_GATE = TimeGate()
 
 
-GATES: tuple[Gate, ...] = (TimeGate(), DependencyGate(), LIMIT_GATE, RATE_GATE)
-"""In the order of their conditions."""
+PLACES = {condition.gate: place for place, condition in enumerate(CONDITIONS)}
+
+
+def gates() -> list[Gate]:
+    """All gates, in the order of their conditions."""
+    return sorted((TIME_GATE, *gates_of_parts), key=lambda gate: PLACES[gate.name])
+
+
+def key_gates() -> Iterator[KeyGate]:
+    """The gates that admit by keys, in the order of their conditions."""
+    return filter(_has_keys, gates())
+
+
+def _has_keys(gate: Gate) -> TypeGuard[KeyGate]:
+    return hasattr(gate, "admit_keys")
 
 
 def admit(store: "Store", *, limit: int = BATCH) -> GateResult:
@@ -108,7 +146,7 @@ def admit(store: "Store", *, limit: int = BATCH) -> GateResult:
     admitted: Counter[str] = Counter()
     has_discarded = False
     refusals: list[DatabaseError] = []
-    for gate in GATES:
+    for gate in gates():
         try:
             passed = gate.admit(store, limit=limit)
         except DatabaseError as error:
@@ -126,27 +164,107 @@ def admit(store: "Store", *, limit: int = BATCH) -> GateResult:
     return GateResult(dict(admitted), has_discarded)
 
 
-def sweep_limits(store: "Store", *, limit: int = BATCH) -> bool:
-    """Admit jobs of all keys with free permits or tokens: a drain may be over. Returns whether any was admitted."""
-    admitted = sweep_keys(store, limit=limit) or sweep_rates(store)
-    wake(store, admitted)
-    return bool(admitted)
+def admit_by_keys(store: "Store", waiting: Mapping[str, Collection[str]]) -> dict[str, int]:
+    """Admit jobs that wait at gates with keys. Returns their number, by queue. Notifies nobody of them.
+
+    waiting: the keys, by the name of the gate.
+    """
+    admitted: Counter[str] = Counter()
+    later: frozenset[str] = frozenset()
+    for gate in key_gates():
+        if keys := {*waiting.get(gate.name, ()), *later}:
+            found = gate.admit_keys(store, sorted(keys))
+            admitted.update(found.counts)
+            later = found.later
+    return dict(admitted)
 
 
-def sweep_limits_soon(store: "Store") -> None:
+def with_later(store: "Store", name: str, passed: Admitted) -> dict[str, int]:
+    """Admit the jobs that have passed the gate of this name, and wait at the next one now.
+
+    Returns the number of all admitted jobs, by queue.
+    """
+    following = gate_after(name) if passed.later else None
+    if following is None:
+        return dict(passed.counts)
+    return dict(Counter(passed.counts) + Counter(admit_by_keys(store, {following.name: passed.later})))
+
+
+def gate_after(name: str) -> KeyGate | None:
+    """The next gate with keys after the gate of this name."""
+    found = iter(key_gates())
+    return next((next(found, None) for gate in found if gate.name == name), None)
+
+
+def sweep_gates(store: "Store", *, limit: int = BATCH) -> bool:
+    """Admit jobs of all keys that have room: a drain may be over. Returns whether any was admitted."""
+    return any(gate.sweep(store, limit=limit) for gate in key_gates())
+
+
+def sweep_gates_soon(store: "Store") -> None:
     """Have the next `admit` look at all keys with blocked jobs."""
-    LIMIT_GATE.sweep_now(store.alias)
-    RATE_GATE.sweep_now(store.alias)
-
-
-def admit_limits_soon(store: "Store", keys: Collection[str]) -> None:
-    LIMIT_GATE.want(store.alias, keys)
-
-
-def admit_rates_soon(store: "Store", keys: Collection[str]) -> None:
-    RATE_GATE.want(store.alias, keys)
+    for gate in key_gates():
+        gate.sweep_now(store.alias)
 
 
 def next_due(store: "Store") -> float | None:
     """The seconds until a gate may have a job to admit, below 0 if one is overdue; `None` if no job waits."""
-    return min((due for gate in GATES if (due := gate.next_due(store)) is not None), default=None)
+    return min((due for gate in gates() if (due := gate.next_due(store)) is not None), default=None)
+
+
+@dataclass
+class Admission:
+    """Admits jobs of these keys, once the transaction that enqueued them is committed."""
+
+    store: "Store"
+    keys: dict[str, dict[str, int | None]] = field(default_factory=dict)
+    """By the name of the gate: each key with the id of its job, or `None` if there are several."""
+    is_urgent: bool = False
+    """Whether one of the jobs may rank before a queued one."""
+
+    def __post_init__(self) -> None:
+        self.__qualname__ = type(self).__qualname__  # Django's log line about a hook that fails has it
+
+    def add(self, waiting: Mapping[str, Mapping[str, int | None]], *, is_urgent: bool) -> None:
+        for gate, added in waiting.items():
+            keys = self.keys.setdefault(gate, {})
+            keys.update({key: None if key in keys else id for key, id in added.items()})
+        self.is_urgent = self.is_urgent or is_urgent
+
+    def __call__(self) -> None:
+        """Admit now. What fails here, or stays locked, a supervisor does: it is notified."""
+        store, admitted = self.store, Counter[str]()
+        later: frozenset[str] = frozenset()
+        try:
+            for gate in key_gates():
+                if keys := {**dict.fromkeys(later), **self.keys.get(gate.name, {})}:
+                    found = gate.admit_new(store, keys, is_urgent=self.is_urgent)
+                    admitted.update(found.counts)
+                    later = found.later
+        except DatabaseError:
+            notify_supervisors(store, LIMITS_PAYLOAD)
+            raise  # Django logs it: the caller's rows are committed
+        wake(store, admitted)
+        if admitted:
+            store.send(JobsAdmitted(store.alias, dict(admitted)))
+
+
+def admit_after_commit(
+    store: "Store", waiting: Mapping[str, Mapping[str, int | None]], *, is_urgent: bool = False
+) -> None:
+    """Admit jobs of these keys after the caller's transaction is committed. The arguments are those of `Admission`.
+
+    Not within it: its locks of the keys would stop all other jobs of these keys until its end.
+    """
+    connection = connections[store.alias]
+    if not connection.get_autocommit() and not connection.in_atomic_block:
+        for gate in key_gates():  # the caller manages the transaction by hand: there is no hook
+            notify_of_keys(store, gate.prefix, waiting.get(gate.name, ()))
+        return
+    for _, hook, *_ in connection.run_on_commit:
+        if isinstance(hook, Admission) and hook.store.alias == store.alias:
+            hook.add(waiting, is_urgent=is_urgent)
+            return
+    admission = Admission(store)
+    admission.add(waiting, is_urgent=is_urgent)
+    transaction.on_commit(admission, using=store.alias, robust=True)

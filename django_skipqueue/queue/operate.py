@@ -14,8 +14,6 @@ from django.db import IntegrityError, transaction
 
 from ..events.events import JobsOperated
 from ..exceptions import UniqueKeyDeadlock
-from ..parts.limits.queues import columns_of
-from ..parts.rates.queues import rate_columns_of
 from ..parts.unique.enqueue import explained_deadlock, free_unique_keys, unique_keys_of
 from ..values.codec import shorten
 from ..values.columns import check_columns, check_run_after
@@ -23,7 +21,7 @@ from ..values.outcomes import Delay, checked_seconds
 from .fragments import entering, joined, recording
 from .notify import LIMITS_PAYLOAD, notify_supervisors, wake, wake_supervisors
 from .parameters import noted
-from .queues import CHANGE_QUEUE
+from .queues import CHANGE_QUEUE, columns_of_queue
 
 if TYPE_CHECKING:
     from .store import Store
@@ -344,8 +342,7 @@ def change_queue(
     Raises `InvalidOption` for a name that no queue can have.
     """
     check_columns({"queue_name": queue_name})
-    keys = columns_of(queue_name)._asdict() | rate_columns_of(queue_name)._asdict()
-    values = _noted(ids, by, reason) | keys | {"queue_name": queue_name}
+    values = _noted(ids, by, reason) | columns_of_queue(queue_name, ()) | {"queue_name": queue_name}
     return _operated(store, "change_queue", store.rows(CHANGE_QUEUE, values), by, reason)
 
 

@@ -172,8 +172,8 @@ class Admitted(NamedTuple):
     """The number of admitted jobs, by queue."""
     missed: list[str]
     """The keys that another transaction had locked. It may not have seen what the caller has written."""
-    rates: frozenset[str] = frozenset()
-    """The keys of rates that jobs with a permit wait for now."""
+    later: frozenset[str] = frozenset()
+    """The keys at the next gate, at which jobs that have passed this one wait now."""
 
     @classmethod
     def decode(cls, locked: Rows | Cursor, admitted: Rows | Cursor) -> "Admitted":

@@ -1,4 +1,4 @@
-"""Pause and resume queues, and move jobs between them. `parts.limits.queues` explains their limits and rates.
+"""Pause and resume queues, and move jobs between them.
 
 A pause ends by itself at `paused_until`, by the database's clock: no row has to change. `CLAIM` and `QUEUES_WITH_JOBS`
 have the same condition for a paused queue as the statements here.
@@ -6,12 +6,15 @@ have the same condition for a paused queue as the statements here.
 Used by the admin, the command line and the methods of `Queue`.
 """
 
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..events.events import QueuePaused, QueueResumed
 from ..exceptions import InvalidOption
 from ..values.columns import check_columns
+from ..values.part import installed_parts
+from ..values.records import EncodedCall
 from .fragments import entering, joined, recording
 from .notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors, wake
 from .parameters import noted
@@ -117,6 +120,15 @@ RETURNING job.id, job.queue_name, job.status
     ),
     operations=recording("change_queue", more={"from": "job.queue_name", "to": "%(queue_name)s::text"}),
 )
+
+
+def columns_of_queue(queue_name: str, calls: Sequence[EncodedCall]) -> dict[str, Any]:
+    """The fields that `SKIPQUEUE["QUEUES"]` gives to these calls of one task."""
+    columns: dict[str, Any] = {}
+    for part in installed_parts():
+        if part.of_queue:
+            columns |= part.of_queue(queue_name, calls)
+    return columns
 
 
 LONGEST_PAUSE = timedelta(days=10 * 365)

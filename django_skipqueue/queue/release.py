@@ -8,19 +8,19 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ..events.events import JobsReleased
-from ..parts.limits.admit import admit_or_announce, with_rates
 from ..values.records import LeaseRef
-from .fragments import OF_CARRIER, joined
+from .fragments import KEY, OF_CARRIER, joined
+from .gates import admit_by_keys
 from .notify import LIMITS_PAYLOAD, notify_supervisors, wake
 from .parameters import leases_as_values
 
 if TYPE_CHECKING:
     from .store import Store
 
-# release → id and queue of the jobs that were put back into their queues, and the key of the limit at which a job waits
-# again: it may have been claimed ahead, without a permit. No attempt is charged. A row whose lease does
-# not match stays unchanged. `interrupted`: the jobs were running; then their rows keep which worker gave them up, and
-# when. `later`: they wait for up to 10 s first. Index: the primary key.
+# release → id and queue of the jobs that were put back into their queues; the gate at which a job waits again, as it
+# may have been claimed ahead, without a permit; and the key by which the gate admits. No attempt is charged. A row
+# whose lease does not match stays unchanged. `interrupted`: the jobs were running; then their rows keep which worker
+# gave them up, and when. `later`: they wait for up to 10 s first. Index: the primary key.
 _RELEASE = """
 UPDATE skipqueue_job AS job
 SET status = CASE
@@ -52,19 +52,20 @@ SET status = CASE
     END
 FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
 WHERE job.id = held.id AND job.lease = held.lease{of_carrier}
-RETURNING job.id, job.queue_name, CASE WHEN job.status = 'blocked' THEN job.limit_key END
+RETURNING job.id, job.queue_name, job.gate, {key}
 """
 
-RELEASE = joined(_RELEASE, of_carrier="")
+RELEASE = joined(_RELEASE, key=KEY, of_carrier="")
 
 # relay → as RELEASE, of jobs that the carrier, or a relay of it, holds. Index: the primary key.
-RELEASE_CARRIED = joined(_RELEASE, of_carrier=OF_CARRIER)
+RELEASE_CARRIED = joined(_RELEASE, key=KEY, of_carrier=OF_CARRIER)
 
 # supervisor, after a worker died; worker, after its connection broke → as RELEASE, of the jobs that the worker holds
 # but has not started, now released. No attempt is charged. A live worker holds such jobs for one of two reasons: the
 # claim was committed but its answer was lost; or an earlier release skipped a locked row. Nothing recovers the jobs of
 # a live worker, so it has to release them itself. Index: recover.
-RELEASE_ORPHANS = """
+RELEASE_ORPHANS = joined(
+    """
 WITH orphan AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
@@ -86,8 +87,10 @@ SET status = CASE WHEN job.limit_kind = 'concurrency' AND job.rate_key IS NULL T
     gate = CASE WHEN job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN 'limit' END,
     started_at = NULL
 WHERE job.id = ANY (ARRAY (SELECT id FROM orphan))
-RETURNING job.id, job.queue_name, CASE WHEN job.status = 'blocked' THEN job.limit_key END
-"""
+RETURNING job.id, job.queue_name, job.gate, {key}
+""",
+    key=KEY,
+)
 
 
 def release(store: "Store", leases: Iterable[LeaseRef], *, interrupted: bool = False, later: bool = False) -> set[int]:
@@ -111,14 +114,17 @@ def release_orphans(
     return _released(store, store.rows(RELEASE_ORPHANS, values))
 
 
-def _released(store: "Store", rows: list[tuple[int, str, str | None]], *, later: bool = False) -> set[int]:
+def _released(store: "Store", rows: list[tuple[int, str, str | None, str]], *, later: bool = False) -> set[int]:
     """Notify the workers of the queues of these jobs, admit by their keys, and send the event. Returns the ids."""
     if rows and later:
         notify_supervisors(store, LIMITS_PAYLOAD)  # the jobs are due soon, and their permits are free
     else:
-        wake(store, (queue_name for _, queue_name, key in rows if key is None))
-        if keys := {key for _, _, key in rows if key is not None}:
-            wake(store, with_rates(store, admit_or_announce(store, sorted(keys))))
+        wake(store, (queue_name for _, queue_name, gate, _ in rows if gate is None))
+        waiting: dict[str, set[str]] = {}
+        for _, _, gate, key in rows:
+            if gate is not None:
+                waiting.setdefault(gate, set()).add(key)
+        wake(store, admit_by_keys(store, waiting))
     ids = [id for id, *_ in rows]
     if ids:
         store.send(JobsReleased(store.alias, ids))

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 from django.db import DatabaseError, transaction
 
 from ..events.events import JobsAdmitted, OutcomeRefused
-from ..parts.batches.finish import jobs_ended
 from ..parts.limits.admit import admission
 from ..parts.limits.claim import CLAIM_AHEAD, CLAIM_OR_ADMIT
 from ..values.outcomes import Outcome, Settlement
+from ..values.part import installed_parts
 from ..values.records import AheadWish, LeaseRef, QueuePosition
 from .claim import CLAIM
-from .fragments import OF_CARRIER, entering, joined
-from .notify import RATE_PREFIX, notify_of_keys, wake, wake_supervisors
+from .fragments import KEY, OF_CARRIER, entering, joined
+from .gates import gate_after, key_gates
+from .notify import notify_of_keys, wake, wake_supervisors
 from .parameters import (
     Admitted,
     ExchangeResult,
@@ -150,14 +151,18 @@ SETTLE_SNOOZES = joined(_SETTLE, **_ENTERING, snoozes=_SNOOZES, of_carrier="")
 SETTLE_CARRIED = joined(_SETTLE, **_ENTERING, snoozes="", of_carrier=OF_CARRIER)
 SETTLE_CARRIED_SNOOZES = joined(_SETTLE, **_ENTERING, snoozes=_SNOOZES, of_carrier=OF_CARRIER)
 
-# settle, after jobs go straight back to their queues → the queue of each, and the key of its rate if it waits for that.
-# The array is a subquery, so that the planner does not see its length. Index: the primary key.
-QUEUES_OF = """
-SELECT queue_name, CASE WHEN gate = 'rate' THEN rate_key END FROM skipqueue_job
+# settle, after jobs go straight back to their queues → the queue of each; the gate at which it waits, if any, and the
+# key by which the gate admits. The array is a subquery, so that the planner does not see its length. Index: the primary
+# key.
+QUEUES_OF = joined(
+    """
+SELECT job.queue_name, job.gate, {key} FROM skipqueue_job AS job
 WHERE
-    id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
-    AND (status = 'queued' OR (status = 'blocked' AND rate_key IS NOT NULL))
-"""
+    job.id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
+    AND job.status IN ('queued', 'blocked')
+""",
+    key=KEY,
+)
 
 # worker → the ids of the changed jobs. Appends the attempt's error to a job that was cancelled (discarded) while it
 # ran: its traceback names the line at which the task ended. lease + 1: the cancel raised the lease once; any other
@@ -203,8 +208,9 @@ def settle(store: "Store", settlements: Iterable[Settlement], *, raises: bool = 
     batch = in_lock_order(settlements)
     written = store.rows(*_statement(store, batch)) if raises else _settle(store, batch, {})
     _wake_for(store, batch)
-    if batch_ids := {batch_id for _, _, batch_id in written if batch_id is not None}:
-        jobs_ended(store, batch_ids, [id for id, _, batch_id in written if batch_id is not None])
+    for part in installed_parts() if written else ():
+        if part.after_settle:
+            part.after_settle(store, list(written))
     return {id for id, _, _ in written}
 
 
@@ -266,10 +272,10 @@ def exchange(  # noqa: PLR0913 (one round trip does all of this)
 
 def _note_admitted(store: "Store", result: ExchangeResult) -> None:
     """Notify other workers if more jobs of a queue were admitted than this one has claimed, and send the event."""
-    counts, rates = result.admission.counts, result.admission.rates
-    if rates:
+    counts, later = result.admission.counts, result.admission.later
+    if later and (following := gate_after("limit")):
         with suppress(DatabaseError):  # an error here must not lose the result of the exchange
-            notify_of_keys(store, RATE_PREFIX, rates)
+            notify_of_keys(store, following.prefix, later)
     if not counts:
         return
     with suppress(DatabaseError):  # likewise
@@ -298,8 +304,9 @@ def _wake_for(store: "Store", batch: list[Settlement]) -> None:
     ids = [settlement.job_id for settlement in batch if settlement.outcome.next_status == "queued"]
     if ids:
         rows = store.rows(QUEUES_OF, {"ids": as_array(ids)})
-        notify_of_keys(store, RATE_PREFIX, [key for _, key in rows if key is not None])
-        wake(store, [name for name, key in rows if key is None])
+        for gate in key_gates():
+            notify_of_keys(store, gate.prefix, [key for _, name, key in rows if name == gate.name])
+        wake(store, [queue_name for queue_name, gate, _ in rows if gate is None])
 
 
 def _settle(store: "Store", batch: list[Settlement], refused: dict[LeaseRef, Outcome]) -> set[SettledRow]:

@@ -2,8 +2,8 @@
 
 from collections.abc import Collection
 
-from ..queue.gates import admit_limits_soon, admit_rates_soon, sweep_limits_soon
-from ..queue.notify import LIMIT_PREFIX, LIMITS_PAYLOAD, RATE_PREFIX, SCHEDULED_PAYLOAD, SOON, keys_in
+from ..queue.gates import key_gates, sweep_gates_soon
+from ..queue.notify import LIMITS_PAYLOAD, SCHEDULED_PAYLOAD, SOON, keys_in
 from ..queue.store import Store
 from ..worker.loop import Periodic
 
@@ -43,11 +43,11 @@ class Admit(Periodic):
     def notified(self, payloads: Collection[str]) -> None:
         """Check at once: a job is due soon, or may be admitted. After an error, the delay is not shortened."""
         if LIMITS_PAYLOAD in payloads:
-            sweep_limits_soon(self._store)
-        if limits := keys_in(payloads, LIMIT_PREFIX):
-            admit_limits_soon(self._store, limits)
-        if rates := keys_in(payloads, RATE_PREFIX):
-            admit_rates_soon(self._store, rates)
-        is_for_gates = limits or rates or SCHEDULED_PAYLOAD in payloads or LIMITS_PAYLOAD in payloads
+            sweep_gates_soon(self._store)
+        is_for_gates = SCHEDULED_PAYLOAD in payloads or LIMITS_PAYLOAD in payloads
+        for gate in key_gates():
+            if keys := keys_in(payloads, gate.prefix):
+                gate.want(self._store.alias, keys)
+                is_for_gates = True
         if is_for_gates and not self.has_failed:
             self.due_at = min(self.due_at, self._looked_at + LEAST_DUE_CHECK)

@@ -14,7 +14,7 @@ from django.utils.asyncio import async_unsafe
 from ..events.signal_sink import SignalSink
 from ..exceptions import JobInterrupted, UnknownTask
 from ..models import Job, Queue, RateBucket
-from ..queue.gates import sweep_limits
+from ..queue.gates import sweep_gates
 from ..queue.store import Store
 from ..values.part import installed_parts
 from ..values.records import Attempt, ClaimedJob
@@ -184,7 +184,7 @@ class Forced:
 
     def _admit_by_rate(self, due: datetime) -> bool:
         self._move_to(due)
-        return sweep_limits(self._store)
+        return sweep_gates(self._store)
 
     def _move_to(self, due: datetime) -> None:
         """Have it be this time for jobs, and for the tokens of rates."""
@@ -195,7 +195,7 @@ class Forced:
     def _give_all_tokens(self) -> bool:
         """Have all tokens of all rates be there. Returns whether any job was admitted."""
         self._buckets.all().delete()
-        return sweep_limits(self._store)
+        return sweep_gates(self._store)
 
 
 class Run:
@@ -235,7 +235,7 @@ class Run:
             queues = self._store.queues_with_jobs() if self._queue_names is None else self._queue_names
             for job in self._store.claim(queue_names=queues, limit=1, worker_id=WORKER):
                 return job
-            if self._store.admit().goes_on or sweep_limits(self._store) or self._finish():
+            if self._store.admit().goes_on or sweep_gates(self._store) or self._finish():
                 continue
             if not (self._forced and self._forced.go_on()):
                 return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from inspect import Signature
 from typing import Any, Protocol, Self
 
-from .records import JobSpec
+from .records import Dependant, EncodedCall, JobSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +24,20 @@ class Part:
     """Called with the store before a drain ends. Returns a true value if it has done something that makes jobs."""
     measures: Mapping[str, Callable[[Any], float]] = field(default_factory=dict)
     """What a rule of the alerts is about, by the rule's name: the function measures it with a `Store`."""
+    gate: Any = None
+    """Its `queue.gates.Gate`, which keeps jobs out of their queues until a condition holds."""
+    of_queue: Callable[[str, Sequence[EncodedCall]], dict[str, Any]] | None = None
+    """Returns the fields that `SKIPQUEUE["QUEUES"]` gives to calls of one task. Its arguments: the queue that the
+    setting names, and the calls."""
+    in_spec: Callable[[JobSpec, Any], JobSpec] | None = None
+    """Returns the spec of jobs with what the code around the enqueue gives them. Its second argument: the connection.
+    Raises `InvalidOption`."""
+    hold: Callable[[Any, JobSpec, Sequence[int]], Sequence[Dependant]] | None = None
+    """Has new jobs wait for those that their spec names, in the transaction of the INSERT. Returns those that need not
+    wait."""
+    after_settle: Callable[[Any, Sequence[tuple[int, int, int | None]]], None] | None = None
+    """Called with the rows that a settle by hand has written: ids, leases and batches. Workers have `settle_services`.
+    """
     checks: tuple[Callable[..., list[Any]], ...] = ()
     """System checks of Django."""
     planned: Callable[[bool | Sequence[Any]], Sequence[Any]] | None = None
@@ -66,6 +80,8 @@ class Part:
 lines_of_parts: dict[type, tuple[int, Callable[[Any], None]]] = {}
 signals_of_parts: dict[type, tuple[Any, Callable[[Any], Any]]] = {}
 placements_of_parts: list[Any] = []
+gates_of_parts: list[Any] = []
+specs_of_parts: list[Callable[[JobSpec, Any], JobSpec]] = []
 _installed: dict[str, Part] = {}
 
 
@@ -75,6 +91,10 @@ def install_parts(parts: Iterable[Part]) -> None:
         _installed[part.name] = part
         lines_of_parts.update(part.lines)
         signals_of_parts.update(part.signals)
+        if part.gate is not None and part.gate not in gates_of_parts:
+            gates_of_parts.append(part.gate)
+        if part.in_spec is not None and part.in_spec not in specs_of_parts:
+            specs_of_parts.append(part.in_spec)
         if part.placement is not None and part.placement not in placements_of_parts:
             placements_of_parts.append(part.placement)
         for signal, receiver in part.receivers:

@@ -7,7 +7,7 @@ releasing jobs or stopping.
 import time
 
 from ..events import liveness_logs
-from ..queue.gates import sweep_limits
+from ..queue.gates import sweep_gates
 from ..queue.observe import held_now
 from ..values.part import installed_parts
 from ..values.records import NEVER, LeaseRef
@@ -182,7 +182,7 @@ class Worker(ControlLoop):
         """Whether a job is queued, in a queue of this worker, or due. The last claim may have skipped it."""
         if any(part.before_drained(self._store) for part in installed_parts() if part.before_drained is not None):
             return True
-        if self._store.admit().goes_on or sweep_limits(self._store):
+        if self._store.admit().goes_on or sweep_gates(self._store):
             return True
         next_due = self._store.next_due()
         if next_due is not None and next_due <= 0:

@@ -12,7 +12,7 @@ import pytest
 from django_skipqueue.models import Job, Queue
 from django_skipqueue.parts.keyed.queues import key_of
 from django_skipqueue.parts.limits.admit import admit_keys
-from django_skipqueue.queue.gates import sweep_limits
+from django_skipqueue.queue.gates import sweep_gates
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 from django_skipqueue.values.records import AheadWish, ClaimedJob, LeaseRef
@@ -152,7 +152,7 @@ def test_whoever_gives_it_up_it_waits_for_a_permit_again(give_up: Callable[[Clai
     Job.objects.running().update(status="completed", finished_at=row.enqueued_at, gate=None)
     Job.objects.update(run_after=row.enqueued_at)
     store.admit()
-    sweep_limits(store)
+    sweep_gates(store)
     assert Job.objects.get(pk=job.id).status == "queued"
 
 

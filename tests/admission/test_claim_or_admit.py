@@ -133,7 +133,7 @@ def test_a_job_that_waits_for_its_rate_holds_the_permit_and_does_not_run() -> No
     result = end(running)
     assert ids(result) == []
     assert (status(rated), state(rated)["gate"]) == ("blocked", "rate")
-    assert (result.admission.counts, set(result.admission.rates)) == ({}, {"r"})
+    assert (result.admission.counts, set(result.admission.later)) == ({}, {"r"})
 
 
 def test_a_fair_job_becomes_due_now_whether_it_runs_or_is_queued() -> None:

@@ -10,7 +10,7 @@ from django_skipqueue import by, job, limit
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
-from django_skipqueue.queue.gates import sweep_limits
+from django_skipqueue.queue.gates import sweep_gates
 from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
 from django_skipqueue.values.outcomes import COMPLETED, Settlement
@@ -80,9 +80,9 @@ def test_within_a_tenant_the_highest_priority_and_then_the_oldest_is_admitted() 
 def test_a_discarded_job_stops_no_tenant() -> None:
     shared_fairly.defer_many([("a",)] * 4)
     Job.objects.queued().discard()
-    assert sweep_limits(store)
+    assert sweep_gates(store)
     assert statuses() == {"discarded": 2, "queued": 2}
-    assert not sweep_limits(store), "as many are queued as may be"
+    assert not sweep_gates(store), "as many are queued as may be"
 
 
 def test_a_sweep_has_as_many_queued_as_run() -> None:
@@ -90,7 +90,7 @@ def test_a_sweep_has_as_many_queued_as_run() -> None:
     for queued in (2, 2, 4, 8):
         assert Job.objects.queued().count() == queued
         claim()
-        sweep_limits(store)
+        sweep_gates(store)
 
 
 def test_run_jobs_runs_them_all() -> None:

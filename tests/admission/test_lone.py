@@ -13,9 +13,9 @@ from django_skipqueue.parts.limits import admit as limits
 from django_skipqueue.parts.limits import admit as sql
 from django_skipqueue.parts.limits import lone as lone_sql
 from django_skipqueue.parts.limits import queues as queue_sql
-from django_skipqueue.parts.limits.enqueue import ENQUEUE_AND_ADMIT
+from django_skipqueue.parts.limits.lone import ENQUEUE_AND_ADMIT
 from django_skipqueue.queue import enqueue
-from django_skipqueue.queue.gates import sweep_limits
+from django_skipqueue.queue.gates import sweep_gates
 from django_skipqueue.queue.parameters import unindented
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.records import EncodedCall, JobSpec
@@ -216,7 +216,7 @@ def test_a_row_that_another_transaction_has_locked_is_not_waited_for() -> None:
         transaction.on_commit(lambda: other.execute("SELECT FROM skipqueue_job FOR UPDATE") and None)
         job = free_two.defer("a")
     assert status(job) == "blocked"
-    assert sweep_limits(Store("default"))
+    assert sweep_gates(Store("default"))
     assert statuses() == {"queued": 1}
 
 

@@ -10,12 +10,13 @@ from django.db import connection, transaction
 from django_skipqueue import Batch, conf
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Job, Queue, RateBucket
-from django_skipqueue.parts.limits.queues import block_surplus, limit_queue, limited_by_queue
+from django_skipqueue.parts.limits.queues import block_surplus, limit_queue
 from django_skipqueue.parts.rates.admit import RateGate, admit_rate_keys, blocked_rates, due_rates, next_rate
 from django_skipqueue.parts.rates.queues import BLOCK_UNRATED, block_unrated, rate_queue
 from django_skipqueue.parts.rates.services import block_unrated_service
 from django_skipqueue.queue import gates
-from django_skipqueue.queue.gates import sweep_limits
+from django_skipqueue.queue.enqueue import in_queue
+from django_skipqueue.queue.gates import sweep_gates
 from django_skipqueue.queue.notify import QUEUES_PAYLOAD, RATE_PREFIX
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
@@ -53,8 +54,8 @@ def queues(settings: Any) -> None:
 def own_gate(monkeypatch: pytest.MonkeyPatch) -> RateGate:
     """A gate that no other test has used: it has a pace."""
     gate = RateGate()
-    monkeypatch.setattr(gates, "RATE_GATE", gate)
-    monkeypatch.setattr(gates, "GATES", (*gates.GATES[:-1], gate))
+    others = gates.gates()[:-1]
+    monkeypatch.setattr(gates, "gates", lambda: [*others, gate])
     return gate
 
 
@@ -106,7 +107,7 @@ def test_a_job_of_another_queue_pays_nothing() -> None:
     job = jobs.noop.defer()
     assert (job.rate_key, job.status) == (None, "queued")
     call = EncodedCall("[]", "{}")
-    assert limited_by_queue("default", call) is call
+    assert in_queue("default", [call]) == [call]
 
 
 def test_a_rate_of_the_job_itself_holds_in_place_of_that_of_its_queue() -> None:
@@ -135,7 +136,7 @@ def test_a_limit_and_a_rate_of_a_queue_hold_together() -> None:
     ids = claim("both")
     assert len(ids) == 2
     settle(*ids)
-    sweep_limits(store)
+    sweep_gates(store)
     assert statuses()["queued"] <= 2
 
 
@@ -161,7 +162,7 @@ def test_jobs_that_wait_again_keep_the_permit_of_their_limit() -> None:
     Queue.rate("both", "1/h")
     assert block_unrated(store) == 1
     assert Job.objects.get(gate="rate").status == "blocked"
-    sweep_limits(store)
+    sweep_gates(store)
     assert Job.objects.filter(limit_key="queue:both").exclude(gate="limit").count() == 2
 
 
@@ -176,7 +177,7 @@ def test_a_lowered_limit_takes_the_permits_of_jobs_that_wait_for_their_rate() ->
     for _ in range(3):
         pass_time(1)
         admit("queue:both")
-        sweep_limits(store)
+        sweep_gates(store)
         running += claim("both")
     assert len(running) == 2
 
@@ -285,7 +286,7 @@ def test_a_change_is_rolled_back_with_its_transaction() -> None:
     with transaction.atomic():
         Queue.rate("mail", None)
         transaction.set_rollback(True)
-    sweep_limits(store)
+    sweep_gates(store)
     assert statuses() == {"queued": 1, "blocked": 4}
 
 
@@ -382,8 +383,8 @@ def test_a_job_that_goes_to_a_queue_with_a_limit_and_a_rate_gets_both() -> None:
     assert job.change_queue("both")
     job.refresh_from_db()
     assert (job.status, job.limit_key, job.rate_key, job.gate) == ("blocked", "queue:both", "queue:both", "limit")
-    sweep_limits(store)
-    sweep_limits(store)
+    sweep_gates(store)
+    sweep_gates(store)
     assert statuses() == {"queued": 1}
     assert job.change_queue("mail")
     job.refresh_from_db()

@@ -9,8 +9,9 @@ from django.db import transaction
 from django_skipqueue import Batch, conf
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Job, Queue
-from django_skipqueue.parts.limits.queues import block_surplus, limited_by_queue
-from django_skipqueue.queue.gates import sweep_limits
+from django_skipqueue.parts.limits.queues import block_surplus
+from django_skipqueue.queue.enqueue import in_queue
+from django_skipqueue.queue.gates import sweep_gates
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Settlement
 from django_skipqueue.values.records import EncodedCall
@@ -65,7 +66,7 @@ def test_a_deferred_job_has_the_key_of_its_queue() -> None:
 def test_other_queues_have_no_key() -> None:
     assert jobs.noop.defer().limit_key is None
     call = EncodedCall("[]", "{}")
-    assert limited_by_queue("default", call) is call
+    assert in_queue("default", [call]) == [call]
 
 
 def test_a_limit_of_the_job_itself_holds_in_place_of_that_of_its_queue() -> None:
@@ -85,7 +86,7 @@ def test_a_queue_without_a_number_admits_all_until_it_is_limited() -> None:
     assert block_surplus(store) == 3
     assert statuses() == {"running": 2, "blocked": 3}
     later.defer()
-    sweep_limits(store)
+    sweep_gates(store)
     assert statuses() == {"running": 2, "blocked": 4}
 
 
@@ -106,7 +107,7 @@ def test_a_raised_limit_admits_at_once_and_a_lowered_one_waits_for_those_that_ru
     Queue.limit("mail", 1)
     block_surplus(store)
     assert statuses() == {"running": 3, "blocked": 7}
-    sweep_limits(store)
+    sweep_gates(store)
     assert claim() == []
     settle_all()
     assert len(claim()) == 1
@@ -127,7 +128,7 @@ def test_a_change_is_rolled_back_with_its_transaction() -> None:
     with transaction.atomic():
         Queue.limit("mail", 5)
         transaction.set_rollback(True)
-    sweep_limits(store)
+    sweep_gates(store)
     assert statuses() == {"queued": 3, "blocked": 2}
 
 
@@ -152,7 +153,7 @@ def test_a_job_that_changes_its_queue_changes_its_limit() -> None:
     assert own.status == "queued"
     assert own.limit_key
     assert own.limit_key.startswith("limit:")
-    sweep_limits(store)
+    sweep_gates(store)
     assert Job.objects.filter(limit_key=KEY).queued().count() == 3
     plain.change_queue("other")
     plain.refresh_from_db()

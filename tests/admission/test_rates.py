@@ -21,7 +21,7 @@ from django_skipqueue.parts.rates.admit import (
     prune_rates,
 )
 from django_skipqueue.queue import gates
-from django_skipqueue.queue.gates import sweep_limits
+from django_skipqueue.queue.gates import sweep_gates
 from django_skipqueue.queue.notify import LIMITS_PAYLOAD, RATE_PREFIX, SCHEDULED_PAYLOAD
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.admit import Admit
@@ -53,8 +53,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def own_gate(monkeypatch: pytest.MonkeyPatch) -> RateGate:
     """A gate that no other test has used: it has a pace."""
     gate = RateGate()
-    monkeypatch.setattr(gates, "RATE_GATE", gate)
-    monkeypatch.setattr(gates, "GATES", (*gates.GATES[:-1], gate))
+    others = gates.gates()[:-1]
+    monkeypatch.setattr(gates, "gates", lambda: [*others, gate])
     return gate
 
 
@@ -235,7 +235,7 @@ def test_a_job_that_needs_another_waits_for_its_rate_afterwards() -> None:
 
 def sweep() -> int:
     before = Job.objects.queued().count()
-    sweep_limits(store)
+    sweep_gates(store)
     return Job.objects.queued().count() - before
 
 
@@ -248,7 +248,7 @@ def test_a_limit_comes_first_and_its_permit_is_held_while_the_job_waits_for_its_
     assert found[a2] == ("blocked", "limit")
     pass_time(3600)
     settle(a)
-    assert admit_keys(store, [limit_key("a")]).rates == {key_of(rated_and_limited, "a")}
+    assert admit_keys(store, [limit_key("a")]).later == {key_of(rated_and_limited, "a")}
     assert admit_keys(store, [limit_key("c")]) == ({}, [], frozenset())  # its permit is taken
     assert admit(key_of(rated_and_limited, "a")) == 1
     assert claim() == [a2]  # it was enqueued before c
@@ -292,7 +292,7 @@ def test_a_job_that_is_postponed_while_it_has_a_permit_gives_it_back() -> None:
     held = Job.objects.get(gate="rate")
     assert held.postpone(timedelta(hours=1))
     assert Job.objects.get(pk=held.pk).gate is None
-    sweep_limits(store)
+    sweep_gates(store)
     assert Job.objects.get(gate="rate").pk != held.pk
 
 
@@ -414,7 +414,7 @@ def test_the_sweep_finds_a_key_that_a_dead_process_has_left(own_gate: RateGate) 
 def test_the_sweep_goes_through_all_keys(own_gate: RateGate) -> None:
     for number in range(25):
         make_job("blocked", rate_key=f"k{number:02}", rate_interval=60.0, rate_burst=1)
-    assert sweep_limits(store, limit=10)
+    assert sweep_gates(store, limit=10)
     assert statuses() == {"queued": 25}
 
 

@@ -16,7 +16,7 @@ from django_skipqueue.parts.limits import admit as limits
 from django_skipqueue.parts.limits import admit as sql
 from django_skipqueue.parts.limits.admit import blocked_keys
 from django_skipqueue.queue import gates
-from django_skipqueue.queue.gates import sweep_limits
+from django_skipqueue.queue.gates import sweep_gates
 from django_skipqueue.queue.parameters import Admitted
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.admit import Admit
@@ -151,7 +151,7 @@ def test_a_job_that_waits_for_its_retry_holds_its_sequence_and_not_a_limit() -> 
     assert settle(limited[0], outcome=RETRY) == [limited[2]]
     assert statuses() == {"scheduled": 2, "running": 2, "blocked": 1}
     Job.objects.scheduled().run_now()
-    sweep_limits(store)
+    sweep_gates(store)
     assert claim() == [sequence[0]]
 
 
@@ -161,7 +161,7 @@ def test_a_retry_comes_before_a_job_that_was_enqueued_earlier_and_is_due_only_no
     assert claim() == [first]
     assert settle(first, outcome=RETRY) == []
     Job.objects.scheduled().run_now()
-    sweep_limits(store)
+    sweep_gates(store)
     assert claim() == [first]
     assert settle(first) == [early]
 
@@ -184,7 +184,7 @@ def test_a_job_that_was_claimed_and_given_back_before_it_began_holds_no_sequence
     [claimed] = store.claim(queue_names=["default"], limit=100, worker_id="w")
     store.release([claimed.ref])
     getattr(Job.objects.filter(pk=first), verb)(timedelta(hours=1))
-    assert sweep_limits(store)
+    assert sweep_gates(store)
     assert claim() == [second]
 
 
@@ -196,12 +196,12 @@ def test_a_job_that_has_begun_holds_its_sequence_whatever_an_operator_does(outco
     claim()
     assert settle(first, outcome=outcome) == []
     chosen.retry() if outcome is FAILED else chosen.run_now()
-    sweep_limits(store)
+    sweep_gates(store)
     if outcome is RETRY:
         [claimed] = store.claim(queue_names=["default"], limit=100, worker_id="w")
         store.release([claimed.ref])
     chosen.postpone(timedelta(hours=1))
-    assert not sweep_limits(store)
+    assert not sweep_gates(store)
     assert claim() == []
 
 
@@ -225,14 +225,14 @@ def test_a_halting_sequence_waits_for_the_operator_after_a_failure() -> None:
     first, second, third = in_order.defer_many([("a",)] * 3)
     claim()
     assert settle(first, outcome=FAILED) == []
-    assert not sweep_limits(store)
+    assert not sweep_gates(store)
     Job.objects.filter(pk=first).retry()
-    sweep_limits(store)
+    sweep_gates(store)
     assert claim() == [first]
     assert settle(first) == [second]
     assert settle(second, outcome=FAILED) == []
     Job.objects.filter(pk=second).discard()
-    sweep_limits(store)
+    sweep_gates(store)
     assert claim() == [third]
     assert Job.objects.get(pk=second).status == "discarded"
 
@@ -242,7 +242,7 @@ def test_a_deleted_job_halts_no_sequence() -> None:
     claim()
     assert settle(first, outcome=FAILED) == []
     Job.objects.filter(pk=first).delete()
-    assert sweep_limits(store)
+    assert sweep_gates(store)
     assert claim() == [second]
 
 
@@ -265,7 +265,7 @@ def test_a_spread_retry_takes_its_place_in_a_sequence_that_has_gone_on_and_holds
     fifth = going_on.defer("a").pk
     assert claim() == [fifth]
     Job.objects.scheduled().run_now()
-    sweep_limits(store)
+    sweep_gates(store)
     assert settle(fifth) == [first]
     assert settle(first) == [second]
 
@@ -275,9 +275,9 @@ def test_a_halted_sequence_waits_for_a_spread_retry() -> None:
     claim()
     assert settle(first, outcome=FAILED) == []
     Job.objects.filter(pk=first).retry(over=3600)
-    assert not sweep_limits(store)
+    assert not sweep_gates(store)
     Job.objects.scheduled().run_now()
-    sweep_limits(store)
+    sweep_gates(store)
     assert claim() == [first]
     assert settle(first) == [second]
 
@@ -287,7 +287,7 @@ def test_the_sweep_admits_after_a_verb(verb: str) -> None:
     first, second = in_order.defer_many([("a",)] * 2)
     chosen = Job.objects.filter(pk=first)
     chosen.postpone(timedelta(hours=1)) if verb == "postpone" else getattr(chosen, verb)()
-    assert sweep_limits(store)
+    assert sweep_gates(store)
     assert claim() == [second]
 
 
@@ -295,10 +295,10 @@ def test_release_and_recovery_keep_the_permit() -> None:
     first, _ = in_order.defer_many([("a",)] * 2)
     [claimed] = store.claim(queue_names=["default"], limit=100, worker_id="w")
     store.release([claimed.ref])
-    assert not sweep_limits(store)
+    assert not sweep_gates(store)
     assert claim() == [first]
     store.recover(worker_ids=["w"])
-    assert not sweep_limits(store)
+    assert not sweep_gates(store)
     assert claim() == [first]
 
 
@@ -310,7 +310,7 @@ def test_a_manual_retry_waits_at_the_gate_again() -> None:
     Job.objects.filter(pk=second).discard()
     made = make_job("failed", limit_key=Job.objects.get(pk=first).limit_key, limit_kind="concurrency", capacity=2)
     made.retry()
-    sweep_limits(store)
+    sweep_gates(store)
     assert statuses() == {"running": 2, "blocked": 1, "completed": 1} or statuses() == {"running": 2, "blocked": 1}
 
 
@@ -326,7 +326,7 @@ def test_a_lower_limit_counts_what_already_runs() -> None:
         limit_kind="concurrency",
         capacity=1,
     )
-    assert not sweep_limits(store)
+    assert not sweep_gates(store)
     assert key
     assert limits.admit_keys(store, [key]).counts == {}
     claimed = claim()
@@ -351,7 +351,7 @@ def test_many_failed_jobs_of_a_sequence_that_are_retried_at_once_run_one_by_one_
     new = make_job("blocked", **keyed).pk
     tried = [make_job("failed", started_at=timedelta(0), **keyed).pk for _ in range(5)]
     assert len(store.retry(tried)) == 5
-    sweep_limits(store)
+    sweep_gates(store)
     got, ran = claim(), []
     while got:
         assert len(got) == 1
@@ -439,8 +439,7 @@ def test_a_key_that_is_locked_for_a_moment_is_tried_twice(monkeypatch: pytest.Mo
 def own_gate(monkeypatch: pytest.MonkeyPatch) -> limits.LimitGate:
     """A gate that no other test has used: its sweeps have a pace."""
     gate = limits.LimitGate()
-    monkeypatch.setattr(gates, "LIMIT_GATE", gate)
-    monkeypatch.setattr(gates, "GATES", (gate,))
+    monkeypatch.setattr(gates, "gates", lambda: [gate])
     return gate
 
 
@@ -509,7 +508,7 @@ def test_supervisors_look_after_an_enqueue_in_a_transaction_by_hand(supervisor: 
     finally:
         transaction.set_autocommit(True)
     assert supervisor() == [f",limit {in_order.encoded(('a',), {}).limit_key}"]
-    assert sweep_limits(store)
+    assert sweep_gates(store)
 
 
 def test_supervisors_look_after_a_retry_by_hand(supervisor: Any) -> None:
@@ -582,9 +581,9 @@ def test_a_locked_job_is_passed_over_by_a_limit_and_waited_for_by_a_sequence() -
     with connect(autocommit=False) as other:
         heads = [pair[0].pk for pair in made.values()]
         other.execute("SELECT FROM skipqueue_job WHERE id = ANY (%s) FOR UPDATE", [heads])
-        sweep_limits(store)
+        sweep_gates(store)
         assert claim() == [made["concurrency"][1].pk]
-    sweep_limits(store)
+    sweep_gates(store)
     assert claim() == [made["sequence"][0].pk, made["halting"][0].pk]
 
 
@@ -626,7 +625,8 @@ def test_notifications_do_not_have_a_process_sweep_all_the_time(monkeypatch: pyt
 
 
 def test_no_sweep_is_due_while_nothing_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gates, "GATES", (limits.LimitGate(),))
+    gate = limits.LimitGate()
+    monkeypatch.setattr(gates, "gates", lambda: [gate])
     assert store.next_due() is None
     make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
     assert store.next_due() == 0.0

@@ -12,7 +12,7 @@ from django_skipqueue.integrations.django_tasks.framework import task_enqueued
 from django_skipqueue.integrations.django_tasks.mapping import variant
 from django_skipqueue.jobs.registry import registry
 from django_skipqueue.models import Job
-from django_skipqueue.queue.gates import sweep_limits
+from django_skipqueue.queue.gates import sweep_gates
 from django_skipqueue.queue.store import Store
 
 from ..app import jobs
@@ -46,7 +46,7 @@ def test_options_of_the_task_go_before_those_of_the_alias() -> None:
 def test_a_limit_holds_for_djangos_tasks_as_well() -> None:
     for account in ("a", "a", "b"):
         tasks.limited.enqueue(account)
-    sweep_limits(Store("default"))
+    sweep_gates(Store("default"))
     found = Job.objects.order_by("id").values_list("status", "limit_key", "capacity")
     a, b = (f'limit:{tasks.limited.module_path} account="{account}"' for account in "ab")
     assert list(found) == [("queued", a, 1), ("blocked", a, 1), ("queued", b, 1)]

@@ -3,7 +3,7 @@
 import pytest
 from django.db import DataError, connection
 
-from django_skipqueue.queue.gates import GATES
+from django_skipqueue.queue.gates import TIME_GATE
 from django_skipqueue.queue.store import Store
 
 from ..app.rows import make_job, state
@@ -18,7 +18,7 @@ def refuse(*_: object, **__: object) -> None:
 
 def test_a_gate_that_is_refused_leaves_the_gates_after_it_to_admit(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
-    monkeypatch.setattr(GATES[0], "admit", refuse)
+    monkeypatch.setattr(TIME_GATE, "admit", refuse)
     with pytest.raises(DataError, match="division by zero"):
         Store("default").admit()
     assert state(waiting)["status"] == "queued"

@@ -7,7 +7,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_skipqueue.models import Job
-from django_skipqueue.queue.gates import GATES
+from django_skipqueue.queue.gates import gates
 
 Row = Callable[..., AbstractContextManager[None]]
 
@@ -31,7 +31,7 @@ def row(subtests: pytest.Subtests, db: None) -> Row:
 
 def forget_gates() -> None:
     """A process remembers of each gate when it looks again: make this process a new one."""
-    for gate in GATES:
+    for gate in gates():
         vars(gate).update(vars(type(gate)()))
 
 

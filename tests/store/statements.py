@@ -16,7 +16,6 @@ from django_skipqueue.parts.history import rates as rates_of_queues
 from django_skipqueue.parts.keyed import pass_on
 from django_skipqueue.parts.keyed import sql as of_keys
 from django_skipqueue.parts.limits import admit, claim, lone, now, queues
-from django_skipqueue.parts.limits import enqueue as enqueue_limited
 from django_skipqueue.parts.rates import admit as admit_rates
 from django_skipqueue.parts.rates import now as rates_now
 from django_skipqueue.parts.rates import queues as rated_queues
@@ -47,7 +46,6 @@ MODULES: tuple[ModuleType, ...] = (
     of_relays,
     admit,
     claim,
-    enqueue_limited,
     lone,
     now,
     queues,

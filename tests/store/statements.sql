@@ -236,15 +236,9 @@ admitted AS (
     SET status = CASE WHEN job.held::boolean THEN 'blocked' WHEN job.limit_key::text IS NOT NULL THEN 'blocked' WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
         gate = CASE WHEN job.held::boolean THEN 'held' WHEN job.limit_key::text IS NOT NULL THEN 'limit' WHEN job.rate_key::text IS NOT NULL THEN 'rate' END
     WHERE job.id = ANY (ARRAY (SELECT id FROM due))
-    RETURNING job.queue_name, job.status, job.gate, job.limit_key, job.rate_key
+    RETURNING job.queue_name, job.gate, CASE job.gate WHEN 'limit' THEN job.limit_key WHEN 'rate' THEN job.rate_key END AS key
 )
-SELECT
-    queue_name,
-    count(*) FILTER (WHERE status = 'queued'),
-    array_agg(limit_key) FILTER (WHERE gate = 'limit'),
-    array_agg(rate_key) FILTER (WHERE gate = 'rate')
-FROM admitted
-GROUP BY queue_name
+SELECT queue_name, gate, count(*), array_agg(key) FROM admitted GROUP BY queue_name, gate
 
 -- NEXT_DUE (queue.gates)
 SELECT extract(epoch FROM run_after - statement_timestamp())::float8
@@ -1071,7 +1065,7 @@ SET status = CASE
     END
 FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
 WHERE job.id = held.id AND job.lease = held.lease
-RETURNING job.id, job.queue_name, CASE WHEN job.status = 'blocked' THEN job.limit_key END
+RETURNING job.id, job.queue_name, job.gate, CASE job.gate WHEN 'limit' THEN job.limit_key WHEN 'rate' THEN job.rate_key END
 
 -- RELEASE_CARRIED (queue.release)
 UPDATE skipqueue_job AS job
@@ -1105,7 +1099,7 @@ SET status = CASE
 FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
 WHERE job.id = held.id AND job.lease = held.lease
     AND (job.locked_by = %(carrier_id)s OR job.locked_by IN (SELECT relay.id FROM skipqueue_worker AS relay WHERE relay.relay_of = %(carrier)s))
-RETURNING job.id, job.queue_name, CASE WHEN job.status = 'blocked' THEN job.limit_key END
+RETURNING job.id, job.queue_name, job.gate, CASE job.gate WHEN 'limit' THEN job.limit_key WHEN 'rate' THEN job.rate_key END
 
 -- RELEASE_ORPHANS (queue.release)
 WITH orphan AS MATERIALIZED (
@@ -1129,7 +1123,7 @@ SET status = CASE WHEN job.limit_kind = 'concurrency' AND job.rate_key IS NULL T
     gate = CASE WHEN job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN 'limit' END,
     started_at = NULL
 WHERE job.id = ANY (ARRAY (SELECT id FROM orphan))
-RETURNING job.id, job.queue_name, CASE WHEN job.status = 'blocked' THEN job.limit_key END
+RETURNING job.id, job.queue_name, job.gate, CASE job.gate WHEN 'limit' THEN job.limit_key WHEN 'rate' THEN job.rate_key END
 
 -- LIMIT_STATEMENTS (queue.session)
 SELECT
@@ -1448,10 +1442,10 @@ WHERE job.id = outcome.id AND job.lease = outcome.lease
 RETURNING job.id, outcome.lease, job.batch_id
 
 -- QUEUES_OF (queue.settle)
-SELECT queue_name, CASE WHEN gate = 'rate' THEN rate_key END FROM skipqueue_job
+SELECT job.queue_name, job.gate, CASE job.gate WHEN 'limit' THEN job.limit_key WHEN 'rate' THEN job.rate_key END FROM skipqueue_job AS job
 WHERE
-    id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
-    AND (status = 'queued' OR (status = 'blocked' AND rate_key IS NOT NULL))
+    job.id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
+    AND job.status IN ('queued', 'blocked')
 
 -- APPEND_CANCELLED_ERRORS (queue.settle)
 WITH cancelled AS MATERIALIZED (
@@ -3290,9 +3284,6 @@ LIMIT %(limit)s
 -- CARRIER_SINCE (contrib.celery.sql)
 SELECT started_at FROM skipqueue_worker WHERE id = %(carrier_id)s
 
--- ADMIT_WITHOUT_WAITING (parts.limits.admit)
-SELECT set_config('synchronous_commit', 'off', true)
-
 -- ADMIT_BY_KEY (parts.limits.admit)
 WITH paused AS MATERIALIZED (
     SELECT ARRAY (
@@ -3841,7 +3832,89 @@ RETURNING
     jsonb_array_length(job.deaths) >= 2 AS is_suspect,
     CASE WHEN job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN job.limit_key END AS permit_key
 
--- ENQUEUE_AND_ADMIT (parts.limits.enqueue)
+-- ADMIT_WITHOUT_WAITING (parts.limits.lone)
+SELECT set_config('synchronous_commit', 'off', true)
+
+-- LOCK_KEY (parts.limits.lone)
+SELECT set_config(
+    'skipqueue.locked_key',
+    CASE
+        WHEN current_setting('transaction_isolation') <> 'read committed' THEN ''
+        WHEN pg_try_advisory_xact_lock(1397442896, hashtext(%(key)s::text) & 1023) THEN %(key)s::text
+        ELSE ''
+    END,
+    true
+)
+
+-- ADMIT_LONE (parts.limits.lone)
+WITH chosen AS MATERIALIZED (
+    SELECT ctid AS place
+    FROM skipqueue_job AS job
+    WHERE
+        id = %(id)s
+        AND gate = 'limit'
+        AND (limit_key = current_setting('skipqueue.locked_key', true)) IS TRUE
+        AND (
+            SELECT other.id
+            FROM skipqueue_job AS other
+            WHERE
+                gate = 'limit'
+                AND limit_key = %(key)s::text
+                AND other.id <> %(id)s
+            LIMIT 1
+        ) IS NULL
+        AND (
+            SELECT CASE
+                WHEN limited.permits IS NULL THEN true
+                WHEN job.limit_kind = 'fair' THEN held.number - held.running < GREATEST(job.capacity, held.running)
+                ELSE held.number < limited.permits
+            END
+            FROM
+                (
+                    SELECT CASE
+                        WHEN starts_with(%(key)s, 'queue:')
+                        THEN (SELECT queue.concurrency FROM skipqueue_queue AS queue WHERE name = substr(%(key)s, 7))
+                    END AS concurrency
+                ) AS changed,
+                LATERAL (
+                    SELECT CASE WHEN concurrency IS NULL THEN job.capacity ELSE NULLIF(concurrency, 0) END AS permits
+                ) AS limited,
+                LATERAL (
+                    SELECT count(*) AS number, count(*) FILTER (WHERE status = 'running') AS running
+                    FROM (
+                        SELECT status
+                        FROM skipqueue_job
+                        WHERE
+                            limit_key = %(key)s::text
+                            AND limited.permits IS NOT NULL
+                            AND (
+                                status IN ('queued', 'running')
+                                OR gate = 'rate'
+                                OR (
+                                    (started_at IS NOT NULL OR attempts > 0)
+                                    AND limit_kind IN ('sequence', 'halting')
+                                    AND status = 'scheduled'
+                                )
+                                OR (limit_kind = 'halting' AND status = 'failed')
+                            )
+                        LIMIT CASE WHEN job.limit_kind <> 'fair' THEN limited.permits END
+                    ) AS holder
+                ) AS held
+        )
+    LIMIT 1
+    FOR NO KEY UPDATE OF job SKIP LOCKED
+)
+UPDATE skipqueue_job AS job
+SET status = CASE WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
+    gate = CASE WHEN job.rate_key::text IS NOT NULL THEN 'rate' END,
+    run_after = CASE
+        WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
+        ELSE job.run_after
+    END
+WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
+RETURNING job.queue_name, job.rate_key
+
+-- ENQUEUE_AND_ADMIT (parts.limits.lone)
 BEGIN;
 
 INSERT INTO skipqueue_job AS job
@@ -3940,85 +4013,6 @@ SET status = CASE WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queue
     END
 WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
 RETURNING job.queue_name, job.rate_key, pg_notify('skipqueue', queue_name)
-
--- LOCK_KEY (parts.limits.lone)
-SELECT set_config(
-    'skipqueue.locked_key',
-    CASE
-        WHEN current_setting('transaction_isolation') <> 'read committed' THEN ''
-        WHEN pg_try_advisory_xact_lock(1397442896, hashtext(%(key)s::text) & 1023) THEN %(key)s::text
-        ELSE ''
-    END,
-    true
-)
-
--- ADMIT_LONE (parts.limits.lone)
-WITH chosen AS MATERIALIZED (
-    SELECT ctid AS place
-    FROM skipqueue_job AS job
-    WHERE
-        id = %(id)s
-        AND gate = 'limit'
-        AND (limit_key = current_setting('skipqueue.locked_key', true)) IS TRUE
-        AND (
-            SELECT other.id
-            FROM skipqueue_job AS other
-            WHERE
-                gate = 'limit'
-                AND limit_key = %(key)s::text
-                AND other.id <> %(id)s
-            LIMIT 1
-        ) IS NULL
-        AND (
-            SELECT CASE
-                WHEN limited.permits IS NULL THEN true
-                WHEN job.limit_kind = 'fair' THEN held.number - held.running < GREATEST(job.capacity, held.running)
-                ELSE held.number < limited.permits
-            END
-            FROM
-                (
-                    SELECT CASE
-                        WHEN starts_with(%(key)s, 'queue:')
-                        THEN (SELECT queue.concurrency FROM skipqueue_queue AS queue WHERE name = substr(%(key)s, 7))
-                    END AS concurrency
-                ) AS changed,
-                LATERAL (
-                    SELECT CASE WHEN concurrency IS NULL THEN job.capacity ELSE NULLIF(concurrency, 0) END AS permits
-                ) AS limited,
-                LATERAL (
-                    SELECT count(*) AS number, count(*) FILTER (WHERE status = 'running') AS running
-                    FROM (
-                        SELECT status
-                        FROM skipqueue_job
-                        WHERE
-                            limit_key = %(key)s::text
-                            AND limited.permits IS NOT NULL
-                            AND (
-                                status IN ('queued', 'running')
-                                OR gate = 'rate'
-                                OR (
-                                    (started_at IS NOT NULL OR attempts > 0)
-                                    AND limit_kind IN ('sequence', 'halting')
-                                    AND status = 'scheduled'
-                                )
-                                OR (limit_kind = 'halting' AND status = 'failed')
-                            )
-                        LIMIT CASE WHEN job.limit_kind <> 'fair' THEN limited.permits END
-                    ) AS holder
-                ) AS held
-        )
-    LIMIT 1
-    FOR NO KEY UPDATE OF job SKIP LOCKED
-)
-UPDATE skipqueue_job AS job
-SET status = CASE WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
-    gate = CASE WHEN job.rate_key::text IS NOT NULL THEN 'rate' END,
-    run_after = CASE
-        WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
-        ELSE job.run_after
-    END
-WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
-RETURNING job.queue_name, job.rate_key
 
 -- HALTED_KEYS (parts.limits.now)
 SELECT failed.limit_key, failed.id, date_part('epoch', statement_timestamp() - failed.finished_at)

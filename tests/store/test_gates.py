@@ -13,7 +13,7 @@ from django_skipqueue.parts.unique import enqueue as enqueue_unique
 from django_skipqueue.queue import enqueue, fragments
 from django_skipqueue.queue import gates as verbs
 from django_skipqueue.queue.fragments import CONDITIONS, Condition, entering
-from django_skipqueue.queue.gates import GATES
+from django_skipqueue.queue.gates import gates
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.records import EncodedCall, GateResult, JobSpec
 
@@ -29,7 +29,7 @@ HELD, LIMITED, RATED = "job.held::boolean", "job.limit_key::text IS NOT NULL", "
 
 
 def test_a_gate_has_both_halves() -> None:
-    assert [gate.name for gate in GATES] == [condition.gate for condition in CONDITIONS]
+    assert [gate.name for gate in gates()] == [condition.gate for condition in CONDITIONS]
 
 
 def test_a_job_enters_the_status_of_the_first_gate_that_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,8 @@ class OtherGate:
 @pytest.mark.django_db
 @pytest.mark.parametrize(("other", "seconds"), [(None, 5.0), (2.0, 2.0), (9.0, 5.0)])
 def test_all_gates_are_asked(monkeypatch: pytest.MonkeyPatch, other: float | None, seconds: float) -> None:
-    monkeypatch.setattr(verbs, "GATES", (*(type(gate)() for gate in GATES), OtherGate(other)))
+    found = [*(type(gate)() for gate in gates()), OtherGate(other)]
+    monkeypatch.setattr(verbs, "gates", lambda: found)
     make_job("scheduled", run_after=timedelta(seconds=5))
     assert store.next_due() == pytest.approx(seconds, abs=1.0)
     make_job("scheduled", run_after=timedelta(seconds=-1), queue_name="default")
@@ -174,7 +175,7 @@ def test_a_gate_that_postgresql_refuses_leaves_the_others_to_admit(monkeypatch: 
         with connection.cursor() as cursor:
             cursor.execute("SELECT 1 / 0")
 
-    first, *others = GATES
+    first, *others = gates()
     monkeypatch.setattr(first, "admit", refused)
     job, later = make_job("scheduled", run_after=timedelta(seconds=-1)), make_job("scheduled")
     with pytest.raises(DataError, match="division by zero"):

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils.timezone import now
 
 from django_skipqueue.models import Job, Worker
-from django_skipqueue.queue.gates import sweep_limits_soon
+from django_skipqueue.queue.gates import sweep_gates_soon
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.records import RecoveredJob
 
@@ -372,7 +372,7 @@ def test_each_is_a_few_statements(verb: str, most: int, settings: Any) -> None:
     """To admit is one for each gate, or two if it sweeps; to prune, it locks and then deletes."""
     settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
     store.admit()  # what other tests have left of a look that was not over
-    sweep_limits_soon(store)
+    sweep_gates_soon(store)
     make_job("scheduled", run_after=-HOUR)
     make_job("running", locked_at=-HOUR)
     make_job("completed")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from django_skipqueue.models import Job
-from django_skipqueue.queue.gates import sweep_limits
+from django_skipqueue.queue.gates import sweep_gates
 from django_skipqueue.queue.store import Store
 from django_skipqueue.worker.attempts import interruption
 from django_skipqueue.worker.protocol import EXIT_CLEAN, EXIT_STUCK
@@ -55,7 +55,7 @@ def test_no_job_of_its_key_begins_while_its_code_runs_and_other_jobs_have_its_sl
     wait_until(lambda: gates["beside"].inside == 2, "both slots are free for others")
     gates["beside"].open()
     wait_for_statuses(completed=len(quick) + 2, running=1, blocked=1)
-    assert sweep_limits(store) == 0, "no supervisor finds a free permit"
+    assert sweep_gates(store) == 0, "no supervisor finds a free permit"
     assert not gates["after"].came
     gates["stuck"].open()
     gates["after"].open()
@@ -118,7 +118,7 @@ def test_a_stuck_attempt_that_is_cancelled_keeps_no_permit(worker_thread: Start,
     worker = worker_thread(concurrency=2)
     wait_for_kept_back(worker)
     assert store.cancel([stuck.pk])
-    wait_until(lambda: sweep_limits(store) or not Job.objects.blocked().exists())
+    wait_until(lambda: sweep_gates(store) or not Job.objects.blocked().exists())
     wait_for_statuses(discarded=1, completed=1)
     gates["g"].open()
     wait_until(lambda: not worker.worker._in_flight.jobs)

@@ -8,7 +8,7 @@ Used by enqueues, by the gate of dependencies, and by workers after a settle.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +19,7 @@ from ...exceptions import InvalidOption
 from ...queue.fragments import entering, joined
 from ...queue.notify import LIMITS_PAYLOAD, notify_supervisors, wake, wake_supervisors
 from ...queue.parameters import BATCH, as_array
-from ...values.records import Dependant, GateResult, JobReference
+from ...values.records import Dependant, GateResult, JobReference, JobSpec
 from .events import DependantsDiscarded
 
 if TYPE_CHECKING:
@@ -329,17 +329,15 @@ MOST_PAGES = 20
 """Batches of predecessors that one look reads."""
 
 
-def hold(
-    store: "Store", ids: Collection[int], *, needs: Collection[JobReference], after_failure: str
-) -> list[Dependant]:
-    """Have new jobs wait for others. Returns those that need not wait.
+def hold(store: "Store", spec: JobSpec, ids: Sequence[int]) -> list[Dependant]:
+    """Have new jobs wait for those that the spec names. Returns those that need not wait.
 
     Called in the transaction of the INSERT. Raises `InvalidOption` if one of the others does not exist, or is in
     another database.
     """
-    _require_here(store, needs)
-    needed = dict.fromkeys(need.id for need in needs)
-    values = {"ids": as_array(ids), "needs": as_array(needed), "after_failure": after_failure}
+    _require_here(store, spec.after)
+    needed = dict.fromkeys(need.id for need in spec.after)
+    values = {"ids": as_array(ids), "needs": as_array(needed), "after_failure": spec.after_failure}
     if missing := [id for (id,) in store.rows(INSERT_DEPENDENCIES, values)]:
         raise InvalidOption(f"after names job {missing[0]}, which does not exist: it was deleted, or pruned.")
     passed = _pass(store, ids)

@@ -11,10 +11,11 @@ Used by `Batch`, by workers after a settle, and by supervisors.
 
 import json
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import DatabaseError, Error, transaction
@@ -442,12 +443,15 @@ def prune_batches(store: "Store", *, limit: int = BATCH) -> int:
     return int(deleted)
 
 
-def jobs_ended(store: "Store", batch_ids: Collection[int], job_ids: Collection[int]) -> None:
-    """After the caller's commit, admit what waited for these jobs, and finish these batches if they are done.
+def after_settle(store: "Store", rows: Sequence[tuple[int, int, int | None]]) -> None:
+    """After the caller's commit, admit what waited for these jobs, and finish their batches if they are done.
 
-    A supervisor repeats it after an error.
+    rows: ids, leases and batches. A supervisor repeats it after an error.
     """
-    transaction.on_commit(lambda: _look_quietly(store, batch_ids, job_ids), using=store.alias, robust=True)
+    ended = {id: batch_id for id, _, batch_id in rows if batch_id is not None}
+    if ended:
+        look = partial(_look_quietly, store, {*ended.values()}, [*ended])
+        transaction.on_commit(look, using=store.alias, robust=True)
 
 
 def _look_quietly(store: "Store", batch_ids: Collection[int], job_ids: Collection[int]) -> None:

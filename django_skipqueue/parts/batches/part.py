@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING
 
 from ...values.part import Part
 from .check import BatchCheck
-from .current import joined_database
+from .current import in_current_batch, joined_database
+from .dependencies import DependencyGate, hold
 from .events import LINES, SIGNALS
-from .finish import finish_all_batches
+from .finish import after_settle, finish_all_batches
 from .services import FinishBatches, PruneBatches
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ def console() -> "PartConsole":
 
 PART = Part(
     name="batches",
+    gate=DependencyGate(),
+    in_spec=in_current_batch,
+    hold=hold,
+    after_settle=after_settle,
     services=(
         FinishBatches,
         PruneBatches,

@@ -73,6 +73,13 @@ class Sweep:
 class KeyedGate:
     """What one process knows of the keys, by database."""
 
+    name: str
+    enqueue_alone: str | None = None
+
+    @property
+    def prefix(self) -> str:
+        return f",{self.name} "
+
     def __init__(self, sweep: Callable[[], Sweep]) -> None:
         self._sweeps: defaultdict[str, Sweep] = defaultdict(sweep)
         self._wanted: defaultdict[str, set[str]] = defaultdict(set)

@@ -25,22 +25,16 @@ Used after a key has changed: by enqueues, the time gate and the sweep. A worker
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from django.db import DatabaseError, connections, transaction
 from psycopg.pq import TransactionStatus
 
-from ...events.events import JobsAdmitted
 from ...queue.fragments import joined
+from ...queue.gates import with_later
 from ...queue.notify import (
     LIMIT_PREFIX,
-    LIMITS_PAYLOAD,
-    RATE_PREFIX,
     notify_of_keys,
-    notify_supervisors,
     wake,
-    wake_supervisors,
 )
 from ...queue.parameters import Admitted, Rows, Statement, as_array, fetched, pipelined
 from ...values.records import GateResult
@@ -56,15 +50,10 @@ from ..keyed.sql import (
     indented,
     walking,
 )
-from ..rates.admit import admit_rates, next_rate
 from . import lone as lone_sql
 
 if TYPE_CHECKING:
     from ...queue.store import Store
-
-# enqueue after the commit, supervisor; outside of a transaction, before LOCK_KEYS → the commit does not wait for the
-# disk: a job whose admission is lost in a crash of the server is blocked as before. Reads no table.
-ADMIT_WITHOUT_WAITING = "SELECT set_config('synchronous_commit', 'off', true)"
 
 # How many permits a key has; NULL: any number. `head` is the next job of the key.
 _LIMITED = """LATERAL (
@@ -249,9 +238,6 @@ ORDER BY found.key
 )
 
 
-RATES_AFTER_COMMIT = 100
-"""Keys of rates that the caller admits after its commit, at most: the supervisors are asked to admit more."""
-
 MISSED_INTERVAL = 0.02
 """Seconds until a supervisor looks again at a key that another transaction had locked; twice as many each time."""
 
@@ -297,7 +283,7 @@ def _admitted(store: "Store", statements: Sequence[Statement | None]) -> list[Ro
     connection.ensure_connection()
     raw = connection.connection
     is_alone = raw.autocommit and raw.info.transaction_status == TransactionStatus.IDLE
-    first: list[Statement | None] = [(ADMIT_WITHOUT_WAITING, {})] if is_alone else []
+    first: list[Statement | None] = [(lone_sql.ADMIT_WITHOUT_WAITING, {})] if is_alone else []
     with connection.wrap_database_errors:
         return [fetched(rows) for rows in pipelined(raw, [*first, *statements], None)]
 
@@ -311,13 +297,13 @@ def admit_by_limit(store: "Store", keys: Sequence[str]) -> Admitted:
     """Admit jobs of these keys in batches. Notifies nobody. Those that have a rate wait for that now."""
     counts: Counter[str] = Counter()
     missed: list[str] = []
-    rates: set[str] = set()
+    later: set[str] = set()
     for start in range(0, len(keys), KEYS_AT_ONCE):
         found = admit_keys(store, keys[start : start + KEYS_AT_ONCE])
         counts.update(found.counts)
         missed += found.missed
-        rates |= found.rates
-    return Admitted(counts, missed, frozenset(rates))
+        later |= found.later
+    return Admitted(counts, missed, frozenset(later))
 
 
 def admit_or_announce(store: "Store", keys: Sequence[str]) -> Admitted:
@@ -330,91 +316,16 @@ def admit_or_announce(store: "Store", keys: Sequence[str]) -> Admitted:
         return first
     second = admit_by_limit(store, first.missed)
     notify_of_keys(store, LIMIT_PREFIX, second.missed)
-    return Admitted(Counter(first.counts) + Counter(second.counts), second.missed, first.rates | second.rates)
+    return Admitted(Counter(first.counts) + Counter(second.counts), second.missed, first.later | second.later)
 
 
-def with_rates(store: "Store", admitted: Admitted) -> dict[str, int]:
-    """Admit those by their rates that wait for these now. Returns the number of admitted jobs, by queue."""
-    return dict(Counter(admitted.counts) + Counter(admit_rates(store, admitted.rates)))
+def admit_on(store: "Store", keys: Sequence[str]) -> tuple[dict[str, int], list[str]]:
+    """Admit jobs of these keys, and by the next gate those that wait there then.
 
-
-def admit_with_rates(store: "Store", keys: Sequence[str]) -> tuple[dict[str, int], list[str]]:
-    """Returns the number of admitted jobs, by queue, and the keys that another transaction has locked."""
-    found = admit_by_limit(store, keys)
-    return with_rates(store, found), found.missed
-
-
-@dataclass
-class Admission:
-    """Admits jobs of these keys, once the transaction that enqueued them is committed."""
-
-    store: "Store"
-    keys: dict[str, int | None] = field(default_factory=dict)
-    """The keys of limits; each with the id of its job, or `None` if there are several. A job that has a rate as well
-    waits for that afterwards."""
-    rates: set[str] = field(default_factory=set)
-    """The keys of the rates of jobs that have no limit."""
-    is_urgent: bool = False
-    """Whether one of the jobs may rank before a queued one: a supervisor gives it the permit or the token of that."""
-
-    def __post_init__(self) -> None:
-        self.__qualname__ = type(self).__qualname__  # Django's log line about a hook that fails has it
-
-    def __call__(self) -> None:
-        """Admit now. What fails here, or stays locked, a supervisor does: it is notified."""
-        store = self.store
-        try:
-            found = self._admit_by_limit()
-            rates = sorted(self.rates | found.rates)
-            notify_of_keys(store, RATE_PREFIX, rates[RATES_AFTER_COMMIT:])
-            admitted = Counter(found.counts) + Counter(admit_rates(store, rates[:RATES_AFTER_COMMIT]))
-            if rates:  # an idle supervisor would look after `SOON` seconds
-                wake_supervisors(store, [next_rate(store) or 0.0])
-            if self.is_urgent and not (admitted and self._lone):
-                notify_of_keys(store, LIMIT_PREFIX, self.keys)
-                notify_of_keys(store, RATE_PREFIX, rates)
-        except DatabaseError:
-            notify_supervisors(store, LIMITS_PAYLOAD)
-            raise  # Django logs it: the caller's rows are committed
-        wake(store, admitted)
-        if admitted:
-            store.send(JobsAdmitted(store.alias, dict(admitted)))
-
-    @property
-    def _lone(self) -> list[tuple[str, int]]:
-        """The key and the id of the job, if there is one job alone."""
-        return [(key, id) for key, id in self.keys.items() if id is not None and len(self.keys) == 1]
-
-    def _admit_by_limit(self) -> Admitted:
-        for key, id in self._lone:
-            if admitted := admit_lone(self.store, id, key):
-                return admitted
-        return admit_or_announce(self.store, sorted(self.keys))
-
-
-def admit_after_commit(
-    store: "Store", keys: Mapping[str, int | None], rates: Collection[str] = (), *, is_urgent: bool = False
-) -> None:
-    """Admit jobs of these keys of limits, and of rates, after the caller's transaction is committed.
-
-    keys: each with the id of its job, or `None` if there are several.
-    is_urgent: a job may rank before a queued one of its key.
-
-    Not within it: its locks of the keys would stop all other jobs of these keys until its end.
+    Returns the number of admitted jobs, by queue, and the keys that another transaction has locked.
     """
-    connection = connections[store.alias]
-    if not connection.get_autocommit() and not connection.in_atomic_block:
-        notify_of_keys(store, LIMIT_PREFIX, keys)  # the caller manages the transaction by hand: there is no hook
-        notify_of_keys(store, RATE_PREFIX, rates)
-        return
-    for _, hook, *_ in connection.run_on_commit:
-        if isinstance(hook, Admission) and hook.store.alias == store.alias:
-            hook.keys.update({key: None if key in hook.keys else id for key, id in keys.items()})
-            hook.rates.update(rates)
-            hook.is_urgent = hook.is_urgent or is_urgent
-            return
-    admission = Admission(store, {**keys}, {*rates}, is_urgent)
-    transaction.on_commit(admission, using=store.alias, robust=True)
+    found = admit_by_limit(store, keys)
+    return with_later(store, "limit", found), found.missed
 
 
 class LimitGate(KeyedGate):
@@ -425,6 +336,7 @@ class LimitGate(KeyedGate):
     """
 
     name = "limit"
+    enqueue_alone = lone_sql.ENQUEUE_AND_ADMIT
 
     def __init__(self) -> None:
         super().__init__(new_sweep)
@@ -433,12 +345,27 @@ class LimitGate(KeyedGate):
         self._rests: dict[str, float] = {}
         """The seconds between the last look and the next one, by database, while a key stays locked."""
 
+    def admit_keys(self, store: "Store", keys: Collection[str]) -> Admitted:
+        return admit_or_announce(store, sorted(keys))
+
+    def admit_new(self, store: "Store", keys: Mapping[str, int | None], *, is_urgent: bool) -> Admitted:
+        lone = [(id, key) for key, id in keys.items() if id is not None and len(keys) == 1]
+        admitted = next((admit_lone(store, id, key) for id, key in lone), None) or self.admit_keys(store, keys)
+        if is_urgent and not (lone and admitted.counts):
+            notify_of_keys(store, self.prefix, keys)
+        return admitted
+
+    def sweep(self, store: "Store", *, limit: int) -> bool:
+        admitted = sweep_keys(store, limit=limit)
+        wake(store, admitted)
+        return bool(admitted)
+
     def admit(self, store: "Store", *, limit: int) -> GateResult:
         """Admit jobs of the named keys, and, if a sweep is due, of those with free permits among the next `limit`."""
         sweep = self._sweeps[store.alias]
         admitted = Counter(self._admit_named(store))
         if sweep.due_at <= time.monotonic():
-            counts, missed = sweep.run(store, admit_with_rates, limit=limit)
+            counts, missed = sweep.run(store, admit_on, limit=limit)
             admitted.update(counts)
             self.want(store.alias, missed)
         return GateResult(dict(admitted))
@@ -461,7 +388,7 @@ class LimitGate(KeyedGate):
         alias, wanted = store.alias, self._wanted[store.alias]
         if not wanted or self._named_at[alias] > time.monotonic():
             return {}
-        counts, missed = admit_with_rates(store, sorted(wanted))
+        counts, missed = admit_on(store, sorted(wanted))
         self._wanted[alias] = set(missed)
         rest = self._rests.get(alias, MISSED_INTERVAL)
         self._rests[alias] = min(2 * rest, SWEEP_INTERVAL) if missed else MISSED_INTERVAL
@@ -477,6 +404,6 @@ def sweep_keys(store: "Store", *, limit: int) -> Mapping[str, int]:
     """Admit jobs of the first keys with free permits. Returns their number, by queue. For a drain that may be over."""
     sweep = new_sweep()
     while True:
-        admitted, _ = sweep.run(store, admit_with_rates, limit=limit)
+        admitted, _ = sweep.run(store, admit_on, limit=limit)
         if admitted or not sweep.after:
             return admitted

@@ -1,7 +1,11 @@
 """Admit one job right after its enqueue, if no other job of its key waits. `admit` says what a permit is."""
 
-from ...queue.fragments import joined
+from ...queue.fragments import INSERT_JOB, joined
 from ..keyed.sql import HOLDS, PERMIT_GIVEN, indented
+
+# enqueue after the commit, supervisor; outside of a transaction, before LOCK_KEYS → the commit does not wait for the
+# disk: a job whose admission is lost in a crash of the server is blocked as before. Reads no table.
+ADMIT_WITHOUT_WAITING = "SELECT set_config('synchronous_commit', 'off', true)"
 
 # enqueue of one job, after the commit → nothing. Locks its key for ADMIT_LONE, with the lock of LOCK_KEYS, unless
 # another transaction has locked it. Reads no table.
@@ -92,3 +96,25 @@ def admitting_lone(*, id: str, key: str, more: str = "") -> str:
 
 
 ADMIT_LONE = admitting_lone(id="%(id)s", key="%(key)s")
+
+# enqueue of a job with a limit and without a unique key or a rate, outside of a transaction → as ENQUEUE_AND_NOTIFY, in
+# one message: the INSERT and its commit; after it, in another transaction, the admission, and the NOTIFY if there is
+# one. The last result has a row if the job is admitted.
+ENQUEUE_AND_ADMIT = joined(
+    """
+BEGIN;
+{insert}
+RETURNING id, enqueued_at, set_config('skipqueue.inserted', concat_ws('|', %(call)s, id, enqueued_at), false);
+COMMIT;
+{without_waiting};
+{lock};
+{admit}""",
+    insert=INSERT_JOB,
+    without_waiting=ADMIT_WITHOUT_WAITING,
+    lock=locking(key="%(limit_key)s"),
+    admit=admitting_lone(
+        id="split_part(current_setting('skipqueue.inserted'), '|', 2)::bigint",
+        key="%(limit_key)s",
+        more=", pg_notify('skipqueue', queue_name)",
+    ),
+)

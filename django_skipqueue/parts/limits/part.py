@@ -3,7 +3,9 @@
 from typing import TYPE_CHECKING
 
 from ...values.part import Part
+from .admit import LimitGate
 from .now import longest_halt
+from .queues import of_queue
 from .services import block_surplus_service, pass_permits_on
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ def console() -> "PartConsole":
 PART = Part(
     name="limits",
     depends=("keyed",),
+    gate=LimitGate(),
+    of_queue=of_queue,
     services=(
         block_surplus_service,
         pass_permits_on,

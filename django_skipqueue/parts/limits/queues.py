@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...conf import settings
 from ...events.events import QueueLimited
 from ...exceptions import InvalidOption
+from ...queue.gates import admit_after_commit
 from ...queue.notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors
 from ...queue.parameters import BATCH, noted
 from ...values.columns import check_columns
 from ...values.queue_settings import CONCURRENCY, is_concurrency
 from ...values.records import EncodedCall
 from ..keyed.queues import key_of
-from ..rates.queues import rate_columns_of
-from .admit import admit_after_commit
 
 if TYPE_CHECKING:
     from ...queue.store import Store
@@ -48,23 +47,9 @@ def columns_of(queue_name: str) -> LimitColumns:
     return LimitColumns(key_of(queue_name), "concurrency", limits["concurrency"])
 
 
-def limited_by_queue(queue_name: str, call: EncodedCall) -> EncodedCall:
-    """The call, with the keys of its queue if the queue has a limit or a rate, and the call has no key of that kind."""
-    if queue_name not in settings.queues:  # of nearly all: this must cost nothing
-        return call
-    return all_limited_by_queue(queue_name, [call])[0]
-
-
-def all_limited_by_queue(queue_name: str, calls: Sequence[EncodedCall]) -> Sequence[EncodedCall]:
-    """The calls of one task with the keys of the queue: either all have a key of their own of a kind, or none has."""
-    if queue_name not in settings.queues:
-        return calls
-    columns: dict[str, Any] = {}
-    if not any(call.limit_key is not None for call in calls):
-        columns |= columns_of(queue_name)._asdict()
-    if not any(call.rate_key is not None for call in calls):
-        columns |= rate_columns_of(queue_name)._asdict()
-    return [call._replace(**columns) for call in calls]
+def of_queue(queue_name: str, calls: Sequence[EncodedCall]) -> dict[str, Any]:
+    """The columns that the queue gives to jobs: none, if a call has a limit of its own. Either all have, or none."""
+    return {} if any(call.limit_key is not None for call in calls) else columns_of(queue_name)._asdict()
 
 
 # supervisor, after the limit of a queue was changed → the number of jobs that wait for a permit again. A limit that was
@@ -133,7 +118,7 @@ def _set_limit(store: "Store", name: str, concurrency: int | None, by: str) -> N
     check_columns({"queue_name": name})
     stored_by = noted(by, "")["by"]
     store.execute(LIMIT_QUEUE, {"name": name, "concurrency": concurrency})
-    admit_after_commit(store, {key_of(name): None})
+    admit_after_commit(store, {"limit": {key_of(name): None}})
     notify_supervisors(store, QUEUES_PAYLOAD)  # for `block_surplus`
     notify_supervisors(store, LIMITS_PAYLOAD)  # for more than are admitted at once
     store.send(QueueLimited(store.alias, name, concurrency, stored_by))

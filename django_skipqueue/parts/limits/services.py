@@ -1,14 +1,14 @@
 """The services of limits: pass permits on, and have jobs wait again after a queue's limit was lowered."""
 
+from ...queue.gates import with_later
 from ...queue.store import Store
 from ..keyed.pass_on import PERMITS, contested
 from ..keyed.services import KEYS_AT_ONCE, BlockSurplus, PassOn
-from .admit import with_rates
 from .queues import block_surplus
 
 
 def pass_permits_on(store: Store) -> PassOn:
-    return PassOn(store, PERMITS, with_rates)
+    return PassOn(store, PERMITS, lambda store, admitted: with_later(store, "limit", admitted))
 
 
 def block_surplus_service(store: Store) -> BlockSurplus:

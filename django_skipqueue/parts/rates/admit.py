@@ -20,12 +20,12 @@ Used after a job has come to the gate of rates, and by supervisors when a key is
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ...queue.fragments import joined
-from ...queue.notify import RATE_PREFIX, notify_of_keys
-from ...queue.parameters import Statement, fetched, pipelined
+from ...queue.notify import RATE_PREFIX, notify_of_keys, wake, wake_supervisors
+from ...queue.parameters import Admitted, Statement, fetched, pipelined
 from ...values.records import GateResult
 from ..keyed.gate import KEYS_AT_ONCE, KeyedGate, Sweep
 from ..keyed.sql import LOCK_RATES, PAUSED, WAITS_FOR_RATE, indented, walking
@@ -354,6 +354,10 @@ def _themselves(_store: "Store", keys: list[str]) -> list[str]:
     return keys
 
 
+RATES_AFTER_COMMIT = 100
+"""Keys of rates that the caller admits after its commit, at most: the supervisors are asked to admit more."""
+
+
 class RateGate(KeyedGate):
     """Holds a job until there is a token of its key.
 
@@ -367,6 +371,23 @@ class RateGate(KeyedGate):
         super().__init__(lambda: Sweep(blocked_rates))
         self._not_before: defaultdict[str, float] = defaultdict(float)
         """The next admission is not earlier, by database."""
+
+    def admit_keys(self, store: "Store", keys: Collection[str]) -> Admitted:
+        return Admitted(admit_rates(store, keys), [])
+
+    def admit_new(self, store: "Store", keys: Mapping[str, int | None], *, is_urgent: bool) -> Admitted:
+        ordered = sorted(keys)
+        notify_of_keys(store, self.prefix, ordered[RATES_AFTER_COMMIT:])
+        admitted = self.admit_keys(store, ordered[:RATES_AFTER_COMMIT])
+        wake_supervisors(store, [next_rate(store) or 0.0])  # an idle supervisor would look after `SOON` seconds
+        if is_urgent:
+            notify_of_keys(store, self.prefix, ordered)
+        return admitted
+
+    def sweep(self, store: "Store", *, limit: int) -> bool:
+        admitted = sweep_rates(store)
+        wake(store, admitted)
+        return bool(admitted)
 
     def admit(self, store: "Store", *, limit: int) -> GateResult:
         if self._not_before[store.alias] > time.monotonic():

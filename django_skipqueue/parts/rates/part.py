@@ -3,6 +3,8 @@
 from typing import TYPE_CHECKING
 
 from ...values.part import Part
+from .admit import RateGate
+from .queues import of_queue
 from .services import PruneRates, block_unrated_service, pass_tokens_on
 
 if TYPE_CHECKING:
@@ -16,5 +18,10 @@ def console() -> "PartConsole":
 
 
 PART = Part(
-    name="rates", depends=("keyed",), services=(block_unrated_service, pass_tokens_on, PruneRates), console=console
+    name="rates",
+    depends=("keyed",),
+    gate=RateGate(),
+    of_queue=of_queue,
+    services=(block_unrated_service, pass_tokens_on, PruneRates),
+    console=console,
 )

@@ -6,17 +6,18 @@ Invariant: no statement here admits a job. Jobs that were admitted beyond a lowe
 `parts.rates.admit` says which jobs of a key have a token.
 """
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...conf import settings
 from ...events.events import QueueRated
+from ...queue.gates import admit_after_commit
 from ...queue.notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, RATE_PREFIX, notify_of_keys, notify_supervisors
 from ...queue.parameters import BATCH, noted
 from ...values.columns import check_columns
 from ...values.rates import burst_of, interval_of
+from ...values.records import EncodedCall
 from ..keyed.queues import key_of
-from ..limits.admit import admit_after_commit
 
 if TYPE_CHECKING:
     from ...queue.store import Store
@@ -44,6 +45,11 @@ def rate_columns_of(queue_name: str) -> RateColumns:
         return RateColumns(key_of(queue_name))
     interval = interval_of(limits["rate"])
     return RateColumns(key_of(queue_name), interval, burst_of(None, interval))
+
+
+def of_queue(queue_name: str, calls: Sequence[EncodedCall]) -> dict[str, Any]:
+    """The columns that the queue gives to jobs: none, if a call has a rate of its own. Either all have, or none."""
+    return {} if any(call.rate_key is not None for call in calls) else rate_columns_of(queue_name)._asdict()
 
 
 # supervisor, after the rate of a queue was changed → the keys of the jobs that wait for a token again. A rate that was
@@ -118,7 +124,7 @@ def _set_rate(store: "Store", name: str, interval: float | None, burst: int | No
     check_columns({"queue_name": name})
     stored_by = noted(by, "")["by"]
     store.execute(RATE_QUEUE, {"name": name, "interval": interval, "burst": burst})
-    admit_after_commit(store, {}, [key_of(name)])
+    admit_after_commit(store, {"rate": {key_of(name): None}})
     notify_supervisors(store, QUEUES_PAYLOAD)  # for `block_unrated`
     notify_supervisors(store, LIMITS_PAYLOAD)  # for a key that the caller could not lock
     store.send(QueueRated(store.alias, name, interval, stored_by))

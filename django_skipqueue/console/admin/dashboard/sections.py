@@ -72,8 +72,6 @@ def _queues(situation: Situation) -> dict[str, Any]:
     }
 
 
-
-
 SECTIONS = (
     Section("queues", _queues),
     Section("longest_jobs", longest_jobs),
