@@ -3,20 +3,19 @@
 import asyncio
 import os
 import time
+from dataclasses import replace
 
 from django.contrib.auth.models import User
 
 from django_skipqueue import by, job, limit, rate, unique_by
-from django_skipqueue.parts.history.services import SampleDepths
-from django_skipqueue.parts.history.tally import CountEnqueued, Tally
-from django_skipqueue.values.records import NEVER
+from django_skipqueue.values.part import install_parts, installed_parts
 
 WITHOUT_ROLLUPS = "BENCHMARKS_WITHOUT_ROLLUPS"
 """In the environment of `runworker`: its workers count nothing, and its supervisor neither counts nor samples."""
 
 if WITHOUT_ROLLUPS in os.environ:
-    Tally.ended = Tally.claimed = lambda *_: None  # type: ignore[assignment,method-assign]
-    CountEnqueued.due_at = SampleDepths.due_at = NEVER
+    history = [part for part in installed_parts() if part.name == "history"]
+    install_parts(replace(part, services=(), observers=()) for part in history)
 
 
 @job
