@@ -83,7 +83,7 @@ lineage: setup ## Check that no test has been lost: it is there, has another nam
 	$(WITH_POSTGRES) $(BIN)/python scripts/check_lineage.py
 
 pictures: setup ## Take the pictures of the admin that the documentation shows, into docs/_static
-	SKIPQUEUE_PICTURES=docs/_static $(WITH_POSTGRES) $(BIN)/pytest tests/admin/test_pictures.py $(ARGS)
+	SKIPQUEUE_PICTURES=docs/_static $(WITH_POSTGRES) $(BIN)/pytest tests/admin/test_pictures.py tests/admin/*/test_pictures.py $(ARGS)
 
 bench: setup ## Measure (ARGS="--help" says what can be chosen)
 	$(WITH_POSTGRES) --database benchmarks $(BIN)/python -m benchmarks $(ARGS)

@@ -21,7 +21,7 @@ from django_skipqueue.values.records import Cause
 from ..app import jobs
 from ..app.limit_rows import make_halted, make_limited
 from ..app.rows import make_job
-from ..history.failing import make_broken_release, roll_up
+from ..harness.parts import modules_of_parts
 from ..periodic.schedules import make_schedule
 from . import scene
 
@@ -49,10 +49,7 @@ def make_pages() -> Mapping[str, str]:
     Pruner(Store("default")).batch()
     workers = scene.make_workers()
     found = {each.status: each for each in scene.make_jobs(workers)}
-    scene.make_rollups(hours=2)
     failed = _make_failed_with_a_place(found["failed"])
-    make_broken_release()
-    roll_up(CAUSE, job_id=failed.pk, line=17)
     make_job(queue_name="nobody serves it")
     Queue.pause("payments", for_=timedelta(minutes=45), by="ann", reason="psp.example.com cannot be reached")
     batches = _make_batches()
@@ -84,8 +81,6 @@ def make_pages() -> Mapping[str, str]:
         "run again": f"{JOBS}{done}/run-again/",
         "edit": f"{JOBS}{failed.pk}/edit/",
         "progress": f"{JOBS}{_make_bulk().pk}/progress/",
-        "failures": f"{JOBS}failures/",
-        "cause": f"{JOBS}failures/cause/?{query_of(CAUSE)}",
         "limits": f"{JOBS}limits/",
         "jobs of a key": f"{JOBS}?status=blocked&limit_of={_make_limits()}",
         "doctor": f"{JOBS}doctor/",
@@ -114,6 +109,7 @@ def make_pages() -> Mapping[str, str]:
         "archived job": f"{ARCHIVE}{archived.pk}/change/",
         "history of an archived job": f"{ARCHIVE}{archived.pk}/history/",
         "run archived job again": f"{ARCHIVE}{archived.pk}/run-again/",
+        **{name: page for part in modules_of_parts("admin_pages") for name, page in part.make_pages(CAUSE).items()},
     }
 
 

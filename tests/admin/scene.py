@@ -1,20 +1,17 @@
 """A shop on a busy evening, for pictures of the admin and for tests that look at whole pages."""
 
-import math
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from django.db.models.functions import Now
 from django.utils import timezone
 
 from django_skipqueue import Batch
-from django_skipqueue.models import Dependency, Job, JobBatch, RollUp, Worker
+from django_skipqueue.models import Dependency, Job, JobBatch, Worker
 from django_skipqueue.parts.batches.call import TaskCall
 from django_skipqueue.parts.batches.finish import finish_batches
-from django_skipqueue.parts.history.models import Span
 from django_skipqueue.parts.schedules.timetable import timetable, upcoming
 from django_skipqueue.queue.store import Store
-from django_skipqueue.values import counting as histogram
 from django_skipqueue.values.records import EncodedCall, JobSpec
 
 from ..app.limit_rows import make_halted, make_limited
@@ -290,68 +287,3 @@ def _until_nine() -> float:
     table = timetable(cron="0 9 * * mon-fri", interval=None, zone="Europe/Berlin")
     following = next(time for time in upcoming(table, now, 2) if time > now)
     return (following - now).total_seconds()
-
-
-SHARES = {"default": 0.45, "emails": 0.3, "search": 0.15, "payments": 0.07, "reports": 0.03}
-"""The queues of the shop, with their shares of all jobs."""
-TASKS = {
-    "default": ("shipping.jobs.print_label", 0.22),
-    "emails": ("payments.jobs.send_receipt", 0.4),
-    "search": ("search.jobs.index_product", 0.03),
-    "payments": ("payments.jobs.capture_payment", 1.4),
-    "reports": ("reports.jobs.build_monthly_report", 48.0),
-}
-"""The task of each queue, and the seconds that it runs."""
-INCIDENT = 38
-"""Minutes since the mail server has stopped to answer."""
-
-
-def make_rollups(*, hours: int = 6) -> None:
-    """The busy evening in roll-ups: it ebbs and flows, and then receipts cannot be sent any more."""
-    now = int(timezone.now().timestamp())
-    rows: dict[tuple[int, str, str, int], RollUp] = {}
-    for minutes in range(hours * 60):
-        at_minute = (now // 60 - minutes) * 60
-        for queue_name, share in SHARES.items():
-            rolled_up = _minute(queue_name, share, minutes)
-            for span in (Span.MINUTE, Span.HOUR, Span.EVER):
-                start = at_minute // span * span if span else 0
-                for levels in ((queue_name, TASKS[queue_name][0]), (queue_name, ""), ("", "")):
-                    _add(rows.setdefault((span, *levels, start), _empty(span, *levels, start)), rolled_up)
-    RollUp.objects.bulk_create(rows.values(), batch_size=1_000)
-
-
-def _minute(queue_name: str, share: float, minutes: int) -> RollUp:
-    """One minute of one queue, so many minutes ago."""
-    flow = 1 + 0.45 * math.sin(minutes / 47) + 0.18 * math.sin(minutes * 2.4) + 0.1 * math.sin(minutes * 7.1)
-    number = max(0, round(640 * share * flow))
-    is_broken = queue_name == "emails" and minutes < INCIDENT
-    retried = round(number * (0.86 if is_broken else 0.004 + 0.004 * (minutes % 7 == 0)))
-    failed = round(number * 0.05) if is_broken and minutes < INCIDENT - 12 else int(minutes % 53 == 0)
-    ran = 20.0 if is_broken else TASKS[queue_name][1] * (1 + 0.3 * math.sin(minutes / 19))
-    waited = 0.02 * flow + (INCIDENT - minutes) * 9.0 * is_broken
-    return RollUp(
-        completed=number - retried - failed, retried=retried, failed=failed, enqueued=number,
-        waited=histogram.of(waited * (0.4 + n / max(number, 1)) for n in range(number)), waited_seconds=waited * number,
-        ran=histogram.of(ran * (0.3 + 1.2 * n / max(number, 1)) for n in range(number)), ran_seconds=ran * number,
-        depth=round(number * 0.02) + (is_broken and (INCIDENT - minutes) * 31),
-    )  # fmt: skip
-
-
-def _empty(span: Span, queue_name: str, task: str, start: int) -> RollUp:
-    return RollUp(
-        span=span, queue_name=queue_name, task=task, starts_at=datetime.fromtimestamp(start, UTC), depth=0,
-        waited=histogram.empty(), ran=histogram.empty(), completed=0, retried=0, failed=0, enqueued=0, discarded=0,
-        waited_seconds=0.0, ran_seconds=0.0,
-    )  # fmt: skip
-
-
-def _add(total: RollUp, other: RollUp) -> None:
-    for name in ("completed", "retried", "failed", "enqueued", "waited_seconds", "ran_seconds"):
-        setattr(total, name, getattr(total, name) + getattr(other, name))
-    total.waited = histogram.added(total.waited or [], other.waited or [])
-    total.ran = histogram.added(total.ran or [], other.ran or [])
-    if total.span == Span.MINUTE:
-        total.depth = (total.depth or 0) + (other.depth or 0)
-    else:
-        total.depth = max(total.depth or 0, other.depth or 0)

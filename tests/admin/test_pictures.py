@@ -13,7 +13,6 @@ from django.contrib.auth.models import User
 from django.db.models.functions import Now
 from playwright.sync_api import Page, expect
 
-from django_skipqueue.console.causes import query_of
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, Queue
 from django_skipqueue.queue.store import Store
@@ -21,10 +20,9 @@ from django_skipqueue.supervisor.prune import Pruner
 
 from ..app.rows import make_job, make_worker
 from ..harness.partitions import drop_partitions
-from ..history.failing import make_broken_release, roll_up
+from ..harness.parts import modules_of_parts
 from . import scene
 from .browser import another_look
-from .pages import CAUSE
 from .pictures import DESKTOP, PHONE
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -69,22 +67,6 @@ def test_workers(take: Callable[..., None]) -> None:
     scene.make_jammed(busy)
     scene.make_running_job(other)
     take("workers", "worker/", height=560)
-
-
-def test_failures(take: Callable[..., None]) -> None:
-    make_broken_release()
-    take("failures", "job/failures/", height=560)
-
-
-def test_a_cause(take: Callable[..., None]) -> None:
-    worker, *_ = scene.make_workers()
-    make_broken_release()
-    jobs = [scene.make_failed_job(worker, kwargs={"payment_id": 1187 + number}) for number in range(3)]
-    for job in jobs:
-        job.errors = [{**entry, "place": CAUSE.place, "line": 17} for entry in job.errors]
-        job.save(update_fields=["errors"])
-    roll_up(CAUSE, job_id=jobs[-1].pk, line=17)
-    take("cause", f"job/failures/cause/?{query_of(CAUSE)}", height=1100)
 
 
 def test_the_archive(take: Callable[..., None], settings: Any) -> None:
@@ -167,11 +149,11 @@ class TestTheList:
 class TestTheDashboard:
     @pytest.fixture(autouse=True)
     def _rollups(self) -> None:
-        scene.make_rollups()
+        for part in modules_of_parts("admin_pages"):
+            part.make_evening()
         scene.make_limits()
         scene.make_schedules()
         scene.make_batches()
-        make_broken_release()
         for number in range(36):
             make_job(task="payments.jobs.send_receipt", queue_name="emails", run_after=scene.at(1_100 - 20 * number))
 

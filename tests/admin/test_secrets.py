@@ -22,7 +22,6 @@ from django_skipqueue.values.redaction import MASK
 from ..app.rows import STATUSES, make_job
 from ..app.waiting import wait_until
 from ..harness.partitions import drop_partitions
-from ..history.failing import roll_up
 from ..management.skipqueue.running import skipqueue
 from ..periodic.schedules import fire_all, make_schedule
 from .conftest import LIST, page
@@ -98,7 +97,6 @@ def test_no_page_of_the_admin_shows_it(
     with Batch(name="b", on_finish=registry.get(TASK).s("ada", SECRET)) as batch:
         registry.get(TASK).defer("bob", SECRET)
     cause = Cause(TASK, "builtins.ValueError", "shop.log_in")
-    roll_up(cause, job_id=jobs["failed"].pk)
     finished = {status: jobs[status].pk for status in ("completed", "failed", "discarded")}
     unfitting = make("failed", number=3, task="shop.pay", args=[SECRET])
     pages = {
@@ -115,8 +113,6 @@ def test_no_page_of_the_admin_shows_it(
         f"{LIST}?status=blocked&limit_of={jobs['blocked'].pk}": TASK,
         f"{LIST}dashboard/": MASK,
         f"{LIST}doctor/": MASK,
-        f"{LIST}failures/": TASK,
-        f"{LIST}failures/cause/?{query_of(cause)}": TASK,
         f"{LIST}?status=failed&{query_of(cause)}": TASK,
         f"{LIST}metrics/": "skipqueue_",
         "/admin/": "Jobs",

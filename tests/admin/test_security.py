@@ -23,8 +23,8 @@ from django_skipqueue.models import Job, JobBatch, Queue, Schedule, Worker
 
 from ..app.failing import BAD_VALUE
 from ..app.rows import make_job, make_worker
+from ..harness.parts import modules_of_parts
 from ..harness.table import Row
-from ..history.failing import roll_up
 from ..periodic.schedules import make_schedule
 from .conftest import LIST
 
@@ -165,7 +165,8 @@ class Rows:
             Queue.limit("mail", 4)
             Queue.rate("mail", "4/s")
         self.batch = JobBatch.objects.create(name="b")
-        roll_up(BAD_VALUE)
+        for part in modules_of_parts("admin_pages"):
+            part.make_rows()
         self.before = everything()
 
     def address(self, model: str, name: str | None) -> str:

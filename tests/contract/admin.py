@@ -17,9 +17,8 @@ from django.db import transaction
 from django.db.models.functions import Now
 from django.template.response import SimpleTemplateResponse
 from django.test import Client, RequestFactory, override_settings
-from django.utils.timezone import now
 
-from django_skipqueue.models import FailureRollUp, JobBatch, Queue, Schedule
+from django_skipqueue.models import JobBatch, Queue, Schedule
 
 from ..app.rows import make_job, make_worker
 
@@ -97,8 +96,6 @@ def _rows() -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
     Queue.limit("mail", 4)
     Queue.rate("mail", "4/s")
     cause = {"task": "shop.jobs.send", "exception": "builtins.ValueError", "place": "shop.jobs.post"}
-    times = dict.fromkeys(("starts_at", "first_at", "last_at"), now())
-    FailureRollUp.objects.create(span=60, number=1, last_line=1, last_job_id=1, **cause, **times)
     every = {"task": ANSWERS["task"], "interval": timedelta(minutes=5)}
     queued, running, done = make_job("queued").pk, make_job("running").pk, make_job("completed").pk
     rows = {

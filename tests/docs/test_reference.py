@@ -64,7 +64,7 @@ print(Client().post("/sign-up/", {"name": "ada", "email": "ada@example.com"}).co
 """
 
 LOOK = """
-from django_skipqueue.models import FailureRollUp, Job, RollUp
+from django_skipqueue.models import Job
 print(list(Job.objects.values("task", "status", "attempts", "result").order_by("id")))
 """
 

@@ -9,8 +9,6 @@ from django.db import connection
 
 from django_skipqueue.console.criteria import delete_jobs
 from django_skipqueue.models import Job, Queue, Worker
-from django_skipqueue.parts.history.rollups import count_enqueued, roll_up_depths, start_counting
-from django_skipqueue.queue.observe import queues_now
 from django_skipqueue.queue.queues import paused_queues
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Settlement
@@ -56,7 +54,6 @@ ACTIONS: dict[str, Callable[[], object]] = {
     "change the priority": lambda: store.change_priority(all_jobs(), 7),
     "delete": lambda: delete_jobs(all_jobs()),
     "prune": lambda: store.prune(),
-    "count": lambda: count_enqueued(store, interval=0),
 }
 
 
@@ -68,7 +65,6 @@ def test_nothing_that_an_operator_leaves_open_keeps_a_process_waiting(
     for status in ("queued", "scheduled", "running", "completed", "failed"):
         make_job(status)
     make_job("running", locked_by=dead.pk, locked_at=-HOUR)
-    start_counting(store)
     operator = session()
     operator.begin()
     operator(action)
@@ -91,8 +87,6 @@ def test_nothing_that_an_operator_leaves_open_keeps_a_process_waiting(
     store.delete_workers([worker.pk, dead.pk])
     paused_queues(store)
     store.queues_with_jobs()
-    count_enqueued(store, interval=0)
-    roll_up_depths(store, queues_now(store))
     store.prune()
     settings.SKIPQUEUE = {"ARCHIVE": None}
     make_partitions()

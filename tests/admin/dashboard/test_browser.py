@@ -9,15 +9,11 @@ from django.contrib.sessions.models import Session
 from playwright.sync_api import Locator, Page, expect
 
 from ...app.rows import make_job, make_worker
-from ...history.failing import make_broken_release
-from .. import scene
-from ..browser import Complaints, another_look
-from ..pictures import PHONE
+from ..browser import Complaints
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 DASHBOARD = "django_skipqueue/job/dashboard/"
-FAILURES = "django_skipqueue/job/failures/"
 FAST = "localStorage.setItem('django_skipqueue.refresh', '2')"
 
 
@@ -132,42 +128,3 @@ def test_without_a_script_there_is_a_link_and_a_button(boss: User, open_admin: C
     make_job("running")
     page.get_by_role("link", name="Refresh").click()
     expect(card(page, "Running")).to_have_text("1")
-
-
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=another_look)])
-def test_nothing_stands_out_of_a_phone(
-    boss: User, open_admin: Callable[..., Page], complaints: Complaints, scheme: str
-) -> None:
-    scene.make_jobs(scene.make_workers())
-    scene.make_rollups(hours=1)
-    page = open_admin(boss, DASHBOARD, viewport=PHONE, color_scheme=scheme)
-    expect(page.locator(".skipqueue-chart")).to_have_count(4)
-    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-    assert complaints == []
-
-
-NARROW_NAMES = """
-() => [...document.querySelectorAll("#content-main table .skipqueue-name")]
-    .filter(name => name.checkVisibility() && name.getClientRects().length > 3)
-    .map(name => name.textContent)
-"""
-"""The names in tables that are broken into more than three lines."""
-
-
-@pytest.mark.parametrize("width", [768, 820, pytest.param(1000, marks=another_look), 1099])
-def test_a_tablet_scrolls_down_alone_and_breaks_no_name_into_letters(
-    boss: User, open_admin: Callable[..., Page], complaints: Complaints, width: int
-) -> None:
-    scene.make_jobs(scene.make_workers())
-    scene.make_rollups(hours=1)
-    scene.make_schedules()
-    scene.make_limits()
-    scene.make_batches()
-    make_broken_release()
-    page = open_admin(boss, DASHBOARD, viewport={"width": width, "height": 1100})
-    for address in (DASHBOARD, FAILURES):
-        page.goto(page.url.partition("django_skipqueue")[0] + address)
-        expect(page.locator(".skipqueue-causes tbody tr").first).to_be_visible()
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert page.evaluate(NARROW_NAMES) == []
-    assert complaints == []

@@ -18,7 +18,6 @@ from django_skipqueue.queue.store import Store
 from django_skipqueue.values.records import Cause
 
 from ...app.rows import STATUSES, make_job
-from ...history.failing import roll_up
 from ..conftest import LIST
 
 ROWS = 100_000
@@ -49,6 +48,8 @@ SET
     errors = jsonb_build_array(jsonb_build_object('exception', 'KeyError', 'place', 'a.jobs.step_' || id %% 7))
 WHERE finished_at IS NOT NULL
 """
+
+CAUSE = Cause("a.jobs.one", "KeyError", "a.jobs.step_3")
 
 INDEXES = {
     None: "skipqueue_job_pkey",
@@ -98,16 +99,18 @@ def test_the_list_of_a_cause_is_read_from_its_index(operator: Client, state: str
 
 
 @pytest.mark.usefixtures("_many_jobs")
-@pytest.mark.parametrize("address", ["?status=failed&", "failures/cause/?"])
-def test_the_count_of_a_cause_walks_its_index_however_few_jobs_are_expected(operator: Client, address: str) -> None:
+def test_the_count_of_a_cause_walks_its_index_however_few_jobs_are_expected(operator: Client) -> None:
     """PostgreSQL knows nothing of the causes, and expects a two-hundredth of the failed jobs."""
-    cause = Cause("a.jobs.one", "KeyError", "a.jobs.step_3")
-    roll_up(cause)
+    check_counts_of_a_cause(operator, "?status=failed&")
+
+
+def check_counts_of_a_cause(operator: Client, address: str) -> None:
+    """Make many jobs fail, and look how the page counts those of `CAUSE`."""
     with connection.cursor() as cursor:
         cursor.execute(FAIL, [])
         cursor.execute("VACUUM ANALYZE skipqueue_job")
     with CaptureQueriesContext(connection) as queries:
-        assert operator.get(f"{LIST}{address}{query_of(cause)}").status_code == 200
+        assert operator.get(f"{LIST}{address}{query_of(CAUSE)}").status_code == 200
     counts = [each["sql"] for each in queries if "hashtextextended" in each["sql"] and "COUNT(" in each["sql"]]
     assert len(counts) == 2  # of the failed and the retrying jobs
     for count in counts:

@@ -1,0 +1,29 @@
+"""The pictures of the pages of failures."""
+
+from collections.abc import Callable
+
+from django_skipqueue.console.causes import query_of
+
+from ...history.admin_pages import make_broken_release
+from ...history.failing import roll_up
+from .. import scene
+from ..pages import CAUSE
+from ..test_pictures import boss, pytestmark, take
+
+__all__ = ["boss", "pytestmark", "take"]
+
+
+def test_failures(take: Callable[..., None]) -> None:
+    make_broken_release()
+    take("failures", "job/failures/", height=560)
+
+
+def test_a_cause(take: Callable[..., None]) -> None:
+    worker, *_ = scene.make_workers()
+    make_broken_release()
+    jobs = [scene.make_failed_job(worker, kwargs={"payment_id": 1187 + number}) for number in range(3)]
+    for job in jobs:
+        job.errors = [{**entry, "place": CAUSE.place, "line": 17} for entry in job.errors]
+        job.save(update_fields=["errors"])
+    roll_up(CAUSE, job_id=jobs[-1].pk, line=17)
+    take("cause", f"job/failures/cause/?{query_of(CAUSE)}", height=1100)

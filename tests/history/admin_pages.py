@@ -1,0 +1,117 @@
+"""The pages of the admin that show roll-ups, and what the busy evening of `tests.admin.scene` is in roll-ups."""
+
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from django.utils import timezone
+
+from django_skipqueue.console.causes import query_of
+from django_skipqueue.models import Job, RollUp
+from django_skipqueue.parts.history.models import Span
+from django_skipqueue.values import counting as histogram
+from django_skipqueue.values.records import Cause
+
+from ..app.failing import BAD_VALUE, make_failing
+from .failing import roll_up
+
+JOBS = "django_skipqueue/job/"
+
+
+def make_pages(cause: Cause) -> Mapping[str, str]:
+    """The addresses of the pages by their names. A job has failed with the cause."""
+    make_evening(hours=2)
+    roll_up(cause, job_id=Job.objects.failed().filter(task=cause.task).latest("pk").pk, line=17)
+    return {"failures": f"{JOBS}failures/", "cause": f"{JOBS}failures/cause/?{query_of(cause)}"}
+
+
+def make_rows() -> None:
+    """Let `BAD_VALUE` have a page."""
+    roll_up(BAD_VALUE)
+
+
+def make_evening(*, hours: int = 6) -> None:
+    make_rollups(hours=hours)
+    make_broken_release()
+
+
+def make_broken_release() -> None:
+    """A release ten minutes ago broke a task; another fails now and then, as it did all week."""
+    broken = Cause("payments.jobs.capture_payment", "psp.errors.GatewayUnavailable", "payments.gateway.capture")
+    for minute in range(11):
+        roll_up(
+            broken, 14 + minute % 3, seconds_ago=60.0 * minute, line=17, job_id=make_failing(broken, "scheduled").pk
+        )
+    mail = Cause("payments.jobs.send_receipt", "smtplib.SMTPServerDisconnected", "payments.mailbox.deliver")
+    for hour in range(100):
+        roll_up(mail, 1 + hour * hour % 7, seconds_ago=3_600.0 * hour + 1_500, line=88)
+    value = Cause("search.jobs.index_product", "builtins.KeyError", "search.documents.price_of")
+    for hour in range(3, 60, 7):
+        roll_up(value, 1 + hour % 3, seconds_ago=3_600.0 * hour, line=31)
+    died = Cause("reports.jobs.build_monthly_report", "django_skipqueue.exceptions.WorkerDied", "")
+    roll_up(died, 2, seconds_ago=9 * 3_600.0, line=None)
+
+
+SHARES = {"default": 0.45, "emails": 0.3, "search": 0.15, "payments": 0.07, "reports": 0.03}
+"""The queues of the shop, with their shares of all jobs."""
+TASKS = {
+    "default": ("shipping.jobs.print_label", 0.22),
+    "emails": ("payments.jobs.send_receipt", 0.4),
+    "search": ("search.jobs.index_product", 0.03),
+    "payments": ("payments.jobs.capture_payment", 1.4),
+    "reports": ("reports.jobs.build_monthly_report", 48.0),
+}
+"""The task of each queue, and the seconds that it runs."""
+INCIDENT = 38
+"""Minutes since the mail server has stopped to answer."""
+
+
+def make_rollups(*, hours: int = 6) -> None:
+    """The busy evening in roll-ups: it ebbs and flows, and then receipts cannot be sent any more."""
+    now = int(timezone.now().timestamp())
+    rows: dict[tuple[int, str, str, int], RollUp] = {}
+    for minutes in range(hours * 60):
+        at_minute = (now // 60 - minutes) * 60
+        for queue_name, share in SHARES.items():
+            rolled_up = _minute(queue_name, share, minutes)
+            for span in (Span.MINUTE, Span.HOUR, Span.EVER):
+                start = at_minute // span * span if span else 0
+                for levels in ((queue_name, TASKS[queue_name][0]), (queue_name, ""), ("", "")):
+                    _add(rows.setdefault((span, *levels, start), _empty(span, *levels, start)), rolled_up)
+    RollUp.objects.bulk_create(rows.values(), batch_size=1_000)
+
+
+def _minute(queue_name: str, share: float, minutes: int) -> RollUp:
+    """One minute of one queue, so many minutes ago."""
+    flow = 1 + 0.45 * math.sin(minutes / 47) + 0.18 * math.sin(minutes * 2.4) + 0.1 * math.sin(minutes * 7.1)
+    number = max(0, round(640 * share * flow))
+    is_broken = queue_name == "emails" and minutes < INCIDENT
+    retried = round(number * (0.86 if is_broken else 0.004 + 0.004 * (minutes % 7 == 0)))
+    failed = round(number * 0.05) if is_broken and minutes < INCIDENT - 12 else int(minutes % 53 == 0)
+    ran = 20.0 if is_broken else TASKS[queue_name][1] * (1 + 0.3 * math.sin(minutes / 19))
+    waited = 0.02 * flow + (INCIDENT - minutes) * 9.0 * is_broken
+    return RollUp(
+        completed=number - retried - failed, retried=retried, failed=failed, enqueued=number,
+        waited=histogram.of(waited * (0.4 + n / max(number, 1)) for n in range(number)), waited_seconds=waited * number,
+        ran=histogram.of(ran * (0.3 + 1.2 * n / max(number, 1)) for n in range(number)), ran_seconds=ran * number,
+        depth=round(number * 0.02) + (is_broken and (INCIDENT - minutes) * 31),
+    )  # fmt: skip
+
+
+def _empty(span: Span, queue_name: str, task: str, start: int) -> RollUp:
+    return RollUp(
+        span=span, queue_name=queue_name, task=task, starts_at=datetime.fromtimestamp(start, UTC), depth=0,
+        waited=histogram.empty(), ran=histogram.empty(), completed=0, retried=0, failed=0, enqueued=0, discarded=0,
+        waited_seconds=0.0, ran_seconds=0.0,
+    )  # fmt: skip
+
+
+def _add(total: RollUp, other: RollUp) -> None:
+    for name in ("completed", "retried", "failed", "enqueued", "waited_seconds", "ran_seconds"):
+        setattr(total, name, getattr(total, name) + getattr(other, name))
+    total.waited = histogram.added(total.waited or [], other.waited or [])
+    total.ran = histogram.added(total.ran or [], other.ran or [])
+    if total.span == Span.MINUTE:
+        total.depth = (total.depth or 0) + (other.depth or 0)
+    else:
+        total.depth = max(total.depth or 0, other.depth or 0)
