@@ -1,7 +1,6 @@
 """System checks: `manage.py check` reports mistakes in the set-up. Each check has an id and a hint."""
 
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
 from typing import Any
 
 from django.apps import apps
@@ -13,13 +12,9 @@ from django.db.models import ForeignKey
 
 from . import conf
 from .jobs.registry import describe_duplicate, registry
-from .parts.limits.options import TaskLimit
 from .values.part import installed_parts
 from .worker.attempts.executor import import_middleware
 from .worker.preflight import engine_problem, version_problem
-
-LEAST_HALT = timedelta(days=1)
-"""The time that operators have to look at a sequence that has halted, at least."""
 
 KEYS = "The page Settings of the documentation (docs/reference/settings.md) lists every key with its type."
 
@@ -33,7 +28,6 @@ def register_all() -> None:
         check_task_names,
         check_runworker,
         check_relations,
-        check_halting,
         *(check for part in installed_parts() for check in part.checks),
     ):
         register(check, "django_skipqueue")
@@ -139,26 +133,6 @@ def check_relations(**_: Any) -> list[CheckMessage]:
         and field.remote_field.model._meta.label == "django_skipqueue.Job"
         and getattr(field, "db_constraint", True)
         and not hasattr(field.remote_field.on_delete, "on_delete_sql")  # `on_delete` of the database, Django 6.1
-    ]
-
-
-def check_halting(**_: Any) -> list[CheckMessage]:
-    """W003: a sequence that halts goes on before an operator can have looked at it."""
-    try:
-        kept = conf.load().retention_of("failed")
-    except ImproperlyConfigured:
-        return []  # E001 reports the reason
-    if kept is None or kept >= LEAST_HALT:
-        return []
-    return [
-        Warning(
-            f"The sequences of {task.name!r} halt at a failed job, and go on after {kept}, when it is deleted.",
-            hint="Keep failed jobs for the time that your operators need: SKIPQUEUE['RETENTION']['failed']. If the "
-            "sequence need not wait for them, say sequence=by(…, on_failure='continue').",
-            id="skipqueue.W003",
-        )
-        for task in registry
-        if (of_task := task.options.of_part(TaskLimit)) and of_task.sequence and of_task.sequence.on_failure == "halt"
     ]
 
 

@@ -3,7 +3,6 @@
 import sys
 import types
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from django.db.backends.postgresql.base import DatabaseWrapper
 from django.test import override_settings
 from django.test.utils import isolate_apps
 
-from django_skipqueue import by, checks, job, limit
+from django_skipqueue import checks, job
 from django_skipqueue.contrib.celery import checks as celery_checks
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
@@ -45,28 +44,6 @@ def ids(messages: list[CheckMessage]) -> list[str | None]:
 def test_the_test_project_has_no_mistake() -> None:
     messages = run_checks(databases=["default", "other"], include_deployment_checks=False)
     assert [message for message in messages if str(message.id).startswith("skipqueue.")] == []
-
-
-@pytest.mark.parametrize(
-    ("options", "kept", "found_ids"),
-    [
-        ({"sequence": by("order")}, 0, ["skipqueue.W003"]),
-        ({"sequence": by("order")}, timedelta(hours=23), ["skipqueue.W003"]),
-        ({"sequence": by("order")}, timedelta(days=1), []),
-        ({"sequence": by("order")}, None, []),
-        ({"sequence": by("order", on_failure="continue")}, 0, []),
-        ({"concurrency": limit(1, by="order")}, 0, []),
-    ],
-)
-def test_a_sequence_that_hardly_halts_is_named(
-    registry: Registry, options: dict[str, Any], kept: Any, found_ids: list[str]
-) -> None:
-    registered: Callable[..., Any] = job(name="send", **options)
-    registered(send_update)
-    with override_settings(SKIPQUEUE={"RETENTION": {"failed": kept}}):
-        messages = found(checks.check_halting)
-    assert ids(messages) == found_ids
-    assert all("'send'" in message.msg for message in messages)
 
 
 @pytest.mark.parametrize(

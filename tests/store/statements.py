@@ -15,7 +15,11 @@ from django_skipqueue.parts.history import claim_costs, failures, rollups
 from django_skipqueue.parts.history import rates as rates_of_queues
 from django_skipqueue.parts.keyed import pass_on
 from django_skipqueue.parts.keyed import sql as of_keys
-from django_skipqueue.parts.limits import admit, claim, lone, now, queues
+from django_skipqueue.parts.limits import admit as admit_limits
+from django_skipqueue.parts.limits import claim as claim_limited
+from django_skipqueue.parts.limits import lone as admit_lone
+from django_skipqueue.parts.limits import now as limits_now
+from django_skipqueue.parts.limits import queues as limited_queues
 from django_skipqueue.parts.rates import admit as admit_rates
 from django_skipqueue.parts.rates import now as rates_now
 from django_skipqueue.parts.rates import queues as rated_queues
@@ -44,11 +48,11 @@ MODULES: tuple[ModuleType, ...] = (
     rollups,
     enqueue_unique,
     of_relays,
-    admit,
-    claim,
-    lone,
-    now,
-    queues,
+    admit_limits,
+    claim_limited,
+    admit_lone,
+    limits_now,
+    limited_queues,
     admit_rates,
     rates_now,
     rated_queues,

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from ...values.part import Part
 from .admit import LimitGate
+from .checks import check_halting
 from .now import longest_halt
 from .queues import of_queue
 from .services import block_surplus_service, pass_permits_on
@@ -27,6 +28,7 @@ PART = Part(
         block_surplus_service,
         pass_permits_on,
     ),
+    checks=(check_halting,),
     measures={"sequence_halted": longest_halt},
     console=console,
 )

@@ -1,0 +1,34 @@
+"""The system check of limits."""
+
+from datetime import timedelta
+from typing import Any
+
+from django.core.checks import CheckMessage, Warning
+from django.core.exceptions import ImproperlyConfigured
+
+from ... import conf
+from ...jobs.registry import registry
+from .options import TaskLimit
+
+LEAST_HALT = timedelta(days=1)
+"""The time that operators have to look at a sequence that has halted, at least."""
+
+
+def check_halting(**_: Any) -> list[CheckMessage]:
+    """W003: a sequence that halts goes on before an operator can have looked at it."""
+    try:
+        kept = conf.load().retention_of("failed")
+    except ImproperlyConfigured:
+        return []  # E001 reports the reason
+    if kept is None or kept >= LEAST_HALT:
+        return []
+    return [
+        Warning(
+            f"The sequences of {task.name!r} halt at a failed job, and go on after {kept}, when it is deleted.",
+            hint="Keep failed jobs for the time that your operators need: SKIPQUEUE['RETENTION']['failed']. If the "
+            "sequence need not wait for them, say sequence=by(…, on_failure='continue').",
+            id="skipqueue.W003",
+        )
+        for task in registry
+        if (of_task := task.options.of_part(TaskLimit)) and of_task.sequence and of_task.sequence.on_failure == "halt"
+    ]

@@ -1,0 +1,36 @@
+"""The system check of limits."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import override_settings
+
+from django_skipqueue import by, job, limit
+from django_skipqueue.jobs.registry import Registry
+from django_skipqueue.parts.limits.checks import check_halting
+
+from ..test_checks import found, ids, send_update
+
+
+@pytest.mark.parametrize(
+    ("options", "kept", "found_ids"),
+    [
+        ({"sequence": by("order")}, 0, ["skipqueue.W003"]),
+        ({"sequence": by("order")}, timedelta(hours=23), ["skipqueue.W003"]),
+        ({"sequence": by("order")}, timedelta(days=1), []),
+        ({"sequence": by("order")}, None, []),
+        ({"sequence": by("order", on_failure="continue")}, 0, []),
+        ({"concurrency": limit(1, by="order")}, 0, []),
+    ],
+)
+def test_a_sequence_that_hardly_halts_is_named(
+    registry: Registry, options: dict[str, Any], kept: Any, found_ids: list[str]
+) -> None:
+    registered: Callable[..., Any] = job(name="send", **options)
+    registered(send_update)
+    with override_settings(SKIPQUEUE={"RETENTION": {"failed": kept}}):
+        messages = found(check_halting)
+    assert ids(messages) == found_ids
+    assert all("'send'" in message.msg for message in messages)
