@@ -18,7 +18,7 @@ from .app import jobs
 from .app.models import Ledger
 from .app.waiting import wait_until
 from .harness.processes import ManagePy, statuses, wait_for_statuses, workers
-from .store.test_databases import live_and_die
+from .store.test_another_database import live_and_die
 
 store = Store("default")
 

@@ -13,6 +13,8 @@ from datetime import datetime, timedelta
 from inspect import Signature
 from typing import Any, TypeVar
 
+from django.db import connections
+
 from ..exceptions import InvalidArguments, InvalidOption
 from ..parts.batches import options as batches
 from ..parts.databases import options as databases
@@ -44,11 +46,12 @@ class JobOptions(
 class UsingOptions(
     JobOptions,
     batches.AfterOptions,
-    databases.UsingDatabase,
+    databases.ShardKey,
     total=False,
 ):
     """The options of `.using()`."""
 
+    database: str | None
     run_after: datetime | timedelta | None
     metadata: Mapping[str, Any] | None
 
@@ -68,14 +71,11 @@ class RunOptions(
     redact: Sequence[str]
 
 
-class TaskOptions(
-    RunOptions,
-    databases.DatabaseOptions,
-    total=False,
-):
+class TaskOptions(RunOptions, total=False):
     """The options of `@job`, except `takes_context`. The docstring of `job` explains them."""
 
     name: str | None
+    database: str | None
     atomic: bool
     retention: Mapping[str, Retention]
 
@@ -84,7 +84,7 @@ OF_PARTS: tuple[type[PartOptions], ...] = (
     unique.Unique,
     limits.TaskLimit,
     rates.TaskRate,
-    databases.Place,
+    databases.Shard,
     batches.After,
 )
 
@@ -112,12 +112,17 @@ class Options:
     """The column, made by `retention_column`."""
     metadata: str = "{}"
     """The column, made by `metadata_column`."""
+    database: str | None = None
+    """The alias of the database for the jobs; `None`: `SKIPQUEUE["DATABASE"]`, or what a part chooses."""
     of_parts: tuple[PartOptions, ...] = ()
     """The options of the parts of which one was given, in the order of `OF_PARTS`."""
 
     def __post_init__(self) -> None:
         """Raise `InvalidOption` for a value that the table cannot store or a worker cannot use."""
         check_columns({name: getattr(self, name) for name in OF_SPEC})
+        if self.database is not None and self.database not in connections:
+            known = ", ".join(sorted(connections))
+            raise InvalidOption(f"database must be one of {known}, not {self.database!r}: DATABASES has no other.")
         for part in self.of_parts:
             part.check_beside([other for other in self.of_parts if other is not part])
 
@@ -145,11 +150,6 @@ class Options:
         for part in self.of_parts:
             spec = part.in_spec(spec)
         return spec
-
-    @property
-    def database(self) -> str | None:
-        """The alias of the database that the options name."""
-        return next((part.database for part in self.of_parts if part.database), None)
 
     @property
     def fixed_key(self) -> str | None:

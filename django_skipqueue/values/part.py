@@ -134,11 +134,6 @@ class PartOptions:
     """
 
     @property
-    def database(self) -> str | None:
-        """The alias of the database for the jobs; `None`: the options name none."""
-        return None
-
-    @property
     def has_shard(self) -> bool:
         """Whether they choose among several databases."""
         return False

@@ -19,7 +19,7 @@ from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
 
-from ..placement.conftest import BOTH, placed  # noqa: F401 (a fixture)
+from ..databases.conftest import BOTH, placed  # noqa: F401 (a fixture)
 from .app import tasks
 from .running import claim, run_next
 

@@ -32,15 +32,20 @@ from django_skipqueue.values.records import Attempt, ClaimedJob, DeferredJobs, D
 from .public import Members
 from .source import is_ours
 
+OF_PARTS: tuple[type, ...] = (
+    BatchProgress,
+    CallToPlace,
+    FinishedBatch,
+)
+"""Those of parts, of which all members are for users."""
+
 ELSEWHERE: dict[type, Members] = {
+    **dict.fromkeys(OF_PARTS),
     Attempt: "job outcome started ended worker is_written database duration_ms wait_ms",
-    BatchProgress: None,
-    CallToPlace: None,
     ClaimedJob: "id lease task queue_name args kwargs attempt max_attempts priority run_after locked_at metadata "
     "timeout unknown_since wait_ms waited_ms",
     DeferredJobs: "outcomes created existing replaced databases handles",
     Dependant: None,
-    FinishedBatch: None,
     Outcome: "status delay refund result last_error error is_unknown exception",
     Progress: None,
     RecoveredJob: "id task queue_name attempt status locked_by locked_at metadata",

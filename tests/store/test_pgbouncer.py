@@ -17,7 +17,7 @@ from ..app import jobs
 from ..app.models import Ledger
 from ..harness.pgbouncer import POOL_SIZE, PORT, PROGRAM, pgbouncer, statistics
 from ..harness.processes import ManagePy, wait_for_statuses, workers
-from .test_databases import live_and_die
+from .test_another_database import live_and_die
 
 Run = Callable[..., ManagePy]
 HOUR = "3600"

@@ -8,9 +8,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, connections
 
 from ...conf import load
+from ...jobs.options import Options
 from ...jobs.registry import registry
 from .choose import import_placement
-from .options import needs_shard
 from .retirement import retirement
 from .settings import ROUTER, SPREAD
 
@@ -31,7 +31,7 @@ def check_placement(**_: Any) -> list[CheckMessage]:
                 id="skipqueue.E010",
             )
             for task in registry
-            if needs_shard(task.options.of_parts)
+            if _needs_shard(task.options)
         ]
     try:
         import_placement(placement)
@@ -39,6 +39,12 @@ def check_placement(**_: Any) -> list[CheckMessage]:
         hint = "SKIPQUEUE['PLACEMENT'] is 'spread', 'router', or a function that takes a CallToPlace, or its path."
         return [Error(f"SKIPQUEUE['PLACEMENT'] cannot be imported: {error}", hint=hint, id="skipqueue.E009")]
     return []
+
+
+def _needs_shard(options: Options) -> bool:
+    """Whether jobs have several keys that hold within one database, and no option says which database that is."""
+    is_placed = options.database is not None or any(part.has_shard for part in options.of_parts)
+    return sum(part.has_key for part in options.of_parts) > 1 and not is_placed
 
 
 def check_retiring(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:

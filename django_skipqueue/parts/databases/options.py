@@ -1,4 +1,4 @@
-"""The options that say in which database a job is: `database`, `shard_by` and `shard_key`. Pure."""
+"""The options by which one of several databases is chosen for a job: `shard_by` and `shard_key`. Pure."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -6,17 +6,9 @@ from dataclasses import dataclass
 from inspect import Signature
 from typing import Any, TypedDict
 
-from django.db import connections
-
 from ...exceptions import InvalidOption
 from ...values.keys import names_of, require_arguments
 from ...values.part import PartOptions
-
-
-class DatabaseOptions(TypedDict, total=False):
-    """The options of `@job` alone."""
-
-    database: str | None
 
 
 class ShardOptions(TypedDict, total=False):
@@ -25,19 +17,16 @@ class ShardOptions(TypedDict, total=False):
     shard_by: str | tuple[str, ...] | None
 
 
-class UsingDatabase(TypedDict, total=False):
-    """The options of `.using()`."""
+class ShardKey(TypedDict, total=False):
+    """The option of `.using()`."""
 
-    database: str | None
     shard_key: str | int | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place(PartOptions):
-    """Where the jobs of a task are."""
+class Shard(PartOptions):
+    """Where the jobs of a task are, unless its options name a database."""
 
-    database: str | None = None
-    """`None`: as `SKIPQUEUE["PLACEMENT"]` chooses, or `SKIPQUEUE["DATABASE"]`."""
     shard_by: str | tuple[str, ...] | None = None
     """The arguments that choose the database under the placement `spread`."""
     shard_key: str | int | None = None
@@ -45,9 +34,6 @@ class Place(PartOptions):
 
     def __post_init__(self) -> None:
         """Raise `InvalidOption` for a value that cannot be used."""
-        if self.database is not None and self.database not in connections:
-            known = ", ".join(sorted(connections))
-            raise InvalidOption(f"database must be one of {known}, not {self.database!r}: DATABASES has no other.")
         if self.shard_by is not None and not names_of("shard_by", self.shard_by):
             raise InvalidOption('shard_by takes the name of at least one argument: shard_by="account_id".')
         check_shard_key(self.shard_key)
@@ -75,9 +61,3 @@ def check_shard_key(shard_key: Any) -> None:
     """Raise `InvalidOption` for a value that `shard_key` cannot have."""
     if isinstance(shard_key, bool) or not isinstance(shard_key, str | int | None):
         raise InvalidOption(f"shard_key must be a str or an integer, not {shard_key!r}.")
-
-
-def needs_shard(of_parts: Sequence[PartOptions]) -> bool:
-    """Whether jobs have several keys that hold within one database, and no option says which database that is."""
-    is_placed = any(isinstance(part, Place) and part != Place() for part in of_parts)
-    return sum(part.has_key for part in of_parts) > 1 and not is_placed

@@ -224,7 +224,7 @@ class TestRouter:
     @pytest.fixture(autouse=True)
     def _router(self, settings: Any) -> None:
         Router.seen, Router.alias = [], "other"
-        settings.DATABASE_ROUTERS = ["tests.placement.test_choose.Router"]
+        settings.DATABASE_ROUTERS = ["tests.databases.test_choose.Router"]
 
     def test_djangos_routers_are_asked(self, placed: Placed) -> None:
         placed("router")
@@ -241,7 +241,7 @@ class TestRouter:
         assert count() == {"default": 0, "other": 0}
 
     def test_our_own_router_leaves_the_choice_to_them(self, placed: Placed, settings: Any) -> None:
-        settings.DATABASE_ROUTERS = ["django_skipqueue.routers.QueueRouter", "tests.placement.test_choose.Router"]
+        settings.DATABASE_ROUTERS = ["django_skipqueue.routers.QueueRouter", "tests.databases.test_choose.Router"]
         placed("router")
         assert where([noop.defer()]) == ["other"]
 
@@ -259,7 +259,7 @@ def by_region(call: CallToPlace) -> str:
 
 def test_a_function_chooses(placed: Placed, registry: Registry) -> None:
     send = job(queue_name="mail")(mail)
-    for placement in (by_region, "tests.placement.test_choose.by_region"):
+    for placement in (by_region, "tests.databases.test_choose.by_region"):
         placed(placement)
         assert where([send.defer(region="eu"), send.defer(region="us")]) == ["other", "default"]
         assert send.defer_many([{"region": "us"}, {"region": "eu"}]).databases == ["default", "other"]

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ..harness.processes import ManagePy
-from ..harness.proxy import Proxy
+from ...harness.processes import ManagePy
+from ...harness.proxy import Proxy
 
 ALIASES = ("default", "other")
 

@@ -12,10 +12,10 @@ from django_skipqueue.models import Worker
 from django_skipqueue.supervisor.state import DatabaseState, SupervisorState, WorkerState
 from django_skipqueue.supervisor.systemd import NotifySystemd
 
-from ..app import jobs
-from ..app.waiting import wait_until
-from ..harness.proxy import Proxy
-from ..harness.systemd import Manager
+from ...app import jobs
+from ...app.waiting import wait_until
+from ...harness.proxy import Proxy
+from ...harness.systemd import Manager
 from .conftest import ALIASES, Run, behind
 from .test_steward import supervisors, wait_for_completed
 

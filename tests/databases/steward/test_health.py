@@ -15,12 +15,12 @@ from django_skipqueue.supervisor.health import Health, Page
 from django_skipqueue.supervisor.state import LATE_AFTER, DatabaseState, SharedState, SupervisorState, WorkerState
 from django_skipqueue.worker.options import WorkerOptions
 
-from ..app import jobs
-from ..app.models import Ledger
-from ..app.waiting import wait_until
-from ..harness.processes import ManagePy, children
-from ..harness.proxy import Proxy
-from ..supervisor.test_health import NOTES_THREADS, free_port, get, has
+from ...app import jobs
+from ...app.models import Ledger
+from ...app.waiting import wait_until
+from ...harness.processes import ManagePy, children
+from ...harness.proxy import Proxy
+from ...supervisor.test_health import NOTES_THREADS, free_port, get, has
 from .conftest import ALIASES, Run, behind
 from .test_steward import go, supervisors, wait_for_completed
 

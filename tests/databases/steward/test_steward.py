@@ -10,11 +10,11 @@ from django.db import connections
 
 from django_skipqueue.models import Job, Worker
 
-from ..app import jobs
-from ..app.models import Ledger
-from ..app.waiting import wait_until
-from ..harness.processes import ManagePy, children
-from ..harness.proxy import Proxy
+from ...app import jobs
+from ...app.models import Ledger
+from ...app.waiting import wait_until
+from ...harness.processes import ManagePy, children
+from ...harness.proxy import Proxy
 from .conftest import ALIASES, Run, behind
 
 HOUR = "3600"
