@@ -4,6 +4,8 @@ import asyncio
 import os
 import signal
 import time
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -219,7 +221,10 @@ def _write(context: JobContext, entry: str) -> None:
     Ledger.objects.create(entry=entry, job_id=context.job_id, attempt=context.attempt, worker=context.worker)
 
 
-from . import limited_jobs, rated_jobs, worker_jobs  # noqa: E402, F401 (their tasks register themselves)
+from . import worker_jobs  # noqa: E402, F401 (its tasks register themselves)
+
+for path in sorted(Path(__file__).parent.glob("*/**/jobs.py")):  # of parts: these register themselves too
+    import_module(".".join([__package__, *path.relative_to(Path(__file__).parent).with_suffix("").parts]))
 
 
 @job(takes_context=True)

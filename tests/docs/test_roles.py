@@ -24,7 +24,9 @@ from django_skipqueue.models.expressions import table_names
 from django_skipqueue.worker.preflight import check_database
 
 from ..admin.pages import make_pages
-from ..app import jobs, limited_jobs, rated_jobs
+from ..app import jobs
+from ..app.limits import jobs as limited_jobs
+from ..app.rates import jobs as rated_jobs
 from ..app.rows import make_job
 from ..app.waiting import wait_until
 from ..harness.partitions import drop_partitions

@@ -21,7 +21,7 @@ from django_skipqueue.values.notes import logs_of
 
 from ..app import jobs, sessions, worker_jobs
 from ..app.models import Ledger
-from ..app.rated_jobs import shares_rate
+from ..app.rates.jobs import shares_rate
 from ..periodic.schedules import own_entries
 from . import jobs as tasks
 

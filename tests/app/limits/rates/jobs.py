@@ -1,35 +1,14 @@
-"""Tasks with rates."""
+"""Tasks with limits and rates."""
 
 import time
 
 from django_skipqueue import JobContext, by, job, limit, rate
-from django_skipqueue.values.backoff import constant
 
-from .limited_jobs import note
-
-
-@job(rate=rate("100/m", by="tenant"))
-def free_hundred(tenant: int) -> None:
-    """Do nothing."""
+from ...ledger import note
 
 
 @job(rate=rate("100/m", by="tenant"), concurrency=limit(2, by="tenant"))
 def free_hundred_of_two(tenant: int) -> None:
-    """Do nothing."""
-
-
-@job(rate=rate("1/h", by="tenant", burst=3))
-def three_at_once(tenant: int) -> None:
-    """Do nothing."""
-
-
-@job(rate=rate("1/h", name="bank", burst=1))
-def shares_rate() -> None:
-    """Do nothing."""
-
-
-@job(rate=rate("1/h", name="bank", burst=1))
-def shares_rate_too() -> None:
     """Do nothing."""
 
 
@@ -41,14 +20,6 @@ def rated_and_limited(account: str) -> None:
 @job(rate=rate("1/h", burst=1), sequence=by("order"))
 def rated_in_order(order: str) -> None:
     """Do nothing."""
-
-
-@job(rate=rate("20/s", by="tenant", burst=2), takes_context=True, max_attempts=3, backoff=constant(0.05))
-def twenty(context: JobContext, tenant: str, number: int = 0, fail_before: int = 0) -> None:
-    """Note the start; fail in the attempts before one."""
-    note("start", tenant, number, context.job_id)
-    if context.attempt < fail_before:
-        raise ValueError("not yet")
 
 
 @job(rate=rate("20/s", by="tenant", burst=2), concurrency=limit(2, by="account"), takes_context=True)

@@ -9,16 +9,12 @@ from pathlib import Path
 
 from django.db import connection
 
-from django_skipqueue import JobContext, by, job, limit, unique_by
+from django_skipqueue import JobContext, by, job, limit
 from django_skipqueue.values.backoff import constant
 
-from .models import Ledger
-from .worker_jobs import gates
-
-
-def note(event: str, key: str, number: int, job_id: int) -> None:
-    """Write that this happens now. The ids of the rows have the order of the events."""
-    Ledger.objects.create(entry=f"{event} {key} {number}", job_id=job_id)
+from ..ledger import note
+from ..models import Ledger
+from ..worker_jobs import gates
 
 
 @job(concurrency=limit(2, by="account"), takes_context=True)
@@ -90,14 +86,6 @@ def shares_too(account: str) -> None:
 @job(concurrency=limit(1, by="account"), unique_key=lambda number, account: f"moving {number}", on_conflict="replace")
 def moving(number: int, account: str) -> None:
     """Do nothing."""
-
-
-@job(unique=unique_by("key"), on_conflict="rerun", takes_context=True)
-def runs_again(context: JobContext, key: str, number: int = 0, seconds: float = 0.0) -> None:
-    """Note the start and the end."""
-    note("start", key, number, context.job_id)
-    time.sleep(seconds)
-    note("end", key, number, context.job_id)
 
 
 @job(fair_by="tenant")

@@ -23,8 +23,8 @@ from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 from django_skipqueue.values.records import EncodedCall
 
 from ..app import jobs
-from ..app.limited_jobs import free_two
-from ..app.rated_jobs import three_at_once
+from ..app.limits.jobs import free_two
+from ..app.rates.jobs import three_at_once
 from ..app.sessions import LAST_MIGRATION, connect, schema
 from ..harness.processes import statuses
 

@@ -10,7 +10,7 @@ from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
 
-from ..app.limited_jobs import free_two, in_order, moving
+from ..app.limits.jobs import free_two, in_order, moving
 from ..harness.processes import statuses
 
 store = Store("default")
@@ -31,7 +31,7 @@ def test_a_waiting_job_whose_arguments_are_replaced_takes_the_key_of_the_new_one
     moving.defer(1, "a")
     assert moving.defer(1, "b").pk == Job.objects.get().pk
     job = Job.objects.get()
-    assert job.limit_key == 'limit:tests.app.limited_jobs.moving account="b"'
+    assert job.limit_key == 'limit:tests.app.limits.jobs.moving account="b"'
     assert (job.status, job.capacity) == ("queued", 1)
     moving.defer_many([(1, "c"), (2, "c")])
     assert Job.objects.filter(limit_key__endswith='"c"').count() == 2
@@ -41,11 +41,11 @@ def test_a_waiting_job_whose_arguments_are_replaced_takes_the_key_of_the_new_one
 def test_one_task_may_be_unique_and_limited() -> None:
     def send(order_id: int) -> None: ...
 
-    send.__module__, send.__qualname__ = "tests.admission.test_options", "send"
+    send.__module__, send.__qualname__ = "tests.limits.test_options", "send"
     task = job(unique=unique_by("order_id"), sequence=by("order_id"))(send)
     call = task.encoded((7,), {})
     assert call.unique_key
-    assert call.limit_key == "sequence:tests.admission.test_options.send order_id=7"
+    assert call.limit_key == "sequence:tests.limits.test_options.send order_id=7"
     assert (call.limit_kind, call.capacity) == ("halting", 1)
     assert limit(3).capacity == 3
 

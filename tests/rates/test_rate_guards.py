@@ -19,7 +19,7 @@ from django_skipqueue.parts.rates.admit import (
 from django_skipqueue.queue.notify import LIMITS_PAYLOAD, RATE_PREFIX, keys_in
 from django_skipqueue.queue.store import Store
 
-from ..app.rated_jobs import three_at_once
+from ..app.rates.jobs import three_at_once
 from ..app.rows import make_job
 from ..app.sessions import connect
 from ..harness.processes import statuses

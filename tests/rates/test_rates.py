@@ -28,16 +28,9 @@ from django_skipqueue.supervisor.admit import Admit
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 
 from ..app import jobs
-from ..app.limited_jobs import free_two
-from ..app.rated_jobs import (
-    free_hundred,
-    free_hundred_of_two,
-    rated_and_limited,
-    rated_in_order,
-    shares_rate,
-    shares_rate_too,
-    three_at_once,
-)
+from ..app.limits.jobs import free_two
+from ..app.limits.rates.jobs import free_hundred_of_two, rated_and_limited, rated_in_order
+from ..app.rates.jobs import free_hundred, shares_rate, shares_rate_too, three_at_once
 from ..app.rows import make_job
 from ..app.sessions import connect
 from ..app.waiting import wait_until

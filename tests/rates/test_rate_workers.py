@@ -17,12 +17,13 @@ from django.test import override_settings
 from django_skipqueue.models import Job, Queue
 
 from ..app import jobs
+from ..app.limits.rates.jobs import rated_fairly, rated_together, twenty_and_two, twenty_in_order
 from ..app.models import Ledger
-from ..app.rated_jobs import rated_fairly, rated_together, twenty, twenty_and_two, twenty_in_order
+from ..app.rates.jobs import twenty
 from ..app.sessions import connect
 from ..app.waiting import wait_until
 from ..harness.processes import ManagePy, statuses, wait_for_statuses, workers
-from .test_workers import has_retried, order_of, overlaps
+from ..limits.test_workers import has_retried, order_of, overlaps
 
 Run = Callable[..., ManagePy]
 

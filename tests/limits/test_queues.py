@@ -17,7 +17,7 @@ from django_skipqueue.values.outcomes import COMPLETED, Settlement
 from django_skipqueue.values.records import EncodedCall
 
 from ..app import jobs
-from ..app.limited_jobs import free_two, in_order
+from ..app.limits.jobs import free_two, in_order
 from ..harness.processes import statuses
 
 store = Store("default")

@@ -8,7 +8,7 @@ from django_skipqueue.models import Job
 from django_skipqueue.testing import run_jobs
 from django_skipqueue.values.rates import rate_text
 
-from ..app.rated_jobs import free_hundred, shares_rate, three_at_once
+from ..app.rates.jobs import free_hundred, shares_rate, three_at_once
 from ..harness.processes import statuses
 
 
@@ -64,14 +64,14 @@ def test_a_rate_must_be_made_by_rate() -> None:
 def test_a_rate_by_an_argument_that_the_task_does_not_have_is_refused() -> None:
     def send(order_id: int) -> None: ...
 
-    send.__module__, send.__qualname__ = "tests.admission.test_rate_options", "send"
+    send.__module__, send.__qualname__ = "tests.rates.test_rate_options", "send"
     with pytest.raises(InvalidOption, match="by names the argument 'tenant', and the task has order_id"):
         job(rate=rate("1/s", by="tenant"))(send)
 
 
 def test_the_key_has_the_values_of_the_arguments() -> None:
     call = free_hundred.encoded((7,), {})
-    assert call.rate_key == "rate:tests.app.rated_jobs.free_hundred tenant=7"
+    assert call.rate_key == "rate:tests.app.rates.jobs.free_hundred tenant=7"
     assert (call.rate_interval, call.rate_burst, call.limit_key) == (0.6, 1, None)
     assert shares_rate.encoded((), {}).rate_key == "rate:bank"
 

@@ -15,8 +15,8 @@ from django_skipqueue.parts.limits.admit import admit_keys
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 
-from ..app.limited_jobs import runs_again
 from ..app.models import Ledger
+from ..app.unique.jobs import runs_again
 from ..app.waiting import wait_until
 from ..harness.processes import ManagePy
 
@@ -26,7 +26,7 @@ Run = Callable[..., ManagePy]
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-KEY = 'rerun:tests.app.limited_jobs.runs_again(key="k")'
+KEY = 'rerun:tests.app.unique.jobs.runs_again(key="k")'
 
 
 def claim() -> list[Job]:

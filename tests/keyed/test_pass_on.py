@@ -21,8 +21,9 @@ from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.admit import Admit
 
 from ..app.limit_rows import make_keyed
-from ..app.limited_jobs import alone, free_two, going_on, in_order, one_by, shared_fairly
-from ..app.rated_jobs import rated_and_limited, shares_rate
+from ..app.limits.jobs import alone, free_two, going_on, in_order, one_by, shared_fairly
+from ..app.limits.rates.jobs import rated_and_limited
+from ..app.rates.jobs import shares_rate
 from ..app.rows import make_job, make_worker, multiply
 from ..app.sessions import Session, connect
 from ..harness.processes import ManagePy, wait_for_statuses, workers

@@ -17,7 +17,7 @@ from django_skipqueue.models import Job, Queue
 from django_skipqueue.parts.keyed.sql import LOCK_KEYS
 
 from ..app import jobs
-from ..app.limited_jobs import free_two, going_on, in_order, two_at_once
+from ..app.limits.jobs import free_two, going_on, in_order, two_at_once
 from ..app.models import Ledger
 from ..app.sessions import connect
 from ..app.waiting import wait_until

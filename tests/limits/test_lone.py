@@ -21,7 +21,7 @@ from django_skipqueue.queue.store import Store
 from django_skipqueue.values.records import EncodedCall, JobSpec
 
 from ..app import jobs
-from ..app.limited_jobs import free_two, in_order
+from ..app.limits.jobs import free_two, in_order
 from ..app.rows import make_job
 from ..app.sessions import connect
 from ..harness.processes import statuses

@@ -23,7 +23,7 @@ from django_skipqueue.supervisor.admit import Admit
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 
 from ..app import jobs
-from ..app.limited_jobs import alone, free_two, going_on, in_order, shares, shares_too
+from ..app.limits.jobs import alone, free_two, going_on, in_order, shares, shares_too
 from ..app.rows import make_job
 from ..app.sessions import Session, connect
 from ..app.waiting import wait_until
@@ -657,25 +657,25 @@ def test_what_cannot_be_a_limit_is_refused_at_import() -> None:
 def test_a_key_must_be_an_argument() -> None:
     def send(order_id: int) -> None: ...
 
-    send.__module__, send.__qualname__ = "tests.admission.test_store", "send"
+    send.__module__, send.__qualname__ = "tests.limits.test_store", "send"
     with pytest.raises(InvalidOption, match="by names the argument 'order', and the task has order_id"):
         job(concurrency=limit(2, by="order"))(send)
 
 
 def test_the_key_has_the_values_and_long_ones_are_hashed() -> None:
-    assert free_two.encoded(("x",), {}).limit_key == 'limit:tests.app.limited_jobs.free_two account="x"'
+    assert free_two.encoded(("x",), {}).limit_key == 'limit:tests.app.limits.jobs.free_two account="x"'
     assert free_two.encoded((), {"account": "x"}).limit_key == free_two.encoded(("x",), {}).limit_key
     long = free_two.encoded(("x" * 5_000,), {}).limit_key
     assert long
     assert len(long) < 200
     assert long != free_two.encoded(("x" * 5_001,), {}).limit_key
-    assert alone.encoded((), {}).limit_key == "limit:tests.app.limited_jobs.alone"
+    assert alone.encoded((), {}).limit_key == "limit:tests.app.limits.jobs.alone"
 
 
 def test_a_secret_is_in_the_key_as_its_hash() -> None:
     def call(token: str, account: dict[str, str]) -> None: ...
 
-    call.__module__, call.__qualname__ = "tests.admission.test_store", "call"
+    call.__module__, call.__qualname__ = "tests.limits.test_store", "call"
     task = job(sequence=by("token", "account"))(call)
     key, same, other = (
         task.encoded((token, {"name": "a", "password": "geheim"}), {}).limit_key or ""

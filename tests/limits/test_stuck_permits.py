@@ -15,7 +15,7 @@ from django_skipqueue.worker.attempts import interruption
 from django_skipqueue.worker.protocol import EXIT_CLEAN, EXIT_STUCK
 
 from ..app import jobs
-from ..app.limited_jobs import apass_gate_alone, pass_gate_alone, pass_gate_in_order
+from ..app.limits.jobs import apass_gate_alone, pass_gate_alone, pass_gate_in_order
 from ..app.rows import make_job
 from ..app.waiting import wait_until
 from ..harness.processes import ManagePy, statuses, wait_for_statuses, workers

@@ -18,7 +18,7 @@ from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 from django_skipqueue.values.records import AheadWish, ClaimedJob, LeaseRef
 
 from ..app.limit_rows import make_keyed
-from ..app.limited_jobs import in_a_slot
+from ..app.limits.jobs import in_a_slot
 from ..app.models import Ledger
 from ..app.rows import state
 from ..app.waiting import wait_until

@@ -15,7 +15,7 @@ from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
 from django_skipqueue.values.outcomes import COMPLETED, Settlement
 
-from ..app.limited_jobs import shared_fairly
+from ..app.limits.jobs import shared_fairly
 from ..app.waiting import wait_until
 from ..harness.processes import ManagePy, statuses, wait_for_statuses, workers
 from ..harness.threads import WorkerThread
@@ -101,9 +101,9 @@ def test_run_jobs_runs_them_all() -> None:
 def test_the_key_has_the_values_of_several_arguments(registry: Registry) -> None:
     def send(tenant: str, region: str) -> None: ...
 
-    send.__module__, send.__qualname__ = "tests.admission.test_fair", "send"
+    send.__module__, send.__qualname__ = "tests.limits.test_fair", "send"
     columns = job(fair_by=("tenant", "region"))(send).encoded(("a",), {"region": "b"})
-    assert columns.limit_key == 'fair:tests.admission.test_fair.send tenant="a", region="b"'
+    assert columns.limit_key == 'fair:tests.limits.test_fair.send tenant="a", region="b"'
     assert columns.limit_kind == "fair"
 
 
@@ -120,7 +120,7 @@ def test_the_key_has_the_values_of_several_arguments(registry: Registry) -> None
 def test_what_cannot_be_fair_is_refused(options: Any, registry: Registry) -> None:
     def refused(tenant: str) -> None: ...
 
-    refused.__module__, refused.__qualname__ = "tests.admission.test_fair", "refused"
+    refused.__module__, refused.__qualname__ = "tests.limits.test_fair", "refused"
     with pytest.raises(InvalidOption, match="fair_by"):
         job(**options)(refused)  # type: ignore[no-untyped-call]
 

@@ -1,1 +1,0 @@
-"""Limits and order by key."""
