@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Prove that parts can be removed: `python scripts/without_part.py alerts archive`.
 
-For each part, the script copies the tree, and removes the part from the copy, with the parts that depend on it:
+For each part, the script copies the package, and the tests marked `core` with the modules that they import. What uses
+all parts by right is left out: the example project, the benchmarks, the other tests. The script removes the part from
+the copy, with the parts that depend on it:
 
 - the folder of the part, and each folder of its name in `templates/`, `static/` and `tests/`;
 - its command, `management/commands/NAME.py`, and its tests, `test_NAME.py` and `test_NAME_….py`;
@@ -35,14 +37,17 @@ from scripts.with_postgres import shared_server  # noqa: E402
 
 PARTS = Path("django_skipqueue/parts")
 
+PROJECTS = ("benchmarks", "example_project")
+"""The folders of projects that use the package."""
+
 LISTS = (
+    "django_skipqueue/__init__.py",
     "django_skipqueue/admin.py",
     "django_skipqueue/conf.py",
+    "django_skipqueue/jobs/context.py",
     "django_skipqueue/jobs/options.py",
     "django_skipqueue/models/__init__.py",
     "django_skipqueue/parts/installed.py",
-    "tests/contract/adapter.py",
-    "tests/store/statements.py",
 )
 """The modules that list what parts give: a line imports it, and a line of a list uses it."""
 
@@ -51,6 +56,9 @@ LISTED = re.compile(r'\s*"[^"]*",\s*(#.*)?\s*')
 
 REMOVALS = {"AlterUniqueTogether", "DeleteModel", "RemoveConstraint", "RemoveField", "RemoveIndex"}
 """The operations that may be in the migration."""
+
+CORE = re.compile(r"\bmark\.core\b")
+"""What marks a test, or all tests of a module."""
 
 FEWEST_TESTS = 40
 
@@ -124,6 +132,13 @@ def without_contracts(source: str, part: str) -> str:
 
 def leftovers(path: Path, source: str, part: str) -> Iterator[tuple[int, str]]:
     """The lines of a module that name the part: in an import, or in the text of a path for an import."""
+    for line, name in numbered_names(path, source):
+        if f"{name}.".startswith(f"django_skipqueue.parts.{part}."):
+            yield line, name
+
+
+def numbered_names(path: Path, source: str) -> Iterator[tuple[int, str]]:
+    """The paths that a module imports, or has as a text, each with its line."""
     package = path.parent.parts
     for node in ast.walk(ast.parse(source)):
         names: list[str] = []
@@ -134,13 +149,9 @@ def leftovers(path: Path, source: str, part: str) -> Iterator[tuple[int, str]]:
                 base = ".".join(package[: len(package) + 1 - node.level]) if node.level else ""
                 module = ".".join(filter(None, (base, node.module)))
                 names = [f"{module}.{alias.name}" for alias in node.names]
-            case ast.Constant(value=str(text)) if re.match(r"django_skipqueue[\w.]+$", text):
+            case ast.Constant(value=str(text)) if re.match(r"(django_skipqueue|tests)[\w.]+$", text):
                 names = [text]
-        yield from (
-            (node.lineno, name)  # type: ignore[attr-defined]
-            for name in names
-            if f"{name}.".startswith(f"django_skipqueue.parts.{part}.")
-        )
+        yield from ((node.lineno, name) for name in names)  # type: ignore[attr-defined]
 
 
 def remove(tree: Path, part: str) -> None:
@@ -176,13 +187,44 @@ def files_of(tree: Path) -> list[Path]:
 
 
 def copy_tree(tree: Path) -> None:
-    """Copy what git knows or would add."""
+    """Copy what git knows or would add, but not what uses all parts by right."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    for name in filter(None, listed.split("\0")):
-        if (ROOT / name).is_file():
-            (tree / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, tree / name)
+    names = [name for name in filter(None, listed.split("\0")) if (ROOT / name).is_file()]
+    needed = needed_by_core(ROOT, {Path(name) for name in names if name.startswith("tests/")})
+    for name in names:
+        path = Path(name)
+        if path.parts[0] in PROJECTS or (path.suffix == ".py" and path.parts[0] == "tests" and path not in needed):
+            continue
+        (tree / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / path, tree / path)
+    settings = tree / "tests/settings.py"
+    rewrite(settings, re.sub(r'    "payments",.*\n', "", settings.read_text()))
+    pyproject = tree / "pyproject.toml"
+    rewrite(pyproject, pyproject.read_text().replace('"tests.typing_settings"', '"tests.settings"'))
+
+
+def needed_by_core(root: Path, tests: set[Path]) -> set[Path]:
+    """Of the modules of the tests, those with tests marked `core`, and what they import or name in a text."""
+    sources = {path: (root / path).read_text() for path in tests if path.suffix == ".py"}
+    needed = [path for path, source in sources.items() if CORE.search(source)]
+    needed += [
+        Path("tests/settings.py"),
+        Path("tests/app/apps.py"),
+        Path("tests/app/jobs.py"),
+        Path("tests/app/models.py"),
+    ]
+    found: set[Path] = set()
+    while needed:
+        path = needed.pop()
+        if path in found or path not in sources:
+            continue
+        found.add(path)
+        needed += [parent / name for parent in path.parents for name in ("__init__.py", "conftest.py")]
+        for _, name in numbered_names(path, sources[path]):
+            module = name.replace(".", "/")
+            needed += [Path(f"{module}.py"), Path(f"{module.rpartition('/')[0]}.py"), Path(module, "__init__.py")]
+    return found | {path for path in sources if path.parent.name == "migrations"}
 
 
 class Copy:
@@ -190,8 +232,12 @@ class Copy:
 
     def __init__(self, tree: Path, url: str) -> None:
         self.tree = tree
-        paths = os.pathsep.join([str(tree), str(tree / "example_project")])
-        self._environment = {**os.environ, "DATABASE_URL": url, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
+        self._environment = os.environ | {
+            "DATABASE_URL": url,
+            "DJANGO_SETTINGS_MODULE": "tests.settings",
+            "PYTHONPATH": str(tree),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
 
     def run(self, title: str, *command: str) -> str:
         """Run a Python program, print how long it took, and return its output. Raises `NotRemovable` if it fails."""
@@ -230,7 +276,7 @@ class Copy:
 
     def run_core_tests(self) -> None:
         files = [str(path) for path in files_of(self.tree) if path.parts[0] == "tests" and path.suffix == ".py"]
-        marked = [name for name in files if "mark.core" in (self.tree / name).read_text()]
+        marked = [name for name in files if CORE.search((self.tree / name).read_text())]
         if not marked:
             raise NotRemovable("no test is marked core")
         options = ("-q", "-m", "core", "-n", "2", "-p", "no:cacheprovider")
@@ -289,7 +335,7 @@ def run_all(copy: Copy, tables: list[str]) -> None:
     if not where.startswith(str(copy.tree)):
         raise NotRemovable(f"the copy is not what is imported, but {where}")
     with ThreadPoolExecutor() as beside:
-        of_types = beside.submit(copy.run, "mypy", "-m", "mypy", "--cache-dir", os.devnull)
+        of_types = beside.submit(copy.run, "mypy", "-m", "mypy", "--cache-dir", os.devnull, "django_skipqueue", "tests")
         run_beside_mypy(copy, tables)
         print(f"    {of_types.result().strip()}")
 
@@ -297,10 +343,9 @@ def run_all(copy: Copy, tables: list[str]) -> None:
 def run_beside_mypy(copy: Copy, tables: list[str]) -> None:
     imports = copy.run("import-linter", str(Path(sys.executable).with_name("lint-imports")), "--no-cache")
     print(f"    {imports.strip().splitlines()[-1]}")
-    manage = "example_project/manage.py"
-    copy.run("makemigrations", manage, "makemigrations", "django_skipqueue", "--no-input")
+    copy.run("makemigrations", "-m", "django", "makemigrations", "django_skipqueue", "--no-input")
     copy.check_migration(tables)
-    copy.run("migrate", manage, "migrate", "--no-input", "--verbosity", "0")
+    copy.run("migrate", "-m", "django", "migrate", "--no-input", "--verbosity", "0")
     copy.check_tables(tables)
     copy.run_core_tests()
 

@@ -79,3 +79,22 @@ def test_a_part_goes_with_what_depends_on_it(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         (folder / "part.py").write_text(f"PART = Part(name={name!r}, depends={depends!r})\n")
     assert without_part.with_dependants(tmp_path, "mail") == ["mail", "post", "bills"]
+
+
+def test_of_the_tests_the_copy_has_those_of_the_core_and_what_they_need(tmp_path: Path) -> None:
+    mark = ".".join(("pytest", "mark", "core"))  # no text by which this module has the mark
+    sources = {
+        "tests/conftest.py": "from .fixtures import row\n",
+        "tests/fixtures.py": "",
+        "tests/jobs/test_defer.py": f"from ..app import rows\npytestmark = {mark}\nTASK = 'tests.app.jobs.add'\n",
+        "tests/jobs/test_mail.py": "from ..app import mails\n",
+        "tests/app/rows.py": "from . import numbers\n",
+        "tests/app/numbers.py": "",
+        "tests/app/jobs.py": "",
+        "tests/app/mails.py": "",
+    }
+    for name, source in sources.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(source)
+    needed = without_part.needed_by_core(tmp_path, set(map(Path, sources)))
+    assert set(map(Path, sources)) - needed == {Path("tests/jobs/test_mail.py"), Path("tests/app/mails.py")}

@@ -1,6 +1,6 @@
 """What the tests of the admin share: people with permissions, and the addresses of pages."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,11 +9,8 @@ from django.test import Client
 from django.urls import reverse
 
 from django_skipqueue.console.admin.notices import notices_cache
-from django_skipqueue.jobs.registry import Registry
 
-from ..harness.partitions import drop_partitions
 from .browser import chromium, complaints, open_admin, server, shared_chromium  # noqa: F401 (fixtures)
-from .pages import make_pages
 from .pictures import picture  # noqa: F401 (a fixture)
 
 LIST = "/admin/django_skipqueue/job/"
@@ -52,14 +49,6 @@ def log_in(db: None) -> Callable[..., Client]:
 def operator(log_in: Callable[..., Client]) -> Client:
     """The browser of somebody who may do everything."""
     return log_in("*")
-
-
-@pytest.fixture
-def addresses(transactional_db: None, settings: Any, registry: Registry) -> Iterator[Mapping[str, str]]:
-    """The address of each page by its name, below `/admin/`."""
-    settings.SKIPQUEUE = {"ARCHIVE": None}
-    yield make_pages()
-    drop_partitions()
 
 
 def messages_of(response: Any) -> list[str]:

@@ -1,9 +1,11 @@
 """Every page of the admin, with the rows that it shows: for tests that look at all of them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from typing import Any
 from urllib.parse import urlencode
 
+import pytest
 from django.db.models.functions import Now
 from django.test import override_settings
 
@@ -12,6 +14,7 @@ from django_skipqueue.console.admin.verbs.copies import BULK_TASK
 from django_skipqueue.console.admin.verbs.table import ACTIONS
 from django_skipqueue.console.causes import query_of
 from django_skipqueue.console.job_states import STATES
+from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, Queue, Schedule
 from django_skipqueue.parts.batches.finish import finish_open_batches
 from django_skipqueue.queue.store import Store
@@ -21,6 +24,7 @@ from django_skipqueue.values.records import Cause
 from ..app import jobs
 from ..app.limit_rows import make_halted, make_limited
 from ..app.rows import make_job
+from ..harness.partitions import drop_partitions
 from ..harness.parts import modules_of_parts
 from ..periodic.schedules import make_schedule
 from . import scene
@@ -37,6 +41,14 @@ QUESTIONS = {
 
 def capture_payment(payment_id: int, amount: str = "0.00", *, notify: bool = True) -> None:
     """A task with parameters of several types, for the form that edits its arguments."""
+
+
+@pytest.fixture(name="addresses")
+def made_addresses(transactional_db: None, settings: Any, registry: Registry) -> Iterator[Mapping[str, str]]:
+    """The address of each page by its name, below `/admin/`."""
+    settings.SKIPQUEUE = {"ARCHIVE": None}
+    yield make_pages()
+    drop_partitions()
 
 
 def make_pages() -> Mapping[str, str]:

@@ -13,7 +13,7 @@ from django_skipqueue.queue.store import Store
 
 from ..app.sessions import Session
 from .browser import Complaints, another_look
-from .pages import JOBS, QUESTIONS
+from .pages import JOBS, QUESTIONS, made_addresses  # noqa: F401 (a fixture)
 from .pictures import DESKTOP, PHONE
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True), pytest.mark.timeout(300)]

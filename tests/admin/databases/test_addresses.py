@@ -8,7 +8,7 @@ from django.test import Client
 
 from django_skipqueue.parts.databases.addresses import Carrier
 
-from ..pages import JOBS, QUESTIONS
+from ..pages import JOBS, QUESTIONS, made_addresses  # noqa: F401 (a fixture)
 from .parsed import Page, alias_of, with_alias
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])

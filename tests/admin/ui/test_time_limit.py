@@ -27,7 +27,7 @@ from django_skipqueue.queue.store import Store
 from ...app.rows import make_job
 from ...app.sessions import Session
 from ..conftest import LIST, QUEUES, page
-from ..pages import JOBS, QUESTIONS
+from ..pages import JOBS, QUESTIONS, made_addresses  # noqa: F401 (a fixture)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
