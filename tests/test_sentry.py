@@ -26,7 +26,7 @@ from django_skipqueue.values.records import ClaimedJob
 
 from .app import jobs
 from .harness.processes import ManagePy, wait_for_statuses
-from .periodic.schedules import make_schedule
+from .schedules.rows import make_schedule
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -26,7 +26,7 @@ from ..app.limit_rows import make_halted, make_limited
 from ..app.rows import make_job
 from ..harness.partitions import drop_partitions
 from ..harness.parts import modules_of_parts
-from ..periodic.schedules import make_schedule
+from ..schedules.rows import make_schedule
 from . import scene
 
 CAUSE = Cause("payments.jobs.capture_payment", "psp.errors.GatewayUnavailable", "payments.gateway.capture")

@@ -16,7 +16,7 @@ from django_skipqueue.values.records import EncodedCall, JobSpec
 
 from ..app.limit_rows import make_halted, make_limited
 from ..app.rows import make_job, make_worker
-from ..periodic.schedules import make_schedule
+from ..schedules.rows import make_schedule
 
 LAPTOP = {"width": 1440, "height": 900}
 SITE = "/srv/shop/.venv/lib/python3.13/site-packages"

@@ -23,7 +23,7 @@ from ..app.rows import STATUSES, make_job
 from ..app.waiting import wait_until
 from ..harness.partitions import drop_partitions
 from ..management.skipqueue.running import skipqueue
-from ..periodic.schedules import fire_all, make_schedule
+from ..schedules.rows import fire_all, make_schedule
 from .conftest import LIST, page
 
 pytestmark = pytest.mark.django_db(transaction=True)

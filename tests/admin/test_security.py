@@ -25,7 +25,7 @@ from ..app.failing import BAD_VALUE
 from ..app.rows import make_job, make_worker
 from ..harness.parts import modules_of_parts
 from ..harness.table import Row
-from ..periodic.schedules import make_schedule
+from ..schedules.rows import make_schedule
 from .conftest import LIST
 
 pytestmark = pytest.mark.django_db

@@ -26,7 +26,7 @@ from ..app.carriers import CARRIERS, make_carrier, make_relay
 from ..app.limit_rows import make_halted, make_keyed
 from ..app.rows import make_job, make_worker
 from ..app.sessions import Session
-from ..periodic.schedules import make_schedule
+from ..schedules.rows import make_schedule
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -225,22 +225,3 @@ from . import worker_jobs  # noqa: E402, F401 (its tasks register themselves)
 
 for path in sorted(Path(__file__).parent.glob("*/**/jobs.py")):  # of parts: these register themselves too
     import_module(".".join([__package__, *path.relative_to(Path(__file__).parent).with_suffix("").parts]))
-
-
-@job(takes_context=True)
-def fan_out(context: JobContext, number: int) -> None:
-    """Add jobs to the own batch."""
-    assert context.batch
-    context.batch.add(*[add.s(n) for n in range(number)])
-
-
-@job(takes_context=True)
-def see_batch(context: JobContext, note: str = "") -> list[Any]:
-    """Return the id of the batch, and the note."""
-    return [context.batch and context.batch.id, note]
-
-
-@job(takes_context=True)
-def see_results(context: JobContext) -> list[Any]:
-    """Return the results of the jobs before this one."""
-    return context.results

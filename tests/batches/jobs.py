@@ -1,8 +1,11 @@
-"""What the tests of batches say about rows."""
+"""The tasks of the tests of batches, and what the tests say about rows."""
 
 from typing import Any
 
+from django_skipqueue import JobContext, job
 from django_skipqueue.models import Job, JobBatch
+
+from ..app import jobs
 
 
 def callbacks_of(name: str = "") -> list[tuple[str, Any]]:
@@ -14,3 +17,22 @@ def callbacks_of(name: str = "") -> list[tuple[str, Any]]:
 def counts_of(batch: JobBatch) -> tuple[int | None, int | None, int | None]:
     """How many jobs completed, failed, were discarded."""
     return batch.completed, batch.failed, batch.discarded
+
+
+@job(takes_context=True)
+def fan_out(context: JobContext, number: int) -> None:
+    """Add jobs to the own batch."""
+    assert context.batch
+    context.batch.add(*[jobs.add.s(n) for n in range(number)])
+
+
+@job(takes_context=True)
+def see_batch(context: JobContext, note: str = "") -> list[Any]:
+    """Return the id of the batch, and the note."""
+    return [context.batch and context.batch.id, note]
+
+
+@job(takes_context=True)
+def see_results(context: JobContext) -> list[Any]:
+    """Return the results of the jobs before this one."""
+    return context.results

@@ -22,7 +22,7 @@ from ..app import jobs
 from ..app.rows import make_job
 from ..app.sessions import Session
 from ..harness.partitions import make_partitions
-from .jobs import callbacks_of, counts_of
+from .jobs import callbacks_of, counts_of, fan_out, see_batch
 
 store = Store("default")
 
@@ -78,7 +78,7 @@ class TestMembers:
 
     def test_a_job_of_a_batch_adds_others(self) -> None:
         with Batch(on_success=jobs.echo.s("good")) as batch:
-            jobs.fan_out.defer(3)
+            fan_out.defer(3)
         run_jobs()
         assert batch.progress() == BatchProgress(4, 4, 4, 0, 0, is_finished=True)
         assert callbacks_of() == [GOOD]
@@ -255,9 +255,7 @@ class TestEnd:
         assert batch.progress() == BatchProgress(2, 1, 1, 0, 0, is_finished=False)
 
     def test_a_callback_has_its_options_and_finds_its_batch(self) -> None:
-        due = jobs.see_batch.using(
-            priority=7, queue_name="mail", run_after=timedelta(hours=2), max_attempts=4, timeout=9.5
-        )
+        due = see_batch.using(priority=7, queue_name="mail", run_after=timedelta(hours=2), max_attempts=4, timeout=9.5)
         with Batch(on_finish=due.s("note"), name="b") as batch:
             pass
         callback = Job.objects.get()
@@ -269,7 +267,7 @@ class TestEnd:
         assert callback.result == [batch.id, "note"]
 
     def test_a_task_without_a_batch_sees_none(self) -> None:
-        jobs.see_batch.defer("alone")
+        see_batch.defer("alone")
         assert run_jobs()[0].result == [None, "alone"]
 
 
@@ -429,7 +427,7 @@ class TestPrune:
         make_old(timedelta(days=2))
         assert prune_batches(store) == 0
         callback.retry()
-        Job.objects.update(task="tests.app.jobs.see_batch")
+        Job.objects.update(task="tests.batches.jobs.see_batch")
         [callback] = run_jobs()
         assert callback.result == [batch.id, ""]
         assert prune_batches(store) == 1

@@ -29,7 +29,7 @@ from ..app.rows import make_job, multiply
 from ..app.sessions import Session
 from ..app.waiting import wait_until
 from ..harness.processes import ManagePy
-from .jobs import callbacks_of
+from .jobs import callbacks_of, see_results
 
 store = Store("default")
 
@@ -142,6 +142,11 @@ class TestWait:
             jobs.noop.using(after=[10**15]).defer_many([(), ()])
         assert not Job.objects.exists()
         assert not Dependency.objects.exists()
+
+    def test_a_call_that_waits_is_none_of_the_tasks_own(self) -> None:
+        with pytest.raises(InvalidOption, match="call 1: it has other options"):
+            jobs.add.defer_many([(0,), jobs.add.s(1).after(jobs.noop.defer())])
+        assert not Job.objects.filter(task=jobs.add.name).exists()
 
     def test_no_id_is_given_twice(self) -> None:
         before = jobs.noop.defer()
@@ -355,7 +360,7 @@ class TestFailure:
 
 class TestChain:
     def test_each_step_runs_after_the_one_before(self) -> None:
-        made = chain(jobs.add.s(1, 2), [jobs.add.s(3), jobs.add.s(4)], jobs.see_results).defer()
+        made = chain(jobs.add.s(1, 2), [jobs.add.s(3), jobs.add.s(4)], see_results).defer()
         assert [job.status for job in made] == ["queued", "blocked", "blocked", "blocked"]
         ran = run_jobs()
         assert [job.pk for job in ran] == [job.pk for job in made]
@@ -368,7 +373,7 @@ class TestChain:
         adds = [jobs.add.s(number) for number in range(30)]
         keyed = [jobs.add.using(unique_key=lambda a: f"k{a % 2}").s(number) for number in range(4)]
         with django_assert_max_num_queries(40):
-            made = chain(adds, [*adds, jobs.noop, *keyed], jobs.see_results).defer()
+            made = chain(adds, [*adds, jobs.noop, *keyed], see_results).defer()
         assert [job.args for job in made] == [*[[n] for n in range(30)] * 2, [], [0], [1], [0], [1], []]
         assert made[61].pk == made[63].pk, "the unique key"
         assert {job.status for job in made[:30]} == {"queued"}
@@ -392,12 +397,12 @@ class TestChain:
     def test_no_result_is_missing_however_many_there_are(self) -> None:
         multiply(make_job("completed", result=1), 1_200)
         before = list(Job.objects.values_list("pk", flat=True))
-        jobs.see_results.using(after=before).defer()
+        see_results.using(after=before).defer()
         [last] = run_jobs()
         assert last.result == [1] * 1_201
 
     def test_results_that_are_gone_are_an_error(self) -> None:
-        made = chain(jobs.add.s(1), jobs.see_results.using(max_attempts=1)).defer()
+        made = chain(jobs.add.s(1), see_results.using(max_attempts=1)).defer()
         run_first()
         assert admitted() or status(made[1]) == "queued"
         made[0].delete()

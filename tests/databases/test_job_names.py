@@ -16,6 +16,7 @@ from django_skipqueue.worker import by_hand as running
 
 from ..app import jobs
 from ..app.rows import make_job
+from ..batches.jobs import see_results
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
@@ -70,7 +71,7 @@ def test_a_result_that_is_lost() -> None:
     first = jobs.add.using(database="other").defer(1)
     run_jobs()
     name = first.handle
-    last = jobs.see_results.using(database="other", after=[first], max_attempts=1).defer()
+    last = see_results.using(database="other", after=[first], max_attempts=1).defer()
     first.delete()
     run_jobs()
     last.refresh_from_db()

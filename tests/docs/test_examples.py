@@ -29,7 +29,7 @@ from django_skipqueue.testing import run_jobs
 from django_skipqueue.values.notes import logs_of
 
 from ..app.models import Ledger
-from ..periodic.schedules import STORE, fire_all, let_pass
+from ..schedules.rows import STORE, fire_all, let_pass
 from .test_pages import PAGES, Reader, blocks
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("registry")]

@@ -32,7 +32,7 @@ from ..app.waiting import wait_until
 from ..harness.partitions import drop_partitions
 from ..harness.processes import ManagePy, wait_for_statuses
 from ..management.skipqueue.running import skipqueue
-from ..periodic.schedules import make_schedule
+from ..schedules.rows import make_schedule
 from .test_pages import PAGES, blocks
 
 pytestmark = pytest.mark.django_db(transaction=True)

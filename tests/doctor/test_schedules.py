@@ -2,7 +2,7 @@
 
 from django.db.models.functions import Now
 
-from ..periodic.schedules import make_schedule
+from ..schedules.rows import make_schedule
 from .conftest import Found
 
 

@@ -29,7 +29,7 @@ from django_skipqueue.values.exposition import exposition
 from ..app.limit_rows import make_halted, make_limited, make_rated
 from ..app.rows import make_job, make_worker
 from ..app.sessions import Session
-from ..periodic.schedules import make_schedule
+from ..schedules.rows import make_schedule
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -610,7 +610,6 @@ class TestDeferringMany:
             (jobs.add, jobs.aadd.s(1), r"call 1: \S+\.aadd is another task\. Give calls of \S+\.add, "),
             (jobs.add, urgent.s(1), r"call 1: it has other options than the other calls\. Give them once: "),
             (urgent, jobs.add.s(1), "call 1: it has other options"),
-            (jobs.add, jobs.add.s(1).after(jobs.noop.defer()), "call 1: it has other options"),
         ]
         for task, call, said in refused:
             with row(said):

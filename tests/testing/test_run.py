@@ -22,7 +22,7 @@ from django_skipqueue.values.notes import logs_of
 from ..app import jobs, sessions, worker_jobs
 from ..app.models import Ledger
 from ..app.rates.jobs import shares_rate
-from ..periodic.schedules import own_entries
+from ..schedules.rows import own_entries
 from . import jobs as tasks
 
 

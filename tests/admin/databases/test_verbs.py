@@ -14,7 +14,7 @@ from django_skipqueue.models import Job, Queue, Schedule, Worker, WorkerRequest
 from django_skipqueue.testing import run_jobs
 
 from ...app.rows import make_job, make_worker
-from ...periodic.schedules import make_schedule
+from ...schedules.rows import make_schedule
 from ..conftest import LIST, QUEUES, WORKERS, page
 from .parsed import Page, alias_of, with_alias
 

@@ -20,7 +20,7 @@ from django_skipqueue.values.redaction import MASK
 
 from ...app import jobs
 from ...app.rows import make_job
-from ...periodic.schedules import fire_all, make_schedule
+from ...schedules.rows import fire_all, make_schedule
 from ..conftest import LIST, messages_of
 
 pytestmark = pytest.mark.django_db

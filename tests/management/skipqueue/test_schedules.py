@@ -8,7 +8,7 @@ from django.db.models.functions import Now
 from django_skipqueue.models import Job, Schedule
 
 from ...app.rows import make_job
-from ...periodic.schedules import make_schedule
+from ...schedules.rows import make_schedule
 from .running import skipqueue
 
 pytestmark = pytest.mark.django_db(transaction=True)

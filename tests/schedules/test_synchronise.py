@@ -19,7 +19,7 @@ from django_skipqueue.queue.store import Store
 from ..app import jobs
 from ..app.sessions import Session
 from ..services.test_services import about, run
-from .schedules import STORE, jobs_of, let_pass, make_schedule
+from .rows import STORE, jobs_of, let_pass, make_schedule
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

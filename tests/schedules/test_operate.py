@@ -19,7 +19,7 @@ from django_skipqueue.queue.store import Store
 from ..app import jobs
 from ..app.rows import make_job
 from ..app.sessions import Session
-from .schedules import STORE, fire_all, jobs_of, make_schedule
+from .rows import STORE, fire_all, jobs_of, make_schedule
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -24,7 +24,7 @@ from django_skipqueue.values.redaction import MASK
 from ..app import jobs
 from ..app.rows import FINISHED, make_job
 from ..app.sessions import Session
-from .schedules import STORE, fire_all, jobs_of, make_schedule, planned, write
+from .rows import STORE, fire_all, jobs_of, make_schedule, planned, write
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

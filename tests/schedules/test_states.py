@@ -11,7 +11,7 @@ from django_skipqueue.parts.schedules import states as module
 from django_skipqueue.parts.schedules.states import FirstSchedules, first_schedules, schedule_states
 
 from ..app.rows import make_job
-from ..periodic.schedules import make_schedule
+from .rows import make_schedule
 
 pytestmark = pytest.mark.django_db
 

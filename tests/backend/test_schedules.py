@@ -12,7 +12,7 @@ from django_skipqueue.integrations.django_tasks.mapping import result_of, varian
 from django_skipqueue.models import Job
 from django_skipqueue.parts.schedules.entry import all_entries, entries
 
-from ..periodic.schedules import fire_all, make_schedule, own_entries
+from ..schedules.rows import fire_all, make_schedule, own_entries
 from .app import tasks
 from .running import run_next
 

@@ -11,7 +11,7 @@ from django_skipqueue.models import Job, Schedule
 
 from ..app.waiting import wait_until
 from ..harness.processes import ManagePy
-from .schedules import make_schedule, planned
+from .rows import make_schedule, planned
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

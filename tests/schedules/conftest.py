@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from .schedules import own_entries
+from .rows import own_entries
 
 
 @pytest.fixture(autouse=True)
