@@ -7,9 +7,9 @@ from .exceptions import SkipQueueError
 from .jobs.context import JobContext
 from .jobs.decorator import job
 from .jobs.task import Task
+from .jobs.task_call import TaskCall
 from .jobs.with_options import with_options
 from .parts.batches.batch import Batch
-from .parts.batches.call import TaskCall
 from .parts.batches.chain import Chain, chain
 from .parts.limits.options import by, limit
 from .parts.rates.options import rate

@@ -46,6 +46,7 @@ LISTS = (
     "django_skipqueue/conf.py",
     "django_skipqueue/jobs/context.py",
     "django_skipqueue/jobs/options.py",
+    "django_skipqueue/jobs/task_call.py",
     "django_skipqueue/models/__init__.py",
     "django_skipqueue/parts/installed.py",
 )

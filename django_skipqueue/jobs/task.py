@@ -17,7 +17,6 @@ from django.db import DatabaseError
 
 from ..conf import load, settings
 from ..exceptions import FlattenedValue, InvalidArguments, InvalidOption, InvalidTask
-from ..parts.batches.call import TaskCall
 from ..values.backoff import RetryPolicy
 from ..values.codec import encode
 from ..values.records import ClaimedJob, DeferredJobs, EncodedCall, JobSpec
@@ -29,6 +28,7 @@ from .context import JobContext
 from .options import Options, TaskOptions, UsingOptions, check_size, metadata_column
 from .placement import database_of, insert_many, shard_of
 from .registry import EVENT_LOOP, THREADS, registry
+from .task_call import TaskCall
 
 if TYPE_CHECKING:
     from ..models import Job

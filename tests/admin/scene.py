@@ -7,8 +7,8 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from django_skipqueue import Batch
+from django_skipqueue.jobs.task_call import TaskCall
 from django_skipqueue.models import Dependency, Job, JobBatch, Worker
-from django_skipqueue.parts.batches.call import TaskCall
 from django_skipqueue.parts.batches.finish import finish_batches
 from django_skipqueue.parts.schedules.timetable import timetable, upcoming
 from django_skipqueue.queue.store import Store

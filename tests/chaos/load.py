@@ -16,8 +16,8 @@ from typing import Any
 from django.db import Error, connection, transaction
 
 from django_skipqueue import Batch, Task, chain
+from django_skipqueue.jobs.task_call import TaskCall
 from django_skipqueue.models import Job, Queue
-from django_skipqueue.parts.batches.call import TaskCall
 from django_skipqueue.parts.batches.options import AfterFailure
 from django_skipqueue.queue.store import Store
 

@@ -7,8 +7,8 @@ import pytest
 from django.db import connection
 
 from django_skipqueue import Batch
+from django_skipqueue.jobs.task_call import TaskCall
 from django_skipqueue.models import Job, JobBatch
-from django_skipqueue.parts.batches.call import TaskCall
 from django_skipqueue.parts.batches.finish import finish_open_batches
 from django_skipqueue.parts.limits.admit import admit_keys
 from django_skipqueue.parts.rates.admit import admit_rate_keys

@@ -18,7 +18,7 @@ from ...conf import settings
 from ...jobs.options import check_size
 from ...jobs.placement import shard_of
 from ...jobs.task import yields
-from ...parts.batches.call import TaskCall
+from ...jobs.task_call import TaskCall
 from ...values.records import handle_of, parse_handle
 from . import finishing, options
 from .definition import SkipQueueTask, definition_of, options_of, registered

@@ -19,8 +19,8 @@ from ...jobs.given import Given
 from ...jobs.options import Options
 from ...jobs.registry import registry
 from ...jobs.task import Task
+from ...jobs.task_call import TaskCall
 from ...jobs.with_options import options_given_to
-from ...parts.batches.call import TaskCall
 from ...values.backoff import Backoff, RetryPolicy
 from ...values.codec import decode, encode
 from ...values.outcomes import Outcome

@@ -15,9 +15,10 @@ from django.db import connections, transaction
 from ...conf import settings
 from ...exceptions import BatchFinished, InvalidOption
 from ...jobs.placement import placement
+from ...jobs.task_call import TaskCall
 from ...queue.store import Store
 from ...values.codec import encode
-from .call import TaskCall, as_call, defer_all, in_batch
+from .call import as_call, as_callback, defer_all, in_batch
 from .current import CurrentBatch, current_batch
 from .finish import batch_progress, finish_empty_batch, insert_batch, join_batch
 from .options import reference_to
@@ -76,7 +77,7 @@ class Batch:
                     f"{key} cannot wait for other jobs with after: it is enqueued when the last job of the batch is "
                     "finished. Have the callback defer a job that waits, or defer it in the batch."
                 )
-        self._callbacks = {key: call.as_callback() for key, call in calls.items()}
+        self._callbacks = {key: as_callback(call) for key, call in calls.items()}
         self._blocks: list[_Block] = []
 
     def __repr__(self) -> str:

@@ -11,9 +11,10 @@ from django.db import connections
 
 from ...exceptions import InvalidOption
 from ...jobs.placement import placement
+from ...jobs.task_call import TaskCall
 from ...values.records import JobReference
 from .batch import Batch
-from .call import TaskCall, as_call, defer_all, in_batch
+from .call import as_call, defer_all, in_batch
 from .current import current_batch
 from .options import AfterFailure, references_to
 

@@ -1,13 +1,17 @@
-"""The options of `.using()` by which a job waits for others: `after` and `after_failure`. Pure."""
+"""How a job comes to wait for others: the options `after` and `after_failure`, and the method of a call. Pure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from ...exceptions import InvalidOption
 from ...values.columns import check_columns
 from ...values.part import PartOptions
 from ...values.records import LARGEST_ID, JobReference, JobSpec, parse_handle
+
+if TYPE_CHECKING:
+    from ...jobs.task_call import TaskCall
+    from ...models import Job
 
 AfterFailure = Literal["wait", "discard", "run"]
 
@@ -34,6 +38,26 @@ class After(PartOptions):
 
     def in_spec(self, spec: JobSpec) -> JobSpec:
         return spec._replace(after=self.after, after_failure=self.after_failure)
+
+
+class AfterCall:
+    """Methods of `TaskCall`."""
+
+    spec: JobSpec
+
+    def after(self, *jobs: "Job | int | Any", on_failure: AfterFailure = "wait") -> "TaskCall":
+        """The call, made once these jobs are finished: each a `Job`, its id, or a result of `django.tasks`.
+
+        on_failure: what happens if one of them fails or is discarded: `wait` until it is retried and completes,
+        `discard` the call, or `run` it all the same. Raises `InvalidOption` for other values.
+        """
+        return self.waiting_for(references_to(jobs), after_failure=on_failure)
+
+    def waiting_for(self, jobs: tuple[JobReference, ...], *, after_failure: AfterFailure) -> "TaskCall":
+        """`after` for references to jobs, which many calls can share."""
+        call: Any = self
+        waiting: TaskCall = replace(call, spec=self.spec._replace(after=jobs, after_failure=after_failure))
+        return waiting
 
 
 def references_to(jobs: Iterable[Any]) -> tuple[JobReference, ...]:
