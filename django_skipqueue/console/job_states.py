@@ -10,7 +10,7 @@ index; nothing is sorted, whatever the table's size.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import models
 from django.db.models import F, Func, Q, Value
@@ -149,11 +149,22 @@ ORDERS: Mapping[str, Order] = {
 """The order of each status; of one that is not here, `OLDEST`."""
 
 
+class Group(NamedTuple):
+    """The jobs with one id in a column, which has an index: `Group("batch_id", 4)`."""
+
+    column: str
+    id: int
+
+    @property
+    def condition(self) -> Q:
+        return Q(**{self.column: self.id})
+
+
 @dataclass(frozen=True)
 class Indexed:
     """The jobs that one index finds, and keeps in order: all, those of a status, those of a status in one queue.
 
-    And the failed or the retrying jobs with one cause, by id, the jobs of a batch, all or in one status, by id, and the
+    And the failed or the retrying jobs with one cause, by id, the jobs of a group, all or in one status, by id, and the
     jobs that wait for a permit of one key.
     """
 
@@ -165,8 +176,8 @@ class Indexed:
     """That of the last error; `None`: any, or none."""
     limit_key: str | None = None
     """Of blocked jobs, the key for a permit of which they wait; `None`: any, or none."""
-    batch_id: int | None = None
-    """The batch of the jobs; `None`: any, or none."""
+    group: Group | None = None
+    """The group of the jobs; `None`: any, or none."""
     before: Moment | None = None
     """Only the jobs that were claimed, or finished, earlier than this; `None` for every other status."""
 
@@ -178,13 +189,13 @@ class Indexed:
         since: Moment | None = None,
         cause: Cause | None = None,
         limit_key: str | None = None,
-        batch_id: int | None = None,
+        group: Group | None = None,
         before: Moment | None = None,
     ) -> "Indexed":
         """The smallest indexed set that holds the jobs in `state` and `queue_name` (`None`: in any) of this time."""
         status = None if state is None else status_of(state)
-        if batch_id is not None:
-            return cls(status, batch_id=batch_id)
+        if group is not None:
+            return cls(status, group=group)
         if cause is not None and state in (Status.FAILED, RETRYING):
             return cls(status, cause=cause)
         if limit_key is not None and status == Status.BLOCKED:
@@ -196,7 +207,7 @@ class Indexed:
 
     @property
     def order(self) -> Order:
-        if self.batch_id is not None:
+        if self.group is not None:
             return BY_STATUS if self.status is None else NEWEST
         if self.status is None or self.cause is not None:
             return NEWEST
@@ -208,8 +219,8 @@ class Indexed:
         jobs: JobQuerySet = Job.objects.all()
         if self.status is not None:
             jobs = jobs.filter(status=self.status)
-        if self.batch_id is not None:
-            jobs = jobs.filter(batch_id=self.batch_id)
+        if self.group is not None:
+            jobs = jobs.filter(self.group.condition)
         if self.queue_name is not None:
             jobs = jobs.filter(queue_name=self.queue_name)
         jobs = jobs.filter(between(time_column(self.status), self.since, self.before))

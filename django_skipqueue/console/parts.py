@@ -1,7 +1,7 @@
 """What parts give to operators. The admin and the commands ask for it; a worker does not."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +114,10 @@ class PartConsole:
     """Returns the names of queues that have ever had jobs, at most as many as its second argument says."""
     status: Callable[["Store"], PartStatus] | None = None
     job_facts: tuple[PartFact, ...] = ()
+    job_filters: Callable[[], Iterable[type[Any]]] | None = None
+    """Imports and returns filters of the list of jobs, each an `admin.jobs.filters.GroupFilter`."""
+    job_columns: Mapping[str, str] = field(default_factory=dict)
+    """Columns of the part in the job table that `skipqueue show` prints, each with its label."""
     pruned: Callable[[], Mapping[str, bool]] | None = None
     """Returns what becomes of jobs that are pruned, for the output of commands, such as `{"archived": True}`."""
     after_prune: Callable[["Store"], None] | None = None

@@ -22,6 +22,7 @@ from ..arguments import named
 from ..durations import moment_of
 from ..job_states import state_of
 from ..operations import number_of_attempt, number_of_attempts, was_cancelled
+from ..parts import consoles
 from ..waiting import why_it_waits
 from ..worker_health import Workforce
 from . import option_types
@@ -40,7 +41,7 @@ def details_as_json(job: Any, workforce: Workforce) -> dict[str, Any]:
         **as_json(job),
         "timeout": job.timeout,
         "why_it_waits": why_it_waits(job, job.now, workforce) or None,
-        "batch_id": job.batch_id,
+        **{name: getattr(job, name) for part in consoles() for name in part.job_columns},
         **{name: key and call.text(key) for name, key in _keys(job).items()},
         "result": masked(job, job.result),
         "metadata": masked(job, job.metadata),
@@ -70,7 +71,7 @@ def _facts(job: Any, call: Redacted, workforce: Workforce) -> Iterator[tuple[str
         **{name.replace("_", " "): _times(getattr(job, name)) for name in TIMES},
         "progress": [call.text(job.current_progress.line)] if job.current_progress else [],
         "worker": _given(job.worker_name),
-        "batch": _given(job.batch_id),
+        **{label: _given(getattr(job, name)) for part in consoles() for name, label in part.job_columns.items()},
         "timeout": [] if job.timeout is None else [in_words(job.timeout)],
         **{name.replace("_", " "): _given(key and call.text(key)) for name, key in _keys(job).items()},
         "arguments": [f"{name} = {_dumped(value)}" for name, value in passed],

@@ -28,6 +28,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
+from ...console.admin.jobs.filters import GroupFilter
 from ...console.admin.ui.cells import badge, shortened
 from ...console.admin.ui.paginator import CappedPaginator
 from ...console.admin.ui.views import OwnViews, refreshing
@@ -35,7 +36,7 @@ from ...console.admin.verbs.table import CANCEL, DISCARD, RETRY
 from ...console.admin.verbs.verb import Verb
 from ...console.counts import Count, grouped
 from ...console.durations import distance, exact, span
-from ...console.job_states import Indexed
+from ...console.job_states import Group, Indexed
 from ...console.search import is_id
 from ...models import FINISHED, Dependency, Job, JobBatch, Status
 from .graph import Drawing, DrawnNode, Graph, GraphJob, Node, cut, graph_of, last_layer
@@ -138,6 +139,14 @@ def on_dashboard() -> dict[str, Any]:
         "columns": ON_DASHBOARD,
         "rows": [[(column, column.cell(each)) for column in ON_DASHBOARD] for each in found],
     }
+
+
+class BatchFilter(GroupFilter):
+    """The jobs of one batch, in the list of jobs. Index: batch."""
+
+    title = _("batch")
+    parameter_name = "batch"
+    column = "batch_id"
 
 
 class StateFilter(admin.SimpleListFilter):
@@ -387,7 +396,8 @@ class BatchPage:
     @cached_property
     def jobs(self) -> list[JobsOfBatch]:
         """Its own jobs, by status; what waits comes first."""
-        counts = {status: Indexed.covering(status.value, batch_id=self.row.pk).count() for status in Status}
+        group = Group("batch_id", self.row.pk)
+        counts = {status: Indexed.covering(status.value, group=group).count() for status in Status}
         return [JobsOfBatch(self.row.pk, status, count) for status, count in counts.items() if count.found]
 
     @property

@@ -1,6 +1,6 @@
 """Batches, for operators: a subcommand, a check of the doctor, metrics, and which jobs a blocked job waits for."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -206,6 +206,12 @@ def _of_job(job: Any) -> Any:
     return of_job(job)
 
 
+def _job_filters() -> Iterable[type[Any]]:
+    from .admin import BatchFilter
+
+    return (BatchFilter,)
+
+
 CONSOLE = PartConsole(
     subcommands=(Batches(),),
     checks=(Check("stuck-dependant", stuck_dependants, _("No job waits for a deleted one")),),
@@ -219,6 +225,8 @@ CONSOLE = PartConsole(
         ),
     ),
     job_facts=(PartFact(template="admin/django_skipqueue/batches/of_job.html", content=_of_job),),
+    job_filters=_job_filters,
+    job_columns={"batch_id": "batch"},
     on_delete=forget_needs,
     explain=why_it_waits_for_jobs,
 )

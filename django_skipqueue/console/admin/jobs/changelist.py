@@ -21,13 +21,13 @@ from ....models import Job, Status
 from ....values.records import Cause
 from ... import counts
 from ...counts import Count
-from ...job_states import RETRYING, STATES, Indexed, ScheduledCounts, is_indexed, time_column
+from ...job_states import RETRYING, STATES, Group, Indexed, ScheduledCounts, is_indexed, time_column
 from ...search import Search, Window, is_id
 from ..ui.paginator import Found
 from .filters import (
     TIMES,
-    BatchFilter,
     CauseFilter,
+    GroupFilter,
     LimitFilter,
     PeriodFilter,
     QueueFilter,
@@ -46,7 +46,7 @@ WINDOW_VAR = "look"
 HOUR = timedelta(hours=1)
 
 NARROWING = (CauseFilter, LimitFilter, QueueFilter, RunsFilter, TaskFilter, TimeFilter)
-"""The filters of which the index of batches knows nothing."""
+"""The filters of which the index of a group knows nothing."""
 
 
 class JobChangeList(ChangeList):
@@ -116,16 +116,16 @@ class JobChangeList(ChangeList):
 
     @property
     def indexed(self) -> Indexed:
-        return self._indexed_in(self.state, batch_id=self._batch_id)
+        return self._indexed_in(self.state, group=self._group)
 
-    def _indexed_in(self, state: str | None, batch_id: int | None = None) -> Indexed:
+    def _indexed_in(self, state: str | None, group: Group | None = None) -> Indexed:
         return Indexed.covering(
             state,
             self._chosen(QueueFilter),
             self._first,
             cause=self._cause,
             limit_key=self._limit_key,
-            batch_id=batch_id,
+            group=group,
             before=self._before,
         )
 
@@ -157,7 +157,7 @@ class JobChangeList(ChangeList):
     def command(self) -> str:
         """The command that searches all of the list; empty if it has no options for the filters."""
         time = self._chosen(TimeFilter)
-        if any(map(self._chosen, (BatchFilter, LimitFilter, RunsFilter))) or (time and self._first):
+        if any(map(self._chosen, (GroupFilter, LimitFilter, RunsFilter))) or (time and self._first):
             return ""
         options = {
             "status": self.state,
@@ -197,7 +197,7 @@ class JobChangeList(ChangeList):
 
     @property
     def is_narrowed(self) -> bool:
-        return bool(self.query) or self._has_period or any(map(self._chosen, (BatchFilter, *NARROWING)))
+        return bool(self.query) or self._has_period or any(map(self._chosen, (GroupFilter, *NARROWING)))
 
     @cached_property
     def tabs(self) -> list[Tab]:
@@ -225,8 +225,8 @@ class JobChangeList(ChangeList):
     def _count(self, state: str) -> Count | None:
         """The number of jobs in this state that pass the filters; `None` where no index has it."""
         queue_name, time, column = self._chosen(QueueFilter), self._chosen(TimeFilter), time_column(state)
-        if self._batch_id is not None:
-            return self._count_of_batch(state)
+        if self._group is not None:
+            return self._count_of_group(state)
         indexed = self._indexed_in(state)
         is_period_left = self._is_left_to_search(indexed)
         if indexed.cause is not None and queue_name is time is None and not self.query and not is_period_left:
@@ -248,11 +248,11 @@ class JobChangeList(ChangeList):
         condition = longer_than(self._chosen(RunsFilter)) if state == Status.RUNNING else Q()
         return indexed.count(condition & since(time, column))
 
-    def _count_of_batch(self, state: str) -> Count | None:
-        """The number of jobs of the batch; `None` where its index does not have it."""
-        if self.query or state in (RETRYING, Status.SCHEDULED) or self._is_narrowed_within_a_batch:
+    def _count_of_group(self, state: str) -> Count | None:
+        """The number of jobs of the group; `None` where its index does not have it."""
+        if self.query or state in (RETRYING, Status.SCHEDULED) or self._is_narrowed_within_a_group:
             return None
-        return Indexed.covering(state, batch_id=self._batch_id).count()
+        return Indexed.covering(state, group=self._group).count()
 
     @cached_property
     def _scheduled(self) -> ScheduledCounts:
@@ -264,8 +264,8 @@ class JobChangeList(ChangeList):
         if search.names_an_id:
             return False
         time = self._filter(TimeFilter)
-        if self._batch_id is not None:
-            is_narrowed = self._is_narrowed_within_a_batch or self.state in (RETRYING, Status.SCHEDULED)
+        if self._group is not None:
+            is_narrowed = self._is_narrowed_within_a_group or self.state in (RETRYING, Status.SCHEDULED)
             return bool(search.words) or is_narrowed
         if self.indexed.cause is not None:
             others = (LimitFilter, QueueFilter, TimeFilter)
@@ -290,7 +290,7 @@ class JobChangeList(ChangeList):
         return bool(self.query) or self._has_period or any(map(self._chosen, filters))
 
     @property
-    def _is_narrowed_within_a_batch(self) -> bool:
+    def _is_narrowed_within_a_group(self) -> bool:
         return self._has_period or any(map(self._chosen, NARROWING))
 
     def _is_left_to_search(self, indexed: Indexed) -> bool:
@@ -322,9 +322,9 @@ class JobChangeList(ChangeList):
         return None if chosen is None else chosen.key
 
     @property
-    def _batch_id(self) -> int | None:
-        chosen = self._filter(BatchFilter)
-        return None if chosen is None else chosen.batch_id
+    def _group(self) -> Group | None:
+        chosen = self._filter(GroupFilter)
+        return None if chosen is None else chosen.group
 
     def _chosen(self, kind: type[Any]) -> str | None:
         chosen = self._filter(kind)

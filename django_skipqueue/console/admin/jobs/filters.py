@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
@@ -23,7 +23,7 @@ from ....values.codec import shorten
 from ....values.records import Cause
 from ... import causes, known_names
 from ...arguments import redacted
-from ...job_states import STATES, between, is_in, is_indexed, time_column
+from ...job_states import STATES, Group, between, is_in, is_indexed, time_column
 from ...search import is_id
 from ..ui.cells import CELL_LIMIT
 
@@ -213,11 +213,10 @@ def _breakable(name: str) -> SafeString:
     return format_html_join(mark_safe("_<wbr>"), "{}", ([word] for word in name.split("_")))
 
 
-class BatchFilter(admin.SimpleListFilter):
-    """The jobs of one batch. Offered in links only. Index: batch."""
+class GroupFilter(admin.SimpleListFilter):
+    """The jobs with one id in a column, which has an index of its own. Offered in links only. A part has a subclass."""
 
-    title = _("batch")
-    parameter_name = "batch"
+    column: ClassVar[str]
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         chosen = self.value()
@@ -228,12 +227,12 @@ class BatchFilter(admin.SimpleListFilter):
         return chosen if chosen and is_id(chosen) else None
 
     @property
-    def batch_id(self) -> int | None:
+    def group(self) -> Group | None:
         chosen = self.value()
-        return int(chosen) if chosen else None
+        return Group(self.column, int(chosen)) if chosen else None
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        return queryset if self.batch_id is None else queryset.filter(batch_id=self.batch_id)
+        return queryset if self.group is None else queryset.filter(self.group.condition)
 
 
 class TimeFilter(admin.SimpleListFilter):

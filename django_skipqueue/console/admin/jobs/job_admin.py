@@ -14,7 +14,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from ....models import Job
-from ...parts import pages
+from ...parts import consoles, pages
 from ..ui.cells import badge_of
 from ..ui.paginator import IndexedPaginator
 from ..ui.views import refreshing
@@ -25,7 +25,6 @@ from .changelist import JobChangeList
 from .filters import (
     BEFORE,
     FIRST,
-    BatchFilter,
     CauseFilter,
     LimitFilter,
     PeriodFilter,
@@ -43,7 +42,6 @@ class JobAdmin(JobActions):
     list_display_links = ("job",)
     list_filter = (
         StateFilter,
-        BatchFilter,
         CauseFilter,
         LimitFilter,
         RunsFilter,
@@ -104,9 +102,14 @@ class JobAdmin(JobActions):
         """All jobs: the list does the search, within its window."""
         return queryset, False
 
+    def get_list_filter(self, request: HttpRequest | None = None) -> tuple[Any, ...]:
+        """The filters, with those of parts after the first one."""
+        of_parts = [each for part in consoles() if part.job_filters is not None for each in part.job_filters()]
+        return (self.list_filter[0], *of_parts, *self.list_filter[1:])
+
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
         """Allow no lookup in the address but the filters: another one could read the whole table."""
-        return lookup in {FIRST, BEFORE, *(each.parameter_name for each in self.list_filter)}
+        return lookup in {FIRST, BEFORE, *(each.parameter_name for each in self.get_list_filter())}
 
     @admin.display(description=_("status"))
     def status_badge(self, job: Job) -> SafeString:
