@@ -202,55 +202,6 @@ class QueueRated(Event):
     by: str
 
 
-# Schedules
-
-
-@dataclass(frozen=True)
-class ScheduleFired(Event):
-    """A schedule has enqueued its jobs: one, or several for times that were missed."""
-
-    database: str
-    name: str
-    task: str
-    job_ids: list[int]
-    late: float
-    """Seconds between the last planned time and the enqueue."""
-
-
-@dataclass(frozen=True)
-class ScheduleSkipped(Event):
-    """A schedule was due, and has enqueued no job, or fewer than there were times."""
-
-    database: str
-    name: str
-    reason: str
-    """`job`: another job is unfinished. `late`: the times were missed, and are not caught up with."""
-    last_job_id: int | None
-
-
-@dataclass(frozen=True)
-class SchedulePaused(Event):
-    database: str
-    name: str
-    by: str
-
-
-@dataclass(frozen=True)
-class ScheduleResumed(Event):
-    database: str
-    name: str
-    by: str
-
-
-@dataclass(frozen=True)
-class ScheduleFailed(Event):
-    """A schedule is due, and cannot fire. Sent once for each new error."""
-
-    database: str
-    name: str
-    error: str
-
-
 # The database
 
 

@@ -30,11 +30,6 @@ from django_skipqueue.events.events import (
     JobsRecovered,
     LeasesLost,
     OutcomesDropped,
-    ScheduleFailed,
-    ScheduleFired,
-    SchedulePaused,
-    ScheduleResumed,
-    ScheduleSkipped,
     WorkerStarted,
     WorkerStopped,
 )
@@ -45,6 +40,13 @@ from django_skipqueue.parts.batches import events as batch_logs
 from django_skipqueue.parts.batches.events import BatchNotFinished, CallbackSkipped
 from django_skipqueue.parts.batches.values import FinishedBatch
 from django_skipqueue.parts.schedules import events as schedule_logs
+from django_skipqueue.parts.schedules.events import (
+    ScheduleFailed,
+    ScheduleFired,
+    SchedulePaused,
+    ScheduleResumed,
+    ScheduleSkipped,
+)
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, error_entry, summary
 from django_skipqueue.values.records import Attempt, ClaimedJob, Dependant, RecoveredJob
 

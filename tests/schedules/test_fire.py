@@ -12,11 +12,11 @@ from django.db.models.functions import Now
 from django.test import override_settings
 
 from django_skipqueue import job, unique_by
-from django_skipqueue.events.events import ScheduleFailed
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, Schedule
 from django_skipqueue.parts.schedules import fire as module
 from django_skipqueue.parts.schedules import sql
+from django_skipqueue.parts.schedules.events import ScheduleFailed
 from django_skipqueue.parts.schedules.fire import LATE, MOST_CAUGHT_UP, Skip, fire
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.redaction import MASK

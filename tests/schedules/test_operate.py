@@ -9,10 +9,10 @@ from django.db import transaction
 from django.db.models.functions import Now
 
 from django_skipqueue import job
-from django_skipqueue.events.events import SchedulePaused, ScheduleResumed
 from django_skipqueue.exceptions import InvalidArguments, InvalidOption, SkipQueueError
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Schedule
+from django_skipqueue.parts.schedules.events import SchedulePaused, ScheduleResumed
 from django_skipqueue.parts.schedules.operate import pause, plan_anew, resume, run_now
 from django_skipqueue.queue.store import Store
 

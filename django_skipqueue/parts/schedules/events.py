@@ -1,11 +1,61 @@
-"""The log lines about schedules, in the format of `events.logs`: the event first, then `key=value`."""
+"""The events of schedules, and their log lines.
+
+A log line has the format of `events.logs`: the event first, then `key=value`.
+"""
 
 import logging
+from dataclasses import dataclass
 
-from ...events.events import ScheduleFailed, ScheduleFired, SchedulePaused, ScheduleResumed, ScheduleSkipped
+from ...events.events import Event
 from ...events.log_format import in_words
 from ...events.log_sink import Lines
 from ...events.logs import write
+
+
+@dataclass(frozen=True)
+class ScheduleFired(Event):
+    """A schedule has enqueued its jobs: one, or several for times that were missed."""
+
+    database: str
+    name: str
+    task: str
+    job_ids: list[int]
+    late: float
+    """Seconds between the last planned time and the enqueue."""
+
+
+@dataclass(frozen=True)
+class ScheduleSkipped(Event):
+    """A schedule was due, and has enqueued no job, or fewer than there were times."""
+
+    database: str
+    name: str
+    reason: str
+    """`job`: another job is unfinished. `late`: the times were missed, and are not caught up with."""
+    last_job_id: int | None
+
+
+@dataclass(frozen=True)
+class SchedulePaused(Event):
+    database: str
+    name: str
+    by: str
+
+
+@dataclass(frozen=True)
+class ScheduleResumed(Event):
+    database: str
+    name: str
+    by: str
+
+
+@dataclass(frozen=True)
+class ScheduleFailed(Event):
+    """A schedule is due, and cannot fire. Sent once for each new error."""
+
+    database: str
+    name: str
+    error: str
 
 
 def schedule_fired(event: ScheduleFired) -> None:

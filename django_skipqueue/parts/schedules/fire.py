@@ -25,7 +25,6 @@ from typing import Any
 from django.db import DatabaseError, Error, transaction
 
 from ...conf import settings
-from ...events.events import ScheduleFailed, ScheduleFired, ScheduleSkipped
 from ...exceptions import InvalidOption, SkipQueueError, UnknownTask
 from ...jobs.registry import registry
 from ...queue.enqueue import new_job
@@ -38,6 +37,7 @@ from ...worker.loop import Periodic
 from . import events as schedule_logs
 from . import sql
 from .entry import Entry, Problem, all_entries, prepared
+from .events import ScheduleFailed, ScheduleFired, ScheduleSkipped
 from .timetable import Timetable, timetable
 
 MOST_CAUGHT_UP = 100

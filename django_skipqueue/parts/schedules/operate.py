@@ -11,7 +11,6 @@ from typing import Any
 
 from django.db import Error, transaction
 
-from ...events.events import SchedulePaused, ScheduleResumed
 from ...exceptions import InvalidOption, SkipQueueError
 from ...queue.enqueue import new_job
 from ...queue.parameters import noted
@@ -20,6 +19,7 @@ from ...values.codec import decode
 from ...values.records import EnqueuedJob
 from . import sql
 from .entry import check_call, known_task
+from .events import SchedulePaused, ScheduleResumed
 from .fire import DueSchedule, error_text, instant, is_unfinished, spec_at
 
 
