@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any
 
+from django.apps import apps
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
@@ -302,6 +303,12 @@ def using_database(alias: str) -> Iterator[None]:
         yield
     finally:
         _chosen_database.reset(token)
+
+
+@functools.cache
+def own_apps() -> set[str]:
+    """The labels of the apps of this package that the project has installed."""
+    return {config.label for config in apps.get_app_configs() if config.name.partition(".")[0] == "django_skipqueue"}
 
 
 def chosen_or_all() -> tuple[str, ...]:

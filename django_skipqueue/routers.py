@@ -5,20 +5,18 @@ Invariant: the tables of the queue are in the databases that hold queues, and in
 
 from typing import Any
 
-from .conf import settings
-
-APP = "django_skipqueue"
+from .conf import own_apps, settings
 
 
 class QueueRouter:
-    """Sends the models of this app to the queue's database, and has their tables made in all that hold queues.
+    """Sends the models of this package to the queue's database, and has their tables made in all that hold queues.
 
     It says nothing about other apps.
     """
 
     def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool | None:
         """Whether this app's tables belong into this database; `None` for other apps."""
-        return db in settings.served_databases if app_label == APP else None
+        return db in settings.served_databases if app_label in own_apps() else None
 
     def db_for_read(self, model: type[Any], **hints: Any) -> str | None:
         """The queue's database for models of this app, `None` for others."""
@@ -29,7 +27,7 @@ class QueueRouter:
         return self._database(model, hints)
 
     def _database(self, model: type[Any], hints: dict[str, Any]) -> str | None:
-        if model._meta.app_label != APP or "task" in hints:
+        if model._meta.app_label not in own_apps() or "task" in hints:
             return None
         known = getattr(hints.get("instance"), "_state", None)
         alias: str = getattr(known, "db", None) or settings.database

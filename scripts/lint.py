@@ -103,7 +103,7 @@ RUNS_SQL = {"execute", "executemany", "raw", "RawSQL", "RunSQL", "copy", "stream
 """`SQL` is psycopg's: a template, into which only identifiers and literals are put, each of them quoted."""
 
 COMPOSERS = {
-    *("joined", "entering", "recording", "to_run", "locking", "admitting_lone"),
+    *("joined", "entering", "recording", "to_run", "locking", "admitting_lone", "guards", "recovering"),
     *("_keyed", "indented", "on_one_line", "walking"),  # of `parts/keyed`
 }
 """`joined` puts pieces into a statement, when the module is imported. The others make pieces, or call `joined`."""

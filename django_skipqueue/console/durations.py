@@ -69,3 +69,14 @@ def moment_of(value: object) -> datetime | None:
     except ValueError:  # well formed, but no such day
         return None
     return moment if moment and is_aware(moment) and FIRST_TIME <= moment < END_OF_TIME else None
+
+
+def clock_time(moment: datetime, now: datetime) -> str:
+    """A time to the second, in the current time zone; with its date unless that is today's."""
+    here, today = localtime(moment), localtime(now).date()
+    return date_format(here, "H:i:s" if here.date() == today else "Y-m-d H:i:s")
+
+
+def held_since(name: str, since: datetime, now: datetime) -> str:
+    """The place of a running job that is outside of the workers: `with NAME since 14:02:11`."""
+    return gettext("with %(holder)s since %(time)s") % {"holder": name, "time": clock_time(since, now)}

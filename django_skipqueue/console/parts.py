@@ -10,7 +10,7 @@ from ..values.part import installed_parts
 if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse
 
-    from ..models import Job
+    from ..models import Job, Worker
     from ..models.abstract_job import AbstractJob
     from ..queue.store import Store
     from ..values.records import EncodedCall, JobSpec
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .metrics.catalogue import Scraped
     from .queue_options import QueueOption
     from .queue_states import QueueRate
+    from .worker_health import Workforce
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +93,23 @@ class PartFact:
 
 
 @dataclass(frozen=True, kw_only=True)
+class External:
+    """What a part says of those outside of the workers who run jobs, and of the processes that hand jobs on to them."""
+
+    holder: Callable[["Job"], str]
+    """Returns the name of who has this running job; an empty string if a process of ours has it."""
+    explain: Callable[["Job", datetime, "Workforce"], str]
+    """Says what a queued or a running job waits for; an empty string if the console says it."""
+    unserved: str
+    """What `skipqueue status` notes of a queue of theirs that no process serves."""
+    processes: Callable[[int], str]
+    """Returns a number of these processes in words."""
+    cells: Callable[["Store", Sequence["Worker"]], Mapping[str, Mapping[str, str]]]
+    """Returns cells for the list of workers, by the id of the row and the name of the column: those of who is external,
+    which are shown alone; and as `detail` what a process of ours is."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PartConsole:
     """What one part gives. Each default is "nothing"."""
 
@@ -136,6 +154,8 @@ class PartConsole:
     queue_options: tuple["QueueOption[Any]", ...] = ()
     """What operators may set for each queue."""
 
+    external: External | None = None
+
 
 def consoles() -> tuple[PartConsole, ...]:
     """What each part gives."""
@@ -149,3 +169,17 @@ def pages() -> tuple[PartPage, ...]:
 
 def queue_options() -> tuple["QueueOption[Any]", ...]:
     return tuple(option for console in consoles() for option in console.queue_options)
+
+
+def externals() -> tuple[External, ...]:
+    return tuple(console.external for console in consoles() if console.external)
+
+
+def holder_of(job: "Job") -> str:
+    """The name of who has this running job outside of the workers; an empty string if a process of ours has it."""
+    return next(filter(None, (external.holder(job) for external in externals())), "")
+
+
+def processes_in_words(number: int) -> str:
+    """A number of processes that hand jobs on, in words; an empty string if no part has any."""
+    return next((external.processes(number) for external in externals()), "")

@@ -13,9 +13,6 @@ from django.db.models.lookups import LessThan
 from django.utils.translation import gettext, ngettext
 
 from ..conf import settings
-from ..contrib.celery.conf import carrier_for
-from ..contrib.celery.settings import CarrierSettings
-from ..contrib.celery.words import carrier_with, clock_time
 from ..exceptions import UnknownTask
 from ..models import Job, Status
 from ..models.expressions import CLAIM_ORDER, HOLDS_KEY, MINUS_PRIORITY, Row
@@ -25,7 +22,7 @@ from .arguments import redacted
 from .counts import Count
 from .durations import exact, roughly, span
 from .operations import number_of_attempts
-from .parts import consoles
+from .parts import consoles, externals
 from .worker_health import Workforce
 
 LINE_LIMIT = 200
@@ -35,16 +32,16 @@ UNKNOWN_TASK = f"{UnknownTask.__name__}: "
 
 
 def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
-    """The condition that a job waits for; for a running job: whether its worker is late, or a carrier has it."""
+    """The condition that a job waits for; for a running job: whether its worker is late, or who else has it."""
     match job.status:
         case Status.QUEUED:
-            return _why_it_is_queued(job, workforce)
+            return _why_it_is_queued(job, now, workforce)
         case Status.SCHEDULED:
             return _why_it_is_scheduled(job, now, workforce)
         case Status.BLOCKED:
             return _why_it_is_blocked(job, now)
         case Status.RUNNING:
-            return _whether_a_carrier_has_it(job, now, workforce) or _whether_its_worker_is_late(job, workforce)
+            return _by_who_is_external(job, now, workforce) or _whether_its_worker_is_late(job, workforce)
     return ""
 
 
@@ -55,25 +52,28 @@ def _why_it_is_blocked(job: Job, now: datetime) -> str:
     return gettext("It is due, and waits for a limit or another job.")
 
 
-def _why_it_is_queued(job: Job, workforce: Workforce) -> str:
+def _by_who_is_external(job: Job, now: datetime, workforce: Workforce) -> str:
+    return next(filter(None, (external.explain(job, now, workforce) for external in externals())), "")
+
+
+def _why_it_is_queued(job: Job, now: datetime, workforce: Workforce) -> str:
     if pause := pauses.pause_of(job.queue_name):
         return pauses.sentence(pause)
-    if (carrier := carrier_for(job.queue_name)) and not workforce.serving(job.queue_name):
-        return gettext("It waits for a relay: none of %(carrier)s is alive.") % {"carrier": carrier.name}
+    if sentence := _by_who_is_external(job, now, workforce):
+        return sentence
     if not workforce.not_dead:
         return gettext("It waits for a worker: none is alive.")
     if not workforce.serving(job.queue_name):
         return gettext("It waits for a worker: no live worker serves the queue “%(queue)s”.") % _queue(job)
-    return _place_in_queue(job, carrier)
+    text = gettext("It is the next job of the queue “%(queue)s”: it begins as soon as a slot is free.")
+    return place_in_queue(job, text)
 
 
-def _place_in_queue(job: Job, carrier: CarrierSettings | None) -> str:
+def place_in_queue(job: Job, text_of_next: str) -> str:
+    """How many jobs come before it; of the next job this text, which may have its `queue`."""
     before = _jobs_before(job)
     if not before.found:
-        text = gettext("It is the next job of the queue “%(queue)s”: it begins as soon as a slot is free.")
-        if carrier:
-            text = gettext("It is the next job of the queue “%(queue)s”: it goes to %(carrier)s once there is room.")
-        return text % {"carrier": carrier.name if carrier else "", **_queue(job)}
+        return text_of_next % _queue(job)
     return ngettext(
         "%(number)s job of the queue “%(queue)s” comes before it.",
         "%(number)s jobs of the queue “%(queue)s” come before it.",
@@ -102,21 +102,6 @@ def _why_it_is_scheduled(job: Job, now: datetime, workforce: Workforce) -> str:
     if job.attempts:
         return gettext("Attempt %(attempt)s is due in %(span)s, at %(time)s.") % values
     return gettext("Scheduled: due in %(span)s, at %(time)s.") % values
-
-
-def _whether_a_carrier_has_it(job: Job, now: datetime, workforce: Workforce) -> str:
-    name = carrier_with(job)
-    if not name or job.locked_at is None:
-        return ""
-    values = {"carrier": shorten(name, LINE_LIMIT), "time": clock_time(job.locked_at, now)}
-    if not any(each.relay_of == name for each in workforce.relays):
-        return (
-            gettext(
-                "It has been with %(carrier)s since %(time)s. No relay is alive: its outcome is written once one is."
-            )
-            % values
-        )
-    return gettext("It has been with %(carrier)s since %(time)s: it waits there, or runs.") % values
 
 
 def _whether_its_worker_is_late(job: Job, workforce: Workforce) -> str:

@@ -37,20 +37,14 @@ class WorkerHealth:
     name: str
     queues: tuple[str, ...]
     """Empty: it serves all."""
-    concurrency: int
+    slots: int
+    """How many jobs it runs at once; 0: it hands those that it claims on."""
     age: timedelta
     """Since its last heartbeat."""
-    relay_of: str = ""
-    """The carrier to which it relays jobs; empty: it runs them itself."""
 
     @property
     def state(self) -> State:
         return state_after(self.age)
-
-    @property
-    def slots(self) -> int:
-        """How many jobs it runs at once: a relay runs none."""
-        return 0 if self.relay_of else self.concurrency
 
     @property
     def is_live(self) -> bool:
@@ -66,7 +60,7 @@ class WorkerHealth:
 
 @dataclass(frozen=True)
 class Workforce:
-    """All workers, at one moment: the relays among them, and no carriers."""
+    """All workers, at one moment: those without slots among them, and nobody external."""
 
     workers: tuple[WorkerHealth, ...]
 
@@ -81,11 +75,7 @@ class Workforce:
 
     @property
     def runners(self) -> list[WorkerHealth]:
-        return [worker for worker in self.not_dead if not worker.relay_of]
-
-    @property
-    def relays(self) -> list[WorkerHealth]:
-        return [worker for worker in self.not_dead if worker.relay_of]
+        return [worker for worker in self.not_dead if worker.slots]
 
     @property
     def late_or_stale(self) -> list[WorkerHealth]:
@@ -109,15 +99,15 @@ def recovered(workforce: Workforce, *, using: str | None = None) -> list[WorkerH
     return [worker for worker in dead if worker.id not in holders]
 
 
-def not_carried(jobs: Any) -> Any:
-    """Of these jobs, those that no carrier holds: how long one waits and runs there, its row does not say."""
-    return jobs.exclude(locked_by__in=Worker._base_manager.filter(is_carrier=True).values("id"))
+def not_external(jobs: Any) -> Any:
+    """Of these jobs, those that a worker holds: how long one waits and runs elsewhere, its row does not say."""
+    return jobs.exclude(locked_by__in=Worker._base_manager.filter(is_external=True).values("id"))
 
 
 def _read(using: str | None) -> Iterator[WorkerHealth]:
-    rows = Worker.objects.db_manager(using).filter(is_carrier=False).annotate(now=Now()).order_by("-heartbeat_at")
-    columns = ("id", "name", "queues", "concurrency", "heartbeat_at", "now", "relay_of")
+    rows = Worker.objects.db_manager(using).filter(is_external=False).annotate(now=Now()).order_by("-heartbeat_at")
+    columns = ("id", "name", "queues", "concurrency", "heartbeat_at", "now")
     heartbeat: datetime
     now: datetime
-    for worker_id, name, queues, concurrency, heartbeat, now, relay_of in rows.values_list(*columns)[:MOST]:
-        yield WorkerHealth(str(worker_id), name, tuple(map(str, queues)), concurrency, now - heartbeat, relay_of)
+    for worker_id, name, queues, slots, heartbeat, now in rows.values_list(*columns)[:MOST]:
+        yield WorkerHealth(str(worker_id), name, tuple(map(str, queues)), slots, now - heartbeat)

@@ -154,9 +154,7 @@ CONSTRAINTS_OF_OTHERS = [
     ("queue", models.CheckConstraint(name="skipqueue_queue_times", condition=are_times("paused_at", "paused_until"))),
     (
         "worker",
-        models.CheckConstraint(
-            name="skipqueue_worker_times", condition=are_times("started_at", "heartbeat_at", "reached_at")
-        ),
+        models.CheckConstraint(name="skipqueue_worker_times", condition=are_times("started_at", "heartbeat_at")),
     ),
     (
         "worker",
@@ -357,10 +355,7 @@ class Migration(migrations.Migration):
                 ("heartbeat_at", models.DateTimeField(db_default=Now(), verbose_name="last heartbeat")),
                 ("memory_mb", models.IntegerField(null=True, verbose_name="memory in MiB")),
                 ("jobs_done", models.BigIntegerField(db_default=0, verbose_name="jobs done")),
-                ("is_carrier", models.BooleanField(db_default=False, editable=False, verbose_name="carrier")),
-                ("relay_of", models.TextField(db_default="", editable=False, verbose_name="relay of")),
-                ("reached_at", models.DateTimeField(editable=False, null=True, verbose_name="broker reached at")),
-                ("refused", models.BigIntegerField(db_default=0, editable=False, verbose_name="refused jobs")),
+                ("is_external", models.BooleanField(db_default=False, editable=False, verbose_name="external")),
             ],
             options={
                 "verbose_name": "worker",

@@ -212,9 +212,9 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
     """Filters for workers."""
 
     def live(self, *, worker_timeout: float | None = None) -> "WorkerQuerySet":
-        """Workers and relays with a heartbeat in the last `worker_timeout` seconds (default: the setting)."""
+        """Workers with a heartbeat in the last `worker_timeout` seconds (default: the setting)."""
         within = timedelta(seconds=settings.worker_timeout if worker_timeout is None else worker_timeout)
-        return self.filter(heartbeat_at__gt=Now() - within, is_carrier=False)
+        return self.filter(heartbeat_at__gt=Now() - within, is_external=False)
 
     def with_requests(self) -> "WorkerQuerySet":
         """Each worker with its request in `requested`: `restart`, `stop`, or empty."""

@@ -19,7 +19,7 @@ from .stored_json import StoredJSON
 class Worker(models.Model):
     """One worker process. The process and its supervisor write its heartbeat. Without one, its jobs are recovered.
 
-    Each carrier has a row as well, whose heartbeats its relays write.
+    Who holds jobs and is no worker has a row as well, with `is_external`.
     """
 
     id = models.TextField(primary_key=True, editable=False)
@@ -29,20 +29,15 @@ class Worker(models.Model):
     pid = models.IntegerField(_("process id"))
     queues = StoredJSON(_("queues"), default=list)
     concurrency = models.IntegerField(_("concurrency"))
+    """How many slots it has; 0: it runs no jobs, and hands those that it claims on to somebody else."""
     started_at = models.DateTimeField(_("started at"), db_default=Now())
     heartbeat_at = models.DateTimeField(_("last heartbeat"), db_default=Now())
     memory_mb = models.IntegerField(_("memory in MiB"), null=True)
     """The resident size of the process at the last heartbeat of its supervisor, on a system with /proc."""
     jobs_done = models.BigIntegerField(_("jobs done"), db_default=0)
     """How many attempts the process had settled at that time."""
-    is_carrier = models.BooleanField(_("carrier"), db_default=False, editable=False)
-    """Whether the row stands for a carrier: it is permanent, and nothing recovers the jobs that the carrier holds."""
-    relay_of = models.TextField(_("relay of"), db_default="", editable=False)
-    """The name of the carrier to which the process relays jobs; empty: it runs them itself."""
-    reached_at = models.DateTimeField(_("broker reached at"), null=True, editable=False)
-    """Of a carrier: when a relay last wrote the heartbeat while its connection to the carrier was open."""
-    refused = models.BigIntegerField(_("refused jobs"), db_default=0, editable=False)
-    """Of a carrier: how many jobs it has not taken from its relays, in total."""
+    is_external = models.BooleanField(_("external"), db_default=False, editable=False)
+    """Whether the row stands for no process of ours: it is permanent, and its jobs are not recovered by age."""
 
     objects = WorkerManager()
 
@@ -51,9 +46,7 @@ class Worker(models.Model):
         verbose_name = _("worker")
         verbose_name_plural = _("workers")
         constraints = (
-            models.CheckConstraint(
-                name="skipqueue_worker_times", condition=are_times("started_at", "heartbeat_at", "reached_at")
-            ),
+            models.CheckConstraint(name="skipqueue_worker_times", condition=are_times("started_at", "heartbeat_at")),
             models.CheckConstraint(
                 name="skipqueue_worker_queues",
                 condition=Exact(Func(F("queues"), function="jsonb_typeof", output_field=models.TextField()), "array"),

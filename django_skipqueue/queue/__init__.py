@@ -26,7 +26,6 @@ Rules of all statements:
   first gate, so these write the status literally.
 - The statement of an operator's verb also records it in the row: `operations` holds the newest 50. `recording` of
   `fragments` replaces `{operations}` by the expression.
-- What comes from the broker of a carrier has statements of its own. `fragments.of_carrier` adds who has to hold
-  the job.
+- What a broker says is written by statements of its own, see `Store.guards`: they add who has to hold the job.
 - The only clock is the database's.
 """

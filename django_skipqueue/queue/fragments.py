@@ -195,13 +195,3 @@ def recording(verb: str, *, more: Mapping[str, str] | None = None) -> str:
     """
     pairs = "".join(f", '{key}', {value}" for key, value in (more or {}).items())
     return joined(_APPENDED, verb=verb, more=pairs)
-
-
-# The end of a WHERE: only jobs that the carrier or one of its relays holds. Who can write to the broker can name any
-# job with any lease: both are small numbers.
-# A carrier holds what its relays have handed over. A relay holds what it has claimed, and an outcome may be quicker
-# than the hand-over. The subquery runs only if a row does not name the carrier; the table has a row for each worker.
-OF_CARRIER = (
-    "\n    AND (job.locked_by = %(carrier_id)s OR job.locked_by IN "
-    "(SELECT relay.id FROM skipqueue_worker AS relay WHERE relay.relay_of = %(carrier)s))"
-)

@@ -1,14 +1,14 @@
 """Write what attempts note while they run: their progress and their logs.
 
-Used by workers and relays.
+Used by workers.
 """
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..values.records import LeaseRef, Noted
-from .fragments import OF_CARRIER, joined
-from .parameters import leases_as_values, notes_as_values
+from ..values.records import Noted
+from .fragments import joined
+from .parameters import notes_as_values
 
 if TYPE_CHECKING:
     from .store import Store
@@ -55,27 +55,11 @@ SET (progress, logs) = (
         FROM held
         WHERE held.id = job.id
     )
-WHERE job.id = ANY (ARRAY (SELECT id FROM held)){of_carrier}
+WHERE job.id = ANY (ARRAY (SELECT id FROM held)){only}
 RETURNING job.id
 """
 
-NOTE_ATTEMPTS = joined(_NOTE_ATTEMPTS, of_carrier="")
-
-# relay → the same for notes that come from a broker. Index: the primary key.
-NOTE_CARRIED_ATTEMPTS = joined(_NOTE_ATTEMPTS, of_carrier=OF_CARRIER)
-
-# relay → nothing. These jobs of a carrier begin again, after another process that had them is gone: from now on they
-# have begun later than they were claimed, which RECOVER looks for. Index: the primary key, in the order of the arrays.
-NOTE_BEGUN = joined(
-    """
-UPDATE skipqueue_job AS job
-SET started_at = statement_timestamp()
-FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
-WHERE job.id = held.id AND job.lease = held.lease{of_carrier}
-RETURNING job.id
-""",
-    of_carrier=OF_CARRIER,
-)
+NOTE_ATTEMPTS = joined(_NOTE_ATTEMPTS, only="")
 
 
 def note_attempts(store: "Store", notes: Iterable[Noted]) -> set[int]:
@@ -83,10 +67,5 @@ def note_attempts(store: "Store", notes: Iterable[Noted]) -> set[int]:
 
     Does not wait for locks: neither a job whose lease is no longer valid nor a locked row is written.
     """
-    statement = store.chosen(NOTE_ATTEMPTS, NOTE_CARRIED_ATTEMPTS, notes_as_values(notes))
+    statement = store.guarded(NOTE_ATTEMPTS, notes_as_values(notes))
     return {id for (id,) in store.rows(*statement)}
-
-
-def note_begun(store: "Store", leases: Iterable[LeaseRef]) -> None:
-    """Write that these jobs of the relay's carrier have begun, after others that had them are gone."""
-    store.rows(NOTE_BEGUN, leases_as_values(leases) | store.carrier)

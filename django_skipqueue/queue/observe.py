@@ -75,13 +75,13 @@ GROUP BY queue_name
 """
 
 # pages → for each worker with running jobs: its id, the number of its jobs by task, and the `shown` first claimed ones,
-# both as JSON. Of the running jobs that no carrier holds, `limit` are looked at, those first that were claimed first:
+# both as JSON. Of the running jobs that workers hold, `limit` are looked at, those first that were claimed first:
 # once, however many workers there are. Index: recover.
 HELD_NOW = """
 WITH held AS MATERIALIZED (
     SELECT id, task, locked_by, locked_at
     FROM skipqueue_job
-    WHERE status = 'running' AND locked_by <> ALL (SELECT id FROM skipqueue_worker WHERE is_carrier)
+    WHERE status = 'running' AND locked_by <> ALL (SELECT id FROM skipqueue_worker WHERE is_external)
     ORDER BY locked_at
     LIMIT %(limit)s
 ),

@@ -1,16 +1,17 @@
 """Recover the jobs of dead workers.
 
-Used by supervisors and relays. A recovery skips rows that others have locked, so several processes may recover at once.
+Used by supervisors. A recovery skips rows that others have locked, so several processes may recover at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ..conf import settings
 from ..events.events import JobsRecovered
 from ..values.codec import shorten
-from ..values.records import LeaseRef, RecoveredJob, session_name
+from ..values.records import RecoveredJob, session_name
+from .fragments import joined
 from .notify import LIMITS_PAYLOAD, notify_supervisors, wake
 from .parameters import BATCH
 
@@ -48,55 +49,23 @@ WHERE
 # supervisor → the recovered jobs.
 # With `worker_ids`: all jobs that these workers hold. With `locked_before`: the jobs locked before that time whose
 # holder has no row. With neither: the jobs locked for longer than `age` whose holder has no row, or a heartbeat older
-# than `age`. With `ids` and `leases`: these jobs, which a carrier gave back because its workers are gone, if the
-# carrier or a relay of it holds them, and they have begun: NOTE_BEGUN.
+# than `age`.
 # The attempt is charged; a job without attempts left fails. Index: recover.
 # `deaths` lists the workers in a row that died while they ran the job. After the second death the job waits for up to
 # 30 s, so that it does not run beside the same jobs again; after the first one for up to 5 s, if the process `crashed`:
 # a job may be the cause. From the second death on a job is a suspect, which runs alone in a process. If this one dies
 # as well, the job fails, whatever its max_attempts: no other job can be the cause. A worker with one slot runs each job
-# alone, and so does a loop written by hand, which has no row. A carrier runs jobs in processes that have no rows here.
+# alone, and so does a loop written by hand, which has no row. Who is external runs jobs in processes without rows here.
 # A manual retry empties the list, and so does every outcome except that of an unknown task.
 # A job that has a rate waits for it again, with the permit that it holds.
 # A job is never taken from a live worker, however long it runs: only the heartbeat in the worker's row counts. A loop
-# written by hand has no row: the job's own heartbeat counts. A job is never taken from a carrier: it may run there.
-RECOVER = """
+# written by hand has no row: the job's own heartbeat counts. A job is never taken from who is external.
+_RECOVER = """
 WITH lost AS MATERIALIZED (
     SELECT job.id, job.locked_by, job.locked_at
     FROM skipqueue_job AS job
     WHERE
-        job.status = 'running'
-        AND (
-            %(worker_ids)s::text[] IS NOT NULL
-            OR %(leases)s::bigint[] IS NOT NULL
-            OR job.locked_at <= COALESCE(
-                %(locked_before)s::timestamptz, statement_timestamp() - make_interval(secs => %(age)s)
-            )
-        )
-        AND (%(job_ids)s::bigint[] IS NULL OR job.id = ANY (%(job_ids)s::bigint[]))
-        AND CASE
-            WHEN %(worker_ids)s::text[] IS NOT NULL THEN job.locked_by = ANY (%(worker_ids)s::text[])
-            WHEN %(leases)s::bigint[] IS NOT NULL
-            THEN
-                (job.id, job.lease) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(leases)s::bigint[]))
-                AND job.started_at > job.locked_at
-                AND (
-                    job.locked_by = %(carrier_id)s::text
-                    OR job.locked_by IN (
-                        SELECT relay.id FROM skipqueue_worker AS relay WHERE relay.relay_of = %(carrier)s::text
-                    )
-                )
-            ELSE NOT EXISTS (
-                SELECT FROM skipqueue_worker AS worker
-                WHERE
-                    worker.id = job.locked_by
-                    AND (
-                        %(locked_before)s::timestamptz IS NOT NULL
-                        OR worker.is_carrier
-                        OR worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(age)s)
-                    )
-            )
-        END
+        job.status = 'running'{chosen}
     ORDER BY job.locked_at
     LIMIT %(limit)s
     FOR NO KEY UPDATE OF job SKIP LOCKED
@@ -132,15 +101,13 @@ recovered AS (
                     'at', statement_timestamp()
                 )
             FROM
-                -- One worker that loses the job several times counts once; a carrier counts each time.
-                (SELECT CASE WHEN job.deaths ? job.locked_by AND %(leases)s::bigint[] IS NULL THEN job.deaths
-                    ELSE COALESCE(job.deaths, '[]') || to_jsonb(job.locked_by) END) AS died (workers),
+                (SELECT {died}) AS died (workers),
                 LATERAL (
                     SELECT
                         jsonb_array_length(died.workers),
                         jsonb_array_length(died.workers) >= 3 AND NOT EXISTS (
                             SELECT FROM skipqueue_worker AS worker
-                            WHERE worker.id = job.locked_by AND worker.concurrency > 1 AND NOT worker.is_carrier
+                            WHERE worker.id = job.locked_by AND worker.concurrency <> 1 AND NOT worker.is_external
                         )
                 ) AS death (number, is_proof),
                 LATERAL (
@@ -170,6 +137,39 @@ FROM recovered JOIN lost USING (id)
 ORDER BY recovered.id
 """
 
+_CHOSEN = """
+        AND (
+            %(worker_ids)s::text[] IS NOT NULL
+            OR job.locked_at <= COALESCE(
+                %(locked_before)s::timestamptz, statement_timestamp() - make_interval(secs => %(age)s)
+            )
+        )
+        AND (%(job_ids)s::bigint[] IS NULL OR job.id = ANY (%(job_ids)s::bigint[]))
+        AND CASE
+            WHEN %(worker_ids)s::text[] IS NOT NULL THEN job.locked_by = ANY (%(worker_ids)s::text[])
+            ELSE NOT EXISTS (
+                SELECT FROM skipqueue_worker AS worker
+                WHERE
+                    worker.id = job.locked_by
+                    AND (
+                        %(locked_before)s::timestamptz IS NOT NULL
+                        OR worker.is_external
+                        OR worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(age)s)
+                    )
+            )
+        END"""
+
+# One worker that loses the job several times counts once.
+_DIED = """CASE WHEN job.deaths ? job.locked_by THEN job.deaths
+                    ELSE COALESCE(job.deaths, '[]') || to_jsonb(job.locked_by) END"""
+
+
+def recovering(*, chosen: str, died: str) -> str:
+    """Return the statement for the running jobs with these conditions. `died`: the list with this death in `deaths`."""
+    return joined(_RECOVER, chosen=chosen, died=died)
+
+
+RECOVER = recovering(chosen=_CHOSEN, died=_DIED)
 
 NO_HEARTBEAT = "its worker wrote no heartbeat within the worker timeout"
 
@@ -216,20 +216,15 @@ def recover_without_worker(store: "Store", *, locked_before: datetime, limit: in
     return _recover(store, locked_before=locked_before, reason=NO_HEARTBEAT, limit=limit)
 
 
-def recover_returned(store: "Store", refs: Sequence[LeaseRef], *, reason: str) -> list[RecoveredJob]:
-    """Recover those of the jobs with these leases that have begun. The carrier gave all of them back."""
-    ids, leases = [id for id, _ in refs], [lease for _, lease in refs]
-    return _recover(store, ids=ids, leases=leases, reason=reason, limit=len(refs))
-
-
 def _recover(store: "Store", **chosen: Any) -> list[RecoveredJob]:
     """Run RECOVER. A parameter that is not given restricts nothing."""
-    nothing = {
-        "age": 0.0,
-        "crashed": False,
-        **dict.fromkeys(["locked_before", "worker_ids", "job_ids", "ids", "leases", "carrier", "carrier_id"]),
-    }
-    recovered = [RecoveredJob._make(row) for row in store.rows(RECOVER, nothing | store.carrier | chosen)]
+    nothing = {"age": 0.0, "crashed": False, **dict.fromkeys(["locked_before", "worker_ids", "job_ids"])}
+    return recover_chosen(store, RECOVER, nothing | chosen)
+
+
+def recover_chosen(store: "Store", statement: str, values: Mapping[str, Any]) -> list[RecoveredJob]:
+    """Run this statement, which is RECOVER or has its form, and tell those who wait for the jobs."""
+    recovered = [RecoveredJob._make(row) for row in store.rows(statement, values)]
     wake(store, (job.queue_name for job in recovered if job.status == "queued"))
     if any(job.status in ("blocked", "scheduled") for job in recovered):
         notify_supervisors(store, LIMITS_PAYLOAD)  # a scheduled one has given its permit up

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..events.events import JobsReleased
 from ..values.records import LeaseRef
-from .fragments import KEY, OF_CARRIER, joined
+from .fragments import KEY, joined
 from .gates import admit_by_keys
 from .notify import LIMITS_PAYLOAD, notify_supervisors, wake
 from .parameters import leases_as_values
@@ -51,14 +51,11 @@ SET status = CASE
         ELSE job.operations
     END
 FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
-WHERE job.id = held.id AND job.lease = held.lease{of_carrier}
+WHERE job.id = held.id AND job.lease = held.lease{only}
 RETURNING job.id, job.queue_name, job.gate, {key}
 """
 
-RELEASE = joined(_RELEASE, key=KEY, of_carrier="")
-
-# relay → as RELEASE, of jobs that the carrier, or a relay of it, holds. Index: the primary key.
-RELEASE_CARRIED = joined(_RELEASE, key=KEY, of_carrier=OF_CARRIER)
+RELEASE = joined(_RELEASE, key=KEY, only="")
 
 # supervisor, after a worker died; worker, after its connection broke → as RELEASE, of the jobs that the worker holds
 # but has not started, now released. No attempt is charged. A live worker holds such jobs for one of two reasons: the
@@ -100,7 +97,7 @@ def release(store: "Store", leases: Iterable[LeaseRef], *, interrupted: bool = F
     `later`: they wait for up to 10 seconds first, and give up their permits meanwhile.
     """
     values = {**leases_as_values(leases), "interrupted": interrupted, "later": later}
-    return _released(store, store.rows(*store.chosen(RELEASE, RELEASE_CARRIED, values)), later=later)
+    return _released(store, store.rows(*store.guarded(RELEASE, values)), later=later)
 
 
 def release_orphans(

@@ -20,7 +20,7 @@ from ..values.outcomes import Outcome, Settlement
 from ..values.part import installed_parts
 from ..values.records import AheadWish, LeaseRef, QueuePosition
 from .claim import CLAIM
-from .fragments import KEY, OF_CARRIER, entering, joined
+from .fragments import KEY, entering, joined
 from .gates import gate_after, key_gates
 from .notify import notify_of_keys, wake, wake_supervisors
 from .parameters import (
@@ -109,13 +109,13 @@ FROM
         (SELECT %(refunds)s::smallint[]), (SELECT %(results)s::text[]::jsonb[]), (SELECT %(last_errors)s::text[]),
         (SELECT %(errors)s::text[]::jsonb[]), (SELECT %(unknown)s::boolean[]), (SELECT %(notes)s::text[]::jsonb[])
     ) AS outcome (id, lease, started, ended, status, delay, refund, result, last_error, error, is_unknown, notes)
-WHERE job.id = outcome.id AND job.lease = outcome.lease{of_carrier}
+WHERE job.id = outcome.id AND job.lease = outcome.lease{only}
 RETURNING job.id, outcome.lease, job.batch_id
 """
 
 _ENTERING = entering(column="job.{}", run_after="statement_timestamp() + make_interval(secs => outcome.delay)")
 
-SETTLE = joined(_SETTLE, **_ENTERING, snoozes="", of_carrier="")
+SETTLE = joined(_SETTLE, **_ENTERING, snoozes="", only="")
 
 # What SETTLE_SNOOZES sets beside what SETTLE sets: a snooze is recorded in `operations`. Snoozes in a row are one entry
 # with their number, so that they do not displace the verbs of operators.
@@ -144,12 +144,7 @@ _SNOOZES = """
     END,"""
 
 # settle, of a batch with snoozes → as SETTLE. Batches without a snooze do not pay for it. Index: the primary key.
-SETTLE_SNOOZES = joined(_SETTLE, **_ENTERING, snoozes=_SNOOZES, of_carrier="")
-
-# relay, settle → as SETTLE and SETTLE_SNOOZES, of outcomes that come from a broker: a lease is no secret there. Index:
-# the primary key.
-SETTLE_CARRIED = joined(_SETTLE, **_ENTERING, snoozes="", of_carrier=OF_CARRIER)
-SETTLE_CARRIED_SNOOZES = joined(_SETTLE, **_ENTERING, snoozes=_SNOOZES, of_carrier=OF_CARRIER)
+SETTLE_SNOOZES = joined(_SETTLE, **_ENTERING, snoozes=_SNOOZES, only="")
 
 # settle, after jobs go straight back to their queues → the queue of each; the gate at which it waits, if any, and the
 # key by which the gate admits. The array is a subquery, so that the planner does not see its length. Index: the primary
@@ -184,15 +179,11 @@ SET errors = (CASE WHEN jsonb_array_length(job.errors) < 10 THEN job.errors ELSE
         (SELECT error FROM cancelled WHERE cancelled.id = job.id)
         || jsonb_build_object('at', statement_timestamp(), 'worker_id', job.locked_by)
     )
-WHERE job.id = ANY (ARRAY (SELECT id FROM cancelled)){of_carrier}
+WHERE job.id = ANY (ARRAY (SELECT id FROM cancelled)){only}
 RETURNING job.id
 """
 
-APPEND_CANCELLED_ERRORS = joined(_APPEND_CANCELLED_ERRORS, of_carrier="")
-
-# relay → the same for outcomes that come from a broker. Index: the primary key.
-APPEND_CANCELLED_ERRORS_CARRIED = joined(_APPEND_CANCELLED_ERRORS, of_carrier=OF_CARRIER)
-
+APPEND_CANCELLED_ERRORS = joined(_APPEND_CANCELLED_ERRORS, only="")
 
 SettledRow = tuple[int, int, int | None]
 """Id, lease and batch of a job whose outcome was written."""
@@ -294,7 +285,7 @@ def append_cancelled_errors(store: "Store", cancelled: Iterable[Settlement]) -> 
         return set()
     values = leases_as_values((settlement.job_id, settlement.lease) for settlement in failed)
     values["errors"] = [json.dumps(settlement.outcome.error) for settlement in failed]
-    statement = store.chosen(APPEND_CANCELLED_ERRORS, APPEND_CANCELLED_ERRORS_CARRIED, values)
+    statement = store.guarded(APPEND_CANCELLED_ERRORS, values)
     return {id for (id,) in store.rows(*statement)}
 
 
@@ -335,6 +326,4 @@ def _settle(store: "Store", batch: list[Settlement], refused: dict[LeaseRef, Out
 
 def _statement(store: "Store", batch: Sequence[Settlement]) -> tuple[str, dict[str, Any]]:
     values = settlements_as_values(batch)
-    if any(values["refunds"]):
-        return store.chosen(SETTLE_SNOOZES, SETTLE_CARRIED_SNOOZES, values)
-    return store.chosen(SETTLE, SETTLE_CARRIED, values)
+    return store.guarded(SETTLE_SNOOZES if any(values["refunds"]) else SETTLE, values)

@@ -20,8 +20,21 @@ from . import prune as prunes
 from . import recover as recoveries
 from . import release as releases
 from . import settle as settles
+from .fragments import KEY, joined
 
 __all__ = ["Store"]
+
+
+def guards(only: str) -> dict[str, str]:
+    """The statements by which a lease is used, each with the one that also has the condition `only`, in SQL."""
+    outcomes = {**settles._ENTERING, "only": only}
+    return {
+        settles.SETTLE: joined(settles._SETTLE, snoozes="", **outcomes),
+        settles.SETTLE_SNOOZES: joined(settles._SETTLE, snoozes=settles._SNOOZES, **outcomes),
+        settles.APPEND_CANCELLED_ERRORS: joined(settles._APPEND_CANCELLED_ERRORS, only=only),
+        releases.RELEASE: joined(releases._RELEASE, key=KEY, only=only),
+        notes.NOTE_ATTEMPTS: joined(notes._NOTE_ATTEMPTS, only=only),
+    }
 
 
 class Store:
@@ -36,9 +49,11 @@ class Store:
         """The database's name in `DATABASES`."""
         self.send = send
         """Called with each event."""
-        self.carrier: dict[str, str] = {}
-        """In a relay, the `carrier` and the `carrier_id`: what comes from a broker is written only to jobs that the
-        carrier or a relay of it holds."""
+        self.guards: Mapping[str, str] = {}
+        """In a process that writes what others say: by a statement, the one that is sent in its place. It also asks who
+        holds the job."""
+        self.holder: Mapping[str, str] = {}
+        """The values that those statements have beside their own."""
 
     @classmethod
     def default(cls) -> "Store":
@@ -50,9 +65,9 @@ class Store:
         """Django's connection of this thread, or the connection that `dedicated_connection` has put in its place."""
         return connections[self.alias]
 
-    def chosen(self, plain: str, carried: str, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        """In a relay the second statement, which asks who holds a job, otherwise the first; with its values."""
-        return (carried, values | self.carrier) if self.carrier else (plain, values)
+    def guarded(self, statement: str, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """The statement, or the one that is sent in its place, with its values."""
+        return (self.guards[statement], {**values, **self.holder}) if self.guards else (statement, values)
 
     def rows(self, statement: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         with self.connection.cursor() as cursor:
@@ -95,7 +110,6 @@ class Store:
     lost_leases = leases.lost_leases
     locked = leases.locked
     note_attempts = notes.note_attempts
-    note_begun = notes.note_begun
 
     # The attempt comes to an outcome.
     settle = settles.settle
@@ -109,7 +123,6 @@ class Store:
     still_holding = leases.still_holding
     recover = recoveries.recover
     recover_without_worker = recoveries.recover_without_worker
-    recover_returned = recoveries.recover_returned
 
     # Operators change the job.
     retry = operate.retry

@@ -15,31 +15,26 @@ if TYPE_CHECKING:
     from .store import Store
 
 # supervisor: writes the heartbeats of its workers, with their memory and the number of jobs done; worker: inserts its
-# own row before it claims, and again if the row was deleted; relay: writes the row of its carrier, which stays
-# for ever and says what the settings say now. → id and request of each worker.
+# own row before it claims, and again if the row was deleted; who hands jobs on to somebody outside: writes the row of
+# that one, which stays for ever and says what the settings say now. → id and request of each worker.
 HEARTBEAT_WORKERS = """
 INSERT INTO skipqueue_worker AS written (
-    id, name, hostname, pid, queues, concurrency, memory_mb, jobs_done, relay_of, is_carrier, reached_at, refused,
-    started_at, heartbeat_at
+    id, name, hostname, pid, queues, concurrency, memory_mb, jobs_done, is_external, started_at, heartbeat_at
 )
 SELECT
     worker.id, worker.name, worker.hostname, worker.pid, worker.queues, worker.concurrency, worker.memory_mb,
-    COALESCE(worker.jobs_done, 0), COALESCE(worker.relay_of, ''), COALESCE(worker.is_carrier, false),
-    CASE WHEN worker.is_reached THEN statement_timestamp() END, COALESCE(worker.newly_refused, 0),
-    statement_timestamp(), statement_timestamp()
+    COALESCE(worker.jobs_done, 0), COALESCE(worker.is_external, false), statement_timestamp(), statement_timestamp()
 FROM json_to_recordset(%(workers)s::json) AS worker (
     id text, name text, hostname text, pid integer, queues jsonb, concurrency integer, memory_mb integer,
-    jobs_done bigint, relay_of text, is_carrier boolean, is_reached boolean, newly_refused bigint
+    jobs_done bigint, is_external boolean
 )
 ORDER BY worker.id
 ON CONFLICT (id) DO UPDATE SET
     heartbeat_at = statement_timestamp(),
     memory_mb = excluded.memory_mb,
     jobs_done = excluded.jobs_done,
-    reached_at = COALESCE(excluded.reached_at, written.reached_at),
-    refused = written.refused + excluded.refused,
-    queues = CASE WHEN written.is_carrier THEN excluded.queues ELSE written.queues END,
-    concurrency = CASE WHEN written.is_carrier THEN excluded.concurrency ELSE written.concurrency END
+    queues = CASE WHEN written.is_external THEN excluded.queues ELSE written.queues END,
+    concurrency = CASE WHEN written.is_external THEN excluded.concurrency ELSE written.concurrency END
 RETURNING
     written.id,
     COALESCE(
@@ -68,16 +63,16 @@ RETURNING
 # supervisors would recover the jobs of a live worker. Index: the primary keys.
 REQUEST_OF_WORKER = """
 INSERT INTO skipqueue_worker_request (worker_id, request)
-SELECT id, %(request)s FROM skipqueue_worker WHERE id = %(worker_id)s AND NOT is_carrier
+SELECT id, %(request)s FROM skipqueue_worker WHERE id = %(worker_id)s AND NOT is_external
 ON CONFLICT (worker_id) DO UPDATE SET request = excluded.request
 RETURNING worker_id
 """
 
-# supervisor, to find dead workers → the database's time, and the id and heartbeat of each worker. Carriers never die:
-# what they hold is with them when all relays are gone.
+# supervisor, to find dead workers → the database's time, and the id and heartbeat of each worker. Who is
+# external never dies.
 HEARTBEATS = """
 SELECT statement_timestamp(), worker.id, worker.heartbeat_at
-FROM (SELECT) AS always LEFT JOIN skipqueue_worker AS worker ON NOT worker.is_carrier
+FROM (SELECT) AS always LEFT JOIN skipqueue_worker AS worker ON NOT worker.is_external
 """
 
 # supervisor, worker: deletes the rows of workers that have stopped, and the requests to workers without a row. Leaves
@@ -105,7 +100,7 @@ PRUNE_WORKERS = """
 DELETE FROM skipqueue_worker AS worker
 WHERE
     worker.id = ANY (%(worker_ids)s::text[])
-    AND NOT worker.is_carrier
+    AND NOT worker.is_external
     AND worker.heartbeat_at <= statement_timestamp() - make_interval(secs => %(age)s)
     AND NOT EXISTS (
         SELECT FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id
@@ -116,8 +111,8 @@ WHERE
 def heartbeat_workers(store: "Store", workers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Write the heartbeats of these workers. Returns what operators have requested of them, by id.
 
-    Each is a mapping of its columns, if known. That of a carrier has `is_carrier`: its row stays, with the queues
-    and the concurrency of the last call. `is_reached` and `newly_refused`: what its relay has seen since that.
+    Each is a mapping of its columns, if known. A row with `is_external` stays, with the queues and the concurrency of
+    the last call.
     """
     rows = store.rows(HEARTBEAT_WORKERS, {"workers": json.dumps(workers)})
     return {id: requested for id, requested in rows if requested}
@@ -145,7 +140,7 @@ def request_of_worker(store: "Store", worker_id: str, request: Request) -> bool:
 
 
 def heartbeats(store: "Store") -> tuple[datetime, dict[str, datetime]]:
-    """The database's time, and the heartbeat of each worker, by its id. Carriers are not among them."""
+    """The database's time, and the heartbeat of each worker, by its id. Who is external is not among them."""
     rows = store.rows(HEARTBEATS)
     return rows[0][0], {str(id): heartbeat for _, id, heartbeat in rows if id is not None}
 

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from ..values.exposition import CONTENT_TYPE, Family, Metric, exposition
+from ..values.part import installed_parts
 from ..worker.recycle import resident_bytes
 from .state import DatabaseState, SupervisorState, WorkerState
 
@@ -41,14 +42,9 @@ def _of_running(value: Value) -> Value:
     return lambda worker: value(worker) if worker.has_started else None
 
 
-def _of_relay(value: Value) -> Value:
-    """The value for a relay whose process runs; `None` for all others."""
-    return lambda worker: value(worker) if worker.has_started and worker.is_relay else None
-
-
 def _of_worker(value: Value) -> Value:
-    """The value for a worker; `None` for a relay, which runs no jobs."""
-    return lambda worker: None if worker.is_relay else value(worker)
+    """The value for a worker; `None` for a process that has no slots: it runs no jobs."""
+    return lambda worker: value(worker) if worker.slots else None
 
 
 METRICS: tuple[tuple[Metric, Value], ...] = (
@@ -60,14 +56,6 @@ METRICS: tuple[tuple[Metric, Value], ...] = (
     (_gauge("jobs_running", "Jobs that run."), _of_worker(_of_running(lambda worker: worker.jobs_running))),
     (_gauge("slots", "Jobs of one kind that may run at once."), _of_worker(lambda worker: worker.slots)),
     (_gauge("slots_free", "Jobs that could begin at once."), _of_worker(_of_running(lambda worker: worker.slots_free))),
-    (
-        _gauge("jobs_carried", "Jobs with the carrier or on their way there, by all of its relays."),
-        _of_relay(lambda worker: worker.jobs_running),
-    ),
-    (
-        _gauge("window_room", "Jobs that the relay could hand over at once."),
-        _of_relay(lambda worker: worker.slots_free),
-    ),
     (
         Metric(f"{PREFIX}restarts_total", "counter", "Processes after the first one.", LABELS),
         lambda worker: max(worker.starts - 1, 0),
@@ -96,7 +84,8 @@ def figures(states: Sequence[SupervisorState], *, names_databases: bool) -> Iter
         named = metric._replace(labels=("database", *metric.labels))
         return Family(named, {(state.alias, *labels): value for state, labels, value in values})
 
-    for metric, value in METRICS:
+    of_parts = (gauge for part in installed_parts() for gauge in part.gauges)
+    for metric, value in (*METRICS, *of_parts):
         found = [(state, worker.name, value(worker)) for state in states for worker in state.workers]
         yield family(metric, [(state, (name,), float(number)) for state, name, number in found if number is not None])
     yield family(DATABASE_UP, [(state, (), float(state.database is DatabaseState.REACHED)) for state in states])

@@ -2,8 +2,8 @@
 
 Invariant: without a running process there is no open pipe.
 
-A worker of a supervisor is a name, under which a new process replaces the last one. Its child runs a worker, or a relay
-if the options name a carrier. Invariant: a process that has ended stays in `awaiting_recovery` until its jobs are
+A worker of a supervisor is a name, under which a new process replaces the last one. Its child runs a worker, or what
+the options run in its place. Invariant: a process that has ended stays in `awaiting_recovery` until its jobs are
 recovered or released.
 """
 
@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NoReturn
 
-from ..contrib.celery.relay import Relay
 from ..events import liveness_logs
 from ..values.codec import shorten
 from ..values.records import NEVER, LeaseRef, session_name
@@ -195,7 +194,7 @@ class WorkerProcess(ForkedProcess):
     """Used by the supervisor alone, except for `run` in `fork`, which the child calls."""
 
     concurrency: int
-    is_relay: bool = False
+    """0: the process runs no jobs, and hands those that it claims on."""
     suspect: LeaseRef | None = None
     """The job that the next process takes over, runs alone, and ends after; `None`: it claims jobs."""
     id: str = ""
@@ -224,7 +223,7 @@ class WorkerProcess(ForkedProcess):
         self.stamps = Stamps()
         self.standby = Standby(self.hanging_queues)
         self._calls, self._unanswered = 0, []
-        self.running_jobs = RunningJobs(ENTRIES_PER_SLOT * self.concurrency)
+        self.running_jobs = RunningJobs(ENTRIES_PER_SLOT * max(self.concurrency, 1))
         super().fork(run)
 
     @property
@@ -313,7 +312,7 @@ def run_child(options: WorkerOptions, process: WorkerProcess, lifeline: int) -> 
     name_sessions(session_name(process.id) or "")
     if process.suspect:
         options = replace(options, concurrency=1, max_jobs=1)
-    runs = Relay if options.carrier else partial(Worker, suspect=process.suspect)
+    runs = options.runs or partial(Worker, suspect=process.suspect)
     loop = runs(
         options,
         id=process.id,

@@ -67,12 +67,10 @@ class WorkerState(NamedTuple):
     """How many processes were started under this name."""
     jobs_done: int = 0
     jobs_running: int = 0
-    """Of a relay: how many jobs are with its carrier, or on their way there, by all of its relays."""
     slots: int = 0
-    """Of a relay without a meaning."""
+    """0: it runs no jobs, and hands those that it claims on. Then the numbers beside this are of those that it and its
+    like have handed on, and that it could hand on at once."""
     slots_free: int = 0
-    """Of a relay: how many jobs it could hand over at once, by the window of its carrier."""
-    is_relay: bool = False
     heartbeat_at: float = 0.0
     """When the supervisor last wrote its heartbeat, in monotonic seconds."""
 
@@ -119,7 +117,6 @@ def _state_of(process: WorkerProcess, *, is_frozen: bool) -> WorkerState:
         standby.running if standby else 0,
         process.concurrency,
         standby.slots if standby else 0,
-        process.is_relay,
         standby.heartbeat_at if standby else 0.0,
     )
 

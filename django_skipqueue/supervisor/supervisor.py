@@ -85,8 +85,7 @@ class Supervisor:
             self._store, who=f"supervisor {options.name}", before_statements=self._pulse.turn
         )
         self._log = log or LogQueue()
-        concurrency, is_relay = options.concurrency, bool(options.carrier)
-        self._workers = [WorkerProcess(name, concurrency, is_relay) for name in options.worker_names]
+        self._workers = [WorkerProcess(name, options.concurrency) for name in options.worker_names]
         self._alone = WorkerProcess(f"{options.name}/alone", 1, start_at=NEVER)
         self._processes = [*self._workers, self._alone]
         self._run_alone = RunAlone(self._workers, self._alone)
@@ -271,7 +270,7 @@ class Supervisor:
         pause_listeners(LAST_LINES)
 
     def _become_worker(self, process: WorkerProcess, lifeline: int, _: LogQueue) -> int:
-        """In the child: close the resources of the supervisor, and run a worker or a relay."""
+        """In the child: close the resources of the supervisor, and run a worker, or what runs in its place."""
         for other in self._processes:
             other.close_inherited()
         self._wakeup.close()

@@ -54,6 +54,9 @@ class Part:
     settle_services: tuple[Callable[[Any, Callable[[], bool]], Any], ...] = ()
     """Services of a process that settles jobs (see `worker.observers`). Each is made with the process's `Store`, and
     with a function that returns whether the process has no job that could be delayed."""
+    gauges: tuple[tuple[Any, Callable[[Any], float | None]], ...] = ()
+    """Metrics of the health port with a series for each process. Each has the function that returns the value for a
+    `WorkerState`; `None`: that process has none."""
     prune_grace: float = 0.0
     """Seconds after its retention for which a supervisor keeps a job."""
     before_prune: Callable[[Any], Callable[[], None]] | None = None

@@ -28,6 +28,9 @@ STAMP_INTERVAL = 5.0
 class ControlLoop(ABC):
     """Runs in the main thread of a process of its own, with `lifeline`, a pipe from its supervisor."""
 
+    kind = "worker"
+    """What log lines call it."""
+
     def __init__(
         self,
         options: WorkerOptions,
@@ -41,7 +44,6 @@ class ControlLoop(ABC):
         self.id = id
         self.name = name
         self.options = options
-        self._kind = "relay" if options.carrier else "worker"
         self._lifeline: int | None = lifeline
         self._wakeup = Wakeup()
         self._stamps = stamps or Stamps()
@@ -50,7 +52,7 @@ class ControlLoop(ABC):
         self._store = Store(options.database, send=self._dispatcher.send)
         self._control = ControlConnection(
             self._store,
-            who=f"{self._kind} {name}",
+            who=f"{self.kind} {name}",
             session_name=session_name(id),
             before_statements=self._stamp,
         )

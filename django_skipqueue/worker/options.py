@@ -1,6 +1,8 @@
 """The options of one `runworker` command."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from ..values.records import serves
 
@@ -17,8 +19,6 @@ class WorkerOptions:
     """The queues, in the order in which they are served; empty: every queue that has jobs, in turn."""
     external_queues: frozenset[str] = frozenset()
     """The queues whose jobs run outside of the workers: served only if `queue_names` has them."""
-    carrier: str = ""
-    """The name of the carrier that a relay gives the jobs to; empty: workers run them."""
     concurrency: int = 4
     """Slots in each process: this many threads, and this many coroutines besides."""
     processes: int = 1
@@ -36,6 +36,14 @@ class WorkerOptions:
     shutdown_timeout: float = 30.0
     worker_timeout: float = 60.0
     heartbeat_interval: float = 10.0
+
+    @property
+    def runs(self) -> Callable[..., Any] | None:
+        """Makes what runs in each process in place of a `Worker`, with the arguments of a `ControlLoop`.
+
+        `None`: workers run.
+        """
+        return None
 
     def serves(self, queue_name: str) -> bool:
         return serves(self.queue_names, queue_name, external=self.external_queues)

@@ -255,20 +255,24 @@ EVENTS: dict[str, type[AttemptsEnded]] = {
 
 
 DUPLICATE = "an outcome of this attempt came before"
-NOT_THE_CARRIERS = "the carrier does not hold the job"
-"""The reasons for which an outcome from a broker is dropped."""
+"""The reason for which such an outcome is dropped."""
 
 
 class OutcomeReports:
     """Used by the control loop's thread."""
 
-    def __init__(self, dispatcher: EventDispatcher, observer: Observer, *, remembered: int = 0) -> None:
-        """remembered: of how many attempts, at least, a second outcome is known to be one, and is dropped."""
+    def __init__(
+        self, dispatcher: EventDispatcher, observer: Observer, *, remembered: int = 0, not_held: str = ""
+    ) -> None:
+        """remembered: of how many attempts, at least, a second outcome is known to be one, and is dropped.
+
+        not_held: the reason for which an outcome is dropped whose lease is valid all the same: see `Store.guards`.
+        """
         self.lost: list[Attempt] = []
         """Attempts whose leases had ended before the settle, and for which no event was sent yet."""
         self._dispatcher = dispatcher
         self._observer = observer
-        self._remembered = remembered
+        self._remembered, self._not_held = remembered, not_held
         self._newer: set[LeaseRef] = set()
         self._older: set[LeaseRef] = set()
 
@@ -303,7 +307,7 @@ class OutcomeReports:
         strange: list[Attempt] = []
         for sent in self.lost:
             lease = leases.get(sent.job.ref)
-            if store.carrier and lease is None:  # the lease is valid, so somebody else than the carrier holds the job
+            if self._not_held and lease is None:  # the lease is valid, so somebody else holds the job
                 strange.append(sent)
                 continue
             kind, attempt = ended_otherwise(sent, lease)
@@ -311,7 +315,7 @@ class OutcomeReports:
         self.lost = []
         self._send(ended)
         if strange:
-            self._drop(strange, NOT_THE_CARRIERS)
+            self._drop(strange, self._not_held)
 
     def _send(self, ended: Mapping[type[AttemptsEnded], list[Attempt]]) -> None:
         for kind, attempts in ended.items():

@@ -38,7 +38,6 @@ def described(options: WorkerOptions, *, id: str, name: str, pid: int, **figures
         "pid": pid,
         "queues": list(options.queue_names),
         "concurrency": options.concurrency,
-        "relay_of": options.carrier,
         **figures,
     }
 

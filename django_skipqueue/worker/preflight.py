@@ -14,6 +14,7 @@ from django.db import Error, OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.loader import MigrationLoader
 
+from ..conf import own_apps
 from ..exceptions import QueueUnavailable
 from ..jobs.advice import migrate_command, not_postgresql_message, postgresql_hint
 from ..queue.notify import listen, unlisten
@@ -126,7 +127,8 @@ def answers_required(seconds: float = CHECK_TIME) -> Iterator[None]:
 
 def missing_migrations(connection: BaseDatabaseWrapper) -> list[str]:
     loader = MigrationLoader(connection)
-    ours = {key for key in loader.disk_migrations if key[0] == "django_skipqueue"}
+    apps = own_apps()
+    ours = {key for key in loader.disk_migrations if key[0] in apps}
     return sorted(name for app, name in ours - set(loader.applied_migrations or {}))
 
 

@@ -39,7 +39,9 @@ def schema(name: str) -> Iterator[Callable[[str | None], None]]:
     connections[name] = made
 
     def migrate(migration: str | None) -> None:
-        MigrationExecutor(made).migrate([("django_skipqueue", migration)])
+        beside = [("skipqueue_celery", "0001_initial")] if migration == LAST_MIGRATION else []
+        gone = [("skipqueue_celery", None)] if migration is None else []
+        MigrationExecutor(made).migrate([*gone, ("django_skipqueue", migration), *beside])
 
     with made.cursor() as cursor:
         cursor.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE; CREATE SCHEMA {name}; SET search_path TO {name}")

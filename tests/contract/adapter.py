@@ -13,6 +13,7 @@ from typing import Any
 from django_skipqueue.conf import APP_SETTINGS, Settings
 from django_skipqueue.console.cli.subcommand import Exit
 from django_skipqueue.console.metrics import catalogue
+from django_skipqueue.contrib.celery import console as celery_console
 from django_skipqueue.contrib.celery import logs as carried_logs
 from django_skipqueue.contrib.celery import logs as relay_logs
 from django_skipqueue.contrib.celery.settings import CarrierSettings
@@ -86,7 +87,8 @@ EXIT_CODES = {code.name: code.value for code in Exit}
 
 def metrics() -> Iterator[tuple[str, str, tuple[str, ...], str]]:
     """Name, kind, labels and help of the metrics of the queue, and of those of one `runworker`."""
-    for metric in (*catalogue.METRICS, *(family.metric for family in figures([], names_databases=False))):
+    of_celery = [metric for metric, _ in celery_console.METRICS]
+    for metric in (*catalogue.METRICS, *of_celery, *(family.metric for family in figures([], names_databases=False))):
         yield metric.name, metric.kind, metric.labels, metric.text
 
 

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from django.db.models.functions import Now
 
+from django_skipqueue.contrib.celery.models import WorkerOfCelery
+
 from ..app.carriers import CARRIERS, make_carried, make_carrier, make_relay
 from ..app.rows import make_job, make_worker
 from .conftest import Found
@@ -70,7 +72,7 @@ def test_a_broker_that_may_have_lost_jobs(found: Found) -> None:
     assert finding.title == "The broker of the carrier celery may have lost jobs"
     assert finding.found == f"Jobs: 1. job {lost.pk} (shop.jobs.render) on celery for 5 h"
     assert finding.command == "python manage.py runrelay --reclaim celery"
-    type(carrier).objects.filter(pk=carrier.pk).update(reached_at=None)
+    WorkerOfCelery.objects.filter(pk=carrier.pk).update(reached_at=None)
     assert found("carrier-lost-jobs") == [], "the outcomes cannot come"
 
 
@@ -98,7 +100,7 @@ def test_no_other_finding_cries_wolf_about_carried_jobs(found: Found) -> None:
 
 def test_relays_need_one_connection_each(found: Found) -> None:
     make_carrier(concurrency=100_000)
-    make_relay(concurrency=100_000)
+    make_relay()
     assert found("connection-budget") == []
 
 

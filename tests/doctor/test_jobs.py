@@ -55,7 +55,7 @@ def test_a_running_job_whose_worker_is_gone(found: Found, settings: Any) -> None
 
 
 def test_what_a_carrier_holds_is_not_orphaned(found: Found) -> None:
-    carrier = make_worker(heartbeat=-DAYS, is_carrier=True)
+    carrier = make_worker(heartbeat=-DAYS, is_external=True)
     make_job("running", locked_by=carrier.pk, locked_at=-DAYS)
     assert found("orphaned-job") == []
 

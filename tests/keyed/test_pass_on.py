@@ -259,7 +259,7 @@ def test_nor_to_a_job_of_one_that_waits_behind_another() -> None:
 
 
 @pytest.mark.parametrize(
-    "serving", [{"queues": ["urgent"]}, {"queues": ["urgent"], "relay_of": "celery"}], ids=["worker", "relay"]
+    "serving", [{"queues": ["urgent"]}, {"queues": ["urgent"], "concurrency": 0}], ids=["worker", "relay"]
 )
 def test_those_in_a_queue_without_a_worker_give_way(serving: dict[str, Any], pass_on: Callable[..., None]) -> None:
     make_worker(**serving)

@@ -13,8 +13,8 @@ from django.test import override_settings
 
 from django_skipqueue.contrib.celery.carrier import carrier_id, home_of
 from django_skipqueue.contrib.celery.management.commands import runrelay as command
+from django_skipqueue.contrib.celery.relay import RelayOptions
 from django_skipqueue.models import Job, Worker
-from django_skipqueue.worker.options import WorkerOptions
 
 from ..app.rows import make_job, make_worker
 from ..app.waiting import wait_until
@@ -37,10 +37,11 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-def options(*arguments: str) -> list[WorkerOptions]:
+def options(*arguments: str) -> list[RelayOptions]:
     """What the command makes of its command line: the options of the supervisor of each database."""
     parsed = vars(command.Command().create_parser("manage.py", "runrelay").parse_args(list(arguments)))
-    return command.Command()._options(command._chosen(parsed["carrier"]), parsed)
+    found = command.Command()._options(command._chosen(parsed["carrier"]), parsed)
+    return [each for each in found if isinstance(each, RelayOptions)]
 
 
 # Options
@@ -120,7 +121,7 @@ def test_it_introduces_itself_and_waits_for_a_carrier_that_cannot_be_reached(man
         assert expected in process.log
     process.send(signal.SIGTERM)
     assert process.wait() == 0
-    assert Worker.objects.get().is_carrier, "the row of the carrier stays, those of the relays do not"
+    assert Worker.objects.get().is_external, "the row of the carrier stays, those of the relays do not"
 
 
 @db
@@ -152,7 +153,7 @@ def reclaim(*arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
 @db
 @override_settings(SKIPQUEUE=ONE)
 def test_reclaim_releases_all_that_the_carrier_holds_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
-    make_worker(id=carrier_id("celery"), name="celery", is_carrier=True)
+    make_worker(id=carrier_id("celery"), name="celery", is_external=True)
     held = hold(3)
     others = [make_job("running", locked_by="w:0123456789ab"), *hold(1, carrier="rabbit")]
     assert reclaim("celery", "--yes", capsys=capsys) == "default: 3 jobs of celery released.\n"
@@ -187,7 +188,7 @@ def test_a_database_that_cannot_be_used_keeps_no_other_from_it(capsys: pytest.Ca
 @db
 @override_settings(SKIPQUEUE=ONE)
 def test_reclaim_knows_a_carrier_that_the_settings_name_no_more(capsys: pytest.CaptureFixture[str]) -> None:
-    make_worker(id=carrier_id("old"), name="old", is_carrier=True)
+    make_worker(id=carrier_id("old"), name="old", is_external=True)
     hold(1, carrier="old")
     assert reclaim("old", "--yes", capsys=capsys) == "default: 1 job of old released.\n"
 

@@ -23,7 +23,7 @@ def test_a_worker_without_queues_serves_all_but_the_carried_ones(settings: Any) 
 
 
 def test_a_carrier_is_no_worker_neither_a_live_one_nor_a_dead_one() -> None:
-    make_worker(is_carrier=True)
-    make_worker(heartbeat=timedelta(days=-1), is_carrier=True)
+    make_worker(is_external=True)
+    make_worker(heartbeat=timedelta(days=-1), is_external=True)
     worker = make_worker()
     assert [each.id for each in Workforce.now().workers] == [worker.pk]

@@ -6,8 +6,7 @@ from typing import Any
 
 from django.db import connections
 
-from django_skipqueue.contrib.celery.relay import Relay
-from django_skipqueue.worker.options import WorkerOptions
+from django_skipqueue.contrib.celery.relay import Relay, RelayOptions
 from django_skipqueue.worker.protocol import STOP, encode_command
 
 from ..app.waiting import DEADLINE
@@ -19,7 +18,7 @@ class RelayThread:
 
     def __init__(self, carrier: FakeCarrier, *, id: str = "r:0123456789ab", **options: Any) -> None:
         chosen: dict[str, Any] = {"name": "r", "database": "default", "carrier": "celery", "queue_names": ("carried",)}
-        self.options = WorkerOptions(**(chosen | options))
+        self.options = RelayOptions(**(chosen | options))
         self.code: int | None = None
         self.relay: Relay
         self._carrier, self._id = carrier, id

@@ -22,6 +22,7 @@ from django.db.models.functions import Now
 
 from django_skipqueue.contrib.celery import topology, wire
 from django_skipqueue.contrib.celery.carrier import carrier_id, home_of
+from django_skipqueue.contrib.celery.models import WorkerOfCelery
 from django_skipqueue.models import Job, Worker
 from django_skipqueue.queue.store import Store
 from scripts.embedded_rabbitmq import RabbitMQ
@@ -150,7 +151,7 @@ def is_with_the_carrier(*jobs: Job) -> bool:
 
 def relay_id() -> str:
     """The id of the only relay, as it stands in the rows that it holds."""
-    return str(Worker.objects.get(relay_of="celery").pk)
+    return str(WorkerOfCelery.objects.get(relay_of="celery", pk__in=Worker.objects.values("pk")).pk)
 
 
 def ref_of(message: Any) -> tuple[int, int]:
@@ -472,7 +473,7 @@ def test_the_broker_and_its_disk(start: Start, manage: Start, url: str, rabbitmq
     process.wait_for("carrier lost")
     rabbitmq.add_vhost(vhost)
     process.wait_for("carrier back")
-    age(is_carrier=True)
+    age(is_external=True)
     assert Store.default().recover(worker_timeout=1.0) == []
     with closing(Consumer(url)) as consumer:
         assert consumer.count("pdf") == 0

@@ -11,6 +11,7 @@ from django_skipqueue.models import Job
 from django_skipqueue.values.outcomes import Outcome, error_entry
 from django_skipqueue.values.records import Attempt, ClaimedJob
 
+from ..app.carriers import make_relay
 from ..app.rows import make_job, make_worker, state
 from ..app.waiting import wait_until
 from .fake_carrier import FakeCarrier
@@ -34,7 +35,7 @@ def others(start: Start) -> tuple[RelayThread, list[Job]]:  # noqa: F811
     relay = start()
     wait_until(lambda: relay.relay._connection.is_open)
     worker = make_worker(name="w")
-    other_relay = make_worker(name="other", relay_of="another carrier")
+    other_relay = make_relay(name="other", relay_of="another carrier")
     jobs = [
         make_job("running", locked_by=worker.pk, queue_name="mail"),
         make_job("running", locked_by=other_relay.pk),
@@ -108,7 +109,7 @@ def test_a_forged_return_changes_no_job_of_others(
 def test_what_another_relay_of_the_carrier_holds_may_end(carrier: FakeCarrier, start: Start) -> None:  # noqa: F811
     """Its outcome was quicker than the hand-over, and came to this relay."""
     start()
-    holder = make_worker(name="second", relay_of="celery")
+    holder = make_relay(name="second")
     jobs = [make_job("running", locked_by=holder.pk), make_job("running", locked_by=carrier_id("celery"))]
     for job in jobs:
         carrier.finish(as_sent(job, job.lease))

@@ -12,6 +12,7 @@ from django.db.models.functions import Now
 
 from django_skipqueue.contrib.celery import relay as lost_window
 from django_skipqueue.contrib.celery.carrier import alias_of, carrier_id, home_of
+from django_skipqueue.contrib.celery.models import WorkerOfCelery
 from django_skipqueue.contrib.celery.reclaim import Reclaim
 from django_skipqueue.models import Job, Worker
 from django_skipqueue.queue.store import Store
@@ -96,11 +97,12 @@ def test_a_job_goes_to_the_carrier_and_its_outcome_comes_back(carrier: FakeCarri
 
 def test_the_carrier_has_a_row_of_its_own(start: Start) -> None:
     relay = start()
-    wait_until(lambda: Worker.objects.count() == 2)
+    wait_until(lambda: WorkerOfCelery.objects.count() == 2)
     row = Worker.objects.get(pk=CARRIER)
-    assert (row.name, row.queues, row.concurrency, row.is_carrier) == ("celery", ["carried"], 50, True)
+    assert (row.name, row.queues, row.concurrency, row.is_external) == ("celery", ["carried"], 50, True)
     of_relay = Worker.objects.get(pk=RELAY)
-    assert (of_relay.is_carrier, of_relay.relay_of) == (False, "celery")
+    assert (of_relay.is_external, of_relay.concurrency) == (False, 0)
+    assert WorkerOfCelery.objects.get(pk=RELAY).relay_of == "celery"
     relay.stop()
     assert list(Worker.objects.values_list("pk", flat=True)) == [CARRIER]
 
@@ -108,10 +110,10 @@ def test_the_carrier_has_a_row_of_its_own(start: Start) -> None:
 def test_the_row_of_the_carrier_says_whether_the_carrier_is_reached(carrier: FakeCarrier, start: Start) -> None:
     carrier.is_down = True
     start(worker_timeout=4_000.0, heartbeat_interval=1_000.0)
-    wait_until(lambda: Worker.objects.filter(pk=CARRIER).exists())
-    assert Worker.objects.get(pk=CARRIER).reached_at is None
+    wait_until(lambda: WorkerOfCelery.objects.filter(pk=CARRIER).exists())
+    assert WorkerOfCelery.objects.get(pk=CARRIER).reached_at is None
     carrier.is_down = False
-    wait_until(lambda: Worker.objects.get(pk=CARRIER).reached_at is not None)
+    wait_until(lambda: WorkerOfCelery.objects.get(pk=CARRIER).reached_at is not None)
 
 
 def test_the_row_of_the_carrier_counts_the_jobs_that_it_has_refused(carrier: FakeCarrier, start: Start) -> None:
@@ -122,7 +124,7 @@ def test_the_row_of_the_carrier_counts_the_jobs_that_it_has_refused(carrier: Fak
     wait_until(lambda: len(carrier.published) >= 3)
     wait_until(lambda: Job.objects.queued().count() == 3)
     relay.stop()
-    assert Worker.objects.get(pk=CARRIER).refused == len(carrier.published)
+    assert WorkerOfCelery.objects.get(pk=CARRIER).refused == len(carrier.published)
 
 
 def test_relays_of_other_databases_take_no_outcomes_of_this_one(carrier: FakeCarrier, start: Start) -> None:
@@ -210,7 +212,7 @@ def test_jobs_that_another_relay_handed_over_count_as_well(carrier: FakeCarrier,
 def test_four_relays_share_the_window(carrier: FakeCarrier, start: Start) -> None:
     """Each has one part of it, with a backlog and nobody who runs the jobs."""
     relays = [start(id=f"r:00000000000{number}", shutdown_timeout=0.1).relay for number in range(4)]
-    wait_until(lambda: Worker.objects.filter(relay_of="celery").count() == 4)
+    wait_until(lambda: WorkerOfCelery.objects.filter(relay_of="celery").count() == 4)
     for relay in relays:
         wait_for_a_run(relay._window)
     noop.defer_many([()] * 400)

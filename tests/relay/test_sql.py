@@ -1,12 +1,16 @@
 """The statements of a relay: they name the carrier in the rows of its jobs, and count these rows."""
 
+from collections.abc import Iterable
 from datetime import timedelta
 
 import pytest
+from django.db.models import F
 from django.db.models.functions import Now
 
 from django_skipqueue.contrib.celery import sql
 from django_skipqueue.contrib.celery.carrier import carrier_id
+from django_skipqueue.contrib.celery.hand_over import recover_returned
+from django_skipqueue.contrib.celery.models import WorkerOfCelery
 from django_skipqueue.models import Job
 from django_skipqueue.queue.parameters import leases_as_values
 from django_skipqueue.queue.store import Store
@@ -24,12 +28,21 @@ CELERY = carrier_id("celery")
 RELAY = "relay/1:0123456789ab"
 
 carried_store = Store("default")
-carried_store.carrier = {"carrier": "celery", "carrier_id": CELERY}
+carried_store.guards, carried_store.holder = sql.GUARDS, {"carrier": "celery", "carrier_id": CELERY}
 
 
 def hand_over(*leases: LeaseRef) -> set[LeaseRef]:
     rows = store.rows(sql.HAND_OVER, {**leases_as_values(leases), "carrier_id": CELERY})
     return {(id, lease) for id, lease in rows}
+
+
+def note_begun(leases: Iterable[LeaseRef]) -> None:
+    carried_store.rows(sql.NOTE_BEGUN, {**leases_as_values(leases), **carried_store.holder})
+
+
+def heartbeat(*, relay_id: str | None = None, is_reached: bool = False, refused: int = 0) -> None:
+    seen = {"carrier": "celery", "carrier_id": CELERY, "relay_id": relay_id}
+    store.execute(sql.HEARTBEAT, {**seen, "is_reached": is_reached, "refused": refused})
 
 
 def carried() -> int:
@@ -38,7 +51,7 @@ def carried() -> int:
 
 def counted() -> tuple[int, int, int]:
     """How many jobs the carrier holds, how many its relays hold, and how many relays are alive."""
-    (row,) = store.rows(sql.CARRIED_COUNT, {**carried_store.carrier, "worker_timeout": 60.0})
+    (row,) = store.rows(sql.CARRIED_COUNT, {**carried_store.holder, "worker_timeout": 60.0})
     return row
 
 
@@ -99,12 +112,12 @@ SNOOZE = Outcome("scheduled", delay=60.0, refund=1)
 
 def held_by_carrier() -> list[Job]:
     """A job that the carrier has, and one that a relay of it has not handed over."""
-    relay = make_worker(name="relay", relay_of="celery")
+    relay = make_relay(name="relay")
     return [make_job("running", locked_by=holder) for holder in (CELERY, relay.pk)]
 
 
 def held_by_others() -> list[Job]:
-    worker, stranger = make_worker(name="w"), make_worker(name="x", relay_of="another")
+    worker, stranger = make_worker(name="w"), make_relay(name="x", relay_of="another")
     running = [make_job("running", locked_by=holder) for holder in (worker.pk, stranger.pk, RELAY)]
     return [*running, make_job("queued", lease=0), make_job("completed", lease=3, locked_by=worker.pk)]
 
@@ -127,8 +140,8 @@ def test_what_comes_back_is_released_if_the_carrier_holds_it() -> None:
 
 def test_what_comes_back_is_recovered_if_it_has_begun() -> None:
     begun, not_begun = (make_job("running", locked_by=CELERY) for _ in range(2))
-    carried_store.note_begun([lease_of(begun)])
-    recovered = carried_store.recover_returned(map_leases(begun, not_begun), reason="they died")
+    note_begun([lease_of(begun)])
+    recovered = recover_returned(carried_store, map_leases(begun, not_begun))
     assert [job.id for job in recovered] == [begun.pk]
     assert carried_store.release(map_leases(begun, not_begun)) == {not_begun.pk}
 
@@ -139,10 +152,10 @@ def map_leases(*jobs: Job) -> list[LeaseRef]:
 
 def test_what_comes_back_is_recovered_if_the_carrier_holds_it() -> None:
     ours, others = held_by_carrier(), held_by_others()
-    carried_store.note_begun(map_leases(*ours, *others))
+    note_begun(map_leases(*ours, *others))
     Job.objects.filter(pk__in=[job.pk for job in others]).update(started_at=Now())
     before = [state(job) for job in others]
-    recovered = carried_store.recover_returned(map_leases(*ours, *others), reason="they died")
+    recovered = recover_returned(carried_store, map_leases(*ours, *others))
     assert {job.id for job in recovered} == {job.pk for job in ours}
     assert [state(job) for job in others] == before
 
@@ -160,3 +173,32 @@ def test_errors_from_a_broker_are_appended_to_the_carriers_cancelled_jobs() -> N
     )
     cancelled = [Settlement(job.pk, 1, RETRY) for job in (*ours, *others)]
     assert carried_store.append_cancelled_errors(cancelled) == {job.pk for job in ours}
+
+
+def test_the_refused_jobs_are_added_up_and_the_last_contact_stays() -> None:
+    heartbeat()
+    assert WorkerOfCelery.objects.get().reached_at is None
+    heartbeat(is_reached=True, refused=3)
+    WorkerOfCelery.objects.update(reached_at=F("reached_at") - timedelta(hours=1))
+    before = WorkerOfCelery.objects.get()
+    heartbeat(refused=4)
+    row = WorkerOfCelery.objects.get()
+    assert (row.refused, row.reached_at) == (7, before.reached_at)
+    heartbeat(is_reached=True)
+    row = WorkerOfCelery.objects.get()
+    assert row.reached_at is not None
+    assert before.reached_at is not None
+    assert (row.refused, row.reached_at > before.reached_at) == (7, True)
+
+
+def test_a_relay_is_known_as_long_as_it_has_a_row() -> None:
+    old, own = make_relay(name="old"), make_worker(name="own", concurrency=0)
+    heartbeat(relay_id=own.pk)
+    assert dict(WorkerOfCelery.objects.values_list("pk", "relay_of")) == {
+        CELERY: "",
+        old.pk: "celery",
+        own.pk: "celery",
+    }
+    store.delete_workers([old.pk])
+    heartbeat(relay_id=own.pk)
+    assert set(WorkerOfCelery.objects.values_list("pk", flat=True)) == {CELERY, own.pk}

@@ -204,7 +204,7 @@ def test_the_rows_of_the_dead_stay_for_an_hour_and_as_long_as_they_hold_a_job(cl
 
 def test_a_carrier_is_never_dead_keeps_its_jobs_and_its_row(clock: Clock) -> None:
     """All relays may be gone for a day: what they have handed over may run all the same."""
-    carrier, dead = (make_worker(heartbeat=-2 * HOUR, is_carrier=is_carrier) for is_carrier in (True, False))
+    carrier, dead = (make_worker(heartbeat=-2 * HOUR, is_external=is_external) for is_external in (True, False))
     kept, lost = (make_job("running", locked_by=holder.pk, locked_at=-2 * HOUR) for holder in (carrier, dead))
     observer = Observer(clock)
     observer.look_for(2 * TIMEOUT)

@@ -66,7 +66,8 @@ def read(content: str) -> dict[str, str]:
 
 def _own(module: ModuleType) -> Iterator[tuple[str, str]]:
     """The statements that the module defines: those that it imports are another module's."""
-    assigned = set(re.findall(r"^([A-Z]\w*)\b.* = ", inspect.getsource(module), re.MULTILINE))
+    targets = re.findall(r"^([A-Z][\w, ]*)(?:: .*)? = ", inspect.getsource(module), re.MULTILINE)
+    assigned = {name for target in targets for name in target.split(", ")}
     for name, text in vars(module).items():
         is_statement = isinstance(text, str) and re.match(f"{FIRST_WORD}|{MAINTENANCE}", text)
         if name in assigned and name.isupper() and is_statement:

@@ -329,54 +329,6 @@ SET (progress, logs) = (
 WHERE job.id = ANY (ARRAY (SELECT id FROM held))
 RETURNING job.id
 
--- NOTE_CARRIED_ATTEMPTS (queue.notes)
-WITH held AS MATERIALIZED (
-    SELECT job.id, noted.started, noted.notes -> 'progress' AS progress, noted.notes -> 'log' AS log
-    FROM
-        unnest(
-            (SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[]), (SELECT %(started)s::bigint[]),
-            (SELECT %(notes)s::text[]::jsonb[])
-        ) AS noted (id, lease, started, notes)
-        JOIN skipqueue_job AS job ON job.id = noted.id AND job.lease = noted.lease
-    ORDER BY job.id
-    FOR NO KEY UPDATE OF job SKIP LOCKED
-)
-UPDATE skipqueue_job AS job
-SET (progress, logs) = (
-        SELECT
-            CASE
-                WHEN held.progress IS NULL THEN job.progress
-                ELSE held.progress || jsonb_build_object('at', statement_timestamp())
-            END,
-            CASE
-                WHEN held.log IS NULL THEN job.logs
-                ELSE (
-                    CASE
-                        WHEN job.logs -> -1 -> 'lease' = held.log -> 'lease' THEN job.logs - -1
-                        WHEN job.logs -> 2 IS NOT NULL THEN job.logs - 0
-                        ELSE COALESCE(job.logs, '[]')
-                    END
-                ) || (
-                    held.log || jsonb_build_object(
-                        'started', statement_timestamp() - held.started * interval '1 microsecond'
-                    )
-                )
-            END
-        FROM held
-        WHERE held.id = job.id
-    )
-WHERE job.id = ANY (ARRAY (SELECT id FROM held))
-    AND (job.locked_by = %(carrier_id)s OR job.locked_by IN (SELECT relay.id FROM skipqueue_worker AS relay WHERE relay.relay_of = %(carrier)s))
-RETURNING job.id
-
--- NOTE_BEGUN (queue.notes)
-UPDATE skipqueue_job AS job
-SET started_at = statement_timestamp()
-FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
-WHERE job.id = held.id AND job.lease = held.lease
-    AND (job.locked_by = %(carrier_id)s OR job.locked_by IN (SELECT relay.id FROM skipqueue_worker AS relay WHERE relay.relay_of = %(carrier)s))
-RETURNING job.id
-
 -- NOTIFY (queue.notify)
 SELECT pg_notify(%(channel)s, %(payload)s)
 
@@ -449,7 +401,7 @@ GROUP BY queue_name
 WITH held AS MATERIALIZED (
     SELECT id, task, locked_by, locked_at
     FROM skipqueue_job
-    WHERE status = 'running' AND locked_by <> ALL (SELECT id FROM skipqueue_worker WHERE is_carrier)
+    WHERE status = 'running' AND locked_by <> ALL (SELECT id FROM skipqueue_worker WHERE is_external)
     ORDER BY locked_at
     LIMIT %(limit)s
 ),
@@ -933,7 +885,6 @@ WITH lost AS MATERIALIZED (
         job.status = 'running'
         AND (
             %(worker_ids)s::text[] IS NOT NULL
-            OR %(leases)s::bigint[] IS NOT NULL
             OR job.locked_at <= COALESCE(
                 %(locked_before)s::timestamptz, statement_timestamp() - make_interval(secs => %(age)s)
             )
@@ -941,23 +892,13 @@ WITH lost AS MATERIALIZED (
         AND (%(job_ids)s::bigint[] IS NULL OR job.id = ANY (%(job_ids)s::bigint[]))
         AND CASE
             WHEN %(worker_ids)s::text[] IS NOT NULL THEN job.locked_by = ANY (%(worker_ids)s::text[])
-            WHEN %(leases)s::bigint[] IS NOT NULL
-            THEN
-                (job.id, job.lease) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(leases)s::bigint[]))
-                AND job.started_at > job.locked_at
-                AND (
-                    job.locked_by = %(carrier_id)s::text
-                    OR job.locked_by IN (
-                        SELECT relay.id FROM skipqueue_worker AS relay WHERE relay.relay_of = %(carrier)s::text
-                    )
-                )
             ELSE NOT EXISTS (
                 SELECT FROM skipqueue_worker AS worker
                 WHERE
                     worker.id = job.locked_by
                     AND (
                         %(locked_before)s::timestamptz IS NOT NULL
-                        OR worker.is_carrier
+                        OR worker.is_external
                         OR worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(age)s)
                     )
             )
@@ -997,15 +938,14 @@ recovered AS (
                     'at', statement_timestamp()
                 )
             FROM
-                -- One worker that loses the job several times counts once; a carrier counts each time.
-                (SELECT CASE WHEN job.deaths ? job.locked_by AND %(leases)s::bigint[] IS NULL THEN job.deaths
+                (SELECT CASE WHEN job.deaths ? job.locked_by THEN job.deaths
                     ELSE COALESCE(job.deaths, '[]') || to_jsonb(job.locked_by) END) AS died (workers),
                 LATERAL (
                     SELECT
                         jsonb_array_length(died.workers),
                         jsonb_array_length(died.workers) >= 3 AND NOT EXISTS (
                             SELECT FROM skipqueue_worker AS worker
-                            WHERE worker.id = job.locked_by AND worker.concurrency > 1 AND NOT worker.is_carrier
+                            WHERE worker.id = job.locked_by AND worker.concurrency <> 1 AND NOT worker.is_external
                         )
                 ) AS death (number, is_proof),
                 LATERAL (
@@ -1065,40 +1005,6 @@ SET status = CASE
     END
 FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
 WHERE job.id = held.id AND job.lease = held.lease
-RETURNING job.id, job.queue_name, job.gate, CASE job.gate WHEN 'limit' THEN job.limit_key WHEN 'rate' THEN job.rate_key END
-
--- RELEASE_CARRIED (queue.release)
-UPDATE skipqueue_job AS job
-SET status = CASE
-        WHEN %(later)s::boolean THEN 'scheduled'
-        WHEN job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN 'blocked'
-        ELSE 'queued'
-    END,
-    run_after = CASE
-        WHEN %(later)s::boolean THEN statement_timestamp() + random() * interval '10 seconds'
-        ELSE job.run_after
-    END,
-    lease = job.lease + 1,
-    attempts = job.attempts - 1,
-    locked_at = NULL,
-    locked_by = '',
-    gate = CASE
-        WHEN NOT %(later)s::boolean AND job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN 'limit'
-    END,
-    started_at = NULL,
-    operations = CASE
-        WHEN %(interrupted)s::boolean
-        THEN COALESCE(
-            CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
-        ) || jsonb_build_object(
-            'at', statement_timestamp(), 'verb', 'release', 'by', regexp_replace(job.locked_by, ':[0-9a-f]{12}$', ''),
-            'reason', '', 'attempts', job.attempts, 'since', job.started_at
-        )
-        ELSE job.operations
-    END
-FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
-WHERE job.id = held.id AND job.lease = held.lease
-    AND (job.locked_by = %(carrier_id)s OR job.locked_by IN (SELECT relay.id FROM skipqueue_worker AS relay WHERE relay.relay_of = %(carrier)s))
 RETURNING job.id, job.queue_name, job.gate, CASE job.gate WHEN 'limit' THEN job.limit_key WHEN 'rate' THEN job.rate_key END
 
 -- RELEASE_ORPHANS (queue.release)
@@ -1295,152 +1201,6 @@ FROM
 WHERE job.id = outcome.id AND job.lease = outcome.lease
 RETURNING job.id, outcome.lease, job.batch_id
 
--- SETTLE_CARRIED (queue.settle)
-UPDATE skipqueue_job AS job
-SET status = CASE
-        WHEN outcome.status = 'scheduled' THEN CASE WHEN statement_timestamp() + make_interval(secs => outcome.delay) > statement_timestamp() THEN 'scheduled' WHEN job.held::boolean THEN 'blocked' WHEN job.limit_key::text IS NOT NULL THEN 'blocked' WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END
-        ELSE COALESCE(outcome.status, 'completed')
-    END,
-    lease = job.lease + 1,
-    attempts = job.attempts - COALESCE(outcome.refund, 0),
-    run_after = CASE
-        WHEN outcome.status = 'scheduled' THEN statement_timestamp() + make_interval(secs => outcome.delay)
-        ELSE job.run_after
-    END,
-    locked_at = NULL,
-    gate = CASE WHEN outcome.status = 'scheduled' THEN CASE WHEN statement_timestamp() + make_interval(secs => outcome.delay) > statement_timestamp() THEN NULL WHEN job.held::boolean THEN 'held' WHEN job.limit_key::text IS NOT NULL THEN 'limit' WHEN job.rate_key::text IS NOT NULL THEN 'rate' END END,
-    started_at = COALESCE(statement_timestamp() - outcome.started * interval '1 microsecond', job.started_at),
-    finished_at = CASE
-        WHEN outcome.status IS DISTINCT FROM 'scheduled'
-        THEN statement_timestamp() - COALESCE(outcome.ended, 0) * interval '1 microsecond'
-    END,
-    result = outcome.result,
-    last_error = COALESCE(outcome.last_error, job.last_error),
-    errors = CASE
-        WHEN outcome.error IS NULL THEN job.errors
-        ELSE (CASE WHEN jsonb_array_length(job.errors) < 10 THEN job.errors ELSE job.errors - 0 END)
-            || (
-                outcome.error || jsonb_build_object(
-                    'at', statement_timestamp() - COALESCE(outcome.ended, 0) * interval '1 microsecond',
-                    'worker_id', job.locked_by
-                )
-            )
-    END,
-    progress = CASE
-        WHEN outcome.notes -> 'progress' IS NULL THEN job.progress
-        ELSE (outcome.notes -> 'progress') || jsonb_build_object('at', statement_timestamp())
-    END,
-    logs = CASE
-        WHEN outcome.notes -> 'log' IS NULL THEN job.logs
-        ELSE (
-            CASE
-                WHEN job.logs -> -1 -> 'lease' = outcome.notes -> 'log' -> 'lease' THEN job.logs - -1
-                WHEN job.logs -> 2 IS NOT NULL THEN job.logs - 0
-                ELSE COALESCE(job.logs, '[]')
-            END
-        ) || (
-            (outcome.notes -> 'log') || jsonb_build_object(
-                'started', COALESCE(statement_timestamp() - outcome.started * interval '1 microsecond', job.started_at)
-            )
-        )
-    END,
-    deaths = CASE WHEN outcome.is_unknown THEN job.deaths END,
-    unknown_since = CASE WHEN outcome.is_unknown THEN COALESCE(job.unknown_since, job.locked_at) END
-FROM
-    unnest(
-        (SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[]), (SELECT %(started)s::bigint[]),
-        (SELECT %(ended)s::bigint[]), (SELECT %(statuses)s::text[]), (SELECT %(delays)s::float8[]),
-        (SELECT %(refunds)s::smallint[]), (SELECT %(results)s::text[]::jsonb[]), (SELECT %(last_errors)s::text[]),
-        (SELECT %(errors)s::text[]::jsonb[]), (SELECT %(unknown)s::boolean[]), (SELECT %(notes)s::text[]::jsonb[])
-    ) AS outcome (id, lease, started, ended, status, delay, refund, result, last_error, error, is_unknown, notes)
-WHERE job.id = outcome.id AND job.lease = outcome.lease
-    AND (job.locked_by = %(carrier_id)s OR job.locked_by IN (SELECT relay.id FROM skipqueue_worker AS relay WHERE relay.relay_of = %(carrier)s))
-RETURNING job.id, outcome.lease, job.batch_id
-
--- SETTLE_CARRIED_SNOOZES (queue.settle)
-UPDATE skipqueue_job AS job
-SET status = CASE
-        WHEN outcome.status = 'scheduled' THEN CASE WHEN statement_timestamp() + make_interval(secs => outcome.delay) > statement_timestamp() THEN 'scheduled' WHEN job.held::boolean THEN 'blocked' WHEN job.limit_key::text IS NOT NULL THEN 'blocked' WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END
-        ELSE COALESCE(outcome.status, 'completed')
-    END,
-    lease = job.lease + 1,
-    attempts = job.attempts - COALESCE(outcome.refund, 0),
-    run_after = CASE
-        WHEN outcome.status = 'scheduled' THEN statement_timestamp() + make_interval(secs => outcome.delay)
-        ELSE job.run_after
-    END,
-    locked_at = NULL,
-    gate = CASE WHEN outcome.status = 'scheduled' THEN CASE WHEN statement_timestamp() + make_interval(secs => outcome.delay) > statement_timestamp() THEN NULL WHEN job.held::boolean THEN 'held' WHEN job.limit_key::text IS NOT NULL THEN 'limit' WHEN job.rate_key::text IS NOT NULL THEN 'rate' END END,
-    started_at = COALESCE(statement_timestamp() - outcome.started * interval '1 microsecond', job.started_at),
-    finished_at = CASE
-        WHEN outcome.status IS DISTINCT FROM 'scheduled'
-        THEN statement_timestamp() - COALESCE(outcome.ended, 0) * interval '1 microsecond'
-    END,
-    result = outcome.result,
-    last_error = COALESCE(outcome.last_error, job.last_error),
-    errors = CASE
-        WHEN outcome.error IS NULL THEN job.errors
-        ELSE (CASE WHEN jsonb_array_length(job.errors) < 10 THEN job.errors ELSE job.errors - 0 END)
-            || (
-                outcome.error || jsonb_build_object(
-                    'at', statement_timestamp() - COALESCE(outcome.ended, 0) * interval '1 microsecond',
-                    'worker_id', job.locked_by
-                )
-            )
-    END,
-    progress = CASE
-        WHEN outcome.notes -> 'progress' IS NULL THEN job.progress
-        ELSE (outcome.notes -> 'progress') || jsonb_build_object('at', statement_timestamp())
-    END,
-    logs = CASE
-        WHEN outcome.notes -> 'log' IS NULL THEN job.logs
-        ELSE (
-            CASE
-                WHEN job.logs -> -1 -> 'lease' = outcome.notes -> 'log' -> 'lease' THEN job.logs - -1
-                WHEN job.logs -> 2 IS NOT NULL THEN job.logs - 0
-                ELSE COALESCE(job.logs, '[]')
-            END
-        ) || (
-            (outcome.notes -> 'log') || jsonb_build_object(
-                'started', COALESCE(statement_timestamp() - outcome.started * interval '1 microsecond', job.started_at)
-            )
-        )
-    END,
-    operations = CASE
-        WHEN outcome.refund IS NULL OR outcome.refund = 0 OR outcome.is_unknown THEN job.operations
-        ELSE COALESCE(
-            CASE
-                WHEN job.operations -> -1 ->> 'verb' = 'snooze' THEN job.operations - -1
-                WHEN job.operations -> 49 IS NOT NULL THEN job.operations - 0
-                ELSE job.operations
-            END,
-            '[]'
-        ) || jsonb_build_object(
-            'at', statement_timestamp(), 'verb', 'snooze', 'by', regexp_replace(job.locked_by, ':[0-9a-f]{12}$', ''),
-            'reason', '', 'attempts', job.attempts,
-            'since', statement_timestamp() - outcome.started * interval '1 microsecond',
-            'times', 1 + CASE
-                WHEN
-                    job.operations -> -1 ->> 'verb' = 'snooze'
-                    AND jsonb_typeof(job.operations -> -1 -> 'times') = 'number'
-                THEN (job.operations -> -1 ->> 'times')::numeric
-                ELSE 0
-            END
-        )
-    END,
-    deaths = CASE WHEN outcome.is_unknown THEN job.deaths END,
-    unknown_since = CASE WHEN outcome.is_unknown THEN COALESCE(job.unknown_since, job.locked_at) END
-FROM
-    unnest(
-        (SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[]), (SELECT %(started)s::bigint[]),
-        (SELECT %(ended)s::bigint[]), (SELECT %(statuses)s::text[]), (SELECT %(delays)s::float8[]),
-        (SELECT %(refunds)s::smallint[]), (SELECT %(results)s::text[]::jsonb[]), (SELECT %(last_errors)s::text[]),
-        (SELECT %(errors)s::text[]::jsonb[]), (SELECT %(unknown)s::boolean[]), (SELECT %(notes)s::text[]::jsonb[])
-    ) AS outcome (id, lease, started, ended, status, delay, refund, result, last_error, error, is_unknown, notes)
-WHERE job.id = outcome.id AND job.lease = outcome.lease
-    AND (job.locked_by = %(carrier_id)s OR job.locked_by IN (SELECT relay.id FROM skipqueue_worker AS relay WHERE relay.relay_of = %(carrier)s))
-RETURNING job.id, outcome.lease, job.batch_id
-
 -- QUEUES_OF (queue.settle)
 SELECT job.queue_name, job.gate, CASE job.gate WHEN 'limit' THEN job.limit_key WHEN 'rate' THEN job.rate_key END FROM skipqueue_job AS job
 WHERE
@@ -1467,50 +1227,24 @@ SET errors = (CASE WHEN jsonb_array_length(job.errors) < 10 THEN job.errors ELSE
 WHERE job.id = ANY (ARRAY (SELECT id FROM cancelled))
 RETURNING job.id
 
--- APPEND_CANCELLED_ERRORS_CARRIED (queue.settle)
-WITH cancelled AS MATERIALIZED (
-    SELECT job.id, ended.error
-    FROM
-        unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[]), (SELECT %(errors)s::text[]::jsonb[]))
-            AS ended (id, lease, error)
-        JOIN skipqueue_job AS job ON job.id = ended.id AND job.lease = ended.lease + 1
-    WHERE job.status = 'discarded' AND (job.errors -> -1 @> ended.error) IS NOT TRUE
-    ORDER BY job.id
-    FOR NO KEY UPDATE OF job SKIP LOCKED
-)
-UPDATE skipqueue_job AS job
-SET errors = (CASE WHEN jsonb_array_length(job.errors) < 10 THEN job.errors ELSE job.errors - 0 END)
-    || (
-        (SELECT error FROM cancelled WHERE cancelled.id = job.id)
-        || jsonb_build_object('at', statement_timestamp(), 'worker_id', job.locked_by)
-    )
-WHERE job.id = ANY (ARRAY (SELECT id FROM cancelled))
-    AND (job.locked_by = %(carrier_id)s OR job.locked_by IN (SELECT relay.id FROM skipqueue_worker AS relay WHERE relay.relay_of = %(carrier)s))
-RETURNING job.id
-
 -- HEARTBEAT_WORKERS (queue.workers)
 INSERT INTO skipqueue_worker AS written (
-    id, name, hostname, pid, queues, concurrency, memory_mb, jobs_done, relay_of, is_carrier, reached_at, refused,
-    started_at, heartbeat_at
+    id, name, hostname, pid, queues, concurrency, memory_mb, jobs_done, is_external, started_at, heartbeat_at
 )
 SELECT
     worker.id, worker.name, worker.hostname, worker.pid, worker.queues, worker.concurrency, worker.memory_mb,
-    COALESCE(worker.jobs_done, 0), COALESCE(worker.relay_of, ''), COALESCE(worker.is_carrier, false),
-    CASE WHEN worker.is_reached THEN statement_timestamp() END, COALESCE(worker.newly_refused, 0),
-    statement_timestamp(), statement_timestamp()
+    COALESCE(worker.jobs_done, 0), COALESCE(worker.is_external, false), statement_timestamp(), statement_timestamp()
 FROM json_to_recordset(%(workers)s::json) AS worker (
     id text, name text, hostname text, pid integer, queues jsonb, concurrency integer, memory_mb integer,
-    jobs_done bigint, relay_of text, is_carrier boolean, is_reached boolean, newly_refused bigint
+    jobs_done bigint, is_external boolean
 )
 ORDER BY worker.id
 ON CONFLICT (id) DO UPDATE SET
     heartbeat_at = statement_timestamp(),
     memory_mb = excluded.memory_mb,
     jobs_done = excluded.jobs_done,
-    reached_at = COALESCE(excluded.reached_at, written.reached_at),
-    refused = written.refused + excluded.refused,
-    queues = CASE WHEN written.is_carrier THEN excluded.queues ELSE written.queues END,
-    concurrency = CASE WHEN written.is_carrier THEN excluded.concurrency ELSE written.concurrency END
+    queues = CASE WHEN written.is_external THEN excluded.queues ELSE written.queues END,
+    concurrency = CASE WHEN written.is_external THEN excluded.concurrency ELSE written.concurrency END
 RETURNING
     written.id,
     COALESCE(
@@ -1532,13 +1266,13 @@ RETURNING
 
 -- REQUEST_OF_WORKER (queue.workers)
 INSERT INTO skipqueue_worker_request (worker_id, request)
-SELECT id, %(request)s FROM skipqueue_worker WHERE id = %(worker_id)s AND NOT is_carrier
+SELECT id, %(request)s FROM skipqueue_worker WHERE id = %(worker_id)s AND NOT is_external
 ON CONFLICT (worker_id) DO UPDATE SET request = excluded.request
 RETURNING worker_id
 
 -- HEARTBEATS (queue.workers)
 SELECT statement_timestamp(), worker.id, worker.heartbeat_at
-FROM (SELECT) AS always LEFT JOIN skipqueue_worker AS worker ON NOT worker.is_carrier
+FROM (SELECT) AS always LEFT JOIN skipqueue_worker AS worker ON NOT worker.is_external
 
 -- DELETE_WORKERS (queue.workers)
 WITH answered AS MATERIALIZED (
@@ -1560,7 +1294,7 @@ DELETE FROM skipqueue_worker WHERE id = ANY (%(worker_ids)s::text[])
 DELETE FROM skipqueue_worker AS worker
 WHERE
     worker.id = ANY (%(worker_ids)s::text[])
-    AND NOT worker.is_carrier
+    AND NOT worker.is_external
     AND worker.heartbeat_at <= statement_timestamp() - make_interval(secs => %(age)s)
     AND NOT EXISTS (
         SELECT FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id
@@ -1690,11 +1424,11 @@ WITH RECURSIVE served AS MATERIALIZED (
         skipqueue_worker AS worker
         LEFT JOIN LATERAL jsonb_array_elements_text(worker.queues) AS listed (name) ON true
     WHERE
-        NOT worker.is_carrier
+        NOT worker.is_external
         AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(timeout)s)
         AND (
             (SELECT NOT %(idle)s::boolean)
-            OR worker.relay_of <> ''
+            OR worker.concurrency = 0
             OR worker.concurrency > (
                 SELECT count(*) FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id
             )
@@ -1777,11 +1511,11 @@ WITH RECURSIVE served AS MATERIALIZED (
         skipqueue_worker AS worker
         LEFT JOIN LATERAL jsonb_array_elements_text(worker.queues) AS listed (name) ON true
     WHERE
-        NOT worker.is_carrier
+        NOT worker.is_external
         AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(timeout)s)
         AND (
             (SELECT NOT %(idle)s::boolean)
-            OR worker.relay_of <> ''
+            OR worker.concurrency = 0
             OR worker.concurrency > (
                 SELECT count(*) FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id
             )
@@ -1855,11 +1589,11 @@ WITH served AS MATERIALIZED (
         skipqueue_worker AS worker
         LEFT JOIN LATERAL jsonb_array_elements_text(worker.queues) AS listed (name) ON true
     WHERE
-        NOT worker.is_carrier
+        NOT worker.is_external
         AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(timeout)s)
         AND (
             (SELECT NOT %(idle)s::boolean)
-            OR worker.relay_of <> ''
+            OR worker.concurrency = 0
             OR worker.concurrency > (
                 SELECT count(*) FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id
             )
@@ -1972,11 +1706,11 @@ WITH served AS MATERIALIZED (
         skipqueue_worker AS worker
         LEFT JOIN LATERAL jsonb_array_elements_text(worker.queues) AS listed (name) ON true
     WHERE
-        NOT worker.is_carrier
+        NOT worker.is_external
         AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(timeout)s)
         AND (
             (SELECT NOT %(idle)s::boolean)
-            OR worker.relay_of <> ''
+            OR worker.concurrency = 0
             OR worker.concurrency > (
                 SELECT count(*) FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id
             )
@@ -3237,6 +2971,354 @@ SELECT DISTINCT unique_key
 FROM skipqueue_job
 WHERE id = ANY (%(ids)s::bigint[]) AND status IN ('failed', 'discarded') AND unique_key IS NOT NULL
 
+-- SETTLE_CARRIED (contrib.celery.sql)
+UPDATE skipqueue_job AS job
+SET status = CASE
+        WHEN outcome.status = 'scheduled' THEN CASE WHEN statement_timestamp() + make_interval(secs => outcome.delay) > statement_timestamp() THEN 'scheduled' WHEN job.held::boolean THEN 'blocked' WHEN job.limit_key::text IS NOT NULL THEN 'blocked' WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END
+        ELSE COALESCE(outcome.status, 'completed')
+    END,
+    lease = job.lease + 1,
+    attempts = job.attempts - COALESCE(outcome.refund, 0),
+    run_after = CASE
+        WHEN outcome.status = 'scheduled' THEN statement_timestamp() + make_interval(secs => outcome.delay)
+        ELSE job.run_after
+    END,
+    locked_at = NULL,
+    gate = CASE WHEN outcome.status = 'scheduled' THEN CASE WHEN statement_timestamp() + make_interval(secs => outcome.delay) > statement_timestamp() THEN NULL WHEN job.held::boolean THEN 'held' WHEN job.limit_key::text IS NOT NULL THEN 'limit' WHEN job.rate_key::text IS NOT NULL THEN 'rate' END END,
+    started_at = COALESCE(statement_timestamp() - outcome.started * interval '1 microsecond', job.started_at),
+    finished_at = CASE
+        WHEN outcome.status IS DISTINCT FROM 'scheduled'
+        THEN statement_timestamp() - COALESCE(outcome.ended, 0) * interval '1 microsecond'
+    END,
+    result = outcome.result,
+    last_error = COALESCE(outcome.last_error, job.last_error),
+    errors = CASE
+        WHEN outcome.error IS NULL THEN job.errors
+        ELSE (CASE WHEN jsonb_array_length(job.errors) < 10 THEN job.errors ELSE job.errors - 0 END)
+            || (
+                outcome.error || jsonb_build_object(
+                    'at', statement_timestamp() - COALESCE(outcome.ended, 0) * interval '1 microsecond',
+                    'worker_id', job.locked_by
+                )
+            )
+    END,
+    progress = CASE
+        WHEN outcome.notes -> 'progress' IS NULL THEN job.progress
+        ELSE (outcome.notes -> 'progress') || jsonb_build_object('at', statement_timestamp())
+    END,
+    logs = CASE
+        WHEN outcome.notes -> 'log' IS NULL THEN job.logs
+        ELSE (
+            CASE
+                WHEN job.logs -> -1 -> 'lease' = outcome.notes -> 'log' -> 'lease' THEN job.logs - -1
+                WHEN job.logs -> 2 IS NOT NULL THEN job.logs - 0
+                ELSE COALESCE(job.logs, '[]')
+            END
+        ) || (
+            (outcome.notes -> 'log') || jsonb_build_object(
+                'started', COALESCE(statement_timestamp() - outcome.started * interval '1 microsecond', job.started_at)
+            )
+        )
+    END,
+    deaths = CASE WHEN outcome.is_unknown THEN job.deaths END,
+    unknown_since = CASE WHEN outcome.is_unknown THEN COALESCE(job.unknown_since, job.locked_at) END
+FROM
+    unnest(
+        (SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[]), (SELECT %(started)s::bigint[]),
+        (SELECT %(ended)s::bigint[]), (SELECT %(statuses)s::text[]), (SELECT %(delays)s::float8[]),
+        (SELECT %(refunds)s::smallint[]), (SELECT %(results)s::text[]::jsonb[]), (SELECT %(last_errors)s::text[]),
+        (SELECT %(errors)s::text[]::jsonb[]), (SELECT %(unknown)s::boolean[]), (SELECT %(notes)s::text[]::jsonb[])
+    ) AS outcome (id, lease, started, ended, status, delay, refund, result, last_error, error, is_unknown, notes)
+WHERE job.id = outcome.id AND job.lease = outcome.lease
+    AND (job.locked_by = %(carrier_id)s OR job.locked_by IN (SELECT relay.worker_id FROM skipqueue_celery_worker AS relay WHERE relay.relay_of = %(carrier)s))
+RETURNING job.id, outcome.lease, job.batch_id
+
+-- SETTLE_CARRIED_SNOOZES (contrib.celery.sql)
+UPDATE skipqueue_job AS job
+SET status = CASE
+        WHEN outcome.status = 'scheduled' THEN CASE WHEN statement_timestamp() + make_interval(secs => outcome.delay) > statement_timestamp() THEN 'scheduled' WHEN job.held::boolean THEN 'blocked' WHEN job.limit_key::text IS NOT NULL THEN 'blocked' WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END
+        ELSE COALESCE(outcome.status, 'completed')
+    END,
+    lease = job.lease + 1,
+    attempts = job.attempts - COALESCE(outcome.refund, 0),
+    run_after = CASE
+        WHEN outcome.status = 'scheduled' THEN statement_timestamp() + make_interval(secs => outcome.delay)
+        ELSE job.run_after
+    END,
+    locked_at = NULL,
+    gate = CASE WHEN outcome.status = 'scheduled' THEN CASE WHEN statement_timestamp() + make_interval(secs => outcome.delay) > statement_timestamp() THEN NULL WHEN job.held::boolean THEN 'held' WHEN job.limit_key::text IS NOT NULL THEN 'limit' WHEN job.rate_key::text IS NOT NULL THEN 'rate' END END,
+    started_at = COALESCE(statement_timestamp() - outcome.started * interval '1 microsecond', job.started_at),
+    finished_at = CASE
+        WHEN outcome.status IS DISTINCT FROM 'scheduled'
+        THEN statement_timestamp() - COALESCE(outcome.ended, 0) * interval '1 microsecond'
+    END,
+    result = outcome.result,
+    last_error = COALESCE(outcome.last_error, job.last_error),
+    errors = CASE
+        WHEN outcome.error IS NULL THEN job.errors
+        ELSE (CASE WHEN jsonb_array_length(job.errors) < 10 THEN job.errors ELSE job.errors - 0 END)
+            || (
+                outcome.error || jsonb_build_object(
+                    'at', statement_timestamp() - COALESCE(outcome.ended, 0) * interval '1 microsecond',
+                    'worker_id', job.locked_by
+                )
+            )
+    END,
+    progress = CASE
+        WHEN outcome.notes -> 'progress' IS NULL THEN job.progress
+        ELSE (outcome.notes -> 'progress') || jsonb_build_object('at', statement_timestamp())
+    END,
+    logs = CASE
+        WHEN outcome.notes -> 'log' IS NULL THEN job.logs
+        ELSE (
+            CASE
+                WHEN job.logs -> -1 -> 'lease' = outcome.notes -> 'log' -> 'lease' THEN job.logs - -1
+                WHEN job.logs -> 2 IS NOT NULL THEN job.logs - 0
+                ELSE COALESCE(job.logs, '[]')
+            END
+        ) || (
+            (outcome.notes -> 'log') || jsonb_build_object(
+                'started', COALESCE(statement_timestamp() - outcome.started * interval '1 microsecond', job.started_at)
+            )
+        )
+    END,
+    operations = CASE
+        WHEN outcome.refund IS NULL OR outcome.refund = 0 OR outcome.is_unknown THEN job.operations
+        ELSE COALESCE(
+            CASE
+                WHEN job.operations -> -1 ->> 'verb' = 'snooze' THEN job.operations - -1
+                WHEN job.operations -> 49 IS NOT NULL THEN job.operations - 0
+                ELSE job.operations
+            END,
+            '[]'
+        ) || jsonb_build_object(
+            'at', statement_timestamp(), 'verb', 'snooze', 'by', regexp_replace(job.locked_by, ':[0-9a-f]{12}$', ''),
+            'reason', '', 'attempts', job.attempts,
+            'since', statement_timestamp() - outcome.started * interval '1 microsecond',
+            'times', 1 + CASE
+                WHEN
+                    job.operations -> -1 ->> 'verb' = 'snooze'
+                    AND jsonb_typeof(job.operations -> -1 -> 'times') = 'number'
+                THEN (job.operations -> -1 ->> 'times')::numeric
+                ELSE 0
+            END
+        )
+    END,
+    deaths = CASE WHEN outcome.is_unknown THEN job.deaths END,
+    unknown_since = CASE WHEN outcome.is_unknown THEN COALESCE(job.unknown_since, job.locked_at) END
+FROM
+    unnest(
+        (SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[]), (SELECT %(started)s::bigint[]),
+        (SELECT %(ended)s::bigint[]), (SELECT %(statuses)s::text[]), (SELECT %(delays)s::float8[]),
+        (SELECT %(refunds)s::smallint[]), (SELECT %(results)s::text[]::jsonb[]), (SELECT %(last_errors)s::text[]),
+        (SELECT %(errors)s::text[]::jsonb[]), (SELECT %(unknown)s::boolean[]), (SELECT %(notes)s::text[]::jsonb[])
+    ) AS outcome (id, lease, started, ended, status, delay, refund, result, last_error, error, is_unknown, notes)
+WHERE job.id = outcome.id AND job.lease = outcome.lease
+    AND (job.locked_by = %(carrier_id)s OR job.locked_by IN (SELECT relay.worker_id FROM skipqueue_celery_worker AS relay WHERE relay.relay_of = %(carrier)s))
+RETURNING job.id, outcome.lease, job.batch_id
+
+-- APPEND_CANCELLED_ERRORS_CARRIED (contrib.celery.sql)
+WITH cancelled AS MATERIALIZED (
+    SELECT job.id, ended.error
+    FROM
+        unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[]), (SELECT %(errors)s::text[]::jsonb[]))
+            AS ended (id, lease, error)
+        JOIN skipqueue_job AS job ON job.id = ended.id AND job.lease = ended.lease + 1
+    WHERE job.status = 'discarded' AND (job.errors -> -1 @> ended.error) IS NOT TRUE
+    ORDER BY job.id
+    FOR NO KEY UPDATE OF job SKIP LOCKED
+)
+UPDATE skipqueue_job AS job
+SET errors = (CASE WHEN jsonb_array_length(job.errors) < 10 THEN job.errors ELSE job.errors - 0 END)
+    || (
+        (SELECT error FROM cancelled WHERE cancelled.id = job.id)
+        || jsonb_build_object('at', statement_timestamp(), 'worker_id', job.locked_by)
+    )
+WHERE job.id = ANY (ARRAY (SELECT id FROM cancelled))
+    AND (job.locked_by = %(carrier_id)s OR job.locked_by IN (SELECT relay.worker_id FROM skipqueue_celery_worker AS relay WHERE relay.relay_of = %(carrier)s))
+RETURNING job.id
+
+-- RELEASE_CARRIED (contrib.celery.sql)
+UPDATE skipqueue_job AS job
+SET status = CASE
+        WHEN %(later)s::boolean THEN 'scheduled'
+        WHEN job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN 'blocked'
+        ELSE 'queued'
+    END,
+    run_after = CASE
+        WHEN %(later)s::boolean THEN statement_timestamp() + random() * interval '10 seconds'
+        ELSE job.run_after
+    END,
+    lease = job.lease + 1,
+    attempts = job.attempts - 1,
+    locked_at = NULL,
+    locked_by = '',
+    gate = CASE
+        WHEN NOT %(later)s::boolean AND job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN 'limit'
+    END,
+    started_at = NULL,
+    operations = CASE
+        WHEN %(interrupted)s::boolean
+        THEN COALESCE(
+            CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
+        ) || jsonb_build_object(
+            'at', statement_timestamp(), 'verb', 'release', 'by', regexp_replace(job.locked_by, ':[0-9a-f]{12}$', ''),
+            'reason', '', 'attempts', job.attempts, 'since', job.started_at
+        )
+        ELSE job.operations
+    END
+FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
+WHERE job.id = held.id AND job.lease = held.lease
+    AND (job.locked_by = %(carrier_id)s OR job.locked_by IN (SELECT relay.worker_id FROM skipqueue_celery_worker AS relay WHERE relay.relay_of = %(carrier)s))
+RETURNING job.id, job.queue_name, job.gate, CASE job.gate WHEN 'limit' THEN job.limit_key WHEN 'rate' THEN job.rate_key END
+
+-- NOTE_CARRIED_ATTEMPTS (contrib.celery.sql)
+WITH held AS MATERIALIZED (
+    SELECT job.id, noted.started, noted.notes -> 'progress' AS progress, noted.notes -> 'log' AS log
+    FROM
+        unnest(
+            (SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[]), (SELECT %(started)s::bigint[]),
+            (SELECT %(notes)s::text[]::jsonb[])
+        ) AS noted (id, lease, started, notes)
+        JOIN skipqueue_job AS job ON job.id = noted.id AND job.lease = noted.lease
+    ORDER BY job.id
+    FOR NO KEY UPDATE OF job SKIP LOCKED
+)
+UPDATE skipqueue_job AS job
+SET (progress, logs) = (
+        SELECT
+            CASE
+                WHEN held.progress IS NULL THEN job.progress
+                ELSE held.progress || jsonb_build_object('at', statement_timestamp())
+            END,
+            CASE
+                WHEN held.log IS NULL THEN job.logs
+                ELSE (
+                    CASE
+                        WHEN job.logs -> -1 -> 'lease' = held.log -> 'lease' THEN job.logs - -1
+                        WHEN job.logs -> 2 IS NOT NULL THEN job.logs - 0
+                        ELSE COALESCE(job.logs, '[]')
+                    END
+                ) || (
+                    held.log || jsonb_build_object(
+                        'started', statement_timestamp() - held.started * interval '1 microsecond'
+                    )
+                )
+            END
+        FROM held
+        WHERE held.id = job.id
+    )
+WHERE job.id = ANY (ARRAY (SELECT id FROM held))
+    AND (job.locked_by = %(carrier_id)s OR job.locked_by IN (SELECT relay.worker_id FROM skipqueue_celery_worker AS relay WHERE relay.relay_of = %(carrier)s))
+RETURNING job.id
+
+-- NOTE_BEGUN (contrib.celery.sql)
+UPDATE skipqueue_job AS job
+SET started_at = statement_timestamp()
+FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
+WHERE job.id = held.id AND job.lease = held.lease
+    AND (job.locked_by = %(carrier_id)s OR job.locked_by IN (SELECT relay.worker_id FROM skipqueue_celery_worker AS relay WHERE relay.relay_of = %(carrier)s))
+RETURNING job.id
+
+-- RECOVER_RETURNED (contrib.celery.sql)
+WITH lost AS MATERIALIZED (
+    SELECT job.id, job.locked_by, job.locked_at
+    FROM skipqueue_job AS job
+    WHERE
+        job.status = 'running'
+        AND (job.id, job.lease) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(leases)s::bigint[]))
+        AND job.started_at > job.locked_at
+    AND (job.locked_by = %(carrier_id)s OR job.locked_by IN (SELECT relay.worker_id FROM skipqueue_celery_worker AS relay WHERE relay.relay_of = %(carrier)s))
+    ORDER BY job.locked_at
+    LIMIT %(limit)s
+    FOR NO KEY UPDATE OF job SKIP LOCKED
+),
+recovered AS (
+    UPDATE skipqueue_job AS job
+    SET (deaths, status, gate, run_after, finished_at, last_error, errors) = (
+            SELECT
+                died.workers,
+                verdict.status,
+                CASE
+                    WHEN verdict.status <> 'blocked' THEN NULL
+                    WHEN job.rate_key IS NULL THEN 'limit'
+                    ELSE 'rate'
+                END,
+                CASE
+                    WHEN verdict.status = 'scheduled'
+                    THEN statement_timestamp()
+                        + random() * CASE WHEN death.number = 1 THEN interval '5 seconds' ELSE interval '30 seconds' END
+                    ELSE job.run_after
+                END,
+                CASE WHEN verdict.status = 'failed' THEN statement_timestamp() END,
+                'WorkerDied: ' || verdict.message,
+                (CASE WHEN jsonb_array_length(job.errors) < 10 THEN job.errors ELSE job.errors - 0 END)
+                || jsonb_build_object(
+                    'attempt', job.attempts,
+                    'worker', regexp_replace(job.locked_by, ':[0-9a-f]{12}$', ''),
+                    'worker_id', job.locked_by,
+                    'duration_ms', round(extract(epoch FROM statement_timestamp() - job.locked_at) * 1000, 3),
+                    'exception', 'django_skipqueue.exceptions.WorkerDied',
+                    'message', verdict.message,
+                    'traceback', '',
+                    'at', statement_timestamp()
+                )
+            FROM
+                (SELECT COALESCE(job.deaths, '[]') || to_jsonb(job.locked_by)) AS died (workers),
+                LATERAL (
+                    SELECT
+                        jsonb_array_length(died.workers),
+                        jsonb_array_length(died.workers) >= 3 AND NOT EXISTS (
+                            SELECT FROM skipqueue_worker AS worker
+                            WHERE worker.id = job.locked_by AND worker.concurrency <> 1 AND NOT worker.is_external
+                        )
+                ) AS death (number, is_proof),
+                LATERAL (
+                    SELECT
+                        CASE
+                            WHEN death.is_proof OR job.attempts >= job.max_attempts THEN 'failed'
+                            WHEN death.number >= 2 OR %(crashed)s THEN 'scheduled'
+                            WHEN job.rate_key IS NOT NULL OR job.limit_kind = 'concurrency' THEN 'blocked'
+                            ELSE 'queued'
+                        END,
+                        %(reason)s || CASE
+                            WHEN death.is_proof
+                            THEN '; three workers in a row died while they ran this job, so it is not run again'
+                            ELSE ''
+                        END
+                ) AS verdict (status, message)
+        ),
+        lease = job.lease + 1,
+        locked_at = NULL
+    WHERE job.id = ANY (ARRAY (SELECT id FROM lost))
+    RETURNING job.id, job.task, job.queue_name, job.attempts, job.status, job.metadata
+)
+SELECT
+    recovered.id, recovered.task, recovered.queue_name, recovered.attempts AS attempt, recovered.status, lost.locked_by,
+    lost.locked_at, recovered.metadata::text AS metadata, statement_timestamp() AS recovered_at
+FROM recovered JOIN lost USING (id)
+ORDER BY recovered.id
+
+-- HEARTBEAT (contrib.celery.sql)
+WITH gone AS (
+    DELETE FROM skipqueue_celery_worker AS beside
+    WHERE
+        beside.worker_id <> ALL (ARRAY[%(carrier_id)s, %(relay_id)s]::text[])
+        AND NOT EXISTS (SELECT FROM skipqueue_worker AS worker WHERE worker.id = beside.worker_id)
+)
+INSERT INTO skipqueue_celery_worker AS written (worker_id, relay_of, reached_at, refused)
+SELECT seen.worker_id, seen.relay_of, seen.reached_at, seen.refused
+FROM (
+    VALUES
+        (%(carrier_id)s::text, '', CASE WHEN %(is_reached)s THEN statement_timestamp() END, %(refused)s::bigint),
+        (%(relay_id)s::text, %(carrier)s::text, NULL, 0)
+) AS seen (worker_id, relay_of, reached_at, refused)
+WHERE seen.worker_id IS NOT NULL
+ON CONFLICT (worker_id) DO UPDATE SET
+    reached_at = COALESCE(excluded.reached_at, written.reached_at),
+    refused = written.refused + excluded.refused
+WHERE written.relay_of = ''
+
 -- HAND_OVER (contrib.celery.sql)
 UPDATE skipqueue_job AS job
 SET locked_by = %(carrier_id)s
@@ -3246,9 +3328,11 @@ RETURNING job.id, held.lease
 
 -- CARRIED_COUNT (contrib.celery.sql)
 WITH relay AS MATERIALIZED (
-    SELECT id, heartbeat_at > statement_timestamp() - make_interval(secs => %(worker_timeout)s) AS is_alive
-    FROM skipqueue_worker
-    WHERE relay_of = %(carrier)s
+    SELECT
+        worker.id,
+        worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(worker_timeout)s) AS is_alive
+    FROM skipqueue_celery_worker AS beside JOIN skipqueue_worker AS worker ON worker.id = beside.worker_id
+    WHERE beside.relay_of = %(carrier)s
 )
 SELECT
     count(*) FILTER (WHERE locked_by = %(carrier_id)s),
@@ -4534,7 +4618,7 @@ WITH held AS MATERIALIZED (
     FROM (
         SELECT locked_by, locked_at
         FROM skipqueue_job
-        WHERE status = 'running' AND EXISTS (SELECT FROM skipqueue_worker WHERE is_carrier)
+        WHERE status = 'running' AND EXISTS (SELECT FROM skipqueue_worker WHERE is_external)
         ORDER BY locked_at
         LIMIT %(limit)s
     ) AS job
@@ -4549,16 +4633,19 @@ SELECT
     date_part('epoch', statement_timestamp() - held.oldest),
     (
         SELECT count(*)
-        FROM skipqueue_worker AS relay
+        FROM skipqueue_celery_worker AS relay JOIN skipqueue_worker AS worker ON worker.id = relay.worker_id
         WHERE
             relay.relay_of = carrier.name
-            AND relay.heartbeat_at > statement_timestamp() - make_interval(secs => %(worker_timeout)s)
+            AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(worker_timeout)s)
     ),
     date_part('epoch', statement_timestamp() - carrier.heartbeat_at),
-    date_part('epoch', statement_timestamp() - carrier.reached_at),
-    carrier.refused
-FROM skipqueue_worker AS carrier LEFT JOIN held ON held.locked_by = carrier.id
-WHERE carrier.is_carrier
+    date_part('epoch', statement_timestamp() - beside.reached_at),
+    beside.refused
+FROM
+    skipqueue_worker AS carrier
+    JOIN skipqueue_celery_worker AS beside ON beside.worker_id = carrier.id
+    LEFT JOIN held ON held.locked_by = carrier.id
+WHERE carrier.is_external
 ORDER BY carrier.name
 LIMIT 200
 
@@ -4938,9 +5025,9 @@ FROM
     unnest(%(queue_names)s::text[]) AS asked (queue_name)
     LEFT JOIN skipqueue_worker AS worker
         ON
-            NOT worker.is_carrier
+            NOT worker.is_external
             AND CASE
-                WHEN asked.queue_name = '' THEN worker.relay_of = ''
+                WHEN asked.queue_name = '' THEN worker.concurrency > 0
                 WHEN worker.queues = '[]' THEN asked.queue_name <> ALL (%(external)s::text[])
                 ELSE worker.queues ? asked.queue_name
             END
@@ -5070,7 +5157,7 @@ FROM skipqueue_job
 WHERE
     status = 'running'
     AND locked_at <= statement_timestamp() - make_interval(secs => %(seconds)s)
-    AND locked_by <> ALL (SELECT id FROM skipqueue_worker WHERE is_carrier)
+    AND locked_by <> ALL (SELECT id FROM skipqueue_worker WHERE is_external)
 ORDER BY locked_at
 LIMIT 100
 
@@ -5082,7 +5169,7 @@ FROM (
     WHERE
         status = 'running'
         AND locked_at <= statement_timestamp() - make_interval(secs => %(seconds)s)
-        AND locked_by <> ALL (SELECT id FROM skipqueue_worker WHERE is_carrier)
+        AND locked_by <> ALL (SELECT id FROM skipqueue_worker WHERE is_external)
     ORDER BY locked_at
     LIMIT 5000
 ) AS job

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from django.db import connection, transaction
-from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 from django.utils.timezone import now
 
@@ -187,11 +186,11 @@ class TestRecover:
 
     def test_a_carrier_keeps_its_jobs_however_old_its_heartbeat_is(self) -> None:
         """Its relays may all be gone, and its jobs run."""
-        carrier = make_worker(heartbeat=-HOUR, is_carrier=True)
+        carrier = make_worker(heartbeat=-HOUR, is_external=True)
         make_job("running", locked_at=-HOUR, locked_by=carrier.pk)
         assert store.recover(worker_timeout=60) == []
         assert store.recover_without_worker(locked_before=now()) == []
-        Worker.objects.update(is_carrier=False)
+        Worker.objects.update(is_external=False)
         assert len(store.recover(worker_timeout=60)) == 1
 
     def test_a_job_just_claimed_is_left_alone_though_its_worker_has_no_row_yet(self) -> None:
@@ -442,35 +441,17 @@ class TestWorkers:
         assert Worker.objects.count() == 5
 
     def test_the_row_of_a_carrier_says_what_the_settings_say_now(self) -> None:
-        described = self.description() | {"is_carrier": True}
+        described = self.description() | {"is_external": True}
         store.heartbeat_workers([described])
-        assert state(Worker.objects.get())["is_carrier"]
+        assert state(Worker.objects.get())["is_external"]
         changes = {"queues": ["pdf"], "concurrency": 2_000}
         store.heartbeat_workers([described | changes])
         row = state(Worker.objects.get())
         assert {name: row[name] for name in described} == described | changes
 
-    def test_of_a_carrier_the_refused_jobs_are_added_up_and_the_last_contact_stays(self) -> None:
-        described = self.description() | {"is_carrier": True}
-        store.heartbeat_workers([described])
-        assert Worker.objects.get().reached_at is None
-        store.heartbeat_workers([described | {"is_reached": True, "newly_refused": 3}])
-        Worker.objects.update(reached_at=F("reached_at") - HOUR)
-        before = Worker.objects.get()
-        store.heartbeat_workers([described | {"is_reached": False, "newly_refused": 4}])
-        row = Worker.objects.get()
-        assert (row.refused, row.reached_at) == (7, before.reached_at)
-        store.heartbeat_workers([described | {"is_reached": True, "newly_refused": 0}])
-        row = Worker.objects.get()
-        assert (row.refused, row.reached_at) == (7, row.heartbeat_at)
-
-    def test_a_relay_is_marked(self) -> None:
-        store.heartbeat_workers([self.description() | {"relay_of": "celery"}])
-        assert Worker.objects.get().relay_of == "celery"
-
     def test_the_row_of_a_worker_does_not_become_that_of_a_carrier(self) -> None:
         store.heartbeat_workers([self.description()])
-        assert not Worker.objects.get().is_carrier
+        assert not Worker.objects.get().is_external
 
     def test_none_may_beat(self) -> None:
         store.heartbeat_workers([])
@@ -493,7 +474,7 @@ class TestWorkers:
         assert list(Worker.objects.all()) == [live]
 
     def test_a_carrier_is_never_forgotten(self) -> None:
-        carrier, dead = make_worker(heartbeat=-HOUR, is_carrier=True), make_worker(heartbeat=-HOUR)
+        carrier, dead = make_worker(heartbeat=-HOUR, is_external=True), make_worker(heartbeat=-HOUR)
         store.prune_workers([carrier.pk, dead.pk], age=60)
         assert list(Worker.objects.all()) == [carrier]
 
@@ -513,7 +494,7 @@ class TestWorkers:
         assert moment - worker.heartbeat_at >= HOUR
 
     def test_the_heartbeats_of_carriers_are_not_among_them(self) -> None:
-        make_worker(is_carrier=True)
+        make_worker(is_external=True)
         _, heartbeats = store.heartbeats()
         assert heartbeats == {}
 

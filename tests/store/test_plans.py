@@ -149,7 +149,7 @@ def test_a_statement_reads_what_it_needs_and_takes_no_more_than_its_limit(
 
 def running(table: Table, case: Case) -> int:
     """How many rows more may be read: those who take back, forget or count look at what runs, some of them twice."""
-    looking = ("RECOVER", "RELEASE_ORPHANS", "STILL_HOLDING", "PRUNE_WORKERS")
+    looking = ("RECOVER", "RECOVER_RETURNED", "RELEASE_ORPHANS", "STILL_HOLDING", "PRUNE_WORKERS")
     is_looking = case.statement in looking or case.statement.startswith("CARRIED_")
     return 2 * table.size // 100 if is_looking else 0
 

@@ -112,12 +112,12 @@ ENDED = NOTED | {"last_error": "r"}
 KEYED = {"unique_seconds": 3600.0}
 ENQUEUED = COMMON | KEYED | UNLIMITED | {"args": "[]", "kwargs": "{}"}
 NOBODYS = {"age": 0.0, "crashed": False, "reason": "r", "limit": 1000} | dict.fromkeys(
-    ("locked_before", "worker_ids", "job_ids", "ids", "leases", "carrier", "carrier_id")
+    ("locked_before", "worker_ids", "job_ids")
 )
 TAKEN_KEYS = [f"key-{number}" for number in range(84_000, 84_300)]
 
 AHEAD = ahead_as_values([AheadWish("key 3", "shop.limited", "limited", 1, 20, [(100_003, 0)])], worker_id=WORKER)
-SERVED = {"timeout": 60.0, "idle": False, "carried": ["carried"]}
+SERVED = {"timeout": 60.0, "idle": False, "external": ["carried"]}
 IDLE = SERVED | {"idle": True}
 PLAIN = {name: ENQUEUED[name] for name in re.findall(r"%\((\w+)\)s", STATEMENTS["ENQUEUE_PLAIN"])}
 CASES = [
@@ -190,7 +190,11 @@ CASES = [
         "without a worker",
     ),
     Case("RECOVER", NOBODYS | {"worker_ids": [DEAD_WORKER]}, {"recover", "pkey"}, "by worker"),
-    Case("RECOVER", NOBODYS | CARRIED | {"ids": [99_001], "leases": [1], "limit": 1}, {"recover", "pkey"}, "by lease"),
+    Case(
+        "RECOVER_RETURNED",
+        CARRIED | {"ids": [99_001], "leases": [1], "crashed": False, "reason": "r", "limit": 1},
+        {"pkey"},
+    ),
     Case("QUEUED_NOW", {"limit": 1000, "most": 1000, "least": 10, "together": 5000}, {"claim"}),
     Case("RUNNING_NOW", {"limit": 100}, {"recover"}),
     Case("HELD_NOW", {"limit": 100, "shown": 5}, {"recover"}),
@@ -367,6 +371,11 @@ CASES = [
     Case("CARRIED_BY_TASK", {"carrier_id": WORKER}, {"recover"}),
     Case("CARRIED_BEFORE", {"carrier_id": WORKER, "claimed_until": IN_2030}, {"recover"}),
     Case("CLOCK", {}, set()),
+    Case(
+        "HEARTBEAT",
+        CARRIED | {"relay_id": WORKER, "is_reached": True, "refused": 1},
+        {"skipqueue_celery_worker_pkey"},
+    ),
     Case("CARRIER_SINCE", {"carrier_id": WORKER}, set()),
     Case("CANCELLED", {"carrier_id": WORKER, "seconds": 2.0, "limit": 1000}, {"prune"}),
     Case("PRUNE_WORKERS", {"worker_ids": [DEAD_WORKER], "age": 60.0}, {"recover"}),
@@ -638,6 +647,7 @@ RECORDS: dict[str, tuple[str, ...]] = {
     "ENQUEUE": EnqueuedJob._fields[2:],  # the first two are what the caller has sent
     "FIRST_IN_QUEUES": ("queue_name", "job_id", *QueuePosition._fields),
     "RECOVER": RecoveredJob._fields,
+    "RECOVER_RETURNED": RecoveredJob._fields,
     "ADMIT_DEPENDANTS": Dependant._fields,
     "NEEDS": Need._fields,
     "UNMET_NEEDS": UnmetNeed._fields,
@@ -717,7 +727,7 @@ def test_the_driver_remembers_how_to_send_what_is_sent_often() -> None:
 
 def test_what_comes_from_a_broker_is_found_by_its_holder_as_well() -> None:
     carried = {name for name, text in STATEMENTS.items() if "%(carrier_id)s" in text and "UPDATE skipqueue_job" in text}
-    assert carried - {"HAND_OVER", "RECOVER"} == {
+    assert carried - {"HAND_OVER", "RECOVER_RETURNED"} == {
         "SETTLE_CARRIED", "SETTLE_CARRIED_SNOOZES", "RELEASE_CARRIED", "NOTE_CARRIED_ATTEMPTS",
         "APPEND_CANCELLED_ERRORS_CARRIED", "NOTE_BEGUN",
     }  # fmt: skip

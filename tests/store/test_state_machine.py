@@ -26,6 +26,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from django_skipqueue import Discard, Retry, Snooze
 from django_skipqueue.contrib.celery import sql
 from django_skipqueue.contrib.celery.carrier import carrier_id
+from django_skipqueue.contrib.celery.hand_over import recover_returned
+from django_skipqueue.contrib.celery.models import WorkerOfCelery
 from django_skipqueue.contrib.celery.reclaim import Reclaim
 from django_skipqueue.models import FINISHED, UNFINISHED, Job, Status, Worker
 from django_skipqueue.queue.parameters import leases_as_values
@@ -46,7 +48,7 @@ RELAY = WORKERS["relay"]
 CARRIER = carrier_id("celery")
 
 of_carrier = Store("default")
-of_carrier.carrier = {"carrier": "celery", "carrier_id": CARRIER}
+of_carrier.guards, of_carrier.holder = sql.GUARDS, {"carrier": "celery", "carrier_id": CARRIER}
 
 LATER = timedelta(hours=1)
 T = TypeVar("T")
@@ -119,11 +121,12 @@ class Queue(RuleBasedStateMachine):
         super().__init__()
         Job.objects.all().delete()
         Worker.objects.all().delete()
+        WorkerOfCelery.objects.all().delete()
         resume_queue(store, "default")
         self.is_paused = False
         self.model: dict[int, Row] = {}
         self.given: dict[str, list[Job]] = {holder: [] for holder in [*WORKERS.values(), CARRIER]}
-        store.heartbeat_workers([as_row("celery", CARRIER) | {"is_carrier": True}])
+        store.heartbeat_workers([as_row("celery", CARRIER) | {"is_external": True}])
         Worker.objects.update(heartbeat_at=Now() - LATER)  # its relays are away for all the time
         self.heartbeat_all()
 
@@ -282,9 +285,9 @@ class Queue(RuleBasedStateMachine):
         refs = {(job.pk, job.lease) for job in pick(self.given[CARRIER], chosen)}
         held = [id for id, lease in refs if self.holds(CARRIER, (id, lease))]
         lost = {id: self.model[id].recovered(is_returned=True) for id in held}
-        assert of_carrier.recover_returned(sorted(refs), reason="they died") == [], "none has begun"
-        of_carrier.note_begun(refs)
-        recovered = {job.id: job.status for job in of_carrier.recover_returned(sorted(refs), reason="they died")}
+        assert recover_returned(of_carrier, sorted(refs)) == [], "none has begun"
+        of_carrier.rows(sql.NOTE_BEGUN, {**leases_as_values(refs), **of_carrier.holder})
+        recovered = {job.id: job.status for job in recover_returned(of_carrier, sorted(refs))}
         assert recovered == {id: row.status for id, row in lost.items()}
         self.model |= lost
 
@@ -423,8 +426,10 @@ class Queue(RuleBasedStateMachine):
 
     def heartbeat_all(self) -> None:
         store.heartbeat_workers(
-            [as_row(name, id) | {"relay_of": "celery" if id == RELAY else ""} for name, id in WORKERS.items()]
+            [as_row(name, id) | ({"concurrency": 0} if id == RELAY else {}) for name, id in WORKERS.items()]
         )
+        seen = {"carrier": "celery", "carrier_id": CARRIER, "relay_id": RELAY, "is_reached": True, "refused": 0}
+        store.execute(sql.HEARTBEAT, seen)
 
     # What holds after every step
 

@@ -492,7 +492,7 @@ def test_a_dead_worker_whose_jobs_cannot_be_taken_back_keeps_no_service_from_its
 def test_what_a_carrier_holds_is_left_to_it_and_its_row_stays(runworker: Run) -> None:
     """Of two holders whose heartbeats are old, one is a carrier."""
     long_ago = timedelta(hours=-2)
-    carrier, dead = (make_worker(heartbeat=long_ago, is_carrier=is_carrier) for is_carrier in (True, False))
+    carrier, dead = (make_worker(heartbeat=long_ago, is_external=is_external) for is_external in (True, False))
     kept, lost = (
         make_job("running", locked_by=holder.pk, locked_at=long_ago, max_attempts=1) for holder in (carrier, dead)
     )

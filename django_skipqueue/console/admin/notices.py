@@ -14,7 +14,6 @@ from django.db import DatabaseError
 from django.db.models.functions import Now
 
 from ...conf import settings
-from ...contrib.celery.conf import carriers
 from ...events.log_format import printable
 from ...jobs.registry import registry
 from ...models import Job, Queue
@@ -26,7 +25,7 @@ from ...values.columns import MAX_KEY_BYTES
 from .. import queue_states as pauses
 from ..durations import span
 from ..parts import PartNotice, consoles
-from ..worker_health import WorkerHealth, Workforce, not_carried, recovered
+from ..worker_health import WorkerHealth, Workforce, not_external, recovered
 
 MOST = 20
 """The maximum of queues in one notice. The others appear when these are served."""
@@ -55,7 +54,7 @@ class NoWorker:
         if not workforce.not_dead:
             return cls(()) if own or _is_overdue() else None
         unserved = sorted(name for name in own if not workforce.serving(name))[:MOST]
-        return cls(tuple(map(_printed, unserved))) if unserved else None
+        return cls(tuple(map(printed, unserved))) if unserved else None
 
     @property
     def command(self) -> str:
@@ -64,26 +63,6 @@ class NoWorker:
         if self.queue_names:
             command += ["--queues", ",".join(self.queue_names)]
         return shlex.join(command)
-
-
-@dataclass(frozen=True)
-class NoRelay:
-    """Jobs wait for a carrier, and no relay of it is alive, nor a worker that serves their queues."""
-
-    carrier: str
-    queue_names: tuple[str, ...]
-
-    @classmethod
-    def of(cls, workforce: Workforce, waiting: Sequence[str]) -> "Iterator[NoRelay]":
-        unserved = {name for name in waiting if name in settings.external_queues and not workforce.serving(name)}
-        for carrier in carriers().values() if unserved else ():
-            if names := sorted(unserved.intersection(carrier.queues))[:MOST]:
-                yield cls(carrier.name, tuple(map(_printed, names)))
-
-    @property
-    def command(self) -> str:
-        """The command that starts a relay, for a POSIX shell."""
-        return shlex.join(["python", "manage.py", "runrelay", "--carrier", self.carrier])
 
 
 @dataclass(frozen=True)
@@ -119,7 +98,7 @@ class PausedQueues:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(_printed(queue.name) for queue in self.queues)
+        return tuple(printed(queue.name) for queue in self.queues)
 
     @property
     def sentence(self) -> str:
@@ -129,7 +108,6 @@ class PausedQueues:
 @dataclass(frozen=True)
 class Notices:
     no_worker: NoWorker | None
-    no_relay: tuple[NoRelay, ...]
     no_free_slot: tuple[NoFreeSlot, ...]
     late_workers: tuple[WorkerHealth, ...]
     """The workers that are late, or count as dead and have jobs to be recovered."""
@@ -142,9 +120,9 @@ class Notices:
         no_free_slot = tuple(_no_free_slot(workforce, waiting[:MOST])) if waiting and workforce.not_dead else ()
         gone = recovered(workforce)
         late_workers = tuple([worker for worker in workforce.late_or_stale if worker not in gone][:MOST])
-        no_worker, no_relay = NoWorker.of(workforce, waiting), tuple(NoRelay.of(workforce, waiting))
+        no_worker = NoWorker.of(workforce, waiting)
         of_parts = tuple(notice for part in consoles() if part.notices for notice in part.notices(waiting))
-        return cls(no_worker, no_relay, no_free_slot, late_workers, PausedQueues.now(), of_parts)
+        return cls(no_worker, no_free_slot, late_workers, PausedQueues.now(), of_parts)
 
 
 class _Cache:
@@ -189,21 +167,21 @@ def _no_free_slot(workforce: Workforce, waiting: Sequence[str]) -> Iterator[NoFr
         held = [(worker_id, task, ran) for worker_id, task, ran in long if worker_id in ids]
         taken = Counter((worker_id, registry.is_async(task)) for worker_id, task, _ in held)
         if not workers or any(
-            each.relay_of or max(taken[each.id, False], taken[each.id, True]) < each.concurrency for each in workers
+            not each.slots or max(taken[each.id, False], taken[each.id, True]) < each.slots for each in workers
         ):
-            continue  # one of the workers has both a free thread and a free coroutine, or has a carrier run the jobs
+            continue  # one of the workers has both a free thread and a free coroutine, or hands its jobs on
         waits = max(filter(None, map(wait_of, queue_names)), default=timedelta(0))
         if waits >= LONG:
             (task, _), *_ = Counter(task for _, task, _ in held).most_common(1)
-            slots = sum(worker.concurrency for worker in workers)
+            slots = sum(worker.slots for worker in workers)
             longest = max(ran for _, _, ran in held)
-            yield NoFreeSlot(tuple(map(_printed, queue_names)), slots, _printed(task), longest, waits)
+            yield NoFreeSlot(tuple(map(printed, queue_names)), slots, printed(task), longest, waits)
 
 
 def _long_jobs() -> Iterator[tuple[str, str, timedelta]]:
     """Worker, task and running time of the jobs that run for long, the oldest first. Index: recover."""
     running = Job.objects.running().annotate(now=Now()).filter(locked_at__lte=Now() - LONG)
-    running = not_carried(running).order_by("locked_at")
+    running = not_external(running).order_by("locked_at")
     columns = ("locked_by", "task", "locked_at", "now")
     for worker, task, locked_at, now in running.values_list(*columns)[:MOST_RUNNING]:
         yield worker, task, now - locked_at
@@ -216,7 +194,7 @@ def wait_of(queue_name: str) -> timedelta | None:
     return max(row[0] - row[1], timedelta(0)) if row else None
 
 
-def _printed(name: str) -> str:
+def printed(name: str) -> str:
     return printable(shorten(name, MAX_KEY_BYTES))
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 from django.contrib import admin, messages
@@ -27,14 +27,13 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ...contrib.celery import admin as carrier_cells
-from ...contrib.celery.states import carriers_now
 from ...jobs.registry import registry
 from ...models import Worker
 from ...queue.observe import HeldNow, held_now
 from ...queue.store import Store
 from ..counts import grouped
 from ..durations import distance, moment_of, span
+from ..parts import externals
 from ..worker_health import STATES, state_after
 from .notices import NoWorker, notices_cache
 from .ui.cells import badge, shortened
@@ -132,18 +131,27 @@ class WorkerChangeList(ChangeList):
     def get_results(self, request: HttpRequest) -> None:
         """Set the workers of the page, each with the jobs that it `held` at this moment: one query for all.
 
-        A carrier has its numbers in `carrier`: one more query, if there is one. It is left out if the settings do not
-        name it any more, and it holds nothing.
+        A row that stands for no process of ours has the `cells` of a part. It is left out if no part has any.
         """
         super().get_results(request)
         held = held_now(Store.default(), shown=SHOWN_JOBS)
-        self.result_list = list(self.result_list)
-        has_carriers = any(worker.is_carrier for worker in self.result_list)
-        carriers = {each.name: each for each in carriers_now(Store.default())} if has_carriers else {}
-        for worker in self.result_list:
+        workers = list(self.result_list)
+        cells = {pk: row for each in externals() for pk, row in each.cells(Store.default(), workers).items()}
+        for worker in workers:
             worker.held = held.get(worker.pk, HeldNow({}, []))
-            worker.carrier = carriers.get(worker.name) if worker.is_carrier else None
-        self.result_list = [worker for worker in self.result_list if worker.carrier or not worker.is_carrier]
+            worker.cells = cells.get(worker.pk, {})
+        self.result_list = [worker for worker in workers if worker.cells or not worker.is_external]
+
+
+def _by_part_or(column: Callable[[Any, Any], str]) -> Callable[[Any, Any], str]:
+    """The column, with the cell of a part for a row that has one."""
+
+    @wraps(column)
+    def cell(admin: Any, worker: Any) -> str:
+        found: str | None = worker.cells.get(column.__name__)
+        return column(admin, worker) if found is None else found
+
+    return cell
 
 
 @admin.register(Worker)
@@ -190,7 +198,7 @@ class WorkerAdmin(OwnViews):
         if not (request.user.has_perm(MAY_CHANGE) and self.has_view_permission(request)):
             raise PermissionDenied
         worker_id = request.GET.get("worker", "").replace("\0", "")
-        worker = Worker.objects.filter(pk=worker_id, is_carrier=False).first()
+        worker = Worker.objects.filter(pk=worker_id, is_external=False).first()
         if worker is None:
             self.message_user(request, gettext("This worker has ended."), messages.WARNING)
             return HttpResponseRedirect(self.address("changelist"))
@@ -230,24 +238,21 @@ class WorkerAdmin(OwnViews):
         return WorkerChangeList
 
     @admin.display(description=_("state"))
+    @_by_part_or
     def state(self, worker: Any) -> SafeString:
         """Live, late or stale, by the age of its heartbeat on the database's clock, and what is requested of it."""
-        if worker.carrier:
-            return carrier_cells.state(worker.carrier)
         state = state_after(worker.now - worker.heartbeat_at)
         requested = REQUESTED.get(worker.requested, "")
         return format_html('{} <span class="skipqueue-detail">{}</span>', badge(state, STATES[state]), requested)
 
     @admin.display(description=_("worker"))
+    @_by_part_or
     def worker(self, worker: Any) -> SafeString:
-        if worker.carrier:
-            return carrier_cells.name(worker.carrier)
         place = gettext("%(host)s · pid %(pid)s") % {"host": shortened(worker.hostname), "pid": worker.pid}
-        relay = gettext("relay of %(carrier)s") % {"carrier": shortened(worker.relay_of)} if worker.relay_of else ""
         return format_html(
             '<span class="skipqueue-name">{}</span> <span class="skipqueue-detail">{}</span>',
             shortened(worker.name),
-            f"{relay} · {place}" if relay else place,
+            " · ".join(filter(None, [worker.cells.get("detail", ""), place])),
         )
 
     @admin.display(description=_("queues"))
@@ -255,11 +260,10 @@ class WorkerAdmin(OwnViews):
         return shortened(", ".join(map(str, worker.queues))) or gettext("all queues")
 
     @admin.display(description=_("slots"))
+    @_by_part_or
     def slots(self, worker: Any) -> SafeString:
-        """The number of busy slots. A worker claims some jobs ahead, which wait in it for a slot. A relay has none."""
-        if worker.carrier:
-            return format_html("{}", carrier_cells.held(worker.carrier))
-        if worker.relay_of:
+        """The number of busy slots. A worker claims some jobs ahead, which wait in it for a slot. It may have none."""
+        if not worker.concurrency:
             number = grouped(sum(worker.held.tasks.values()))
             return format_html("{}", gettext("%(number)s on their way") % {"number": number})
         held = Held.by(worker)
@@ -271,10 +275,9 @@ class WorkerAdmin(OwnViews):
         return format_html('{}<span class="skipqueue-detail">{}</span>', busy % values, more)
 
     @admin.display(description=_("memory"))
+    @_by_part_or
     def memory(self, worker: Any) -> SafeString:
         """Its resident size and the number of jobs it has done, as of its supervisor's last heartbeat."""
-        if worker.carrier:
-            return format_html('<span class="skipqueue-detail">{}</span>', carrier_cells.refused(worker.carrier))
         size = "" if worker.memory_mb is None else gettext("%(number)s MiB") % {"number": grouped(worker.memory_mb)}
         done = ngettext("%(number)s job done", "%(number)s jobs done", worker.jobs_done)
         return format_html(
@@ -283,8 +286,8 @@ class WorkerAdmin(OwnViews):
 
     @admin.display(description=ACTIONS, empty_value="")
     def buttons(self, worker: Any) -> SafeString | str:
-        """Links to the questions whether to restart it or to stop. A carrier has none, nor one that counts as dead."""
-        if worker.is_carrier or state_after(worker.now - worker.heartbeat_at) == "stale":
+        """Links to the questions whether to restart it or to stop. No process that counts as dead has any."""
+        if worker.is_external or state_after(worker.now - worker.heartbeat_at) == "stale":
             return ""
         links = format_html_join(
             " ",
@@ -309,10 +312,9 @@ class WorkerAdmin(OwnViews):
         return distance(worker.heartbeat_at, worker.now)
 
     @admin.display(description=_("runs now"))
+    @_by_part_or
     def runs_now(self, worker: Any) -> SafeString | str:
-        if worker.carrier:
-            return carrier_cells.oldest(worker.carrier, worker.now)
-        if worker.relay_of:
+        if not worker.concurrency:
             return ""
         jobs = worker.held.jobs
         if not jobs:

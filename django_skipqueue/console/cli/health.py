@@ -92,7 +92,7 @@ class _Health:
     def now(cls, *, name: str | None, queue: str | None, max_age: timedelta, **_: Any) -> "_Health":
         """That of the workers of this name, or of this host, in the database that is used in this thread."""
         chosen = Q(name=name) | Q(name__startswith=f"{name}/") if name else Q(hostname=socket.gethostname())
-        processes = Worker.objects.filter(chosen, is_carrier=False)
+        processes = Worker.objects.filter(chosen, is_external=False)
         workers = processes.annotate(age=Now() - F("heartbeat_at")).order_by("-heartbeat_at")
         serving = (each for each in workers[:MOST] if queue is None or _serves(each, queue))
         youngest: Any = next(serving, None)

@@ -10,12 +10,13 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.db.models.functions import Now
 
-from ...contrib.celery.words import carrier_with, with_carrier
 from ...events.log_format import in_words
 from ...models import FINISHED, Job, Status
 from ...values.redaction import Redacted
 from ..arguments import named, redacted
+from ..durations import held_since
 from ..job_states import RETRYING, state_of
+from ..parts import holder_of
 from ..search import Window
 from . import option_types
 from .choosing import add_criteria, by_criteria, cut_note
@@ -55,8 +56,8 @@ def when(job: Job, now: datetime) -> str:
         return f"{in_words((now - job.finished_at).total_seconds())} ago"
     if job.status == Status.RUNNING:
         started = job.started_at or job.locked_at or job.run_after
-        if carrier := carrier_with(job):
-            return with_carrier(carrier, started, now)
+        if holder := holder_of(job):
+            return held_since(holder, started, now)
         progress = job.current_progress
         so_far = f", {progress.percent} %" if progress else ""
         return f"for {in_words((now - started).total_seconds())}{so_far}"

@@ -1,4 +1,4 @@
-"""What `runworker` and `runrelay` share: a supervisor for each database, the options, the log and its first lines.
+"""What the commands that run supervisors share: one for each database, the options, the log and its first lines.
 
 The log is set up here, unless the project configures it. Options of commands can be set in the environment as well,
 each by a variable of its own.
@@ -227,9 +227,11 @@ def databases_of(options: dict[str, Any]) -> tuple[str, ...]:
     return databases
 
 
-def for_each_database(options: dict[str, Any], **more: Any) -> list[WorkerOptions]:
+def for_each_database(
+    options: dict[str, Any], kind: type[WorkerOptions] = WorkerOptions, **more: Any
+) -> list[WorkerOptions]:
     databases = databases_of(options)
-    chosen = WorkerOptions(
+    chosen = kind(
         name=options["name"],
         database=databases[0],
         processes=options["processes"],

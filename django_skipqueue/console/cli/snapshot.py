@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from ...contrib.celery.states import CarrierNow, carriers_now
 from ...models import Queue, Status
 from ...queue.observe import QueueNow, queues_now
 from ...queue.store import Store
@@ -36,7 +35,6 @@ class Snapshot:
     workforce: Workforce
     blocked: BlockedNow
     parts: list[PartStatus]
-    carriers: list[CarrierNow]
 
     @classmethod
     def now(cls) -> "Snapshot":
@@ -48,9 +46,9 @@ class Snapshot:
         blocked = blocked_now(store)
         queues = {name: QueueNow(name, 0, False, None, 0, None) for name in (*paused, *rates, *blocked.queues)} | queues
         shown = [queues[name] for name in sorted(queues)]
-        workforce, carriers = Workforce.now(), carriers_now(store)
+        workforce = Workforce.now()
         parts = [part.status(store) for part in consoles() if part.status]
-        return cls(at, shown, rates, paused, _counts(), workforce, blocked, parts, carriers)
+        return cls(at, shown, rates, paused, _counts(), workforce, blocked, parts)
 
     def blocked_in(self, queue: QueueNow) -> Count:
         return Count(self.blocked.queues.get(queue.name, 0), self.blocked.is_least, MOST_BLOCKED)
@@ -63,14 +61,13 @@ class Snapshot:
         return len(self.workforce.serving(queue.name))
 
     def as_json(self) -> dict[str, Any]:
-        states = [worker.state for worker in self.workforce.workers if not worker.relay_of]
+        states = [worker.state for worker in self.workforce.workers if worker.slots]
         return {
             "at": self.at,
             "queues": [self._queue_as_json(queue) for queue in self.queues],
             "jobs": {name: count_as_json(count) for name, count in self.jobs.items()},
             **{name: value for part in self.parts for name, value in part.as_json.items()},
             "workers": {state: states.count(state) for state in ("live", "late", "stale")},
-            "carriers": [_carrier_as_json(carrier) for carrier in self.carriers],
         }
 
     def _queue_as_json(self, queue: QueueNow) -> dict[str, Any]:
@@ -89,21 +86,6 @@ class Snapshot:
             "is_paused": pause is not None,
             "paused_until": pause.paused_until if pause else None,
         }
-
-
-def _carrier_as_json(carrier: CarrierNow) -> dict[str, Any]:
-    return {
-        "carrier": carrier.name,
-        "queues": carrier.queues,
-        "held": carrier.held,
-        "window": carrier.window,
-        "oldest_at": carrier.oldest,
-        "oldest_seconds": carrier.oldest_seconds,
-        "relays": carrier.relays,
-        "is_reachable": carrier.is_reachable,
-        "heartbeat_age_seconds": carrier.heartbeat_age,
-        "refused": carrier.refused,
-    }
 
 
 def counted(count: Count) -> str:

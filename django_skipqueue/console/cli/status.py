@@ -10,11 +10,10 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from ...conf import settings
-from ...contrib.celery.states import CarrierNow
-from ...contrib.celery.words import broker_in_words
 from ...events.log_format import in_words, printable
 from ...queue.observe import QueueNow
 from ...values.counting import quantile
+from ..parts import externals
 from . import option_types
 from .snapshot import FAILED_IN_LAST_HOUR, Snapshot, counted, in_full
 from .subcommand import Exit, Subcommand
@@ -78,12 +77,10 @@ def _show(console: Console, snapshot: Snapshot) -> None:
     last_hour = in_full(jobs[FAILED_IN_LAST_HOUR])
     texts = [f"{in_full(count)} {name}" for name, count in jobs.items() if name != FAILED_IN_LAST_HOUR]
     console.line(f"Jobs: {', '.join(texts)} ({last_hour} in the last hour).")
+    console.line(_workers(snapshot))
     for part in snapshot.parts:
         for line in part.lines:
-            console.line(line)
-    console.line(_workers(snapshot))
-    for carrier in snapshot.carriers:
-        console.line(_carrier(carrier))
+            console.line(printable(line))
 
 
 def _row(snapshot: Snapshot, queue: QueueNow) -> list[str]:
@@ -113,8 +110,8 @@ def _note(snapshot: Snapshot, queue: QueueNow, workers: int) -> str:
         by, reason = f" by {pause.paused_by}" if pause.paused_by else "", f": {pause.reason}" if pause.reason else ""
         return Coloured(f"paused {until}{by}{reason}", YELLOW)
     if not workers:
-        relay = "no relay of its carrier is alive" if queue.name in settings.external_queues else ""
-        return Coloured(relay or "no worker serves it", RED) if queue.queued else ""
+        unserved = [each.unserved for each in externals() if queue.name in settings.external_queues]
+        return Coloured(unserved[0] if unserved else "no worker serves it", RED) if queue.queued else ""
     late = sum(worker.state == "late" for worker in snapshot.workforce.serving(queue.name))
     return Coloured(f"{late} of its workers late", YELLOW) if late else ""
 
@@ -126,16 +123,8 @@ def _blocked(snapshot: Snapshot) -> str:
 
 
 def _workers(snapshot: Snapshot) -> str:
-    states = [worker.state for worker in snapshot.workforce.workers if not worker.relay_of]
+    states = [worker.state for worker in snapshot.workforce.workers if worker.slots]
     late = snapshot.workforce.late_or_stale
     named = ", ".join(f"{worker.name} {worker.state} for {in_words(worker.age.total_seconds())}" for worker in late[:5])
     numbers = ", ".join(f"{states.count(state)} {state}" for state in ("live", "late", "stale"))
     return printable(f"Workers: {numbers}{f' ({named})' if named else ''}.")
-
-
-def _carrier(carrier: CarrierNow) -> str:
-    oldest = "" if carrier.oldest_seconds is None else f", the first for {in_words(carrier.oldest_seconds)}"
-    relays = f"{carrier.relays} relay{'' if carrier.relays == 1 else 's'}, " if carrier.relays else ""
-    refused = f", {carrier.refused:,} refused" if carrier.refused else ""
-    held = f"{carrier.held:,} of {carrier.window:,} jobs with it{oldest}"
-    return printable(f"Carrier {carrier.name}: {held}; {relays}{broker_in_words(carrier)}{refused}.")

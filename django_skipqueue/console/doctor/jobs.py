@@ -64,7 +64,7 @@ FROM skipqueue_job
 WHERE
     status = 'running'
     AND locked_at <= statement_timestamp() - make_interval(secs => %(seconds)s)
-    AND locked_by <> ALL (SELECT id FROM skipqueue_worker WHERE is_carrier)
+    AND locked_by <> ALL (SELECT id FROM skipqueue_worker WHERE is_external)
 ORDER BY locked_at
 LIMIT 100
 """
@@ -79,7 +79,7 @@ FROM (
     WHERE
         status = 'running'
         AND locked_at <= statement_timestamp() - make_interval(secs => %(seconds)s)
-        AND locked_by <> ALL (SELECT id FROM skipqueue_worker WHERE is_carrier)
+        AND locked_by <> ALL (SELECT id FROM skipqueue_worker WHERE is_external)
     ORDER BY locked_at
     LIMIT 5000
 ) AS job

@@ -59,23 +59,6 @@ RATE_LATE = Metric(
 
 WORKERS = Metric("skipqueue_workers", "gauge", "Workers, by the age of their heartbeats.", ("state",))
 
-CARRIER = ("carrier",)
-CARRIED = Metric(
-    "skipqueue_carried_jobs", "gauge", "Jobs that the carrier holds: at most 100,000 are counted.", CARRIER
-)
-CARRIER_WINDOW = Metric("skipqueue_carrier_window", "gauge", "Jobs that the carrier holds at most.", CARRIER)
-CARRIER_OLDEST = Metric(
-    "skipqueue_carrier_oldest_seconds", "gauge", "Seconds since the first of these was handed over.", CARRIER
-)
-CARRIER_RELAYS = Metric("skipqueue_carrier_relays", "gauge", "Relays of the carrier that are not dead.", CARRIER)
-CARRIER_REACHABLE = Metric("skipqueue_carrier_reachable", "gauge", "1 if a live relay reaches the broker.", CARRIER)
-CARRIER_REFUSED = Metric(
-    "skipqueue_carrier_refused_total", "counter", "Jobs that the carrier has not taken: its queue was full.", CARRIER
-)
-CARRIER_AGE = Metric(
-    "skipqueue_carrier_heartbeat_age_seconds", "gauge", "Seconds since a relay was last alive.", CARRIER
-)
-
 ENQUEUED = Metric("skipqueue_jobs_enqueued_total", "counter", "Jobs that were inserted.", CALL)
 ATTEMPTS = Metric("skipqueue_attempts_total", "counter", "Attempts that ended, by outcome.", (*CALL, "outcome"))
 RECOVERED = Metric("skipqueue_jobs_recovered_total", "counter", "Jobs that were recovered from dead workers.", CALL)

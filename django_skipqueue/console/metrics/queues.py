@@ -61,6 +61,6 @@ def paused(store: Store) -> Iterator[Family]:
 
 
 def workers(store: Store) -> Iterator[Family]:
-    """The number of workers that are live, late and stale. Relays are not among them."""
-    found = Counter(each.state for each in Workforce.now(using=store.alias).workers if not each.relay_of)
+    """The number of workers that are live, late and stale. Those without slots are not among them."""
+    found = Counter(each.state for each in Workforce.now(using=store.alias).workers if each.slots)
     yield Family(catalogue.WORKERS, {(state,): found[state] for state in STATES})

@@ -28,10 +28,11 @@ class CarrierRow(Periodic):
         connection: CarrierConnection,
         window: Window,
         *,
+        relay_id: str,
         interval: float,
     ) -> None:
         self._store, self._connection, self._window = store, connection, window
-        self._row = _row_of(settings)
+        self._row, self._relay_id = _row_of(settings), relay_id
         self._interval = interval
         self._is_reached = False  # by the last heartbeat
         self._refused = 0  # the refusals of the window that the row counts already
@@ -50,10 +51,9 @@ class CarrierRow(Periodic):
         self._next = moment
 
     def run(self, now: float) -> None:
-        """Write the row. Its heartbeat says when a relay was last alive."""
+        """Write the row. Its heartbeat says when a relay was last alive. This relay has its own row already."""
         is_reached, refused = self._connection.is_open, self._window.jobs_refused
-        figures = {"is_reached": is_reached, "newly_refused": refused - self._refused}
-        self._store.heartbeat_workers([self._row | figures])
+        _write(self._store, self._row, self._relay_id, is_reached=is_reached, refused=refused - self._refused)
         self._is_reached, self._refused = is_reached, refused
         if not self.home:
             self.home = _home(self._store, self._row)
@@ -65,7 +65,7 @@ def home_in(store: Store, settings: CarrierSettings) -> str:
     """The address for the outcomes of this carrier's jobs. Writes the row of the carrier, if there is none."""
     row = _row_of(settings)
     if not store.rows(sql.CARRIER_SINCE, {"carrier_id": row["id"]}):
-        store.heartbeat_workers([row | {"is_reached": False, "newly_refused": 0}])
+        _write(store, row)
     return _home(store, row)
 
 
@@ -77,8 +77,17 @@ def _row_of(settings: CarrierSettings) -> dict[str, Any]:
         "pid": 0,
         "queues": list(settings.queues),
         "concurrency": settings.window,
-        "is_carrier": True,
+        "is_external": True,
     }
+
+
+def _write(
+    store: Store, row: dict[str, Any], relay_id: str | None = None, *, is_reached: bool = False, refused: int = 0
+) -> None:
+    """Write the row of the carrier, and what is known of it and of its relay beside their rows."""
+    store.heartbeat_workers([row])
+    seen = {"carrier_id": row["id"], "carrier": row["name"], "relay_id": relay_id}
+    store.execute(sql.HEARTBEAT, {**seen, "is_reached": is_reached, "refused": refused})
 
 
 def _home(store: Store, row: dict[str, Any]) -> str:

@@ -10,25 +10,43 @@ from ...console.cli.dispatcher import Alias
 from ...console.doctor.finding import Check, Finding, Severity
 from ...console.doctor.jobs import listed
 from ...console.durations import span
-from ...console.metrics import catalogue
 from ...console.metrics.catalogue import Scraped
-from ...console.parts import PartConsole
+from ...console.parts import External, PartConsole
 from ...console.worker_health import Workforce
 from ...queue.store import Store
 from ...values.exposition import Family, Metric
+from . import admin
 from .conf import carriers
 from .management.commands.runrelay import Command as RunRelay
 from .relay import is_window_lost
 from .states import CarrierNow, carriers_now, overdue_jobs
+from .words import carrier_with, relays_in_words, status, why_it_waits
+
+CARRIER = ("carrier",)
+CARRIED = Metric(
+    "skipqueue_carried_jobs", "gauge", "Jobs that the carrier holds: at most 100,000 are counted.", CARRIER
+)
+CARRIER_WINDOW = Metric("skipqueue_carrier_window", "gauge", "Jobs that the carrier holds at most.", CARRIER)
+CARRIER_OLDEST = Metric(
+    "skipqueue_carrier_oldest_seconds", "gauge", "Seconds since the first of these was handed over.", CARRIER
+)
+CARRIER_RELAYS = Metric("skipqueue_carrier_relays", "gauge", "Relays of the carrier that are not dead.", CARRIER)
+CARRIER_REACHABLE = Metric("skipqueue_carrier_reachable", "gauge", "1 if a live relay reaches the broker.", CARRIER)
+CARRIER_REFUSED = Metric(
+    "skipqueue_carrier_refused_total", "counter", "Jobs that the carrier has not taken: its queue was full.", CARRIER
+)
+CARRIER_AGE = Metric(
+    "skipqueue_carrier_heartbeat_age_seconds", "gauge", "Seconds since a relay was last alive.", CARRIER
+)
 
 METRICS: tuple[tuple[Metric, Callable[[CarrierNow], float]], ...] = (
-    (catalogue.CARRIED, lambda carrier: carrier.held),
-    (catalogue.CARRIER_WINDOW, lambda carrier: carrier.window),
-    (catalogue.CARRIER_OLDEST, lambda carrier: max(carrier.oldest_seconds or 0.0, 0.0)),
-    (catalogue.CARRIER_RELAYS, lambda carrier: carrier.relays),
-    (catalogue.CARRIER_REACHABLE, lambda carrier: int(carrier.is_reachable is True)),
-    (catalogue.CARRIER_REFUSED, lambda carrier: carrier.refused),
-    (catalogue.CARRIER_AGE, lambda carrier: max(carrier.heartbeat_age, 0.0)),
+    (CARRIED, lambda carrier: carrier.held),
+    (CARRIER_WINDOW, lambda carrier: carrier.window),
+    (CARRIER_OLDEST, lambda carrier: max(carrier.oldest_seconds or 0.0, 0.0)),
+    (CARRIER_RELAYS, lambda carrier: carrier.relays),
+    (CARRIER_REACHABLE, lambda carrier: int(carrier.is_reachable is True)),
+    (CARRIER_REFUSED, lambda carrier: carrier.refused),
+    (CARRIER_AGE, lambda carrier: max(carrier.heartbeat_age, 0.0)),
 )
 """Each metric, and its value for one carrier."""
 
@@ -40,9 +58,10 @@ def families(store: Store) -> Iterator[Family]:
 
 
 def without_relay(store: Store) -> Iterator[Finding]:
-    held = {each.name: each.held for each in carriers_now(store)}
+    found = carriers_now(store)
+    held = {each.name: each.held for each in found}
     workforce, waiting = Workforce.now(using=store.alias), set(store.queues_with_jobs())
-    relayed, waits = {each.relay_of for each in workforce.relays}, gettext("Jobs wait for it.")
+    relayed, waits = {each.name for each in found if each.relays}, gettext("Jobs wait for it.")
     for name, carrier in carriers().items():
         is_unserved = any(queue in waiting and not workforce.serving(queue) for queue in carrier.queues)
         if name not in relayed and (is_unserved or held.get(name)):
@@ -108,7 +127,18 @@ def lost_jobs(store: Store) -> Iterator[Finding]:
             )
 
 
+EXTERNAL = External(
+    holder=carrier_with,
+    explain=why_it_waits,
+    unserved="no relay of its carrier is alive",
+    processes=relays_in_words,
+    cells=admin.cells,
+)
+
 CONSOLE = PartConsole(
+    external=EXTERNAL,
+    notices=admin.without_relay,
+    status=status,
     subcommands=(Alias("relay", RunRelay),),
     checks=(
         Check("carrier-without-relay", without_relay, _("Every carrier with jobs has a relay")),

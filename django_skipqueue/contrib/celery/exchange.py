@@ -77,6 +77,9 @@ def _failure(job: ClaimedJob, error: Exception, carrier: str) -> Outcome:
 DEFER_RESULT_ABOVE = 100
 """The jobs of a claim are published beside the next exchange if there are this many. Fewer are published at once."""
 
+NOT_THE_CARRIERS = "the carrier does not hold the job"
+"""The reason for which such an outcome is dropped."""
+
 REPORTED = 10_000
 """Outcomes of which a relay remembers that it has reported them: the carrier may run a job twice."""
 
@@ -111,8 +114,8 @@ class RelayExchange(Service):
         self._exchanger = Exchanger(store, self.claiming, self._pending, control, worker_id=id)
         self._buffer = ExchangeBuffer(self._apply)
         self._observers = Observers()
-        self._reports = OutcomeReports(dispatcher, self._observers, remembered=REPORTED)
         self.settle_services = settle_services(store)
+        self._reports = OutcomeReports(dispatcher, self._observers, remembered=REPORTED, not_held=NOT_THE_CARRIERS)
         self.observing = self._observers.services(store)
         self.write_notes = WriteNotes(store, list)
 

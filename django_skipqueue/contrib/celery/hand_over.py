@@ -13,8 +13,9 @@ from collections.abc import Collection, Sequence
 from django.db import Error
 
 from ...queue.parameters import leases_as_values
+from ...queue.recover import recover_chosen
 from ...queue.store import Store
-from ...values.records import NEVER, LeaseRef
+from ...values.records import NEVER, LeaseRef, RecoveredJob
 from ...worker.loop import Service
 from . import logs as relay_logs
 from . import sql
@@ -65,6 +66,12 @@ class HandOver(Service):
         self._not_before = time.monotonic() + LOCKED_DELAY
 
 
+def recover_returned(store: Store, refs: Collection[LeaseRef]) -> list[RecoveredJob]:
+    """Recover those of the jobs with these leases that have begun. The carrier gave all of them back."""
+    values = {**leases_as_values(refs), **store.holder, "crashed": False, "reason": DIED, "limit": len(refs)}
+    return recover_chosen(store, sql.RECOVER_RETURNED, values)
+
+
 class TakeBack(Service):
     """Releases or recovers the jobs that the carrier does not have any more. Used by the control loop's thread.
 
@@ -94,7 +101,7 @@ class TakeBack(Service):
         locked = self._store.locked([ref for refs in chosen for ref in refs])
         begun, returned, released = ([ref for ref in refs if ref[0] not in locked] for refs in chosen)
         if begun:  # first: it decides about those that have come back
-            self._store.note_begun(begun)
+            self._store.rows(sql.NOTE_BEGUN, {**leases_as_values(begun), **self._store.holder})
             self._acknowledge([delivery for ref in begun for delivery in jobs.begun.pop(ref)])
         recovered = self._recover(returned) if returned else set()
         not_begun = [ref for ref in returned if ref[0] not in recovered]
@@ -105,7 +112,7 @@ class TakeBack(Service):
         self._not_before = now + LOCKED_DELAY if locked else 0.0
 
     def _recover(self, returned: Sequence[LeaseRef]) -> set[int]:
-        return {job.id for job in self._store.recover_returned(returned, reason=DIED)}
+        return {job.id for job in recover_returned(self._store, returned)}
 
     def _taken_back(self, refs: Sequence[LeaseRef], taken: Collection[int]) -> None:
         """Acknowledge the deliveries of these jobs. Those in `taken` had a valid lease, and were the carrier's."""

@@ -14,7 +14,7 @@ from .carrier import carrier_id
 
 
 def carriers_in(store: Store) -> set[str]:
-    return set(Worker.objects.using(store.alias).filter(is_carrier=True).values_list("name", flat=True))
+    return set(Worker.objects.using(store.alias).filter(is_external=True).values_list("name", flat=True))
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ more.
 import time
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 
 from ...events import liveness_logs, logs
@@ -126,10 +127,25 @@ LAST_EVENTS = 2.0
 """Seconds for which signal receivers may delay the end of a relay."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class RelayOptions(WorkerOptions):
+    """The options of a supervisor of relays. A relay has no slots."""
+
+    carrier: str
+    """The name of the carrier that the relays give the jobs to."""
+    concurrency: int = 0
+
+    @property
+    def runs(self) -> "type[Relay]":
+        return Relay
+
+
 class Relay(ControlLoop):
+    kind = "relay"
+
     def __init__(
         self,
-        options: WorkerOptions,
+        options: RelayOptions,
         *,
         id: str,
         name: str,
@@ -143,7 +159,7 @@ class Relay(ControlLoop):
         super().__init__(options, id=id, name=name, lifeline=lifeline, stamps=stamps, standby=standby)
         chosen = carriers()[options.carrier]
         holder = carrier_id(chosen.name)
-        self._store.carrier = {"carrier": chosen.name, "carrier_id": holder}
+        self._store.guards, self._store.holder = sql.GUARDS, {"carrier": chosen.name, "carrier_id": holder}
         self._look_at = 0.0  # not before this monotonic time at what the carrier has sent
         self._unreadable = 0  # messages, since the start
         self._jobs = CarriedJobs()
@@ -163,7 +179,12 @@ class Relay(ControlLoop):
             window=self._window,
         )
         self._row = CarrierRow(
-            self._store, chosen, self._connection, self._window, interval=options.seconds_between_heartbeats
+            self._store,
+            chosen,
+            self._connection,
+            self._window,
+            relay_id=id,
+            interval=options.seconds_between_heartbeats,
         )
         self._hand_over = HandOver(self._store, self._jobs, carrier_id=holder)
         self._take_back = TakeBack(self._store, self._jobs, self._connection, who=name)

@@ -4,15 +4,16 @@ Every statement about carriers for operators is here, as a literal. Each reads a
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ...conf import settings
-from ...console.worker_health import state_after
+from ...console.worker_health import Workforce, state_after
 from ...queue.store import Store
 from .carrier import carrier_id
 from .conf import carriers
+from .models import WorkerOfCelery
 from .relay import time_limit
 from .settings import CarrierSettings
 
@@ -26,7 +27,7 @@ WITH held AS MATERIALIZED (
     FROM (
         SELECT locked_by, locked_at
         FROM skipqueue_job
-        WHERE status = 'running' AND EXISTS (SELECT FROM skipqueue_worker WHERE is_carrier)
+        WHERE status = 'running' AND EXISTS (SELECT FROM skipqueue_worker WHERE is_external)
         ORDER BY locked_at
         LIMIT %(limit)s
     ) AS job
@@ -41,16 +42,19 @@ SELECT
     date_part('epoch', statement_timestamp() - held.oldest),
     (
         SELECT count(*)
-        FROM skipqueue_worker AS relay
+        FROM skipqueue_celery_worker AS relay JOIN skipqueue_worker AS worker ON worker.id = relay.worker_id
         WHERE
             relay.relay_of = carrier.name
-            AND relay.heartbeat_at > statement_timestamp() - make_interval(secs => %(worker_timeout)s)
+            AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(worker_timeout)s)
     ),
     date_part('epoch', statement_timestamp() - carrier.heartbeat_at),
-    date_part('epoch', statement_timestamp() - carrier.reached_at),
-    carrier.refused
-FROM skipqueue_worker AS carrier LEFT JOIN held ON held.locked_by = carrier.id
-WHERE carrier.is_carrier
+    date_part('epoch', statement_timestamp() - beside.reached_at),
+    beside.refused
+FROM
+    skipqueue_worker AS carrier
+    JOIN skipqueue_celery_worker AS beside ON beside.worker_id = carrier.id
+    LEFT JOIN held ON held.locked_by = carrier.id
+WHERE carrier.is_external
 ORDER BY carrier.name
 LIMIT 200
 """
@@ -116,6 +120,18 @@ def carriers_now(store: Store) -> list[CarrierNow]:
     rows = store.rows(CARRIERS_NOW, limits)
     found = (CarrierNow(name, tuple(map(str, json.loads(queues))), *row) for name, queues, *row in rows)
     return [carrier for carrier in found if carrier.held or carrier.name in carriers()]
+
+
+def relay_names(store: Store, worker_ids: Collection[str]) -> dict[str, str]:
+    """The carriers of those of these workers that are relays, by the id of the worker."""
+    rows = WorkerOfCelery.objects.using(store.alias).filter(pk__in=worker_ids).exclude(relay_of="")
+    return dict(rows.values_list("pk", "relay_of"))
+
+
+def has_relay(name: str, workforce: Workforce) -> bool:
+    """Whether a relay of this carrier is among the workers, and not dead."""
+    without_slots = [worker.id for worker in workforce.not_dead if not worker.slots]
+    return bool(without_slots) and name in relay_names(Store.default(), without_slots).values()
 
 
 def overdue_jobs(store: Store, carrier: CarrierSettings) -> Iterator[tuple[int, str, str, float]]:

@@ -200,7 +200,7 @@ class Window(Service):
         """`store` is that of the relay. `worker_timeout`: the seconds after which a relay counts as dead."""
         self._store = store
         self.jobs = jobs
-        self._values = {**store.carrier, "worker_timeout": worker_timeout}
+        self._values = {**store.holder, "worker_timeout": worker_timeout}
         self._size = size
         self._most = 0  # jobs of this relay and of the carrier, until the next count
         self.is_counted = self.is_full = False

@@ -26,7 +26,7 @@ WHERE incident.since <= statement_timestamp() - make_interval(secs => %(interval
 RETURNING 1
 """
 
-# no_worker → the seconds since the youngest heartbeat of a worker or a relay that serves each of these queues; an empty
+# no_worker → the seconds since the youngest heartbeat of a worker that serves each of these queues; an empty
 # name: of any worker that runs jobs. NULL: there is none. A worker that serves all queues does not serve the `external`
 # ones. The table has a row for each worker process.
 HEARTBEAT_AGES = """
@@ -35,9 +35,9 @@ FROM
     unnest(%(queue_names)s::text[]) AS asked (queue_name)
     LEFT JOIN skipqueue_worker AS worker
         ON
-            NOT worker.is_carrier
+            NOT worker.is_external
             AND CASE
-                WHEN asked.queue_name = '' THEN worker.relay_of = ''
+                WHEN asked.queue_name = '' THEN worker.concurrency > 0
                 WHEN worker.queues = '[]' THEN asked.queue_name <> ALL (%(external)s::text[])
                 ELSE worker.queues ? asked.queue_name
             END

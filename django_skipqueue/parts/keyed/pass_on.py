@@ -9,7 +9,7 @@ the key. So it never raises the number of permits that are held, nor takes a tok
 has a higher priority than the job that is put back; or its queue is served, and that of the other job is not; or a
 worker of another queue has a free slot for it, for which no job is put back more than once a minute.
 
-A queue is served if it is not paused, and a live worker or a relay takes jobs from it. A job of a sequence that has
+A queue is served if it is not paused, and a live worker takes jobs from it. A job of a sequence that has
 begun is never put back, and no job of a sequence is admitted before the next one in order.
 
 Used by supervisors.
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from ...queue.store import Store
 
 # The queues that are served: all but the paused ones if `are_all`, else those of `names`. With `idle`, only the workers
-# with a free slot count. A relay takes jobs for its carrier. Index: recover, once for each worker.
+# with a free slot count. One that hands jobs on has no slots. Index: recover, once for each worker.
 SERVED = """served AS MATERIALIZED (
     SELECT
         COALESCE(bool_or(jsonb_array_length(worker.queues) = 0), false) AS are_all,
@@ -64,11 +64,11 @@ SERVED = """served AS MATERIALIZED (
         skipqueue_worker AS worker
         LEFT JOIN LATERAL jsonb_array_elements_text(worker.queues) AS listed (name) ON true
     WHERE
-        NOT worker.is_carrier
+        NOT worker.is_external
         AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(timeout)s)
         AND (
             (SELECT NOT %(idle)s::boolean)
-            OR worker.relay_of <> ''
+            OR worker.concurrency = 0
             OR worker.concurrency > (
                 SELECT count(*) FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id
             )

@@ -42,7 +42,7 @@ def test_its_page_says_since_when_the_carrier_has_it(operator: Client) -> None:
     text = operator.get(page("change", job.pk)).text
     assert re.search(rf"<dt>With celery since</dt><dd>{since(job)}</dd>", text)
     assert f"It has been with celery since {since(job)}: it waits there, or runs." in text
-    assert "attempt 1 with the carrier" in text
+    assert "attempt 1 with celery" in text
     assert "waiting or running for" in text
     for wrong in ("Running for", "<dt>Worker</dt>", "attempt 1 running", ">running for"):
         assert wrong not in text
@@ -90,10 +90,10 @@ class TestCancelling:
     def test_the_question_says_that_nothing_is_interrupted(self, operator: Client) -> None:
         job = make_carried()
         text = operator.get(page("cancel", job.pk)).text
-        assert "If the carrier has begun it, it is not interrupted, and its outcome is dropped." in text
+        assert "If it has begun, it is not interrupted, and its outcome is dropped." in text
         assert "Interrupt this job" not in text
         response = operator.post(page("cancel", job.pk), {"confirmed": "yes"}, follow=True)
-        expected = f"Job {job.pk} is cancelled. If the carrier has begun it, it runs on, and its outcome is dropped."
+        expected = f"Job {job.pk} is cancelled. If it has begun, it runs on, and its outcome is dropped."
         assert messages_of(response) == [expected]
 
     def test_a_job_that_a_worker_runs_is_interrupted(self, operator: Client) -> None:
@@ -102,7 +102,7 @@ class TestCancelling:
 
     def test_the_question_about_many_says_it_where_there_are_carriers(self, operator: Client, settings: Any) -> None:
         posted = {"action": "cancel_selected", "_selected_action": [make_carried().pk]}
-        said = "A job that a carrier has begun is not interrupted, and its outcome is dropped."
+        said = "A job that has begun outside of the workers is not interrupted, and its outcome is dropped."
         assert said in operator.post(LIST, posted).text
         settings.SKIPQUEUE = {}
         assert said not in operator.post(LIST, posted).text
@@ -114,13 +114,13 @@ class TestNotices:
         make_job(queue_name="pdf")
         notices = Notices.now()
         assert notices.no_worker is None
-        (without,) = notices.no_relay
+        (without,) = [notice.about for notice in notices.of_parts]
         assert (without.queue_names, without.command) == (("pdf",), "python manage.py runrelay --carrier celery")
         text = operator.get(LIST).text
         assert "no relay of <strong>celery</strong> is alive" in text
         assert "<code>python manage.py runrelay --carrier celery</code>" in text
         make_relay()
-        assert Notices.now().no_relay == ()
+        assert Notices.now().of_parts == ()
 
     def test_without_any_process_a_queue_that_is_not_carried_needs_a_worker(self) -> None:
         make_job(queue_name="pdf")
@@ -135,7 +135,7 @@ class TestNotices:
 
     def test_neither_a_full_window_nor_carried_jobs_are_slots_that_are_taken(self) -> None:
         make_carrier()
-        relay = make_relay(concurrency=1)
+        relay = make_relay()
         make_carried(locked_by=relay.pk, locked_at=-2 * LONG)
         make_job(queue_name="pdf", run_after=-2 * LONG)
         make_carried(locked_at=-2 * LONG)

@@ -177,7 +177,7 @@ def test_no_process_inherits_the_port_or_a_thread_and_it_stays_when_one_is_repla
 
 OPTIONS = WorkerOptions(name="w@other", database="other", processes=2)
 
-BUSY = WorkerState("w@other/1", 4711, True, True, 3, 10**12, 2, 4, 1, True, 1234.5)
+BUSY = WorkerState("w@other/1", 4711, True, True, 3, 10**12, 2, 4, 1, 1234.5)
 STATE = SupervisorState("other", 0.0, 0.0, DatabaseState.REACHED, (BUSY, WorkerState("w@other/2", slots=4)))
 
 

@@ -20,7 +20,7 @@ from ....models import Status
 from ...counts import grouped
 from ...durations import roughly
 from ...job_states import RETRYING, Indexed, ScheduledCounts
-from ...parts import consoles
+from ...parts import consoles, processes_in_words
 from .situation import Situation
 
 LONG_WAIT = 60.0
@@ -73,11 +73,11 @@ def oldest(situation: Situation) -> Card:
 
 def running(situation: Situation) -> Card:
     held = [queue.now for queue in situation.queues if queue.now.running]
-    carried = [queue for queue in held if queue.name in settings.external_queues]
-    longest = max((queue.longest or 0.0 for queue in held if queue not in carried), default=0.0)
+    external = [queue for queue in held if queue.name in settings.external_queues]
+    longest = max((queue.longest or 0.0 for queue in held if queue not in external), default=0.0)
     detail = gettext("the longest for %(span)s") % {"span": roughly(max(longest, 0.0))} if held else ""
-    if carried:  # how long one has run there, and not waited, nobody here knows
-        detail = gettext("%(number)s in carried queues") % {"number": grouped(sum(queue.running for queue in carried))}
+    if external:  # how long one has run there, and not waited, nobody here knows
+        detail = gettext("%(number)s in carried queues") % {"number": grouped(sum(queue.running for queue in external))}
     number = grouped(sum(queue.running for queue in held))
     return Card(_("running"), number, detail, list_of(situation, status=Status.RUNNING))
 
@@ -101,13 +101,12 @@ def failed(situation: Situation) -> Card:
 def workers(situation: Situation) -> Card:
     force = situation.workforce
     processes = force.serving(situation.queue_name) if situation.queue_name else force.not_dead
-    alive = [worker for worker in processes if not worker.relay_of]
+    alive = [worker for worker in processes if worker.slots]
     late = [worker for worker in force.late_or_stale if not situation.queue_name or worker in processes]
     slots = sum(worker.slots for worker in alive)
     detail = ngettext("%(number)s slot", "%(number)s slots", slots) % {"number": grouped(slots)} if alive else ""
-    if relays := len(processes) - len(alive):
-        text = ngettext("%(number)s relay", "%(number)s relays", relays) % {"number": grouped(relays)}
-        detail = f"{detail} · {text}" if detail else text
+    if others := len(processes) - len(alive):
+        detail = " · ".join(filter(None, [detail, processes_in_words(others)]))
     if late:
         detail = ngettext("%(number)s is late or dead", "%(number)s are late or dead", len(late)) % {
             "number": grouped(len(late))

@@ -15,7 +15,7 @@ from ....models import Job
 from ....values.records import worker_name
 from ...durations import span
 from ...parts import PartSection, consoles
-from ...worker_health import not_carried
+from ...worker_health import not_external
 from ..queues.columns import columns_for
 from .situation import Situation
 
@@ -37,8 +37,8 @@ class LongJob:
 
 
 def longest_jobs(situation: Situation) -> list[LongJob]:
-    """Query the jobs that workers run. How long one has run with a carrier, nobody here knows. Index: recover."""
-    running: Any = not_carried(Job.objects.running()).annotate(now=Now()).order_by("locked_at")
+    """Query the jobs that workers run. How long one has run elsewhere, nobody here knows. Index: recover."""
+    running: Any = not_external(Job.objects.running()).annotate(now=Now()).order_by("locked_at")
     if situation.queue_name:
         running = running.filter(queue_name=situation.queue_name)
     columns = ("id", "task", "queue_name", "locked_at", "locked_by", "now")

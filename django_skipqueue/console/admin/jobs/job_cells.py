@@ -18,12 +18,12 @@ from django.utils.safestring import SafeString
 from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext
 
-from ....contrib.celery.words import carrier_with, with_carrier
 from ....models import FINISHED, Job, Status
 from ....values.redaction import Redacted
 from ...arguments import redacted
-from ...durations import distance, roughly, span
+from ...durations import distance, held_since, roughly, span
 from ...job_states import RETRYING, state_of
+from ...parts import holder_of
 from ..ui.cells import CELL_LIMIT, arguments, shortened
 
 TOKEN = re.compile(r'"(?:[^"\\]|\\(?:u[0-9a-fA-F]{4}|[^u]))*"?|[][{},:]|[^][{},:"\s]+')
@@ -104,7 +104,7 @@ def called(task: str, args: str, kwargs: str) -> Redacted:
 def when(job: Job, now: datetime) -> SafeString:
     """The time that a job has run or waited, since it finished, or until it is due; and the worker that runs it.
 
-    A carrier runs its jobs when it gets to them: since when it has this one is all that the row says.
+    Outside of the workers a job may have to wait: since when it is there is all that the row says.
     """
     text, moment = _moment(job, now)
     return format_html(
@@ -113,7 +113,7 @@ def when(job: Job, now: datetime) -> SafeString:
         date(localtime(moment) if is_aware(moment) else moment, "DATETIME_FORMAT"),
         text,
         format_html('<span class="skipqueue-detail">{}</span>', shortened(job.worker_name))
-        if job.status == Status.RUNNING and job.worker_name and not carrier_with(job)
+        if job.status == Status.RUNNING and job.worker_name and not holder_of(job)
         else "",
     ) + _progress(job)
 
@@ -138,9 +138,9 @@ def _moment(job: Job, now: datetime) -> tuple[str, datetime]:
         return distance(job.finished_at, now), job.finished_at
     if job.status == Status.RUNNING:
         started = job.started_at or job.locked_at or job.run_after
-        carrier = carrier_with(job)
+        holder = holder_of(job)
         so_far = gettext("for %(span)s") % {"span": span(max(now - started, timedelta(0)))}
-        return with_carrier(shortened(carrier), started, now) if carrier else so_far, started
+        return held_since(shortened(holder), started, now) if holder else so_far, started
     if job.run_after > now:
         if state_of(job) == RETRYING:
             return gettext("next in %(span)s") % {"span": roughly(job.run_after - now)}, job.run_after

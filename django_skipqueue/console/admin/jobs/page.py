@@ -10,7 +10,6 @@ from typing import Any
 from django.utils.translation import gettext, ngettext
 
 from ....conf import settings
-from ....contrib.celery.words import carrier_with, clock_time
 from ....models import WAITING, Status
 from ....values.codec import clean, shorten
 from ....values.notes import Progress
@@ -18,9 +17,9 @@ from ....values.outcomes import MESSAGE_LIMIT
 from ....values.records import worker_name
 from ....values.redaction import MASK, Redacted
 from ...arguments import as_call, named, redacted
-from ...durations import span
+from ...durations import clock_time, span
 from ...operations import number_of_attempts
-from ...parts import PartFact, consoles
+from ...parts import PartFact, consoles, holder_of
 from ...worker_health import Workforce
 from ..verbs.table import RETRY
 from .attempts import Attempt, attempts_of
@@ -48,12 +47,12 @@ class JobPage(ShownState):
         return bool(self.job.status == Status.RUNNING)
 
     @cached_property
-    def carrier(self) -> str:
-        """The carrier that has the job; empty: a worker or a relay has it, or nobody."""
-        return carrier_with(self.job)
+    def holder(self) -> str:
+        """Who has the job outside of the workers; empty: a process of ours has it, or nobody."""
+        return holder_of(self.job)
 
     @property
-    def with_carrier_since(self) -> str:
+    def with_holder_since(self) -> str:
         """Since when. How long the job has waited there, and how long it has run, nobody here knows."""
         return clock_time(self.job.locked_at or self.now, self.now)
 
@@ -207,7 +206,7 @@ class JobPage(ShownState):
     def ran(self) -> str:
         """The duration of the last attempt, so far if a worker runs it."""
         last = self.attempts[0] if self.attempts else None
-        if last is None or self.carrier or (last.duration is None and self.job.status != Status.RUNNING):
+        if last is None or self.holder or (last.duration is None and self.job.status != Status.RUNNING):
             return ""
         return last.took or span(self.now - (last.started_at or self.now))
 

@@ -11,10 +11,11 @@ from operator import attrgetter
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ....contrib.celery.words import carrier_with
 from ....models import Job, Status
+from ....values.codec import shorten
 from ...durations import distance, span
 from ...operations import attempts_before
+from ...parts import holder_of
 from .attempts import Attempt
 from .history import RELEASE, SNOOZE, Operation, operations_of
 
@@ -27,7 +28,7 @@ ATTEMPTS = {
     Status.FAILED.value: _("attempt %(number)s failed"),
     Status.DISCARDED.value: _("attempt %(number)s discarded"),
 }
-CARRIED = _("attempt %(number)s with the carrier")
+EXTERNAL = _("attempt %(number)s with %(holder)s")
 CANCELLED = _("attempt %(number)s cancelled")
 ENDS = {
     RELEASE: _("attempt %(number)s released, because its worker stopped"),
@@ -57,7 +58,7 @@ def timeline(job: Job, attempts: Sequence[Attempt], now: datetime) -> list[Momen
     moments += [_by_worker(each, operations) if each.verb in ENDS else _operated(each) for each in operations]
     ended_at: datetime | None = None
     for attempt in reversed(attempts):
-        moments += _attempted(attempt, now, ended_at, is_carried=attempt.ended_at is None and bool(carrier_with(job)))
+        moments += _attempted(attempt, now, ended_at, holder="" if attempt.ended_at else holder_of(job))
         ended_at = attempt.ended_at
     moments += _finished(job, attempts, operations)
     complete = (replace(each, distance=distance(each.at, now), is_ahead=each.at > now) for each in moments)
@@ -100,14 +101,12 @@ def _by_worker(operation: Operation, operations: Sequence[Operation]) -> Moment:
     )
 
 
-def _attempted(
-    attempt: Attempt, now: datetime, previous_ended_at: datetime | None, *, is_carried: bool
-) -> Iterator[Moment]:
+def _attempted(attempt: Attempt, now: datetime, previous_ended_at: datetime | None, *, holder: str) -> Iterator[Moment]:
     at = attempt.ended_at or attempt.started_at
     if at is None:
         return
     label = CANCELLED if attempt.is_cancelled else RECOVERED if attempt.is_recovered else ATTEMPTS[attempt.status]
-    label = CARRIED if is_carried else label
+    label = EXTERNAL if holder else label
     details = []
     if previous_ended_at and attempt.started_at and attempt.started_at > previous_ended_at:
         pause = span(attempt.started_at - previous_ended_at)
@@ -117,12 +116,15 @@ def _attempted(
     if attempt.duration is not None:
         details.append(gettext("ran %(span)s") % {"span": span(attempt.duration)})
     elif attempt.started_at is not None:
-        text = gettext("waiting or running for %(span)s") if is_carried else gettext("running for %(span)s")
+        text = gettext("waiting or running for %(span)s") if holder else gettext("running for %(span)s")
         details.append(text % {"span": span(now - attempt.started_at)})
     if attempt.worker:
         details.append(attempt.worker)
     yield Moment(
-        label=str(label) % {"number": attempt.number or "?"}, at=at, status=attempt.status, details=tuple(details)
+        label=str(label) % {"number": attempt.number or "?", "holder": shorten(holder, 100)},
+        at=at,
+        status=attempt.status,
+        details=tuple(details),
     )
 
 

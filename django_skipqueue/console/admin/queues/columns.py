@@ -13,12 +13,12 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ....contrib.celery.conf import carrier_for
+from ....conf import settings
 from ....values.counting import quantile
 from ... import queue_states as pauses
 from ...counts import grouped, rate_in_words
 from ...durations import span
-from ...parts import queue_options
+from ...parts import processes_in_words, queue_options
 from ...queue_options import QueueOption
 from ...queue_states import QueueState, has_rates
 from ..ui.cells import badge, shortened
@@ -46,9 +46,9 @@ def _oldest(queue: QueueState) -> Cell:
 def _running(queue: QueueState) -> Cell:
     if not queue.now.running:
         return "0"
-    carrier = carrier_for(queue.name)
-    text = gettext("with %(carrier)s, the first for %(span)s") if carrier else gettext("the longest for %(span)s")
-    longest = text % {"span": span(max(queue.now.longest or 0.0, 0.0)), "carrier": carrier.name if carrier else ""}
+    holder = settings.external_queues.get(queue.name, "")
+    text = gettext("with %(holder)s, the first for %(span)s") if holder else gettext("the longest for %(span)s")
+    longest = text % {"span": span(max(queue.now.longest or 0.0, 0.0)), "holder": holder}
     return format_html(
         '{} <span class="skipqueue-detail">{}</span>',
         _jobs_link(queue, "running", grouped(queue.now.running)),
@@ -69,12 +69,12 @@ def _workers(queue: QueueState) -> Cell:
     if not queue.workers:
         return gettext("none")
     slots = sum(worker.slots for worker in queue.workers)
-    relays = sum(bool(worker.relay_of) for worker in queue.workers)
+    others = sum(not worker.slots for worker in queue.workers)
     details = [ngettext("%(number)s slot", "%(number)s slots", slots) % {"number": grouped(slots)}] if slots else []
-    if relays:
-        details.append(ngettext("%(number)s relay", "%(number)s relays", relays) % {"number": grouped(relays)})
+    if others:
+        details.append(processes_in_words(others))
     return format_html(
-        '{} <span class="skipqueue-detail">{}</span>', grouped(len(queue.workers) - relays), " · ".join(details)
+        '{} <span class="skipqueue-detail">{}</span>', grouped(len(queue.workers) - others), " · ".join(details)
     )
 
 

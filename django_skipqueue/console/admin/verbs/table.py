@@ -91,12 +91,8 @@ CANCEL = Verb(
         hint=_("Interrupt this job and discard it. What its task has done already stays done."),
         question_title=_("Cancel job %(id)s"),
         done=_("Job %(id)s is cancelled; its task ends within a second or two."),
-        hint_if_carried=_(
-            "Discard this job. If the carrier has begun it, it is not interrupted, and its outcome is dropped."
-        ),
-        done_if_carried=_(
-            "Job %(id)s is cancelled. If the carrier has begun it, it runs on, and its outcome is dropped."
-        ),
+        hint_if_external=_("Discard this job. If it has begun, it is not interrupted, and its outcome is dropped."),
+        done_if_external=_("Job %(id)s is cancelled. If it has begun, it runs on, and its outcome is dropped."),
     ),
     action=Action(
         label=_("Cancel selected %(verbose_name_plural)s"),
@@ -104,7 +100,7 @@ CANCEL = Verb(
             "The jobs are discarded. Those that run are interrupted within a second or two; "
             "what their tasks have done already stays done."
         ),
-        about_carriers=_("A job that a carrier has begun is not interrupted, and its outcome is dropped."),
+        about_external=_("A job that has begun outside of the workers is not interrupted, and its outcome is dropped."),
         question_title=ngettext_lazy("Cancel %(number)s job", "Cancel %(number)s jobs", "count"),
         question_title_partial=_("Cancel %(some)s of %(number)s jobs"),
         refusal=ngettext_lazy(

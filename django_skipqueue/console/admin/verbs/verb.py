@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from django.contrib.admin.models import CHANGE
 
 from ....conf import settings
-from ....contrib.celery.words import carrier_with
 from ....models import Job, Status
 from ....queue.store import Store
+from ...parts import holder_of
 from .forms import Instruction, ReasonForm
 
 if TYPE_CHECKING:
@@ -62,14 +62,14 @@ class Button:
     """Whether it is applied only after a question is answered."""
     is_primary: bool = False
     """Whether it stands out."""
-    hint_if_carried: Text = ""
-    done_if_carried: Text = ""
-    """The two texts for a job that a carrier has, where they differ."""
+    hint_if_external: Text = ""
+    done_if_external: Text = ""
+    """The two texts for a job that is outside of the workers, where they differ."""
 
     def for_job(self, job: Job) -> "Button":
-        if not self.hint_if_carried or not carrier_with(job):
+        if not self.hint_if_external or not holder_of(job):
             return self
-        return replace(self, hint=self.hint_if_carried, done=self.done_if_carried)
+        return replace(self, hint=self.hint_if_external, done=self.done_if_external)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,12 +87,12 @@ class Action:
     """The text in place of a question, if none of the jobs can be changed."""
     done: PluralText
     """The message after it."""
-    about_carriers: Text = ""
-    """A further sentence of the explanation, for a project with carriers."""
+    about_external: Text = ""
+    """A further sentence of the explanation, for a project whose jobs run outside of the workers as well."""
 
     @property
     def full_explanation(self) -> str:
-        more = [self.about_carriers] if settings.external_queues else []
+        more = [self.about_external] if settings.external_queues else []
         return " ".join(map(str, [self.explanation, *more])).strip()
 
 

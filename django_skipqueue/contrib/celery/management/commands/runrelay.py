@@ -22,6 +22,7 @@ from ...carrier_row import home_in
 from ...conf import carriers
 from ...making import make_carrier
 from ...reclaim import Reclaim, carriers_in
+from ...relay import RelayOptions
 from ...settings import CarrierSettings
 
 
@@ -79,6 +80,7 @@ class Command(BaseCommand):
     def _options(self, carrier: CarrierSettings, options: dict[str, Any]) -> list[WorkerOptions]:
         return serving.for_each_database(
             options,
+            RelayOptions,
             carrier=carrier.name,
             queue_names=tuple(carrier.queues),
             external_queues=frozenset(conf.settings.external_queues),

@@ -1,0 +1,1 @@
+"""The tables and indexes of the queue."""
