@@ -1,17 +1,17 @@
 """The tables as Django sees them.
 
-`Job` is one request to run a task, `JobBatch` jobs that belong together, `Queue` a queue that was paused, `RateBucket`
-the tokens of a rate, `Worker` a process that runs jobs, `WorkerRequest` a request to one, `Schedule` when a task is
-enqueued again and again. The other tables are of parts.
+`Job` is one request to run a task, `JobBatch` jobs that belong together, `Queue` a queue that was paused, `Worker` a
+process that runs jobs, `WorkerRequest` a request to one, `Schedule` when a task is enqueued again and again. The other
+tables are of parts.
 """
 
 from ..parts.alerts.models import Incident
 from ..parts.archive.models import ArchivedJob
 from ..parts.history.models import FailureRollUp, RollUp, RollUpProgress
+from ..parts.rates.models import RateBucket
 from .batch import Dependency, JobBatch, PrunedOfBatch
 from .job import Job
 from .queue import Queue
-from .rate import RateBucket
 from .schedule import Schedule
 from .status import FINISHED, UNFINISHED, WAITING, Status
 from .worker import Worker

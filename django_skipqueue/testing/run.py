@@ -7,13 +7,13 @@ from operator import itemgetter
 from typing import Any, Protocol, TypedDict, Unpack
 
 from asgiref.sync import sync_to_async
-from django.db.models import F, Max
+from django.db.models import Max
 from django.db.models.functions import Coalesce, Now
 from django.utils.asyncio import async_unsafe
 
 from ..events.signal_sink import SignalSink
 from ..exceptions import JobInterrupted, UnknownTask
-from ..models import Job, Queue, RateBucket
+from ..models import Job, Queue
 from ..queue.gates import sweep_gates
 from ..queue.store import Store
 from ..values.part import installed_parts
@@ -109,6 +109,19 @@ class Planned(Protocol):
         """Do what is planned for this time. Returns the next time; `None`: there is none."""
 
 
+class Clock(Protocol):
+    """The time of a part's gate in one database, such as of the tokens of rates."""
+
+    def due(self) -> Sequence[datetime]:
+        """When the gate may admit a job, by the real time."""
+
+    def put_forward(self, passed: timedelta) -> None:
+        """Have this time pass."""
+
+    def put_to_the_end(self) -> None:
+        """Have so much time pass that no job has to wait."""
+
+
 def planned(schedules: bool | Sequence[Any]) -> list[Planned]:
     """What parts have planned; if it is a list, for these tasks."""
     if not schedules:
@@ -133,7 +146,7 @@ class Forced:
     ) -> None:
         self._alias = alias
         self._store = Store(alias)
-        self._buckets = RateBucket.objects.using(alias)
+        self._clocks: list[Clock] = [part.clock(alias) for part in installed_parts() if part.clock]
         self._jobs = Job.objects.using(alias).scheduled().order_by("run_after", "pk")
         if queue_names is not None:
             self._jobs = self._jobs.filter(queue_name__in=queue_names)
@@ -147,12 +160,12 @@ class Forced:
 
     def go_on(self) -> bool:
         """Go on to the first time at which a job, a schedule or a rate is due. Returns whether there was one."""
-        for due, act in sorted([*self._jobs_due(), *self._schedules_due(), *self._rates_due()], key=itemgetter(0)):
+        for due, act in sorted([*self._jobs_due(), *self._schedules_due(), *self._gates_due()], key=itemgetter(0)):
             if self._until is not None and due > self._until:
                 break
             if act(due):
                 return True
-        return self._until is None and self._give_all_tokens()
+        return self._until is None and self._let_all_pass()
 
     def _jobs_due(self) -> Iterator[tuple[datetime, Act]]:
         for id, run_after in self._jobs.values_list("pk", "run_after"):
@@ -176,25 +189,27 @@ class Forced:
         self._planned = others + ([(following, fired)] if following else [])
         return True
 
-    def _rates_due(self) -> Iterator[tuple[datetime, Act]]:
+    def _gates_due(self) -> Iterator[tuple[datetime, Act]]:
         if self._until is not None:
-            for due_at in self._buckets.values_list("due_at", flat=True):
-                if due_at is not None:
-                    yield due_at + self._ahead, self._admit_by_rate
+            for clock in self._clocks:
+                for due in clock.due():
+                    yield due + self._ahead, self._admit
 
-    def _admit_by_rate(self, due: datetime) -> bool:
+    def _admit(self, due: datetime) -> bool:
         self._move_to(due)
         return sweep_gates(self._store)
 
     def _move_to(self, due: datetime) -> None:
-        """Have it be this time for jobs, and for the tokens of rates."""
+        """Have it be this time for jobs, and for gates that wait for a time."""
         passed = max(timedelta(0), due - _now(self._alias) - self._ahead)
-        self._buckets.update(full_at=F("full_at") - passed, due_at=F("due_at") - passed)
+        for clock in self._clocks:
+            clock.put_forward(passed)
         self._ahead += passed
 
-    def _give_all_tokens(self) -> bool:
-        """Have all tokens of all rates be there. Returns whether any job was admitted."""
-        self._buckets.all().delete()
+    def _let_all_pass(self) -> bool:
+        """Have each gate be open for which jobs have to wait. Returns whether any job was admitted."""
+        for clock in self._clocks:
+            clock.put_to_the_end()
         return sweep_gates(self._store)
 
 

@@ -43,6 +43,8 @@ class Part:
     planned: Callable[[bool | Sequence[Any]], Sequence[Any]] | None = None
     """Returns what happens at planned times, for tests that pass the time: each a `testing.run.Planned`. Its argument:
     `True` for all of it, or a list of tasks for what concerns these."""
+    clock: Callable[[str], Any] | None = None
+    """Makes, with the alias of a database, the `testing.run.Clock` of its gate, for tests that pass the time."""
     watches: tuple[Callable[[Any, Callable[[], bool]], Any], ...] = ()
     """Services of a supervisor that run after its others. Each is made with its `Store`, and with a function that
     returns whether the sinks have handled all events of the process."""

@@ -1,6 +1,6 @@
 """Rates, as the core sees them."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...values.part import Part
 from .admit import RateGate
@@ -17,11 +17,18 @@ def console() -> "PartConsole":
     return CONSOLE
 
 
+def clock(alias: str) -> Any:
+    from .clock import Tokens  # only tests use it
+
+    return Tokens(alias)
+
+
 PART = Part(
     name="rates",
     depends=("keyed",),
     gate=RateGate(),
     of_queue=of_queue,
     services=(block_unrated_service, pass_tokens_on, PruneRates),
+    clock=clock,
     console=console,
 )

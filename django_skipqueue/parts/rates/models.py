@@ -13,6 +13,7 @@ class RateBucket(models.Model):
     """When the next job may be admitted. `None`: none is known to wait."""
 
     class Meta:
+        app_label = "django_skipqueue"
         db_table = "skipqueue_rate"
         default_permissions = ()
         indexes = (models.Index(fields=["due_at", "full_at"], name="skipqueue_rate_due"),)
