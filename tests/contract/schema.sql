@@ -7,6 +7,9 @@ ALTER TABLE ONLY public.skipqueue_batch
 ALTER TABLE ONLY public.skipqueue_batch_pruned
     ADD CONSTRAINT skipqueue_batch_pruned_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY public.skipqueue_celery_worker
+    ADD CONSTRAINT skipqueue_celery_worker_pkey PRIMARY KEY (worker_id);
+
 ALTER TABLE ONLY public.skipqueue_dependency
     ADD CONSTRAINT skipqueue_dependency_pkey PRIMARY KEY (job_id, "position");
 
@@ -94,6 +97,8 @@ CREATE INDEX skipqueue_batch_open ON public.skipqueue_batch USING btree (id) WHE
 CREATE INDEX skipqueue_batch_prune ON public.skipqueue_batch USING btree (finished_at) WHERE (finished_at IS NOT NULL);
 
 CREATE INDEX skipqueue_batch_pruned_of ON public.skipqueue_batch_pruned USING btree (batch_id);
+
+CREATE INDEX skipqueue_celery_worker_worker_id_56347ea6_like ON public.skipqueue_celery_worker USING btree (worker_id text_pattern_ops);
 
 CREATE INDEX skipqueue_dependency_unmet ON public.skipqueue_dependency USING btree (needs_job_id, after_failure, job_id) WHERE (NOT is_met);
 
@@ -202,6 +207,14 @@ CREATE TABLE public.skipqueue_batch_pruned (
     id bigint NOT NULL,
     jobs bigint NOT NULL,
     status text NOT NULL,
+);
+
+CREATE TABLE public.skipqueue_celery_worker (
+    CONSTRAINT skipqueue_celery_worker_times CHECK (((reached_at IS NULL) OR ((reached_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (reached_at < '9999-01-01 00:00:00+00'::timestamp with time zone)))),
+    reached_at timestamp with time zone,
+    refused bigint DEFAULT 0 NOT NULL,
+    relay_of text DEFAULT ''::text NOT NULL,
+    worker_id text NOT NULL,
 );
 
 CREATE TABLE public.skipqueue_dependency (
@@ -380,20 +393,17 @@ CREATE TABLE public.skipqueue_schedule (
 
 CREATE TABLE public.skipqueue_worker (
     CONSTRAINT skipqueue_worker_queues CHECK ((jsonb_typeof(queues) = 'array'::text)),
-    CONSTRAINT skipqueue_worker_times CHECK ((((started_at IS NULL) OR ((started_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (started_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((heartbeat_at IS NULL) OR ((heartbeat_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (heartbeat_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((reached_at IS NULL) OR ((reached_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (reached_at < '9999-01-01 00:00:00+00'::timestamp with time zone))))),
+    CONSTRAINT skipqueue_worker_times CHECK ((((started_at IS NULL) OR ((started_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (started_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((heartbeat_at IS NULL) OR ((heartbeat_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (heartbeat_at < '9999-01-01 00:00:00+00'::timestamp with time zone))))),
     concurrency integer NOT NULL,
     heartbeat_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
     hostname text NOT NULL,
     id text NOT NULL,
-    is_carrier boolean DEFAULT false NOT NULL,
+    is_external boolean DEFAULT false NOT NULL,
     jobs_done bigint DEFAULT 0 NOT NULL,
     memory_mb integer,
     name text NOT NULL,
     pid integer NOT NULL,
     queues jsonb NOT NULL,
-    reached_at timestamp with time zone,
-    refused bigint DEFAULT 0 NOT NULL,
-    relay_of text DEFAULT ''::text NOT NULL,
     started_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500');
