@@ -169,7 +169,7 @@ QUEUE_HEAD = QueuePosition(-101, -math.inf, 0)
 
 
 LEFT_OUT = "null"
-"""In place of both arguments of a job, in an attempt of a relay: they are large, and only the row has them."""
+"""In place of both arguments of a job, in an attempt that ran elsewhere: they are large, and only the row has them."""
 
 
 class ClaimedJob(NamedTuple):

@@ -323,6 +323,7 @@ def test_tasks_page_has_every_option_of_the_decorator() -> None:
     [
         "skipqueue_job",
         "skipqueue_worker",
+        "skipqueue_celery_worker",
         "skipqueue_worker_request",
         "skipqueue_queue",
         "skipqueue_rate",

@@ -42,12 +42,10 @@ PREFIX = f"tests_{secrets.token_hex(4)}_"
 """Roles belong to the server: another run of the tests has others."""
 
 (PAGE,) = (page for page in PAGES if page.stem == "roles")
-SQL = {
-    (found := re.search(r"CREATE ROLE shop_(\w+)", block.code)) and found[1]: block.code.replace("shop_", PREFIX)
-    for block in blocks(PAGE)
-    if block.language == "sql"
-}
+CODES = [block.code.replace("shop_", PREFIX) for block in blocks(PAGE) if block.language == "sql"]
+SQL = {found[1]: code for code in CODES if (found := re.search(rf"CREATE ROLE {PREFIX}(\w+)", code))}
 """The SQL of the page that makes each role."""
+(OF_CELERY,) = (code for code in CODES if code not in SQL.values())
 
 
 def execute(statement: str) -> None:
@@ -63,6 +61,7 @@ def roles(transactional_db: None) -> Iterator[Mapping[str, str]]:
     try:
         for name, statements in SQL.items():
             execute(f"{statements}; ALTER ROLE {names[str(name)]} PASSWORD '{PASSWORD}'")
+        execute(OF_CELERY)
         yield {str(name): value for name, value in names.items()}
     finally:
         for value in names.values():

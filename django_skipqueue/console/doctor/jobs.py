@@ -56,8 +56,8 @@ ORDER BY task
 LIMIT 1000
 """
 
-# long-job → the jobs that have run for longer than `seconds`, the longest first. Those of carriers are not among them:
-# nobody knows how long they have run, and how long they have waited there. Index: recover.
+# long-job → the jobs that have run for longer than `seconds`, the longest first. Those that run elsewhere are not
+# among them: nobody knows how long they have run, and how long they have waited there. Index: recover.
 LONG_JOBS = """
 SELECT id, task, locked_by, date_part('epoch', statement_timestamp() - locked_at) AS age
 FROM skipqueue_job
@@ -70,7 +70,7 @@ LIMIT 100
 """
 
 # orphaned-job → running jobs that were claimed longer than `seconds` ago, and whose worker has written no heartbeat
-# since. What a carrier holds is not orphaned: it may run when all relays are gone. Index: recover.
+# since. What is held elsewhere is not orphaned. Index: recover.
 ORPHANED_JOBS = """
 SELECT id, task, locked_by, date_part('epoch', statement_timestamp() - locked_at) AS age
 FROM (
@@ -205,7 +205,7 @@ def unknown_tasks(store: Store) -> Iterator[Finding]:
 
 
 def long_jobs(store: Store) -> Iterator[Finding]:
-    """Jobs that have run for long. A carrier's are not among them: see `contrib.celery.doctor.lost_jobs`."""
+    """Jobs that have run for long. Those that run outside of the workers are not among them."""
     rows = store.rows(LONG_JOBS, {"seconds": LONG_RUN})
     if rows:
         yield Finding(
