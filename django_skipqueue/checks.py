@@ -31,10 +31,9 @@ def register_all() -> None:
         *(check for part in installed_parts() for check in part.checks),
     ):
         register(check, "django_skipqueue")
-    register(check_server_version, Tags.database)
-    for part in installed_parts():
-        for check, tag in part.system_checks:
-            register(check, tag)
+    of_parts = (check for part in installed_parts() for check in part.database_checks)
+    for check in (check_server_version, *of_parts):
+        register(check, Tags.database)
 
 
 def check_settings(**_: Any) -> list[CheckMessage]:

@@ -12,12 +12,11 @@ from django.db.models.functions import Coalesce, Now
 
 from ..conf import settings
 from ..exceptions import InvalidOption
-from ..parts.unique.enqueue import explained_deadlock, free_unique_keys, lock_waiting_holders, taken_by
 from ..queue.parameters import claim_values
 from ..queue.store import Store
+from ..queue.unique_keys import explained_deadlock, unique_keys
 from ..values.codec import decode, encode
 from ..values.records import EncodedCall, EnqueuedJob, JobColumns, JobSpec, parse_handle
-from .expressions import HOLDS_KEY
 from .status import StatusFilters
 from .verbs import QuerySetVerbs
 from .worker_request import WorkerRequest
@@ -147,22 +146,15 @@ class JobManager(_JobManager["Job"]):
             else:
                 continue  # it finished, or was claimed, between the two statements: the key is free again
             if spec.on_conflict == "raise":
-                raise taken_by(store.alias, [holder.pk])
+                raise unique_keys().taken_by(store.alias, [holder.pk])
             holder.created, holder.replaced = False, enqueued is not None
             return holder
 
     def _holder(self, store: Store, spec: JobSpec, key: str) -> "Job | None":
         """The job that holds this unique key; `None`: the key is free by now."""
-        if spec.unique_seconds == 0:
-            with explained_deadlock(True):
-                lock_waiting_holders(store, [key])
-        # Not `first()`: its ORDER BY with LIMIT may make PostgreSQL read all finished jobs with this key.
-        holders = self.model._base_manager.using(store.alias).filter(HOLDS_KEY, unique_key=key)
-        found = next(iter(holders), None)
-        if found is None or found.finished_at is None:
-            return found
-        free_unique_keys(store, [key])
-        return next(iter(holders.all()), None)
+        with explained_deadlock():
+            ids = unique_keys().unique_key_holders(store, [key], seconds=spec.unique_seconds)
+        return self.model._base_manager.using(store.alias).filter(pk__in=ids.values()).first()
 
     def claim(self, *, queue_names: Sequence[str], limit: int = 1, worker_id: str) -> list["Job"]:
         """Claim up to `limit` jobs: the queues in the listed order, within each queue the highest priority first.

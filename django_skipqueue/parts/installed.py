@@ -10,8 +10,10 @@ from .keyed.part import PART as KEYED
 from .limits.part import PART as LIMITS
 from .rates.part import PART as RATES
 from .schedules.part import PART as SCHEDULES
+from .unique.part import PART as UNIQUE
 
 PARTS: tuple[Part, ...] = (
+    UNIQUE,
     KEYED,
     LIMITS,
     RATES,

@@ -16,7 +16,6 @@ from ..conf import settings
 from ..events.events import JobsAdmitted, JobsDeferred, NotifyFailed
 from ..events.tracing import sending, tracers
 from ..exceptions import InvalidOption
-from ..parts.unique.enqueue import enqueue_unique, explained_deadlock, free_unique_keys, replace_waiting
 from ..values.columns import check_columns
 from ..values.part import installed_parts, specs_of_parts
 from ..values.records import DeferredJobs, Dependant, EncodedCall, EnqueuedJob, JobSpec
@@ -26,6 +25,7 @@ from .notify import wake, wake_supervisors
 from .parameters import calls_as_values, unindented
 from .queues import columns_of_queue
 from .silence import ended_by_silence
+from .unique_keys import explained_deadlock, unique_keys
 
 if TYPE_CHECKING:
     from .store import Store
@@ -133,12 +133,12 @@ def _enqueue_plain(store: "Store", spec: JobSpec, call: EncodedCall) -> Enqueued
 
 def _enqueue_any(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJob | None:
     values = spec.insert_values() | call._asdict()
-    with explained_deadlock(call.unique_key is not None):
+    with NOTHING if call.unique_key is None else explained_deadlock():
         rows = [EnqueuedJob(spec, call, *row) for row in store.rows(ENQUEUE, values)]
         if spec.replaces and not rows:
             rows = [
                 EnqueuedJob(spec, call, each.id, each.status, each.gate, each.run_after, each.enqueued_at, is_new=False)
-                for each in replace_waiting(store, values, [call])
+                for each in unique_keys().replace_waiting(store, values, [call])
             ]
     for enqueued in rows:
         is_later = enqueued.status == "scheduled"  # a job that is replaced was enqueued before
@@ -244,8 +244,8 @@ def _enqueue_many(store: "Store", spec: JobSpec, calls: Sequence[EncodedCall]) -
     values = spec.insert_values()
     calls = in_queue(spec.queue_name, calls)
     if any(call.unique_key is not None for call in calls):
-        with explained_deadlock(True):
-            return enqueue_unique(store, spec, values, calls, announce=_enqueued)
+        with explained_deadlock():
+            return unique_keys().enqueue_unique(store, spec, values, calls, announce=_enqueued)
     if not calls:
         return DeferredJobs()
     [(inserted, queued, delay)] = store.rows(ENQUEUE_MANY, {**values, **calls_as_values(calls)})
@@ -300,7 +300,7 @@ def new_job(
     """Insert a job by a method. `None` if another job holds its unique key; a key whose time is over is free."""
     spec = spec._replace(on_conflict="skip")
     inserted = insert(spec, call)
-    if inserted is None and call.unique_key is not None and free_unique_keys(store, [call.unique_key]):
+    if inserted is None and call.unique_key is not None and unique_keys().free_unique_keys(store, [call.unique_key]):
         return insert(spec, call)
     return inserted
 

@@ -14,7 +14,6 @@ from django.db import IntegrityError, transaction
 
 from ..events.events import JobsOperated
 from ..exceptions import UniqueKeyDeadlock
-from ..parts.unique.enqueue import explained_deadlock, free_unique_keys, unique_keys_of
 from ..values.codec import shorten
 from ..values.columns import check_columns, check_run_after
 from ..values.outcomes import Delay, checked_seconds
@@ -22,6 +21,7 @@ from .fragments import entering, joined, recording
 from .notify import LIMITS_PAYLOAD, notify_supervisors, wake, wake_supervisors
 from .parameters import noted
 from .queues import CHANGE_QUEUE, columns_of_queue
+from .unique_keys import explained_deadlock, unique_keys
 
 if TYPE_CHECKING:
     from .store import Store
@@ -271,7 +271,7 @@ def retry(store: "Store", ids: Iterable[int], *, over: Delay = 0.0, by: str = ""
     values = _noted(ids, by, reason) | {"over": checked_seconds("over", over)}
     for _ in range(10):
         try:
-            with explained_deadlock(True), transaction.atomic(using=store.alias):
+            with explained_deadlock(), transaction.atomic(using=store.alias):
                 rows = store.rows(RETRY, values)
         except UniqueKeyDeadlock:
             if store.connection.in_atomic_block:  # it may hold the key that the other one waits for
@@ -280,7 +280,7 @@ def retry(store: "Store", ids: Iterable[int], *, over: Delay = 0.0, by: str = ""
         except IntegrityError:
             # A finished job still has one of the unique keys, or another job took one in between: the next try
             # skips that job.
-            free_unique_keys(store, unique_keys_of(store, values["ids"]))
+            unique_keys().free_unique_keys(store, unique_keys().unique_keys_of(store, values["ids"]))
             continue
         if rows:
             wake_supervisors(store, [values["over"] / len(rows)])

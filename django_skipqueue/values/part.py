@@ -29,6 +29,8 @@ class Part:
     of_queue: Callable[[str, Sequence[EncodedCall]], dict[str, Any]] | None = None
     """Returns the fields that `SKIPQUEUE["QUEUES"]` gives to calls of one task. Its arguments: the queue that the
     setting names, and the calls."""
+    unique_keys: Any = None
+    """Its `queue.unique_keys.UniqueKeys`."""
     in_spec: Callable[[JobSpec, Any], JobSpec] | None = None
     """Returns the spec of jobs with what the code around the enqueue gives them. Its second argument: the connection.
     Raises `InvalidOption`."""
@@ -40,6 +42,8 @@ class Part:
     """
     checks: tuple[Callable[..., list[Any]], ...] = ()
     """System checks of Django."""
+    database_checks: tuple[Callable[..., list[Any]], ...] = ()
+    """System checks that run with `check --database` and `migrate`."""
     planned: Callable[[bool | Sequence[Any]], Sequence[Any]] | None = None
     """Returns what happens at planned times, for tests that pass the time: each a `testing.run.Planned`. Its argument:
     `True` for all of it, or a list of tasks for what concerns these."""
@@ -72,8 +76,6 @@ class Part:
     """Django signals of its events, as `events.signal_sink.SIGNALS` has them."""
     run_supervisors: Callable[..., int] | None = None
     """Runs a supervisor for each database that one command serves, and returns the exit code: see `console.cli.run`."""
-    system_checks: tuple[tuple[Callable[..., list[Any]], str], ...] = ()
-    """Functions for Django's system checks, each with its tag."""
     placement: Any = None
     """Its `jobs.placement.Placement`, which chooses the database of each job."""
     joined_database: Callable[[], str | None] | None = None

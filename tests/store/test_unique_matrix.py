@@ -9,12 +9,12 @@ from itertools import product
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connection, connections, transaction
+from django.db import OperationalError, connections, transaction
 
 from django_skipqueue.exceptions import InvalidOption, UniqueKeyDeadlock, UniqueKeyTaken
 from django_skipqueue.jobs.task import Task
 from django_skipqueue.models import Job
-from django_skipqueue.parts.unique.enqueue import explained_deadlock
+from django_skipqueue.queue import enqueue
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 
@@ -412,7 +412,10 @@ def test_the_three_ways_out(session: Callable[[], Session]) -> None:
     assert Job.objects.count() == 3
 
 
-def test_a_deadlock_without_a_key_stays_postgresqls() -> None:
+def test_a_deadlock_without_a_key_stays_postgresqls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of ours has caused it."""
-    with pytest.raises(OperationalError), explained_deadlock(False), connection.cursor() as cursor:
-        cursor.execute("DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40P01'; END $$")
+    deadlock = "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40P01'; END $$"
+    monkeypatch.setattr(enqueue, "ENQUEUE", deadlock)
+    with pytest.raises(OperationalError) as raised, transaction.atomic():
+        jobs.add.using(run_after=timedelta(hours=1)).defer(1)
+    assert raised.type is OperationalError

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from django.core.checks import Tags
-
 from ...values.part import Part
 from .checks import check_placement, check_retiring
 from .choose import AmongSeveral
@@ -30,6 +28,7 @@ PART = Part(
     name="databases",
     placement=AmongSeveral(),
     run_supervisors=run_supervisors,
-    system_checks=((check_placement, "django_skipqueue"), (check_retiring, Tags.database)),
+    checks=(check_placement,),
+    database_checks=(check_retiring,),
     console=console,
 )

@@ -13,17 +13,16 @@ Used by the enqueues, and by the manual retry.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-import psycopg
-from django.db import OperationalError, transaction
+from django.db import transaction
 
 from ...events.job_names import job_name
-from ...exceptions import UniqueKeyDeadlock, UniqueKeyTaken
+from ...exceptions import UniqueKeyTaken
 from ...queue.fragments import HOLDS_KEY, INSERT_CALLS, UNLESS_HELD, entering, joined
 from ...queue.notify import wake
 from ...queue.parameters import calls_as_values
@@ -365,17 +364,6 @@ def taken_by(alias: str, job_ids: Sequence[int]) -> UniqueKeyTaken:
     listed = ", ".join(job_name(alias, id) for id in job_ids[:10])
     message = f"Held by job {listed}: a unique key of this call. Nothing was written."
     return UniqueKeyTaken(message, job_id=job_ids[0], handle=handle_of(alias, job_ids[0]))
-
-
-@contextmanager
-def explained_deadlock(has_key: bool) -> Iterator[None]:
-    """Raise `UniqueKeyDeadlock` in place of PostgreSQL's error, if calls with unique keys were its victim."""
-    try:
-        yield
-    except OperationalError as error:
-        if has_key and isinstance(error.__cause__, psycopg.errors.DeadlockDetected):
-            raise UniqueKeyDeadlock from error
-        raise
 
 
 def _check_distinct(calls: Sequence[EncodedCall]) -> None:

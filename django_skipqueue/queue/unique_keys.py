@@ -1,0 +1,82 @@
+"""What enqueues and the manual retry ask about unique keys. The part with unique keys answers."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+import psycopg
+from django.db import OperationalError
+
+from ..exceptions import UniqueKeyDeadlock, UniqueKeyTaken
+from ..values.part import installed_parts
+from ..values.records import DeferredJobs, EncodedCall, JobSpec
+
+if TYPE_CHECKING:
+    from .store import Store
+
+
+class ReplacedJob(Protocol):
+    """A job that waits, and has taken the arguments of a call with its unique key."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def gate(self) -> str | None: ...
+    @property
+    def run_after(self) -> datetime: ...
+    @property
+    def enqueued_at(self) -> datetime: ...
+
+
+class UniqueKeys(Protocol):
+    """The functions of a module."""
+
+    def enqueue_unique(
+        self,
+        store: "Store",
+        spec: JobSpec,
+        values: Mapping[str, Any],
+        calls: Sequence[EncodedCall],
+        *,
+        announce: Callable[..., object],
+    ) -> DeferredJobs:
+        """Insert jobs of which some have unique keys. `announce` is called with each batch of new jobs."""
+
+    def replace_waiting(
+        self, store: "Store", values: Mapping[str, Any], calls: Sequence[EncodedCall]
+    ) -> Sequence[ReplacedJob]:
+        """Give the waiting holders of these calls' keys the arguments, the due time and the limit of the call."""
+
+    def unique_key_holders(self, store: "Store", keys: Sequence[str], *, seconds: float | None) -> dict[str, int]:
+        """The ids of the jobs that hold these keys, by key. Frees the keys whose time is over.
+
+        seconds: `unique_seconds` of the caller's spec.
+        """
+
+    def free_unique_keys(self, store: "Store", keys: Sequence[str]) -> Sequence[str]:
+        """Free those of these keys whose jobs are finished and whose time is over. Returns them."""
+
+    def unique_keys_of(self, store: "Store", ids: Sequence[int]) -> Sequence[str]: ...
+
+    def taken_by(self, alias: str, job_ids: Sequence[int]) -> UniqueKeyTaken:
+        """The exception for a call whose key these jobs hold."""
+
+
+@contextmanager
+def explained_deadlock() -> Iterator[None]:
+    """Raise `UniqueKeyDeadlock` in place of PostgreSQL's error, if calls with unique keys were its victim."""
+    try:
+        yield
+    except OperationalError as error:
+        if isinstance(error.__cause__, psycopg.errors.DeadlockDetected):
+            raise UniqueKeyDeadlock from error
+        raise
+
+
+def unique_keys() -> UniqueKeys:
+    """The answers of the part that is installed. Nobody asks without one: no job has a key then."""
+    found: UniqueKeys = next(part.unique_keys for part in installed_parts() if part.unique_keys is not None)
+    return found
