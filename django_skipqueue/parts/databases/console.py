@@ -1,7 +1,12 @@
-"""Several databases, for operators: pages of each, a table of all, and what the doctor says of one that is to go."""
+"""Several databases, for operators: pages of each, a table of all, and what the doctor says of one that is to go.
 
-from collections.abc import Iterator
+What needs Django's admin is imported when the admin asks for it: a project may have none, and the commands work there.
+"""
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from django.http import HttpResponse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -9,9 +14,7 @@ from ...conf import settings
 from ...console.doctor.finding import Check, Finding, Severity
 from ...console.parts import PartConsole, PartSection
 from ...queue.store import Store
-from .addresses import in_its_database
-from .dashboard import Databases
-from .keys import why_held_elsewhere
+from ...values.records import EncodedCall, JobSpec
 from .retirement import in_figures, unfinished
 
 
@@ -45,16 +48,34 @@ def is_retiring(alias: str) -> bool:
     return alias in settings.retiring
 
 
+def numbers(_: Any) -> Any:
+    from .dashboard import Databases
+
+    return Databases.now()
+
+
+def admin_view(model_admin: Any, view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    from .addresses import in_its_database
+
+    return in_its_database(model_admin, view)
+
+
+def why_held_elsewhere(job: Any, spec: JobSpec, call: EncodedCall) -> str:
+    from . import keys
+
+    return keys.why_held_elsewhere(job, spec, call)
+
+
 CONSOLE = PartConsole(
     checks=(Check("retiring-database", retiring, _("No database is in RETIRING"), concerns=is_retiring),),
     sections=(
         PartSection(
             name="databases",
             template="admin/django_skipqueue/databases/dashboard.html",
-            content=lambda _: Databases.now(),
+            content=numbers,
             after="",
         ),
     ),
-    admin_view=in_its_database,
+    admin_view=admin_view,
     why_held_elsewhere=why_held_elsewhere,
 )
