@@ -1,30 +1,39 @@
 """What a part gives to the core and the console, tried with parts that exist in this test alone."""
 
+import re
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from django.contrib import admin
+from django.core.checks.registry import registry
 from django.dispatch import Signal
 from django.http import HttpRequest, HttpResponse
 from django.test import Client
 
+from django_skipqueue.checks import register_all
 from django_skipqueue.console.admin.dashboard.cards import CARDS, Card
 from django_skipqueue.console.admin.dashboard.dashboard import Dashboard
 from django_skipqueue.console.admin.dashboard.sections import SECTIONS, sections
+from django_skipqueue.console.admin.jobs.filters import GroupFilter
+from django_skipqueue.console.admin.jobs.page import JobPage
 from django_skipqueue.console.admin.notices import Notices
+from django_skipqueue.console.criteria import delete_jobs
 from django_skipqueue.console.metrics.queues import queues
-from django_skipqueue.console.parts import PartCard, PartConsole, PartNotice, PartPage, PartSection
+from django_skipqueue.console.parts import PartCard, PartConsole, PartFact, PartNotice, PartPage, PartSection
 from django_skipqueue.console.queue_states import QueueRate, queue_states
 from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.prune import Prune, Pruner
 from django_skipqueue.supervisor.services import watches
+from django_skipqueue.testing import run_jobs
 from django_skipqueue.values import part as parts
 from django_skipqueue.values.part import Part, install_parts
+from django_skipqueue.worker.observers import settle_services
 
-from ..admin.conftest import log_in, operator, page
+from ..admin.conftest import listed, log_in, operator, page
+from ..app import jobs
 from ..app.rows import make_job
 from ..management.skipqueue.running import skipqueue
 from ..management.test_prunejobs import prunejobs
@@ -117,14 +126,14 @@ def test_a_part_has_notices_and_knows_the_pages_of_jobs_that_are_gone(
     operator: Client,
 ) -> None:
     def find_job(request: HttpRequest, job_id: str, site: str) -> str:
-        return f"/{site}/mail/{job_id}/" if job_id == "7" else ""
+        return f"/{site}/mail/{job_id}/" if job_id == "7000000007" else ""
 
     make_job(queue_name="letters")
     console = PartConsole(notices=lambda waiting: [PartNotice(template="x.html", about=waiting)], find_job=find_job)
     install(console=lambda: console)
     assert Notices.now().of_parts == (PartNotice(template="x.html", about=["letters"]),)
-    assert operator.get(page("change", 8)).headers["Location"].startswith("/admin/django_skipqueue/job/")
-    assert operator.get(page("change", 7)).headers["Location"] == "/admin/mail/7/"
+    assert operator.get(page("change", 8_000_000_008)).headers["Location"].startswith("/admin/django_skipqueue/job/")
+    assert operator.get(page("change", 7_000_000_007)).headers["Location"] == "/admin/mail/7000000007/"
 
 
 def test_a_part_has_pages_beside_the_list_of_jobs(install: Callable[..., None], operator: Client) -> None:
@@ -179,3 +188,68 @@ def test_a_part_knows_queues_and_their_rates(install: Callable[..., None], opera
     assert "obs/min" in operator.get("/admin/django_skipqueue/queue/").text
     assert [each.rate for each in queue_states() if each.name == "letters"] == [QueueRate(8.0, [])]
     assert {name for family in queues(Store("default")) for (name,) in family.values} == {"cards", "mail"}
+
+
+def test_a_part_has_facts_a_filter_and_a_column_of_jobs(install: Callable[..., None], operator: Client) -> None:
+    class LetterFilter(GroupFilter):
+        title = "letter"
+        parameter_name = "letter"
+        column = "id"
+
+    job, other = make_job("failed", max_attempts=5), make_job("failed")
+    fact = PartFact(template="x.html", content=lambda job: job.pk)
+    install(
+        console=lambda: PartConsole(
+            job_facts=(fact,), job_filters=lambda: (LetterFilter,), job_columns={"max_attempts": "letters"}
+        )
+    )
+    assert JobPage(job, job.enqueued_at).facts_of_parts == [(fact, job.pk)]
+    assert listed(operator, f"?letter={job.pk}") == [job.pk]
+    assert set(listed(operator)) == {job.pk, other.pk}
+    assert re.search("^letters +5$", skipqueue("show", job.pk).out, re.MULTILINE)
+    assert skipqueue("show", job.pk, "--json").objects[0]["max_attempts"] == 5
+
+
+def test_a_part_deletes_what_it_keeps_about_jobs_that_are_deleted(install: Callable[..., None]) -> None:
+    calls: list[Any] = []
+    install(console=lambda: PartConsole(on_delete=lambda ids, alias: calls.append((ids, alias))))
+    job = make_job("failed")
+    delete_jobs([job.pk, make_job("running").pk])
+    assert calls == [({job.pk}, "default")]
+
+
+def test_a_part_has_system_checks(install: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    def check_letters(**_: Any) -> list[Any]:
+        return []
+
+    monkeypatch.setattr(registry, "registered_checks", set())
+    install(checks=(check_letters,))
+    register_all()
+    found: list[Any] = registry.get_checks()
+    assert check_letters in found
+
+
+def test_a_part_hears_of_settled_jobs(install: Callable[..., None]) -> None:
+    install(settle_services=(lambda store, is_idle: (store.alias, is_idle()),))
+    made: list[Any] = list(settle_services(Store("default"), is_idle=lambda: True))
+    assert made == [("default", True)]
+
+
+def test_a_part_does_things_at_planned_times_and_before_a_drain_ends(install: Callable[..., None]) -> None:
+    class Letters:
+        database = "default"
+
+        def first(self, now: datetime) -> datetime:
+            return now + timedelta(hours=1)
+
+        def fire(self, store: Store, due: datetime) -> datetime | None:
+            jobs.noop.defer()
+            return due + timedelta(hours=1)
+
+    open_mails = [1]
+    install(
+        planned=lambda tasks: [Letters()] if tasks is True else [],
+        before_drained=lambda store: bool(open_mails and open_mails.pop() and jobs.noop.defer()),
+    )
+    assert len(run_jobs(until=timedelta(hours=2, minutes=30), schedules=True)) == 1 + 2
+    assert len(run_jobs(until=timedelta(hours=2), schedules=[jobs.noop])) == 0
