@@ -184,24 +184,6 @@ class QueueResumed(Event):
     by: str
 
 
-@dataclass(frozen=True)
-class QueueLimited(Event):
-    database: str
-    queue_name: str
-    concurrency: int | None
-    """0: any number; `None`: as many as the settings say."""
-    by: str
-
-
-@dataclass(frozen=True)
-class QueueRated(Event):
-    database: str
-    queue_name: str
-    interval: float | None
-    """Seconds for each job; 0: any number; `None`: as the settings say."""
-    by: str
-
-
 # The database
 
 

@@ -49,14 +49,6 @@ LINES: Lines = {
         lambda event: logs.queue_paused(event.queue_name, event.until, event.by, event.reason),
     ),
     events.QueueResumed: (INFO, lambda event: logs.queue_resumed(event.queue_name, event.by)),
-    events.QueueLimited: (
-        WARNING,
-        lambda event: logs.queue_limited(event.queue_name, event.concurrency, event.by),
-    ),
-    events.QueueRated: (
-        WARNING,
-        lambda event: logs.queue_rated(event.queue_name, event.interval, event.by),
-    ),
     events.OutcomeRefused: (ERROR, lambda event: logs.outcome_refused(event.job_id, event.error)),
     events.NotifyFailed: (WARNING, lambda event: logs.notify_failed(event.queue_name, event.error)),
 }

@@ -13,7 +13,6 @@ from datetime import datetime
 from typing import Any
 
 from ..values.outcomes import Outcome
-from ..values.rates import rate_text
 from ..values.records import Attempt, ClaimedJob, RecoveredJob, worker_name
 from ..values.redaction import MASK
 from ..values.tracebacks import innermost_calls, stand_in
@@ -349,15 +348,3 @@ def queue_paused(queue_name: str, until: datetime | None, by: str, reason: str) 
 def queue_resumed(queue_name: str, by: str) -> None:
     shown = {"queue": queue_name, **({"by": by} if by else {})}
     write(logging.INFO, "queue_resumed", shown, extra={"queue_name": queue_name})
-
-
-def queue_limited(queue_name: str, concurrency: int | None, by: str) -> None:
-    number = "settings" if concurrency is None else concurrency or "none"
-    shown = {"queue": queue_name, "concurrency": number, **({"by": by} if by else {})}
-    write(logging.WARNING, "queue_limited", shown, extra={"queue_name": queue_name})
-
-
-def queue_rated(queue_name: str, interval: float | None, by: str) -> None:
-    rate = "settings" if interval is None else rate_text(interval) if interval else "none"
-    shown = {"queue": queue_name, "rate": rate, **({"by": by} if by else {})}
-    write(logging.WARNING, "queue_rated", shown, extra={"queue_name": queue_name})

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from ...values.part import Part
 from .admit import LimitGate
 from .checks import check_halting
+from .events import LINES
 from .now import longest_halt
 from .queues import of_queue
 from .services import block_surplus_service, pass_permits_on
@@ -30,5 +31,6 @@ PART = Part(
     ),
     checks=(check_halting,),
     measures={"sequence_halted": longest_halt},
+    lines=LINES,
     console=console,
 )

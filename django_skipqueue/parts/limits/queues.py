@@ -10,7 +10,6 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...conf import settings
-from ...events.events import QueueLimited
 from ...exceptions import InvalidOption
 from ...queue.gates import admit_after_commit
 from ...queue.notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors
@@ -19,6 +18,7 @@ from ...values.columns import check_columns
 from ...values.queue_settings import CONCURRENCY, is_concurrency
 from ...values.records import EncodedCall
 from ..keyed.queues import key_of
+from .events import QueueLimited
 
 if TYPE_CHECKING:
     from ...queue.store import Store

@@ -10,7 +10,6 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...conf import settings
-from ...events.events import QueueRated
 from ...queue.gates import admit_after_commit
 from ...queue.notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, RATE_PREFIX, notify_of_keys, notify_supervisors
 from ...queue.parameters import BATCH, noted
@@ -18,6 +17,7 @@ from ...values.columns import check_columns
 from ...values.rates import burst_of, interval_of
 from ...values.records import EncodedCall
 from ..keyed.queues import key_of
+from .events import QueueRated
 
 if TYPE_CHECKING:
     from ...queue.store import Store
