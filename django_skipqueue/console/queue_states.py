@@ -4,8 +4,8 @@ A queue is a name: there is no table of all of them. Those that are known have j
 Invariant: a few probes of indexes, whatever the number of jobs.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from ..models import Queue
 from ..queue.observe import QueueNow, queues_now
 from ..queue.store import Store
 from ..values.codec import shorten
+from ..values.counting import empty
 from .blocked_jobs import MOST_BLOCKED, blocked_now
 from .counts import Count
 from .parts import consoles, queue_options
@@ -26,6 +27,9 @@ from .worker_health import WorkerHealth, Workforce
 
 MOST = 500
 """The maximum of queues in a list."""
+
+MOST_PAUSED = 1_000
+"""Paused queues that are read."""
 
 
 class QueueRate(NamedTuple):
@@ -54,10 +58,10 @@ class QueueState:
     pause: Queue | None
     """Its row, if it is paused."""
     rate: QueueRate | None
-    """Of the last minutes; `None` if nothing has happened in it."""
+    """Of the last minutes; `None` if no part knows rates."""
     blocked: Count
     """Its jobs that wait for other jobs, or for a permit."""
-    settings: Mapping[str, QueueSetting[Any]]
+    settings: Mapping[str, QueueSetting[Any]] = field(default_factory=dict)
     """By the name of the option. Of an option that it does not have, no value could be changed."""
 
     @property
@@ -70,32 +74,36 @@ def queue_states(rates: Mapping[str, QueueRate] | None = None, workforce: Workfo
 
     `rates`: what `rates_now` returns. Queries them, and the `workforce`, unless they are given.
     """
-    rates = rates_now(Store.default()) if rates is None else rates
     workforce = Workforce.now() if workforce is None else workforce
-    busy = {queue.name: queue for queue in queues_now(Store.default())}
-    paused = {queue.name: queue for queue in Queue.objects.paused().order_by("name")[:MOST]}
     options = {option.name: option.of_all() for option in queue_options()}
     others = {task.options.queue_name for task in registry}.union(*options.values())
     others.update(*(worker.queues for worker in workforce.not_dead))
-    others.update(name for name in rates if name)
-    blocked, is_least = blocked_now(Store.default())
-    names = dict.fromkeys([*paused, *busy, *sorted(blocked), *sorted(others)])
-    counts = {name: Count(blocked.get(name, 0), is_least, MOST_BLOCKED) for name in names}
     return [
-        QueueState(
-            busy.get(name) or _idle(name),
-            workforce.serving(name),
-            pause=paused.get(name),
-            rate=rates.get(name),
-            blocked=counts[name],
-            settings={option: settings[name] for option, settings in options.items() if name in settings},
-        )
-        for name in list(names)[:MOST]
+        replace(queue, settings={name: of[queue.name] for name, of in options.items() if queue.name in of})
+        for queue in active_queues(rates, workforce, others=others, most=MOST)
     ]
 
 
-def _idle(name: str) -> QueueNow:
-    return QueueNow(name, queued=0, is_estimate=False, oldest=None, running=0, longest=None)
+def active_queues(
+    rates: Mapping[str, QueueRate] | None, workforce: Workforce, *, others: Iterable[str] = (), most: int | None = None
+) -> list[QueueState]:
+    """The paused queues, those that have jobs, and those that have a rate or are among the others, without settings."""
+    rates = rates_now(Store.default()) if rates is None else rates
+    busy = {queue.name: queue for queue in queues_now(Store.default())}
+    paused = {queue.name: queue for queue in Queue.objects.paused().order_by("name")[:MOST_PAUSED]}
+    blocked, is_least = blocked_now(Store.default())
+    unrated = QueueRate(0.0, empty()) if has_rates() else None
+    names = dict.fromkeys([*paused, *busy, *sorted(blocked), *sorted({*rates, *others} - {""})])
+    return [
+        QueueState(
+            busy.get(name, QueueNow(name)),
+            workforce.serving(name),
+            pause=paused.get(name),
+            rate=rates.get(name, unrated),
+            blocked=Count(blocked.get(name, 0), is_least, MOST_BLOCKED),
+        )
+        for name in list(names)[:most]
+    ]
 
 
 NAME_LIMIT = 200

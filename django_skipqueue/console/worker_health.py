@@ -78,6 +78,12 @@ class Workforce:
         return [worker for worker in self.not_dead if worker.slots]
 
     @property
+    def by_state(self) -> dict[str, int]:
+        """The numbers of live, late and stale workers. Those without slots are not among them."""
+        states = [worker.state for worker in self.workers if worker.slots]
+        return {state: states.count(state) for state in STATES}
+
+    @property
     def late_or_stale(self) -> list[WorkerHealth]:
         found = (worker for worker in self.workers if worker.state != "live")
         return sorted(found, key=lambda worker: worker.age)

@@ -131,15 +131,17 @@ MOST_RUNNING = 20_000
 
 
 class QueueNow(NamedTuple):
+    """Without values: of a queue in which no job is queued or running."""
+
     name: str
-    queued: int
+    queued: int = 0
     """The number of queued jobs, those that wait for a retry not among them."""
-    is_estimate: bool
+    is_estimate: bool = False
     """Whether `queued` is the planner's estimate, because the jobs are too many to be counted."""
-    oldest: float | None
+    oldest: float | None = None
     """Seconds since its longest waiting job was due; `None` if none waits."""
-    running: int
-    longest: float | None
+    running: int = 0
+    longest: float | None = None
     """Seconds since the first of its running jobs was claimed; `None` if none runs."""
 
 

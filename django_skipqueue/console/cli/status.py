@@ -11,9 +11,9 @@ from django.core.management.base import CommandParser
 
 from ...conf import settings
 from ...events.log_format import in_words, printable
-from ...queue.observe import QueueNow
 from ...values.counting import quantile
 from ..parts import externals
+from ..queue_states import QueueState
 from . import option_types
 from .snapshot import FAILED_IN_LAST_HOUR, Snapshot, counted, in_full
 from .subcommand import Exit, Subcommand
@@ -66,13 +66,14 @@ def _show(console: Console, snapshot: Snapshot) -> None:
     console.line(shown_time(snapshot.at))
     console.line()
     if snapshot.queues:
-        rows = [_row(snapshot, queue) for queue in snapshot.queues]
+        rows = [_row(queue) for queue in snapshot.queues]
         console.table(HEADINGS, rows, right=HEADINGS[1:-1])
     else:
         console.line("No job is queued or running, and none has ended lately.")
     console.line()
-    if snapshot.blocked.queues:
-        console.line(_blocked(snapshot))
+    if blocked := [queue for queue in snapshot.queues if queue.blocked.found]:
+        named = ", ".join(f"{queue.name} {counted(queue.blocked)}" for queue in blocked)
+        console.line(printable(f"Blocked: {named}."))
     jobs = snapshot.jobs
     last_hour = in_full(jobs[FAILED_IN_LAST_HOUR])
     texts = [f"{in_full(count)} {name}" for name, count in jobs.items() if name != FAILED_IN_LAST_HOUR]
@@ -83,19 +84,19 @@ def _show(console: Console, snapshot: Snapshot) -> None:
             console.line(printable(line))
 
 
-def _row(snapshot: Snapshot, queue: QueueNow) -> list[str]:
-    workers, rate = snapshot.workers_of(queue), snapshot.rate_of(queue)
+def _row(queue: QueueState) -> list[str]:
+    now, rate = queue.now, queue.rate
     waited = rate and quantile(rate.waited, 0.95)
     return [
         queue.name,
-        f"{'about ' if queue.is_estimate else ''}{queue.queued:,}",
-        "" if queue.oldest is None else in_words(queue.oldest),
-        f"{queue.running:,}",
-        "" if queue.longest is None else in_words(queue.longest),
+        f"{'about ' if now.is_estimate else ''}{now.queued:,}",
+        "" if now.oldest is None else in_words(now.oldest),
+        f"{now.running:,}",
+        "" if now.longest is None else in_words(now.longest),
         "" if rate is None else _number(rate.per_minute),
         "" if waited is None else in_words(waited),
-        f"{workers}",
-        _note(snapshot, queue, workers),
+        f"{len(queue.workers)}",
+        _note(queue),
     ]
 
 
@@ -103,28 +104,21 @@ def _number(per_minute: float) -> str:
     return f"{per_minute:,.0f}" if per_minute >= 1 or not per_minute else f"{per_minute:.1g}"
 
 
-def _note(snapshot: Snapshot, queue: QueueNow, workers: int) -> str:
+def _note(queue: QueueState) -> str:
     """What an operator has to know: the queue is paused, no worker serves it, or workers of it are late."""
-    if pause := snapshot.paused.get(queue.name):
+    if pause := queue.pause:
         until = f"until {shown_time(pause.paused_until)}" if pause.paused_until else "until it is resumed"
         by, reason = f" by {pause.paused_by}" if pause.paused_by else "", f": {pause.reason}" if pause.reason else ""
         return Coloured(f"paused {until}{by}{reason}", YELLOW)
-    if not workers:
+    if not queue.workers:
         unserved = [each.unserved for each in externals() if queue.name in settings.external_queues]
-        return Coloured(unserved[0] if unserved else "no worker serves it", RED) if queue.queued else ""
-    late = sum(worker.state == "late" for worker in snapshot.workforce.serving(queue.name))
+        return Coloured(unserved[0] if unserved else "no worker serves it", RED) if queue.now.queued else ""
+    late = sum(worker.state == "late" for worker in queue.workers)
     return Coloured(f"{late} of its workers late", YELLOW) if late else ""
 
 
-def _blocked(snapshot: Snapshot) -> str:
-    found = [(queue.name, counted(snapshot.blocked_in(queue))) for queue in snapshot.queues]
-    named = ", ".join(f"{name} {number}" for name, number in found if snapshot.blocked.queues.get(name))
-    return printable(f"Blocked: {named}.")
-
-
 def _workers(snapshot: Snapshot) -> str:
-    states = [worker.state for worker in snapshot.workforce.workers if worker.slots]
     late = snapshot.workforce.late_or_stale
     named = ", ".join(f"{worker.name} {worker.state} for {in_words(worker.age.total_seconds())}" for worker in late[:5])
-    numbers = ", ".join(f"{states.count(state)} {state}" for state in ("live", "late", "stale"))
+    numbers = ", ".join(f"{number} {state}" for state, number in snapshot.workforce.by_state.items())
     return printable(f"Workers: {numbers}{f' ({named})' if named else ''}.")

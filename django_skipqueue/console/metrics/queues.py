@@ -1,6 +1,6 @@
 """The metrics of the queues and workers as they are now."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 from ...queue.observe import QueueNow, queues_now
@@ -9,7 +9,7 @@ from ...queue.store import Store
 from ...values.exposition import Family, Metric
 from ..blocked_jobs import estimated_blocked
 from ..parts import consoles
-from ..worker_health import STATES, Workforce
+from ..worker_health import Workforce
 from . import catalogue
 from .catalogue import MOST, bounded
 
@@ -38,7 +38,7 @@ def queues(store: Store) -> Iterator[Family]:
     busy = queues_now(store, most=MOST_COUNTED, least=LEAST_COUNTED, together=MOST_TOGETHER, most_running=MOST_RUNNING)
     now = {queue.name: queue for queue in busy}
     for name in (name for part in consoles() if part.known_queues for name in part.known_queues(store, MOST)):
-        now.setdefault(name, QueueNow(name, 0, False, None, 0, None))
+        now.setdefault(name, QueueNow(name))
     busiest = sorted(now.values(), key=lambda queue: -queue.queued - queue.running)
     labelled: dict[tuple[str, ...], list[QueueNow]] = defaultdict(list)
     for labels, queue in bounded(((queue.name,), queue) for queue in busiest):
@@ -61,6 +61,5 @@ def paused(store: Store) -> Iterator[Family]:
 
 
 def workers(store: Store) -> Iterator[Family]:
-    """The number of workers that are live, late and stale. Those without slots are not among them."""
-    found = Counter(each.state for each in Workforce.now(using=store.alias).workers if each.slots)
-    yield Family(catalogue.WORKERS, {(state,): found[state] for state in STATES})
+    numbers = Workforce.now(using=store.alias).by_state
+    yield Family(catalogue.WORKERS, {(state,): number for state, number in numbers.items()})

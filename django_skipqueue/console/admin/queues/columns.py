@@ -57,7 +57,7 @@ def _running(queue: QueueState) -> Cell:
 
 
 def _rate(queue: QueueState) -> Cell:
-    return "0" if queue.rate is None else rate_in_words(queue.rate.per_minute)
+    return NOTHING if queue.rate is None else rate_in_words(queue.rate.per_minute)
 
 
 def _waited(queue: QueueState) -> Cell:
