@@ -6,8 +6,8 @@ Invariant: to register it sends no query, so that it can be done in `ready()` or
 from collections.abc import Iterator
 from typing import Any
 
-from ..console.metrics.catalogue import METRICS
 from ..console.metrics.databases import scrape_all
+from ..console.metrics.scrape import metrics
 from ..values.exposition import Family, Histogram, cumulative
 
 try:
@@ -33,7 +33,7 @@ class SkipqueueCollector(Collector):
 
     def describe(self) -> Iterator[Metric]:
         """The metrics without their series."""
-        return (_converted(Family(metric)) for metric in METRICS)
+        return (_converted(Family(metric)) for metric in metrics())
 
     def collect(self) -> Iterator[Metric]:
         """The metrics as they are now."""

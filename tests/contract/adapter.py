@@ -12,8 +12,7 @@ from typing import Any
 
 from django_skipqueue.conf import APP_SETTINGS, Settings
 from django_skipqueue.console.cli.subcommand import Exit
-from django_skipqueue.console.metrics import catalogue
-from django_skipqueue.contrib.celery import console as celery_console
+from django_skipqueue.console.metrics import scrape
 from django_skipqueue.contrib.celery import logs as carried_logs
 from django_skipqueue.contrib.celery import logs as relay_logs
 from django_skipqueue.contrib.celery.settings import CarrierSettings
@@ -87,8 +86,7 @@ EXIT_CODES = {code.name: code.value for code in Exit}
 
 def metrics() -> Iterator[tuple[str, str, tuple[str, ...], str]]:
     """Name, kind, labels and help of the metrics of the queue, and of those of one `runworker`."""
-    of_celery = [metric for metric, _ in celery_console.METRICS]
-    for metric in (*catalogue.METRICS, *of_celery, *(family.metric for family in figures([], names_databases=False))):
+    for metric in (*scrape.metrics(), *(family.metric for family in figures([], names_databases=False))):
         yield metric.name, metric.kind, metric.labels, metric.text
 
 

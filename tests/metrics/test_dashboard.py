@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from django_skipqueue.console.metrics.catalogue import METRICS
 from django_skipqueue.console.metrics.databases import with_database
+from django_skipqueue.console.metrics.scrape import metrics
 
 STATIC = Path(__file__).parents[2] / "docs/_static"
 DASHBOARD = json.loads((STATIC / "grafana-dashboard.json").read_text())
@@ -18,7 +18,7 @@ RULES = yaml.safe_load((STATIC / "prometheus-alerts.yml").read_text())
 
 LABELS: dict[str, set[str]] = {}
 """The labels of each series, by its name; with several databases."""
-for metric in map(with_database, METRICS):
+for metric in map(with_database, metrics()):
     if metric.kind == "histogram":
         LABELS[f"{metric.name}_bucket"] = {*metric.labels, "le"}
         LABELS[f"{metric.name}_sum"] = LABELS[f"{metric.name}_count"] = set(metric.labels)
@@ -70,7 +70,7 @@ def test_the_reader_of_expressions_sees_each_name() -> None:
 def test_every_metric_is_on_the_dashboard() -> None:
     shown = set[str]().union(*(names(target["expr"]) for panel in panels() for target in panel["targets"]))
     bases = {re.sub(r"_(bucket|sum|count)$", "", name) for name in shown}
-    assert {metric.name for metric in METRICS} == bases
+    assert {metric.name for metric in metrics()} == bases
 
 
 def test_a_panel_is_of_the_databases_that_are_chosen() -> None:

@@ -1,4 +1,4 @@
-"""Every metric of the queue, and the bounds of its labels. Pure.
+"""The metrics of the queue, beside those that are in a part, and the bounds of their labels. Pure.
 
 The labels `queue` and `task` have at most `MOST` values, whatever the names in the rows are, so that the number of
 series keeps within bounds. With several databases each metric has the label `database` as well, which
@@ -19,10 +19,11 @@ class Scraped:
     name: str
     collect: Callable[[Any], Iterator[Family]]
     """Called with the `Store`."""
+    metrics: tuple[Metric, ...] = ()
+    """Those that the catalogue does not have."""
 
 
 QUEUE = ("queue",)
-CALL = ("queue", "task")
 
 QUEUED = Metric("skipqueue_queued_jobs", "gauge", "Jobs that wait for a worker; many are estimated.", QUEUE)
 OLDEST = Metric("skipqueue_oldest_queued_seconds", "gauge", "Seconds since the oldest queued job was due.", QUEUE)
@@ -58,17 +59,6 @@ RATE_LATE = Metric(
 )
 
 WORKERS = Metric("skipqueue_workers", "gauge", "Workers, by the age of their heartbeats.", ("state",))
-
-ENQUEUED = Metric("skipqueue_jobs_enqueued_total", "counter", "Jobs that were inserted.", CALL)
-ATTEMPTS = Metric("skipqueue_attempts_total", "counter", "Attempts that ended, by outcome.", (*CALL, "outcome"))
-RECOVERED = Metric("skipqueue_jobs_recovered_total", "counter", "Jobs that were recovered from dead workers.", CALL)
-LOST = Metric("skipqueue_leases_lost_total", "counter", "Attempts whose lease had ended before their outcome.", CALL)
-WAITED = Metric("skipqueue_wait_seconds", "histogram", "Seconds from the due time to the start of an attempt.", CALL)
-RAN = Metric("skipqueue_run_seconds", "histogram", "Seconds from the start of an attempt to its end.", CALL)
-
-CLAIMS = Metric("skipqueue_claim_seconds", "histogram", "Seconds that PostgreSQL took for claims that returned jobs.")
-CLAIM_PAGES = Metric("skipqueue_claim_pages", "gauge", "Pages that the search of a claim of 100 jobs read.", QUEUE)
-CLAIM_ENTRIES = Metric("skipqueue_claim_index_entries", "gauge", "Index entries that this search read.", QUEUE)
 
 SCHEDULE = ("schedule",)
 LAST_RUN = Metric(
@@ -126,7 +116,7 @@ ERROR = Metric("skipqueue_scrape_error", "gauge", "1 if this part of the metrics
 SCRAPE_TIME = Metric("skipqueue_scrape_seconds", "gauge", "Seconds that the queries of this scrape took.")
 
 METRICS = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
-"""All of them."""
+"""All of this module. `console.metrics.scrape.metrics` has those of parts as well."""
 
 
 MOST = 200

@@ -13,7 +13,7 @@ from ...conf import settings
 from ...events import liveness_logs
 from ...queue.session import short_transaction
 from ...queue.store import Store
-from ...values.exposition import Family
+from ...values.exposition import Family, Metric
 from ..counts import TimeBudget
 from ..parts import consoles
 from . import catalogue, queues, tables
@@ -43,6 +43,11 @@ SCRAPED = (
 def scraped() -> tuple[Scraped, ...]:
     """What the core counts, and what the parts count."""
     return (*SCRAPED, *(each for console in consoles() for each in console.metrics))
+
+
+def metrics() -> tuple[Metric, ...]:
+    """Every metric of the queue: those of the core, and those of the parts."""
+    return (*catalogue.METRICS, *(metric for each in scraped() for metric in each.metrics))
 
 
 def scrape(store: Store) -> Iterator[Family]:

@@ -145,5 +145,5 @@ CONSOLE = PartConsole(
         Check("carrier-unreachable", unreachable, _("The broker of every carrier is reached")),
         Check("carrier-lost-jobs", lost_jobs, _("No carrier holds jobs for too long")),
     ),
-    metrics=(Scraped("carriers", families),),
+    metrics=(Scraped("carriers", families, tuple(metric for metric, _ in METRICS)),),
 )

@@ -6,12 +6,26 @@ They never start anew: they are rows, which outlive every process. A row with no
 import json
 from collections.abc import Iterator
 
-from ...console.metrics import catalogue
-from ...console.metrics.catalogue import MOST, Scraped, bounded
+from ...console.metrics.catalogue import MOST, QUEUE, Scraped, bounded
 from ...queue.store import Store
 from ...values.counting import added, empty
-from ...values.exposition import Family, Histogram, Value
+from ...values.exposition import Family, Histogram, Metric, Value
 from . import claim_costs as costs_of_claims
+
+CALL = ("queue", "task")
+
+ENQUEUED = Metric("skipqueue_jobs_enqueued_total", "counter", "Jobs that were inserted.", CALL)
+ATTEMPTS = Metric("skipqueue_attempts_total", "counter", "Attempts that ended, by outcome.", (*CALL, "outcome"))
+RECOVERED = Metric("skipqueue_jobs_recovered_total", "counter", "Jobs that were recovered from dead workers.", CALL)
+LOST = Metric("skipqueue_leases_lost_total", "counter", "Attempts whose lease had ended before their outcome.", CALL)
+WAITED = Metric("skipqueue_wait_seconds", "histogram", "Seconds from the due time to the start of an attempt.", CALL)
+RAN = Metric("skipqueue_run_seconds", "histogram", "Seconds from the start of an attempt to its end.", CALL)
+
+CLAIM_TIMES = Metric(
+    "skipqueue_claim_seconds", "histogram", "Seconds that PostgreSQL took for claims that returned jobs."
+)
+CLAIM_PAGES = Metric("skipqueue_claim_pages", "gauge", "Pages that the search of a claim of 100 jobs read.", QUEUE)
+CLAIM_ENTRIES = Metric("skipqueue_claim_index_entries", "gauge", "Index entries that this search read.", QUEUE)
 
 # queues → the names of the queues of which anything was ever counted. Index: the primary key of the roll-ups.
 KNOWN_QUEUES = """
@@ -56,8 +70,8 @@ def known_queues(store: Store, limit: int) -> list[str]:
 
 def jobs(store: Store) -> Iterator[Family]:
     """Counters and histograms for each queue and task. Of more than `MOST` pairs, the busiest have their own."""
-    enqueued, recovered, lost = (Family(metric) for metric in (catalogue.ENQUEUED, catalogue.RECOVERED, catalogue.LOST))
-    attempts, waited, ran = (Family(metric) for metric in (catalogue.ATTEMPTS, catalogue.WAITED, catalogue.RAN))
+    enqueued, recovered, lost = (Family(metric) for metric in (ENQUEUED, RECOVERED, LOST))
+    attempts, waited, ran = (Family(metric) for metric in (ATTEMPTS, WAITED, RAN))
     rows = store.rows(ROLLED_UP, {"limit": MOST_READ})
     for labels, row in bounded(((queue_name, task), row) for queue_name, task, *row in rows):
         counts, (waits, waited_seconds, runs, ran_seconds) = row[:-4], row[-4:]
@@ -72,14 +86,14 @@ def jobs(store: Store) -> Iterator[Family]:
 
 def claims(store: Store) -> Iterator[Family]:
     times, seconds = next(iter(store.rows(CLAIMS)), (None, 0.0))
-    yield Family(catalogue.CLAIMS, {(): _histogram(times, seconds)})
+    yield Family(CLAIM_TIMES, {(): _histogram(times, seconds)})
 
 
 def claim_costs(store: Store) -> Iterator[Family]:
     """What a claim reads, of the deepest queues, at the last sample of a supervisor."""
     costs = costs_of_claims.claim_costs(store, limit=MOST)
-    yield Family(catalogue.CLAIM_PAGES, {(cost.queue_name,): cost.pages for cost in costs})
-    yield Family(catalogue.CLAIM_ENTRIES, {(cost.queue_name,): cost.rows for cost in costs})
+    yield Family(CLAIM_PAGES, {(cost.queue_name,): cost.pages for cost in costs})
+    yield Family(CLAIM_ENTRIES, {(cost.queue_name,): cost.rows for cost in costs})
 
 
 def _histogram(counts: str | None, total: float) -> Histogram:
@@ -98,4 +112,8 @@ def _add(family: Family, labels: tuple[str, ...], value: Value) -> None:
         family.values[labels] = before + value
 
 
-SCRAPED = (Scraped("jobs", jobs), Scraped("claims", claims), Scraped("claim_costs", claim_costs))
+SCRAPED = (
+    Scraped("jobs", jobs, (ENQUEUED, ATTEMPTS, RECOVERED, LOST, WAITED, RAN)),
+    Scraped("claims", claims, (CLAIM_TIMES,)),
+    Scraped("claim_costs", claim_costs, (CLAIM_PAGES, CLAIM_ENTRIES)),
+)
