@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ..values.records import EncodedCall, JobSpec
     from .admin.dashboard.cards import Card
     from .admin.dashboard.situation import Situation
-    from .admin.jobs.job_admin import JobAdmin
     from .cli.subcommand import Subcommand
     from .doctor.finding import Check
     from .metrics.catalogue import Scraped
@@ -41,7 +40,8 @@ class PartPage:
     name: str
     """Its address is that of `admin:django_skipqueue_job_NAME`."""
     path: str
-    view: Callable[["JobAdmin", "HttpRequest"], "HttpResponse"]
+    view: Callable[[Any, "HttpRequest"], "HttpResponse"]
+    """Called with the `JobAdmin`, for a GET by somebody who may view jobs."""
     title: Any = ""
     """The text of the link that pages of the queue have to it; an empty string if they have none."""
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -35,19 +34,11 @@ LABELS: tuple[tuple[Verb, Any], ...] = (
 
 @refreshing
 def failures_view(admin: "JobAdmin", request: HttpRequest) -> HttpResponse:
-    if request.method not in ("GET", "HEAD"):
-        return HttpResponseNotAllowed(["GET", "HEAD"])
-    if not admin.has_view_permission(request):
-        raise PermissionDenied
     context = admin.context(request, None, title=gettext("Failing now")) | {"page": FailuresPage.now()}
     return TemplateResponse(request, "admin/django_skipqueue/history/page.html", context)
 
 
 def cause_view(admin: "JobAdmin", request: HttpRequest) -> HttpResponse:
-    if request.method not in ("GET", "HEAD"):
-        return HttpResponseNotAllowed(["GET", "HEAD"])
-    if not admin.has_view_permission(request):
-        raise PermissionDenied
     task, text = (request.GET.get(name, "").replace("\0", "") for name in ("task", "cause"))
     page = CausePage.of(causes.of_task(task, text))
     if page is None:

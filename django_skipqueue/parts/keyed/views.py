@@ -5,8 +5,7 @@ Invariant: it changes nothing, and takes a bounded time.
 
 from typing import TYPE_CHECKING
 
-from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -22,10 +21,6 @@ if TYPE_CHECKING:
 
 @refreshing
 def limits_view(admin: "JobAdmin", request: HttpRequest) -> HttpResponse:
-    if request.method not in ("GET", "HEAD"):
-        return HttpResponseNotAllowed(["GET", "HEAD"])
-    if not admin.has_view_permission(request):
-        raise PermissionDenied
     page = KeysPage.of(Store.default(), request.GET)
     context = admin.context(request, None, title=gettext("Limits")) | {"page": page}
     return TemplateResponse(request, "admin/django_skipqueue/keyed/page.html", context)

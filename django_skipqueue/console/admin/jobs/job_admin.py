@@ -80,7 +80,7 @@ class JobAdmin(JobActions):
             self.page("dashboard/", "dashboard", self.dashboard_view),
             self.page("doctor/", "doctor", self.doctor_view),
             self.page("metrics/", "metrics", self.metrics_view),
-            *(self.page(page.path, page.name, partial(page.view, self)) for page in pages()),
+            *(self.page(page.path, page.name, partial(self.part_page_view, page=page)) for page in pages()),
             *super().get_urls(),
         ]
 

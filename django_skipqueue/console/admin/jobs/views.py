@@ -16,7 +16,7 @@ from django.utils.translation import gettext
 from ....models import Job
 from ... import known_names
 from ...metrics.page import page as metrics_page
-from ...parts import consoles
+from ...parts import PartPage, consoles
 from ...search import is_id
 from ..dashboard.dashboard import Dashboard
 from ..doctor_page import DoctorPage
@@ -72,6 +72,14 @@ class JobViews(OwnViews, JobPermissions):
         return TemplateResponse(
             request, "admin/django_skipqueue/job/object_history.html", context | (extra_context or {})
         )
+
+    def part_page_view(self, request: HttpRequest, *, page: PartPage) -> HttpResponse:
+        """Show a page of a part. Accepts no POST."""
+        if request.method not in ("GET", "HEAD"):
+            return HttpResponseNotAllowed(["GET", "HEAD"])
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        return page.view(self, request)
 
     @refreshing
     def dashboard_view(self, request: HttpRequest) -> HttpResponse:
