@@ -108,7 +108,7 @@ def test_a_broker_that_confirms_nothing_is_connected_to_again(
     """The outcome is sent again: the relay drops the second one."""
     relaying = Relaying(broker_url)
     with monkeypatch.context() as patched:
-        patched.setattr("django_skipqueue.contrib.celery.outcome_sender.CONFIRM_SECONDS", -1.0)
+        patched.setattr("django_skipqueue.contrib.celery.rabbitmq.CONFIRM_SECONDS", -1.0)
         patched.setattr(AmqpLink, "receive", lambda *_: None)
         threads = send_all(sender, 1)
         wait_until(lambda: "has not confirmed an outcome" in caplog.text, "it is logged")
@@ -131,7 +131,7 @@ def test_an_outcome_waits_for_a_blocked_broker(
     try:
         threads = send_all(sender, 3)
         wait_until(lambda: sender._link.is_blocked, "the broker says that it is blocked")
-        monkeypatch.setattr("django_skipqueue.contrib.celery.outcome_sender.CONFIRM_SECONDS", 0.2)
+        monkeypatch.setattr("django_skipqueue.contrib.celery.rabbitmq.CONFIRM_SECONDS", 0.2)
         blocked_at = time.monotonic()
         wait_until(lambda: time.monotonic() > blocked_at + 0.5, "longer than it may take otherwise")
         assert all(thread.is_alive() for thread in threads)

@@ -432,7 +432,7 @@ def test_a_channel_that_the_broker_closes_says_why(make: Make) -> None:
 
 def test_a_broker_that_confirms_nothing_counts_as_unreachable(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     carrier = make()
-    monkeypatch.setattr("django_skipqueue.contrib.celery.celery_carrier.CONFIRM_SECONDS", -1.0)
+    monkeypatch.setattr("django_skipqueue.contrib.celery.rabbitmq.CONFIRM_SECONDS", -1.0)
     monkeypatch.setattr(AmqpLink, "receive", lambda *_: None)
     carrier.publish([job(1)])
     with pytest.raises(CarrierUnreachable, match="not confirmed"):

@@ -19,7 +19,7 @@ from ...values.records import ClaimedJob, LeaseRef
 from . import topology, wire
 from . import wire as reading
 from .carrier import CarrierUnreachable, Taken, TooLarge
-from .rabbitmq import HEARTBEAT_SECONDS, LARGEST, AmqpLink, Confirms, Deliveries, MessageLimit
+from .rabbitmq import CONFIRM_SECONDS, HEARTBEAT_SECONDS, LARGEST, AmqpLink, Confirms, Deliveries, MessageLimit
 from .topology import definitions
 
 PREFETCH = 2_000
@@ -27,9 +27,6 @@ PREFETCH = 2_000
 
 MOST_DELIVERED = 64_000_000
 """Bytes of those outcomes and jobs: the relay reads no more until it has acknowledged some."""
-
-CONFIRM_SECONDS = 60.0
-"""A broker that has not confirmed a job for so long, although it is not blocked, counts as unreachable."""
 
 TASK = "django_skipqueue.run"
 """The name of the Celery task that runs jobs."""
@@ -166,9 +163,7 @@ class CeleryCarrier:
         confirms = self._confirms
         self._taken.confirmed, confirms.confirmed = confirms.confirmed, []
         self._taken.refused, confirms.refused = confirms.refused, []
-        if self.is_blocked:
-            confirms.excuse()
-        elif confirms.oldest + CONFIRM_SECONDS < time.monotonic():
+        if confirms.are_late(is_blocked=self.is_blocked):
             self._broken = CarrierUnreachable(f"The broker has not confirmed a job for {CONFIRM_SECONDS:g} s.")
 
     def acknowledge(self, deliveries: Collection[int]) -> None:

@@ -21,7 +21,7 @@ from . import logs as carried_logs
 from . import topology, wire
 from .carrier import CarrierMisconfigured, CarrierUnreachable
 from .conf import carrier_for
-from .rabbitmq import LARGEST, AmqpLink, Confirms, MessageLimit
+from .rabbitmq import CONFIRM_SECONDS, LARGEST, AmqpLink, Confirms, MessageLimit
 
 KEPT = 1_000
 """Characters of arguments, and of metadata, that are sent back all the same."""
@@ -65,9 +65,6 @@ def replaced(attempt: Attempt, size: int, most: int) -> Attempt:
 
 FIRST_DELAY, LONGEST_DELAY = 0.2, 15.0
 """Seconds until the broker is tried again, doubled after each try."""
-
-CONFIRM_SECONDS = 60.0
-"""A broker that has not confirmed an outcome for so long, although it is not blocked, is connected to again."""
 
 LOOK_SECONDS = 1.0
 """Seconds between two looks at whether the confirm of an outcome takes too long."""
@@ -154,9 +151,7 @@ class OutcomeSender:
         if confirms.refused:
             queues = sorted({topology.outcome_queue(outgoing.outcome.home) for outgoing in confirms.refused})
             raise CarrierUnreachable(f"The broker does not take it: {', '.join(queues)} is full, or gone.")
-        if self._link.is_blocked:
-            confirms.excuse()
-        elif confirms.oldest + CONFIRM_SECONDS < time.monotonic():
+        if confirms.are_late(is_blocked=self._link.is_blocked):
             raise CarrierUnreachable(f"The broker has not confirmed an outcome for {CONFIRM_SECONDS:g} s.")
 
     def _broke(self, error: Exception) -> None:

@@ -192,6 +192,9 @@ def _patient_socket() -> dict[int, int]:
     return {socket.TCP_USER_TIMEOUT: 2 * HEARTBEAT_SECONDS * 1000}
 
 
+CONFIRM_SECONDS = 60.0
+"""A broker that has not confirmed a message for so long, although it is not blocked, is connected to again."""
+
 Key = TypeVar("Key")
 
 
@@ -232,15 +235,14 @@ class Confirms(Generic[Key]):
         """The published messages that the broker has neither confirmed nor refused."""
         return [key for key, _ in self._open.values()]
 
-    @property
-    def oldest(self) -> float:
-        """When the oldest of those that are not settled was published, in monotonic seconds."""
+    def are_late(self, *, is_blocked: bool) -> bool:
+        """Whether the broker owes the oldest answer for too long. While it is blocked, all count as published now."""
+        now = time.monotonic()
+        if is_blocked:
+            self._excused_at = now
+            return False
         _, published_at = next(iter(self._open.values()), (None, NEVER))
-        return max(published_at, self._excused_at)
-
-    def excuse(self) -> None:
-        """Count all as published now: the broker is blocked, and says so."""
-        self._excused_at = time.monotonic()
+        return max(published_at, self._excused_at) + CONFIRM_SECONDS < now
 
     def _confirm(self, number: int, multiple: bool) -> None:
         for each in self._numbers(number, multiple):
