@@ -26,7 +26,7 @@ def counted(size: int = 10_000, *, held: tuple[int, int] = (0, 0), relays: int =
 
 
 def new(size: int, held: tuple[int, int] = (0, 0), relays: int = 1) -> Window:
-    store: Any = SimpleNamespace(carrier={}, rows=lambda *_: [(*held, relays)])
+    store: Any = SimpleNamespace(holder={}, rows=lambda *_: [(*held, relays)])
     return Window(store, CarriedJobs(), size=size, worker_timeout=60.0)
 
 
@@ -110,7 +110,7 @@ def test_a_job_that_is_larger_than_the_bound_is_claimed_all_the_same() -> None:
 class SlowStore:
     """Takes a while to count, as with 100,000 rows."""
 
-    carrier: dict[str, str] = {}
+    holder: dict[str, str] = {}
 
     def rows(self, *_: object) -> list[tuple[int, int, int]]:
         time.sleep(0.05)
