@@ -21,7 +21,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from ..models import FINISHED, Job, Status
-from ..models.expressions import CLAIM_ORDER, LIMIT_RANK, Row, has_cause
+from ..models.expressions import CLAIM_ORDER, Row, has_cause
 from ..models.managers import JobQuerySet
 from ..values.records import Cause
 from . import counts
@@ -134,7 +134,6 @@ class Order:
 
 OLDEST = Order((F("id"),), False, _("oldest first"))
 NEWEST = Order((F("id"),), True, _("newest first"))
-NEXT_ADMITTED = Order((LIMIT_RANK,), False, _("next admitted first"))
 BY_STATUS = Order((F("status"), F("id")), True, _("by status, newest first"))
 LAST_FINISHED = Order((F("finished_at"),), True, _("last finished first"))
 
@@ -160,12 +159,29 @@ class Group(NamedTuple):
         return Q(**{self.column: self.id})
 
 
+class Key(NamedTuple):
+    """The jobs with one text in a column. An index has those that wait at a gate, in the order of their admission."""
+
+    column: str
+    text: str
+    gate: str
+    order: Order
+
+    @property
+    def condition(self) -> Q:
+        return Q(**{self.column: self.text})
+
+    @property
+    def waiting(self) -> Q:
+        return self.condition & Q(gate=self.gate)
+
+
 @dataclass(frozen=True)
 class Indexed:
     """The jobs that one index finds, and keeps in order: all, those of a status, those of a status in one queue.
 
     And the failed or the retrying jobs with one cause, by id, the jobs of a group, all or in one status, by id, and the
-    jobs that wait for a permit of one key.
+    blocked jobs that wait for one key.
     """
 
     status: str | None = None
@@ -174,8 +190,8 @@ class Indexed:
     """Only the jobs that were claimed, or finished, at this time or later; `None` for every other status."""
     cause: Cause | None = None
     """That of the last error; `None`: any, or none."""
-    limit_key: str | None = None
-    """Of blocked jobs, the key for a permit of which they wait; `None`: any, or none."""
+    key: Key | None = None
+    """Of blocked jobs, the key for which they wait; `None`: any, or none."""
     group: Group | None = None
     """The group of the jobs; `None`: any, or none."""
     before: Moment | None = None
@@ -188,7 +204,7 @@ class Indexed:
         queue_name: str | None = None,
         since: Moment | None = None,
         cause: Cause | None = None,
-        limit_key: str | None = None,
+        key: Key | None = None,
         group: Group | None = None,
         before: Moment | None = None,
     ) -> "Indexed":
@@ -198,8 +214,8 @@ class Indexed:
             return cls(status, group=group)
         if cause is not None and state in (Status.FAILED, RETRYING):
             return cls(status, cause=cause)
-        if limit_key is not None and status == Status.BLOCKED:
-            return cls(status, limit_key=limit_key)
+        if key is not None and status == Status.BLOCKED:
+            return cls(status, key=key)
         has_queue = status in (Status.QUEUED, Status.FAILED)
         if not is_indexed(time_column(status)):
             since = before = None
@@ -211,8 +227,8 @@ class Indexed:
             return BY_STATUS if self.status is None else NEWEST
         if self.status is None or self.cause is not None:
             return NEWEST
-        if self.limit_key is not None:
-            return NEXT_ADMITTED
+        if self.key is not None:
+            return self.key.order
         return ORDERS.get(self.status, OLDEST)
 
     def jobs(self) -> JobQuerySet:
@@ -228,8 +244,8 @@ class Indexed:
             jobs = jobs.filter(has_cause(self.cause))
             if self.status == Status.SCHEDULED:
                 jobs = jobs.filter(is_in(RETRYING))
-        if self.limit_key is not None:
-            jobs = jobs.filter(limit_key=self.limit_key, gate="limit")
+        if self.key is not None:
+            jobs = jobs.filter(self.key.waiting)
         return jobs.order_by(*self.order.by())
 
     def count(self, condition: Q = EVERYTHING) -> Count:

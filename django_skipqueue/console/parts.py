@@ -133,9 +133,13 @@ class PartConsole:
     status: Callable[["Store"], PartStatus] | None = None
     job_facts: tuple[PartFact, ...] = ()
     job_filters: Callable[[], Iterable[type[Any]]] | None = None
-    """Imports and returns filters of the list of jobs, each an `admin.jobs.filters.GroupFilter`."""
+    """Imports and returns filters of the list of jobs, each an `admin.jobs.filters.GroupFilter` or `KeyFilter`."""
     job_columns: Mapping[str, str] = field(default_factory=dict)
     """Columns of the part in the job table that `skipqueue show` prints, each with its label."""
+    job_keys: tuple[str, ...] = ()
+    """Columns of the part with keys, which may have secrets in them. `skipqueue show` prints them masked."""
+    holds_up: Callable[["Job"], bool] | None = None
+    """Says whether a failed job holds others up, until somebody retries or discards it."""
     pruned: Callable[[], Mapping[str, bool]] | None = None
     """Returns what becomes of jobs that are pruned, for the output of commands, such as `{"archived": True}`."""
     after_prune: Callable[["Store"], None] | None = None

@@ -155,7 +155,8 @@ def _times(moment: datetime | None) -> list[str]:
 
 
 def _keys(job: Job) -> dict[str, str | None]:
-    return {"unique_key": job.unique_key, "limit_key": job.limit_key, "rate_key": job.rate_key}
+    of_parts = {name: getattr(job, name) for part in consoles() for name in part.job_keys}
+    return {"unique_key": job.unique_key, **of_parts}
 
 
 def _given(value: Any) -> list[str]:

@@ -31,7 +31,7 @@ from .admit import blocked_keys
 from .form import LIMITS
 from .now import MOST_HALTING, halted_keys, waiting_keys
 from .services import unclaimed_holders
-from .states import LimitState, halted_by_key, halted_states, holders_of, limit_states, permits
+from .states import LimitState, halted_by_key, halted_states, holders_of, key_of_limit, limit_states, permits
 
 MOST_KEYS = 500
 """Keys that are counted."""
@@ -277,10 +277,17 @@ KEYS = KeyTable(
     as_json=_as_json,
     key_as_json=_key_as_json,
     holders=holders_of,
-    waiting=lambda key: Indexed(Status.BLOCKED, limit_key=key).jobs(),
+    waiting=lambda key: Indexed(Status.BLOCKED, key=key_of_limit(key)).jobs(),
     cards=_cards,
     start=lambda job: job.limit_key,
 )
+
+
+def _job_filters() -> tuple[type[Any], ...]:
+    from .filters import LimitFilter
+
+    return (LimitFilter,)
+
 
 CONSOLE = KeyedConsole(
     keys=KEYS,
@@ -301,5 +308,8 @@ CONSOLE = KeyedConsole(
     ),
     status=status,
     explain=why_it_is_blocked,
+    job_filters=_job_filters,
+    job_keys=("limit_key",),
+    holds_up=lambda job: job.limit_kind == "halting",
     queue_options=(LIMITS,),
 )

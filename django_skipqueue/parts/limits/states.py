@@ -7,9 +7,10 @@ from django.db.models import Q, QuerySet
 from django.utils.translation import gettext_lazy as _
 
 from ...console.counts import Count
+from ...console.job_states import Key, Order
 from ...console.queue_options import QueueSetting
 from ...models import Job
-from ...models.expressions import HAS_BEGUN
+from ...models.expressions import HAS_BEGUN, LIMIT_RANK
 from ...queue.store import Store
 from ..keyed.queues import key_of
 from ..keyed.states import KeyState, counted
@@ -17,6 +18,8 @@ from .form import LIMITS
 from .now import HaltedKey, LimitNow, first_blocked_keys, halted_keys, keys_now, waiting_keys
 
 KINDS = {"concurrency": _("limit"), "sequence": _("sequence"), "halting": _("sequence"), "fair": _("fair order")}
+
+NEXT_ADMITTED = Order((LIMIT_RANK,), False, _("next admitted first"))
 
 NEXT_KEYS = 20
 """Keys that are looked at beside the halted ones, of the longest waiting jobs, for those that are shown first."""
@@ -68,6 +71,11 @@ def first_states(store: Store, *, most: int) -> list[LimitState]:
 def limit_states(store: Store, keys: Iterable[str], halted: Mapping[str, HaltedKey]) -> list[LimitState]:
     """These keys in their order, as far as they have waiting jobs."""
     return [LimitState(each, halted.get(each.key)) for each in keys_now(store, list(keys))]
+
+
+def key_of_limit(key: str) -> Key:
+    """The jobs of this key. The jobs that wait for a permit have the index limit_waiting."""
+    return Key("limit_key", key, "limit", NEXT_ADMITTED)
 
 
 def holders_of(key: str) -> "QuerySet[Job]":

@@ -115,5 +115,6 @@ CONSOLE = KeyedConsole(
     keys=KEYS,
     metrics=(Scraped("rates", rates),),
     explain=why_it_waits_for_its_rate,
+    job_keys=("rate_key",),
     queue_options=(RATES,),
 )

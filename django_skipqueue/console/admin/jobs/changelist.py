@@ -21,14 +21,14 @@ from ....models import Job, Status
 from ....values.records import Cause
 from ... import counts
 from ...counts import Count
-from ...job_states import RETRYING, STATES, Group, Indexed, ScheduledCounts, is_indexed, time_column
+from ...job_states import RETRYING, STATES, Group, Indexed, Key, ScheduledCounts, is_indexed, time_column
 from ...search import Search, Window, is_id
 from ..ui.paginator import Found
 from .filters import (
     TIMES,
     CauseFilter,
     GroupFilter,
-    LimitFilter,
+    KeyFilter,
     PeriodFilter,
     QueueFilter,
     RunsFilter,
@@ -45,7 +45,7 @@ WINDOW_VAR = "look"
 
 HOUR = timedelta(hours=1)
 
-NARROWING = (CauseFilter, LimitFilter, QueueFilter, RunsFilter, TaskFilter, TimeFilter)
+NARROWING = (CauseFilter, KeyFilter, QueueFilter, RunsFilter, TaskFilter, TimeFilter)
 """The filters of which the index of a group knows nothing."""
 
 
@@ -124,7 +124,7 @@ class JobChangeList(ChangeList):
             self._chosen(QueueFilter),
             self._first,
             cause=self._cause,
-            limit_key=self._limit_key,
+            key=self._key,
             group=group,
             before=self._before,
         )
@@ -157,7 +157,7 @@ class JobChangeList(ChangeList):
     def command(self) -> str:
         """The command that searches all of the list; empty if it has no options for the filters."""
         time = self._chosen(TimeFilter)
-        if any(map(self._chosen, (GroupFilter, LimitFilter, RunsFilter))) or (time and self._first):
+        if any(map(self._chosen, (GroupFilter, KeyFilter, RunsFilter))) or (time and self._first):
             return ""
         options = {
             "status": self.state,
@@ -231,13 +231,13 @@ class JobChangeList(ChangeList):
         is_period_left = self._is_left_to_search(indexed)
         if indexed.cause is not None and queue_name is time is None and not self.query and not is_period_left:
             return indexed.count()
-        if indexed.limit_key is not None and not self._is_narrowed_within_a_key:
+        if indexed.key is not None and not self._is_narrowed_within_a_key:
             return indexed.count()
         if (
             self.query
             or self._chosen(TaskFilter) is not None
             or self._chosen(CauseFilter) is not None
-            or self._limit_key is not None
+            or self._key is not None
             or queue_name != indexed.queue_name
             or (time is not None and not is_indexed(column))
             or is_period_left
@@ -268,15 +268,15 @@ class JobChangeList(ChangeList):
             is_narrowed = self._is_narrowed_within_a_group or self.state in (RETRYING, Status.SCHEDULED)
             return bool(search.words) or is_narrowed
         if self.indexed.cause is not None:
-            others = (LimitFilter, QueueFilter, TimeFilter)
+            others = (KeyFilter, QueueFilter, TimeFilter)
             return bool(search.words) or self._has_period or any(map(self._chosen, others))
-        if self.indexed.limit_key is not None:
+        if self.indexed.key is not None:
             return self._is_narrowed_within_a_key
         return (
             bool(search.words)
             or self._chosen(TaskFilter) is not None
             or self._chosen(CauseFilter) is not None
-            or self._limit_key is not None
+            or self._key is not None
             or self._chosen(QueueFilter) != self.indexed.queue_name
             or (time is not None and time.value() is not None and not time.is_indexed)
             or self._is_left_to_search(self.indexed)
@@ -317,8 +317,8 @@ class JobChangeList(ChangeList):
         return None if chosen is None else chosen.cause
 
     @property
-    def _limit_key(self) -> str | None:
-        chosen = self._filter(LimitFilter)
+    def _key(self) -> Key | None:
+        chosen = self._filter(KeyFilter)
         return None if chosen is None else chosen.key
 
     @property

@@ -14,7 +14,6 @@ from django.utils.dateparse import parse_datetime
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.timezone import get_current_timezone, is_naive, make_aware
-from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ....models import Job, Status
@@ -23,7 +22,7 @@ from ....values.codec import shorten
 from ....values.records import Cause
 from ... import causes, known_names
 from ...arguments import redacted
-from ...job_states import STATES, Group, between, is_in, is_indexed, time_column
+from ...job_states import STATES, Group, Key, between, is_in, is_indexed, time_column
 from ...search import is_id
 from ..ui.cells import CELL_LIMIT
 
@@ -168,23 +167,26 @@ class CauseFilter(NameFilter):
         return queryset.filter(causes.raised(chosen)) if chosen else queryset
 
 
-class LimitFilter(NameFilter):
-    """By the key of a limit, named by one of its jobs: the key may have a secret in it. Offered in links only.
+class KeyFilter(NameFilter):
+    """By a key, named by one of its jobs: the key may have a secret in it. Offered in links only. A part subclasses it.
 
-    An index finds the blocked jobs: those that wait for a permit of the key, and for no other job.
+    An index finds the blocked jobs: those that wait at the gate of the part.
     """
 
-    title = _("key of the limit")
-    parameter_name = "limit_of"
+    without: ClassVar[Any]
+    """The label if the job is gone, or has no key."""
+
+    def index(self, text: str) -> Key:
+        raise NotImplementedError
 
     def names(self) -> list[str]:
         """None but the one in the address."""
         return []
 
     @cached_property
-    def key(self) -> str | None:
-        """The key; `None`: no job is chosen. Empty if the job is gone, or has no limit."""
-        return self._job.limit_key or "" if self._job else None if self.value() is None else ""
+    def key(self) -> Key | None:
+        """The key; `None`: no job is chosen. An empty one if the job is gone, or has none."""
+        return None if self.value() is None else self.index(self._text or "")
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return [(str(chosen), self._label) for chosen in [self.value()] if chosen]
@@ -192,21 +194,24 @@ class LimitFilter(NameFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         if self.key is None:
             return queryset
-        jobs = queryset.filter(limit_key=self.key)
         is_blocked = request.GET.get(StateFilter.parameter_name) == Status.BLOCKED
-        return jobs.filter(gate="limit") if is_blocked else jobs
+        return queryset.filter(self.key.waiting if is_blocked else self.key.condition)
 
     @cached_property
     def _job(self) -> Job | None:
         chosen = self.value() or ""
-        columns = ("task", "args", "kwargs", "limit_key")
+        columns = ("task", "args", "kwargs", self.column)
         return Job.objects.only(*columns).filter(pk=chosen).first() if is_id(chosen) else None
 
     @property
+    def _text(self) -> str | None:
+        return getattr(self._job, self.column, None)
+
+    @property
     def _label(self) -> str:
-        if self._job is None or self._job.limit_key is None:
-            return gettext("of a job that is gone, or has no limit")
-        return shorten(redacted(self._job.task, self._job.args, self._job.kwargs).text(self._job.limit_key), CELL_LIMIT)
+        if self._job is None or self._text is None:
+            return str(self.without)
+        return shorten(redacted(self._job.task, self._job.args, self._job.kwargs).text(self._text), CELL_LIMIT)
 
 
 def _breakable(name: str) -> SafeString:

@@ -26,7 +26,6 @@ from .filters import (
     BEFORE,
     FIRST,
     CauseFilter,
-    LimitFilter,
     PeriodFilter,
     QueueFilter,
     RunsFilter,
@@ -43,7 +42,6 @@ class JobAdmin(JobActions):
     list_filter = (
         StateFilter,
         CauseFilter,
-        LimitFilter,
         RunsFilter,
         QueueFilter,
         TaskFilter,

@@ -11,9 +11,10 @@ from django.contrib.admin.models import DELETION
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
 
-from ....models import FINISHED, UNFINISHED, WAITING, Status
+from ....models import FINISHED, UNFINISHED, WAITING, Job, Status
 from ....queue.store import Store
 from ...criteria import delete_jobs
+from ...parts import consoles
 from .copies import copy_jobs, why_held_elsewhere, why_not_copied
 from .forms import DeleteForm, SpreadForm
 from .verb import Action, Button, Past, Verb, by_store, themselves
@@ -50,11 +51,16 @@ RETRY = Verb(
     log_entry=_("Retried."),
 )
 
+
+def _holds_up(job: Job) -> bool:
+    return any(part.holds_up(job) for part in consoles() if part.holds_up)
+
+
 DISCARD = Verb(
     name="discard",
     permission="discard",
     statuses=WAITING,
-    also_for=lambda job: job.status == Status.FAILED and job.limit_kind == "halting",  # its sequence goes on
+    also_for=lambda job: job.status == Status.FAILED and _holds_up(job),
     change=by_store(Store.discard),
     button=Button(
         label=_("Discard"),
