@@ -14,7 +14,7 @@ from ..conf import settings
 from ..exceptions import InvalidOption
 from ..queue.parameters import claim_values
 from ..queue.store import Store
-from ..queue.unique_keys import explained_deadlock, unique_keys
+from ..queue.unique_keys import unique_keys
 from ..values.codec import decode, encode
 from ..values.records import EncodedCall, EnqueuedJob, JobColumns, JobSpec, parse_handle
 from .status import StatusFilters
@@ -141,7 +141,7 @@ class JobManager(_JobManager["Job"]):
                 return self._as_enqueued(store.alias, enqueued)
             if enqueued:
                 holder = self.model._base_manager.using(store.alias).get(pk=enqueued.id)
-            elif found := self._holder(store, spec, call.unique_key or ""):
+            elif found := unique_keys().holder(store, spec, call.unique_key or ""):
                 holder = found
             else:
                 continue  # it finished, or was claimed, between the two statements: the key is free again
@@ -149,12 +149,6 @@ class JobManager(_JobManager["Job"]):
                 raise unique_keys().taken_by(store.alias, [holder.pk])
             holder.created, holder.replaced = False, enqueued is not None
             return holder
-
-    def _holder(self, store: Store, spec: JobSpec, key: str) -> "Job | None":
-        """The job that holds this unique key; `None`: the key is free by now."""
-        with explained_deadlock():
-            ids = unique_keys().unique_key_holders(store, [key], seconds=spec.unique_seconds)
-        return self.model._base_manager.using(store.alias).filter(pk__in=ids.values()).first()
 
     def claim(self, *, queue_names: Sequence[str], limit: int = 1, worker_id: str) -> list["Job"]:
         """Claim up to `limit` jobs: the queues in the listed order, within each queue the highest priority first.

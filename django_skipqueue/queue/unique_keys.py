@@ -13,6 +13,7 @@ from ..values.part import installed_parts
 from ..values.records import DeferredJobs, EncodedCall, JobSpec
 
 if TYPE_CHECKING:
+    from ..models import Job
     from .store import Store
 
 
@@ -50,11 +51,8 @@ class UniqueKeys(Protocol):
     ) -> Sequence[ReplacedJob]:
         """Give the waiting holders of these calls' keys the arguments, the due time and the limit of the call."""
 
-    def unique_key_holders(self, store: "Store", keys: Sequence[str], *, seconds: float | None) -> dict[str, int]:
-        """The ids of the jobs that hold these keys, by key. Frees the keys whose time is over.
-
-        seconds: `unique_seconds` of the caller's spec.
-        """
+    def holder(self, store: "Store", spec: JobSpec, key: str) -> "Job | None":
+        """The job that holds this key; `None`: the key is free by now."""
 
     def free_unique_keys(self, store: "Store", keys: Sequence[str]) -> Sequence[str]:
         """Free those of these keys whose jobs are finished and whose time is over. Returns them."""

@@ -23,9 +23,12 @@ from django.db import transaction
 
 from ...events.job_names import job_name
 from ...exceptions import UniqueKeyTaken
+from ...models import Job
+from ...models.expressions import HOLDS_KEY as HELD
 from ...queue.fragments import HOLDS_KEY, INSERT_CALLS, UNLESS_HELD, entering, joined
 from ...queue.notify import wake
 from ...queue.parameters import calls_as_values
+from ...queue.unique_keys import explained_deadlock
 from ...values.records import CallOutcome, DeferredJobs, EncodedCall, JobSpec, handle_of
 
 if TYPE_CHECKING:
@@ -225,6 +228,20 @@ def unique_key_holders(store: "Store", keys: Sequence[str], *, seconds: float | 
         free_unique_keys(store, finished)
         rows = _holders(store, others)
     return found | {each.unique_key: each.id for each in rows}
+
+
+def holder(store: "Store", spec: JobSpec, key: str) -> Job | None:
+    """The job that holds this unique key; `None`: the key is free by now."""
+    if spec.unique_seconds == 0:
+        with explained_deadlock():
+            lock_waiting_holders(store, [key])
+    # Not `first()`: its ORDER BY with LIMIT may make PostgreSQL read all finished jobs with this key.
+    holders = Job._base_manager.using(store.alias).filter(HELD, unique_key=key)
+    found = next(iter(holders), None)
+    if found is None or found.finished_at is None:
+        return found
+    free_unique_keys(store, [key])
+    return next(iter(holders.all()), None)
 
 
 def _holders(store: "Store", keys: Sequence[str]) -> list[Holder]:
