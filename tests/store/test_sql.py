@@ -15,6 +15,10 @@ from psycopg.adapt import PyFormat, Transformer
 
 from django_skipqueue.models import Job
 from django_skipqueue.parts.batches.dependencies import Need, UnmetNeed
+from django_skipqueue.parts.history import counts
+from django_skipqueue.parts.history import failure_counts as failures
+from django_skipqueue.parts.history.counts import Counts
+from django_skipqueue.parts.history.failure_counts import Failures
 from django_skipqueue.queue.parameters import (
     ahead_as_values,
     as_array,
@@ -29,6 +33,7 @@ from django_skipqueue.queue.parameters import (
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 from django_skipqueue.values.records import (
     AheadWish,
+    Cause,
     ClaimedJob,
     Dependant,
     EncodedCall,
@@ -103,8 +108,8 @@ SETTLED = [
 ]
 RETENTION = {"completed": timedelta(days=1), "discarded": timedelta(days=7), "failed": timedelta(days=30)}
 KEPT = RETENTION | {"grace": 60.0, "limit": 1000, "skipped": "{5,6}"}
-ROLLED_UP = json.dumps([{"span": 60, "queue_name": "mail", "task": "t", "starts_at": 60, "completed": 1}])
-FAILURES = json.dumps([{"span": 60, "task": "t", "exception": "ValueError", "place": "t.f", "starts_at": 60}])
+ROLLED_UP = json.dumps(list(counts.rows({(1, "mail", "t"): Counts(completed=1)})))
+FAILURES = json.dumps(list(failures.rows({(1, Cause("t", "ValueError", "t.f")): Failures(1, 60.0, 61.0, 3, 4)})))
 NOTES = notes_as_values(Noted(id, 1, 0.0, '{"progress": {"lease": 1, "value": 0.5}}') for id in range(99_001, 99_301))
 NOTED = {"by": "anna", "reason": "r"}
 IN_2030 = datetime(2030, 1, 1, tzinfo=UTC)
