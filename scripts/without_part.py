@@ -48,6 +48,7 @@ LISTS = (
     "django_skipqueue/jobs/options.py",
     "django_skipqueue/jobs/task_call.py",
     "django_skipqueue/models/__init__.py",
+    "django_skipqueue/models/queue.py",
     "django_skipqueue/parts/installed.py",
 )
 """The modules that list what parts give: a line imports it, and a line of a list uses it."""

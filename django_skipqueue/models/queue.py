@@ -1,30 +1,30 @@
 """`Queue`: one queue that is paused, limited or rated, or was. Any other queue needs no row."""
 
-from collections.abc import Callable
 from datetime import timedelta
 from itertools import chain
-from typing import TypeVar
 
-from django.db import OperationalError, models
+from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from ..conf import chosen_or_all, settings
+from ..conf import settings
 from ..events import logs
-from ..exceptions import InvalidOption
-from ..parts.limits.queues import DECLARED, columns_of, limit_queue, limit_queue_by_settings
-from ..parts.rates.queues import rate_columns_of, rate_queue, rate_queue_by_settings
+from ..parts.limits.queue_verbs import LimitVerbs
+from ..parts.limits.queues import DECLARED
+from ..parts.rates.queue_verbs import RateVerbs
 from ..queue.queues import pause_queue, resume_queue
-from ..queue.store import Store
+from ..queue.store import Store, in_each
 from ..values.rates import INTERVALS
 from .expressions import are_times
 from .managers import QueueManager
 from .worker import Worker
 
-T = TypeVar("T")
 
-
-class Queue(models.Model):
+class Queue(
+    LimitVerbs,
+    RateVerbs,
+    models.Model,
+):
     """A queue that is paused or limited, or was. Workers claim nothing of a paused queue."""
 
     name = models.TextField(_("name"), primary_key=True)
@@ -88,70 +88,7 @@ class Queue(models.Model):
         """
         return any(in_each(database, lambda store: resume_queue(store, name, by=by)))
 
-    @staticmethod
-    def limit(name: str, concurrency: int | None, *, by: str = "", database: str | None = None) -> None:
-        """Let at most so many jobs of a queue run at once, instead of the number of the settings; `None`: any number.
-
-        It holds for the jobs that were enqueued while `SKIPQUEUE["QUEUES"]` had a `concurrency` for this queue, `None`
-        included. Jobs that run are left alone: no other is admitted until fewer run. Raises `InvalidOption` for a value
-        that cannot be used, and for a queue without a `concurrency` in the settings, unless it was changed before.
-        `database`: as of `pause`; the number counts in each of them.
-        """
-        if columns_of(name).limit_key is None:
-            _require_changed(name, "concurrency", "concurrency")
-        in_each(database, lambda store: limit_queue(store, name, concurrency, by=by))
-
-    @staticmethod
-    def limit_by_settings(name: str, *, by: str = "", database: str | None = None) -> None:
-        """Let the number of the settings hold again for this queue. `database`: as of `pause`."""
-        in_each(database, lambda store: limit_queue_by_settings(store, name, by=by))
-
-    @staticmethod
-    def rate(name: str, rate: str | None, *, by: str = "", database: str | None = None) -> None:
-        """Let at most so many jobs of a queue start in a time, such as "50/s"; `None`: any number.
-
-        It holds for the jobs that were enqueued while `SKIPQUEUE["QUEUES"]` had a `rate` for this queue, `None`
-        included. Jobs that are queued and have not been claimed wait again. Raises `InvalidOption` for a value that
-        cannot be used, and for a queue without a `rate` in the settings, unless it was changed before. `database`: as
-        of `pause`; the rate counts in each of them.
-        """
-        if rate_columns_of(name).rate_key is None:
-            _require_changed(name, "rate", "rate_interval")
-        in_each(database, lambda store: rate_queue(store, name, rate, by=by))
-
-    @staticmethod
-    def rate_by_settings(name: str, *, by: str = "", database: str | None = None) -> None:
-        """Let the rate of the settings hold again for this queue. `database`: as of `pause`."""
-        in_each(database, lambda store: rate_queue_by_settings(store, name, by=by))
-
-
-def in_each(database: str | None, verb: Callable[[Store], T]) -> list[T]:
-    """Apply the verb in this database; `None`: in all that hold queues, in the others too if one cannot be reached.
-
-    Raises the first error of a database, with the aliases of those where nothing was done.
-    """
-    done: list[T] = []
-    failed: dict[str, OperationalError] = {}
-    for alias in chosen_or_all() if database is None else (database,):
-        try:
-            done.append(verb(Store(alias)))
-        except OperationalError as error:
-            failed[alias] = error
-    for first in failed.values():
-        first.add_note(f"Nothing was done in the database {', '.join(failed)}. Repeat it there.")
-        raise first
-    return done
-
 
 def _queues_in_use(store: Store) -> set[str]:
     served = Worker.objects.using(store.alias).values_list("queues", flat=True)
     return {*store.queues_with_jobs(with_paused=True), *chain.from_iterable(served)}
-
-
-def _require_changed(name: str, option: str, column: str) -> None:
-    """Raise `InvalidOption` unless the queue's row has a value: jobs without a key of their queue would ignore it."""
-    if not Queue.objects.using(settings.database).filter(name=name).exclude(**{column: None}).exists():
-        raise InvalidOption(
-            f"The queue {name!r} has no {option} in the settings, so that none would hold for its jobs. Add "
-            f'{name!r}: {{"{option}": None}} to SKIPQUEUE["QUEUES"], and restart the workers and all that enqueue.'
-        )

@@ -5,13 +5,13 @@ those of a part in the part.
 """
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-from django.db import connections
+from django.db import OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from ..conf import settings
+from ..conf import chosen_or_all, settings
 from ..events.sinks import Send, send
 from . import claim as claims
 from . import enqueue as enqueues
@@ -22,7 +22,9 @@ from . import release as releases
 from . import settle as settles
 from .fragments import KEY, joined
 
-__all__ = ["Store"]
+__all__ = ["Store", "in_each"]
+
+T = TypeVar("T")
 
 
 def guards(only: str) -> dict[str, str]:
@@ -138,3 +140,21 @@ class Store:
     prune = prunes.prune
     expired = prunes.expired
     prune_lag = prunes.prune_lag
+
+
+def in_each(database: str | None, verb: Callable[[Store], T]) -> list[T]:
+    """Apply the verb in this database; `None`: in all that hold queues, in the others too if one cannot be reached.
+
+    Raises the first error of a database, with the aliases of those where nothing was done.
+    """
+    done: list[T] = []
+    failed: dict[str, OperationalError] = {}
+    for alias in chosen_or_all() if database is None else (database,):
+        try:
+            done.append(verb(Store(alias)))
+        except OperationalError as error:
+            failed[alias] = error
+    for first in failed.values():
+        first.add_note(f"Nothing was done in the database {', '.join(failed)}. Repeat it there.")
+        raise first
+    return done
