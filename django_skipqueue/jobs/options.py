@@ -153,7 +153,7 @@ class Options:
 
     @property
     def fixed_key(self) -> str | None:
-        """The unique key of every job; `None`: the jobs have none, or `makes_key`."""
+        """The key that every job holds alone; `None`: the jobs have none, or `makes_key`."""
         return next((part.fixed_key for part in self.of_parts if part.fixed_key), None)
 
     @property
