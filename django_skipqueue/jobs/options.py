@@ -20,7 +20,7 @@ from ..parts.batches import options as batches
 from ..parts.databases import options as databases
 from ..parts.limits import options as limits
 from ..parts.rates import options as rates
-from ..parts.unique import options as unique
+from ..parts.unique import options as unique_keys
 from ..values.backoff import Backoff
 from ..values.codec import encode, size_of
 from ..values.columns import check_columns
@@ -32,7 +32,7 @@ ExceptionClasses = type[BaseException] | tuple[type[BaseException], ...]
 
 
 class JobOptions(
-    unique.UniqueOptions,
+    unique_keys.UniqueOptions,
     total=False,
 ):
     """The options that `@job` and `.using()` share. `.using()` ignores one that is `None`."""
@@ -81,7 +81,7 @@ class TaskOptions(RunOptions, total=False):
 
 
 OF_PARTS: tuple[type[PartOptions], ...] = (
-    unique.Unique,
+    unique_keys.Unique,
     limits.TaskLimit,
     rates.TaskRate,
     databases.Shard,
