@@ -171,11 +171,6 @@ class Options:
         """Whether jobs of the task may wait for the end of others."""
         return any(part.is_limited for part in self.of_parts)
 
-    @property
-    def is_fair(self) -> bool:
-        """Whether the keys of the task share the workers."""
-        return any(part.is_fair for part in self.of_parts)
-
     def check_signature(self, signature: Signature) -> None:
         """Raise `InvalidOption` if an option names an argument that the task does not take."""
         for part in self.of_parts:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from django.apps import apps
 
 from ..exceptions import DuplicateTask, UnknownTask
-from ..parts.limits.queues import DECLARED
+from ..queue.queues import DECLARED
 
 if TYPE_CHECKING:
     from .task import Task
@@ -33,9 +33,7 @@ class Registry:
         self.uses_threads_alone = True
         """Whether all tasks are `def` functions."""
         self.has_limits = False
-        """Whether any task has a limit or a sequence, or is fair."""
-        self.has_fair = False
-        """Whether any task is fair."""
+        """Whether jobs of any task may wait for the end of others."""
         self.duplicates: dict[str, tuple[Task[Any, Any], Task[Any, Any]]] = {}
         """Names that two different functions were registered under, with both; a system check reports them."""
         self._late: set[str] = set()
@@ -59,8 +57,6 @@ class Registry:
         DECLARED.add(task.options.queue_name)
         if task.options.is_limited:
             self.has_limits = True
-        if task.options.is_fair:
-            self.has_fair = True
         self._tasks[task.name] = task
         self.uses_threads_alone = self.uses_threads_alone and task.runner == THREADS
         if apps.ready and known is None:  # before that, every process imports it, workers as well
@@ -79,14 +75,9 @@ class Registry:
         return THREADS if task is None else task.runner
 
     def is_limited(self, name: str) -> bool:
-        """Whether the task of this name has a limit or a sequence; False if it is unknown."""
+        """Whether jobs of the task of this name may wait for the end of others; False if it is unknown."""
         task = self._tasks.get(name)
         return task is not None and task.options.is_limited
-
-    def is_fair(self, name: str) -> bool:
-        """Whether the task of this name has `fair_by`; False if it is unknown."""
-        task = self._tasks.get(name)
-        return task is not None and task.options.is_fair
 
     def is_async(self, name: str) -> bool:
         """Whether the task of this name is an `async def`; False if it is unknown."""

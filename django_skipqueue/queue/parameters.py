@@ -17,7 +17,7 @@ from django.db import DatabaseError
 from ..exceptions import InvalidOption
 from ..values.codec import shorten
 from ..values.outcomes import COMPLETED, Outcome, Settlement, error_entry, summary
-from ..values.records import QUEUE_HEAD, AheadWish, ClaimedJob, EncodedCall, LeaseRef, Noted, QueuePosition
+from ..values.records import QUEUE_HEAD, ClaimedJob, EncodedCall, LeaseRef, Noted, QueuePosition
 from ..values.tracebacks import stand_in
 
 Rows = list[tuple[Any, ...]]
@@ -112,19 +112,6 @@ def claim_values(
     return {**positions_as_values(queue_names, after), "limit": limit, "worker_id": worker_id}
 
 
-def ahead_as_values(wishes: Sequence[AheadWish], *, worker_id: str) -> dict[str, Any]:
-    """The parameters of CLAIM_AHEAD."""
-    return {
-        **leases_as_values(ref for wish in wishes for ref in wish.leases),
-        "keys": [wish.key for wish in wishes],
-        "tasks": [wish.task for wish in wishes],
-        "queue_names": [wish.queue_name for wish in wishes],
-        "permits": [wish.permits for wish in wishes],
-        "most": [wish.most for wish in wishes],
-        "worker_id": worker_id,
-    }
-
-
 def positions_as_values(queue_names: Sequence[str], after: Mapping[str, QueuePosition]) -> dict[str, Any]:
     """Each queue with the position to search from; a queue that is not in `after` is searched from its front."""
     starts = [after.get(name, QUEUE_HEAD) for name in queue_names]
@@ -196,22 +183,18 @@ class ExchangeResult:
     """When the claim was sent, in monotonic seconds."""
     refused: Mapping[LeaseRef, Outcome] = field(default_factory=dict)
     """The outcomes that were written in place of those that PostgreSQL refused."""
-    admission: Admitted = field(default_factory=lambda: Admitted({}, []))
-    """What was admitted between the settle and the claim."""
-    ahead_rows: Rows | Cursor = field(default_factory=list)
+    between: Sequence[Rows | Cursor] = ()
+    """The rows of each statement between the settle and the claim."""
 
     def settled(self) -> dict[LeaseRef, int | None]:
         """The leases that were valid, and whose outcomes are now written; for each the batch of its job, if any."""
         return {(id, lease): batch_id for id, lease, batch_id in fetched(self.settled_rows)}
 
     def claimed(self) -> list[ClaimedJob]:
-        return in_claim_order(self._jobs(self.claimed_rows), self.queue_names)
+        return in_claim_order(self.jobs(self.claimed_rows), self.queue_names)
 
-    def claimed_ahead(self) -> list[ClaimedJob]:
-        """The jobs that were claimed without a permit of their own, in the order in which they are admitted."""
-        return sorted(self._jobs(self.ahead_rows), key=lambda job: (-job.priority, job.id))
-
-    def _jobs(self, rows: Rows | Cursor) -> Iterator[ClaimedJob]:
+    def jobs(self, rows: Rows | Cursor) -> Iterator[ClaimedJob]:
+        """The jobs of these rows of the exchange, which have the columns of CLAIM."""
         made: Callable[[tuple[Any, ...]], ClaimedJob] = partial(tuple.__new__, ClaimedJob)  # half the time of `_make`
         return map(made, map(add, fetched(rows), repeat((self.sent,))))
 

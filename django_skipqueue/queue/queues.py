@@ -131,6 +131,9 @@ def columns_of_queue(queue_name: str, calls: Sequence[EncodedCall]) -> dict[str,
     return columns
 
 
+DECLARED: set[str] = set()
+"""The queues that tasks name in `@job`. The registry of tasks adds them."""
+
 LONGEST_PAUSE = timedelta(days=10 * 365)
 """A longer pause is a mistake, or one without an end."""
 

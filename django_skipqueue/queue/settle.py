@@ -5,7 +5,6 @@ Used by workers, and by loops written by hand.
 
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -13,20 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import DatabaseError, transaction
 
-from ..events.events import JobsAdmitted, OutcomeRefused
-from ..parts.limits.admit import admission
-from ..parts.limits.claim import CLAIM_AHEAD, CLAIM_OR_ADMIT
+from ..events.events import OutcomeRefused
 from ..values.outcomes import Outcome, Settlement
 from ..values.part import installed_parts
-from ..values.records import AheadWish, LeaseRef, QueuePosition
+from ..values.records import LeaseRef, QueuePosition
 from .claim import CLAIM
 from .fragments import KEY, entering, joined
-from .gates import gate_after, key_gates
+from .gates import key_gates
 from .notify import notify_of_keys, wake, wake_supervisors
 from .parameters import (
-    Admitted,
     ExchangeResult,
-    ahead_as_values,
+    Statement,
     as_array,
     claim_values,
     in_lock_order,
@@ -214,65 +210,42 @@ def exchange(  # noqa: PLR0913 (one round trip does all of this)
     worker_id: str,
     after: Mapping[str, QueuePosition] | None = None,
     meanwhile: Callable[[], object] | None = None,
-    limited: Sequence[int] = (),
-    keys: Sequence[str] = (),
-    ahead: Sequence[AheadWish] = (),
+    between: Sequence[Statement | None] = (),
+    claim: str | None = None,
 ) -> ExchangeResult:
     """Settle and claim in one round trip and one transaction, on a connection in autocommit.
 
     after: positions to search from; a queue without one is searched from its front.
     meanwhile: called at most once, after the statements were sent; not if one fails while it is being sent.
-    limited: jobs that have ended. After the settle, jobs of their keys, and of `keys`, are admitted.
-    ahead: jobs to claim right after the settle, beyond the permits that are free.
+    between: statements that run after the settle and before the claim. The result has their rows.
+    claim: the statement in place of CLAIM, with its parameters and columns.
 
-    If PostgreSQL refuses an outcome, the batch is written as `settle` does, and the claim is sent afterwards.
+    If PostgreSQL refuses an outcome, the batch is written as `settle` does, and all else is sent afterwards.
     """
     batch = in_lock_order(settlements)
     settle = _statement(store, batch) if batch else None
     values = claim_values(queue_names, after=after or {}, limit=limit, worker_id=worker_id)
-    admits, claims = bool(limited or keys), limit > 0 and bool(queue_names)
-    admitting = admission(limited, keys, claims=claims) if admits else [None, None]
-    claim_ahead = (CLAIM_AHEAD, ahead_as_values(ahead, worker_id=worker_id)) if ahead else None
-    claim = (CLAIM_OR_ADMIT if admits else CLAIM, values) if claims else None
+    claiming = (claim or CLAIM, values) if limit > 0 and queue_names else None
     connection = store.connection
     connection.ensure_connection()
     sent = time.monotonic()
     try:
         with connection.wrap_database_errors:
-            statements = [settle, claim_ahead, *admitting, claim]
-            results = pipelined(connection.connection, statements, meanwhile)
+            settled, *rows, claimed = pipelined(connection.connection, [settle, *between, claiming], meanwhile)
     except DatabaseError as error:
         if not is_refused(error) or not batch:
             raise
         refused: dict[LeaseRef, Outcome] = {}
         written = _settle(store, batch, refused)
         again: dict[str, Any] = {"queue_names": queue_names, "limit": limit, "worker_id": worker_id, "after": after}
-        result = store.exchange([], limited=limited, keys=keys, **again)
+        result = store.exchange([], between=between, claim=claim, **again)
         result = replace(result, settled_rows=list(written), refused=refused)
     else:
-        settled, claimed_ahead, *admitted, claimed = results
-        result = ExchangeResult(
-            settled, claimed, queue_names, sent, admission=Admitted.decode(*admitted), ahead_rows=claimed_ahead
-        )
-        _note_admitted(store, result)
+        result = ExchangeResult(settled, claimed, queue_names, sent, between=rows)
     if settle and settle[1]["statuses"]:  # empty if all outcomes are `COMPLETED`
         with suppress(DatabaseError):  # an error here must not lose the result of the exchange
             _wake_for(store, batch)
     return result
-
-
-def _note_admitted(store: "Store", result: ExchangeResult) -> None:
-    """Notify other workers if more jobs of a queue were admitted than this one has claimed, and send the event."""
-    counts, later = result.admission.counts, result.admission.later
-    if later and (following := gate_after("limit")):
-        with suppress(DatabaseError):  # an error here must not lose the result of the exchange
-            notify_of_keys(store, following.prefix, later)
-    if not counts:
-        return
-    with suppress(DatabaseError):  # likewise
-        if Counter(counts) - result.claimed_by_queue():
-            wake(store, counts)
-    store.send(JobsAdmitted(store.alias, counts))
 
 
 def append_cancelled_errors(store: "Store", cancelled: Iterable[Settlement]) -> set[int]:

@@ -40,6 +40,8 @@ class Part:
     after_settle: Callable[[Any, Sequence[tuple[int, int, int | None]]], None] | None = None
     """Called with the rows that a settle by hand has written: ids, leases and batches. Workers have `settle_services`.
     """
+    in_exchange: Callable[..., Any] | None = None
+    """Makes the `worker.in_exchange.InExchange` of a worker: see `make_in_exchange` there. At most one part has it."""
     checks: tuple[Callable[..., list[Any]], ...] = ()
     """System checks of Django."""
     database_checks: tuple[Callable[..., list[Any]], ...] = ()
@@ -168,11 +170,6 @@ class PartOptions:
     @property
     def is_limited(self) -> bool:
         """Whether jobs of the task may wait for the end of others."""
-        return False
-
-    @property
-    def is_fair(self) -> bool:
-        """Whether the keys of the task share the workers."""
         return False
 
     def shard(self, stored: Callable[[Sequence[str]], list[Any]]) -> str:

@@ -226,20 +226,6 @@ class ClaimedJob(NamedTuple):
         return self.wait_ms + held * 1000
 
 
-class AheadWish(NamedTuple):
-    """What a worker wants to claim beyond the permits of a key that are free."""
-
-    key: str
-    task: str
-    queue_name: str
-    permits: int
-    """How many permits of the key the worker has."""
-    most: int
-    """How many jobs it wants, at most."""
-    leases: list[LeaseRef]
-    """The leases of all jobs of the key that it has claimed and not yet settled."""
-
-
 class Attempt(NamedTuple):
     """One run of a job, with its outcome."""
 

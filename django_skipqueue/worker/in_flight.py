@@ -28,6 +28,7 @@ from .capacity import PATIENCE, Free
 from .claiming import ClaimPolicy
 from .control_connection import ControlConnection
 from .dispatcher import EventDispatcher
+from .in_exchange import InExchange
 from .lease_checks import CancelCheck, OrphanCheck
 from .loop import Service
 from .observers import Observers, settle_services
@@ -49,7 +50,7 @@ LAST_OUTCOMES = 10.0
 class InFlightJobs:
     """Used by the control loop's thread."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (a worker has one of each)
         self,
         options: WorkerOptions,
         *,
@@ -60,6 +61,7 @@ class InFlightJobs:
         pool: Pool,
         dispatcher: EventDispatcher,
         standby: Standby,
+        in_exchange: InExchange,
     ) -> None:
         self.jobs: dict[LeaseRef, ClaimedJob] = {}
         self.claiming = ClaimPolicy(options, standby, holds=self._holds)
@@ -74,8 +76,8 @@ class InFlightJobs:
         self._pool = pool
         self._dispatcher = dispatcher
         self._pending = PendingOutcomes()
-        lines = pool.lines if options.max_jobs is None else None
-        self._exchanger = Exchanger(store, self.claiming, self._pending, control, worker_id=id, lines=lines)
+        self._in_exchange = in_exchange
+        self._exchanger = Exchanger(store, self.claiming, self._pending, control, worker_id=id, in_exchange=in_exchange)
         self._buffer = ExchangeBuffer(self._apply)
         self._observers = Observers()
         self._reports = OutcomeReports(dispatcher, self._observers)
@@ -175,7 +177,7 @@ class InFlightJobs:
         return self._buffer.apply()
 
     def _apply(self, exchanged: Exchange) -> bool:
-        self._take_ahead(exchanged.answer.claimed_ahead())
+        self._take_ahead(self._in_exchange.claimed_ahead(exchanged.answer))
         self._written(exchanged.attempts, exchanged.answer)
         claimed = exchanged.answer.claimed()
         self._take(claimed, exchanged.free)
@@ -214,7 +216,7 @@ class InFlightJobs:
         if claimed:
             self.jobs_claimed += len(claimed)
             self._observers.claimed(claimed)
-            self._exchanger.claimed(claimed)
+            self._in_exchange.claimed(claimed)
             self.jobs.update((job.ref, job) for job in claimed)
             if self._options.concurrency > 1 and any(job.is_suspect for job in claimed):
                 self.suspects.take([job for job in claimed if job.is_suspect], time.monotonic())

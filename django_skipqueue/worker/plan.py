@@ -28,7 +28,7 @@ class Work(NamedTuple):
     outcomes_at: float = NEVER
     """When outcomes can be sent: 0 if some wait, or later for those of locked rows, and those that took too long."""
     admission_at: float = NEVER
-    """When to admit jobs again: of keys that another process had locked, and of fair keys whose jobs were claimed."""
+    """When a part wants to admit jobs: see `worker.in_exchange`."""
     claim_at: float = NEVER
     """When to look for jobs, even if no outcome is to be sent."""
     room: int = 0

@@ -17,6 +17,7 @@ from .attempts.pool import Pool
 from .attempts.running_attempt import RunningJobs
 from .control_loop import ControlLoop
 from .dispatcher import ReceiverCheck
+from .in_exchange import make_in_exchange
 from .in_flight import InFlightJobs, SettleAndClaim, SurplusCheck
 from .loop import Service, Timer
 from .notes import capturing
@@ -54,12 +55,14 @@ class Worker(ControlLoop):
         super().__init__(options, id=id, name=name, lifeline=lifeline, stamps=stamps, standby=standby)
         interrupter = Interrupter(self._wakeup.call)
         executor = Executor(worker=name, database=options.database, interrupter=interrupter)
+        in_exchange = make_in_exchange(self._store, id, claims_ahead=options.max_jobs is None)
         self._pool = Pool(
             executor,
             concurrency=options.concurrency,
             wake=self._wakeup.call,
             running_jobs=running_jobs,
             keeps_permits=True,
+            lines=in_exchange.lines,
         )
         self._in_flight = InFlightJobs(
             options,
@@ -70,6 +73,7 @@ class Worker(ControlLoop):
             pool=self._pool,
             dispatcher=self._dispatcher,
             standby=self._standby,
+            in_exchange=in_exchange,
         )
         services = self._services(options, interrupter)
         if suspect:

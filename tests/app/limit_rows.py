@@ -1,9 +1,15 @@
 """Rows of keys of limits in any state, written without the verbs under test."""
 
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
 from django_skipqueue.models import Job
+from django_skipqueue.parts.limits.claim import AheadWish
+from django_skipqueue.parts.limits.exchange import announced, beside
+from django_skipqueue.queue.parameters import Admitted, ExchangeResult
+from django_skipqueue.queue.store import Store
+from django_skipqueue.values.outcomes import Settlement
 
 from .rows import make_job
 
@@ -37,3 +43,21 @@ def make_rated(key: str, *, waiting: int = 1, minutes: float = 5.0, **fields: An
     """Jobs that wait for a token of this rate: the first for so many minutes. By default, one starts in a minute."""
     values: dict[str, Any] = {"rate_interval": 60.0, "rate_burst": 1, "rate_key": key, **fields}
     return [make_job("blocked", run_after=timedelta(minutes=number - minutes), **values) for number in range(waiting)]
+
+
+def exchange(
+    store: Store,
+    settlements: Iterable[Settlement],
+    *,
+    queue_names: Sequence[str],
+    limit: int,
+    limited: Sequence[int] = (),
+    keys: Sequence[str] = (),
+    ahead: Sequence[AheadWish] = (),
+    **options: Any,
+) -> tuple[ExchangeResult, Admitted]:
+    """Settle, admit and claim in one round trip, as the worker `w` does."""
+    sent = beside(limited, keys, ahead, claims=bool(limit and queue_names), worker_id="w")
+    options |= {"between": sent.statements, "claim": sent.claim, "worker_id": "w"}
+    answer = store.exchange(settlements, queue_names=queue_names, limit=limit, **options)
+    return answer, announced(store, answer)

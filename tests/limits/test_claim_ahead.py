@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -12,12 +12,15 @@ import pytest
 from django_skipqueue.models import Job, Queue
 from django_skipqueue.parts.keyed.queues import key_of
 from django_skipqueue.parts.limits.admit import admit_keys
+from django_skipqueue.parts.limits.claim import AheadWish
+from django_skipqueue.parts.limits.exchange import claimed_ahead as ahead_in
+from django_skipqueue.parts.limits.lines import Lines
 from django_skipqueue.queue.gates import sweep_gates
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
-from django_skipqueue.values.records import AheadWish, ClaimedJob, LeaseRef
+from django_skipqueue.values.records import ClaimedJob, LeaseRef
 
-from ..app.limit_rows import make_keyed
+from ..app.limit_rows import exchange, make_keyed
 from ..app.limits.jobs import in_a_slot
 from ..app.models import Ledger
 from ..app.rows import state
@@ -40,10 +43,13 @@ def claim_ahead(
 ) -> list[int]:
     """Settle these, and claim as a worker does that has these leases besides. Returns the ids."""
     wish = AheadWish("k", "tests.app.jobs.noop", "default", permits, most, [*settled, *held])
-    result = store.exchange(
-        [Settlement(*ref, outcome) for ref in settled], queue_names=[], limit=0, worker_id="w", ahead=[wish]
-    )
-    return [job.id for job in result.claimed_ahead()]
+    return [job.id for job in exchange_for(wish, [Settlement(*ref, outcome) for ref in settled])]
+
+
+def exchange_for(wish: AheadWish, settlements: Iterable[Settlement] = ()) -> list[ClaimedJob]:
+    """Settle these, and claim ahead. Returns the jobs."""
+    answer, _ = exchange(store, settlements, queue_names=[], limit=0, ahead=[wish])
+    return ahead_in(answer)
 
 
 def test_it_claims_the_next_jobs_of_the_key_beyond_its_permits() -> None:
@@ -60,6 +66,15 @@ def test_it_claims_the_next_jobs_of_the_key_beyond_its_permits() -> None:
 def test_the_job_that_it_settles_counts_as_one_that_it_has(outcome: Outcome) -> None:
     waiting = make_keyed("k").pk
     assert claim_ahead([running()], [], permits=1, outcome=outcome) == [waiting]
+
+
+def test_after_a_refused_outcome_only_the_leases_that_are_left_count() -> None:
+    """What was settled was settled in a transaction before: its permit may be another's."""
+    waiting = make_keyed("k", capacity=2).pk
+    refused = Outcome("completed", result="{")
+    assert claim_ahead([running(capacity=2)], [running(capacity=2)], permits=2, outcome=refused) == []
+    assert statuses() == {"failed": 1, "running": 1, "blocked": 1}
+    assert claim_ahead([running(capacity=2)], [running(capacity=2)], permits=1, outcome=refused) == [waiting]
 
 
 def test_it_claims_nothing_if_it_had_fewer_leases_than_it_counts_permits() -> None:
@@ -108,9 +123,9 @@ def test_nothing_is_claimed_ahead_in_a_queue_whose_limit_was_changed(settings: A
     job = make_keyed(key, "running", locked_by="w")
     make_keyed(key)
     wish = AheadWish(key, "tests.app.jobs.noop", "default", 1, 10, [(job.pk, job.lease)])
-    assert not store.exchange([], queue_names=[], limit=0, worker_id="w", ahead=[wish]).claimed_ahead()
+    assert not exchange_for(wish)
     Queue.limit_by_settings("default")
-    assert store.exchange([], queue_names=[], limit=0, worker_id="w", ahead=[wish]).claimed_ahead()
+    assert exchange_for(wish)
 
 
 def claimed_ahead() -> ClaimedJob:
@@ -118,7 +133,7 @@ def claimed_ahead() -> ClaimedJob:
     make_keyed("k")
     held = running()
     wish = AheadWish("k", "tests.app.jobs.noop", "default", 1, 1, [held])
-    (job,) = store.exchange([], queue_names=[], limit=0, worker_id="w", ahead=[wish]).claimed_ahead()
+    (job,) = exchange_for(wish)
     return job
 
 
@@ -195,4 +210,6 @@ def test_the_permit_of_a_suspect_is_not_counted_for_others(worker_thread: Callab
     worker = worker_thread(concurrency=2)
     wait_until(lambda: Job.objects.get(pk=suspect.pk).status == "running")
     wait_until(lambda: worker.worker._in_flight.jobs)
-    assert worker.worker._pool.lines.get("k") is None
+    lines = worker.worker._pool.lines
+    assert isinstance(lines, Lines)
+    assert lines.get("k") is None

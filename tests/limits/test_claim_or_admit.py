@@ -15,12 +15,12 @@ from django_skipqueue.parts.keyed.sql import LOCK_KEYS
 from django_skipqueue.parts.limits import admit as sql
 from django_skipqueue.parts.limits.claim import CLAIM_OR_ADMIT
 from django_skipqueue.queue.claim import CLAIM
-from django_skipqueue.queue.parameters import ExchangeResult, claim_values, in_claim_order
+from django_skipqueue.queue.parameters import Admitted, ExchangeResult, claim_values, in_claim_order
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Settlement
 from django_skipqueue.values.records import ClaimedJob, QueuePosition
 
-from ..app.limit_rows import make_keyed
+from ..app.limit_rows import exchange, make_keyed
 from ..app.rows import make_job, state
 from ..app.sessions import Session
 
@@ -31,15 +31,17 @@ OTHER = "of another worker"
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def end(*ended: Job, queue_names: Iterable[str] = ("default",), limit: int = 100, **options: Any) -> ExchangeResult:
+def end(
+    *ended: Job, queue_names: Iterable[str] = ("default",), limit: int = 100, **options: Any
+) -> tuple[ExchangeResult, Admitted]:
     """Complete these running jobs, and claim, as their worker does."""
     settlements = [Settlement(job.pk, job.lease, COMPLETED) for job in ended]
     ids = [job.pk for job in ended]
-    return store.exchange(settlements, queue_names=[*queue_names], limit=limit, worker_id="w", limited=ids, **options)
+    return exchange(store, settlements, queue_names=[*queue_names], limit=limit, limited=ids, **options)
 
 
-def ids(result: ExchangeResult) -> list[int]:
-    return [job.id for job in result.claimed()]
+def ids(result: tuple[ExchangeResult, Admitted]) -> list[int]:
+    return [job.id for job in result[0].claimed()]
 
 
 def status(job: Job) -> str:
@@ -64,7 +66,7 @@ def test_it_takes_its_place_among_the_queued_ones() -> None:
     waiting = make_keyed("k", priority=2)
     result = end(running, limit=2)
     assert ids(result) == [urgent.pk, waiting.pk]
-    assert result.admission.counts == {"default": 1}
+    assert result[1].counts == {"default": 1}
     assert (status(usual), status(late)) == ("queued", "queued")
 
 
@@ -89,7 +91,7 @@ def test_it_is_queued_if_there_is_no_room_for_it() -> None:
     result = end(running, limit=1)
     assert ids(result) == [first.pk]
     assert status(waiting) == "queued"
-    assert result.admission.counts == {"default": 1}
+    assert result[1].counts == {"default": 1}
 
 
 @pytest.mark.parametrize("options", [{"limit": 0}, {"queue_names": []}], ids=["no room", "no queue"])
@@ -98,7 +100,7 @@ def test_it_is_queued_by_a_worker_that_does_not_claim(options: dict[str, Any]) -
     result = end(running, **options)
     assert ids(result) == []
     assert status(waiting) == "queued"
-    assert result.admission.counts == {"default": 1}
+    assert result[1].counts == {"default": 1}
 
 
 @pytest.mark.parametrize(("queue_name", "entered"), [("elsewhere", "queued"), ("paused", "blocked")])
@@ -108,7 +110,7 @@ def test_in_a_queue_that_is_not_claimed_from_it_is_queued_unless_that_is_paused(
     result = end(running, queue_names=["default", "paused"])
     assert ids(result) == []
     assert status(waiting) == entered
-    assert result.admission.counts == ({queue_name: 1} if entered == "queued" else {})
+    assert result[1].counts == ({queue_name: 1} if entered == "queued" else {})
 
 
 def test_it_is_queued_if_the_arguments_are_large_enough_already() -> None:
@@ -133,7 +135,7 @@ def test_a_job_that_waits_for_its_rate_holds_the_permit_and_does_not_run() -> No
     result = end(running)
     assert ids(result) == []
     assert (status(rated), state(rated)["gate"]) == ("blocked", "rate")
-    assert (result.admission.counts, set(result.admission.later)) == ({}, {"r"})
+    assert (result[1].counts, set(result[1].later)) == ({}, {"r"})
 
 
 def test_a_fair_job_becomes_due_now_whether_it_runs_or_is_queued() -> None:

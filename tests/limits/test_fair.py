@@ -15,6 +15,7 @@ from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
 from django_skipqueue.values.outcomes import COMPLETED, Settlement
 
+from ..app.limit_rows import exchange
 from ..app.limits.jobs import shared_fairly
 from ..app.waiting import wait_until
 from ..harness.processes import ManagePy, statuses, wait_for_statuses, workers
@@ -37,7 +38,7 @@ def settle(*ids: int, limit: int = 100, touched: tuple[int, ...] = ()) -> list[i
     leases = dict(Job.objects.filter(pk__in=ids).values_list("pk", "lease"))
     settlements = [Settlement(id, leases[id], COMPLETED) for id in ids]
     limited = [*ids, *touched]
-    result = store.exchange(settlements, queue_names=["default"], limit=limit, worker_id="w", limited=limited)
+    result, _ = exchange(store, settlements, queue_names=["default"], limit=limit, limited=limited)
     return [job.id for job in result.claimed()]
 
 

@@ -17,6 +17,7 @@ from django_skipqueue.values.outcomes import COMPLETED, Settlement
 from django_skipqueue.values.records import EncodedCall
 
 from ..app import jobs
+from ..app.limit_rows import exchange
 from ..app.limits.jobs import free_two, in_order
 from ..harness.processes import statuses
 
@@ -38,7 +39,7 @@ def settle_all() -> None:
     """Settle what runs, and admit, as a worker does."""
     running = list(Job.objects.running().values_list("pk", "lease"))
     settlements = [Settlement(id, lease, COMPLETED) for id, lease in running]
-    store.exchange(settlements, queue_names=["mail"], limit=0, worker_id="w", limited=[id for id, _ in running])
+    exchange(store, settlements, queue_names=["mail"], limit=0, limited=[id for id, _ in running])
 
 
 def claim(queue: str = "mail", limit: int = 100) -> list[int]:

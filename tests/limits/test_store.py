@@ -23,6 +23,7 @@ from django_skipqueue.supervisor.admit import Admit
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 
 from ..app import jobs
+from ..app.limit_rows import exchange
 from ..app.limits.jobs import alone, free_two, going_on, in_order, shares, shares_too
 from ..app.rows import make_job
 from ..app.sessions import Session, connect
@@ -66,7 +67,7 @@ def settle(*ids: int, outcome: Outcome = COMPLETED) -> list[int]:
     """Settle these running jobs and claim, as a worker does. Returns the ids of the claimed jobs."""
     leases = dict(Job.objects.filter(pk__in=ids).values_list("pk", "lease"))
     settlements = [Settlement(id, leases[id], outcome) for id in ids]
-    result = store.exchange(settlements, queue_names=["default"], limit=100, worker_id="w", limited=ids)
+    result, _ = exchange(store, settlements, queue_names=["default"], limit=100, limited=ids)
     return [job.id for job in result.claimed()]
 
 
@@ -374,14 +375,14 @@ def test_a_key_that_another_has_locked_is_reported_and_not_waited_for() -> None:
     with connect(autocommit=False) as other:
         lock_keys(other, key)
         lease = Job.objects.get(pk=first).lease
-        result = store.exchange(
-            [Settlement(first, lease, COMPLETED)], queue_names=["default"], limit=9, worker_id="w", limited=[first]
+        result, admitted = exchange(
+            store, [Settlement(first, lease, COMPLETED)], queue_names=["default"], limit=9, limited=[first]
         )
-        assert result.admission.missed == [key]
+        assert admitted.missed == [key]
         assert result.settled() == {(first, lease): None}
         assert not result.claimed()
-    again = store.exchange([], queue_names=["default"], limit=9, worker_id="w", keys=result.admission.missed)
-    assert again.admission.missed == []
+    again, admitted = exchange(store, [], queue_names=["default"], limit=9, keys=admitted.missed)
+    assert admitted.missed == []
     assert [job.id for job in again.claimed()] == [second]
 
 
@@ -392,7 +393,7 @@ def test_a_late_outcome_of_a_job_that_another_has_ended_admits_nobody_beside_its
     store.release([(late.job_id, late.lease)])
     claimed_by("v")
     assert settle(first) == [second]
-    result = store.exchange([late], queue_names=["default"], limit=9, worker_id="w", limited=[first])
+    result, _ = exchange(store, [late], queue_names=["default"], limit=9, limited=[first])
     assert not result.claimed()
     assert [Job.objects.get(pk=id).status for id in (first, second, third)] == ["completed", "running", "blocked"]
 
@@ -564,8 +565,8 @@ def test_an_admitted_job_that_is_not_claimed_is_announced_though_another_job_is_
     lease = Job.objects.get(pk=first).lease
     with connect() as listener:
         listener.execute("LISTEN skipqueue")
-        result = store.exchange(
-            [Settlement(first, lease, COMPLETED)], queue_names=["default"], limit=9, worker_id="w", limited=[first]
+        result, _ = exchange(
+            store, [Settlement(first, lease, COMPLETED)], queue_names=["default"], limit=9, limited=[first]
         )
         assert [notify.payload for notify in listener.notifies(timeout=5, stop_after=1)] == ["other"]
     assert [job.id for job in result.claimed()] == [plain]

@@ -19,8 +19,8 @@ from django_skipqueue.parts.history import counts
 from django_skipqueue.parts.history import failure_counts as failures
 from django_skipqueue.parts.history.counts import Counts
 from django_skipqueue.parts.history.failure_counts import Failures
+from django_skipqueue.parts.limits.claim import AheadWish, ahead_as_values
 from django_skipqueue.queue.parameters import (
-    ahead_as_values,
     as_array,
     calls_as_values,
     claim_values,
@@ -32,7 +32,6 @@ from django_skipqueue.queue.parameters import (
 )
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 from django_skipqueue.values.records import (
-    AheadWish,
     Cause,
     ClaimedJob,
     Dependant,

@@ -8,6 +8,7 @@ from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Settlement
 from django_skipqueue.values.records import Attempt, ClaimedJob, LeaseRef
 from django_skipqueue.worker.claiming import ClaimPolicy
+from django_skipqueue.worker.in_exchange import InExchange
 from django_skipqueue.worker.options import WorkerOptions
 from django_skipqueue.worker.outcomes import PendingOutcomes
 from django_skipqueue.worker.plan import Plan
@@ -34,7 +35,14 @@ class Noting(Store):
 def test_an_outcome_that_took_too_long_is_tried_without_a_claim_that_may_be_to_blame() -> None:
     store, pending, control = Noting(), PendingOutcomes(), None
     options = WorkerOptions(name="w", database="default", queue_names=("default",))
-    exchanger = Exchanger(store, ClaimPolicy(options), pending, control, worker_id="w")  # type: ignore[arg-type]
+    exchanger = Exchanger(
+        store,
+        ClaimPolicy(options),
+        pending,
+        control,  # type: ignore[arg-type]
+        worker_id="w",
+        in_exchange=InExchange(),
+    )
     pending._slow.add(Attempt(JOB, COMPLETED, 1.0, 2.0, "w"), now=float("-inf"))
     for _ in range(2):
         exchanger.exchange(Plan(0.0, settles=True, claims=5), None)

@@ -19,6 +19,7 @@ from ...values.records import Attempt, ClaimedJob
 from ...worker.claiming import ClaimPolicy
 from ...worker.control_connection import ControlConnection
 from ...worker.dispatcher import EventDispatcher
+from ...worker.in_exchange import make_in_exchange
 from ...worker.in_flight import ExchangeBuffer
 from ...worker.loop import Service
 from ...worker.observers import Observers, settle_services
@@ -111,7 +112,10 @@ class RelayExchange(Service):
         self._connection, self._jobs, self._window = connection, window.jobs, window
         self._dispatcher = dispatcher
         self._pending = PendingOutcomes()
-        self._exchanger = Exchanger(store, self.claiming, self._pending, control, worker_id=id)
+        self._in_exchange = make_in_exchange(store, id)
+        self._exchanger = Exchanger(
+            store, self.claiming, self._pending, control, worker_id=id, in_exchange=self._in_exchange
+        )
         self._buffer = ExchangeBuffer(self._apply)
         self._observers = Observers()
         self.settle_services = settle_services(store)
@@ -208,7 +212,7 @@ class RelayExchange(Service):
             return
         self.jobs_claimed += len(claimed)
         self._observers.claimed(claimed)
-        self._exchanger.claimed(claimed)
+        self._in_exchange.claimed(claimed)
         self._window.claimed(claimed)
         if self.is_paused or not self._connection.is_open:
             self._jobs.release(job.ref for job in claimed)

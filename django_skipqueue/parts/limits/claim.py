@@ -1,6 +1,11 @@
 """Claim jobs of limits: those that have just got a permit, and those beyond the permits that are free."""
 
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
 from ...queue.fragments import joined, to_run
+from ...queue.parameters import leases_as_values
+from ...values.records import LeaseRef
 from ..keyed.sql import DUE, RANK, indented
 
 # worker, after SETTLE in the same transaction → jobs of these keys, as CLAIM returns them, at most `most` of each key:
@@ -210,3 +215,30 @@ queued AS (
     END"""
     ),
 )
+
+
+class AheadWish(NamedTuple):
+    """What a worker wants to claim beyond the permits of a key that are free."""
+
+    key: str
+    task: str
+    queue_name: str
+    permits: int
+    """How many permits of the key the worker has."""
+    most: int
+    """How many jobs it wants, at most."""
+    leases: list[LeaseRef]
+    """The leases of all jobs of the key that it has claimed and not yet settled."""
+
+
+def ahead_as_values(wishes: Sequence[AheadWish], *, worker_id: str) -> dict[str, Any]:
+    """The parameters of CLAIM_AHEAD."""
+    return {
+        **leases_as_values(ref for wish in wishes for ref in wish.leases),
+        "keys": [wish.key for wish in wishes],
+        "tasks": [wish.task for wish in wishes],
+        "queue_names": [wish.queue_name for wish in wishes],
+        "permits": [wish.permits for wish in wishes],
+        "most": [wish.most for wish in wishes],
+        "worker_id": worker_id,
+    }

@@ -16,7 +16,9 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 
 from ...values.counting import Recent
-from ...values.records import AheadWish, Attempt, ClaimedJob, LeaseRef
+from ...values.records import Attempt, ClaimedJob, LeaseRef
+from ...worker.in_exchange import BeginOrder
+from .claim import AheadWish
 
 AHEAD_SECONDS = 0.06
 """A worker claims ahead as many jobs of a key as have ended in this time: some round trips."""
@@ -95,7 +97,7 @@ class Line:
             return waiting
 
 
-class Lines:
+class Lines(BeginOrder):
     """Used by the control loop's thread, but for `follow`."""
 
     def __init__(self) -> None:
@@ -157,13 +159,13 @@ class ClaimAhead:
     """Used by the control loop's thread."""
 
     def __init__(self, lines: Lines) -> None:
-        self._lines = lines
+        self.lines = lines
 
     def wishes(self, ending: Iterable[Attempt]) -> list[AheadWish]:
         """What to claim in the transaction that settles these attempts."""
         now, wishes = time.monotonic(), []
         for key, attempts in self._by_key(ending).items():
-            line = self._lines.get(key)
+            line = self.lines.get(key)
             job = attempts[0].job
             if line is None or any(
                 (other.job.task, other.job.queue_name) != (job.task, job.queue_name) for other in attempts
@@ -179,7 +181,7 @@ class ClaimAhead:
         """Those of these attempts that free no permit: other jobs of this worker have it already."""
         kept: set[LeaseRef] = set()
         for key, attempts in self._by_key(ending).items():
-            line, refs = self._lines.get(key), {attempt.job.ref for attempt in attempts}
+            line, refs = self.lines.get(key), {attempt.job.ref for attempt in attempts}
             if line and len(line.leases - refs) >= line.permits > 0:
                 kept |= refs
         return kept

@@ -138,10 +138,6 @@ class TaskLimit(PartOptions):
         return self.limit is not None
 
     @property
-    def is_fair(self) -> bool:
-        return self.fair_by is not None
-
-    @property
     def has_key(self) -> bool:
         return bool(self.concurrency or self.sequence)
 

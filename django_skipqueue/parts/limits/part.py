@@ -6,6 +6,7 @@ from ...values.part import Part
 from .admit import LimitGate
 from .checks import check_halting
 from .events import LINES
+from .exchange import LimitsInExchange
 from .now import longest_halt
 from .queues import of_queue
 from .services import block_surplus_service, pass_permits_on
@@ -25,6 +26,7 @@ PART = Part(
     depends=("keyed",),
     gate=LimitGate(),
     of_queue=of_queue,
+    in_exchange=LimitsInExchange,
     services=(
         block_surplus_service,
         pass_permits_on,

@@ -14,6 +14,7 @@ from ...exceptions import InvalidOption
 from ...queue.gates import admit_after_commit
 from ...queue.notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors
 from ...queue.parameters import BATCH, noted
+from ...queue.queues import DECLARED as DECLARED  # for `models.queue`
 from ...values.columns import check_columns
 from ...values.queue_settings import CONCURRENCY, is_concurrency
 from ...values.records import EncodedCall
@@ -22,9 +23,6 @@ from .events import QueueLimited
 
 if TYPE_CHECKING:
     from ...queue.store import Store
-
-DECLARED: set[str] = set()
-"""The queues that tasks name in `@job`. The registry of tasks adds them."""
 
 
 class LimitColumns(NamedTuple):

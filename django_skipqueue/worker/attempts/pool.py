@@ -15,8 +15,8 @@ from typing import Protocol
 
 from ...events import logs
 from ...jobs.registry import EVENT_LOOP, THREADS, registry
-from ...parts.limits.lines import Lines
 from ...values.records import Attempt, ClaimedJob, LeaseRef
+from ..in_exchange import BeginOrder
 from .event_loop import EventLoopRunner
 from .executor import Executor, Finish, Finished
 from .interruption import stack_of, stacks
@@ -47,6 +47,7 @@ class Pool:
         wake: Callable[[], None],
         running_jobs: RunningJobs | None = None,
         keeps_permits: bool = False,
+        lines: BeginOrder | None = None,
     ) -> None:
         """keeps_permits: return a stuck attempt of a job with a permit only when its code has ended."""
         self._keeps_permits = keeps_permits
@@ -54,7 +55,7 @@ class Pool:
         self._running_jobs = running_jobs or RunningJobs(ENTRIES_PER_SLOT * concurrency)
         self.finished: deque[Finished] = deque()
         self._executor = executor
-        self.lines = Lines()
+        self.lines = lines or BeginOrder()
         self._runners: dict[str, Runner] = {
             name: make_runner(executor, concurrency, self._running_jobs, entries, self._finish, self.lines.follow)
             for (name, make_runner), entries in zip(RUNNERS.items(), entries_of_runners(concurrency), strict=True)
@@ -63,7 +64,7 @@ class Pool:
         self._next_log = 0.0
 
     def submit(self, jobs: Iterable[ClaimedJob]) -> None:
-        """Run these jobs, in their order. Those of a limit wait in line until this worker has a permit for them."""
+        """Run these jobs, in their order. Those with a `permit_key` may wait in line."""
         parts: dict[str, list[ClaimedJob]] = {name: [] for name in self._runners}
         of_task: dict[str, list[ClaimedJob]] = {}  # the parts again: to look up each job's runner would take longer
         for job in jobs:
