@@ -14,7 +14,6 @@ from django_skipqueue.parts.limits import admit as sql
 from django_skipqueue.parts.limits import lone as lone_sql
 from django_skipqueue.parts.limits import queues as queue_sql
 from django_skipqueue.parts.limits.lone import ENQUEUE_AND_ADMIT
-from django_skipqueue.queue import enqueue
 from django_skipqueue.queue.gates import sweep_gates
 from django_skipqueue.queue.parameters import unindented
 from django_skipqueue.queue.store import Store
@@ -235,7 +234,7 @@ def test_if_the_admission_fails_the_job_is_committed_and_the_supervisors_look_af
     heard: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     refused = ENQUEUE_AND_ADMIT.replace("WITH chosen", "SELECT 1 / 0; WITH chosen")
-    monkeypatch.setattr(enqueue, "ENQUEUE_AND_ADMIT", refused)
+    monkeypatch.setattr(limits.LimitGate, "enqueue_alone", refused)
     monkeypatch.setattr(sql, "ADMIT_BY_KEY", "SELECT 1 / 0")
     job = free_two.defer("a")
     assert job.status == status(job) == "blocked"
@@ -247,7 +246,7 @@ def test_if_only_the_message_fails_after_the_commit_the_job_is_admitted_all_the_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     refused = ENQUEUE_AND_ADMIT.replace("WITH chosen", "SELECT 1 / 0; WITH chosen")
-    monkeypatch.setattr(enqueue, "ENQUEUE_AND_ADMIT", refused)
+    monkeypatch.setattr(limits.LimitGate, "enqueue_alone", refused)
     assert status(free_two.defer("a")) == "queued"
     assert Job.objects.count() == 1
 
