@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from inspect import Signature
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from django.db import connections
 
@@ -33,6 +33,7 @@ ExceptionClasses = type[BaseException] | tuple[type[BaseException], ...]
 
 class JobOptions(
     unique_keys.UniqueOptions,
+    TypedDict,
     total=False,
 ):
     """The options that `@job` and `.using()` share. `.using()` ignores one that is `None`."""

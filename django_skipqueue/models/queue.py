@@ -10,9 +10,8 @@ from django.utils.translation import gettext_lazy as _
 from ..conf import settings
 from ..events import logs
 from ..parts.limits.queue_verbs import LimitVerbs
-from ..parts.limits.queues import DECLARED
 from ..parts.rates.queue_verbs import RateVerbs
-from ..queue.queues import pause_queue, resume_queue
+from ..queue.queues import DECLARED, pause_queue, resume_queue
 from ..queue.store import Store, in_each
 from ..values.rates import INTERVALS
 from .expressions import are_times

@@ -72,9 +72,10 @@ SCALARS: dict[str, tuple[str, ...]] = {
     "unknown_since": TIMES,
 }
 INSERT = """
-INSERT INTO skipqueue_job (queue_name, task, args, kwargs, status, attempts, locked_at, finished_at, lease)
+INSERT INTO skipqueue_job (queue_name, task, args, kwargs, status, gate, attempts, locked_at, finished_at, lease)
 VALUES (
-    'default', 'tests.app.jobs.gather', '[1]', '{}', %(status)s, 1, now(),
+    'default', 'tests.app.jobs.gather', '[1]', '{}', %(status)s,
+    CASE WHEN %(status)s = 'blocked' THEN 'held' END, 1, now(),
     CASE WHEN %(status)s IN ('failed', 'completed') THEN now() END, 2
 )
 RETURNING id

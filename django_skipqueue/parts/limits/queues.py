@@ -14,7 +14,6 @@ from ...exceptions import InvalidOption
 from ...queue.gates import admit_after_commit
 from ...queue.notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors
 from ...queue.parameters import BATCH, noted
-from ...queue.queues import DECLARED as DECLARED  # for `models.queue`
 from ...values.columns import check_columns
 from ...values.queue_settings import CONCURRENCY, is_concurrency
 from ...values.records import EncodedCall
