@@ -18,30 +18,82 @@ class Part:
     name: str
     depends: tuple[str, ...] = ()
     """Names of the parts that it needs."""
-    services: tuple[Callable[[Any], Any], ...] = ()
-    """Services of a supervisor, each made with its `Store`."""
-    before_drained: Callable[[Any], Any] | None = None
-    """Called with the store before a drain ends. Returns a true value if it has done something that makes jobs."""
-    measures: Mapping[str, Callable[[Any], float]] = field(default_factory=dict)
-    """What a rule of the alerts is about, by the rule's name: the function measures it with a `Store`."""
-    gate: Any = None
-    """Its `queue.gates.Gate`, which keeps jobs out of their queues until a condition holds."""
+
+    # At `.defer()`
+
+    placement: Any = None
+    """Its `jobs.placement.Placement`, which chooses the database of each job."""
+    joined_database: Callable[[], str | None] | None = None
+    """Returns the alias of the database in which the jobs have to be that the caller defers now; `None`: in any."""
+    in_spec: Callable[[JobSpec, Any], JobSpec] | None = None
+    """Returns the spec of jobs with what the code around the enqueue gives them. Its second argument: the connection.
+    Raises `InvalidOption`."""
     of_queue: Callable[[str, Sequence[EncodedCall]], dict[str, Any]] | None = None
     """Returns the fields that `SKIPQUEUE["QUEUES"]` gives to calls of one task. Its arguments: the queue that the
     setting names, and the calls."""
     unique_keys: Any = None
     """Its `queue.unique_keys.UniqueKeys`."""
-    in_spec: Callable[[JobSpec, Any], JobSpec] | None = None
-    """Returns the spec of jobs with what the code around the enqueue gives them. Its second argument: the connection.
-    Raises `InvalidOption`."""
     hold: Callable[[Any, JobSpec, Sequence[int]], Sequence[Dependant]] | None = None
     """Has new jobs wait for those that their spec names, in the transaction of the INSERT. Returns those that need not
     wait."""
+
+    # Until it runs
+
+    gate: Any = None
+    """Its `queue.gates.Gate`, which keeps jobs out of their queues until a condition holds."""
+
+    # In a worker
+
+    in_exchange: Callable[..., Any] | None = None
+    """Makes the `worker.in_exchange.InExchange` of a worker: see `make_in_exchange` there. At most one part has it."""
+    observers: tuple[tuple[Callable[[], Any], Callable[[Any, Any], Any]], ...] = ()
+    """Functions that make an observer of a process (see `worker.observers`), each with the function that makes, with a
+    `Store` and the observer, the service that writes down what was observed."""
+    settle_services: tuple[Callable[[Any, Callable[[], bool]], Any], ...] = ()
+    """Services of a process that settles jobs (see `worker.observers`). Each is made with the process's `Store`, and
+    with a function that returns whether the process has no job that could be delayed."""
     after_settle: Callable[[Any, Sequence[tuple[int, int, int | None]]], None] | None = None
     """Called with the rows that a settle by hand has written: ids, leases and batches. Workers have `settle_services`.
     """
-    in_exchange: Callable[..., Any] | None = None
-    """Makes the `worker.in_exchange.InExchange` of a worker: see `make_in_exchange` there. At most one part has it."""
+    before_drained: Callable[[Any], Any] | None = None
+    """Called with the store before a drain ends. Returns a true value if it has done something that makes jobs."""
+
+    # In a supervisor
+
+    services: tuple[Callable[[Any], Any], ...] = ()
+    """Services of a supervisor, each made with its `Store`."""
+    watches: tuple[Callable[[Any, Callable[[], bool]], Any], ...] = ()
+    """Services of a supervisor that run after its others. Each is made with its `Store`, and with a function that
+    returns whether the sinks have handled all events of the process."""
+    gauges: tuple[tuple[Any, Callable[[Any], float | None]], ...] = ()
+    """Metrics of the health port with a series for each process. Each has the function that returns the value for a
+    `WorkerState`; `None`: that process has none."""
+    run_supervisors: Callable[..., int] | None = None
+    """Runs a supervisor for each database that one command serves, and returns the exit code: see `console.cli.run`."""
+
+    # Once it is finished
+
+    prune_grace: float = 0.0
+    """Seconds after its retention for which a supervisor keeps a job."""
+    before_prune: Callable[[Any], Callable[[], None]] | None = None
+    """Makes, with a `Store`, a function that is called before each batch of jobs is pruned."""
+    on_prune: Callable[[Any, list[int]], dict[str, int] | None] | None = None
+    """Prunes jobs, given a `Store` and their ids, in the transaction of its caller. Returns the number of jobs by
+    status; `None`: the core deletes the jobs."""
+
+    # What happened, and who is told
+
+    lines: Mapping[type, tuple[int, Callable[[Any], None]]] = field(default_factory=dict)
+    """Log lines of its events, as `events.log_sink.LINES` has them."""
+    signals: Mapping[type, tuple[Any, Callable[[Any], Any]]] = field(default_factory=dict)
+    """Django signals of its events, as `events.signal_sink.SIGNALS` has them."""
+    receivers: tuple[tuple[Any, Callable[..., None]], ...] = ()
+    """Receivers of Django signals, each with its signal."""
+    measures: Mapping[str, Callable[[Any], float]] = field(default_factory=dict)
+    """What a rule of the alerts is about, by the rule's name: the function measures it with a `Store`."""
+
+    # For Django, tests and operators
+
     checks: tuple[Callable[..., list[Any]], ...] = ()
     """System checks of Django."""
     database_checks: tuple[Callable[..., list[Any]], ...] = ()
@@ -51,37 +103,6 @@ class Part:
     `True` for all of it, or a list of tasks for what concerns these."""
     clock: Callable[[str], Any] | None = None
     """Makes, with the alias of a database, the `testing.run.Clock` of its gate, for tests that pass the time."""
-    watches: tuple[Callable[[Any, Callable[[], bool]], Any], ...] = ()
-    """Services of a supervisor that run after its others. Each is made with its `Store`, and with a function that
-    returns whether the sinks have handled all events of the process."""
-    receivers: tuple[tuple[Any, Callable[..., None]], ...] = ()
-    """Receivers of Django signals, each with its signal."""
-    observers: tuple[tuple[Callable[[], Any], Callable[[Any, Any], Any]], ...] = ()
-    """Functions that make an observer of a process (see `worker.observers`), each with the function that makes, with a
-    `Store` and the observer, the service that writes down what was observed."""
-    settle_services: tuple[Callable[[Any, Callable[[], bool]], Any], ...] = ()
-    """Services of a process that settles jobs (see `worker.observers`). Each is made with the process's `Store`, and
-    with a function that returns whether the process has no job that could be delayed."""
-    gauges: tuple[tuple[Any, Callable[[Any], float | None]], ...] = ()
-    """Metrics of the health port with a series for each process. Each has the function that returns the value for a
-    `WorkerState`; `None`: that process has none."""
-    prune_grace: float = 0.0
-    """Seconds after its retention for which a supervisor keeps a job."""
-    before_prune: Callable[[Any], Callable[[], None]] | None = None
-    """Makes, with a `Store`, a function that is called before each batch of jobs is pruned."""
-    on_prune: Callable[[Any, list[int]], dict[str, int] | None] | None = None
-    """Prunes jobs, given a `Store` and their ids, in the transaction of its caller. Returns the number of jobs by
-    status; `None`: the core deletes the jobs."""
-    lines: Mapping[type, tuple[int, Callable[[Any], None]]] = field(default_factory=dict)
-    """Log lines of its events, as `events.log_sink.LINES` has them."""
-    signals: Mapping[type, tuple[Any, Callable[[Any], Any]]] = field(default_factory=dict)
-    """Django signals of its events, as `events.signal_sink.SIGNALS` has them."""
-    run_supervisors: Callable[..., int] | None = None
-    """Runs a supervisor for each database that one command serves, and returns the exit code: see `console.cli.run`."""
-    placement: Any = None
-    """Its `jobs.placement.Placement`, which chooses the database of each job."""
-    joined_database: Callable[[], str | None] | None = None
-    """Returns the alias of the database in which the jobs have to be that the caller defers now; `None`: in any."""
     console: Callable[[], Any] | None = None
     """Imports and returns what the part gives to operators: a `PartConsole`. No worker calls it."""
 
