@@ -1,5 +1,7 @@
 """The keys of whole queues."""
 
+from django.apps import apps
+
 from ...conf import settings
 from ...exceptions import InvalidOption
 
@@ -13,9 +15,8 @@ def key_of(queue_name: str) -> str:
 
 def require_changed(name: str, option: str, column: str) -> None:
     """Raise `InvalidOption` unless the queue's row has a value: jobs without a key of their queue would ignore it."""
-    from ...models import Queue
-
-    if not Queue.objects.using(settings.database).filter(name=name).exclude(**{column: None}).exists():
+    queue = apps.get_model("django_skipqueue", "Queue")  # which has the callers among its bases
+    if not queue._default_manager.using(settings.database).filter(name=name).exclude(**{column: None}).exists():
         raise InvalidOption(
             f"The queue {name!r} has no {option} in the settings, so that none would hold for its jobs. Add "
             f'{name!r}: {{"{option}": None}} to SKIPQUEUE["QUEUES"], and restart the workers and all that enqueue.'
