@@ -62,11 +62,9 @@ def gather(first: Any, *rest: Any, flag: bool = False, **others: Any) -> list[An
     return [first, rest, flag, others]
 
 
-@job(
-    name="mail.send", queue_name="mail", priority=7, max_attempts=3, unique_key=lambda payment_id: f"mail-{payment_id}"
-)
+@job(name="mail.send", queue_name="mail", priority=7, max_attempts=3)
 def send_mail(payment_id: int) -> None:
-    """A task with every option of its jobs."""
+    """A task with options of its jobs."""
 
 
 @job(max_attempts=3, backoff=constant(0, jitter=0))

@@ -17,6 +17,7 @@ from django_skipqueue.values.outcomes import COMPLETED, Settlement
 from ..app import jobs
 from ..app.rows import FINISHED, UNFINISHED, make_job, state
 from ..app.sessions import Session
+from ..app.unique.jobs import send_once
 from ..app.waiting import within
 
 store = Store("default")
@@ -56,10 +57,11 @@ def test_a_key_is_shared_by_all_tasks_and_queues() -> None:
 
 
 def test_a_key_may_be_made_from_the_arguments() -> None:
-    first, again, other = (jobs.send_mail.defer(payment_id=number) for number in (1, 1, 2))
+    first, again, other = (send_once.defer(payment_id=number) for number in (1, 1, 2))
     assert (first.created, again.created, other.created) == (True, False, True)
     assert again.pk == first.pk
     assert first.unique_key == "mail-1"
+    assert send_once.using(unique_key="another").defer(payment_id=1).unique_key == "another"
 
 
 @pytest.mark.parametrize("key", ["", " ", "Łódź 🐘", "{a,b}", "NULL", "a\\b", '"', "k" * 1000, "%s"], ids=ascii)

@@ -322,13 +322,11 @@ class TestDeferring:
     def test_the_options_of_a_task_are_those_of_its_jobs(self) -> None:
         made = jobs.send_mail.defer(payment_id=3)
         assert (made.task, made.queue_name, made.priority, made.max_attempts) == ("mail.send", "mail", 7, 3)
-        assert made.unique_key == "mail-3"
 
     @pytest.mark.core
     def test_using_changes_the_options_of_one_job_only(self) -> None:
-        other = jobs.send_mail.using(queue_name="slow", priority=-3, max_attempts=1, unique_key="another")
-        made = other.defer(payment_id=3)
-        assert (made.queue_name, made.priority, made.max_attempts, made.unique_key) == ("slow", -3, 1, "another")
+        made = jobs.send_mail.using(queue_name="slow", priority=-3, max_attempts=1).defer(payment_id=3)
+        assert (made.queue_name, made.priority, made.max_attempts) == ("slow", -3, 1)
         assert jobs.send_mail.defer(payment_id=3).queue_name == "mail"
 
     def test_using_adds_up(self) -> None:

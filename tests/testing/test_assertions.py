@@ -23,6 +23,7 @@ from django_skipqueue.testing import (
 
 from ..app import jobs
 from ..app.rows import make_job
+from ..app.unique.jobs import send_once
 from . import jobs as tasks
 
 
@@ -210,9 +211,9 @@ class Captured(TestCase):
         assert [job.task for job in deferred] == [jobs.add.name]
 
     def test_a_job_that_holds_the_unique_key_was_deferred_before(self) -> None:
-        jobs.send_mail.defer(1)
+        send_once.defer(1)
         with capture_deferred() as deferred:
-            jobs.send_mail.defer(1)
+            send_once.defer(1)
         assert not deferred
 
     def test_an_exception_leaves_the_block_as_it_was(self) -> None:

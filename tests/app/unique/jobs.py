@@ -13,3 +13,8 @@ def runs_again(context: JobContext, key: str, number: int = 0, seconds: float = 
     note("start", key, number, context.job_id)
     time.sleep(seconds)
     note("end", key, number, context.job_id)
+
+
+@job(unique_key=lambda payment_id: f"mail-{payment_id}")
+def send_once(payment_id: int) -> None:
+    """A task whose jobs have a key made from their arguments."""
