@@ -18,7 +18,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_skipqueue import JobContext, Task, TaskCall, job, unique_by
+from django_skipqueue import JobContext, Task, TaskCall, job
 from django_skipqueue.exceptions import (
     DuplicateTask,
     InvalidArguments,
@@ -599,7 +599,7 @@ class TestDeferringMany:
         ids = jobs.add.defer_many([jobs.add.s(1, b=2), (3,), jobs.add.s(a=4)])
         stored = {each.pk: (each.args, each.kwargs) for each in Job.objects.all()}
         assert [stored[id] for id in ids] == [([1], {"b": 2}), ([3], {}), ([], {"a": 4})]
-        urgent = jobs.add.using(priority=5, unique=unique_by("a"))
+        urgent = jobs.add.using(priority=5, unique_key=lambda a: f"sum of {a}")
         assert urgent.defer_many([urgent.s(1), urgent.s(1)]).outcomes == ["created", "existing"]
 
     def test_a_call_of_another_task_or_with_other_options_is_refused(self, row: Row) -> None:
