@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import functools
-import hashlib
 import inspect
 import math
 import time
@@ -36,7 +35,6 @@ from django_skipqueue.worker.attempts.pool import RUNNERS
 
 from ..app import jobs
 from ..app.rows import state
-from ..app.waiting import within
 from ..harness.table import Row
 
 store = Store("default")
@@ -115,9 +113,6 @@ UNUSABLE_IN_A_JOB: list[dict[str, Any]] = [
     {"run_after": timedelta.max},
     {"run_after": datetime.max.replace(tzinfo=timezone(timedelta(hours=-12)))},
     {"run_after": datetime.min.replace(tzinfo=timezone(timedelta(hours=12)))},
-    {"unique_key": 5},
-    {"unique_key": "a\0b"},
-    {"unique_key": "\ud800"},
 ]
 
 UNUSABLE_COLUMNS: list[dict[str, Any]] = [
@@ -153,11 +148,9 @@ class TestDefining:
             backoff=lambda attempt: 42.0,
             retry_on=(OSError,),
             discard_on=(KeyError,),
-            unique_key="one",
         )(plain)
         assert registry.get("sums") is task
         assert (task.options.queue_name, task.options.priority, task.options.max_attempts) == ("maths", -7, 3)
-        assert task.options.fixed_key == "one"
         assert task.policy.backoff(1) == 42
         assert task.policy.retry_on == (OSError,)
         assert task.policy.discard_on == (KeyError,)
@@ -522,30 +515,6 @@ class TestRefusing:
         with pytest.raises(InvalidArguments, match=r"call 1: give task\.s\(…\), a dict of keyword"):
             jobs.gather.defer_many([(1,), call])
 
-    def test_a_function_that_makes_no_text_for_a_unique_key_is_refused(self, row: Row) -> None:
-        keys: list[Any] = [5, True, 1.5, ["a"], {"a": 1}, b"x"]
-        for key, many in product(keys, [False, True]):
-            with row(key=key, many=many):
-                task = jobs.add.using(unique_key=constant(key))
-                with within(20), pytest.raises((InvalidOption, InvalidArguments), match="unique_key"):
-                    task.defer_many([(1,)]) if many else task.defer(1)
-                assert not Job.objects.exists()
-
-    @pytest.mark.parametrize("key", ["a\0b", "\ud800"], ids=ascii)
-    def test_a_function_that_makes_a_key_postgresql_cannot_store_is_refused(self, key: str) -> None:
-        with pytest.raises((InvalidOption, InvalidArguments), match="unique_key"):
-            jobs.add.using(unique_key=lambda a: key).defer(1)
-
-    def test_a_key_too_long_for_the_index_is_refused_like_any_other_option(self) -> None:
-        key = "".join(hashlib.sha256(bytes([number])).hexdigest() for number in range(200))
-        with pytest.raises((InvalidOption, InvalidArguments), match="unique_key"):
-            jobs.noop.using(unique_key=key).defer()
-
-    def test_what_a_key_function_raises_is_raised_and_nothing_is_written(self) -> None:
-        with pytest.raises(ZeroDivisionError):
-            jobs.add.using(unique_key=lambda a: str(a / 0)).defer(1)
-        assert not Job.objects.exists()
-
 
 @pytest.mark.django_db(transaction=True)
 class TestAsync:
@@ -599,8 +568,6 @@ class TestDeferringMany:
         ids = jobs.add.defer_many([jobs.add.s(1, b=2), (3,), jobs.add.s(a=4)])
         stored = {each.pk: (each.args, each.kwargs) for each in Job.objects.all()}
         assert [stored[id] for id in ids] == [([1], {"b": 2}), ([3], {}), ([], {"a": 4})]
-        urgent = jobs.add.using(priority=5, unique_key=lambda a: f"sum of {a}")
-        assert urgent.defer_many([urgent.s(1), urgent.s(1)]).outcomes == ["created", "existing"]
 
     def test_a_call_of_another_task_or_with_other_options_is_refused(self, row: Row) -> None:
         urgent = jobs.add.using(priority=5)

@@ -71,11 +71,3 @@ def test_what_is_no_json_object_or_list_is_a_usage_error(manage: Callable[..., A
     process = manage("skipqueue", "defer", "tests.app.jobs.noop", text)
     assert process.wait() == 2
     assert """Write for example '{"payment_id": 1}'.""" in process.log
-
-
-def test_a_job_that_holds_the_unique_key_is_printed_and_nothing_enqueued(registry: Registry) -> None:
-    job(name="only", unique_key="one")(send)
-    first = skipqueue("defer", "only", "[1]")
-    second = skipqueue("defer", "only", "[1]")
-    assert (second.code, second.out) == (3, first.out)
-    assert "holds the unique key" in second.err
