@@ -19,7 +19,7 @@ from .running import run_next
 
 pytestmark = pytest.mark.django_db(databases=["default", "other"])
 
-COMMAND = "django_skipqueue.console.cli.import_tasks"
+COMMAND = "django_skipqueue.integrations.django_tasks.import_tasks"
 ADD = "tests.backend.app.tasks.add"
 NEVER = datetime(9999, 1, 1, tzinfo=UTC)
 LATER = datetime(2100, 1, 1, tzinfo=UTC)

@@ -6,7 +6,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 
 class Command(BaseCommand):
-    """Takes the options of `console.cli.import_tasks`, which needs a framework of tasks: Django 5.2 has none."""
+    """Takes the options. What moves the tasks needs a framework of tasks: Django 5.2 has none."""
 
     help = "Move the tasks that wait in the table of django-tasks-db into the job queue."
 
@@ -16,7 +16,7 @@ class Command(BaseCommand):
         parser.add_argument("--dry-run", action="store_true", help="say what would be moved, and move nothing")
 
     def handle(self, **options: Any) -> None:
-        from ...console.cli.import_tasks import import_tasks
+        from ...integrations.django_tasks.import_tasks import import_tasks
 
         moved, left = import_tasks(options["backend"], options["source"], dry_run=options["dry_run"])
         self.stdout.write(f"{'Would move' if options['dry_run'] else 'Moved'} {moved}.")

@@ -15,16 +15,16 @@ from django.apps import apps
 from django.core.management.base import CommandError
 from django.db import connections, models, transaction
 
-from ...integrations.django_tasks.backend import SkipQueueBackend
-from ...integrations.django_tasks.definition import DjangoTask, options_of
-from ...integrations.django_tasks.framework import task_backends
-from ...integrations.django_tasks.mapping import call, spec, variant
-from ...integrations.django_tasks.options import parsed
 from ...jobs.calls import call_columns
 from ...jobs.placement import placement, shard_of
 from ...jobs.registry import registry
 from ...queue.store import Store
 from ...values.records import EncodedCall
+from .backend import SkipQueueBackend
+from .definition import DjangoTask, options_of
+from .framework import task_backends
+from .mapping import call, spec, variant
+from .options import parsed
 
 BATCH = 1_000
 
