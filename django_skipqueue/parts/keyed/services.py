@@ -43,9 +43,8 @@ Admit = Callable[[Store, Admitted], Mapping[str, int]]
 class PassOn(Periodic):
     """Looks at the keys for which jobs wait; at once, if a better job was enqueued, or a queue was paused."""
 
-    name = "pass_on"
-
-    def __init__(self, store: Store, held: Held, admit: Admit) -> None:
+    def __init__(self, name: str, store: Store, held: Held, admit: Admit) -> None:
+        self.name = name
         self._contest = Contest(store, held, admit)
         self._prefix = held.prefix
         self._looked_at = float("-inf")
@@ -120,9 +119,8 @@ SURPLUS_SECONDS = 10.0
 class BlockSurplus(Periodic):
     """Looks at the queues whose limits, or rates, were changed, and has one batch of jobs wait."""
 
-    name = "block_surplus"
-
-    def __init__(self, store: Store, block: Callable[[Store], int]) -> None:
+    def __init__(self, name: str, store: Store, block: Callable[[Store], int]) -> None:
+        self.name = name
         self._store = store
         self._block = block
 

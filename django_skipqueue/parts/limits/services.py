@@ -8,11 +8,11 @@ from .queues import block_surplus
 
 
 def pass_permits_on(store: Store) -> PassOn:
-    return PassOn(store, PERMITS, lambda store, admitted: with_later(store, "limit", admitted))
+    return PassOn("pass_permits_on", store, PERMITS, lambda store, admitted: with_later(store, "limit", admitted))
 
 
 def block_surplus_service(store: Store) -> BlockSurplus:
-    return BlockSurplus(store, block_surplus)
+    return BlockSurplus("block_surplus", store, block_surplus)
 
 
 def unclaimed_holders(store: Store) -> dict[str, int]:

@@ -9,11 +9,11 @@ from .queues import block_unrated
 
 
 def pass_tokens_on(store: Store) -> PassOn:
-    return PassOn(store, TOKENS, lambda _, admitted: admitted.counts)
+    return PassOn("pass_tokens_on", store, TOKENS, lambda _, admitted: admitted.counts)
 
 
 def block_unrated_service(store: Store) -> BlockSurplus:
-    return BlockSurplus(store, block_unrated)
+    return BlockSurplus("block_unrated", store, block_unrated)
 
 
 PRUNE_RATES_SECONDS = 60.0
