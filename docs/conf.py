@@ -20,7 +20,7 @@ django.setup()
 
 import django_skipqueue  # noqa: E402 (it needs the settings)
 
-project = "django_skipqueue", "django_skipqueue.contrib.celery"
+project = "django_skipqueue"
 author = "django_skipqueue contributors"
 copyright = f"2026, {author}"
 version = release = django_skipqueue.__version__
