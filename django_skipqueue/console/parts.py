@@ -129,7 +129,7 @@ class PartConsole:
     queue_rates: Callable[["Store"], Mapping[str, "QueueRate"]] | None = None
     """Returns the rates of the queues in which jobs have ended lately, by name; an empty name: of all together."""
     known_queues: Callable[["Store", int], list[str]] | None = None
-    """Returns the names of queues that have ever had jobs, at most as many as its second argument says."""
+    """Returns the names of queues that have ever had jobs. Its second argument: the maximum of names."""
     status: Callable[["Store"], PartStatus] | None = None
     job_facts: tuple[PartFact, ...] = ()
     job_filters: Callable[[], Iterable[type[Any]]] | None = None

@@ -186,3 +186,16 @@ def test_a_gate_that_postgresql_refuses_leaves_the_others_to_admit(monkeypatch: 
     with pytest.raises(DataError, match="division by zero"):
         store.admit()
     assert [state(each)["status"] for each in (job, later)] == ["queued", "scheduled"]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "change",
+    ["status = 'blocked'", "gate = 'limit'", "status = 'queued', gate = 'rate'"],
+    ids=["blocked at no gate", "queued at a gate", "queued at another gate"],
+)
+def test_a_job_is_blocked_exactly_if_it_waits_at_a_gate(change: str) -> None:
+    """Nothing would ever admit a job that is blocked at no gate."""
+    make_job()
+    with pytest.raises(IntegrityError, match="skipqueue_job_gate"), connection.cursor() as cursor:
+        cursor.execute(f"UPDATE skipqueue_job SET {change}")

@@ -20,7 +20,7 @@ class Scraped:
     collect: Callable[[Any], Iterator[Family]]
     """Called with the `Store`."""
     metrics: tuple[Metric, ...] = ()
-    """Those that the catalogue does not have."""
+    """Metrics of a part: the catalogue has those of the core."""
 
 
 QUEUE = ("queue",)

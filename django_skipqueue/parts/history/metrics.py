@@ -1,6 +1,6 @@
 """The metrics of what has happened to jobs: counters and histograms, from the roll-ups since the beginning.
 
-They never start anew: they are rows, which outlive every process. A row with no change for 90 days is deleted.
+The counters never restart: they are rows, which outlive every process. A row with no change for 90 days is deleted.
 """
 
 import json

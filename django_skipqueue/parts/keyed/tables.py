@@ -53,7 +53,7 @@ class KeyTable(Generic[State]):
     """Of the command's table."""
     row: Callable[[State], list[str]]
     first: Callable[["Store", int], Sequence[State]]
-    """Returns the keys that the command lists, at most so many."""
+    """Returns the keys that the command lists. Its second argument: the maximum of keys."""
     of_key: Callable[["Store", str], Sequence[State]]
     """Returns the state of this key, if jobs wait for it."""
     as_json: Callable[[State], dict[str, Any]]

@@ -16,7 +16,7 @@ class QueueLimited(Event):
     database: str
     queue_name: str
     concurrency: int | None
-    """0: any number; `None`: as many as the settings say."""
+    """The new limit; 0: any number; `None`: the limit of the settings."""
     by: str
 
 

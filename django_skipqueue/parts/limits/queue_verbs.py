@@ -10,7 +10,7 @@ class LimitVerbs:
 
     @staticmethod
     def limit(name: str, concurrency: int | None, *, by: str = "", database: str | None = None) -> None:
-        """Let at most so many jobs of a queue run at once, instead of the number of the settings; `None`: any number.
+        """Let at most `concurrency` jobs of a queue run at once, in place of the setting; `None`: any number.
 
         It holds for the jobs that were enqueued while `SKIPQUEUE["QUEUES"]` had a `concurrency` for this queue, `None`
         included. Jobs that run are left alone: no other is admitted until fewer run. Raises `InvalidOption` for a value

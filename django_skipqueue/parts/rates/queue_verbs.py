@@ -10,7 +10,7 @@ class RateVerbs:
 
     @staticmethod
     def rate(name: str, rate: str | None, *, by: str = "", database: str | None = None) -> None:
-        """Let at most so many jobs of a queue start in a time, such as "50/s"; `None`: any number.
+        """Set how many jobs of a queue may start in a time, such as "50/s"; `None`: any number.
 
         It holds for the jobs that were enqueued while `SKIPQUEUE["QUEUES"]` had a `rate` for this queue, `None`
         included. Jobs that are queued and have not been claimed wait again. Raises `InvalidOption` for a value that
