@@ -10,7 +10,7 @@ from django_skipqueue.models import Job, RateBucket
 from django_skipqueue.parts.batches.dependencies import admit_dependants
 from django_skipqueue.parts.keyed import gate as keyed_gate
 from django_skipqueue.parts.keyed.sql import LOCK_KEYS, LOCK_RATES
-from django_skipqueue.parts.limits.admit import admit_keys
+from django_skipqueue.parts.limits.admit import LimitGate, admit_keys
 from django_skipqueue.parts.rates import admit as rate_sql
 from django_skipqueue.parts.rates.admit import (
     RateGate,
@@ -21,7 +21,7 @@ from django_skipqueue.parts.rates.admit import (
     prune_rates,
 )
 from django_skipqueue.queue import gates
-from django_skipqueue.queue.gates import sweep_gates
+from django_skipqueue.queue.gates import TIME_GATE, sweep_gates
 from django_skipqueue.queue.notify import LIMITS_PAYLOAD, RATE_PREFIX, SCHEDULED_PAYLOAD
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.admit import Admit
@@ -511,3 +511,17 @@ def test_supervisors_are_notified_of_a_slot_that_comes_soon(task: Any, how: str)
             task.defer(7)
         [found] = session.notifies(timeout=5, stop_after=1)
     assert found.payload == SCHEDULED_PAYLOAD
+
+
+def test_a_due_job_passes_its_limit_and_its_rate_in_one_look() -> None:
+    late = rated_and_limited.using(run_after=timedelta(hours=1)).defer("a")
+    Job.objects.filter(pk=late.pk).update(run_after=late.enqueued_at)
+    assert TIME_GATE.admit(store, limit=10).by_queue == {"default": 1}
+    assert Job.objects.get(pk=late.pk).status == "queued"
+
+
+def test_a_job_that_the_gate_of_limits_finds_passes_its_rate_at_once() -> None:
+    late = rated_and_limited.using(run_after=timedelta(hours=1)).defer("a")
+    Job.objects.filter(pk=late.pk).update(status="blocked", gate="limit")
+    assert LimitGate().admit(store, limit=10).by_queue == {"default": 1}
+    assert Job.objects.get(pk=late.pk).status == "queued"
