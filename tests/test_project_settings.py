@@ -110,7 +110,7 @@ ORDERS = 100
 @pytest.mark.slow  # workers run all kinds of tasks under each of the settings
 @pytest.mark.parametrize("source", SETTINGS.values(), ids=SETTINGS.keys())
 def test_workers_do_everything_under_settings_of_the_projects(runworker: Run, source: str) -> None:
-    calls = [EncodedCall(f"[{number}]", "{}", None) for number in range(ORDERS)]
+    calls = [EncodedCall(f"[{number}]", "{}") for number in range(ORDERS)]
     store.enqueue_many(JobSpec("extra.jobs.order"), calls)
     for task in ("plan", "again"):
         Job.objects.enqueue(f"extra.jobs.{task}")

@@ -140,7 +140,7 @@ def _old_snapshot(count: int) -> Iterator[None]:
         reader.execute("SELECT count(*) FROM skipqueue_worker")
         with connection.cursor() as cursor:
             for call, kind in ((jobs.limited, "concurrency"), (jobs.in_sequence, "halting")):
-                key = call.encoded((0,), {}).limit_key
+                key = call.encoded((0,), {}).columns["limit_key"]
                 values = {"key": key, "kind": kind, "capacity": 2, "count": count, "task": call.name}
                 cursor.execute(DEAD, values)
                 for step in STEPS:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from ..values.part import installed_parts
 
 if TYPE_CHECKING:
+    from django.db.models import Q
     from django.http import HttpRequest, HttpResponse
 
     from ..models import Job, Worker
-    from ..models.abstract_job import AbstractJob
+    from ..models.job import AbstractJob
     from ..queue.store import Store
     from ..values.records import EncodedCall, JobSpec
     from .admin.dashboard.cards import Card
@@ -136,10 +137,16 @@ class PartConsole:
     """Imports and returns filters of the list of jobs, each an `admin.jobs.filters.GroupFilter` or `KeyFilter`."""
     job_columns: Mapping[str, str] = field(default_factory=dict)
     """Columns of the part in the job table that `skipqueue show` prints, each with its label."""
+    why_unchanged: Callable[[int], str] | None = None
+    """Says why a verb of operators has left the job with this id as it was; an empty string if it was not the part."""
+    why_existing: Callable[["Job", "Job"], str] | None = None
+    """Says why an enqueue of a copy of a job has returned another job. Its arguments: the job, and the other one."""
     job_keys: tuple[str, ...] = ()
     """Columns of the part with keys, which may have secrets in them. `skipqueue show` prints them masked."""
     holds_up: Callable[["Job"], bool] | None = None
     """Says whether a failed job holds others up, until somebody retries or discards it."""
+    holding_up: "Q | None" = None
+    """The condition of the failed jobs that hold others up."""
     pruned: Callable[[], Mapping[str, bool]] | None = None
     """Returns what becomes of jobs that are pruned, for the output of commands, such as `{"archived": True}`."""
     after_prune: Callable[["Store"], None] | None = None
@@ -173,6 +180,16 @@ def pages() -> tuple[PartPage, ...]:
 
 def queue_options() -> tuple["QueueOption[Any]", ...]:
     return tuple(option for console in consoles() for option in console.queue_options)
+
+
+def why_unchanged(job_id: int) -> str:
+    """Why a verb has left this job as it was; an empty string if no part has kept it so."""
+    return next(filter(None, (part.why_unchanged(job_id) for part in consoles() if part.why_unchanged)), "")
+
+
+def why_existing(job: "Job", other: "Job") -> str:
+    """Why an enqueue of a copy of this job has returned another job."""
+    return next(filter(None, (part.why_existing(job, other) for part in consoles() if part.why_existing)), "")
 
 
 def externals() -> tuple[External, ...]:

@@ -15,10 +15,9 @@ from django.utils.translation import gettext, ngettext
 from ..conf import settings
 from ..exceptions import UnknownTask
 from ..models import Job, Status
-from ..models.expressions import CLAIM_ORDER, HOLDS_KEY, MINUS_PRIORITY, Row
+from ..models.expressions import CLAIM_ORDER, MINUS_PRIORITY, Row
 from ..values.codec import shorten
 from . import queue_states as pauses
-from .arguments import redacted
 from .counts import Count
 from .durations import exact, roughly, span
 from .operations import number_of_attempts
@@ -129,27 +128,3 @@ def _jobs_before(job: Job) -> Count:
 
 def _queue(job: Job) -> dict[str, str]:
     return {"queue": shorten(job.queue_name, LINE_LIMIT)}
-
-
-TEXT_LIMIT = 200
-"""Characters of a key in a message."""
-
-
-def why_its_key_is_taken(job_id: int) -> str:
-    """The message that names the other job; empty if none holds the key of this one. Index: unique."""
-    job = Job.objects.filter(pk=job_id, unique_key__isnull=False).first()
-    if job is None:
-        return ""
-    for holder in Job.objects.filter(HOLDS_KEY, unique_key=job.unique_key).exclude(pk=job.pk):
-        return key_is_held(job, holder)
-    return ""
-
-
-def key_is_held(job: Job, holder: Job) -> str:
-    """The message for a job whose unique key another job holds: secrets of either may be in the key."""
-    key = redacted(holder.task, holder.args, holder.kwargs).text(holder.unique_key or "")
-    return gettext("Nothing was done: the unique key “%(key)s” is held by job %(id)s, which is %(status)s.") % {
-        "key": shorten(redacted(job.task, job.args, job.kwargs).text(key), TEXT_LIMIT),
-        "id": holder.shown_id,
-        "status": holder.get_status_display(),
-    }

@@ -18,6 +18,7 @@ from django.utils.crypto import salted_hmac
 from ..conf import load
 from ..exceptions import InvalidArguments
 from ..values.codec import decode, encode
+from ..values.records import NO_COLUMNS
 from ..values.redaction import has_secret
 
 if TYPE_CHECKING:
@@ -97,16 +98,17 @@ class Arguments:
         return self._task.encoded_argument(name, self._places[name](self.args, self.kwargs))
 
 
-def call_columns(task: "Task[Any, Any]", args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of `EncodedCall` beside the arguments, which fit the signature.
+def call_columns(task: "Task[Any, Any]", args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The columns of parts that depend on the arguments, which fit the signature.
 
     Raises `InvalidOption` for a value that cannot be used.
     """
+    if not task.options.of_parts:  # nearly all tasks have none: the rest takes as long as encoding a call
+        return NO_COLUMNS
     columns: dict[str, Any] = {}
-    if task.options.of_parts:  # nearly all tasks have none: the rest takes as long as encoding a call
-        call = Arguments(task, args, kwargs)
-        for part in task.options.of_parts:
-            columns |= part.columns(call)
+    call = Arguments(task, args, kwargs)
+    for part in task.options.of_parts:
+        columns |= part.columns(call)
     return columns
 
 

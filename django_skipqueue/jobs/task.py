@@ -32,7 +32,7 @@ from .task_call import TaskCall
 
 if TYPE_CHECKING:
     from ..models import Job
-    from ..models.abstract_job import AbstractJob
+    from ..models.job import AbstractJob
     from .arguments.call_types import CallTypes
     from .arguments.codec import Codec
 
@@ -228,7 +228,7 @@ class Task(Generic[P, R]):
             texts = texts_of(names, keys, plain, named)
         except FlattenedValue:
             texts = texts_of(names, keys, *declared_values(self, plain, named))
-        return check_size(EncodedCall(*texts, **call_columns(self, args, kwargs)), load().max_argument_bytes)
+        return check_size(EncodedCall(*texts, call_columns(self, args, kwargs)), load().max_argument_bytes)
 
     def require_fit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise `InvalidArguments` for arguments that do not fit the signature."""
@@ -240,7 +240,7 @@ class Task(Generic[P, R]):
         Neither their types nor other code of the project's is used, unless `unique_key` is a function.
         """
         self._form(len(args), tuple(kwargs))
-        call = EncodedCall(encode("args", args), encode("kwargs", kwargs), **call_columns(self, args, kwargs))
+        call = EncodedCall(encode("args", args), encode("kwargs", kwargs), call_columns(self, args, kwargs))
         return check_size(call, settings.max_argument_bytes)
 
     @property

@@ -117,15 +117,18 @@ JOB_CONSTRAINTS = [
     models.CheckConstraint(
         name="skipqueue_job_numbers",
         condition=Q(
-            *(
-                Q(**{column: None}) | Q(**{f"{column}__gte": 0, f"{column}__lt": math.inf})
-                for column in ("timeout", "unique_seconds")
-            ),
-            Q(rate_interval=None) | Q(rate_interval__range=INTERVALS),
-            Q(capacity=None) | Q(capacity__gte=0),
+            Q(timeout=None) | Q(timeout__gte=0, timeout__lt=math.inf),
             enqueued_at__gte=datetime(1, 1, 2, tzinfo=UTC),
             enqueued_at__lt=datetime(9999, 1, 1, tzinfo=UTC),
         ),
+    ),
+    models.CheckConstraint(
+        name="skipqueue_job_unique_seconds",
+        condition=Q(unique_seconds=None) | Q(unique_seconds__gte=0, unique_seconds__lt=math.inf),
+    ),
+    models.CheckConstraint(name="skipqueue_job_capacity", condition=Q(capacity=None) | Q(capacity__gte=0)),
+    models.CheckConstraint(
+        name="skipqueue_job_rate_interval", condition=Q(rate_interval=None) | Q(rate_interval__range=INTERVALS)
     ),
     models.CheckConstraint(
         name="skipqueue_job_times", condition=are_times("started_at", "finished_at", "locked_at", "unknown_since")

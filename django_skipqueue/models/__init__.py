@@ -7,9 +7,9 @@ tables are of parts.
 
 from ..parts.alerts.models import Incident
 from ..parts.archive.models import ArchivedJob
+from ..parts.batches.models import Dependency, JobBatch, PrunedOfBatch
 from ..parts.history.models import FailureRollUp, RollUp, RollUpProgress
 from ..parts.rates.models import RateBucket
-from .batch import Dependency, JobBatch, PrunedOfBatch
 from .job import Job
 from .queue import Queue
 from .schedule import Schedule

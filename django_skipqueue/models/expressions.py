@@ -3,6 +3,7 @@
 PostgreSQL does not use an index for any other spelling.
 """
 
+import math
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,15 +27,6 @@ CLAIM_ORDER: "tuple[F | Func[Any], ...]" = (F("queue_name"), MINUS_PRIORITY, F("
 """The order in which the jobs of a queue are claimed. Index: claim."""
 
 
-HOLDS_KEY = Q(unique_key__isnull=False) & (
-    Q(unique_seconds__gt=0) | (Q(finished_at__isnull=True) & (Q(unique_seconds__isnull=True) | Q(lease=0)))
-)
-"""The condition that a job holds its unique key. `parts.unique.enqueue` explains it. Index: unique."""
-
-HALTS = Q(status="failed", limit_kind="halting")
-"""The condition that a sequence has halted at a job: it goes on when an operator retries or discards it. Index: halted.
-"""
-
 CAUSE = Func(
     template="hashtextextended(task || ' ' || COALESCE(errors->-1->>'exception', '') || ' ' || "
     "COALESCE(errors->-1->>'place', ''), 0)",
@@ -54,6 +46,11 @@ def are_times(*columns: str) -> Q:
     )
 
 
+def is_number(column: str) -> Q:
+    """The condition that this number breaks neither Python nor a statement: NaN, infinity and less than 0 do."""
+    return Q(**{column: None}) | Q(**{f"{column}__gte": 0, f"{column}__lt": math.inf})
+
+
 def has_cause(cause: Cause) -> "Exact[Any]":
     """The condition that a job's last error has this cause."""
     hashed = Func(Value(" ".join(cause)), Value(0), function="hashtextextended", output_field=BigIntegerField())
@@ -65,14 +62,3 @@ class Row(Func):
 
     template = "(%(expressions)s)"
     output_field = TextField()  # never read: rows are only compared
-
-
-HAS_BEGUN = Q(started_at__isnull=False) | Q(attempts__gt=0)
-"""The condition that a job has begun, also before a manual retry: see `parts.limits.admit`. Index: limit_held."""
-
-LIMIT_RANK = Func(
-    template="(CASE WHEN limit_kind IN ('concurrency', 'fair') THEN -priority "
-    "WHEN started_at IS NOT NULL OR attempts > 0 THEN -1 ELSE 0 END)",
-    output_field=SmallIntegerField(),
-)
-"""The order in which the blocked jobs of a key are admitted, before their ids. Index: limit_waiting."""

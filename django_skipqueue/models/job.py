@@ -3,42 +3,39 @@
 Only the methods of `Store` write a job's status, lease, attempts and times. The methods here call them.
 """
 
-import math
 from typing import Any
 
 from django.db import models
 from django.db.models import F, Func, Q
+from django.db.models.functions import Now
 from django.db.models.lookups import Exact, IsNull, LessThanOrEqual
 from django.utils.translation import gettext_lazy as _
 
+from ..conf import settings
+from ..events.job_names import job_name
 from ..exceptions import LeaseLost
+from ..parts.batches import models as of_batches
+from ..parts.limits import models as of_limits
+from ..parts.rates import models as of_rates
+from ..parts.unique import models as of_unique
 from ..values.backoff import RetryPolicy
-from ..values.codec import encode
+from ..values.codec import encode, shorten
 from ..values.columns import MAX_KEY_BYTES
 from ..values.notes import Progress, progress_of
 from ..values.outcomes import COMPLETED, Outcome, Settlement, error_entry
-from ..values.rates import INTERVALS
-from ..values.records import LeaseRef
-from .abstract_job import AbstractJob
+from ..values.records import LeaseRef, handle_of, worker_name
 from .expressions import (
     CAUSE,
     CLAIM_ORDER,
     END_OF_TIME,
     FIRST_TIME,
-    HALTS,
-    HAS_BEGUN,
-    HOLDS_KEY,
-    LIMIT_RANK,
-    MINUS_PRIORITY,
     are_times,
+    is_number,
 )
 from .managers import JobManager
 from .status import FINISHED, UNFINISHED, WAITING, Status
 from .stored_json import StoredJSON
 from .verbs import JobVerbs
-
-SECONDS = ("timeout", "unique_seconds")
-"""Columns with a number of seconds."""
 
 _UNFINISHED, _FINISHED = ([status.value for status in statuses] for statuses in (UNFINISHED, FINISHED))
 
@@ -51,14 +48,75 @@ def _json_type(column: str) -> Func:
     return Func(F(column), function="jsonb_typeof", output_field=models.TextField())
 
 
-class Job(JobVerbs, AbstractJob):
+class AbstractJob(
+    of_unique.UniqueColumns,
+    of_limits.LimitColumns,
+    of_rates.RateColumns,
+    models.Model,
+):
+    """A job in the job table or in the archive: all columns but those by which the job is claimed."""
+
+    queue_name = models.TextField(_("queue"))
+    task = models.TextField(_("task"))
+    args = StoredJSON(_("positional arguments"), default=list)
+    kwargs = StoredJSON(_("keyword arguments"), default=dict)
+    status = models.TextField(_("status"), choices=Status)
+    priority = models.SmallIntegerField(_("priority"), db_default=0)
+    attempts = models.SmallIntegerField(_("attempts"), db_default=0)
+    max_attempts = models.SmallIntegerField(_("maximum of attempts"), db_default=10)
+    run_after = models.DateTimeField(_("run after"), db_default=Now())
+    enqueued_at = models.DateTimeField(_("enqueued at"), db_default=Now())
+    locked_by = models.TextField(_("worker"), db_default="")
+    started_at = models.DateTimeField(_("started at"), null=True)
+    finished_at = models.DateTimeField(_("finished at"), null=True)
+    result = StoredJSON(_("result"), null=True)
+    last_error = models.TextField(_("last error"), db_default="")
+    errors = StoredJSON(_("errors"), db_default=models.Value([], models.JSONField()))
+    progress = StoredJSON(_("progress"), null=True)
+    logs = StoredJSON(_("logs"), null=True)
+    timeout = models.FloatField(_("timeout"), null=True)
+    retention = StoredJSON(_("retention"), null=True)
+    metadata = StoredJSON(_("metadata"), db_default=models.Value({}, models.JSONField()))
+    operations = StoredJSON(_("operations"), null=True)
+
+    class Meta:
+        abstract = True
+
+    def __str__(self) -> str:
+        return f"{shorten(self.task, 200)} #{self.pk}"
+
+    @property
+    def handle(self) -> str:
+        """A text that names the job with its database, such as `queue_1:42`: see `Job.objects.by_handle`."""
+        return handle_of(self._state.db or settings.database, self.pk)
+
+    @property
+    def shown_id(self) -> str:
+        """The id alone; the handle if several databases hold queues."""
+        return job_name(self._state.db or settings.database, self.pk)
+
+    @property
+    def current_progress(self) -> Progress | None:
+        """The progress of the attempt that runs, and once the job is finished, of the last one; `None` without any."""
+        return progress_of(self.progress)
+
+    @property
+    def worker_name(self) -> str:
+        """The name of the worker that holds the job, or held it last; for a loop written by hand, its `worker_id`."""
+        return worker_name(self.locked_by)
+
+
+class Job(
+    JobVerbs,
+    of_batches.BatchColumn,
+    AbstractJob,
+):
     """One request to run a task."""
 
     lease = models.BigIntegerField(_("lease"), db_default=0)
     locked_at = models.DateTimeField(_("locked at"), null=True)
     deaths = StoredJSON(_("deaths"), null=True)
     unknown_since = models.DateTimeField(_("unknown since"), null=True)
-    batch_id = models.BigIntegerField(_("batch"), null=True)
     held = models.BooleanField(_("is held"), null=True)
     """True while a part holds the job at the gate `held`, such as for the end of other jobs."""
     gate = models.TextField(_("gate"), null=True)  # noqa: DJ001 (NULL: it waits at none)
@@ -112,59 +170,14 @@ class Job(JobVerbs, AbstractJob):
                 name="skipqueue_job_cause",
                 condition=Q(status="failed") | Q(status="scheduled", attempts__gt=0),
             ),
-            models.Index(
-                # For the check whether a batch is finished, its progress, and the list of its jobs in the admin.
-                fields=["batch_id", "status", "id"],
-                name="skipqueue_job_batch",
-                condition=Q(batch_id__isnull=False),
-            ),
-            models.Index(
-                # The jobs that hold a permit of their key: `parts.limits.admit`.
-                fields=["limit_key"],
-                name="skipqueue_job_limit_held",
-                condition=Q(limit_key__isnull=False)
-                & (
-                    Q(status__in=["queued", "running"])
-                    | Q(HAS_BEGUN, status="scheduled", limit_kind__in=["sequence", "halting"])
-                    | Q(limit_kind="halting", status="failed")
-                    | Q(gate="rate")
-                ),
-            ),
-            models.Index(
-                "limit_key",
-                LIMIT_RANK,
-                "id",
-                name="skipqueue_job_limit_waiting",
-                condition=Q(gate="limit", limit_key__isnull=False),
-            ),
-            models.Index(
-                # The jobs that wait for their rate, and those that have a token and wait for a worker:
-                # `parts.rates.admit`.
-                F("rate_key"),
-                MINUS_PRIORITY,
-                F("run_after"),
-                F("id"),
-                name="skipqueue_job_rate_waiting",
-                condition=Q(gate="rate", rate_key__isnull=False),
-            ),
-            models.Index(
-                fields=["rate_key"],
-                name="skipqueue_job_rate_queued",
-                condition=Q(status="queued", rate_key__isnull=False),
-            ),
-            models.Index(
-                # The failed jobs for which their sequences have halted: `parts.limits.now`.
-                fields=["finished_at", "id"],
-                name="skipqueue_job_halted",
-                condition=HALTS,
-            ),
+            *of_batches.JOB_INDEXES,
+            *of_limits.JOB_INDEXES,
+            *of_rates.JOB_INDEXES,
         )
         constraints = (
-            models.UniqueConstraint(
-                fields=["unique_key"],
-                name="skipqueue_job_unique",
-                condition=HOLDS_KEY,
-            ),
+            *of_unique.JOB_CONSTRAINTS,
+            *of_limits.JOB_CONSTRAINTS,
+            *of_rates.JOB_CONSTRAINTS,
             models.CheckConstraint(
                 # The status is one of the seven, and it is a finished one exactly if `finished_at` is set.
                 name="skipqueue_job_finished",
@@ -188,12 +201,7 @@ class Job(JobVerbs, AbstractJob):
                 # Numbers that break Python or a statement: NaN, infinity, less than 0. None of them is large to read.
                 name="skipqueue_job_numbers",
                 condition=Q(
-                    *(
-                        Q(**{column: None}) | Q(**{f"{column}__gte": 0, f"{column}__lt": math.inf})
-                        for column in SECONDS
-                    ),
-                    Q(rate_interval=None) | Q(rate_interval__range=INTERVALS),
-                    Q(capacity=None) | Q(capacity__gte=0),
+                    is_number("timeout"),
                     enqueued_at__gte=FIRST_TIME,
                     enqueued_at__lt=END_OF_TIME,
                 ),

@@ -16,13 +16,12 @@ from ..queue.parameters import claim_values
 from ..queue.store import Store
 from ..queue.unique_keys import unique_keys
 from ..values.codec import decode, encode
-from ..values.records import EncodedCall, EnqueuedJob, JobColumns, JobSpec, parse_handle
+from ..values.records import NO_COLUMNS, EncodedCall, EnqueuedJob, JobColumns, JobSpec, parse_handle
 from .status import StatusFilters
 from .verbs import QuerySetVerbs
 from .worker_request import WorkerRequest
 
 if TYPE_CHECKING:
-    from .batch import JobBatch
     from .job import Job
     from .queue import Queue  # noqa: F401 (ruff does not see it in a subscript)
     from .schedule import Schedule
@@ -127,7 +126,8 @@ class JobManager(_JobManager["Job"]):
         spec = JobSpec(task, metadata=json.dumps(metadata or {}), **columns)
         args = args if isinstance(args, str) else encode("args", list(args))
         kwargs = kwargs if isinstance(kwargs, str) else encode("kwargs", dict(kwargs))
-        return self.insert(spec, EncodedCall(args, kwargs, unique_key))
+        keys = NO_COLUMNS if unique_key is None else {"unique_key": unique_key}
+        return self.insert(spec, EncodedCall(args, kwargs, keys))
 
     def insert(self, spec: JobSpec, call: EncodedCall, *, database: str | None = None) -> "Job":
         """Enqueue a job as `enqueue` does, from a spec and a call. Raises `UniqueKeyTaken` if the spec says so.
@@ -165,7 +165,8 @@ class JobManager(_JobManager["Job"]):
         spec, call = enqueued.spec, enqueued.call
         values = {
             **spec._asdict(),
-            **call._asdict(),
+            **spec.columns,
+            **call.columns,
             **enqueued._asdict(),
             "held": True if enqueued.gate == "held" else None,
             "args": decode(call.args),
@@ -184,14 +185,6 @@ class JobManager(_JobManager["Job"]):
     @cached_property
     def _columns(self) -> list[str]:
         return [field.attname for field in self.model._meta.concrete_fields]
-
-
-class JobBatchManager(models.Manager["JobBatch"]):
-    """`JobBatch.objects`: the batches of jobs, in the queue's database."""
-
-    def get_queryset(self) -> "models.QuerySet[JobBatch]":
-        """All batches."""
-        return models.QuerySet(self.model, using=self._db or settings.database)
 
 
 class WorkerQuerySet(models.QuerySet["Worker"]):

@@ -4,16 +4,16 @@ from datetime import timedelta
 from itertools import chain
 
 from django.db import models
-from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from ..conf import settings
 from ..events import logs
+from ..parts.limits import models as of_limits
 from ..parts.limits.queue_verbs import LimitVerbs
+from ..parts.rates import models as of_rates
 from ..parts.rates.queue_verbs import RateVerbs
 from ..queue.queues import DECLARED, pause_queue, resume_queue
 from ..queue.store import Store, in_each
-from ..values.rates import INTERVALS
 from .expressions import are_times
 from .managers import QueueManager
 from .worker import Worker
@@ -22,6 +22,8 @@ from .worker import Worker
 class Queue(
     LimitVerbs,
     RateVerbs,
+    of_limits.LimitedQueue,
+    of_rates.RatedQueue,
     models.Model,
 ):
     """A queue that is paused or limited, or was. Workers claim nothing of a paused queue."""
@@ -33,13 +35,6 @@ class Queue(
     """The pause ends at this time by itself. `None`: it lasts until somebody resumes the queue."""
     paused_by = models.TextField(_("paused by"), db_default="")
     reason = models.TextField(_("reason"), db_default="")
-    concurrency = models.SmallIntegerField(_("jobs at once"), null=True)
-    """How many of its jobs may run at once; 0: any number; `None`: as many as the settings say."""
-    rate_interval = models.FloatField(_("interval of the rate"), null=True)
-    """Seconds for each job that may start; 0: any number; `None`: as the settings say."""
-    rate_burst = models.SmallIntegerField(_("burst of the rate"), null=True)
-    """How many jobs may start at once after a time without any."""
-
     objects = QueueManager()
 
     class Meta:
@@ -47,16 +42,8 @@ class Queue(
         verbose_name = _("queue")
         verbose_name_plural = _("queues")
         constraints = (
-            models.CheckConstraint(
-                # A value that `limit` and `rate` refuse would break the statements that admit jobs of all queues.
-                name="skipqueue_queue_limits",
-                condition=Q(concurrency__isnull=True) | Q(concurrency__gte=0),
-            ),
-            models.CheckConstraint(
-                name="skipqueue_queue_rates",
-                condition=(Q(rate_interval__isnull=True) | Q(rate_interval=0) | Q(rate_interval__range=INTERVALS))
-                & (Q(rate_burst__isnull=True) | Q(rate_burst__gte=0)),
-            ),
+            *of_limits.QUEUE_CONSTRAINTS,
+            *of_rates.QUEUE_CONSTRAINTS,
             models.CheckConstraint(name="skipqueue_queue_times", condition=are_times("paused_at", "paused_until")),
         )
 

@@ -19,10 +19,10 @@ from ..exceptions import InvalidOption
 from ..values.columns import check_columns
 from ..values.part import installed_parts, specs_of_parts
 from ..values.records import DeferredJobs, Dependant, EncodedCall, EnqueuedJob, JobSpec
-from .fragments import INSERT_CALLS, INSERT_JOB, KEY_COLUMNS, UNLESS_HELD, joined
+from .fragments import INSERT_CALLS, INSERT_JOB, KEY_COLUMNS, PIECES, joined
 from .gates import KeyGate, admit_after_commit, key_gates
 from .notify import wake, wake_supervisors
-from .parameters import calls_as_values, unindented
+from .parameters import call_values, calls_as_values, insert_values, unindented
 from .queues import columns_of_queue
 from .silence import ended_by_silence
 from .unique_keys import explained_deadlock, unique_keys
@@ -48,7 +48,7 @@ ENQUEUE = joined(
 RETURNING id, status, gate, run_after, enqueued_at, true AS is_new
 """,
     insert=INSERT_JOB,
-    unless_held=UNLESS_HELD,
+    unless_held=PIECES["unless_held"],
 )
 
 # enqueue of a plain job outside of a transaction → as ENQUEUE_PLAIN, and what was set, as the second of four results.
@@ -115,7 +115,7 @@ def enqueue_untraced(store: "Store", spec: JobSpec, call: EncodedCall) -> Enqueu
     """Insert one job as `enqueue` does, without tracers: none runs in the main thread of a supervisor."""
     spec = _checked(spec)
     [call] = in_queue(spec.queue_name, (call,))
-    is_plain = spec.is_plain and call.is_plain
+    is_plain = spec.is_plain and not call.columns
     gate = None if is_plain else _lone_gate(spec, call)
     if (is_plain or gate) and store.connection.get_autocommit():
         with store.connection.cursor() as cursor:
@@ -125,14 +125,14 @@ def enqueue_untraced(store: "Store", spec: JobSpec, call: EncodedCall) -> Enqueu
 
 
 def _enqueue_plain(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJob:
-    [(id, now)] = store.rows(ENQUEUE_PLAIN, spec._asdict() | call._asdict())
+    [(id, now)] = store.rows(ENQUEUE_PLAIN, {**spec._asdict(), **call_values(call)})
     wake(store, (spec.queue_name,))
     store.send(JobsDeferred(store.alias, spec.task, spec.queue_name, [id]))
     return EnqueuedJob(spec, call, id, "queued", None, now, now)
 
 
 def _enqueue_any(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJob | None:
-    values = spec.insert_values() | call._asdict()
+    values = insert_values(spec) | call_values(call)
     with NOTHING if call.unique_key is None else explained_deadlock():
         rows = [EnqueuedJob(spec, call, *row) for row in store.rows(ENQUEUE, values)]
         if spec.replaces and not rows:
@@ -155,7 +155,7 @@ def in_queue(queue_name: str, calls: Sequence[EncodedCall]) -> Sequence[EncodedC
     if queue_name not in settings.queues:  # of nearly all: this must cost nothing
         return calls
     columns = columns_of_queue(queue_name, calls)
-    return [call._replace(**columns) for call in calls]
+    return [call._replace(columns={**call.columns, **columns}) for call in calls] if columns else calls
 
 
 def _in_context(store: "Store", spec: JobSpec) -> JobSpec:
@@ -171,7 +171,7 @@ def _lone_gate(spec: JobSpec, call: EncodedCall) -> KeyGate | None:
     """
     if spec.run_after is not None or call.unique_key is not None:
         return None
-    keyed = [gate for gate in key_gates() if getattr(call, KEY_COLUMNS[gate.name]) is not None]
+    keyed = [gate for gate in key_gates() if KEY_COLUMNS[gate.name] in call.columns]
     return keyed[0] if len(keyed) == 1 and keyed[0].enqueue_alone else None
 
 
@@ -195,7 +195,7 @@ def _committed(
     """Send the message. Returns the id and the time of the enqueue, and whether its job was admitted."""
     mark = token_hex(8)
     try:
-        cursor.execute(statement, {**spec.insert_values(), **call._asdict(), "call": mark})
+        cursor.execute(statement, {**insert_values(spec), **call_values(call), "call": mark})
         cursor.nextset()  # the first result is that of BEGIN
         id, now, *_ = cursor.fetchone()
         while admits and cursor.nextset():
@@ -241,7 +241,7 @@ def enqueue_many(store: "Store", spec: JobSpec, calls: Sequence[EncodedCall]) ->
 
 def _enqueue_many(store: "Store", spec: JobSpec, calls: Sequence[EncodedCall]) -> DeferredJobs:
     spec = _checked(spec)
-    values = spec.insert_values()
+    values = insert_values(spec)
     calls = in_queue(spec.queue_name, calls)
     if any(call.unique_key is not None for call in calls):
         with explained_deadlock():
@@ -288,9 +288,9 @@ def _keys_of(calls: Sequence[EncodedCall], lone: int | None) -> dict[str, dict[s
     """The keys at whose gates these calls wait first, as `Admission` takes them. `lone`: the id of the only job."""
     waiting: dict[str, dict[str, int | None]] = {}
     for gate, column in KEY_COLUMNS.items():
-        if keys := {getattr(call, column) for call in calls} - {None}:
+        if keys := {call.columns[column] for call in calls if column in call.columns}:
             waiting[gate] = dict.fromkeys(keys, lone)
-            calls = [call for call in calls if getattr(call, column) is None]
+            calls = [call for call in calls if column not in call.columns]
     return waiting
 
 

@@ -12,28 +12,26 @@ An operator's verb is recorded in the row of the job that it changes: `operation
 """
 
 import re
-from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Mapping
 
+from ..parts.batches import columns as of_batches
+from ..parts.limits import columns as of_limits
+from ..parts.rates import columns as of_rates
+from ..parts.unique import columns as of_unique
+from ..values.part_columns import Condition, PartColumns
 
-class Condition(NamedTuple):
-    """The half of a gate that is SQL. The other half, which admits jobs, is a `queue.gates.Gate`."""
-
-    gate: str
-    """The gate's name."""
-    status: Literal["scheduled", "blocked"]
-    """The job's status while it waits at this gate."""
-    holds: str
-    """The SQL condition under which the gate keeps a job waiting. Columns are written in braces: `{run_after}`."""
-    key: str = ""
-    """The column with the key by which the gate admits; empty: it has no keys."""
-
+OF_PARTS: tuple[PartColumns, ...] = (
+    of_unique.COLUMNS,
+    of_batches.COLUMNS,
+    of_limits.COLUMNS,
+    of_rates.COLUMNS,
+)
+"""What the columns of parts add. A job meets the gates of parts in this order."""
 
 CONDITIONS = (
-    Condition("time", "scheduled", "{run_after} > statement_timestamp()"),
-    Condition("held", "blocked", "{held}::boolean"),
-    Condition("limit", "blocked", "{limit_key}::text IS NOT NULL", key="limit_key"),
-    Condition("rate", "blocked", "{rate_key}::text IS NOT NULL", key="rate_key"),
+    Condition(gate="time", status="scheduled", holds="{run_after} > statement_timestamp()"),
+    Condition(gate="held", holds="{held}::boolean"),
+    *(part.gate for part in OF_PARTS if part.gate),
 )
 """In the order in which a job meets the gates."""
 
@@ -42,6 +40,34 @@ KEY_COLUMNS = {condition.gate: condition.key for condition in CONDITIONS if cond
 
 # The key by which the gate admits at which a job waits. NULL: it waits at no gate, or at one without keys.
 KEY = " ".join(["CASE job.gate", *(f"WHEN '{gate}' THEN job.{key}" for gate, key in KEY_COLUMNS.items()), "END"])
+if not KEY_COLUMNS:
+    KEY = "NULL::text"
+
+PIECES = {
+    "settled": "NULL::bigint",
+    "retry_named": "",
+    "retry_ids": "(SELECT %(ids)s::bigint[])::bigint[]",
+    "retry_order": "id",
+    "retry_started_at": "job.started_at",
+    "retry_spread": "random()",
+    "discard_also": "",
+    "unless_held": "",
+    "pruned": "",
+    "after_prune": "",
+}
+"""The places of statements of the core that a part may fill, each with what stands there without that part.
+
+settled: the number in the third column of SETTLE, a bigint.
+retry_named, retry_ids, retry_order: a CTE of RETRY, the array of the jobs to retry, and the order in which they are
+written. retry_started_at: their `started_at`. retry_spread: a job's place within the time of the retry, from 0 to 1.
+discard_also: `OR` and a condition for further jobs that DISCARD changes.
+unless_held: the end of an INSERT that inserts no job whose unique key is held.
+pruned, after_prune: further columns that PRUNE returns, and further CTEs, which read them from `pruned`.
+"""
+
+if unknown := {name for part in OF_PARTS for name in part.pieces} - PIECES.keys():
+    raise ValueError(f"No statement has these places: {sorted(unknown)}.")
+PIECES |= {name: piece for part in OF_PARTS for name, piece in part.pieces.items()}
 
 PLACE = re.compile(r"{([a-z]\w*)}")
 """A place in a statement, such as `{status}`. The braces of `'{}'::text[]` and of `[0-9a-f]{12}` are no places."""
@@ -81,11 +107,42 @@ def entering(*, column: str, past: str | None = None, **columns: str) -> dict[st
     return {"status": " ".join(["CASE", *statuses, "ELSE 'queued' END"]), "gate": " ".join(["CASE", *gates, "END"])}
 
 
+def returning(*, charged: bool) -> str:
+    """Return the expression for the gate at which a job waits again that has lost its worker. NULL: it is queued.
+
+    charged: whether the attempt is charged. A job that has passed a later gate does not wait at an earlier one.
+    """
+    return _of_lost(lambda condition: "NULL" if condition.keeps_released and not charged else f"'{condition.gate}'")
+
+
+def _of_lost(value: Callable[[Condition], str]) -> str:
+    """The expression for a job that has lost its worker: this value of the last gate at which it waits again."""
+    clauses = [
+        f"WHEN {joined(condition.returns, **{name: f'job.{name}' for name in places(condition.returns)})} "
+        f"THEN {value(condition)}"
+        for condition in reversed(CONDITIONS)
+        if condition.returns
+    ]
+    return " ".join(["CASE", *clauses, "END"]) if clauses else "NULL::text"
+
+
+OF_SPEC = {name: type for part in OF_PARTS for name, type in part.of_spec.items()}
+"""The columns of parts that all jobs of an enqueue share, each with its type."""
+
+KEYS = {part.key: part.of_key for part in OF_PARTS if part.key}
+"""The columns of parts with the keys of calls, each with the columns and types that a call with this key has beside it.
+"""
+
+OF_CALL = {name: type for key, of_key in KEYS.items() for name, type in {key: "text", **of_key}.items()}
+"""The columns of parts that calls have: see `EncodedCall.columns`."""
+
+KEPT = [name for part in OF_PARTS if part.are_kept for name in (*part.of_spec, part.key, *part.of_key) if name]
+"""The columns of parts that a job in an archive, and a copy of a job, have."""
+
 # The columns of a job that are written when it is inserted.
-_INSERT_INTO = """INSERT INTO skipqueue_job AS job
-    (queue_name, task, args, kwargs, status, gate, priority, max_attempts, run_after, unique_key, unique_seconds,
-    timeout, retention, metadata, batch_id, held, limit_key, limit_kind, capacity, rate_key, rate_interval,
-    rate_burst)"""
+_INSERT_INTO = f"""INSERT INTO skipqueue_job AS job
+    (queue_name, task, args, kwargs, status, gate, priority, max_attempts, run_after, timeout, retention, metadata,
+    {", ".join(("held", *OF_SPEC, *OF_CALL))})"""
 
 _DUE = "COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))"
 
@@ -100,47 +157,56 @@ VALUES (
     {gate},
     %(priority)s, %(max_attempts)s,
     {due},
-    %(unique_key)s, %(unique_seconds)s, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb,
-    %(batch_id)s, %(held)s, %(limit_key)s, %(limit_kind)s, %(capacity)s,
-    %(rate_key)s, %(rate_interval)s, %(rate_burst)s
+    %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb, %(held)s{of_parts}
 )
 """,
     into=_INSERT_INTO,
     due=_DUE,
+    of_parts="".join(f", %({name})s" for name in (*OF_SPEC, *OF_CALL)),
     **entering(column="%({})s", run_after=_DUE),
 )
 
-# A job for each call, in the order of the calls. `args` and `kwargs` have a line for each call: encoded JSON contains
-# no line break. `unique_keys`, `limit_keys` and `rate_keys` have an element for each call, or none at all: NULL.
+COLUMNS_OF_CALL = {
+    name: f"call.{name}" if name == key else f"CASE WHEN call.{key} IS NOT NULL THEN %({name})s::{type} END"
+    for key, of_key in KEYS.items()
+    for name, type in {key: "text", **of_key}.items()
+}
+"""The expression for each column of `OF_CALL`. What a call has beside a key is NULL in a call without this key."""
+
+# Each call, in the order of the calls. `args` and `kwargs` have a line for each call: encoded JSON contains no line
+# break. A parameter such as `limit_keys` has an element for each call, or none at all: NULL.
+CALLS = joined(
+    """ROWS FROM (
+        string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)){values}
+    ) AS call (args, kwargs{keys})""",
+    values="".join(f", unnest(%({key}s)s::text[])" for key in KEYS),
+    keys="".join(f", {key}" for key in KEYS),
+)
+
+# A job for each call, in the order of the calls.
 INSERT_CALLS = joined(
     """{into}
 SELECT
     %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
     {status},
     {gate},
-    %(priority)s, %(max_attempts)s, due.run_after, call.unique_key, %(unique_seconds)s::float8, %(timeout)s,
-    %(retention)s::jsonb, %(metadata)s::jsonb, %(batch_id)s::bigint, %(held)s::boolean,
-    call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END,
-    CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END,
-    call.rate_key, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END,
-    CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
+    %(priority)s, %(max_attempts)s, due.run_after, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb,
+    %(held)s::boolean{of_parts}
 FROM
-    ROWS FROM (
-        string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]),
-        unnest(%(limit_keys)s::text[]), unnest(%(rate_keys)s::text[])
-    ) AS call (args, kwargs, unique_key, limit_key, rate_key),
+    {calls},
     (SELECT {due} AS run_after) AS due""",
     into=_INSERT_INTO,
     due=_DUE,
-    **entering(column="%({})s", run_after="due.run_after", limit_key="call.limit_key", rate_key="call.rate_key"),
+    calls=CALLS,
+    of_parts="".join(
+        f", {value}"
+        for value in (
+            *(f"%({name})s::{type}" for name, type in OF_SPEC.items()),
+            *COLUMNS_OF_CALL.values(),
+        )
+    ),
+    **entering(column="%({})s", run_after="due.run_after", **{key: f"call.{key}" for key in KEY_COLUMNS.values()}),
 )
-
-# Whether a job holds its unique key: the predicate of the unique index.
-HOLDS_KEY = """unique_key IS NOT NULL
-    AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))"""
-
-# The end of an INSERT that inserts no job whose unique key is held.
-UNLESS_HELD = f"ON CONFLICT (unique_key) WHERE {HOLDS_KEY} DO NOTHING"
 
 
 _TO_RUN = """UPDATE skipqueue_job AS job
@@ -154,25 +220,29 @@ WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
 {claimed}"""
 
 # The columns of `ClaimedJob`. `claim_seconds` is the time from the start of the statement until this row was updated.
-CLAIMED = """RETURNING
+CLAIMED = joined(
+    """RETURNING
     job.id,
     job.lease,
     job.task,
     job.queue_name,
-    job.args::text AS args,
-    job.kwargs::text AS kwargs,
+    job.args::text,
+    job.kwargs::text,
     job.attempts AS attempt,
     job.max_attempts,
     job.priority,
     date_part('epoch', job.run_after) AS run_after,
     date_part('epoch', job.locked_at) AS locked_at,
-    job.metadata::text AS metadata,
+    job.metadata::text,
     job.timeout,
     date_part('epoch', job.unknown_since) AS unknown_since,
-    job.limit_key IS NOT NULL AS holds_permit,
+    {holds_permit} AS holds_permit,
     date_part('epoch', clock_timestamp() - statement_timestamp()) AS claim_seconds,
     jsonb_array_length(job.deaths) >= 2 AS is_suspect,
-    CASE WHEN job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN job.limit_key END AS permit_key"""
+    {permit_key} AS permit_key""",
+    holds_permit=" OR ".join(f"job.{gate.key} IS NOT NULL" for gate in CONDITIONS if gate.grants_permits) or "false",
+    permit_key=_of_lost(lambda gate: "NULL" if gate.keeps_released else f"job.{gate.key}"),
+)
 
 
 def to_run(*, more: str = "") -> str:

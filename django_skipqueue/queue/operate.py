@@ -17,7 +17,7 @@ from ..exceptions import UniqueKeyDeadlock
 from ..values.codec import shorten
 from ..values.columns import check_columns, check_run_after
 from ..values.outcomes import Delay, checked_seconds
-from .fragments import entering, joined, recording
+from .fragments import OF_CALL, PIECES, entering, joined, recording
 from .notify import LIMITS_PAYLOAD, notify_supervisors, wake, wake_supervisors
 from .parameters import noted
 from .queues import CHANGE_QUEUE, columns_of_queue
@@ -30,77 +30,30 @@ _DUE = "COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interv
 """The new due time: a delay counts from now."""
 
 # operators → the failed and discarded jobs that were put back into their queues, with a fresh set of attempts: at once,
-# or each at a random time within `over` seconds. A job stays unchanged if another job holds its unique key, even if it
-# would not hold the key itself; of several chosen jobs with the same key, only the newest is retried. The jobs of
-# a sequence get one time, so that they stay in order. One at which its sequence does not halt counts as not begun until
-# that time: the sequence has gone on without it, and does not wait. The array is
-# a subquery, so that the planner does not see its length: with that, it reads a small table whole. It is searched
-# once, for `named`.
-# The keys are taken in their order, as the enqueues take them, so that these and retries wait for each other and never
-# deadlock. Only an INSERT writes its rows in the order of its SELECT: here each of them meets the row that it was read
-# from, which is locked, and so is updated. The collation is that of Python. Index: the primary key, and unique.
+# or each at a random time within `over` seconds. The array is a subquery, so that the planner does not see its length:
+# with that, it reads a small table whole. Only an INSERT writes its rows in the order of its SELECT: here each of them
+# meets the row that it was read from, which is locked, and so is updated. The parts with unique keys and with sequences
+# fill its places. Index: the primary key.
 RETRY = joined(
     """
-WITH named AS MATERIALIZED (
-    SELECT id, unique_key, max(id) OVER (PARTITION BY unique_key) AS newest_id
-    FROM skipqueue_job
-    WHERE id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND status IN ('failed', 'discarded')
-),
-chosen AS MATERIALIZED (
-    SELECT id, queue_name, task, args, kwargs, status, finished_at, unique_key
+WITH {named}chosen AS MATERIALIZED (
+    SELECT id, queue_name, task, args, kwargs, status, finished_at, {order} AS place
     FROM skipqueue_job
     WHERE
-        id = ANY (ARRAY (
-            SELECT named.id
-            FROM named
-            WHERE
-                named.unique_key IS NULL
-                OR (
-                    named.id = named.newest_id
-                    AND NOT EXISTS (
-                        SELECT FROM skipqueue_job AS holder
-                        WHERE
-                            holder.unique_key = named.unique_key
-                            AND holder.unique_key IS NOT NULL
-                            AND (
-                                holder.unique_seconds > 0
-                                OR (
-                                    holder.finished_at IS NULL
-                                    AND (holder.unique_seconds IS NULL OR holder.lease = 0)
-                                )
-                            )
-                            AND holder.id <> named.id
-                            AND (
-                                holder.finished_at IS NULL
-                                OR holder.enqueued_at + make_interval(secs => holder.unique_seconds)
-                                > statement_timestamp()
-                            )
-                    )
-                )
-        ))
+        id = ANY ({ids})
         AND status IN ('failed', 'discarded')
     ORDER BY id
     FOR NO KEY UPDATE SKIP LOCKED
 )
 INSERT INTO skipqueue_job AS job (id, queue_name, task, args, kwargs, status, finished_at)
-SELECT id, queue_name, task, args, kwargs, status, finished_at FROM chosen ORDER BY unique_key COLLATE "C"
+SELECT id, queue_name, task, args, kwargs, status, finished_at FROM chosen ORDER BY place
 ON CONFLICT (id) DO UPDATE
 SET status = {status},
     gate = {gate},
     lease = job.lease + 1,
     attempts = 0,
-    started_at = CASE
-        WHEN %(over)s::float8 > 0
-            AND (job.limit_kind = 'sequence' OR (job.limit_kind = 'halting' AND job.status = 'discarded'))
-        THEN NULL
-        ELSE job.started_at
-    END,
-    run_after = statement_timestamp() + make_interval(
-        secs => %(over)s::float8 * CASE
-            WHEN job.limit_kind IN ('sequence', 'halting') THEN (hashtext(job.limit_key) & 1023) / 1024.0
-            ELSE random()
-        END
-    ),
+    started_at = {started_at},
+    run_after = statement_timestamp() + make_interval(secs => %(over)s::float8 * {spread}),
     finished_at = NULL,
     deaths = NULL,
     unknown_since = NULL,
@@ -108,11 +61,11 @@ SET status = {status},
 RETURNING job.id, job.queue_name, job.status
 """,
     **entering(column="job.{}", run_after="statement_timestamp() + make_interval(secs => %(over)s::float8)"),
+    **{name: PIECES[f"retry_{name}"] for name in ("named", "ids", "order", "started_at", "spread")},
     operations=recording("retry"),
 )
 
-# operators → the waiting jobs that were discarded, and the failed ones at which a sequence halts: it goes on without
-# them. Index: the primary key.
+# operators → the waiting jobs that were discarded. Index: the primary key.
 DISCARD = joined(
     """
 WITH chosen AS MATERIALIZED (
@@ -121,8 +74,7 @@ WITH chosen AS MATERIALIZED (
     WHERE
         id = ANY (%(ids)s::bigint[])
         AND (
-            (finished_at IS NULL AND status <> 'running')
-            OR (status = 'failed' AND limit_kind = 'halting')
+            (finished_at IS NULL AND status <> 'running'){also}
         )
     ORDER BY id
     FOR NO KEY UPDATE SKIP LOCKED
@@ -137,6 +89,7 @@ SET status = 'discarded',
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id, job.queue_name, job.status
 """,
+    also=PIECES["discard_also"],
     operations=recording("discard"),
 )
 
@@ -342,7 +295,8 @@ def change_queue(
     Raises `InvalidOption` for a name that no queue can have.
     """
     check_columns({"queue_name": queue_name})
-    values = _noted(ids, by, reason) | columns_of_queue(queue_name, ()) | {"queue_name": queue_name}
+    columns = {**dict.fromkeys(OF_CALL), **columns_of_queue(queue_name, ())}
+    values = {**_noted(ids, by, reason), **columns, "queue_name": queue_name}
     return _operated(store, "change_queue", store.rows(CHANGE_QUEUE, values), by, reason)
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import cache, partial
 from itertools import repeat
 from operator import add, attrgetter, itemgetter
@@ -17,8 +18,9 @@ from django.db import DatabaseError
 from ..exceptions import InvalidOption
 from ..values.codec import shorten
 from ..values.outcomes import COMPLETED, Outcome, Settlement, error_entry, summary
-from ..values.records import QUEUE_HEAD, ClaimedJob, EncodedCall, LeaseRef, Noted, QueuePosition
+from ..values.records import QUEUE_HEAD, ClaimedJob, EncodedCall, JobSpec, LeaseRef, Noted, QueuePosition
 from ..values.tracebacks import stand_in
+from .fragments import KEYS, OF_CALL, OF_SPEC
 
 Rows = list[tuple[Any, ...]]
 Cursor = psycopg.Cursor[tuple[Any, ...]]
@@ -34,22 +36,34 @@ NAME_LIMIT = 200
 """Characters of the name of an operator that are kept."""
 
 
+_NO_VALUES = dict.fromkeys((*OF_SPEC, *OF_CALL))
+
+
+def insert_values(spec: JobSpec) -> dict[str, Any]:
+    """The parameters of the INSERTs. A timedelta in `run_after` becomes `delay`, in seconds from now."""
+    values = {**_NO_VALUES, **spec._asdict(), **spec.columns, "held": True if spec.after else None, "delay": 0.0}
+    if isinstance(spec.run_after, timedelta):
+        values |= {"run_after": None, "delay": spec.run_after.total_seconds()}
+    return values
+
+
+def call_values(call: EncodedCall) -> dict[str, Any]:
+    """The parameters of INSERT_JOB that depend on the call."""
+    return {**call.columns, "args": call.args, "kwargs": call.kwargs}
+
+
 def calls_as_values(calls: Sequence[EncodedCall]) -> dict[str, Any]:
     """The parameters of INSERT_CALLS that depend on calls: a line of JSON for each, and keys if any call has one."""
-    keyed = any(call.unique_key is not None for call in calls)
-    limited = next((call for call in calls if call.limit_key is not None), None)
-    rated = next((call for call in calls if call.rate_key is not None), None)
-    return {
+    values: dict[str, Any] = {
         "args": "\n".join([call.args for call in calls]),
         "kwargs": "\n".join([call.kwargs for call in calls]),
-        "unique_keys": as_text_array([call.unique_key for call in calls] if keyed else ()),
-        "limit_keys": as_text_array([call.limit_key for call in calls] if limited else ()),
-        "limit_kind": limited and limited.limit_kind,
-        "capacity": limited and limited.capacity,
-        "rate_keys": as_text_array([call.rate_key for call in calls] if rated else ()),
-        "rate_interval": rated and rated.rate_interval,
-        "rate_burst": rated and rated.rate_burst,
     }
+    with_columns = [call.columns for call in calls if call.columns]
+    for key, of_key in KEYS.items():
+        first = next((columns for columns in with_columns if key in columns), None)
+        values[f"{key}s"] = as_text_array([call.columns.get(key) for call in calls] if first else ())
+        values |= {name: first and first.get(name) for name in of_key}
+    return values
 
 
 def as_array(numbers: Iterable[object]) -> str:
@@ -187,8 +201,8 @@ class ExchangeResult:
     """The rows of each statement between the settle and the claim."""
 
     def settled(self) -> dict[LeaseRef, int | None]:
-        """The leases that were valid, and whose outcomes are now written; for each the batch of its job, if any."""
-        return {(id, lease): batch_id for id, lease, batch_id in fetched(self.settled_rows)}
+        """The leases that were valid, and whose outcomes are now written; for each what a part asks for, if any."""
+        return {(id, lease): asked for id, lease, asked in fetched(self.settled_rows)}
 
     def claimed(self) -> list[ClaimedJob]:
         return in_claim_order(self.jobs(self.claimed_rows), self.queue_names)

@@ -12,6 +12,7 @@ from django.db import transaction
 from ..conf import settings
 from ..events.events import JobsPruned
 from ..values.part import installed_parts
+from .fragments import PIECES, joined
 from .parameters import BATCH, as_array
 
 if TYPE_CHECKING:
@@ -61,68 +62,19 @@ FROM (
 LIMIT %(limit)s
 """
 
-# supervisor, prunejobs, in the same transaction → the number of deleted jobs, by status. Those of a batch that is open,
-# or in one that is open, are noted for its end; a callback counts no job. Indexes: the primary keys.
-PRUNE = """
+# supervisor, prunejobs, in the same transaction → the number of deleted jobs, by status. Index: the primary key.
+PRUNE = joined(
+    """
 WITH pruned AS (
     DELETE FROM skipqueue_job
     WHERE id = ANY (ARRAY (SELECT unnest(%(ids)s::bigint[])))
-    RETURNING id, status, batch_id
-),
-noted AS (
-    INSERT INTO skipqueue_batch_pruned (batch_id, status, jobs)
-    SELECT part.batch_id, part.status, part.jobs
-    FROM (
-        SELECT batch_id, status, count(*) FILTER (WHERE NOT is_callback) AS jobs
-        FROM (
-            SELECT
-                pruned.batch_id,
-                pruned.status,
-                coalesce(
-                    (
-                        SELECT pruned.id = ANY (batch.callback_ids)
-                        FROM skipqueue_batch AS batch
-                        WHERE batch.id = pruned.batch_id
-                    ),
-                    false
-                ) AS is_callback
-            FROM pruned
-            WHERE pruned.batch_id IS NOT NULL
-        ) AS job
-        GROUP BY batch_id, status
-    ) AS part
-    WHERE (
-        WITH RECURSIVE around AS (
-            SELECT parent_id, finished_at FROM skipqueue_batch WHERE id = part.batch_id
-            UNION ALL
-            SELECT outside.parent_id, outside.finished_at
-            FROM around JOIN skipqueue_batch AS outside ON outside.id = around.parent_id
-        )
-        SELECT bool_or(finished_at IS NULL) FROM around
-    )
-),
-unmet AS MATERIALIZED (
-    SELECT needs.job_id, needs.position, pruned.status
-    FROM
-        pruned
-        JOIN skipqueue_dependency AS needs ON needs.needs_job_id = pruned.id
-    WHERE NOT needs.is_met
-    ORDER BY needs.job_id, needs.position
-    FOR UPDATE OF needs
-),
-needed AS (
-    UPDATE skipqueue_dependency AS needs
-    SET pruned_as = unmet.status
-    FROM unmet
-    WHERE needs.job_id = unmet.job_id AND needs.position = unmet.position
-),
-forgotten AS (
-    DELETE FROM skipqueue_dependency AS needs
-    USING pruned
-    WHERE needs.job_id = pruned.id AND needs.is_met
-)
+    RETURNING id, status{pruned}
+){after_prune}
 SELECT status, count(*) FROM pruned GROUP BY status
-"""
+""",
+    pruned=PIECES["pruned"],
+    after_prune=PIECES["after_prune"],
+)
 
 # doctor, metrics → for how long the retention of the job to be deleted next has been over, in seconds; NULL if there is
 # none. Indexes: prune, once for each status, and prune_own.

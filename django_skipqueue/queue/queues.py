@@ -14,8 +14,9 @@ from ..events.events import QueuePaused, QueueResumed
 from ..exceptions import InvalidOption
 from ..values.columns import check_columns
 from ..values.part import installed_parts
+from ..values.part_columns import Condition
 from ..values.records import EncodedCall
-from .fragments import entering, joined, recording
+from .fragments import CONDITIONS, KEYS, entering, joined, recording
 from .notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors, wake
 from .parameters import noted
 
@@ -57,23 +58,31 @@ WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statemen
 LIMIT %(limit)s
 """
 
+_GATES = [condition for condition in CONDITIONS if condition.key]
+"""The gates whose keys a queue may give to its jobs."""
+
+
+def _own_or_queue(name: str, type: str, *, key: str) -> str:
+    """The expression for a column beside this key: the job's own value, or that of its new queue."""
+    return f"CASE WHEN NOT starts_with({key}, 'queue:') THEN {name} ELSE %({name})s::{type} END AS {name}"
+
+
+def _keeps_permit(condition: Condition) -> str:
+    """The expression for whether the job keeps the permit of this gate: its key stays, and it has passed the gate."""
+    later = [f" OR gate = '{each.gate}'" for each in _GATES[_GATES.index(condition) + 1 :]]
+    own = f"NOT starts_with({condition.key}, 'queue:')"
+    return f"COALESCE({own} AND (status = 'queued'{''.join(later)}), false) AS keeps_{condition.gate}"
+
+
 # operators → the waiting jobs that are now in another queue. A worker that claims one of them at the same moment keeps
-# it: then the job is locked, or running. A job without a limit of its own has that of its new queue, and a job without
-# a rate of its own has that one's rate. If either changes, it passes the gates again; but a permit of a limit that
-# stays is kept: the job waits for its rate at most. Index: the primary key.
+# it: then the job is locked, or running. A job without a key of its own has that of its new queue, once for each gate.
+# If a key changes, the job passes the gates again; but a permit of a key that stays is kept: the job waits at a later
+# gate at most. Index: the primary key.
 CHANGE_QUEUE = joined(
     """
 WITH chosen AS MATERIALIZED (
     SELECT
-        id,
-        CASE WHEN NOT starts_with(limit_key, 'queue:') THEN limit_key ELSE %(limit_key)s::text END AS limit_key,
-        CASE WHEN NOT starts_with(limit_key, 'queue:') THEN limit_kind ELSE %(limit_kind)s::text END AS limit_kind,
-        CASE WHEN NOT starts_with(limit_key, 'queue:') THEN capacity ELSE %(capacity)s::smallint END AS capacity,
-        CASE WHEN NOT starts_with(rate_key, 'queue:') THEN rate_key ELSE %(rate_key)s::text END AS rate_key,
-        CASE WHEN NOT starts_with(rate_key, 'queue:') THEN rate_interval ELSE %(rate_interval)s::float8 END
-        AS rate_interval,
-        CASE WHEN NOT starts_with(rate_key, 'queue:') THEN rate_burst ELSE %(rate_burst)s::smallint END AS rate_burst,
-        COALESCE(NOT starts_with(limit_key, 'queue:') AND (status = 'queued' OR gate = 'rate'), false) AS keeps_permit
+        id{chosen}
     FROM skipqueue_job
     WHERE
         id = ANY (%(ids)s::bigint[])
@@ -87,43 +96,45 @@ UPDATE skipqueue_job AS job
 SET queue_name = %(queue_name)s::text,
     status = CASE
         WHEN job.status = 'scheduled' THEN job.status
-        WHEN
-            job.limit_key IS NOT DISTINCT FROM chosen.limit_key
-            AND job.rate_key IS NOT DISTINCT FROM chosen.rate_key
-        THEN job.status
+        WHEN {unchanged} THEN job.status
         ELSE {status}
     END,
     gate = CASE
         WHEN job.status = 'scheduled' THEN NULL
-        WHEN
-            job.limit_key IS NOT DISTINCT FROM chosen.limit_key
-            AND job.rate_key IS NOT DISTINCT FROM chosen.rate_key
-        THEN job.gate
+        WHEN {unchanged} THEN job.gate
         ELSE {gate}
-    END,
-    limit_key = chosen.limit_key,
-    limit_kind = chosen.limit_kind,
-    capacity = chosen.capacity,
-    rate_key = chosen.rate_key,
-    rate_interval = chosen.rate_interval,
-    rate_burst = chosen.rate_burst,
+    END,{columns}
     operations = {operations}
 FROM chosen
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen)) AND job.id = chosen.id
 RETURNING job.id, job.queue_name, job.status
 """,
+    chosen="".join(
+        f",\n        {each}"
+        for gate in _GATES
+        for each in (
+            *(_own_or_queue(name, type, key=gate.key) for name, type in {gate.key: "text", **KEYS[gate.key]}.items()),
+            *([_keeps_permit(gate)] if gate.grants_permits else []),
+        )
+    ),
+    unchanged=" AND ".join(f"job.{gate.key} IS NOT DISTINCT FROM chosen.{gate.key}" for gate in _GATES) or "true",
+    columns="".join(f"\n    {name} = chosen.{name}," for gate in _GATES for name in (gate.key, *KEYS[gate.key])),
     **entering(
         column="job.{}",
         past="time",
-        limit_key="(CASE WHEN NOT chosen.keeps_permit THEN chosen.limit_key END)",
-        rate_key="chosen.rate_key",
+        **{
+            gate.key: f"(CASE WHEN NOT chosen.keeps_{gate.gate} THEN chosen.{gate.key} END)"
+            if gate.grants_permits
+            else f"chosen.{gate.key}"
+            for gate in _GATES
+        },
     ),
     operations=recording("change_queue", more={"from": "job.queue_name", "to": "%(queue_name)s::text"}),
 )
 
 
 def columns_of_queue(queue_name: str, calls: Sequence[EncodedCall]) -> dict[str, Any]:
-    """The fields that `SKIPQUEUE["QUEUES"]` gives to these calls of one task."""
+    """The columns that `SKIPQUEUE["QUEUES"]` gives to these calls of one task."""
     columns: dict[str, Any] = {}
     for part in installed_parts():
         if part.of_queue:

@@ -11,7 +11,7 @@ from ..conf import settings
 from ..events.events import JobsRecovered
 from ..values.codec import shorten
 from ..values.records import RecoveredJob, session_name
-from .fragments import joined
+from .fragments import joined, returning
 from .notify import LIMITS_PAYLOAD, notify_supervisors, wake
 from .parameters import BATCH
 
@@ -57,7 +57,7 @@ WHERE
 # as well, the job fails, whatever its max_attempts: no other job can be the cause. A worker with one slot runs each job
 # alone, and so does a loop written by hand, which has no row. Who is external runs jobs in processes without rows here.
 # A manual retry empties the list, and so does every outcome except that of an unknown task.
-# A job that has a rate waits for it again, with the permit that it holds.
+# A job waits again at its last gate with keys: for its rate with the permit that it holds.
 # A job is never taken from a live worker, however long it runs: only the heartbeat in the worker's row counts. A loop
 # written by hand has no row: the job's own heartbeat counts. A job is never taken from who is external.
 _RECOVER = """
@@ -76,11 +76,7 @@ recovered AS (
             SELECT
                 died.workers,
                 verdict.status,
-                CASE
-                    WHEN verdict.status <> 'blocked' THEN NULL
-                    WHEN job.rate_key IS NULL THEN 'limit'
-                    ELSE 'rate'
-                END,
+                CASE WHEN verdict.status = 'blocked' THEN {gate} END,
                 CASE
                     WHEN verdict.status = 'scheduled'
                     THEN statement_timestamp()
@@ -115,7 +111,7 @@ recovered AS (
                         CASE
                             WHEN death.is_proof OR job.attempts >= job.max_attempts THEN 'failed'
                             WHEN death.number >= 2 OR %(crashed)s THEN 'scheduled'
-                            WHEN job.rate_key IS NOT NULL OR job.limit_kind = 'concurrency' THEN 'blocked'
+                            WHEN ({gate}) IS NOT NULL THEN 'blocked'
                             ELSE 'queued'
                         END,
                         %(reason)s || CASE
@@ -166,7 +162,7 @@ _DIED = """CASE WHEN job.deaths ? job.locked_by THEN job.deaths
 
 def recovering(*, chosen: str, died: str) -> str:
     """Return the statement for the running jobs with these conditions. `died`: the list with this death in `deaths`."""
-    return joined(_RECOVER, chosen=chosen, died=died)
+    return joined(_RECOVER, gate=returning(charged=True), chosen=chosen, died=died)
 
 
 RECOVER = recovering(chosen=_CHOSEN, died=_DIED)

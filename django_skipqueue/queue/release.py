@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..events.events import JobsReleased
 from ..values.records import LeaseRef
-from .fragments import KEY, joined
+from .fragments import KEY, joined, returning
 from .gates import admit_by_keys
 from .notify import LIMITS_PAYLOAD, notify_supervisors, wake
 from .parameters import leases_as_values
@@ -25,7 +25,7 @@ _RELEASE = """
 UPDATE skipqueue_job AS job
 SET status = CASE
         WHEN %(later)s::boolean THEN 'scheduled'
-        WHEN job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN 'blocked'
+        WHEN ({gate}) IS NOT NULL THEN 'blocked'
         ELSE 'queued'
     END,
     run_after = CASE
@@ -36,9 +36,7 @@ SET status = CASE
     attempts = job.attempts - 1,
     locked_at = NULL,
     locked_by = '',
-    gate = CASE
-        WHEN NOT %(later)s::boolean AND job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN 'limit'
-    END,
+    gate = CASE WHEN NOT %(later)s::boolean THEN {gate} END,
     started_at = NULL,
     operations = CASE
         WHEN %(interrupted)s::boolean
@@ -55,7 +53,9 @@ WHERE job.id = held.id AND job.lease = held.lease{only}
 RETURNING job.id, job.queue_name, job.gate, {key}
 """
 
-RELEASE = joined(_RELEASE, key=KEY, only="")
+_PLACES = {"gate": returning(charged=False), "key": KEY}
+
+RELEASE = joined(_RELEASE, **_PLACES, only="")
 
 # supervisor, after a worker died; worker, after its connection broke → as RELEASE, of the jobs that the worker holds
 # but has not started, now released. No attempt is charged. A live worker holds such jobs for one of two reasons: the
@@ -76,17 +76,17 @@ WITH orphan AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE skipqueue_job AS job
-SET status = CASE WHEN job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN 'blocked' ELSE 'queued' END,
+SET status = CASE WHEN ({gate}) IS NOT NULL THEN 'blocked' ELSE 'queued' END,
     lease = job.lease + 1,
     attempts = job.attempts - 1,
     locked_at = NULL,
     locked_by = '',
-    gate = CASE WHEN job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN 'limit' END,
+    gate = {gate},
     started_at = NULL
 WHERE job.id = ANY (ARRAY (SELECT id FROM orphan))
 RETURNING job.id, job.queue_name, job.gate, {key}
 """,
-    key=KEY,
+    **_PLACES,
 )
 
 

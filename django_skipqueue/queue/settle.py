@@ -17,7 +17,7 @@ from ..values.outcomes import Outcome, Settlement
 from ..values.part import installed_parts
 from ..values.records import LeaseRef, QueuePosition
 from .claim import CLAIM
-from .fragments import KEY, entering, joined
+from .fragments import KEY, PIECES, entering, joined
 from .gates import key_gates
 from .notify import notify_of_keys, wake, wake_supervisors
 from .parameters import (
@@ -37,9 +37,9 @@ from .parameters import (
 if TYPE_CHECKING:
     from .store import Store
 
-# settle → id, lease and batch of the outcomes that were written. An outcome whose lease is no longer valid matches no
-# row. Writing an outcome ends the lease, so that a second one for the same attempt matches no row either. Index: the
-# primary key, in the order of the arrays.
+# settle → id and lease of the outcomes that were written, and what a part asks for of each, such as its batch. An
+# outcome whose lease is no longer valid matches no row. Writing an outcome ends the lease, so that a second one for the
+# same attempt matches no row either. Index: the primary key, in the order of the arrays.
 # `started` and `ended` are the microseconds since the attempt began and ended, by the worker's monotonic clock; NULL
 # means when the job was claimed, and now.
 # An array that is shorter than `ids` is filled up with NULL: a batch in which every outcome is a plain completion, as
@@ -106,12 +106,15 @@ FROM
         (SELECT %(errors)s::text[]::jsonb[]), (SELECT %(unknown)s::boolean[]), (SELECT %(notes)s::text[]::jsonb[])
     ) AS outcome (id, lease, started, ended, status, delay, refund, result, last_error, error, is_unknown, notes)
 WHERE job.id = outcome.id AND job.lease = outcome.lease{only}
-RETURNING job.id, outcome.lease, job.batch_id
+RETURNING job.id, outcome.lease, {settled}
 """
 
-_ENTERING = entering(column="job.{}", run_after="statement_timestamp() + make_interval(secs => outcome.delay)")
+_PLACES = {
+    **entering(column="job.{}", run_after="statement_timestamp() + make_interval(secs => outcome.delay)"),
+    "settled": PIECES["settled"],
+}
 
-SETTLE = joined(_SETTLE, **_ENTERING, snoozes="", only="")
+SETTLE = joined(_SETTLE, **_PLACES, snoozes="", only="")
 
 # What SETTLE_SNOOZES sets beside what SETTLE sets: a snooze is recorded in `operations`. Snoozes in a row are one entry
 # with their number, so that they do not displace the verbs of operators.
@@ -140,7 +143,7 @@ _SNOOZES = """
     END,"""
 
 # settle, of a batch with snoozes → as SETTLE. Batches without a snooze do not pay for it. Index: the primary key.
-SETTLE_SNOOZES = joined(_SETTLE, **_ENTERING, snoozes=_SNOOZES, only="")
+SETTLE_SNOOZES = joined(_SETTLE, **_PLACES, snoozes=_SNOOZES, only="")
 
 # settle, after jobs go straight back to their queues → the queue of each; the gate at which it waits, if any, and the
 # key by which the gate admits. The array is a subquery, so that the planner does not see its length. Index: the primary
@@ -182,7 +185,7 @@ RETURNING job.id
 APPEND_CANCELLED_ERRORS = joined(_APPEND_CANCELLED_ERRORS, only="")
 
 SettledRow = tuple[int, int, int | None]
-"""Id, lease and batch of a job whose outcome was written."""
+"""Id and lease of a job whose outcome was written, and what a part asks for: `PIECES["settled"]`."""
 
 
 def settle(store: "Store", settlements: Iterable[Settlement], *, raises: bool = False) -> set[int]:

@@ -20,7 +20,7 @@ from . import prune as prunes
 from . import recover as recoveries
 from . import release as releases
 from . import settle as settles
-from .fragments import KEY, joined
+from .fragments import joined
 
 __all__ = ["Store", "in_each"]
 
@@ -29,12 +29,12 @@ T = TypeVar("T")
 
 def guards(only: str) -> dict[str, str]:
     """The statements by which a lease is used, each with the one that also has the condition `only`, in SQL."""
-    outcomes = {**settles._ENTERING, "only": only}
+    outcomes = {**settles._PLACES, "only": only}
     return {
         settles.SETTLE: joined(settles._SETTLE, snoozes="", **outcomes),
         settles.SETTLE_SNOOZES: joined(settles._SETTLE, snoozes=settles._SNOOZES, **outcomes),
         settles.APPEND_CANCELLED_ERRORS: joined(settles._APPEND_CANCELLED_ERRORS, only=only),
-        releases.RELEASE: joined(releases._RELEASE, key=KEY, only=only),
+        releases.RELEASE: joined(releases._RELEASE, **releases._PLACES, only=only),
         notes.NOTE_ATTEMPTS: joined(notes._NOTE_ATTEMPTS, only=only),
     }
 

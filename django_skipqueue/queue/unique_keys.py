@@ -1,6 +1,6 @@
 """What enqueues and the manual retry ask about unique keys. The part with unique keys answers."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
@@ -53,6 +53,9 @@ class UniqueKeys(Protocol):
 
     def holder(self, store: "Store", spec: JobSpec, key: str) -> "Job | None":
         """The job that holds this key; `None`: the key is free by now."""
+
+    def held(self, alias: str, keys: Collection[str]) -> Mapping[str, int]:
+        """The keys among these that jobs in this database hold, each with the id of its job."""
 
     def free_unique_keys(self, store: "Store", keys: Sequence[str]) -> Sequence[str]:
         """Free those of these keys whose jobs are finished and whose time is over. Returns them."""

@@ -29,7 +29,7 @@ class Part:
     """Returns the spec of jobs with what the code around the enqueue gives them. Its second argument: the connection.
     Raises `InvalidOption`."""
     of_queue: Callable[[str, Sequence[EncodedCall]], dict[str, Any]] | None = None
-    """Returns the fields that `SKIPQUEUE["QUEUES"]` gives to calls of one task. Its arguments: the queue that the
+    """Returns the columns that `SKIPQUEUE["QUEUES"]` gives to calls of one task. Its arguments: the queue that the
     setting names, and the calls."""
     unique_keys: Any = None
     """Its `queue.unique_keys.UniqueKeys`."""
@@ -215,5 +215,5 @@ class PartOptions:
         return spec
 
     def columns(self, call: CallArguments) -> dict[str, Any]:
-        """The fields of `EncodedCall` that depend on the arguments. Raises `InvalidOption`."""
+        """The columns that depend on the arguments: see `EncodedCall.columns`. Raises `InvalidOption`."""
         return {}

@@ -55,7 +55,8 @@ class JobReference(NamedTuple):
     """The alias of its database; `None`: the caller gave the id alone."""
 
 
-NO_OTHERS = (None,) * 5
+NO_COLUMNS: Mapping[str, Any] = {}
+"""Never changed."""
 
 
 class JobSpec(NamedTuple):
@@ -75,17 +76,18 @@ class JobSpec(NamedTuple):
     `SKIPQUEUE["RETENTION"]`."""
     metadata: str = "{}"
     """A JSON object of the caller's. The backend for `django.tasks` stores `backend` and `deferred` in it."""
-    batch_id: int | None = None
-    """The batch that the jobs belong to."""
-    unique_seconds: float | None = None
-    """How long a job holds its unique key. `None`: until it is finished; 0: until it is first claimed; else for so many
-    seconds from the enqueue, and until it is finished."""
+    columns: Mapping[str, Any] = NO_COLUMNS
+    """The columns of parts that the jobs share, by name: `PartColumns.of_spec` lists them."""
     after: tuple[JobReference, ...] = ()
     """The jobs that must be finished before these begin. A row for each, not a column."""
     after_failure: str = "wait"
     """If one of those has not completed: `wait` until it is retried and completes, `discard` these, or `run` them."""
     on_conflict: "OnConflict" = "skip"
     """What becomes of a call whose unique key a job holds. Not a column."""
+
+    def with_columns(self, **columns: Any) -> Self:
+        """Return this spec, with these columns of parts beside its own."""
+        return self._replace(columns={**self.columns, **columns})
 
     @property
     def replaces(self) -> bool:
@@ -95,46 +97,27 @@ class JobSpec(NamedTuple):
     @property
     def is_plain(self) -> bool:
         """Whether `ENQUEUE_PLAIN` writes every field that is set."""
-        others = (self.run_after, self.timeout, self.retention, self.batch_id, self.unique_seconds)
-        return not self.after and others == NO_OTHERS
-
-    def insert_values(self) -> dict[str, Any]:
-        """The parameters of the INSERTs. A timedelta in `run_after` becomes `delay`, in seconds from now."""
-        is_delay = isinstance(self.run_after, timedelta)
-        columns = self._asdict()
-        del columns["after"], columns["after_failure"], columns["on_conflict"]
-        return {
-            **columns,
-            "held": True if self.after else None,
-            "run_after": None if is_delay else self.run_after,
-            "delay": self.run_after.total_seconds() if isinstance(self.run_after, timedelta) else 0.0,
-        }
+        return not (self.columns or self.after) and (self.run_after, self.timeout, self.retention) == (None, None, None)
 
 
 class EncodedCall(NamedTuple):
-    """The arguments of one job, as JSON, and the columns that depend on them: `jobs.calls.call_columns`."""
+    """The arguments of one job, as JSON, and the columns that depend on them: see `jobs.calls.call_columns`."""
 
     args: str
     kwargs: str
-    unique_key: str | None = None
-    limit_key: str | None = None
-    """The key whose permit the job needs; `None`: it has no limit."""
-    limit_kind: str | None = None
-    """`concurrency`; `fair`; `sequence`; or `halting`: a sequence that stops at a job that fails. The same for all
-    calls of an `enqueue_many` that have a key."""
-    capacity: int | None = None
-    """How many jobs of the key may be queued or running. The same for all calls of an `enqueue_many`."""
-    rate_key: str | None = None
-    """The key whose token the job needs for each attempt; `None`: it has no rate."""
-    rate_interval: float | None = None
-    """Seconds until the key gets another token. The same for all calls of an `enqueue_many`."""
-    rate_burst: int | None = None
-    """How many tokens the key has at most. The same for all calls of an `enqueue_many`."""
+    columns: Mapping[str, Any] = NO_COLUMNS
+    """The columns of parts that depend on the arguments, by name: `PartColumns.key` and `PartColumns.of_key` list them.
+    A column without a value is missing."""
 
     @property
-    def is_plain(self) -> bool:
-        """Whether the call has no key."""
-        return self.unique_key is self.limit_key is self.rate_key is None
+    def unique_key(self) -> str | None:
+        """The key that the job holds; `None`: it has none."""
+        return self.columns.get("unique_key")
+
+    def with_unique_key(self, key: str | None) -> Self:
+        """Return this call, with another unique key, or with none."""
+        others = {name: value for name, value in self.columns.items() if name != "unique_key"}
+        return self._replace(columns=others if key is None else {**others, "unique_key": key})
 
 
 class EnqueuedJob(NamedTuple):

@@ -106,7 +106,7 @@ def do(task: Any, step: str, value: Any) -> None:
 
 def place_of(key: str | None) -> str | None:
     """The database of a unique key."""
-    return bound_to(JobSpec("t"), EncodedCall("[]", "{}", unique_key=key))
+    return bound_to(JobSpec("t"), EncodedCall("[]", "{}").with_unique_key(key))
 
 
 def places(*aliases: str) -> list[str | None]:

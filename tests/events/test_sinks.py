@@ -144,7 +144,7 @@ def test_a_service_that_enqueues_calls_no_receiver(receive: Callable[[Signal], R
     sent: list[Event] = []
     jobs.noop.defer()
     assert len(received) == 1
-    spec, call = jobs.noop.spec(), EncodedCall("[]", "{}", None)
+    spec, call = jobs.noop.spec(), EncodedCall("[]", "{}")
     Store("default", send=sent.append).enqueue(spec, call)
     assert [type(event) for event in sent] == [events.JobsDeferred]
     assert len(received) == 1

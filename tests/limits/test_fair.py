@@ -104,8 +104,8 @@ def test_the_key_has_the_values_of_several_arguments(registry: Registry) -> None
 
     send.__module__, send.__qualname__ = "tests.limits.test_fair", "send"
     columns = job(fair_by=("tenant", "region"))(send).encoded(("a",), {"region": "b"})
-    assert columns.limit_key == 'fair:tests.limits.test_fair.send tenant="a", region="b"'
-    assert columns.limit_kind == "fair"
+    assert columns.columns["limit_key"] == 'fair:tests.limits.test_fair.send tenant="a", region="b"'
+    assert columns.columns["limit_kind"] == "fair"
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_outside_of_a_transaction_it_takes_one_message() -> None:
 
 def test_the_events_say_that_it_was_deferred_and_admitted() -> None:
     events: list[Any] = []
-    call = EncodedCall("[]", "{}", None, limit_key="k", limit_kind="concurrency", capacity=1)
+    call = EncodedCall("[]", "{}", {"limit_key": "k", "limit_kind": "concurrency", "capacity": 1})
     inserted = Store("default", send=events.append).enqueue(JobSpec("a.task", "a"), call)
     assert inserted
     assert inserted.status == "queued"
@@ -123,31 +123,37 @@ def test_beyond_the_limit_it_waits(defer: Defer, heard: Callable[[], list[str]])
 
 def test_it_does_not_overtake_a_job_that_waits(defer: Defer) -> None:
     key = in_order.encoded(("a",), {})
-    waiting = make_job("blocked", limit_key=key.limit_key, limit_kind=key.limit_kind, capacity=1)
+    waiting = make_job("blocked", limit_key=key.columns["limit_key"], limit_kind=key.columns["limit_kind"], capacity=1)
     job = defer(in_order, "a")
     assert (status(waiting), status(job)) == ("queued", "blocked")
 
 
 def test_a_sequence_that_has_halted_stays_halted(defer: Defer) -> None:
     key = in_order.encoded(("a",), {})
-    make_job("failed", limit_key=key.limit_key, limit_kind="halting", capacity=1)
+    make_job("failed", limit_key=key.columns["limit_key"], limit_kind="halting", capacity=1)
     assert status(defer(in_order, "a")) == "blocked"
 
 
 def test_a_job_of_a_sequence_that_waits_to_retry_holds_the_key(defer: Defer) -> None:
     key = in_order.encoded(("a",), {})
-    make_job("scheduled", limit_key=key.limit_key, limit_kind="halting", capacity=1, attempts=1)
+    make_job("scheduled", limit_key=key.columns["limit_key"], limit_kind="halting", capacity=1, attempts=1)
     assert status(defer(in_order, "a")) == "blocked"
 
 
 def test_a_job_that_waits_for_its_rate_holds_its_permit(defer: Defer) -> None:
     key = in_order.encoded(("a",), {})
-    make_job("blocked", limit_key=key.limit_key, limit_kind=key.limit_kind, capacity=1, gate="rate")
+    make_job(
+        "blocked",
+        limit_key=key.columns["limit_key"],
+        limit_kind=key.columns["limit_kind"],
+        capacity=1,
+        gate="rate",
+    )
     assert status(defer(in_order, "a")) == "blocked"
 
 
 def test_of_a_fair_key_as_many_are_queued_as_may_be(defer: Defer) -> None:
-    fewest = fair.encoded(("a",), {}).capacity
+    fewest = fair.encoded(("a",), {}).columns["capacity"]
     assert fewest
     made = [defer(fair, "a") for _ in range(fewest + 1)]
     assert [status(job) for job in made] == ["queued"] * fewest + ["blocked"]
@@ -156,10 +162,12 @@ def test_of_a_fair_key_as_many_are_queued_as_may_be(defer: Defer) -> None:
 @pytest.mark.usefixtures("only_lone")
 def test_of_a_fair_key_as_many_are_queued_as_run(defer: Defer) -> None:
     call = fair.encoded(("a",), {})
-    assert call.capacity
-    for _ in range(call.capacity + 1):
-        make_job("running", limit_key=call.limit_key, limit_kind="fair", capacity=call.capacity)
-    assert [status(defer(fair, "a")) for _ in range(call.capacity + 1)] == ["queued"] * (call.capacity + 1)
+    assert call.columns["capacity"]
+    for _ in range(call.columns["capacity"] + 1):
+        make_job("running", limit_key=call.columns["limit_key"], limit_kind="fair", capacity=call.columns["capacity"])
+    assert [status(defer(fair, "a")) for _ in range(call.columns["capacity"] + 1)] == ["queued"] * (
+        call.columns["capacity"] + 1
+    )
 
 
 @pytest.mark.parametrize(("changed", "expected"), [(1, "blocked"), (3, "queued"), (None, "queued")])
@@ -186,7 +194,7 @@ def test_a_key_that_another_transaction_has_locked_is_left_to_the_supervisors(
     defer: Defer, heard: Callable[[], list[str]]
 ) -> None:
     with connect(autocommit=False) as other:
-        key = free_two.encoded(("a",), {}).limit_key
+        key = free_two.encoded(("a",), {}).columns["limit_key"]
         other.execute(lone_sql.LOCK_KEY, {"key": key})
         job = defer(free_two, "a")
         assert heard() == [f",limit {key}"]
@@ -207,7 +215,7 @@ def test_at_another_isolation_level_it_is_left_to_the_supervisors(defer: Defer, 
         assert status(defer(free_two, "a")) == "blocked"
     finally:
         connection.close()
-    assert heard() == [f",limit {free_two.encoded(('a',), {}).limit_key}"]
+    assert heard() == [f",limit {free_two.encoded(('a',), {}).columns.get('limit_key')}"]
 
 
 def test_a_row_that_another_transaction_has_locked_is_not_waited_for() -> None:

@@ -45,8 +45,8 @@ def test_one_task_may_be_unique_and_limited() -> None:
     task = job(unique=unique_by("order_id"), sequence=by("order_id"))(send)
     call = task.encoded((7,), {})
     assert call.unique_key
-    assert call.limit_key == "sequence:tests.limits.test_options.send order_id=7"
-    assert (call.limit_kind, call.capacity) == ("halting", 1)
+    assert call.columns["limit_key"] == "sequence:tests.limits.test_options.send order_id=7"
+    assert (call.columns["limit_kind"], call.columns["capacity"]) == ("halting", 1)
     assert limit(3).capacity == 3
 
 

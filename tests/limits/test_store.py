@@ -413,7 +413,7 @@ def supervisor() -> Iterator[Any]:
 
 
 def test_supervisors_look_after_a_key_that_was_locked_at_the_enqueue(supervisor: Any) -> None:
-    key = in_order.encoded(("a",), {}).limit_key
+    key = in_order.encoded(("a",), {}).columns["limit_key"]
     with connect(autocommit=False) as other:
         lock_keys(other, key)
         in_order.defer("a")
@@ -431,7 +431,7 @@ def test_a_key_that_is_locked_for_a_moment_is_tried_twice(monkeypatch: pytest.Mo
             return admitted
 
         monkeypatch.setattr(limits, "admit_keys", admit_once)
-        lock_keys(other, in_order.encoded(("a",), {}).limit_key)
+        lock_keys(other, in_order.encoded(("a",), {}).columns["limit_key"])
         in_order.defer("a")
     assert statuses() == {"queued": 1}
 
@@ -461,7 +461,7 @@ def test_a_key_that_was_locked_is_admitted_at_once_beside_many_keys(supervisor: 
     with connect(autocommit=False) as other:
         other.execute(OTHER_KEYS)
         other.commit()
-        lock_keys(other, in_order.encoded(("a",), {}).limit_key)
+        lock_keys(other, in_order.encoded(("a",), {}).columns["limit_key"])
         waiting = in_order.defer("a")
         service.notified(supervisor())
     service.run(0.0)
@@ -508,7 +508,7 @@ def test_supervisors_look_after_an_enqueue_in_a_transaction_by_hand(supervisor: 
         transaction.commit()
     finally:
         transaction.set_autocommit(True)
-    assert supervisor() == [f",limit {in_order.encoded(('a',), {}).limit_key}"]
+    assert supervisor() == [f",limit {in_order.encoded(('a',), {}).columns.get('limit_key')}"]
     assert sweep_gates(store)
 
 
@@ -664,13 +664,15 @@ def test_a_key_must_be_an_argument() -> None:
 
 
 def test_the_key_has_the_values_and_long_ones_are_hashed() -> None:
-    assert free_two.encoded(("x",), {}).limit_key == 'limit:tests.app.limits.jobs.free_two account="x"'
-    assert free_two.encoded((), {"account": "x"}).limit_key == free_two.encoded(("x",), {}).limit_key
-    long = free_two.encoded(("x" * 5_000,), {}).limit_key
+    assert free_two.encoded(("x",), {}).columns["limit_key"] == 'limit:tests.app.limits.jobs.free_two account="x"'
+    assert free_two.encoded((), {"account": "x"}).columns["limit_key"] == free_two.encoded(("x",), {}).columns.get(
+        "limit_key"
+    )
+    long = free_two.encoded(("x" * 5_000,), {}).columns["limit_key"]
     assert long
     assert len(long) < 200
-    assert long != free_two.encoded(("x" * 5_001,), {}).limit_key
-    assert alone.encoded((), {}).limit_key == "limit:tests.app.limits.jobs.alone"
+    assert long != free_two.encoded(("x" * 5_001,), {}).columns["limit_key"]
+    assert alone.encoded((), {}).columns["limit_key"] == "limit:tests.app.limits.jobs.alone"
 
 
 def test_a_secret_is_in_the_key_as_its_hash() -> None:
@@ -679,7 +681,7 @@ def test_a_secret_is_in_the_key_as_its_hash() -> None:
     call.__module__, call.__qualname__ = "tests.limits.test_store", "call"
     task = job(sequence=by("token", "account"))(call)
     key, same, other = (
-        task.encoded((token, {"name": "a", "password": "geheim"}), {}).limit_key or ""
+        task.encoded((token, {"name": "a", "password": "geheim"}), {}).columns["limit_key"] or ""
         for token in ("tok", "tok", "uvw")
     )
     assert key == same != other

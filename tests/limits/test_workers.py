@@ -139,7 +139,7 @@ def test_a_key_whose_lock_another_has_is_tried_again(worker_thread: Start, gates
     worker = worker_thread(poll_interval=HOUR, concurrency=1)
     wait_until(lambda: worker.listens)
     with connect(autocommit=False) as other:
-        key = in_order.encoded(("a",), {}).limit_key
+        key = in_order.encoded(("a",), {}).columns["limit_key"]
         in_order.defer("a", 0, seconds=0.3)
         wait_until(lambda: Job.objects.running().count() == 1)
         in_order.defer_many([("a", number) for number in range(1, 4)])

@@ -71,9 +71,13 @@ def test_a_rate_by_an_argument_that_the_task_does_not_have_is_refused() -> None:
 
 def test_the_key_has_the_values_of_the_arguments() -> None:
     call = free_hundred.encoded((7,), {})
-    assert call.rate_key == "rate:tests.app.rates.jobs.free_hundred tenant=7"
-    assert (call.rate_interval, call.rate_burst, call.limit_key) == (0.6, 1, None)
-    assert shares_rate.encoded((), {}).rate_key == "rate:bank"
+    assert call.columns["rate_key"] == "rate:tests.app.rates.jobs.free_hundred tenant=7"
+    assert (call.columns["rate_interval"], call.columns["rate_burst"], call.columns["limit_key"]) == (
+        0.6,
+        1,
+        None,
+    )
+    assert shares_rate.encoded((), {}).columns["rate_key"] == "rate:bank"
 
 
 def test_a_call_without_the_argument_of_the_key_is_refused() -> None:

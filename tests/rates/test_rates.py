@@ -251,7 +251,7 @@ def test_a_limit_comes_first_and_its_permit_is_held_while_the_job_waits_for_its_
 
 
 def limit_key(account: str) -> str:
-    return str(rated_and_limited.encoded((account,), {}).limit_key)
+    return str(rated_and_limited.encoded((account,), {}).columns["limit_key"])
 
 
 def test_a_sequence_with_a_rate_stays_in_order() -> None:

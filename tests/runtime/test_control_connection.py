@@ -379,7 +379,7 @@ def test_plans_for_a_small_table_are_made_anew_after_a_slow_exchange(
 def make_many() -> None:
     """Insert so many jobs of another queue that no plan for a table of this size would read them all."""
     spec = JobSpec("a.task", "other", 0, 1)
-    Store("default").enqueue_many(spec, [EncodedCall("[]", "{}", None)] * 20_000)
+    Store("default").enqueue_many(spec, [EncodedCall("[]", "{}")] * 20_000)
 
 
 def reads_the_table(control: ControlConnection) -> bool:

@@ -61,7 +61,7 @@ RETURNING
     job.limit_key IS NOT NULL AS holds_permit,
     date_part('epoch', clock_timestamp() - statement_timestamp()) AS claim_seconds,
     jsonb_array_length(job.deaths) >= 2 AS is_suspect,
-    CASE WHEN job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN job.limit_key END AS permit_key
+    CASE WHEN job.rate_key IS NOT NULL THEN NULL WHEN job.limit_kind = 'concurrency' THEN job.limit_key END AS permit_key
 
 -- TAKE_OVER (queue.claim)
 UPDATE skipqueue_job AS job
@@ -88,7 +88,7 @@ RETURNING
     job.limit_key IS NOT NULL AS holds_permit,
     date_part('epoch', clock_timestamp() - statement_timestamp()) AS claim_seconds,
     jsonb_array_length(job.deaths) >= 2 AS is_suspect,
-    CASE WHEN job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN job.limit_key END AS permit_key
+    CASE WHEN job.rate_key IS NOT NULL THEN NULL WHEN job.limit_kind = 'concurrency' THEN job.limit_key END AS permit_key
 
 -- QUEUES_WITH_JOBS (queue.claim)
 WITH RECURSIVE queue AS (
@@ -159,18 +159,15 @@ RETURNING id, enqueued_at
 
 -- ENQUEUE (queue.enqueue)
 INSERT INTO skipqueue_job AS job
-    (queue_name, task, args, kwargs, status, gate, priority, max_attempts, run_after, unique_key, unique_seconds,
-    timeout, retention, metadata, batch_id, held, limit_key, limit_kind, capacity, rate_key, rate_interval,
-    rate_burst)
+    (queue_name, task, args, kwargs, status, gate, priority, max_attempts, run_after, timeout, retention, metadata,
+    held, unique_seconds, batch_id, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
 VALUES (
     %(queue_name)s, %(task)s, %(args)s::jsonb, %(kwargs)s::jsonb,
     CASE WHEN COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)) > statement_timestamp() THEN 'scheduled' WHEN %(held)s::boolean THEN 'blocked' WHEN %(limit_key)s::text IS NOT NULL THEN 'blocked' WHEN %(rate_key)s::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
     CASE WHEN COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)) > statement_timestamp() THEN NULL WHEN %(held)s::boolean THEN 'held' WHEN %(limit_key)s::text IS NOT NULL THEN 'limit' WHEN %(rate_key)s::text IS NOT NULL THEN 'rate' END,
     %(priority)s, %(max_attempts)s,
     COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
-    %(unique_key)s, %(unique_seconds)s, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb,
-    %(batch_id)s, %(held)s, %(limit_key)s, %(limit_kind)s, %(capacity)s,
-    %(rate_key)s, %(rate_interval)s, %(rate_burst)s
+    %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb, %(held)s, %(unique_seconds)s, %(batch_id)s, %(unique_key)s, %(limit_key)s, %(limit_kind)s, %(capacity)s, %(rate_key)s, %(rate_interval)s, %(rate_burst)s
 )
 ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL
     AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0))) DO NOTHING
@@ -195,23 +192,17 @@ WHERE part[1] = %(call)s
 -- ENQUEUE_MANY (queue.enqueue)
 WITH inserted AS (
 INSERT INTO skipqueue_job AS job
-    (queue_name, task, args, kwargs, status, gate, priority, max_attempts, run_after, unique_key, unique_seconds,
-    timeout, retention, metadata, batch_id, held, limit_key, limit_kind, capacity, rate_key, rate_interval,
-    rate_burst)
+    (queue_name, task, args, kwargs, status, gate, priority, max_attempts, run_after, timeout, retention, metadata,
+    held, unique_seconds, batch_id, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
 SELECT
     %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
     CASE WHEN due.run_after > statement_timestamp() THEN 'scheduled' WHEN %(held)s::boolean THEN 'blocked' WHEN call.limit_key::text IS NOT NULL THEN 'blocked' WHEN call.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
     CASE WHEN due.run_after > statement_timestamp() THEN NULL WHEN %(held)s::boolean THEN 'held' WHEN call.limit_key::text IS NOT NULL THEN 'limit' WHEN call.rate_key::text IS NOT NULL THEN 'rate' END,
-    %(priority)s, %(max_attempts)s, due.run_after, call.unique_key, %(unique_seconds)s::float8, %(timeout)s,
-    %(retention)s::jsonb, %(metadata)s::jsonb, %(batch_id)s::bigint, %(held)s::boolean,
-    call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END,
-    CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END,
-    call.rate_key, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END,
-    CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
+    %(priority)s, %(max_attempts)s, due.run_after, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb,
+    %(held)s::boolean, %(unique_seconds)s::float8, %(batch_id)s::bigint, call.unique_key, call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END, CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END, call.rate_key, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
 FROM
     ROWS FROM (
-        string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]),
-        unnest(%(limit_keys)s::text[]), unnest(%(rate_keys)s::text[])
+        string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]), unnest(%(limit_keys)s::text[]), unnest(%(rate_keys)s::text[])
     ) AS call (args, kwargs, unique_key, limit_key, rate_key),
     (SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)) AS run_after) AS due
 RETURNING id, status, run_after
@@ -432,7 +423,7 @@ WITH named AS MATERIALIZED (
     WHERE id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND status IN ('failed', 'discarded')
 ),
 chosen AS MATERIALIZED (
-    SELECT id, queue_name, task, args, kwargs, status, finished_at, unique_key
+    SELECT id, queue_name, task, args, kwargs, status, finished_at, unique_key COLLATE "C" AS place
     FROM skipqueue_job
     WHERE
         id = ANY (ARRAY (
@@ -468,7 +459,7 @@ chosen AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 )
 INSERT INTO skipqueue_job AS job (id, queue_name, task, args, kwargs, status, finished_at)
-SELECT id, queue_name, task, args, kwargs, status, finished_at FROM chosen ORDER BY unique_key COLLATE "C"
+SELECT id, queue_name, task, args, kwargs, status, finished_at FROM chosen ORDER BY place
 ON CONFLICT (id) DO UPDATE
 SET status = CASE WHEN statement_timestamp() + make_interval(secs => %(over)s::float8) > statement_timestamp() THEN 'scheduled' WHEN job.held::boolean THEN 'blocked' WHEN job.limit_key::text IS NOT NULL THEN 'blocked' WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
     gate = CASE WHEN statement_timestamp() + make_interval(secs => %(over)s::float8) > statement_timestamp() THEN NULL WHEN job.held::boolean THEN 'held' WHEN job.limit_key::text IS NOT NULL THEN 'limit' WHEN job.rate_key::text IS NOT NULL THEN 'rate' END,
@@ -480,12 +471,10 @@ SET status = CASE WHEN statement_timestamp() + make_interval(secs => %(over)s::f
         THEN NULL
         ELSE job.started_at
     END,
-    run_after = statement_timestamp() + make_interval(
-        secs => %(over)s::float8 * CASE
+    run_after = statement_timestamp() + make_interval(secs => %(over)s::float8 * CASE
             WHEN job.limit_kind IN ('sequence', 'halting') THEN (hashtext(job.limit_key) & 1023) / 1024.0
             ELSE random()
-        END
-    ),
+        END),
     finished_at = NULL,
     deaths = NULL,
     unknown_since = NULL,
@@ -808,11 +797,10 @@ WITH chosen AS MATERIALIZED (
         CASE WHEN NOT starts_with(limit_key, 'queue:') THEN limit_key ELSE %(limit_key)s::text END AS limit_key,
         CASE WHEN NOT starts_with(limit_key, 'queue:') THEN limit_kind ELSE %(limit_kind)s::text END AS limit_kind,
         CASE WHEN NOT starts_with(limit_key, 'queue:') THEN capacity ELSE %(capacity)s::smallint END AS capacity,
+        COALESCE(NOT starts_with(limit_key, 'queue:') AND (status = 'queued' OR gate = 'rate'), false) AS keeps_limit,
         CASE WHEN NOT starts_with(rate_key, 'queue:') THEN rate_key ELSE %(rate_key)s::text END AS rate_key,
-        CASE WHEN NOT starts_with(rate_key, 'queue:') THEN rate_interval ELSE %(rate_interval)s::float8 END
-        AS rate_interval,
-        CASE WHEN NOT starts_with(rate_key, 'queue:') THEN rate_burst ELSE %(rate_burst)s::smallint END AS rate_burst,
-        COALESCE(NOT starts_with(limit_key, 'queue:') AND (status = 'queued' OR gate = 'rate'), false) AS keeps_permit
+        CASE WHEN NOT starts_with(rate_key, 'queue:') THEN rate_interval ELSE %(rate_interval)s::float8 END AS rate_interval,
+        CASE WHEN NOT starts_with(rate_key, 'queue:') THEN rate_burst ELSE %(rate_burst)s::smallint END AS rate_burst
     FROM skipqueue_job
     WHERE
         id = ANY (%(ids)s::bigint[])
@@ -826,19 +814,13 @@ UPDATE skipqueue_job AS job
 SET queue_name = %(queue_name)s::text,
     status = CASE
         WHEN job.status = 'scheduled' THEN job.status
-        WHEN
-            job.limit_key IS NOT DISTINCT FROM chosen.limit_key
-            AND job.rate_key IS NOT DISTINCT FROM chosen.rate_key
-        THEN job.status
-        ELSE CASE WHEN job.held::boolean THEN 'blocked' WHEN (CASE WHEN NOT chosen.keeps_permit THEN chosen.limit_key END)::text IS NOT NULL THEN 'blocked' WHEN chosen.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END
+        WHEN job.limit_key IS NOT DISTINCT FROM chosen.limit_key AND job.rate_key IS NOT DISTINCT FROM chosen.rate_key THEN job.status
+        ELSE CASE WHEN job.held::boolean THEN 'blocked' WHEN (CASE WHEN NOT chosen.keeps_limit THEN chosen.limit_key END)::text IS NOT NULL THEN 'blocked' WHEN chosen.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END
     END,
     gate = CASE
         WHEN job.status = 'scheduled' THEN NULL
-        WHEN
-            job.limit_key IS NOT DISTINCT FROM chosen.limit_key
-            AND job.rate_key IS NOT DISTINCT FROM chosen.rate_key
-        THEN job.gate
-        ELSE CASE WHEN job.held::boolean THEN 'held' WHEN (CASE WHEN NOT chosen.keeps_permit THEN chosen.limit_key END)::text IS NOT NULL THEN 'limit' WHEN chosen.rate_key::text IS NOT NULL THEN 'rate' END
+        WHEN job.limit_key IS NOT DISTINCT FROM chosen.limit_key AND job.rate_key IS NOT DISTINCT FROM chosen.rate_key THEN job.gate
+        ELSE CASE WHEN job.held::boolean THEN 'held' WHEN (CASE WHEN NOT chosen.keeps_limit THEN chosen.limit_key END)::text IS NOT NULL THEN 'limit' WHEN chosen.rate_key::text IS NOT NULL THEN 'rate' END
     END,
     limit_key = chosen.limit_key,
     limit_kind = chosen.limit_kind,
@@ -913,11 +895,7 @@ recovered AS (
             SELECT
                 died.workers,
                 verdict.status,
-                CASE
-                    WHEN verdict.status <> 'blocked' THEN NULL
-                    WHEN job.rate_key IS NULL THEN 'limit'
-                    ELSE 'rate'
-                END,
+                CASE WHEN verdict.status = 'blocked' THEN CASE WHEN job.rate_key IS NOT NULL THEN 'rate' WHEN job.limit_kind = 'concurrency' THEN 'limit' END END,
                 CASE
                     WHEN verdict.status = 'scheduled'
                     THEN statement_timestamp()
@@ -953,7 +931,7 @@ recovered AS (
                         CASE
                             WHEN death.is_proof OR job.attempts >= job.max_attempts THEN 'failed'
                             WHEN death.number >= 2 OR %(crashed)s THEN 'scheduled'
-                            WHEN job.rate_key IS NOT NULL OR job.limit_kind = 'concurrency' THEN 'blocked'
+                            WHEN (CASE WHEN job.rate_key IS NOT NULL THEN 'rate' WHEN job.limit_kind = 'concurrency' THEN 'limit' END) IS NOT NULL THEN 'blocked'
                             ELSE 'queued'
                         END,
                         %(reason)s || CASE
@@ -978,7 +956,7 @@ ORDER BY recovered.id
 UPDATE skipqueue_job AS job
 SET status = CASE
         WHEN %(later)s::boolean THEN 'scheduled'
-        WHEN job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN 'blocked'
+        WHEN (CASE WHEN job.rate_key IS NOT NULL THEN NULL WHEN job.limit_kind = 'concurrency' THEN 'limit' END) IS NOT NULL THEN 'blocked'
         ELSE 'queued'
     END,
     run_after = CASE
@@ -989,9 +967,7 @@ SET status = CASE
     attempts = job.attempts - 1,
     locked_at = NULL,
     locked_by = '',
-    gate = CASE
-        WHEN NOT %(later)s::boolean AND job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN 'limit'
-    END,
+    gate = CASE WHEN NOT %(later)s::boolean THEN CASE WHEN job.rate_key IS NOT NULL THEN NULL WHEN job.limit_kind = 'concurrency' THEN 'limit' END END,
     started_at = NULL,
     operations = CASE
         WHEN %(interrupted)s::boolean
@@ -1021,12 +997,12 @@ WITH orphan AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE skipqueue_job AS job
-SET status = CASE WHEN job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN 'blocked' ELSE 'queued' END,
+SET status = CASE WHEN (CASE WHEN job.rate_key IS NOT NULL THEN NULL WHEN job.limit_kind = 'concurrency' THEN 'limit' END) IS NOT NULL THEN 'blocked' ELSE 'queued' END,
     lease = job.lease + 1,
     attempts = job.attempts - 1,
     locked_at = NULL,
     locked_by = '',
-    gate = CASE WHEN job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN 'limit' END,
+    gate = CASE WHEN job.rate_key IS NOT NULL THEN NULL WHEN job.limit_kind = 'concurrency' THEN 'limit' END,
     started_at = NULL
 WHERE job.id = ANY (ARRAY (SELECT id FROM orphan))
 RETURNING job.id, job.queue_name, job.gate, CASE job.gate WHEN 'limit' THEN job.limit_key WHEN 'rate' THEN job.rate_key END
@@ -1801,20 +1777,12 @@ WITH pruned AS (
     WHERE id = ANY (ARRAY (SELECT unnest(%(ids)s::bigint[])))
     RETURNING *
 ), archived AS (
-    INSERT INTO skipqueue_archivedjob (
-        id, finished_at, enqueued_at, run_after, started_at, timeout, priority, attempts, max_attempts, status,
-        queue_name, task, args, kwargs, locked_by, result, last_error, errors, retention, unique_key, metadata,
-        operations, progress, logs, limit_key, limit_kind, capacity, unique_seconds,
-        rate_key, rate_interval, rate_burst
-    )
-    SELECT
-        id, finished_at, enqueued_at, run_after, started_at, timeout, priority, attempts, max_attempts, status,
-        queue_name, task, args, kwargs, locked_by, result, last_error, errors, retention, unique_key, metadata,
-        operations, progress, logs, limit_key, limit_kind, capacity, unique_seconds,
-        rate_key, rate_interval, rate_burst
+    INSERT INTO skipqueue_archivedjob (id, finished_at, enqueued_at, run_after, started_at, timeout, priority, attempts, max_attempts, status, queue_name, task, args, kwargs, locked_by, result, last_error, errors, retention, metadata, operations, progress, logs, unique_seconds, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
+    SELECT id, finished_at, enqueued_at, run_after, started_at, timeout, priority, attempts, max_attempts, status, queue_name, task, args, kwargs, locked_by, result, last_error, errors, retention, metadata, operations, progress, logs, unique_seconds, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst
     FROM pruned
     WHERE %(kept)s::interval IS NULL OR finished_at > statement_timestamp() - %(kept)s::interval
-), noted AS (
+),
+noted AS (
     INSERT INTO skipqueue_batch_pruned (batch_id, status, jobs)
     SELECT part.batch_id, part.status, part.jobs
     FROM (
@@ -2809,23 +2777,17 @@ SELECT count(*) FROM deleted
 -- ENQUEUE_MANY_UNIQUE (parts.unique.enqueue)
 WITH inserted AS (
 INSERT INTO skipqueue_job AS job
-    (queue_name, task, args, kwargs, status, gate, priority, max_attempts, run_after, unique_key, unique_seconds,
-    timeout, retention, metadata, batch_id, held, limit_key, limit_kind, capacity, rate_key, rate_interval,
-    rate_burst)
+    (queue_name, task, args, kwargs, status, gate, priority, max_attempts, run_after, timeout, retention, metadata,
+    held, unique_seconds, batch_id, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
 SELECT
     %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
     CASE WHEN due.run_after > statement_timestamp() THEN 'scheduled' WHEN %(held)s::boolean THEN 'blocked' WHEN call.limit_key::text IS NOT NULL THEN 'blocked' WHEN call.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
     CASE WHEN due.run_after > statement_timestamp() THEN NULL WHEN %(held)s::boolean THEN 'held' WHEN call.limit_key::text IS NOT NULL THEN 'limit' WHEN call.rate_key::text IS NOT NULL THEN 'rate' END,
-    %(priority)s, %(max_attempts)s, due.run_after, call.unique_key, %(unique_seconds)s::float8, %(timeout)s,
-    %(retention)s::jsonb, %(metadata)s::jsonb, %(batch_id)s::bigint, %(held)s::boolean,
-    call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END,
-    CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END,
-    call.rate_key, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END,
-    CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
+    %(priority)s, %(max_attempts)s, due.run_after, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb,
+    %(held)s::boolean, %(unique_seconds)s::float8, %(batch_id)s::bigint, call.unique_key, call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END, CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END, call.rate_key, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
 FROM
     ROWS FROM (
-        string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]),
-        unnest(%(limit_keys)s::text[]), unnest(%(rate_keys)s::text[])
+        string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]), unnest(%(limit_keys)s::text[]), unnest(%(rate_keys)s::text[])
     ) AS call (args, kwargs, unique_key, limit_key, rate_key),
     (SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)) AS run_after) AS due
 ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL
@@ -2864,8 +2826,7 @@ SET (args, kwargs, run_after) = (call.args::jsonb, call.kwargs::jsonb, due.run_a
     rate_burst = CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
 FROM
     ROWS FROM (
-        string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]),
-        unnest(%(limit_keys)s::text[]), unnest(%(rate_keys)s::text[])
+        string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]), unnest(%(limit_keys)s::text[]), unnest(%(rate_keys)s::text[])
     ) AS call (args, kwargs, unique_key, limit_key, rate_key),
     (
         SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
@@ -2901,8 +2862,7 @@ SET (args, kwargs, run_after) = (call.args::jsonb, call.kwargs::jsonb, due.run_a
     rate_burst = CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
 FROM
     ROWS FROM (
-        string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]),
-        unnest(%(limit_keys)s::text[]), unnest(%(rate_keys)s::text[])
+        string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]), unnest(%(limit_keys)s::text[]), unnest(%(rate_keys)s::text[])
     ) AS call (args, kwargs, unique_key, limit_key, rate_key),
     (
         SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
@@ -3142,7 +3102,7 @@ RETURNING job.id
 UPDATE skipqueue_job AS job
 SET status = CASE
         WHEN %(later)s::boolean THEN 'scheduled'
-        WHEN job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN 'blocked'
+        WHEN (CASE WHEN job.rate_key IS NOT NULL THEN NULL WHEN job.limit_kind = 'concurrency' THEN 'limit' END) IS NOT NULL THEN 'blocked'
         ELSE 'queued'
     END,
     run_after = CASE
@@ -3153,9 +3113,7 @@ SET status = CASE
     attempts = job.attempts - 1,
     locked_at = NULL,
     locked_by = '',
-    gate = CASE
-        WHEN NOT %(later)s::boolean AND job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN 'limit'
-    END,
+    gate = CASE WHEN NOT %(later)s::boolean THEN CASE WHEN job.rate_key IS NOT NULL THEN NULL WHEN job.limit_kind = 'concurrency' THEN 'limit' END END,
     started_at = NULL,
     operations = CASE
         WHEN %(interrupted)s::boolean
@@ -3239,11 +3197,7 @@ recovered AS (
             SELECT
                 died.workers,
                 verdict.status,
-                CASE
-                    WHEN verdict.status <> 'blocked' THEN NULL
-                    WHEN job.rate_key IS NULL THEN 'limit'
-                    ELSE 'rate'
-                END,
+                CASE WHEN verdict.status = 'blocked' THEN CASE WHEN job.rate_key IS NOT NULL THEN 'rate' WHEN job.limit_kind = 'concurrency' THEN 'limit' END END,
                 CASE
                     WHEN verdict.status = 'scheduled'
                     THEN statement_timestamp()
@@ -3278,7 +3232,7 @@ recovered AS (
                         CASE
                             WHEN death.is_proof OR job.attempts >= job.max_attempts THEN 'failed'
                             WHEN death.number >= 2 OR %(crashed)s THEN 'scheduled'
-                            WHEN job.rate_key IS NOT NULL OR job.limit_kind = 'concurrency' THEN 'blocked'
+                            WHEN (CASE WHEN job.rate_key IS NOT NULL THEN 'rate' WHEN job.limit_kind = 'concurrency' THEN 'limit' END) IS NOT NULL THEN 'blocked'
                             ELSE 'queued'
                         END,
                         %(reason)s || CASE
@@ -3775,7 +3729,7 @@ RETURNING
     job.limit_key IS NOT NULL AS holds_permit,
     date_part('epoch', clock_timestamp() - statement_timestamp()) AS claim_seconds,
     jsonb_array_length(job.deaths) >= 2 AS is_suspect,
-    CASE WHEN job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN job.limit_key END AS permit_key
+    CASE WHEN job.rate_key IS NOT NULL THEN NULL WHEN job.limit_kind = 'concurrency' THEN job.limit_key END AS permit_key
 
 -- CLAIM_OR_ADMIT (parts.limits.claim)
 WITH queue AS MATERIALIZED (
@@ -3914,7 +3868,7 @@ RETURNING
     job.limit_key IS NOT NULL AS holds_permit,
     date_part('epoch', clock_timestamp() - statement_timestamp()) AS claim_seconds,
     jsonb_array_length(job.deaths) >= 2 AS is_suspect,
-    CASE WHEN job.limit_kind = 'concurrency' AND job.rate_key IS NULL THEN job.limit_key END AS permit_key
+    CASE WHEN job.rate_key IS NOT NULL THEN NULL WHEN job.limit_kind = 'concurrency' THEN job.limit_key END AS permit_key
 
 -- ADMIT_WITHOUT_WAITING (parts.limits.lone)
 SELECT set_config('synchronous_commit', 'off', true)
@@ -4002,18 +3956,15 @@ RETURNING job.queue_name, job.rate_key
 BEGIN;
 
 INSERT INTO skipqueue_job AS job
-    (queue_name, task, args, kwargs, status, gate, priority, max_attempts, run_after, unique_key, unique_seconds,
-    timeout, retention, metadata, batch_id, held, limit_key, limit_kind, capacity, rate_key, rate_interval,
-    rate_burst)
+    (queue_name, task, args, kwargs, status, gate, priority, max_attempts, run_after, timeout, retention, metadata,
+    held, unique_seconds, batch_id, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
 VALUES (
     %(queue_name)s, %(task)s, %(args)s::jsonb, %(kwargs)s::jsonb,
     CASE WHEN COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)) > statement_timestamp() THEN 'scheduled' WHEN %(held)s::boolean THEN 'blocked' WHEN %(limit_key)s::text IS NOT NULL THEN 'blocked' WHEN %(rate_key)s::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
     CASE WHEN COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)) > statement_timestamp() THEN NULL WHEN %(held)s::boolean THEN 'held' WHEN %(limit_key)s::text IS NOT NULL THEN 'limit' WHEN %(rate_key)s::text IS NOT NULL THEN 'rate' END,
     %(priority)s, %(max_attempts)s,
     COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
-    %(unique_key)s, %(unique_seconds)s, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb,
-    %(batch_id)s, %(held)s, %(limit_key)s, %(limit_kind)s, %(capacity)s,
-    %(rate_key)s, %(rate_interval)s, %(rate_burst)s
+    %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb, %(held)s, %(unique_seconds)s, %(batch_id)s, %(unique_key)s, %(limit_key)s, %(limit_kind)s, %(capacity)s, %(rate_key)s, %(rate_interval)s, %(rate_burst)s
 )
 
 RETURNING id, enqueued_at, set_config('skipqueue.inserted', concat_ws('|', %(call)s, id, enqueued_at), false);
@@ -4662,6 +4613,76 @@ WHERE locked_by = %(carrier_id)s
 ORDER BY locked_at
 LIMIT 1000
 
+-- STUCK_KEYS (parts.unique.console)
+WITH RECURSIVE head AS (
+    (
+        SELECT queue_name, (-priority) AS rank, run_after
+        FROM skipqueue_job
+        WHERE status = 'queued'
+        ORDER BY queue_name, (-priority), run_after, id
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT next.queue_name, next.rank, next.run_after
+    FROM
+        head,
+        LATERAL (
+            SELECT queue_name, (-priority) AS rank, run_after
+            FROM skipqueue_job
+            WHERE status = 'queued' AND (queue_name, (-priority)) > (head.queue_name, head.rank)
+            ORDER BY queue_name, (-priority), run_after, id
+            LIMIT 1
+        ) AS next
+),
+first AS (
+    (
+        SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
+        FROM skipqueue_job
+        WHERE status = 'scheduled'
+        ORDER BY run_after, id
+        LIMIT 2000
+    )
+    UNION ALL
+    (
+        SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
+        FROM skipqueue_job
+        WHERE status = 'blocked'
+        ORDER BY id
+        LIMIT 2000
+    )
+    UNION ALL
+    (
+        SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
+        FROM skipqueue_job
+        WHERE status = 'running'
+        ORDER BY locked_at
+        LIMIT 2000
+    )
+    UNION ALL
+    (
+        SELECT job.*
+        FROM
+            (SELECT * FROM head LIMIT 1000) AS head,
+            LATERAL (
+                SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
+                FROM skipqueue_job
+                WHERE status = 'queued' AND queue_name = head.queue_name AND (-priority) = head.rank
+                ORDER BY run_after, id
+                LIMIT 200
+            ) AS job
+        WHERE head.run_after < statement_timestamp() - make_interval(secs => %(seconds)s)
+        LIMIT 2000
+    )
+)
+SELECT id, task, unique_key, status, date_part('epoch', statement_timestamp() - GREATEST(enqueued_at, run_after)) AS age
+FROM first
+WHERE
+    unique_key IS NOT NULL
+    AND (unique_seconds IS NULL OR unique_seconds > 0 OR lease = 0)
+    AND GREATEST(enqueued_at, run_after) < statement_timestamp() - make_interval(secs => %(seconds)s)
+ORDER BY age DESC
+LIMIT 100
+
 -- CLOCK (parts.schedules.sql)
 SELECT extract(epoch FROM statement_timestamp())::float8
 
@@ -5181,76 +5202,6 @@ WHERE NOT EXISTS (
         AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(seconds)s)
 )
 ORDER BY locked_at
-LIMIT 100
-
--- STUCK_KEYS (console.doctor.jobs)
-WITH RECURSIVE head AS (
-    (
-        SELECT queue_name, (-priority) AS rank, run_after
-        FROM skipqueue_job
-        WHERE status = 'queued'
-        ORDER BY queue_name, (-priority), run_after, id
-        LIMIT 1
-    )
-    UNION ALL
-    SELECT next.queue_name, next.rank, next.run_after
-    FROM
-        head,
-        LATERAL (
-            SELECT queue_name, (-priority) AS rank, run_after
-            FROM skipqueue_job
-            WHERE status = 'queued' AND (queue_name, (-priority)) > (head.queue_name, head.rank)
-            ORDER BY queue_name, (-priority), run_after, id
-            LIMIT 1
-        ) AS next
-),
-first AS (
-    (
-        SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
-        FROM skipqueue_job
-        WHERE status = 'scheduled'
-        ORDER BY run_after, id
-        LIMIT 2000
-    )
-    UNION ALL
-    (
-        SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
-        FROM skipqueue_job
-        WHERE status = 'blocked'
-        ORDER BY id
-        LIMIT 2000
-    )
-    UNION ALL
-    (
-        SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
-        FROM skipqueue_job
-        WHERE status = 'running'
-        ORDER BY locked_at
-        LIMIT 2000
-    )
-    UNION ALL
-    (
-        SELECT job.*
-        FROM
-            (SELECT * FROM head LIMIT 1000) AS head,
-            LATERAL (
-                SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
-                FROM skipqueue_job
-                WHERE status = 'queued' AND queue_name = head.queue_name AND (-priority) = head.rank
-                ORDER BY run_after, id
-                LIMIT 200
-            ) AS job
-        WHERE head.run_after < statement_timestamp() - make_interval(secs => %(seconds)s)
-        LIMIT 2000
-    )
-)
-SELECT id, task, unique_key, status, date_part('epoch', statement_timestamp() - GREATEST(enqueued_at, run_after)) AS age
-FROM first
-WHERE
-    unique_key IS NOT NULL
-    AND (unique_seconds IS NULL OR unique_seconds > 0 OR lease = 0)
-    AND GREATEST(enqueued_at, run_after) < statement_timestamp() - make_interval(secs => %(seconds)s)
-ORDER BY age DESC
 LIMIT 100
 
 -- TABLE_LOAD (console.doctor.load)

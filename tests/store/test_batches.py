@@ -83,10 +83,10 @@ def test_what_is_claimed_runs_in_the_order_of_queues_then_priority_then_time_the
 
 def test_calls_travel_by_key_and_those_without_one_as_they_came() -> None:
     calls = [
-        EncodedCall("[1]", "{}", "b"),
-        EncodedCall("[2]", "{}", None),
-        EncodedCall("[3]", "{}", "a"),
-        EncodedCall("[4]", "{}", None),
+        EncodedCall("[1]", "{}", {"unique_key": "b"}),
+        EncodedCall("[2]", "{}"),
+        EncodedCall("[3]", "{}", {"unique_key": "a"}),
+        EncodedCall("[4]", "{}"),
     ]
     assert calls_as_values(in_key_order(calls, last=False)) == {
         "args": "[2]\n[4]\n[3]\n[1]",

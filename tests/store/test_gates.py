@@ -12,9 +12,10 @@ from django_skipqueue.models import Job, Queue
 from django_skipqueue.parts.unique import enqueue as enqueue_unique
 from django_skipqueue.queue import enqueue, fragments
 from django_skipqueue.queue import gates as verbs
-from django_skipqueue.queue.fragments import CONDITIONS, Condition, entering
+from django_skipqueue.queue.fragments import CONDITIONS, entering
 from django_skipqueue.queue.gates import gates
 from django_skipqueue.queue.store import Store
+from django_skipqueue.values.part_columns import Condition
 from django_skipqueue.values.records import EncodedCall, GateResult, JobSpec
 
 from ..app import jobs
@@ -24,7 +25,7 @@ from .statements import MODULES, STATEMENTS
 
 store = Store("default")
 
-OTHER = Condition("other", "blocked", "{other_key} IS NOT NULL")
+OTHER = Condition(gate="other", holds="{other_key} IS NOT NULL")
 HELD, LIMITED, RATED = "job.held::boolean", "job.limit_key::text IS NOT NULL", "job.rate_key::text IS NOT NULL"
 
 
@@ -152,7 +153,7 @@ def test_workers_are_notified_if_a_gate_holds_only_some_of_the_jobs(
         monkeypatch.setattr(room, name, statement.replace("THEN 'rate' END", f"THEN 'rate' {is_held} THEN 'other' END"))
     woken: list[str] = []
     monkeypatch.setattr("django_skipqueue.queue.enqueue.wake", lambda _, queue_names: woken.extend(queue_names))
-    calls = [EncodedCall(f"[{n}]", "{}", unique_key and f"{unique_key} {n}") for n in range(3)]
+    calls = [EncodedCall(f"[{n}]", "{}").with_unique_key(unique_key and f"{unique_key} {n}") for n in range(3)]
     assert len(store.enqueue_many(JobSpec("t", queue_name="mail"), calls)) == 3
     assert statuses() == {"blocked": len(held)} | ({"queued": 3 - len(held)} if len(held) < 3 else {})
     assert woken == expected

@@ -425,7 +425,7 @@ class TestInOneMessage:
 
     def test_a_lone_enqueue_is_an_event(self) -> None:
         events: list[Any] = []
-        inserted = Store("default", send=events.append).enqueue(JobSpec("a.task", "a"), EncodedCall("[]", "{}", None))
+        inserted = Store("default", send=events.append).enqueue(JobSpec("a.task", "a"), EncodedCall("[]", "{}"))
         assert inserted
         assert events == [JobsDeferred("default", "a.task", "a", [inserted.id])]
         assert Job.objects.values_list("enqueued_at", "run_after").get() == (inserted.enqueued_at, inserted.run_after)

@@ -101,10 +101,11 @@ class Row:
         """After its worker was taken for dead, or its carrier has returned it: that counts each time."""
         is_known = self.holder in self.deaths and not is_returned
         dead = self.deaths if is_known else (*self.deaths, self.holder)
-        if len(dead) == 3 or self.attempts >= self.max_attempts:
+        is_proof = len(dead) >= 3 and self.holder != RELAY  # a relay holds many jobs: any of them may be the cause
+        if is_proof or self.attempts >= self.max_attempts:
             status = "failed"
         else:
-            status = "scheduled" if len(dead) == 2 else "queued"
+            status = "scheduled" if len(dead) >= 2 else "queued"
         return replace(
             self.failed(self.holder), deaths=dead, status=status, lease=self.lease + 1, due=status != "scheduled"
         )
@@ -150,7 +151,8 @@ class Queue(RuleBasedStateMachine):
 
     @rule(delay=delays, wanted=st.lists(keys, min_size=1, max_size=3))
     def enqueue_many(self, delay: timedelta, wanted: list[str | None]) -> None:
-        ids = store.enqueue_many(JobSpec("t", run_after=delay), [EncodedCall("[]", "{}", key) for key in wanted])
+        calls = [EncodedCall("[]", "{}").with_unique_key(key) for key in wanted]
+        ids = store.enqueue_many(JobSpec("t", run_after=delay), calls)
         fresh = {id: key for id, key in zip(ids, wanted, strict=True) if id not in self.model}
         assert self.keys_alive().isdisjoint(fresh.values())
         assert len(fresh) == wanted.count(None) + len({*wanted} - {None} - self.keys_alive())

@@ -65,8 +65,8 @@ def test_a_signature_is_bound_once_for_each_form_of_call(task: Task[..., Any], m
     monkeypatch.setattr(inspect.Signature, "bind", bind)
     calls = [task.encoded((account, 7), {}) for account in range(50)]
     assert len(bound) == 2, "once to check the form, once for the places"
-    assert calls[9].limit_key == f"limit:{task.name} account=9"
-    assert calls[9].rate_key == f"rate:{task.name} order=7"
+    assert calls[9].columns["limit_key"] == f"limit:{task.name} account=9"
+    assert calls[9].columns["rate_key"] == f"rate:{task.name} order=7"
     assert calls[9].unique_key == f"{task.name}(account=9, order=7)"
 
 
@@ -84,4 +84,4 @@ def test_only_the_arguments_of_a_key_are_read(task: Task[..., Any], monkeypatch:
 
 def test_a_key_of_no_argument_has_the_name_of_the_task_alone(registry: Registry) -> None:
     call = job(sequence=by())(plain).encoded((1,), {})
-    assert call.limit_key == f"sequence:{__name__}.plain"
+    assert call.columns["limit_key"] == f"sequence:{__name__}.plain"

@@ -349,7 +349,7 @@ class TestDeferring:
                 with pytest.raises(InvalidOption, match=next(iter(columns))):
                     Job.objects.enqueue("t", **columns)
                 with pytest.raises(InvalidOption, match=next(iter(columns))):
-                    store.enqueue_many(JobSpec("t", **columns), [EncodedCall("[]", "{}", None)])
+                    store.enqueue_many(JobSpec("t", **columns), [EncodedCall("[]", "{}")])
                 assert len(queries) == 0
 
     def test_a_naive_time_is_an_error_under_use_tz(self, settings: Any) -> None:

@@ -66,7 +66,7 @@ NEW = """\
 
 def enqueue(task: str, *arguments: str, **options: object) -> None:
     """What `.defer()` would write, in code that this process does not have; the arguments are JSON."""
-    calls = [EncodedCall(each, "{}", None) for each in arguments or ("[]",)]
+    calls = [EncodedCall(each, "{}") for each in arguments or ("[]",)]
     store.enqueue_many(JobSpec(f"extra.jobs.{task}", **options), calls)  # type: ignore[arg-type]
 
 

@@ -22,13 +22,12 @@ from django.db.models.fields import BooleanField
 
 from ...events.log_format import counted
 from ...models import UNFINISHED, WAITING, Job, Status
-from ...models.expressions import HALTS
 from ...queue.parameters import BATCH
 from ...queue.store import Store
 from ..criteria import delete_jobs
 from ..job_states import RETRYING, STATES
+from ..parts import consoles, why_unchanged
 from ..search import Window
-from ..waiting import why_its_key_is_taken
 from . import option_types
 from .choosing import Choice, add_criteria, by_ids_or_criteria, cut_note
 from .subcommand import Exit, Subcommand
@@ -59,8 +58,8 @@ class Verb:
     done: str
     statuses: Collection[str]
     """The statuses in which a job can be changed."""
-    also: Q | None = None
-    """The condition on which a job can be changed although its status alone does not allow it."""
+    fits_what_holds_up: bool = False
+    """Whether failed jobs that hold others up can be changed as well."""
     states: tuple[str, ...]
     """Where jobs are looked for, if the options do not say in which status. Empty: the options must say so."""
     change: Change
@@ -77,7 +76,10 @@ class Verb:
     @property
     def fits(self) -> Q:
         by_status = Q(status__in=list(self.statuses))
-        return by_status if self.also is None else by_status | self.also
+        if self.fits_what_holds_up:
+            for part in consoles():
+                by_status |= part.holding_up or Q()
+        return by_status
 
 
 RETRY = Verb(
@@ -120,7 +122,7 @@ DISCARD = Verb(
     order="Discard",
     done="discarded",
     statuses=WAITING,
-    also=HALTS,
+    fits_what_holds_up=True,
     states=WAITING_STATES,
     change=lambda store, ids, told: store.discard(ids, by=told.by, reason=told.reason),
 )
@@ -276,7 +278,7 @@ class ChangeJobs(Subcommand):
             console.say("Nothing was changed.")
             return Exit.NEGATIVE
         tally = change(self._verb, choice, _instruction(options), console=console, total=survey.eligible)
-        if tally.unchanged and len(choice.ids) == 1 and (why := why_its_key_is_taken(choice.ids[0])):
+        if tally.unchanged and len(choice.ids) == 1 and (why := why_unchanged(choice.ids[0])):
             console.say(why)
         return self._report(console, tally, survey, in_json=options["json"])
 

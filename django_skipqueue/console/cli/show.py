@@ -155,8 +155,7 @@ def _times(moment: datetime | None) -> list[str]:
 
 
 def _keys(job: Job) -> dict[str, str | None]:
-    of_parts = {name: getattr(job, name) for part in consoles() for name in part.job_keys}
-    return {"unique_key": job.unique_key, **of_parts}
+    return {name: getattr(job, name) for part in consoles() for name in part.job_keys}
 
 
 def _given(value: Any) -> list[str]:

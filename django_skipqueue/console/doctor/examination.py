@@ -29,7 +29,6 @@ CHECKS = (
     Check("orphaned-job", jobs.orphaned_jobs, _("Every running job has a worker")),
     Check("unknown-task", jobs.unknown_tasks, _("The tasks of the next jobs are registered")),
     Check("long-job", jobs.long_jobs, _("No job has run for more than an hour")),
-    Check("stuck-key", jobs.stuck_keys, _("No unique key is held for days")),
     Check("prune-lag", jobs.prune_lag, _("Finished jobs are deleted in time")),
     Check("lock-waits", locks.lock_waits, _("Nobody waits for a lock on the queue's tables")),
     Check("old-session", snapshots.old_sessions, _("No session holds an old snapshot")),

@@ -1,4 +1,4 @@
-"""Jobs that do not come forward: unknown tasks, long runs, dead holders, stuck keys, late pruning.
+"""Jobs that do not come forward: unknown tasks, long runs, dead holders, late pruning.
 
 Every statement of the doctor on the job table is here, as a literal. Each reads a bounded number of rows, by an index.
 """
@@ -11,11 +11,8 @@ from ...conf import settings
 from ...events.job_names import job_name
 from ...events.log_format import printable
 from ...jobs.registry import registry
-from ...models import Job
 from ...queue.store import Store
 from ...values.records import worker_name
-from ...values.redaction import MASK
-from ..arguments import redacted
 from ..durations import span
 from .finding import Finding, Severity
 
@@ -94,82 +91,6 @@ ORDER BY locked_at
 LIMIT 100
 """
 
-# stuck-key → the unfinished jobs that have been due for longer than `seconds` and hold a unique key, the longest first.
-# Of the jobs in each status 2,000 are looked at, the first ones; of the queued jobs of one priority in one queue, 200.
-# `head`: the pairs of a queue and a priority, with the due time of their first job. Indexes: admit, blocked, recover,
-# and claim, one probe for each pair, and one range for each whose first job is that old.
-STUCK_KEYS = """
-WITH RECURSIVE head AS (
-    (
-        SELECT queue_name, (-priority) AS rank, run_after
-        FROM skipqueue_job
-        WHERE status = 'queued'
-        ORDER BY queue_name, (-priority), run_after, id
-        LIMIT 1
-    )
-    UNION ALL
-    SELECT next.queue_name, next.rank, next.run_after
-    FROM
-        head,
-        LATERAL (
-            SELECT queue_name, (-priority) AS rank, run_after
-            FROM skipqueue_job
-            WHERE status = 'queued' AND (queue_name, (-priority)) > (head.queue_name, head.rank)
-            ORDER BY queue_name, (-priority), run_after, id
-            LIMIT 1
-        ) AS next
-),
-first AS (
-    (
-        SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
-        FROM skipqueue_job
-        WHERE status = 'scheduled'
-        ORDER BY run_after, id
-        LIMIT 2000
-    )
-    UNION ALL
-    (
-        SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
-        FROM skipqueue_job
-        WHERE status = 'blocked'
-        ORDER BY id
-        LIMIT 2000
-    )
-    UNION ALL
-    (
-        SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
-        FROM skipqueue_job
-        WHERE status = 'running'
-        ORDER BY locked_at
-        LIMIT 2000
-    )
-    UNION ALL
-    (
-        SELECT job.*
-        FROM
-            (SELECT * FROM head LIMIT 1000) AS head,
-            LATERAL (
-                SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
-                FROM skipqueue_job
-                WHERE status = 'queued' AND queue_name = head.queue_name AND (-priority) = head.rank
-                ORDER BY run_after, id
-                LIMIT 200
-            ) AS job
-        WHERE head.run_after < statement_timestamp() - make_interval(secs => %(seconds)s)
-        LIMIT 2000
-    )
-)
-SELECT id, task, unique_key, status, date_part('epoch', statement_timestamp() - GREATEST(enqueued_at, run_after)) AS age
-FROM first
-WHERE
-    unique_key IS NOT NULL
-    AND (unique_seconds IS NULL OR unique_seconds > 0 OR lease = 0)
-    AND GREATEST(enqueued_at, run_after) < statement_timestamp() - make_interval(secs => %(seconds)s)
-ORDER BY age DESC
-LIMIT 100
-"""
-
-
 NAMED = 5
 """How many jobs or tasks one finding names, at most."""
 
@@ -178,9 +99,6 @@ MOST = 100
 
 LONG_RUN = 3_600.0
 """Seconds that a job may run before it is reported."""
-
-LONG_HELD = 3 * 86_400.0
-"""Seconds after its due time for which an unfinished job may hold a unique key."""
 
 PRUNE_LAG = 3_600.0
 """Seconds by which the oldest finished job may be past its retention."""
@@ -236,32 +154,6 @@ def orphaned_jobs(store: Store) -> Iterator[Finding]:
         )
 
 
-def stuck_keys(store: Store) -> Iterator[Finding]:
-    rows = store.rows(STUCK_KEYS, {"seconds": LONG_HELD})
-    if rows:
-        job_id, task, key, status, age = rows[0]
-        job = job_name(store.alias, job_id)
-        yield Finding(
-            "stuck-key",
-            Severity.WARNING,
-            gettext("A unique key is held for days"),
-            gettext(
-                "Job %(id)s (%(task)s, %(status)s) has been due for %(age)s, and still holds the key %(key)s. "
-                "Meanwhile .defer() with this key enqueues nothing. Such jobs: %(number)s."
-            )
-            % {
-                "id": job,
-                "task": printable(task),
-                "status": status,
-                "key": printable(_shown_key(store, job_id, key)),
-                "age": span(age),
-                "number": _number(rows),
-            },
-            gettext("See on the job's page why it does not finish. If it is not needed any more, cancel it."),
-            f"python manage.py skipqueue cancel {job} --reason 'it holds its unique key'",
-        )
-
-
 def prune_lag(store: Store) -> Iterator[Finding]:
     lag = store.prune_lag()
     if lag > PRUNE_LAG:
@@ -286,14 +178,8 @@ def listed(store: Store, rows: Sequence[tuple[int, str, str, float]]) -> str:
         }
         for job_id, task, locked_by, age in rows[:NAMED]
     )
-    return gettext("Jobs: %(number)s. %(jobs)s") % {"number": _number(rows), "jobs": "; ".join(shown)}
+    return gettext("Jobs: %(number)s. %(jobs)s") % {"number": number_of(rows), "jobs": "; ".join(shown)}
 
 
-def _shown_key(store: Store, job_id: int, key: str) -> str:
-    """The key of this job with its secrets masked; nothing of it if the job has gone meanwhile."""
-    job = Job.objects.using(store.alias).filter(pk=job_id).first()
-    return MASK if job is None else redacted(job.task, job.args, job.kwargs).text(key)
-
-
-def _number(rows: Sequence[object]) -> str:
+def number_of(rows: Sequence[object]) -> str:
     return f"{len(rows)}+" if len(rows) >= MOST else str(len(rows))

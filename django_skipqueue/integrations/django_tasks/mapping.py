@@ -51,7 +51,7 @@ def call(args: Sequence[Any], kwargs: Mapping[str, Any], columns: Mapping[str, A
 
     columns: those of the job that depend on its arguments.
     """
-    return EncodedCall(encode("args", storable(list(args))), encode("kwargs", storable(dict(kwargs))), **columns)
+    return EncodedCall(encode("args", storable(list(args))), encode("kwargs", storable(dict(kwargs))), columns)
 
 
 def spec(task: AnyTask, own: Options, options: BackendOptions, *, alias: str) -> JobSpec:

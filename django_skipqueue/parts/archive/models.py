@@ -8,7 +8,7 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from ...conf import settings
-from ...models.abstract_job import AbstractJob
+from ...models.job import AbstractJob
 from ...models.status import FINISHED, Status
 
 _NOT_COMPLETED = [status.value for status in FINISHED if status != Status.COMPLETED]

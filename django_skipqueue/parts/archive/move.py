@@ -8,88 +8,42 @@ from typing import TYPE_CHECKING
 from django.db import transaction
 
 from ...conf import settings
+from ...queue.fragments import KEPT, PIECES, joined
 from ...queue.session import SET_LOCK_TIMEOUT
 
 if TYPE_CHECKING:
     from ...queue.store import Store
 
+_COLUMNS = ", ".join(
+    [
+        "id, finished_at, enqueued_at, run_after, started_at, timeout, priority, attempts, max_attempts, status",
+        "queue_name, task, args, kwargs, locked_by, result, last_error, errors, retention, metadata, operations",
+        "progress, logs",
+        *KEPT,
+    ]
+)
+
 # supervisor, prunejobs, in the transaction of `EXPIRED` → the number of pruned jobs, by status. One statement moves the
 # rows, so that each is in exactly one of the tables at any time. A row that is past the retention of the archive (NULL:
-# for ever) as well is not archived: its partition may be gone already. Jobs of batches are noted as by `PRUNE`.
-# Indexes: the primary keys.
-ARCHIVE = """
+# for ever) as well is not archived: its partition may be gone already.
+# Index: the primary key.
+ARCHIVE = joined(
+    """
 WITH pruned AS (
     DELETE FROM skipqueue_job
     WHERE id = ANY (ARRAY (SELECT unnest(%(ids)s::bigint[])))
     RETURNING *
 ), archived AS (
-    INSERT INTO skipqueue_archivedjob (
-        id, finished_at, enqueued_at, run_after, started_at, timeout, priority, attempts, max_attempts, status,
-        queue_name, task, args, kwargs, locked_by, result, last_error, errors, retention, unique_key, metadata,
-        operations, progress, logs, limit_key, limit_kind, capacity, unique_seconds,
-        rate_key, rate_interval, rate_burst
-    )
-    SELECT
-        id, finished_at, enqueued_at, run_after, started_at, timeout, priority, attempts, max_attempts, status,
-        queue_name, task, args, kwargs, locked_by, result, last_error, errors, retention, unique_key, metadata,
-        operations, progress, logs, limit_key, limit_kind, capacity, unique_seconds,
-        rate_key, rate_interval, rate_burst
+    INSERT INTO skipqueue_archivedjob ({columns})
+    SELECT {columns}
     FROM pruned
     WHERE %(kept)s::interval IS NULL OR finished_at > statement_timestamp() - %(kept)s::interval
-), noted AS (
-    INSERT INTO skipqueue_batch_pruned (batch_id, status, jobs)
-    SELECT part.batch_id, part.status, part.jobs
-    FROM (
-        SELECT batch_id, status, count(*) FILTER (WHERE NOT is_callback) AS jobs
-        FROM (
-            SELECT
-                pruned.batch_id,
-                pruned.status,
-                coalesce(
-                    (
-                        SELECT pruned.id = ANY (batch.callback_ids)
-                        FROM skipqueue_batch AS batch
-                        WHERE batch.id = pruned.batch_id
-                    ),
-                    false
-                ) AS is_callback
-            FROM pruned
-            WHERE pruned.batch_id IS NOT NULL
-        ) AS job
-        GROUP BY batch_id, status
-    ) AS part
-    WHERE (
-        WITH RECURSIVE around AS (
-            SELECT parent_id, finished_at FROM skipqueue_batch WHERE id = part.batch_id
-            UNION ALL
-            SELECT outside.parent_id, outside.finished_at
-            FROM around JOIN skipqueue_batch AS outside ON outside.id = around.parent_id
-        )
-        SELECT bool_or(finished_at IS NULL) FROM around
-    )
-),
-unmet AS MATERIALIZED (
-    SELECT needs.job_id, needs.position, pruned.status
-    FROM
-        pruned
-        JOIN skipqueue_dependency AS needs ON needs.needs_job_id = pruned.id
-    WHERE NOT needs.is_met
-    ORDER BY needs.job_id, needs.position
-    FOR UPDATE OF needs
-),
-needed AS (
-    UPDATE skipqueue_dependency AS needs
-    SET pruned_as = unmet.status
-    FROM unmet
-    WHERE needs.job_id = unmet.job_id AND needs.position = unmet.position
-),
-forgotten AS (
-    DELETE FROM skipqueue_dependency AS needs
-    USING pruned
-    WHERE needs.job_id = pruned.id AND needs.is_met
-)
+){after_prune}
 SELECT status, count(*) FROM pruned GROUP BY status
-"""
+""",
+    columns=_COLUMNS,
+    after_prune=PIECES["after_prune"],
+)
 
 # supervisor, prunejobs, before it makes partitions: one process does that at a time. Readers and writers go on.
 LOCK_ARCHIVE = "LOCK TABLE skipqueue_archivedjob IN SHARE UPDATE EXCLUSIVE MODE"

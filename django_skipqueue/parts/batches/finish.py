@@ -506,7 +506,7 @@ def _call_back(store: "Store", batch: FinishedBatch, *, limits_locks: bool) -> l
         store.rows(LIMIT_LOCKS, {"timeout": LOCK_TIMEOUT})
     callback_ids, skipped = [], []
     for name, spec, call in calls:
-        inserted = new_job(store, store.enqueue_untraced, spec._replace(batch_id=batch.id), call)
+        inserted = new_job(store, store.enqueue_untraced, spec.with_columns(batch_id=batch.id), call)
         if inserted is not None:
             callback_ids.append(inserted.id)
             callbacks[name][CALLBACK_JOB] = inserted.id

@@ -7,7 +7,7 @@ from django.utils.translation import gettext
 
 from ...console.admin.ui.cells import badge
 from ...models import FINISHED, Job, JobBatch, Status
-from ...models.abstract_job import AbstractJob
+from ...models.job import AbstractJob
 from .states import unmet_needs
 
 SHOWN = 5

@@ -6,8 +6,7 @@ here, and a choice that is not in `DATABASES` raises.
 A database in `RETIRING` gets no new jobs, except calls whose unique key one of its jobs holds: it is asked for them.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ from django.utils.module_loading import import_string
 from ...conf import settings
 from ...exceptions import InvalidOption
 from ...jobs.placement import Placement
+from ...queue.unique_keys import unique_keys
 from ...values.codec import decode
 from ...values.part import installed_parts
 from ...values.records import EncodedCall, JobSpec
@@ -42,7 +42,7 @@ class AmongSeveral(Placement):
         """See `Placement`. Raises `InvalidOption` also for a job whose keys belong to two databases."""
         if settings.retiring and call.unique_key is not None:
             for alias in settings.retiring:
-                if held_keys(alias, [call.unique_key]):
+                if unique_keys().held(alias, [call.unique_key]):
                     return alias
         return _choose(spec, call, named, shard)
 
@@ -58,7 +58,7 @@ class AmongSeveral(Placement):
             chosen = [_choose(spec, call, None, None) for call in calls]
         keys = [call.unique_key for call in calls if call.unique_key is not None]
         for alias in settings.retiring if keys else ():
-            held = held_keys(alias, keys)
+            held = unique_keys().held(alias, keys)
             chosen = [alias if call.unique_key in held else at for call, at in zip(calls, chosen, strict=True)]
         return chosen
 
@@ -147,9 +147,11 @@ def _key(spec: JobSpec, call: EncodedCall, shard: str | None) -> str | None:
 
 def _keys(call: EncodedCall) -> Iterator[str]:
     """The keys that hold within one database alone. A fair share of the workers does so in each."""
-    is_rerun = call.unique_key is not None and call.limit_key == f"rerun:{call.unique_key}"
-    limit_key = None if is_rerun or call.limit_kind == "fair" else call.limit_key
-    yield from (key for key in (call.unique_key, limit_key, call.rate_key) if key is not None)
+    columns = call.columns
+    limit_key = columns.get("limit_key")
+    if columns.get("limit_kind") == "fair" or limit_key == f"rerun:{call.unique_key}":
+        limit_key = None
+    yield from (key for key in (call.unique_key, limit_key, columns.get("rate_key")) if key is not None)
 
 
 def _of_key(key: str) -> str:
@@ -194,17 +196,3 @@ def _listed(alias: Any) -> str:
 
 
 NOT_LISTED = "SKIPQUEUE['DATABASES'] has no other."
-
-
-def held_keys(alias: str, keys: Collection[str]) -> set[str]:
-    """The unique keys that a job in this database holds, among these. Index: unique."""
-    from django.db.models import DurationField, ExpressionWrapper, F, Q  # not while apps are loading
-    from django.db.models.functions import Now
-
-    from ...models import Job
-    from ...models.expressions import HOLDS_KEY
-
-    window = ExpressionWrapper(F("unique_seconds") * timedelta(seconds=1), DurationField())
-    holders = Job._base_manager.using(alias).filter(HOLDS_KEY, unique_key__in=keys)
-    in_time = holders.filter(Q(finished_at=None) | Q(enqueued_at__gt=Now() - window))
-    return {key for (key,) in in_time.values_list("unique_key") if key is not None}

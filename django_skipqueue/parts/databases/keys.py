@@ -9,14 +9,13 @@ from typing import Any
 
 from ...conf import settings
 from ...console.admin.verbs.copies import unreachable
-from ...console.waiting import key_is_held
+from ...console.parts import why_existing
 from ...exceptions import InvalidArguments, InvalidOption, UnknownTask
 from ...jobs.placement import database_of_key
 from ...jobs.registry import registry
 from ...models import Job
-from ...models.expressions import HOLDS_KEY
+from ...queue.unique_keys import unique_keys
 from ...values.records import EncodedCall, JobSpec
-from .choose import held_keys
 
 
 def why_held_elsewhere(job: Any, spec: JobSpec, call: EncodedCall) -> str:
@@ -34,7 +33,5 @@ def why_held_elsewhere(job: Any, spec: JobSpec, call: EncodedCall) -> str:
         return ""
     if reason := unreachable(alias):
         return reason
-    if not held_keys(alias, [call.unique_key]):
-        return ""
-    holders = Job.objects.using(alias).filter(HOLDS_KEY, unique_key=call.unique_key)
-    return next((key_is_held(job, holder) for holder in holders), "")
+    holders = Job.objects.using(alias).filter(pk__in=unique_keys().held(alias, [call.unique_key]).values())
+    return next((why_existing(job, holder) for holder in holders), "")

@@ -22,13 +22,14 @@ from ...console.parts import PartSection, PartStatus
 from ...events.job_names import job_name
 from ...events.log_format import in_words, printable
 from ...models import Job, Status
-from ...models.expressions import LIMIT_RANK, Row
+from ...models.expressions import Row
 from ...queue.store import Store
 from ...values.exposition import Family
 from ..keyed.states import key_of_job
 from ..keyed.tables import Cards, KeyedConsole, KeyTable
 from .admit import blocked_keys
 from .form import LIMITS
+from .models import HALTS, LIMIT_RANK
 from .now import MOST_HALTING, halted_keys, waiting_keys
 from .services import unclaimed_holders
 from .states import LimitState, halted_by_key, halted_states, holders_of, key_of_limit, limit_states, permits
@@ -311,5 +312,6 @@ CONSOLE = KeyedConsole(
     job_filters=_job_filters,
     job_keys=("limit_key",),
     holds_up=lambda job: job.limit_kind == "halting",
+    holding_up=HALTS,
     queue_options=(LIMITS,),
 )

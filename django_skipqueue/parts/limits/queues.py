@@ -46,7 +46,9 @@ def columns_of(queue_name: str) -> LimitColumns:
 
 def of_queue(queue_name: str, calls: Sequence[EncodedCall]) -> dict[str, Any]:
     """The columns that the queue gives to jobs: none, if a call has a limit of its own. Either all have, or none."""
-    return {} if any(call.limit_key is not None for call in calls) else columns_of(queue_name)._asdict()
+    if any("limit_key" in call.columns for call in calls):
+        return {}
+    return {name: value for name, value in columns_of(queue_name)._asdict().items() if value is not None}
 
 
 # supervisor, after the limit of a queue was changed → the number of jobs that wait for a permit again. A limit that was

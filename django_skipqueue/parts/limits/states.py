@@ -10,11 +10,11 @@ from ...console.counts import Count
 from ...console.job_states import Key, Order
 from ...console.queue_options import QueueSetting
 from ...models import Job
-from ...models.expressions import HAS_BEGUN, LIMIT_RANK
 from ...queue.store import Store
 from ..keyed.queues import key_of
 from ..keyed.states import KeyState, counted
 from .form import LIMITS
+from .models import HAS_BEGUN, LIMIT_RANK
 from .now import HaltedKey, LimitNow, first_blocked_keys, halted_keys, keys_now, waiting_keys
 
 KINDS = {"concurrency": _("limit"), "sequence": _("sequence"), "halting": _("sequence"), "fair": _("fair order")}

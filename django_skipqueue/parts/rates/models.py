@@ -1,6 +1,11 @@
-"""`RateBucket`: the tokens of one key of a rate."""
+"""`RateBucket`: the tokens of one key of a rate. The columns of rates on the job row, and on the row of a queue."""
 
 from django.db import models
+from django.db.models import F, Q
+from django.utils.translation import gettext_lazy as _
+
+from ...models.expressions import MINUS_PRIORITY
+from ...values.rates import INTERVALS
 
 
 class RateBucket(models.Model):
@@ -20,3 +25,63 @@ class RateBucket(models.Model):
 
     def __str__(self) -> str:
         return self.key
+
+
+class RateColumns(models.Model):
+    """The rate of a job."""
+
+    rate_key = models.TextField(_("rate key"), null=True)  # noqa: DJ001 (NULL: no rate)
+    rate_interval = models.FloatField(_("interval of the rate"), null=True)
+    """Seconds until the key gets another token."""
+    rate_burst = models.SmallIntegerField(_("burst of the rate"), null=True)
+    """How many tokens the key has at most."""
+
+    class Meta:
+        abstract = True
+
+
+# The jobs that wait for their rate, and those that have a token and wait for a worker: `parts.rates.admit`.
+JOB_INDEXES = (
+    models.Index(
+        F("rate_key"),
+        MINUS_PRIORITY,
+        F("run_after"),
+        F("id"),
+        name="skipqueue_job_rate_waiting",
+        condition=Q(gate="rate", rate_key__isnull=False),
+    ),
+    models.Index(
+        fields=["rate_key"],
+        name="skipqueue_job_rate_queued",
+        condition=Q(status="queued", rate_key__isnull=False),
+    ),
+)
+
+JOB_CONSTRAINTS = (
+    # Another number would break the statements that admit jobs.
+    models.CheckConstraint(
+        name="skipqueue_job_rate_interval", condition=Q(rate_interval=None) | Q(rate_interval__range=INTERVALS)
+    ),
+)
+
+
+class RatedQueue(models.Model):
+    """The rate of a queue."""
+
+    rate_interval = models.FloatField(_("interval of the rate"), null=True)
+    """Seconds for each job that may start; 0: any number; `None`: as the settings say."""
+    rate_burst = models.SmallIntegerField(_("burst of the rate"), null=True)
+    """How many jobs may start at once after a time without any."""
+
+    class Meta:
+        abstract = True
+
+
+QUEUE_CONSTRAINTS = (
+    models.CheckConstraint(
+        # A value that `rate` refuses would break the statements that admit jobs of all queues.
+        name="skipqueue_queue_rates",
+        condition=(Q(rate_interval__isnull=True) | Q(rate_interval=0) | Q(rate_interval__range=INTERVALS))
+        & (Q(rate_burst__isnull=True) | Q(rate_burst__gte=0)),
+    ),
+)

@@ -49,7 +49,9 @@ def rate_columns_of(queue_name: str) -> RateColumns:
 
 def of_queue(queue_name: str, calls: Sequence[EncodedCall]) -> dict[str, Any]:
     """The columns that the queue gives to jobs: none, if a call has a rate of its own. Either all have, or none."""
-    return {} if any(call.rate_key is not None for call in calls) else rate_columns_of(queue_name)._asdict()
+    if any("rate_key" in call.columns for call in calls):
+        return {}
+    return {name: value for name, value in rate_columns_of(queue_name)._asdict().items() if value is not None}
 
 
 # supervisor, after the rate of a queue was changed → the keys of the jobs that wait for a token again. A rate that was

@@ -38,7 +38,7 @@ from ...console.search import is_id
 from ...exceptions import InvalidOption, SkipQueueError
 from ...jobs.registry import registry
 from ...models import Schedule, Status
-from ...models.abstract_job import AbstractJob
+from ...models.job import AbstractJob
 from ...models.schedule import CatchUp, Overlap
 from ...queue.store import Store
 from ...values.redaction import UnknownMask, restored

@@ -13,23 +13,26 @@ Used by the enqueues, and by the manual retry.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from django.db import transaction
+from django.db.models import DurationField, ExpressionWrapper, F, Q
+from django.db.models.functions import Now
 
 from ...events.job_names import job_name
 from ...exceptions import UniqueKeyTaken
 from ...models import Job
-from ...models.expressions import HOLDS_KEY as HELD
-from ...queue.fragments import HOLDS_KEY, INSERT_CALLS, UNLESS_HELD, entering, joined
+from ...queue.fragments import CALLS, COLUMNS_OF_CALL, INSERT_CALLS, KEY_COLUMNS, PIECES, entering, joined
 from ...queue.notify import wake
 from ...queue.parameters import calls_as_values
 from ...queue.unique_keys import explained_deadlock
 from ...values.records import CallOutcome, DeferredJobs, EncodedCall, JobSpec, handle_of
+from .columns import HOLDS_KEY
+from .models import HOLDS_KEY as HELD
 
 if TYPE_CHECKING:
     from ...queue.store import Store
@@ -55,7 +58,7 @@ SELECT
 FROM inserted
 """,
     insert=INSERT_CALLS,
-    unless_held=UNLESS_HELD,
+    unless_held=PIECES["unless_held"],
 )
 
 # enqueue and enqueue_many that replace, after a conflict → the holders that wait, which now have the arguments of the
@@ -78,17 +81,9 @@ UPDATE skipqueue_job AS job
 SET (args, kwargs, run_after) = (call.args::jsonb, call.kwargs::jsonb, due.run_after),
     status = {status},
     gate = {gate},
-    limit_key = call.limit_key,
-    limit_kind = CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END,
-    capacity = CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END,
-    rate_key = call.rate_key,
-    rate_interval = CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END,
-    rate_burst = CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
+    {columns}
 FROM
-    ROWS FROM (
-        string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]),
-        unnest(%(limit_keys)s::text[]), unnest(%(rate_keys)s::text[])
-    ) AS call (args, kwargs, unique_key, limit_key, rate_key),
+    {calls},
     (
         SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
         AS run_after
@@ -99,13 +94,18 @@ RETURNING
     extract(epoch FROM job.run_after - statement_timestamp())::float8
 """
 
-_ENTERING = entering(column="job.{}", run_after="due.run_after", limit_key="call.limit_key", rate_key="call.rate_key")
+_REPLACING = {
+    "holds_key": HOLDS_KEY,
+    "columns": ",\n    ".join(f"{name} = {value}" for name, value in COLUMNS_OF_CALL.items() if name != "unique_key"),
+    "calls": CALLS,
+    **entering(column="job.{}", run_after="due.run_after", **{key: f"call.{key}" for key in KEY_COLUMNS.values()}),
+}
 
-REPLACE_WAITING = joined(_REPLACE_WAITING, holds_key=HOLDS_KEY, **_ENTERING, skip="")
+REPLACE_WAITING = joined(_REPLACE_WAITING, **_REPLACING, skip="")
 
 # enqueue_many that replaces several → the same, without the holders that somebody has locked. Index: unique, the
 # primary key.
-REPLACE_UNLOCKED = joined(_REPLACE_WAITING, holds_key=HOLDS_KEY, **_ENTERING, skip=" SKIP LOCKED")
+REPLACE_UNLOCKED = joined(_REPLACE_WAITING, **_REPLACING, skip=" SKIP LOCKED")
 
 # enqueue_many, after a conflict → the keys that jobs hold, each with the id of its job, whether it is finished, whether
 # it waits, and whether it waits for its first attempt. Index: unique.
@@ -232,7 +232,7 @@ def unique_key_holders(store: "Store", keys: Sequence[str], *, seconds: float | 
 
 def holder(store: "Store", spec: JobSpec, key: str) -> Job | None:
     """The job that holds this unique key; `None`: the key is free by now."""
-    if spec.unique_seconds == 0:
+    if spec.columns.get("unique_seconds") == 0:
         with explained_deadlock():
             lock_waiting_holders(store, [key])
     # Not `first()`: its ORDER BY with LIMIT may make PostgreSQL read all finished jobs with this key.
@@ -242,6 +242,14 @@ def holder(store: "Store", spec: JobSpec, key: str) -> Job | None:
         return found
     free_unique_keys(store, [key])
     return next(iter(holders.all()), None)
+
+
+def held(alias: str, keys: Collection[str]) -> dict[str, int]:
+    """The keys among these that jobs in this database hold, each with the id of its job. Index: unique."""
+    window = ExpressionWrapper(F("unique_seconds") * timedelta(seconds=1), DurationField())
+    holders = Job._base_manager.using(alias).filter(HELD, unique_key__in=keys)
+    in_time = holders.filter(Q(finished_at=None) | Q(enqueued_at__gt=Now() - window))
+    return {key: id for key, id in in_time.values_list("unique_key", "pk") if key is not None}
 
 
 def _holders(store: "Store", keys: Sequence[str]) -> list[Holder]:
@@ -345,7 +353,7 @@ def enqueue_unique(
             missing = [call for call in missing if call.unique_key is not None and call.unique_key not in keyed]
             if missing:
                 taken = [call.unique_key for call in missing if call.unique_key is not None]
-                holders = unique_key_holders(store, taken, seconds=spec.unique_seconds)
+                holders = unique_key_holders(store, taken, seconds=spec.columns.get("unique_seconds"))
                 if holders and spec.on_conflict == "raise":
                     raise taken_by(store.alias, list(holders.values()))
                 keyed |= {key: (id, "existing") for key, id in holders.items()}

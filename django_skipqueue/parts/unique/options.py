@@ -176,7 +176,8 @@ class Unique(PartOptions):
 
     def in_spec(self, spec: JobSpec) -> JobSpec:
         seconds = 0.0 if self.on_conflict == "rerun" else seconds_of(self.until)
-        return within_retention(spec._replace(unique_seconds=seconds, on_conflict=self.on_conflict))
+        spec = spec._replace(on_conflict=self.on_conflict)
+        return within_retention(spec.with_columns(unique_seconds=seconds))
 
     def columns(self, call: CallArguments) -> dict[str, Any]:
         if self.unique is not None:
@@ -210,16 +211,17 @@ def _checked_key(unique_key: Any) -> str:
 
 def within_retention(spec: JobSpec) -> JobSpec:
     """Return the spec. Raises `InvalidOption` if finished jobs may be deleted before the time of their keys is over."""
-    if not spec.unique_seconds:
+    seconds = spec.columns.get("unique_seconds")
+    if not seconds:
         return spec
     own = decode(spec.retention) if spec.retention else {}
     for status in FINISHED:
         kept = settings.retention_of(status)
         general = float("inf") if kept is None else kept.total_seconds()
         shortest = min(general, own.get(status, general))
-        if spec.unique_seconds > shortest:
+        if seconds > shortest:
             raise InvalidOption(
-                f"until is {timedelta(seconds=spec.unique_seconds)}, but {status} jobs are deleted after "
+                f"until is {timedelta(seconds=seconds)}, but {status} jobs are deleted after "
                 f"{timedelta(seconds=shortest)}, and a deleted job holds no key. "
                 f"Raise SKIPQUEUE['RETENTION'][{status!r}], or keep the fact in a table of your own."
             )

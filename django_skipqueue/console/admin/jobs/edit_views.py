@@ -10,7 +10,7 @@ from ....exceptions import UnknownTask
 from ....jobs.registry import registry
 from ....models import Job
 from ....values.codec import shorten
-from ...waiting import key_is_held
+from ...parts import why_existing
 from ..ui.cells import badge_of
 from ..ui.views import DATABASE
 from ..verbs import log, one_job
@@ -40,7 +40,7 @@ class EditViews(BulkViews):
         if form.is_valid() and (made := form.enqueue()):
             if made.created:
                 return self._show_made(request, job, made)
-            form.add_error(None, key_is_held(job, made))
+            form.add_error(None, why_existing(job, made))
         return self._ask_for_arguments(request, job, form)
 
     def _ask_for_arguments(self, request: HttpRequest, job: Job, form: EditForm) -> HttpResponse:

@@ -19,6 +19,7 @@ from ....jobs.task import Task
 from ....models import Job
 from ....values.link_template import OF_AN_ATTEMPT, address, fields_of
 from ....values.redaction import Redacted, redact
+from ..verbs.copies import call_of
 from .attempts import Attempt
 
 
@@ -113,7 +114,7 @@ def _options(job: Job, task: Task[Any, Any], call: Redacted) -> Iterator[str]:
         value = getattr(job, name)
         if value != default:
             yield f"{name}={_literal(value, value)}"
-    key = job.unique_key
+    key = call_of(job, "", "").unique_key
     if key is not None and not own.makes_key and key != own.fixed_key:
         yield f"unique_key={_literal(key, key) if call.text(key) == key else SECRET}"
 

@@ -122,10 +122,6 @@ class JobPage(ShownState):
     def timeout(self) -> str:
         return span(self.job.timeout or 0)
 
-    @property
-    def unique_key(self) -> str:
-        return shorten(self.call.text(self.job.unique_key or ""), LINE_LIMIT)
-
     @cached_property
     def attempts(self) -> list[Attempt]:
         return [self._shown(attempt) for attempt in attempts_of(self.job)]

@@ -26,6 +26,7 @@ from ....exceptions import InvalidArguments, InvalidOption
 from ....jobs.placement import database_of_key
 from ....jobs.task import Task
 from ....models import FINISHED, Job
+from ....queue.fragments import KEPT, OF_CALL, OF_SPEC
 from ....queue.reachable import can_be_reached
 from ....values.codec import UNREADABLE, encode, shorten
 from ....values.columns import check_columns
@@ -71,7 +72,7 @@ def why_not_copied(job: Any) -> str:
 
 def why_held_elsewhere(job: Any) -> str:
     """The message for a job whose unique key is held by one in another database, or cannot be asked for there."""
-    spec, call = spec_of(job), _call(job, json.dumps(job.args), json.dumps(job.kwargs))
+    spec, call = spec_of(job), call_of(job, json.dumps(job.args), json.dumps(job.kwargs))
     reasons = (each.why_held_elsewhere(job, spec, call) for each in consoles() if each.why_held_elsewhere)
     return next(filter(None, reasons), "")
 
@@ -88,11 +89,12 @@ def insert_copy(job: Any) -> Job:
 
     Returns the copy, or the job that holds its unique key: not `created`.
     """
-    return Job.objects.insert(spec_of(job), _call(job, job.args_text, job.kwargs_text))
+    return Job.objects.insert(spec_of(job), call_of(job, job.args_text, job.kwargs_text))
 
 
-def _call(job: Any, args: str, kwargs: str) -> EncodedCall:
-    return EncodedCall(args, kwargs, **{name: getattr(job, name) for name in EncodedCall._fields[2:]})
+def call_of(job: Any, args: str, kwargs: str) -> EncodedCall:
+    columns = {name: getattr(job, name) for name in OF_CALL}
+    return EncodedCall(args, kwargs, {name: value for name, value in columns.items() if value is not None})
 
 
 def spec_of(job: Any) -> JobSpec:
@@ -100,10 +102,10 @@ def spec_of(job: Any) -> JobSpec:
 
     A batch ends when its jobs are finished, and has called back then: a copy made later is none of them.
     """
-    own = ("run_after", "batch_id")
     columns: dict[str, Any] = {
-        name: getattr(job, name) for name in JobSpec._fields if name not in own and hasattr(job, name)
+        name: getattr(job, name) for name in JobSpec._fields if name != "run_after" and hasattr(job, name)
     }
+    columns["columns"] = {name: getattr(job, name) for name in OF_SPEC if name in KEPT}
     columns["retention"] = job.retention and json.dumps(job.retention)
     columns["metadata"] = json.dumps(job.metadata)
     return JobSpec(**columns)
@@ -292,7 +294,7 @@ class EditForm(forms.Form):
 
     def _encoded(self) -> EncodedCall:
         encoded = self.task.encoded(*self.call)
-        return encoded if self.task.options.makes_key else encoded._replace(unique_key=self.job.unique_key)
+        return encoded if self.task.options.makes_key else encoded.with_unique_key(call_of(self.job, "", "").unique_key)
 
 
 def _checked(value: Any, kind: type[Any], argument: Argument) -> Any:

@@ -13,7 +13,7 @@ from django.utils.translation import gettext
 from ....models import Job
 from ....values.codec import shorten
 from ...durations import exact
-from ...waiting import why_its_key_is_taken
+from ...parts import why_unchanged
 from .forms import Instruction
 from .verb import Button, Text, Verb
 
@@ -57,7 +57,7 @@ def _refusal(verb: Verb, button: Button, job: Job, instruction: Instruction) -> 
         return does_not_fit(button, now)
     if verb.why_unchanged and (reason := verb.why_unchanged(job, instruction)):
         return reason
-    if reason := why_its_key_is_taken(job.pk):
+    if reason := why_unchanged(job.pk):
         return reason
     values = {"id": job.pk, "verb": button.label}
     return gettext("“%(verb)s” did nothing: job %(id)s is changing right now. Try again.") % values

@@ -1,6 +1,8 @@
 """`JobBatch`: jobs that belong together, and the calls that are made once the last of them is finished.
 
 Only the functions of `parts.batches.finish` write these rows. Users meet a batch as `django_skipqueue.Batch`.
+
+With them the column of batches on the job row, and the table of what jobs need.
 """
 
 from django.db import models
@@ -8,10 +10,37 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from ..migrations._postgresql import BigIntegers
-from .expressions import are_times
-from .managers import JobBatchManager
-from .stored_json import StoredJSON
+from ...conf import settings
+from ...migrations._postgresql import BigIntegers
+from ...models.expressions import are_times
+from ...models.stored_json import StoredJSON
+
+
+class BatchColumn(models.Model):
+    """The batch of a job."""
+
+    batch_id = models.BigIntegerField(_("batch"), null=True)
+
+    class Meta:
+        abstract = True
+
+
+JOB_INDEXES = (
+    models.Index(
+        # For the check whether a batch is finished, its progress, and the list of its jobs in the admin.
+        fields=["batch_id", "status", "id"],
+        name="skipqueue_job_batch",
+        condition=Q(batch_id__isnull=False),
+    ),
+)
+
+
+class JobBatchManager(models.Manager["JobBatch"]):
+    """`JobBatch.objects`: the batches of jobs, in the queue's database."""
+
+    def get_queryset(self) -> "models.QuerySet[JobBatch]":
+        """All batches."""
+        return models.QuerySet(self.model, using=self._db or settings.database)
 
 
 class JobBatch(models.Model):
@@ -35,6 +64,7 @@ class JobBatch(models.Model):
     objects = JobBatchManager()
 
     class Meta:
+        app_label = "django_skipqueue"
         db_table = "skipqueue_batch"
         verbose_name = _("batch")
         verbose_name_plural = _("batches")
@@ -70,6 +100,7 @@ class Dependency(models.Model):
     """The status of the needed job when it was pruned."""
 
     class Meta:
+        app_label = "django_skipqueue"
         db_table = "skipqueue_dependency"
         default_permissions = ()
         indexes = (
@@ -93,6 +124,7 @@ class PrunedOfBatch(models.Model):
     jobs = models.BigIntegerField()
 
     class Meta:
+        app_label = "django_skipqueue"
         db_table = "skipqueue_batch_pruned"
         default_permissions = ()
         indexes = (models.Index(fields=["batch_id"], name="skipqueue_batch_pruned_of"),)

@@ -1,0 +1,67 @@
+"""The columns of batches in the statements of the core. Pure."""
+
+from ...values.part_columns import PartColumns
+
+COLUMNS = PartColumns(
+    of_spec={"batch_id": "bigint"},
+    are_kept=False,
+    pieces={
+        "settled": "job.batch_id",
+        "pruned": ", batch_id",
+        # The pruned jobs of a batch that is open, or in one that is open, are noted for its end; a callback counts no
+        # job. A need of a pruned job keeps how the job has ended. Indexes: the primary keys.
+        "after_prune": """,
+noted AS (
+    INSERT INTO skipqueue_batch_pruned (batch_id, status, jobs)
+    SELECT part.batch_id, part.status, part.jobs
+    FROM (
+        SELECT batch_id, status, count(*) FILTER (WHERE NOT is_callback) AS jobs
+        FROM (
+            SELECT
+                pruned.batch_id,
+                pruned.status,
+                coalesce(
+                    (
+                        SELECT pruned.id = ANY (batch.callback_ids)
+                        FROM skipqueue_batch AS batch
+                        WHERE batch.id = pruned.batch_id
+                    ),
+                    false
+                ) AS is_callback
+            FROM pruned
+            WHERE pruned.batch_id IS NOT NULL
+        ) AS job
+        GROUP BY batch_id, status
+    ) AS part
+    WHERE (
+        WITH RECURSIVE around AS (
+            SELECT parent_id, finished_at FROM skipqueue_batch WHERE id = part.batch_id
+            UNION ALL
+            SELECT outside.parent_id, outside.finished_at
+            FROM around JOIN skipqueue_batch AS outside ON outside.id = around.parent_id
+        )
+        SELECT bool_or(finished_at IS NULL) FROM around
+    )
+),
+unmet AS MATERIALIZED (
+    SELECT needs.job_id, needs.position, pruned.status
+    FROM
+        pruned
+        JOIN skipqueue_dependency AS needs ON needs.needs_job_id = pruned.id
+    WHERE NOT needs.is_met
+    ORDER BY needs.job_id, needs.position
+    FOR UPDATE OF needs
+),
+needed AS (
+    UPDATE skipqueue_dependency AS needs
+    SET pruned_as = unmet.status
+    FROM unmet
+    WHERE needs.job_id = unmet.job_id AND needs.position = unmet.position
+),
+forgotten AS (
+    DELETE FROM skipqueue_dependency AS needs
+    USING pruned
+    WHERE needs.job_id = pruned.id AND needs.is_met
+)""",
+    },
+)

@@ -1,0 +1,35 @@
+"""The columns of limits in the statements of the core. Pure.
+
+A job of a sequence, or with a fair share, keeps its permit when it loses its worker: it is next anyway.
+"""
+
+from ...values.part_columns import Condition, PartColumns
+
+COLUMNS = PartColumns(
+    key="limit_key",
+    of_key={"limit_kind": "text", "capacity": "smallint"},
+    gate=Condition(
+        gate="limit",
+        holds="{limit_key}::text IS NOT NULL",
+        key="limit_key",
+        returns="{limit_kind} = 'concurrency'",
+        grants_permits=True,
+    ),
+    pieces={
+        # The jobs of a sequence get one time, so that they stay in order. A job at which its sequence does not halt
+        # counts as not begun until that time: the sequence has gone on without the job, and does not wait.
+        "retry_started_at": """CASE
+        WHEN %(over)s::float8 > 0
+            AND (job.limit_kind = 'sequence' OR (job.limit_kind = 'halting' AND job.status = 'discarded'))
+        THEN NULL
+        ELSE job.started_at
+    END""",
+        "retry_spread": """CASE
+            WHEN job.limit_kind IN ('sequence', 'halting') THEN (hashtext(job.limit_key) & 1023) / 1024.0
+            ELSE random()
+        END""",
+        # The failed jobs at which a sequence halts: it goes on without them.
+        "discard_also": """
+            OR (status = 'failed' AND limit_kind = 'halting')""",
+    },
+)

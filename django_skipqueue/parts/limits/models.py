@@ -1,0 +1,85 @@
+"""The columns of limits on the job row, and of limited queues on the row of a queue."""
+
+from django.db import models
+from django.db.models import Func, Q, SmallIntegerField
+from django.utils.translation import gettext_lazy as _
+
+HALTS = Q(status="failed", limit_kind="halting")
+"""The condition that a sequence has halted at a job: it goes on when an operator retries or discards it. Index: halted.
+"""
+
+HAS_BEGUN = Q(started_at__isnull=False) | Q(attempts__gt=0)
+"""The condition that a job has begun, also before a manual retry: see `parts.limits.admit`. Index: limit_held."""
+
+LIMIT_RANK = Func(
+    template="(CASE WHEN limit_kind IN ('concurrency', 'fair') THEN -priority "
+    "WHEN started_at IS NOT NULL OR attempts > 0 THEN -1 ELSE 0 END)",
+    output_field=SmallIntegerField(),
+)
+"""The order in which the blocked jobs of a key are admitted, before their ids. Index: limit_waiting."""
+
+
+class LimitColumns(models.Model):
+    """The limit of a job."""
+
+    limit_key = models.TextField(_("limit key"), null=True)  # noqa: DJ001 (NULL: no limit)
+    limit_kind = models.TextField(_("kind of limit"), null=True)  # noqa: DJ001 (NULL: no limit)
+    """`concurrency`; `fair`; `sequence`; or `halting`: a sequence that stops at a job that fails."""
+    capacity = models.SmallIntegerField(_("capacity"), null=True)
+    """How many jobs of the key may be queued or running."""
+
+    class Meta:
+        abstract = True
+
+
+JOB_INDEXES = (
+    models.Index(
+        # The jobs that hold a permit of their key: `parts.limits.admit`.
+        fields=["limit_key"],
+        name="skipqueue_job_limit_held",
+        condition=Q(limit_key__isnull=False)
+        & (
+            Q(status__in=["queued", "running"])
+            | Q(HAS_BEGUN, status="scheduled", limit_kind__in=["sequence", "halting"])
+            | Q(limit_kind="halting", status="failed")
+            | Q(gate="rate")
+        ),
+    ),
+    models.Index(
+        "limit_key",
+        LIMIT_RANK,
+        "id",
+        name="skipqueue_job_limit_waiting",
+        condition=Q(gate="limit", limit_key__isnull=False),
+    ),
+    models.Index(
+        # The failed jobs for which their sequences have halted: `parts.limits.now`.
+        fields=["finished_at", "id"],
+        name="skipqueue_job_halted",
+        condition=HALTS,
+    ),
+)
+
+JOB_CONSTRAINTS = (
+    # Another number would break the statements that admit jobs.
+    models.CheckConstraint(name="skipqueue_job_capacity", condition=Q(capacity=None) | Q(capacity__gte=0)),
+)
+
+
+class LimitedQueue(models.Model):
+    """The limit of a queue."""
+
+    concurrency = models.SmallIntegerField(_("jobs at once"), null=True)
+    """How many of its jobs may run at once; 0: any number; `None`: as many as the settings say."""
+
+    class Meta:
+        abstract = True
+
+
+QUEUE_CONSTRAINTS = (
+    models.CheckConstraint(
+        # A value that `limit` refuses would break the statements that admit jobs of all queues.
+        name="skipqueue_queue_limits",
+        condition=Q(concurrency__isnull=True) | Q(concurrency__gte=0),
+    ),
+)

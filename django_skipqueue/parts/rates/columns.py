@@ -1,0 +1,18 @@
+"""The columns of rates in the statements of the core. Pure.
+
+An attempt that is charged has used its token, so its job waits for another one. A released job still has its token.
+"""
+
+from ...values.part_columns import Condition, PartColumns
+
+COLUMNS = PartColumns(
+    key="rate_key",
+    of_key={"rate_interval": "float8", "rate_burst": "smallint"},
+    gate=Condition(
+        gate="rate",
+        holds="{rate_key}::text IS NOT NULL",
+        key="rate_key",
+        returns="{rate_key} IS NOT NULL",
+        keeps_released=True,
+    ),
+)

@@ -1,0 +1,173 @@
+"""Unique keys, for operators: which job holds one, and the keys that are held for days."""
+
+from collections.abc import Iterator
+
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ...console.arguments import redacted
+from ...console.doctor.finding import Check, Finding, Severity
+from ...console.doctor.jobs import number_of
+from ...console.durations import span
+from ...console.parts import PartConsole, PartFact
+from ...events.job_names import job_name
+from ...events.log_format import printable
+from ...models import Job
+from ...models.job import AbstractJob
+from ...queue.store import Store
+from ...values.codec import shorten
+from ...values.redaction import MASK
+from .models import HOLDS_KEY
+
+# stuck-key → the unfinished jobs that have been due for longer than `seconds` and hold a unique key, the longest first.
+# Of the jobs in each status 2,000 are looked at, the first ones; of the queued jobs of one priority in one queue, 200.
+# `head`: the pairs of a queue and a priority, with the due time of their first job. Indexes: admit, blocked, recover,
+# and claim, one probe for each pair, and one range for each whose first job is that old.
+STUCK_KEYS = """
+WITH RECURSIVE head AS (
+    (
+        SELECT queue_name, (-priority) AS rank, run_after
+        FROM skipqueue_job
+        WHERE status = 'queued'
+        ORDER BY queue_name, (-priority), run_after, id
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT next.queue_name, next.rank, next.run_after
+    FROM
+        head,
+        LATERAL (
+            SELECT queue_name, (-priority) AS rank, run_after
+            FROM skipqueue_job
+            WHERE status = 'queued' AND (queue_name, (-priority)) > (head.queue_name, head.rank)
+            ORDER BY queue_name, (-priority), run_after, id
+            LIMIT 1
+        ) AS next
+),
+first AS (
+    (
+        SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
+        FROM skipqueue_job
+        WHERE status = 'scheduled'
+        ORDER BY run_after, id
+        LIMIT 2000
+    )
+    UNION ALL
+    (
+        SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
+        FROM skipqueue_job
+        WHERE status = 'blocked'
+        ORDER BY id
+        LIMIT 2000
+    )
+    UNION ALL
+    (
+        SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
+        FROM skipqueue_job
+        WHERE status = 'running'
+        ORDER BY locked_at
+        LIMIT 2000
+    )
+    UNION ALL
+    (
+        SELECT job.*
+        FROM
+            (SELECT * FROM head LIMIT 1000) AS head,
+            LATERAL (
+                SELECT id, task, unique_key, unique_seconds, lease, status, enqueued_at, run_after
+                FROM skipqueue_job
+                WHERE status = 'queued' AND queue_name = head.queue_name AND (-priority) = head.rank
+                ORDER BY run_after, id
+                LIMIT 200
+            ) AS job
+        WHERE head.run_after < statement_timestamp() - make_interval(secs => %(seconds)s)
+        LIMIT 2000
+    )
+)
+SELECT id, task, unique_key, status, date_part('epoch', statement_timestamp() - GREATEST(enqueued_at, run_after)) AS age
+FROM first
+WHERE
+    unique_key IS NOT NULL
+    AND (unique_seconds IS NULL OR unique_seconds > 0 OR lease = 0)
+    AND GREATEST(enqueued_at, run_after) < statement_timestamp() - make_interval(secs => %(seconds)s)
+ORDER BY age DESC
+LIMIT 100
+"""
+
+
+LONG_HELD = 3 * 86_400.0
+"""Seconds after its due time for which an unfinished job may hold a unique key."""
+
+
+def stuck_keys(store: Store) -> Iterator[Finding]:
+    rows = store.rows(STUCK_KEYS, {"seconds": LONG_HELD})
+    if rows:
+        job_id, task, key, status, age = rows[0]
+        job = job_name(store.alias, job_id)
+        yield Finding(
+            "stuck-key",
+            Severity.WARNING,
+            gettext("A unique key is held for days"),
+            gettext(
+                "Job %(id)s (%(task)s, %(status)s) has been due for %(age)s, and still holds the key %(key)s. "
+                "Meanwhile .defer() with this key enqueues nothing. Such jobs: %(number)s."
+            )
+            % {
+                "id": job,
+                "task": printable(task),
+                "status": status,
+                "key": printable(_shown_key(store, job_id, key)),
+                "age": span(age),
+                "number": number_of(rows),
+            },
+            gettext("See on the job's page why it does not finish. If it is not needed any more, cancel it."),
+            f"python manage.py skipqueue cancel {job} --reason 'it holds its unique key'",
+        )
+
+
+def _shown_key(store: Store, job_id: int, key: str) -> str:
+    """The key of this job with its secrets masked; nothing of it if the job has gone meanwhile."""
+    job = Job.objects.using(store.alias).filter(pk=job_id).first()
+    return MASK if job is None else redacted(job.task, job.args, job.kwargs).text(key)
+
+
+TEXT_LIMIT = 200
+"""Characters of a key in a message."""
+
+
+def why_its_key_is_taken(job_id: int) -> str:
+    """The message that names the other job; empty if none holds the key of this one. Index: unique."""
+    job = Job.objects.filter(pk=job_id, unique_key__isnull=False).first()
+    if job is None:
+        return ""
+    for holder in Job.objects.filter(HOLDS_KEY, unique_key=job.unique_key).exclude(pk=job.pk):
+        return key_is_held(job, holder)
+    return ""
+
+
+def key_is_held(job: Job, holder: Job) -> str:
+    """The message for a job whose unique key another job holds: secrets of either may be in the key."""
+    key = redacted(holder.task, holder.args, holder.kwargs).text(holder.unique_key or "")
+    return gettext("Nothing was done: the unique key “%(key)s” is held by job %(id)s, which is %(status)s.") % {
+        "key": shorten(redacted(job.task, job.args, job.kwargs).text(key), TEXT_LIMIT),
+        "id": holder.shown_id,
+        "status": holder.get_status_display(),
+    }
+
+
+LONGEST_SHOWN = 500
+"""Characters of a key on the page of its job."""
+
+
+def _of_job(job: AbstractJob) -> str:
+    """The key with its secrets masked; empty if the job has none."""
+    return shorten(redacted(job.task, job.args, job.kwargs).text(job.unique_key or ""), LONGEST_SHOWN)
+
+
+CONSOLE = PartConsole(
+    checks=(Check("stuck-key", stuck_keys, _("No unique key is held for days")),),
+    job_facts=(PartFact(template="admin/django_skipqueue/unique/of_job.html", content=_of_job),),
+    job_keys=("unique_key",),
+    why_unchanged=why_its_key_is_taken,
+    why_existing=key_is_held,
+)

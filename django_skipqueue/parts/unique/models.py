@@ -1,0 +1,28 @@
+"""The columns of unique keys on the job row."""
+
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from ...models.expressions import is_number
+
+HOLDS_KEY = Q(unique_key__isnull=False) & (
+    Q(unique_seconds__gt=0) | (Q(finished_at__isnull=True) & (Q(unique_seconds__isnull=True) | Q(lease=0)))
+)
+"""The condition that a job holds its unique key. `parts.unique.enqueue` explains it. Index: unique."""
+
+
+class UniqueColumns(models.Model):
+    """The unique key of a job."""
+
+    unique_key = models.TextField(_("unique key"), null=True)  # noqa: DJ001 (NULL is what a unique index ignores)
+    unique_seconds = models.FloatField(_("seconds of the unique key"), null=True)
+
+    class Meta:
+        abstract = True
+
+
+JOB_CONSTRAINTS = (
+    models.UniqueConstraint(fields=["unique_key"], name="skipqueue_job_unique", condition=HOLDS_KEY),
+    models.CheckConstraint(name="skipqueue_job_unique_seconds", condition=is_number("unique_seconds")),
+)
