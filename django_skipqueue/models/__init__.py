@@ -1,8 +1,7 @@
 """The tables as Django sees them.
 
-`Job` is one request to run a task, `JobBatch` jobs that belong together, `Queue` a queue that was paused, `Worker` a
-process that runs jobs, `WorkerRequest` a request to one, `Schedule` when a task is enqueued again and again. The other
-tables are of parts.
+`Job` is one request to run a task, `Queue` a queue that was paused, `Worker` a process that runs jobs, `WorkerRequest`
+a request to one. The other tables are of parts.
 """
 
 from ..parts.alerts.models import Incident

@@ -107,6 +107,13 @@ def entering(*, column: str, past: str | None = None, **columns: str) -> dict[st
     return {"status": " ".join(["CASE", *statuses, "ELSE 'queued' END"]), "gate": " ".join(["CASE", *gates, "END"])}
 
 
+def key_after(gate: str) -> str:
+    """Return the column with the key of the next gate with keys after this gate, or NULL if there is none."""
+    gates = list(KEY_COLUMNS)
+    later = gates[gates.index(gate) + 1 :]
+    return KEY_COLUMNS[later[0]] if later else "NULL::text"
+
+
 def returning(*, charged: bool) -> str:
     """Return the expression for the gate at which a job waits again that has lost its worker. NULL: it is queued.
 

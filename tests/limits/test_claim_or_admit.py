@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import pytest
 from django.db import connection, transaction
+from django_skipqueue.parts.limits.sql import LOCK_KEYS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_skipqueue.models import Job, Queue
-from django_skipqueue.parts.keyed.sql import LOCK_KEYS
 from django_skipqueue.parts.limits import admit as sql
 from django_skipqueue.parts.limits.claim import CLAIM_OR_ADMIT
 from django_skipqueue.queue.claim import CLAIM

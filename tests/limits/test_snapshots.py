@@ -5,8 +5,8 @@ from typing import Any
 
 import psycopg
 import pytest
+from django_skipqueue.parts.limits.sql import LOCK_KEYS
 
-from django_skipqueue.parts.keyed.sql import LOCK_KEYS
 from django_skipqueue.parts.limits import admit as sql
 
 from ..app.limit_rows import make_keyed

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from django.db import connection, transaction
+from django_skipqueue.parts.limits.sql import LOCK_KEYS
 
 from django_skipqueue import by, job, limit
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Job
 from django_skipqueue.parts.keyed import gate as keyed_gate
-from django_skipqueue.parts.keyed.sql import LOCK_KEYS
 from django_skipqueue.parts.limits import admit as limits
 from django_skipqueue.parts.limits import admit as sql
 from django_skipqueue.parts.limits.admit import blocked_keys

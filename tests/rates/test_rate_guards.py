@@ -6,9 +6,9 @@ import pytest
 from django.db import connection, transaction
 
 from django_skipqueue.models import Job, RateBucket
-from django_skipqueue.parts.keyed.sql import LOCK_RATES
 from django_skipqueue.parts.rates import admit as rates
 from django_skipqueue.parts.rates.admit import (
+    LOCK_RATES,
     RateGate,
     admit_rate_keys,
     blocked_rates,

@@ -9,10 +9,11 @@ from django.db import connection, transaction
 from django_skipqueue.models import Job, RateBucket
 from django_skipqueue.parts.batches.dependencies import admit_dependants
 from django_skipqueue.parts.keyed import gate as keyed_gate
-from django_skipqueue.parts.keyed.sql import LOCK_KEYS, LOCK_RATES
 from django_skipqueue.parts.limits.admit import LimitGate, admit_keys
+from django_skipqueue.parts.limits.sql import LOCK_KEYS
 from django_skipqueue.parts.rates import admit as rate_sql
 from django_skipqueue.parts.rates.admit import (
+    LOCK_RATES,
     RateGate,
     admit_rate_keys,
     blocked_rates,

@@ -48,14 +48,14 @@ RETURNING
     job.lease,
     job.task,
     job.queue_name,
-    job.args::text AS args,
-    job.kwargs::text AS kwargs,
+    job.args::text,
+    job.kwargs::text,
     job.attempts AS attempt,
     job.max_attempts,
     job.priority,
     date_part('epoch', job.run_after) AS run_after,
     date_part('epoch', job.locked_at) AS locked_at,
-    job.metadata::text AS metadata,
+    job.metadata::text,
     job.timeout,
     date_part('epoch', job.unknown_since) AS unknown_since,
     job.limit_key IS NOT NULL AS holds_permit,
@@ -75,14 +75,14 @@ RETURNING
     job.lease,
     job.task,
     job.queue_name,
-    job.args::text AS args,
-    job.kwargs::text AS kwargs,
+    job.args::text,
+    job.kwargs::text,
     job.attempts AS attempt,
     job.max_attempts,
     job.priority,
     date_part('epoch', job.run_after) AS run_after,
     date_part('epoch', job.locked_at) AS locked_at,
-    job.metadata::text AS metadata,
+    job.metadata::text,
     job.timeout,
     date_part('epoch', job.unknown_since) AS unknown_since,
     job.limit_key IS NOT NULL AS holds_permit,
@@ -1324,452 +1324,6 @@ SET status = 'running',
     started_at = statement_timestamp()
 WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
 RETURNING job.*
-
--- LOCK_KEYS (parts.keyed.sql)
-WITH wanted AS MATERIALIZED (
-    SELECT key, sum(ended)::integer AS ended, bool_or(is_free) AS is_free
-    FROM (
-        SELECT
-            limit_key AS key,
-            CASE WHEN status = 'running' THEN 0 ELSE 1 END AS ended,
-            (
-                limit_kind IN ('sequence', 'halting')
-                AND (status IN ('completed', 'discarded') OR (status = 'failed' AND limit_kind = 'sequence'))
-                AND xmin = pg_current_xact_id_if_assigned()::xid
-            ) IS TRUE AS is_free
-        FROM skipqueue_job
-        WHERE id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND limit_key IS NOT NULL
-        UNION ALL
-        SELECT unnest((SELECT %(keys)s::text[])), 0, false
-    ) AS touched
-    GROUP BY key
-),
-lock AS MATERIALIZED (
-    SELECT
-        slot,
-        CASE
-            WHEN current_setting('transaction_isolation') = 'read committed'
-            THEN pg_try_advisory_xact_lock(1397442896, slot)
-            ELSE false
-        END AS is_ours
-    FROM (SELECT DISTINCT hashtext(key) & 1023 AS slot FROM wanted) AS slots
-)
-SELECT
-    array_agg(wanted.key) FILTER (WHERE NOT lock.is_ours) AS missed,
-    set_config(
-        'skipqueue.locked_keys', COALESCE(array_agg(wanted.key) FILTER (WHERE lock.is_ours), '{}')::text, true
-    ) || set_config(
-        'skipqueue.ended_jobs', COALESCE(array_agg(wanted.ended) FILTER (WHERE lock.is_ours), '{}')::text, true
-    ) || set_config(
-        'skipqueue.free_keys', COALESCE(array_agg(wanted.is_free) FILTER (WHERE lock.is_ours), '{}')::text, true
-    ) AS locked
-FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
-
--- LOCK_RATES (parts.keyed.sql)
-WITH wanted AS MATERIALIZED (
-    SELECT unnest((SELECT %(keys)s::text[])) AS key
-),
-lock AS MATERIALIZED (
-    SELECT
-        slot,
-        CASE
-            WHEN current_setting('transaction_isolation') = 'read committed'
-            THEN pg_try_advisory_xact_lock(1397442897, slot)
-            ELSE false
-        END AS is_ours
-    FROM (SELECT DISTINCT hashtext(key) & 1023 AS slot FROM wanted) AS slots
-)
-SELECT
-    array_agg(wanted.key) FILTER (WHERE NOT lock.is_ours) AS missed,
-    set_config(
-        'skipqueue.locked_rates', COALESCE(array_agg(wanted.key) FILTER (WHERE lock.is_ours), '{}')::text, true
-    ) AS locked
-FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
-
--- CONTESTED_PERMITS (parts.keyed.pass_on)
-WITH RECURSIVE served AS MATERIALIZED (
-    SELECT
-        COALESCE(bool_or(jsonb_array_length(worker.queues) = 0), false) AS are_all,
-        COALESCE(array_agg(listed.name) FILTER (WHERE listed.name IS NOT NULL), '{}') AS names,
-        ARRAY (
-            SELECT name
-            FROM skipqueue_queue
-            WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statement_timestamp())
-        ) AS paused
-    FROM
-        skipqueue_worker AS worker
-        LEFT JOIN LATERAL jsonb_array_elements_text(worker.queues) AS listed (name) ON true
-    WHERE
-        NOT worker.is_external
-        AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(timeout)s)
-        AND (
-            (SELECT NOT %(idle)s::boolean)
-            OR worker.concurrency = 0
-            OR worker.concurrency > (
-                SELECT count(*) FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id
-            )
-        )
-),
-waiting AS (
-    (
-        SELECT limit_key AS key
-        FROM skipqueue_job
-        WHERE gate = 'limit' AND limit_key > %(after)s::text
-        ORDER BY limit_key
-        LIMIT 1
-    )
-    UNION ALL
-    SELECT (
-        SELECT limit_key
-        FROM skipqueue_job
-        WHERE gate = 'limit' AND limit_key > waiting.key
-        ORDER BY limit_key
-        LIMIT 1
-    )
-    FROM waiting
-    WHERE waiting.key IS NOT NULL
-),
-found AS MATERIALIZED (SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s)
-SELECT found.key, unclaimed.is_inverted, unclaimed.unserved, unclaimed.held_up
-FROM
-    served
-    CROSS JOIN found
-    LEFT JOIN LATERAL (
-        SELECT (CASE
-                    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
-                    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
-                    ELSE 0
-                END) AS rank, id
-        FROM skipqueue_job
-        WHERE gate = 'limit' AND limit_key = found.key AND (limit_kind IN ('sequence', 'halting') OR (
-                    ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
-                    AND queue_name <> ALL (served.paused)
-                ))
-        ORDER BY rank, id
-        LIMIT 1
-    ) AS head ON true
-    CROSS JOIN LATERAL (
-        SELECT
-            bool_or(head.rank < holder.rank OR (holder.is_in_order AND head.id < holder.id)) AS is_inverted,
-            (array_agg(holder.id ORDER BY rank DESC, id DESC) FILTER (
-                WHERE NOT (holder.is_in_order OR holder.is_served)
-            ))[:100] AS unserved,
-            (array_agg(holder.id ORDER BY rank DESC, id DESC) FILTER (
-                WHERE holder.is_served AND NOT holder.is_in_order
-            ))[:100] AS held_up
-        FROM (
-            SELECT (CASE
-                    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
-                    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
-                    ELSE 0
-                END) AS rank, id, limit_kind IN ('sequence', 'halting') AS is_in_order, (
-                    ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
-                    AND queue_name <> ALL (served.paused)
-                ) AS is_served
-            FROM skipqueue_job
-            WHERE limit_key = found.key AND (status = 'queued' OR gate = 'rate')
-                AND NOT (limit_kind IN ('sequence', 'halting') AND (started_at IS NOT NULL OR attempts > 0)) AND head.id IS NOT NULL
-        ) AS holder
-    ) AS unclaimed
-ORDER BY found.key
-
--- CONTESTED_TOKENS (parts.keyed.pass_on)
-WITH RECURSIVE served AS MATERIALIZED (
-    SELECT
-        COALESCE(bool_or(jsonb_array_length(worker.queues) = 0), false) AS are_all,
-        COALESCE(array_agg(listed.name) FILTER (WHERE listed.name IS NOT NULL), '{}') AS names,
-        ARRAY (
-            SELECT name
-            FROM skipqueue_queue
-            WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statement_timestamp())
-        ) AS paused
-    FROM
-        skipqueue_worker AS worker
-        LEFT JOIN LATERAL jsonb_array_elements_text(worker.queues) AS listed (name) ON true
-    WHERE
-        NOT worker.is_external
-        AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(timeout)s)
-        AND (
-            (SELECT NOT %(idle)s::boolean)
-            OR worker.concurrency = 0
-            OR worker.concurrency > (
-                SELECT count(*) FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id
-            )
-        )
-),
-waiting AS (
-    (
-        SELECT rate_key AS key
-        FROM skipqueue_job
-        WHERE gate = 'rate' AND rate_key > %(after)s::text
-        ORDER BY rate_key
-        LIMIT 1
-    )
-    UNION ALL
-    SELECT (
-        SELECT rate_key
-        FROM skipqueue_job
-        WHERE gate = 'rate' AND rate_key > waiting.key
-        ORDER BY rate_key
-        LIMIT 1
-    )
-    FROM waiting
-    WHERE waiting.key IS NOT NULL
-),
-found AS MATERIALIZED (SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s)
-SELECT found.key, unclaimed.is_inverted, unclaimed.unserved, unclaimed.held_up
-FROM
-    served
-    CROSS JOIN found
-    LEFT JOIN LATERAL (
-        SELECT (-priority) AS rank, run_after, id
-        FROM skipqueue_job
-        WHERE gate = 'rate' AND rate_key = found.key AND (false OR (
-                    ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
-                    AND queue_name <> ALL (served.paused)
-                ))
-        ORDER BY rank, run_after, id
-        LIMIT 1
-    ) AS head ON true
-    CROSS JOIN LATERAL (
-        SELECT
-            bool_or(head.rank < holder.rank OR (holder.is_in_order AND head.id < holder.id)) AS is_inverted,
-            (array_agg(holder.id ORDER BY rank DESC, run_after DESC, id DESC) FILTER (
-                WHERE NOT (holder.is_in_order OR holder.is_served)
-            ))[:100] AS unserved,
-            (array_agg(holder.id ORDER BY rank DESC, run_after DESC, id DESC) FILTER (
-                WHERE holder.is_served AND NOT holder.is_in_order
-            ))[:100] AS held_up
-        FROM (
-            SELECT (-priority) AS rank, run_after, id, false AS is_in_order, (
-                    ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
-                    AND queue_name <> ALL (served.paused)
-                ) AS is_served
-            FROM skipqueue_job
-            WHERE rate_key = found.key AND status = 'queued' AND head.id IS NOT NULL
-        ) AS holder
-    ) AS unclaimed
-ORDER BY found.key
-
--- PASS_PERMITS_ON (parts.keyed.pass_on)
-WITH served AS MATERIALIZED (
-    SELECT
-        COALESCE(bool_or(jsonb_array_length(worker.queues) = 0), false) AS are_all,
-        COALESCE(array_agg(listed.name) FILTER (WHERE listed.name IS NOT NULL), '{}') AS names,
-        ARRAY (
-            SELECT name
-            FROM skipqueue_queue
-            WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statement_timestamp())
-        ) AS paused
-    FROM
-        skipqueue_worker AS worker
-        LEFT JOIN LATERAL jsonb_array_elements_text(worker.queues) AS listed (name) ON true
-    WHERE
-        NOT worker.is_external
-        AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(timeout)s)
-        AND (
-            (SELECT NOT %(idle)s::boolean)
-            OR worker.concurrency = 0
-            OR worker.concurrency > (
-                SELECT count(*) FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id
-            )
-        )
-),
-holder AS MATERIALIZED (
-    SELECT key.name, job.*, row_number() OVER (PARTITION BY key.name ORDER BY rank DESC, id DESC) AS place
-    FROM
-        unnest((SELECT NULLIF(current_setting('skipqueue.locked_keys', true), '')::text[])) AS key (name),
-        LATERAL (
-            SELECT (CASE
-                    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
-                    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
-                    ELSE 0
-                END) AS rank, id, limit_kind IN ('sequence', 'halting') AS is_in_order, queue_name
-            FROM skipqueue_job
-            WHERE
-                limit_key = key.name
-                AND (status = 'queued' OR gate = 'rate')
-                AND NOT (limit_kind IN ('sequence', 'halting') AND (started_at IS NOT NULL OR attempts > 0))
-                AND (%(ids)s::bigint[] IS NULL OR array_position(%(ids)s::bigint[], id) > 0)
-            ORDER BY rank DESC, id DESC
-            LIMIT 100
-        ) AS job
-),
-waiting AS MATERIALIZED (
-    SELECT key.name, job.*, row_number() OVER (PARTITION BY key.name ORDER BY rank, id) AS place
-    FROM
-        (SELECT name, count(*) AS number, array_agg(DISTINCT queue_name) AS queues FROM holder GROUP BY name) AS key,
-        served,
-        LATERAL (
-            SELECT (CASE
-                    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
-                    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
-                    ELSE 0
-                END) AS rank, id
-            FROM skipqueue_job
-            WHERE
-                gate = 'limit'
-                AND limit_key = key.name
-                AND (limit_kind IN ('sequence', 'halting') OR (
-                    ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
-                    AND queue_name <> ALL (served.paused)
-                ))
-                AND (%(ids)s::bigint[] IS NULL OR queue_name <> ALL (key.queues))
-            ORDER BY rank, id
-            LIMIT key.number
-        ) AS job
-),
-pair AS MATERIALIZED (
-    SELECT name, place, holder.id AS holder_id, waiting.id AS waiting_id
-    FROM holder JOIN waiting USING (name, place)
-    WHERE
-        %(ids)s::bigint[] IS NOT NULL
-        OR waiting.rank < holder.rank
-        OR (holder.is_in_order AND waiting.id < holder.id)
-),
-worse AS MATERIALIZED (
-    SELECT id
-    FROM skipqueue_job
-    WHERE
-        id = ANY (ARRAY (SELECT holder_id FROM pair))
-        AND (status || '' = 'queued' OR gate || '' = 'rate')
-    ORDER BY id
-    FOR NO KEY UPDATE SKIP LOCKED
-),
-put_back AS (
-    UPDATE skipqueue_job AS job
-    SET status = 'blocked', gate = 'limit'
-    WHERE job.id = ANY (ARRAY (SELECT id FROM worse))
-    RETURNING job.id, job.limit_key AS name
-),
-chosen AS MATERIALIZED (
-    SELECT id
-    FROM skipqueue_job
-    WHERE
-        id = ANY (ARRAY (
-            SELECT pair.waiting_id
-            FROM pair JOIN (SELECT name, count(*) AS number FROM put_back GROUP BY name) AS freed USING (name)
-            WHERE pair.place <= freed.number
-        ))
-        AND gate = 'limit'
-    ORDER BY id
-    FOR NO KEY UPDATE SKIP LOCKED
-),
-admitted AS (
-    UPDATE skipqueue_job AS job
-    SET status = CASE WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
-        gate = CASE WHEN job.rate_key::text IS NOT NULL THEN 'rate' END,
-        run_after = CASE
-            WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
-            ELSE job.run_after
-        END
-    WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
-    RETURNING job.queue_name, job.status, job.rate_key
-)
-SELECT queue_name, count(*) FILTER (WHERE status = 'queued'), array_agg(rate_key) FILTER (WHERE status = 'blocked'), (SELECT array_agg(id) FROM put_back) FROM admitted GROUP BY queue_name
-
--- PASS_TOKENS_ON (parts.keyed.pass_on)
-WITH served AS MATERIALIZED (
-    SELECT
-        COALESCE(bool_or(jsonb_array_length(worker.queues) = 0), false) AS are_all,
-        COALESCE(array_agg(listed.name) FILTER (WHERE listed.name IS NOT NULL), '{}') AS names,
-        ARRAY (
-            SELECT name
-            FROM skipqueue_queue
-            WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statement_timestamp())
-        ) AS paused
-    FROM
-        skipqueue_worker AS worker
-        LEFT JOIN LATERAL jsonb_array_elements_text(worker.queues) AS listed (name) ON true
-    WHERE
-        NOT worker.is_external
-        AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(timeout)s)
-        AND (
-            (SELECT NOT %(idle)s::boolean)
-            OR worker.concurrency = 0
-            OR worker.concurrency > (
-                SELECT count(*) FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id
-            )
-        )
-),
-holder AS MATERIALIZED (
-    SELECT key.name, job.*, row_number() OVER (PARTITION BY key.name ORDER BY rank DESC, run_after DESC, id DESC) AS place
-    FROM
-        unnest((SELECT NULLIF(current_setting('skipqueue.locked_rates', true), '')::text[])) AS key (name),
-        LATERAL (
-            SELECT (-priority) AS rank, run_after, id, false AS is_in_order, queue_name
-            FROM skipqueue_job
-            WHERE
-                rate_key = key.name
-                AND status = 'queued'
-                AND (%(ids)s::bigint[] IS NULL OR array_position(%(ids)s::bigint[], id) > 0)
-            ORDER BY rank DESC, run_after DESC, id DESC
-            LIMIT 100
-        ) AS job
-),
-waiting AS MATERIALIZED (
-    SELECT key.name, job.*, row_number() OVER (PARTITION BY key.name ORDER BY rank, run_after, id) AS place
-    FROM
-        (SELECT name, count(*) AS number, array_agg(DISTINCT queue_name) AS queues FROM holder GROUP BY name) AS key,
-        served,
-        LATERAL (
-            SELECT (-priority) AS rank, run_after, id
-            FROM skipqueue_job
-            WHERE
-                gate = 'rate'
-                AND rate_key = key.name
-                AND (false OR (
-                    ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
-                    AND queue_name <> ALL (served.paused)
-                ))
-                AND (%(ids)s::bigint[] IS NULL OR queue_name <> ALL (key.queues))
-            ORDER BY rank, run_after, id
-            LIMIT key.number
-        ) AS job
-),
-pair AS MATERIALIZED (
-    SELECT name, place, holder.id AS holder_id, waiting.id AS waiting_id
-    FROM holder JOIN waiting USING (name, place)
-    WHERE
-        %(ids)s::bigint[] IS NOT NULL
-        OR waiting.rank < holder.rank
-        OR (holder.is_in_order AND waiting.id < holder.id)
-),
-worse AS MATERIALIZED (
-    SELECT id
-    FROM skipqueue_job
-    WHERE
-        id = ANY (ARRAY (SELECT holder_id FROM pair))
-        AND (status || '' = 'queued' OR gate || '' = 'rate')
-    ORDER BY id
-    FOR NO KEY UPDATE SKIP LOCKED
-),
-put_back AS (
-    UPDATE skipqueue_job AS job
-    SET status = 'blocked', gate = 'rate'
-    WHERE job.id = ANY (ARRAY (SELECT id FROM worse))
-    RETURNING job.id, job.rate_key AS name
-),
-chosen AS MATERIALIZED (
-    SELECT id
-    FROM skipqueue_job
-    WHERE
-        id = ANY (ARRAY (
-            SELECT pair.waiting_id
-            FROM pair JOIN (SELECT name, count(*) AS number FROM put_back GROUP BY name) AS freed USING (name)
-            WHERE pair.place <= freed.number
-        ))
-        AND gate = 'rate'
-    ORDER BY id
-    FOR NO KEY UPDATE SKIP LOCKED
-),
-admitted AS (
-    UPDATE skipqueue_job AS job
-    SET status = 'queued', gate = NULL
-    WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
-    RETURNING job.queue_name, job.status, job.rate_key
-)
-SELECT queue_name, count(*), (SELECT array_agg(id) FROM put_back) FROM admitted GROUP BY queue_name
 
 -- ARCHIVE (parts.archive.move)
 WITH pruned AS (
@@ -3331,7 +2885,7 @@ WITH paused AS MATERIALIZED (
     ) AS names
 ),
 chosen AS MATERIALIZED (
-    SELECT job.place, job.queue_name, job.rate_key
+    SELECT job.place, job.queue_name, job.later_key
     FROM
         paused,
         unnest(
@@ -3387,7 +2941,7 @@ chosen AS MATERIALIZED (
             ) AS holder
         ) AS held,
         LATERAL (
-            SELECT ctid AS place, id, queue_name, rate_key
+            SELECT ctid AS place, id, queue_name, rate_key AS later_key
             FROM skipqueue_job
             WHERE
                 gate = 'limit'
@@ -3425,10 +2979,10 @@ admitted AS (
             ELSE job.run_after
         END
     WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
-    RETURNING job.queue_name, job.status, job.rate_key
+    RETURNING job.queue_name, job.status, rate_key AS later_key
 )
 SELECT
-    queue_name, count(*) FILTER (WHERE status = 'queued'), array_agg(rate_key) FILTER (WHERE status = 'blocked')
+    queue_name, count(*) FILTER (WHERE status = 'queued'), array_agg(later_key) FILTER (WHERE status = 'blocked')
 FROM admitted
 GROUP BY queue_name
 
@@ -3441,7 +2995,7 @@ WITH paused AS MATERIALIZED (
     ) AS names
 ),
 chosen AS MATERIALIZED (
-    SELECT job.place, job.queue_name, job.rate_key
+    SELECT job.place, job.queue_name, job.later_key
     FROM
         paused,
         unnest(
@@ -3497,7 +3051,7 @@ chosen AS MATERIALIZED (
             ) AS holder
         ) AS held,
         LATERAL (
-            SELECT ctid AS place, id, queue_name, rate_key
+            SELECT ctid AS place, id, queue_name, rate_key AS later_key
             FROM skipqueue_job
             WHERE
                 gate = 'limit'
@@ -3526,22 +3080,22 @@ chosen AS MATERIALIZED (
         ) AS job
     WHERE head.limit_kind IN ('concurrency', 'fair') OR job.id = head.id
 ),
-rated AS (
+later AS (
     UPDATE skipqueue_job AS job
-    SET gate = 'rate',
+    SET gate = CASE WHEN job.rate_key::text IS NOT NULL THEN 'rate' END,
         run_after = CASE
             WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
             ELSE job.run_after
         END
-    WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen WHERE rate_key IS NOT NULL))
+    WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen WHERE later_key IS NOT NULL))
 )
 SELECT
     queue_name,
-    count(*) FILTER (WHERE rate_key IS NULL),
-    array_agg(rate_key) FILTER (WHERE rate_key IS NOT NULL),
+    count(*) FILTER (WHERE later_key IS NULL),
+    array_agg(later_key) FILTER (WHERE later_key IS NOT NULL),
     set_config(
         'skipqueue.chosen_jobs',
-        COALESCE((SELECT array_agg(place) FROM chosen WHERE rate_key IS NULL), '{}')::text,
+        COALESCE((SELECT array_agg(place) FROM chosen WHERE later_key IS NULL), '{}')::text,
         true
     )
 FROM chosen
@@ -3716,14 +3270,14 @@ RETURNING
     job.lease,
     job.task,
     job.queue_name,
-    job.args::text AS args,
-    job.kwargs::text AS kwargs,
+    job.args::text,
+    job.kwargs::text,
     job.attempts AS attempt,
     job.max_attempts,
     job.priority,
     date_part('epoch', job.run_after) AS run_after,
     date_part('epoch', job.locked_at) AS locked_at,
-    job.metadata::text AS metadata,
+    job.metadata::text,
     job.timeout,
     date_part('epoch', job.unknown_since) AS unknown_since,
     job.limit_key IS NOT NULL AS holds_permit,
@@ -3855,14 +3409,14 @@ RETURNING
     job.lease,
     job.task,
     job.queue_name,
-    job.args::text AS args,
-    job.kwargs::text AS kwargs,
+    job.args::text,
+    job.kwargs::text,
     job.attempts AS attempt,
     job.max_attempts,
     job.priority,
     date_part('epoch', job.run_after) AS run_after,
     date_part('epoch', job.locked_at) AS locked_at,
-    job.metadata::text AS metadata,
+    job.metadata::text,
     job.timeout,
     date_part('epoch', job.unknown_since) AS unknown_since,
     job.limit_key IS NOT NULL AS holds_permit,
@@ -3950,7 +3504,7 @@ SET status = CASE WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queue
         ELSE job.run_after
     END
 WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
-RETURNING job.queue_name, job.rate_key
+RETURNING job.queue_name, rate_key
 
 -- ENQUEUE_AND_ADMIT (parts.limits.lone)
 BEGIN;
@@ -4047,7 +3601,7 @@ SET status = CASE WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queue
         ELSE job.run_after
     END
 WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
-RETURNING job.queue_name, job.rate_key, pg_notify('skipqueue', queue_name)
+RETURNING job.queue_name, rate_key, pg_notify('skipqueue', queue_name)
 
 -- HALTED_KEYS (parts.limits.now)
 SELECT failed.limit_key, failed.id, date_part('epoch', statement_timestamp() - failed.finished_at)
@@ -4214,6 +3768,27 @@ SELECT count(*) FROM blocked
 INSERT INTO skipqueue_queue AS queue (name, concurrency)
 VALUES (%(name)s, %(concurrency)s::smallint)
 ON CONFLICT (name) DO UPDATE SET concurrency = excluded.concurrency
+
+-- LOCK_RATES (parts.rates.admit)
+WITH wanted AS MATERIALIZED (
+    SELECT unnest((SELECT %(keys)s::text[])) AS key
+),
+lock AS MATERIALIZED (
+    SELECT
+        slot,
+        CASE
+            WHEN current_setting('transaction_isolation') = 'read committed'
+            THEN pg_try_advisory_xact_lock(1397442897, slot)
+            ELSE false
+        END AS is_ours
+    FROM (SELECT DISTINCT hashtext(key) & 1023 AS slot FROM wanted) AS slots
+)
+SELECT
+    array_agg(wanted.key) FILTER (WHERE NOT lock.is_ours) AS missed,
+    set_config(
+        'skipqueue.locked_rates', COALESCE(array_agg(wanted.key) FILTER (WHERE lock.is_ours), '{}')::text, true
+    ) AS locked
+FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
 
 -- ADMIT_BY_RATE (parts.rates.admit)
 WITH paused AS MATERIALIZED (
@@ -4887,6 +4462,431 @@ FROM skipqueue_schedule
 WHERE retired_at IS NULL
 ORDER BY name
 LIMIT %(limit)s
+
+-- CONTESTED_TOKENS (parts.rates.services)
+WITH RECURSIVE served AS MATERIALIZED (
+    SELECT
+        COALESCE(bool_or(jsonb_array_length(worker.queues) = 0), false) AS are_all,
+        COALESCE(array_agg(listed.name) FILTER (WHERE listed.name IS NOT NULL), '{}') AS names,
+        ARRAY (
+            SELECT name
+            FROM skipqueue_queue
+            WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statement_timestamp())
+        ) AS paused
+    FROM
+        skipqueue_worker AS worker
+        LEFT JOIN LATERAL jsonb_array_elements_text(worker.queues) AS listed (name) ON true
+    WHERE
+        NOT worker.is_external
+        AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(timeout)s)
+        AND (
+            (SELECT NOT %(idle)s::boolean)
+            OR worker.concurrency = 0
+            OR worker.concurrency > (
+                SELECT count(*) FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id
+            )
+        )
+),
+waiting AS (
+    (
+        SELECT rate_key AS key
+        FROM skipqueue_job
+        WHERE gate = 'rate' AND rate_key > %(after)s::text
+        ORDER BY rate_key
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT (
+        SELECT rate_key
+        FROM skipqueue_job
+        WHERE gate = 'rate' AND rate_key > waiting.key
+        ORDER BY rate_key
+        LIMIT 1
+    )
+    FROM waiting
+    WHERE waiting.key IS NOT NULL
+),
+found AS MATERIALIZED (SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s)
+SELECT found.key, unclaimed.is_inverted, unclaimed.unserved, unclaimed.held_up
+FROM
+    served
+    CROSS JOIN found
+    LEFT JOIN LATERAL (
+        SELECT (-priority) AS rank, run_after, id
+        FROM skipqueue_job
+        WHERE gate = 'rate' AND rate_key = found.key AND (false OR (
+                    ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
+                    AND queue_name <> ALL (served.paused)
+                ))
+        ORDER BY rank, run_after, id
+        LIMIT 1
+    ) AS head ON true
+    CROSS JOIN LATERAL (
+        SELECT
+            bool_or(head.rank < holder.rank OR (holder.is_in_order AND head.id < holder.id)) AS is_inverted,
+            (array_agg(holder.id ORDER BY rank DESC, run_after DESC, id DESC) FILTER (
+                WHERE NOT (holder.is_in_order OR holder.is_served)
+            ))[:100] AS unserved,
+            (array_agg(holder.id ORDER BY rank DESC, run_after DESC, id DESC) FILTER (
+                WHERE holder.is_served AND NOT holder.is_in_order
+            ))[:100] AS held_up
+        FROM (
+            SELECT (-priority) AS rank, run_after, id, false AS is_in_order, (
+                    ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
+                    AND queue_name <> ALL (served.paused)
+                ) AS is_served
+            FROM skipqueue_job
+            WHERE rate_key = found.key AND status = 'queued' AND head.id IS NOT NULL
+        ) AS holder
+    ) AS unclaimed
+ORDER BY found.key
+
+-- PASS_TOKENS_ON (parts.rates.services)
+WITH served AS MATERIALIZED (
+    SELECT
+        COALESCE(bool_or(jsonb_array_length(worker.queues) = 0), false) AS are_all,
+        COALESCE(array_agg(listed.name) FILTER (WHERE listed.name IS NOT NULL), '{}') AS names,
+        ARRAY (
+            SELECT name
+            FROM skipqueue_queue
+            WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statement_timestamp())
+        ) AS paused
+    FROM
+        skipqueue_worker AS worker
+        LEFT JOIN LATERAL jsonb_array_elements_text(worker.queues) AS listed (name) ON true
+    WHERE
+        NOT worker.is_external
+        AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(timeout)s)
+        AND (
+            (SELECT NOT %(idle)s::boolean)
+            OR worker.concurrency = 0
+            OR worker.concurrency > (
+                SELECT count(*) FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id
+            )
+        )
+),
+holder AS MATERIALIZED (
+    SELECT key.name, job.*, row_number() OVER (PARTITION BY key.name ORDER BY rank DESC, run_after DESC, id DESC) AS place
+    FROM
+        unnest((SELECT NULLIF(current_setting('skipqueue.locked_rates', true), '')::text[])) AS key (name),
+        LATERAL (
+            SELECT (-priority) AS rank, run_after, id, false AS is_in_order, queue_name
+            FROM skipqueue_job
+            WHERE
+                rate_key = key.name
+                AND status = 'queued'
+                AND (%(ids)s::bigint[] IS NULL OR array_position(%(ids)s::bigint[], id) > 0)
+            ORDER BY rank DESC, run_after DESC, id DESC
+            LIMIT 100
+        ) AS job
+),
+waiting AS MATERIALIZED (
+    SELECT key.name, job.*, row_number() OVER (PARTITION BY key.name ORDER BY rank, run_after, id) AS place
+    FROM
+        (SELECT name, count(*) AS number, array_agg(DISTINCT queue_name) AS queues FROM holder GROUP BY name) AS key,
+        served,
+        LATERAL (
+            SELECT (-priority) AS rank, run_after, id
+            FROM skipqueue_job
+            WHERE
+                gate = 'rate'
+                AND rate_key = key.name
+                AND (false OR (
+                    ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
+                    AND queue_name <> ALL (served.paused)
+                ))
+                AND (%(ids)s::bigint[] IS NULL OR queue_name <> ALL (key.queues))
+            ORDER BY rank, run_after, id
+            LIMIT key.number
+        ) AS job
+),
+pair AS MATERIALIZED (
+    SELECT name, place, holder.id AS holder_id, waiting.id AS waiting_id
+    FROM holder JOIN waiting USING (name, place)
+    WHERE
+        %(ids)s::bigint[] IS NOT NULL
+        OR waiting.rank < holder.rank
+        OR (holder.is_in_order AND waiting.id < holder.id)
+),
+worse AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE
+        id = ANY (ARRAY (SELECT holder_id FROM pair))
+        AND (status || '' = 'queued' OR gate || '' = 'rate')
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+put_back AS (
+    UPDATE skipqueue_job AS job
+    SET status = 'blocked', gate = 'rate'
+    WHERE job.id = ANY (ARRAY (SELECT id FROM worse))
+    RETURNING job.id, job.rate_key AS name
+),
+chosen AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE
+        id = ANY (ARRAY (
+            SELECT pair.waiting_id
+            FROM pair JOIN (SELECT name, count(*) AS number FROM put_back GROUP BY name) AS freed USING (name)
+            WHERE pair.place <= freed.number
+        ))
+        AND gate = 'rate'
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+admitted AS (
+    UPDATE skipqueue_job AS job
+    SET status = 'queued', gate = NULL
+    WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
+    RETURNING job.queue_name, job.status, NULL::text AS later_key
+)
+SELECT queue_name, count(*), (SELECT array_agg(id) FROM put_back) FROM admitted GROUP BY queue_name
+
+-- LOCK_KEYS (parts.limits.sql)
+WITH wanted AS MATERIALIZED (
+    SELECT key, sum(ended)::integer AS ended, bool_or(is_free) AS is_free
+    FROM (
+        SELECT
+            limit_key AS key,
+            CASE WHEN status = 'running' THEN 0 ELSE 1 END AS ended,
+            (
+                limit_kind IN ('sequence', 'halting')
+                AND (status IN ('completed', 'discarded') OR (status = 'failed' AND limit_kind = 'sequence'))
+                AND xmin = pg_current_xact_id_if_assigned()::xid
+            ) IS TRUE AS is_free
+        FROM skipqueue_job
+        WHERE id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND limit_key IS NOT NULL
+        UNION ALL
+        SELECT unnest((SELECT %(keys)s::text[])), 0, false
+    ) AS touched
+    GROUP BY key
+),
+lock AS MATERIALIZED (
+    SELECT
+        slot,
+        CASE
+            WHEN current_setting('transaction_isolation') = 'read committed'
+            THEN pg_try_advisory_xact_lock(1397442896, slot)
+            ELSE false
+        END AS is_ours
+    FROM (SELECT DISTINCT hashtext(key) & 1023 AS slot FROM wanted) AS slots
+)
+SELECT
+    array_agg(wanted.key) FILTER (WHERE NOT lock.is_ours) AS missed,
+    set_config(
+        'skipqueue.locked_keys', COALESCE(array_agg(wanted.key) FILTER (WHERE lock.is_ours), '{}')::text, true
+    ) || set_config(
+        'skipqueue.ended_jobs', COALESCE(array_agg(wanted.ended) FILTER (WHERE lock.is_ours), '{}')::text, true
+    ) || set_config(
+        'skipqueue.free_keys', COALESCE(array_agg(wanted.is_free) FILTER (WHERE lock.is_ours), '{}')::text, true
+    ) AS locked
+FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
+
+-- CONTESTED_PERMITS (parts.limits.services)
+WITH RECURSIVE served AS MATERIALIZED (
+    SELECT
+        COALESCE(bool_or(jsonb_array_length(worker.queues) = 0), false) AS are_all,
+        COALESCE(array_agg(listed.name) FILTER (WHERE listed.name IS NOT NULL), '{}') AS names,
+        ARRAY (
+            SELECT name
+            FROM skipqueue_queue
+            WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statement_timestamp())
+        ) AS paused
+    FROM
+        skipqueue_worker AS worker
+        LEFT JOIN LATERAL jsonb_array_elements_text(worker.queues) AS listed (name) ON true
+    WHERE
+        NOT worker.is_external
+        AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(timeout)s)
+        AND (
+            (SELECT NOT %(idle)s::boolean)
+            OR worker.concurrency = 0
+            OR worker.concurrency > (
+                SELECT count(*) FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id
+            )
+        )
+),
+waiting AS (
+    (
+        SELECT limit_key AS key
+        FROM skipqueue_job
+        WHERE gate = 'limit' AND limit_key > %(after)s::text
+        ORDER BY limit_key
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT (
+        SELECT limit_key
+        FROM skipqueue_job
+        WHERE gate = 'limit' AND limit_key > waiting.key
+        ORDER BY limit_key
+        LIMIT 1
+    )
+    FROM waiting
+    WHERE waiting.key IS NOT NULL
+),
+found AS MATERIALIZED (SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s)
+SELECT found.key, unclaimed.is_inverted, unclaimed.unserved, unclaimed.held_up
+FROM
+    served
+    CROSS JOIN found
+    LEFT JOIN LATERAL (
+        SELECT (CASE
+                    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
+                    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
+                    ELSE 0
+                END) AS rank, id
+        FROM skipqueue_job
+        WHERE gate = 'limit' AND limit_key = found.key AND (limit_kind IN ('sequence', 'halting') OR (
+                    ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
+                    AND queue_name <> ALL (served.paused)
+                ))
+        ORDER BY rank, id
+        LIMIT 1
+    ) AS head ON true
+    CROSS JOIN LATERAL (
+        SELECT
+            bool_or(head.rank < holder.rank OR (holder.is_in_order AND head.id < holder.id)) AS is_inverted,
+            (array_agg(holder.id ORDER BY rank DESC, id DESC) FILTER (
+                WHERE NOT (holder.is_in_order OR holder.is_served)
+            ))[:100] AS unserved,
+            (array_agg(holder.id ORDER BY rank DESC, id DESC) FILTER (
+                WHERE holder.is_served AND NOT holder.is_in_order
+            ))[:100] AS held_up
+        FROM (
+            SELECT (CASE
+                    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
+                    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
+                    ELSE 0
+                END) AS rank, id, limit_kind IN ('sequence', 'halting') AS is_in_order, (
+                    ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
+                    AND queue_name <> ALL (served.paused)
+                ) AS is_served
+            FROM skipqueue_job
+            WHERE limit_key = found.key AND (status = 'queued' OR gate = 'rate')
+                AND NOT (limit_kind IN ('sequence', 'halting') AND (started_at IS NOT NULL OR attempts > 0)) AND head.id IS NOT NULL
+        ) AS holder
+    ) AS unclaimed
+ORDER BY found.key
+
+-- PASS_PERMITS_ON (parts.limits.services)
+WITH served AS MATERIALIZED (
+    SELECT
+        COALESCE(bool_or(jsonb_array_length(worker.queues) = 0), false) AS are_all,
+        COALESCE(array_agg(listed.name) FILTER (WHERE listed.name IS NOT NULL), '{}') AS names,
+        ARRAY (
+            SELECT name
+            FROM skipqueue_queue
+            WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statement_timestamp())
+        ) AS paused
+    FROM
+        skipqueue_worker AS worker
+        LEFT JOIN LATERAL jsonb_array_elements_text(worker.queues) AS listed (name) ON true
+    WHERE
+        NOT worker.is_external
+        AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(timeout)s)
+        AND (
+            (SELECT NOT %(idle)s::boolean)
+            OR worker.concurrency = 0
+            OR worker.concurrency > (
+                SELECT count(*) FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id
+            )
+        )
+),
+holder AS MATERIALIZED (
+    SELECT key.name, job.*, row_number() OVER (PARTITION BY key.name ORDER BY rank DESC, id DESC) AS place
+    FROM
+        unnest((SELECT NULLIF(current_setting('skipqueue.locked_keys', true), '')::text[])) AS key (name),
+        LATERAL (
+            SELECT (CASE
+                    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
+                    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
+                    ELSE 0
+                END) AS rank, id, limit_kind IN ('sequence', 'halting') AS is_in_order, queue_name
+            FROM skipqueue_job
+            WHERE
+                limit_key = key.name
+                AND (status = 'queued' OR gate = 'rate')
+                AND NOT (limit_kind IN ('sequence', 'halting') AND (started_at IS NOT NULL OR attempts > 0))
+                AND (%(ids)s::bigint[] IS NULL OR array_position(%(ids)s::bigint[], id) > 0)
+            ORDER BY rank DESC, id DESC
+            LIMIT 100
+        ) AS job
+),
+waiting AS MATERIALIZED (
+    SELECT key.name, job.*, row_number() OVER (PARTITION BY key.name ORDER BY rank, id) AS place
+    FROM
+        (SELECT name, count(*) AS number, array_agg(DISTINCT queue_name) AS queues FROM holder GROUP BY name) AS key,
+        served,
+        LATERAL (
+            SELECT (CASE
+                    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
+                    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
+                    ELSE 0
+                END) AS rank, id
+            FROM skipqueue_job
+            WHERE
+                gate = 'limit'
+                AND limit_key = key.name
+                AND (limit_kind IN ('sequence', 'halting') OR (
+                    ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
+                    AND queue_name <> ALL (served.paused)
+                ))
+                AND (%(ids)s::bigint[] IS NULL OR queue_name <> ALL (key.queues))
+            ORDER BY rank, id
+            LIMIT key.number
+        ) AS job
+),
+pair AS MATERIALIZED (
+    SELECT name, place, holder.id AS holder_id, waiting.id AS waiting_id
+    FROM holder JOIN waiting USING (name, place)
+    WHERE
+        %(ids)s::bigint[] IS NOT NULL
+        OR waiting.rank < holder.rank
+        OR (holder.is_in_order AND waiting.id < holder.id)
+),
+worse AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE
+        id = ANY (ARRAY (SELECT holder_id FROM pair))
+        AND (status || '' = 'queued' OR gate || '' = 'rate')
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+put_back AS (
+    UPDATE skipqueue_job AS job
+    SET status = 'blocked', gate = 'limit'
+    WHERE job.id = ANY (ARRAY (SELECT id FROM worse))
+    RETURNING job.id, job.limit_key AS name
+),
+chosen AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE
+        id = ANY (ARRAY (
+            SELECT pair.waiting_id
+            FROM pair JOIN (SELECT name, count(*) AS number FROM put_back GROUP BY name) AS freed USING (name)
+            WHERE pair.place <= freed.number
+        ))
+        AND gate = 'limit'
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+admitted AS (
+    UPDATE skipqueue_job AS job
+    SET status = CASE WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
+        gate = CASE WHEN job.rate_key::text IS NOT NULL THEN 'rate' END,
+        run_after = CASE
+            WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
+            ELSE job.run_after
+        END
+    WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
+    RETURNING job.queue_name, job.status, rate_key AS later_key
+)
+SELECT queue_name, count(*) FILTER (WHERE status = 'queued'), array_agg(later_key) FILTER (WHERE status = 'blocked'), (SELECT array_agg(id) FROM put_back) FROM admitted GROUP BY queue_name
 
 -- SLOWEST_TASKS (parts.history.slowest)
 WITH recent AS MATERIALIZED (

@@ -305,7 +305,7 @@ class TestDeferring:
         assert (made.attempts, made.max_attempts, made.lease) == (0, 10, 0)
         assert made.run_after == made.enqueued_at
         assert (made.locked_at, made.locked_by, made.started_at, made.finished_at) == (None, "", None, None)
-        assert (made.result, made.last_error, made.errors, made.metadata, made.unique_key) == (None, "", [], {}, None)
+        assert (made.result, made.last_error, made.errors, made.metadata) == (None, "", [], {})
         read = Job.objects.get()
         assert {field.attname: getattr(made, field.attname) for field in Job._meta.fields} == {
             field.attname: getattr(read, field.attname) for field in Job._meta.fields

@@ -22,7 +22,8 @@ A place in a statement is a name in braces:
 - `in_order`: that of a job that keeps its place, whether its queue is served or not
 - `rank`: the columns by which the waiting jobs of a key are admitted; `order`: their names; `worst_first`: the reverse
 - `put_back`, `admit`: what is set in a job that is put back, or admitted
-- `admitted`: what is returned of those that are admitted: their number, and the keys of the rates they wait for
+- `later_key`: the key of the next gate, at which an admitted job may wait; `admitted`: what is returned of those that
+  are admitted: their number, and the keys of the next gate that they wait for
 - `served`: a CTE, the queues that are served; `is_served`: the condition of a job in one of them
 - `found`: CTEs, the keys with waiting jobs
 """
@@ -33,18 +34,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...conf import settings
 from ...queue.fragments import joined, places
-from ...queue.notify import LIMIT_PREFIX, RATE_PREFIX
 from ...queue.parameters import Admitted, Statement, as_array, fetched, pipelined
-from .sql import (
-    LOCK_KEYS,
-    LOCK_RATES,
-    PERMIT_GIVEN,
-    RANK,
-    WAITS_FOR_PERMIT,
-    WAITS_FOR_RATE,
-    indented,
-    walking,
-)
 
 if TYPE_CHECKING:
     from ...queue.store import Store
@@ -79,37 +69,6 @@ IS_SERVED = """(
                     ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
                     AND queue_name <> ALL (served.paused)
                 )"""
-
-_OF_PERMITS = {
-    "key": "limit_key",
-    "waiting": WAITS_FOR_PERMIT,
-    "found": walking(key="limit_key", waits=WAITS_FOR_PERMIT),
-    "unclaimed": """(status = 'queued' OR gate = 'rate')
-                AND NOT (limit_kind IN ('sequence', 'halting') AND (started_at IS NOT NULL OR attempts > 0))""",
-    "rank": joined("{rank} AS rank, id", rank=indented(RANK, 16)),
-    "order": "rank, id",
-    "in_order": "limit_kind IN ('sequence', 'halting')",
-    "locked": "skipqueue.locked_keys",
-    "put_back": "status = 'blocked', gate = 'limit'",
-    "admit": indented(PERMIT_GIVEN, 4),
-    "admitted": "count(*) FILTER (WHERE status = 'queued'), array_agg(rate_key) FILTER (WHERE status = 'blocked')",
-    "worst_first": "rank DESC, id DESC",
-}
-
-_OF_TOKENS = {
-    "key": "rate_key",
-    "waiting": WAITS_FOR_RATE,
-    "found": walking(key="rate_key", waits=WAITS_FOR_RATE),
-    "unclaimed": "status = 'queued'",
-    "rank": "(-priority) AS rank, run_after, id",
-    "order": "rank, run_after, id",
-    "in_order": "false",
-    "locked": "skipqueue.locked_rates",
-    "put_back": "status = 'blocked', gate = 'rate'",
-    "admit": "status = 'queued', gate = NULL",
-    "admitted": "count(*)",
-    "worst_first": "rank DESC, run_after DESC, id DESC",
-}
 
 
 def _keyed(statement: str, pieces: Mapping[str, str]) -> str:
@@ -223,34 +182,20 @@ admitted AS (
     UPDATE skipqueue_job AS job
     SET {admit}
     WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
-    RETURNING job.queue_name, job.status, job.rate_key
+    RETURNING job.queue_name, job.status, {later_key} AS later_key
 )
 SELECT queue_name, {admitted}, (SELECT array_agg(id) FROM put_back) FROM admitted GROUP BY queue_name
 """
 
-# supervisor → at most `limit` keys with waiting jobs, alphabetically after `after`. Of the next job whose queue is
-# served, and of the jobs with a permit that no worker has claimed: whether the former has a higher priority than one of
-# the latter, or comes before it in their sequence; those of the latter whose queues are not served, and the others,
-# without sequences: of each the worst hundred. All NULL if there is no such job. Locks nothing.
-# Index: limit_waiting and limit_held, once for each key.
-CONTESTED_PERMITS = _keyed(_CONTESTED, _OF_PERMITS)
 
-# supervisor → as CONTESTED_PERMITS, of rates. Index: rate_waiting and rate_queued, once for each key.
-CONTESTED_TOKENS = _keyed(_CONTESTED, _OF_TOKENS)
+def contesting(pieces: Mapping[str, str]) -> str:
+    """Return the statement that finds what may be passed on."""
+    return _keyed(_CONTESTED, pieces)
 
-# supervisor, after LOCK_KEYS → by queue: the number of admitted jobs, and the keys of the rates that jobs with a permit
-# wait for now; and in each row the ids of all jobs that were put back. The worst job that has a permit is compared with
-# the best one that waits, the next with the next: the waiting one gets the permit if its priority is higher, or if it
-# comes before the other in their sequence. With `ids`: these jobs are put back for waiting ones of other queues,
-# whatever their priority. At most 100 jobs of a key.
-# A locked row may have a version that this statement does not see, and that no `ctid` finds here: a job counts as put
-# back once its row is written.
-# Index: limit_held and limit_waiting, once for each key, and the primary key.
-PASS_PERMITS_ON = _keyed(_SWAP, _OF_PERMITS)
 
-# supervisor, after LOCK_RATES → as PASS_PERMITS_ON, but for the keys of rates. The tokens stay taken.
-# Index: rate_queued and rate_waiting, once for each key, and the primary key.
-PASS_TOKENS_ON = _keyed(_SWAP, _OF_TOKENS)
+def swapping(pieces: Mapping[str, str]) -> str:
+    """Return the statement that passes on."""
+    return _keyed(_SWAP, pieces)
 
 
 @dataclass(frozen=True)
@@ -262,10 +207,6 @@ class Held:
     contested: str
     lock: str
     pass_on: str
-
-
-PERMITS = Held(LIMIT_PREFIX, CONTESTED_PERMITS, LOCK_KEYS, PASS_PERMITS_ON)
-TOKENS = Held(RATE_PREFIX, CONTESTED_TOKENS, LOCK_RATES, PASS_TOKENS_ON)
 
 
 class Contested(NamedTuple):

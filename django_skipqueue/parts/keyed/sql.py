@@ -1,11 +1,8 @@
-"""The pieces that the statements of limits and of rates share, and the locks of keys.
-
-`parts.limits.admit` says which jobs of a key hold a permit or wait for one, `parts.rates.admit` which wait for a token.
-"""
+"""The pieces that the statements of limits and of rates share: paused queues, walks over keys, locks of keys."""
 
 from textwrap import indent
 
-from ...queue.fragments import entering, joined
+from ...queue.fragments import joined
 
 # The queues that are paused. The table has a row for each queue that was paused or limited: it is read whole.
 PAUSED = """paused AS MATERIALIZED (
@@ -15,41 +12,6 @@ PAUSED = """paused AS MATERIALIZED (
         WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statement_timestamp())
     ) AS names
 )"""
-
-# The condition of a job that waits for a permit of its key.
-WAITS_FOR_PERMIT = "gate = 'limit'"
-
-# The condition of a job that waits for a token of its key.
-WAITS_FOR_RATE = "gate = 'rate'"
-
-# The first column by which permits are given; the second is the id.
-RANK = """(CASE
-    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
-    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
-    ELSE 0
-END)"""
-
-# The condition of a job that holds a permit of its key.
-HOLDS = """(
-    status IN ('queued', 'running')
-    OR gate = 'rate'
-    OR (
-        (started_at IS NOT NULL OR attempts > 0)
-        AND limit_kind IN ('sequence', 'halting')
-        AND status = 'scheduled'
-    )
-    OR (limit_kind = 'halting' AND status = 'failed')
-)"""
-
-# When a job that gets a permit is due.
-DUE = """CASE
-    WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
-    ELSE job.run_after
-END"""
-
-_PERMIT_GIVEN = """status = {status},
-    gate = {gate},
-    run_after = {due}"""
 
 _WALK = """waiting AS (
     (
@@ -78,10 +40,6 @@ def indented(piece: str, by: int) -> str:
     return indent(piece, by * " ").lstrip()
 
 
-# statements that give permits: what they set in a job. It may wait for its rate now.
-PERMIT_GIVEN = joined(_PERMIT_GIVEN, **entering(column="job.{}", past="limit"), due=indented(DUE, 4))
-
-
 def walking(*, key: str, waits: str, apart: str = " ") -> str:
     """Return two CTEs, the second of which is `found`: at most `limit` keys with waiting jobs, after `after`.
 
@@ -90,6 +48,8 @@ def walking(*, key: str, waits: str, apart: str = " ") -> str:
     return joined(_WALK, key=key, waits=waits, apart=apart)
 
 
+# The locks of keys. `locks`: the class of the advisory locks. `wanted`: the keys, as a SELECT. `setting`: the setting
+# with the keys that are locked.
 _LOCK = """
 WITH wanted AS MATERIALIZED (
     {wanted}
@@ -112,49 +72,7 @@ SELECT
 FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
 """
 
-# worker in the transaction of a settle, before ADMIT_BY_KEY; supervisor; enqueue, after the commit → the keys that
-# another transaction has locked, and those that are locked now, for ADMIT_BY_KEY, with the number of jobs of each that
-# have ended, and whether the permit of a sequence is free: this transaction itself has ended the job that held it. That
-# the row was written here, and not by a worker that was quicker, is seen by its `xmin`.
-# The keys are those of the jobs `ids`, which have just ended or been claimed, and `keys`. A lock is one of
-# 1,024 advisory locks, until the end of the transaction: rows of a table of keys would have to be inserted and deleted,
-# and a lock for each key could fill PostgreSQL's table of locks. Two keys with the same lock only wait for each other.
-# At a higher isolation level no key is locked: ADMIT_BY_KEY would not see what the previous holder of the lock has
-# done. The array is a subquery, so that the planner does not see its length: with that, it reads a small table whole.
-# Index: the primary key.
-LOCK_KEYS = joined(
-    _LOCK,
-    locks="1397442896",
-    setting="skipqueue.locked_keys",
-    wanted="""SELECT key, sum(ended)::integer AS ended, bool_or(is_free) AS is_free
-    FROM (
-        SELECT
-            limit_key AS key,
-            CASE WHEN status = 'running' THEN 0 ELSE 1 END AS ended,
-            (
-                limit_kind IN ('sequence', 'halting')
-                AND (status IN ('completed', 'discarded') OR (status = 'failed' AND limit_kind = 'sequence'))
-                AND xmin = pg_current_xact_id_if_assigned()::xid
-            ) IS TRUE AS is_free
-        FROM skipqueue_job
-        WHERE id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND limit_key IS NOT NULL
-        UNION ALL
-        SELECT unnest((SELECT %(keys)s::text[])), 0, false
-    ) AS touched
-    GROUP BY key""",
-    more=""" || set_config(
-        'skipqueue.ended_jobs', COALESCE(array_agg(wanted.ended) FILTER (WHERE lock.is_ours), '{}')::text, true
-    ) || set_config(
-        'skipqueue.free_keys', COALESCE(array_agg(wanted.is_free) FILTER (WHERE lock.is_ours), '{}')::text, true
-    )""",
-)
 
-# supervisor; enqueue, after the commit → the keys that another transaction has locked, and those that are locked now,
-# for ADMIT_BY_RATE. The locks are as those of LOCK_KEYS, and others than these. Reads no table.
-LOCK_RATES = joined(
-    _LOCK,
-    locks="1397442897",
-    setting="skipqueue.locked_rates",
-    wanted="SELECT unnest((SELECT %(keys)s::text[])) AS key",
-    more="",
-)
+def locking(*, locks: str, setting: str, wanted: str, more: str = "") -> str:
+    """Return a statement that locks keys. `more`: what else it returns of each, and sets."""
+    return joined(_LOCK, locks=locks, setting=setting, wanted=wanted, more=more)

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from psycopg.pq import TransactionStatus
 
-from ...queue.fragments import joined
+from ...queue.fragments import entering, joined
 from ...queue.gates import with_later
 from ...queue.notify import (
     LIMIT_PREFIX,
@@ -39,18 +39,9 @@ from ...queue.notify import (
 from ...queue.parameters import Admitted, Rows, Statement, as_array, fetched, pipelined
 from ...values.records import GateResult
 from ..keyed.gate import KEYS_AT_ONCE, SWEEP_INTERVAL, KeyedGate, Sweep
-from ..keyed.sql import (
-    DUE,
-    HOLDS,
-    LOCK_KEYS,
-    PAUSED,
-    PERMIT_GIVEN,
-    RANK,
-    WAITS_FOR_PERMIT,
-    indented,
-    walking,
-)
+from ..keyed.sql import PAUSED, indented, walking
 from . import lone as lone_sql
+from .sql import DUE, HOLDS, LATER_KEY, LOCK_KEYS, PERMIT_GIVEN, RANK, WAITS_FOR_PERMIT
 
 if TYPE_CHECKING:
     from ...queue.store import Store
@@ -79,7 +70,7 @@ _LIMITED = """LATERAL (
 _CHOSEN = joined(
     """WITH {paused},
 chosen AS MATERIALIZED (
-    SELECT job.place, job.queue_name, job.rate_key
+    SELECT job.place, job.queue_name, job.later_key
     FROM
         paused,
         unnest(
@@ -114,7 +105,7 @@ chosen AS MATERIALIZED (
             ) AS holder
         ) AS held,
         LATERAL (
-            SELECT ctid AS place, id, queue_name, rate_key
+            SELECT ctid AS place, id, queue_name, {later} AS later_key
             FROM skipqueue_job
             WHERE
                 {waits}
@@ -137,6 +128,7 @@ chosen AS MATERIALIZED (
 )""",
     paused=PAUSED,
     waits=indented(WAITS_FOR_PERMIT, 16),
+    later=LATER_KEY,
     rank=indented(RANK, 16),
     rank_within=indented(RANK, 20),
     limited=indented(joined(_LIMITED, key="key.name"), 8),
@@ -152,14 +144,15 @@ admitted AS (
     UPDATE skipqueue_job AS job
     SET {given}
     WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
-    RETURNING job.queue_name, job.status, job.rate_key
+    RETURNING job.queue_name, job.status, {later} AS later_key
 )
 SELECT
-    queue_name, count(*) FILTER (WHERE status = 'queued'), array_agg(rate_key) FILTER (WHERE status = 'blocked')
+    queue_name, count(*) FILTER (WHERE status = 'queued'), array_agg(later_key) FILTER (WHERE status = 'blocked')
 FROM admitted
 GROUP BY queue_name
 """,
     chosen=_CHOSEN,
+    later=LATER_KEY,
     given=indented(PERMIT_GIVEN, 4),
 )
 
@@ -168,25 +161,26 @@ GROUP BY queue_name
 CHOOSE_BY_KEY = joined(
     """
 {chosen},
-rated AS (
+later AS (
     UPDATE skipqueue_job AS job
-    SET gate = 'rate',
+    SET gate = {gate},
         run_after = {due}
-    WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen WHERE rate_key IS NOT NULL))
+    WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen WHERE later_key IS NOT NULL))
 )
 SELECT
     queue_name,
-    count(*) FILTER (WHERE rate_key IS NULL),
-    array_agg(rate_key) FILTER (WHERE rate_key IS NOT NULL),
+    count(*) FILTER (WHERE later_key IS NULL),
+    array_agg(later_key) FILTER (WHERE later_key IS NOT NULL),
     set_config(
         'skipqueue.chosen_jobs',
-        COALESCE((SELECT array_agg(place) FROM chosen WHERE rate_key IS NULL), '{}')::text,
+        COALESCE((SELECT array_agg(place) FROM chosen WHERE later_key IS NULL), '{}')::text,
         true
     )
 FROM chosen
 GROUP BY queue_name
 """,
     chosen=_CHOSEN,
+    gate=entering(column="job.{}", past="limit")["gate"],
     due=indented(DUE, 8),
 )
 
@@ -272,8 +266,8 @@ def admit_lone(store: "Store", id: int, key: str) -> Admitted | None:
         (lone_sql.LOCK_KEY, {"key": key}),
         (lone_sql.ADMIT_LONE, {"id": id, "key": key}),
     ]
-    for queue_name, rate_key in _admitted(store, statements)[-1]:
-        return Admitted({queue_name: 1} if rate_key is None else {}, [], frozenset({rate_key} - {None}))
+    for queue_name, later_key in _admitted(store, statements)[-1]:
+        return Admitted({queue_name: 1} if later_key is None else {}, [], frozenset({later_key} - {None}))
     return None
 
 

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 from ...queue.fragments import joined, to_run
 from ...queue.parameters import leases_as_values
 from ...values.records import LeaseRef
-from ..keyed.sql import DUE, RANK, indented
+from ..keyed.sql import indented
+from .sql import DUE, LATER_KEY, RANK
 
 # worker, after SETTLE in the same transaction → jobs of these keys, as CLAIM returns them, at most `most` of each key:
 # the jobs that would be admitted next. They have no permit of their own (`gate` is `ahead`): each begins
@@ -75,7 +76,7 @@ chosen AS MATERIALIZED (
                         OR queue_name <> wish.queue_name
                         OR capacity IS DISTINCT FROM wish.capacity
                         OR limit_kind <> 'concurrency'
-                        OR rate_key IS NOT NULL
+                        OR {later} IS NOT NULL
                         OR jsonb_array_length(deaths) >= 2
                     ) AS is_other
                 FROM skipqueue_job
@@ -91,6 +92,7 @@ chosen AS MATERIALIZED (
 {to_run}
 """,
     rank=indented(RANK, 20),
+    later=LATER_KEY,
     to_run=to_run(more=",\n    gate = 'ahead'"),
 )
 

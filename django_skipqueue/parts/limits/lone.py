@@ -1,7 +1,8 @@
 """Admit one job right after its enqueue, if no other job of its key waits. `admit` says what a permit is."""
 
 from ...queue.fragments import INSERT_JOB, joined
-from ..keyed.sql import HOLDS, PERMIT_GIVEN, indented
+from ..keyed.sql import indented
+from .sql import HOLDS, LATER_KEY, PERMIT_GIVEN
 
 # enqueue after the commit, supervisor; outside of a transaction, before LOCK_KEYS → the commit does not wait for the
 # disk: a job whose admission is lost in a crash of the server is blocked as before. Reads no table.
@@ -86,13 +87,15 @@ WITH chosen AS MATERIALIZED (
 UPDATE skipqueue_job AS job
 SET {given}
 WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
-RETURNING job.queue_name, job.rate_key{more}
+RETURNING job.queue_name, {later}{more}
 """
 
 
 def admitting_lone(*, id: str, key: str, more: str = "") -> str:
     """Return ADMIT_LONE with these expressions for the job and its key. `more`: other columns that it returns."""
-    return joined(_ADMIT_LONE, id=id, key=key, more=more, holds=indented(HOLDS, 28), given=PERMIT_GIVEN)
+    return joined(
+        _ADMIT_LONE, id=id, key=key, later=LATER_KEY, more=more, holds=indented(HOLDS, 28), given=PERMIT_GIVEN
+    )
 
 
 ADMIT_LONE = admitting_lone(id="%(id)s", key="%(key)s")

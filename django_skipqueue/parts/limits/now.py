@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ...queue.fragments import joined
 from ..keyed.now import KeyNow, read_keys
-from ..keyed.sql import RANK, indented
+from ..keyed.sql import indented
+from .sql import RANK
 
 if TYPE_CHECKING:
     from ...queue.store import Store

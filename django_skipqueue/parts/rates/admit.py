@@ -28,10 +28,21 @@ from ...queue.notify import RATE_PREFIX, notify_of_keys, wake, wake_supervisors
 from ...queue.parameters import Admitted, Statement, fetched, pipelined
 from ...values.records import GateResult
 from ..keyed.gate import KEYS_AT_ONCE, KeyedGate, Sweep
-from ..keyed.sql import LOCK_RATES, PAUSED, WAITS_FOR_RATE, indented, walking
+from ..keyed.sql import PAUSED, indented, locking, walking
 
 if TYPE_CHECKING:
     from ...queue.store import Store
+
+# The condition of a job that waits for a token of its key.
+WAITS_FOR_RATE = "gate = 'rate'"
+
+# supervisor; enqueue, after the commit → the keys that another transaction has locked, and those that are locked now,
+# for ADMIT_BY_RATE. The locks are as those of LOCK_KEYS, and others than these. Reads no table.
+LOCK_RATES = locking(
+    locks="1397442897",
+    setting="skipqueue.locked_rates",
+    wanted="SELECT unnest((SELECT %(keys)s::text[])) AS key",
+)
 
 # The rate of a key, NULL for none, and how many of its jobs are queued, counted up to the burst.
 RATED = """CROSS JOIN LATERAL (

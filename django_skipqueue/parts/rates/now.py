@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from ...queue.fragments import joined
 from ..keyed.now import KeyNow, read_keys
-from ..keyed.sql import WAITS_FOR_RATE, indented
-from .admit import RATED
+from ..keyed.sql import indented
+from .admit import RATED, WAITS_FOR_RATE
 
 if TYPE_CHECKING:
     from ...queue.store import Store

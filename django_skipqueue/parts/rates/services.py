@@ -1,11 +1,38 @@
 """The services of rates: pass tokens on, have jobs wait again after a queue's rate was lowered, and delete buckets."""
 
+from ...queue.notify import RATE_PREFIX
 from ...queue.store import Store
 from ...worker.loop import Periodic
-from ..keyed.pass_on import TOKENS
+from ..keyed.pass_on import Held, contesting, swapping
 from ..keyed.services import BlockSurplus, PassOn
-from .admit import prune_rates
+from ..keyed.sql import walking
+from .admit import LOCK_RATES, WAITS_FOR_RATE, prune_rates
 from .queues import block_unrated
+
+_PIECES = {
+    "key": "rate_key",
+    "waiting": WAITS_FOR_RATE,
+    "found": walking(key="rate_key", waits=WAITS_FOR_RATE),
+    "unclaimed": "status = 'queued'",
+    "rank": "(-priority) AS rank, run_after, id",
+    "order": "rank, run_after, id",
+    "in_order": "false",
+    "locked": "skipqueue.locked_rates",
+    "put_back": "status = 'blocked', gate = 'rate'",
+    "admit": "status = 'queued', gate = NULL",
+    "admitted": "count(*)",
+    "later_key": "NULL::text",
+    "worst_first": "rank DESC, run_after DESC, id DESC",
+}
+
+# supervisor → as CONTESTED_PERMITS, of rates. Index: rate_waiting and rate_queued, once for each key.
+CONTESTED_TOKENS = contesting(_PIECES)
+
+# supervisor, after LOCK_RATES → as PASS_PERMITS_ON, but for the keys of rates. The tokens stay taken.
+# Index: rate_queued and rate_waiting, once for each key, and the primary key.
+PASS_TOKENS_ON = swapping(_PIECES)
+
+TOKENS = Held(RATE_PREFIX, CONTESTED_TOKENS, LOCK_RATES, PASS_TOKENS_ON)
 
 
 def pass_tokens_on(store: Store) -> PassOn:

@@ -1,0 +1,81 @@
+"""The pieces that the statements of limits share, and the lock of their keys.
+
+`parts.limits.admit` says which jobs of a key hold a permit or wait for one.
+"""
+
+from ...queue.fragments import entering, joined, key_after
+from ..keyed.sql import indented, locking
+
+# The key of the next gate, at which a job with a permit may wait; NULL: it waits at none.
+LATER_KEY = key_after("limit")
+
+# The condition of a job that waits for a permit of its key.
+WAITS_FOR_PERMIT = "gate = 'limit'"
+
+# The first column by which permits are given; the second is the id.
+RANK = """(CASE
+    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
+    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
+    ELSE 0
+END)"""
+
+# The condition of a job that holds a permit of its key.
+HOLDS = """(
+    status IN ('queued', 'running')
+    OR gate = 'rate'
+    OR (
+        (started_at IS NOT NULL OR attempts > 0)
+        AND limit_kind IN ('sequence', 'halting')
+        AND status = 'scheduled'
+    )
+    OR (limit_kind = 'halting' AND status = 'failed')
+)"""
+
+# When a job that gets a permit is due.
+DUE = """CASE
+    WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
+    ELSE job.run_after
+END"""
+
+_PERMIT_GIVEN = """status = {status},
+    gate = {gate},
+    run_after = {due}"""
+
+# statements that give permits: what they set in a job. It may wait for its rate now.
+PERMIT_GIVEN = joined(_PERMIT_GIVEN, **entering(column="job.{}", past="limit"), due=indented(DUE, 4))
+
+# worker in the transaction of a settle, before ADMIT_BY_KEY; supervisor; enqueue, after the commit → the keys that
+# another transaction has locked, and those that are locked now, for ADMIT_BY_KEY, with the number of jobs of each that
+# have ended, and whether the permit of a sequence is free: this transaction itself has ended the job that held it. That
+# the row was written here, and not by a worker that was quicker, is seen by its `xmin`.
+# The keys are those of the jobs `ids`, which have just ended or been claimed, and `keys`. A lock is one of
+# 1,024 advisory locks, until the end of the transaction: rows of a table of keys would have to be inserted and deleted,
+# and a lock for each key could fill PostgreSQL's table of locks. Two keys with the same lock only wait for each other.
+# At a higher isolation level no key is locked: ADMIT_BY_KEY would not see what the previous holder of the lock has
+# done. The array is a subquery, so that the planner does not see its length: with that, it reads a small table whole.
+# Index: the primary key.
+LOCK_KEYS = locking(
+    locks="1397442896",
+    setting="skipqueue.locked_keys",
+    wanted="""SELECT key, sum(ended)::integer AS ended, bool_or(is_free) AS is_free
+    FROM (
+        SELECT
+            limit_key AS key,
+            CASE WHEN status = 'running' THEN 0 ELSE 1 END AS ended,
+            (
+                limit_kind IN ('sequence', 'halting')
+                AND (status IN ('completed', 'discarded') OR (status = 'failed' AND limit_kind = 'sequence'))
+                AND xmin = pg_current_xact_id_if_assigned()::xid
+            ) IS TRUE AS is_free
+        FROM skipqueue_job
+        WHERE id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND limit_key IS NOT NULL
+        UNION ALL
+        SELECT unnest((SELECT %(keys)s::text[])), 0, false
+    ) AS touched
+    GROUP BY key""",
+    more=""" || set_config(
+        'skipqueue.ended_jobs', COALESCE(array_agg(wanted.ended) FILTER (WHERE lock.is_ours), '{}')::text, true
+    ) || set_config(
+        'skipqueue.free_keys', COALESCE(array_agg(wanted.is_free) FILTER (WHERE lock.is_ours), '{}')::text, true
+    )""",
+)
