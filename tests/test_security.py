@@ -3,14 +3,17 @@
 import logging
 import re
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import UTC, datetime
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission
 
-from django_skipqueue.events import liveness_logs, logs
+from django_skipqueue.events import events, liveness_logs, logs
+from django_skipqueue.events.events import AttemptsCompleted, Event
 from django_skipqueue.exceptions import UnknownTask
 from django_skipqueue.jobs.registry import registry
 from django_skipqueue.models import Job
@@ -65,21 +68,28 @@ SPEAKERS = {
     name: value
     for module in (logs, liveness_logs) for name, value in vars(module).items()
     if callable(value) and getattr(value, "__module__", "") == module.__name__
-    and not name.startswith("_")
-    and name not in ("worker_name", "write", "write_about_worker")
+    and not name.startswith(("_", "write")) and value.__annotations__["return"] is None
 }  # fmt: skip
+LOGGED = [
+    value for value in vars(events).values()
+    if isinstance(value, type) and issubclass(value, Event) and value.level is not None
+]  # fmt: skip
 
 
 def test_no_line_of_the_log_can_be_forged(caplog: pytest.LogCaptureFixture, subtests: pytest.Subtests) -> None:
-    """Every function of the modules that log, also one that is new: its parameters have to be among the values."""
+    """Every event, and function that logs, also one that is new: its parameters have to be among the values."""
     caplog.set_level(logging.DEBUG, logger="django_skipqueue")
     recovered = RecoveredJob(7, FORGED, FORGED, 2, "queued", FORGED, datetime.now(UTC), "{}", datetime.now(UTC))
-    for name, speak in SPEAKERS.items():
+    values = VALUES | {"database": FORGED, "task": FORGED, "jobs": [recovered]}
+    writers = {name: (speak, [*signature(speak).parameters]) for name, speak in SPEAKERS.items()}
+    writers |= {
+        kind.__name__: (lambda kind=kind, **given: kind(**given).write_lines(), [each.name for each in fields(kind)])
+        for kind in LOGGED
+    }
+    for name, (write, parameters) in writers.items():
         with subtests.test(name):
-            values = VALUES | ({"job": recovered} if name == "job_recovered" else {})
-            code = speak.__code__
             caplog.clear()
-            speak(**{parameter: values[parameter] for parameter in code.co_varnames[: code.co_argcount]})
+            write(**{parameter: values[parameter] for parameter in parameters})
             assert caplog.messages
             for message in caplog.messages:
                 assert message.isprintable(), repr(message)
@@ -87,7 +97,7 @@ def test_no_line_of_the_log_can_be_forged(caplog: pytest.LogCaptureFixture, subt
 
 def test_a_large_batch_is_one_line_as_well(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="django_skipqueue")
-    logs.completed([ATTEMPT] * (logs.LARGE_BATCH + 1))
+    AttemptsCompleted([ATTEMPT] * (events.LARGE_BATCH + 1)).write_lines()
     (message,) = caplog.messages
     assert message.isprintable()
 

@@ -1,21 +1,47 @@
 """The events: frozen values that describe what happened to jobs and workers. The sinks get them.
 
-An event about jobs covers a batch: all jobs that one statement has changed.
+An event about jobs covers a batch: all jobs that one statement has changed. The class of an event says which Django
+signal is sent for it, and writes its log lines.
 """
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, ClassVar
 
-from ..values.records import Attempt, ClaimedJob, RecoveredJob
+from django.dispatch import Signal
+
+from .. import signals
+from ..values.records import Attempt, ClaimedJob, RecoveredJob, worker_name
+from . import logs
+from .log_format import in_a_line, in_words
+
+Sent = Iterator[tuple[str, dict[str, Any]]]
+"""The sender and the arguments of each Django signal that is sent for an event."""
 
 
 @dataclass(frozen=True)
 class Event:
+    level: ClassVar[int | None] = None
+    """The lowest level of its log lines; `None`: it is not logged."""
+    signal: ClassVar[Signal | None] = None
+    sender: ClassVar[str] = "database"
+    """The field that names the sender of the signal. The other fields are the arguments."""
+
     @property
     def size(self) -> int:
         """The number of things that happened, such as ended attempts in a batch."""
         return 1
+
+    def write_lines(self) -> None:
+        """Write its log lines."""
+
+    def sent(self) -> Sent:
+        """What its signal is sent with."""
+        values = dict(vars(self))
+        yield values.pop(self.sender), values
 
 
 # Jobs
@@ -24,6 +50,8 @@ class Event:
 @dataclass(frozen=True)
 class JobsDeferred(Event):
     """Jobs were inserted. Workers see them once the caller's transaction commits."""
+
+    signal, sender = signals.job_deferred, "task"
 
     database: str
     task: str
@@ -35,15 +63,22 @@ class JobsDeferred(Event):
 class JobsAdmitted(Event):
     """Jobs were admitted to their queues: they are due, or a permit of their key is free."""
 
+    level, signal = logging.DEBUG, signals.jobs_admitted
+
     database: str
     """The alias of the database that holds them."""
     counts: Mapping[str, int]
     """The number of jobs, by the name of the queue."""
 
+    def write_lines(self) -> None:
+        logs.write(logging.DEBUG, "jobs_due", {"count": sum(self.counts.values())})
+
 
 @dataclass(frozen=True)
 class JobsReleased(Event):
     """Claimed jobs were put back into their queues. No attempt is charged."""
+
+    signal = signals.jobs_released
 
     database: str
     job_ids: Sequence[int]
@@ -51,6 +86,8 @@ class JobsReleased(Event):
 
 @dataclass(frozen=True)
 class JobsRecovered(Event):
+    level, signal = logging.WARNING, signals.job_recovered
+
     database: str
     jobs: Sequence[RecoveredJob]
 
@@ -58,9 +95,36 @@ class JobsRecovered(Event):
     def size(self) -> int:
         return len(self.jobs)
 
+    def write_lines(self) -> None:
+        for job in self.jobs:
+            name = worker_name(job.locked_by)
+            shown = {
+                "task": job.task,
+                "id": job.id,
+                "attempt": job.attempt,
+                "worker": name,
+                "claimed": _time_of_day(job.locked_at),
+                "now": job.status,
+            }
+            extra = logs.job_extra(job) | {"worker_id": job.locked_by, "worker_name": name}
+            level = logging.ERROR if job.status == "failed" else logging.WARNING
+            logs.write(level, "job_recovered", shown, extra=extra)
+
+    def sent(self) -> Sent:
+        for job in self.jobs:
+            yield job.task, {"database": self.database, "job": job}
+
+
+def _time_of_day(moment: datetime) -> str:
+    """The local time; with the date if it is not today."""
+    local = moment.astimezone()
+    return f"{local:%H:%M:%S}" if local.date() == datetime.now().astimezone().date() else f"{local:%Y-%m-%d %H:%M:%S}"
+
 
 @dataclass(frozen=True)
 class JobsOperated(Event):
+    signal, sender = signals.jobs_operated, "verb"
+
     database: str
     verb: str
     """`retry`, `discard`, `cancel`, `run_now`, `postpone`, `reschedule`, `change_queue` or `change_priority`."""
@@ -72,9 +136,14 @@ class JobsOperated(Event):
 
 @dataclass(frozen=True)
 class JobsPruned(Event):
+    level, signal = logging.DEBUG, signals.jobs_pruned
+
     database: str
     counts: Mapping[str, int]
     """The number of jobs, by status."""
+
+    def write_lines(self) -> None:
+        logs.write(logging.DEBUG, "jobs_pruned", dict(self.counts))
 
 
 # Attempts
@@ -82,6 +151,8 @@ class JobsPruned(Event):
 
 @dataclass(frozen=True)
 class AttemptStarted(Event):
+    level, signal = logging.DEBUG, signals.job_started
+
     job: ClaimedJob
     worker: str
     """The name of the worker."""
@@ -90,10 +161,23 @@ class AttemptStarted(Event):
     database: str = "default"
     """The alias of the database with the job."""
 
+    def write_lines(self) -> None:
+        waited = in_words(self.wait_ms / 1000)
+        shown = {"task": self.job.task, "id": self.job.id, "attempt": logs.number_of(self.job), "waited": waited}
+        extra = logs.job_extra(self.job) | {"wait_ms": self.wait_ms, "worker_name": self.worker}
+        logs.write(logging.DEBUG, "job_started", shown, extra=extra)
+
+    def sent(self) -> Sent:
+        yield self.job.task, dict(vars(self))
+
 
 @dataclass(frozen=True)
 class AttemptsEnded(Event):
     """Attempts have ended, and the database has accepted or rejected their outcomes. The subclasses tell which."""
+
+    level: ClassVar[int]
+    line: ClassVar[str]
+    """The event of each log line."""
 
     attempts: Sequence[Attempt]
 
@@ -101,41 +185,95 @@ class AttemptsEnded(Event):
     def size(self) -> int:
         return len(self.attempts)
 
+    def write_lines(self) -> None:
+        for attempt in self.attempts:
+            logs.write_about_attempt(self.level, self.line, attempt)
+
+    def sent(self) -> Sent:
+        for attempt in self.attempts:
+            yield attempt.job.task, {"attempt": attempt}
+
 
 class AttemptsCompleted(AttemptsEnded):
     """The tasks returned."""
+
+    level, line, signal = logging.INFO, "job_completed", signals.job_completed
+
+    def write_lines(self) -> None:
+        """Write a line for each completed job; for a large batch one line, unless the level is DEBUG.
+
+        Under load, writing a line would take twice as long as running the job, and nobody could read so many lines.
+        """
+        if len(self.attempts) <= LARGE_BATCH or logs.logger.isEnabledFor(logging.DEBUG):
+            super().write_lines()
+            return
+        by_task = Counter(attempt.job.task for attempt in self.attempts)
+        tasks = ", ".join(f"{count:,} {task}" for task, count in by_task.most_common(5))
+        shown = {"count": len(self.attempts), "tasks": tasks}
+        logs.write(logging.INFO, "jobs_completed", shown, extra={"jobs": len(self.attempts)})
+
+
+LARGE_BATCH = 50
+"""If more jobs than this are completed in one round trip, they share a line."""
 
 
 class AttemptsRetrying(AttemptsEnded):
     """The attempts failed, or raised `Retry` or `Snooze`, and their jobs will run again."""
 
+    level, line, signal = logging.INFO, "job_retrying", signals.job_retrying
+
+    def write_lines(self) -> None:
+        for attempt in self.attempts:
+            level = logging.WARNING if attempt.outcome.last_error else logging.INFO
+            logs.write_about_attempt(level, self.line, attempt, retry_in=in_words(attempt.outcome.delay))
+
 
 class AttemptsFailed(AttemptsEnded):
     """The attempts failed, and their jobs will not be retried."""
+
+    level, line, signal = logging.ERROR, "job_failed", signals.job_failed
 
 
 class AttemptsDiscarded(AttemptsEnded):
     """The tasks raised `Discard`, or one of their `discard_on` errors."""
 
+    level, line, signal = logging.WARNING, "job_discarded", signals.job_discarded
+
 
 class AttemptsCancelled(AttemptsEnded):
     """The jobs were cancelled while they ran."""
 
+    level, line, signal = logging.INFO, "job_cancelled", signals.job_cancelled
+
 
 class LeasesLost(AttemptsEnded):
     """The outcomes were not written, because the jobs were taken from the worker before."""
+
+    level, line, signal = logging.WARNING, "lease_lost", signals.lease_lost
+
+    def write_lines(self) -> None:
+        for attempt in self.attempts:
+            logs.write_about_attempt(self.level, self.line, attempt, not_written=attempt.outcome.status)
 
 
 @dataclass(frozen=True)
 class OutcomesDropped(Event):
     """Outcomes that came from a broker were not written, and no job was taken from a worker."""
 
+    level = logging.INFO
+
     attempts: Sequence[Attempt]
     reason: str
+    """Why nothing is wrong with the jobs."""
 
     @property
     def size(self) -> int:
         return len(self.attempts)
+
+    def write_lines(self) -> None:
+        for attempt in self.attempts:
+            not_written, reason = attempt.outcome.status, self.reason
+            logs.write_about_attempt(self.level, "outcome_dropped", attempt, not_written=not_written, reason=reason)
 
 
 # Workers
@@ -145,21 +283,34 @@ class OutcomesDropped(Event):
 class WorkerStarted(Event):
     """A worker process is about to claim its first job."""
 
+    level, signal, sender = logging.INFO, signals.worker_started, "worker"
+
     worker: str
     """The name of the worker."""
     worker_id: str
     queue_names: Sequence[str]
     concurrency: int
 
+    def write_lines(self) -> None:
+        extra = {"worker_id": self.worker_id, "worker_name": self.worker}
+        logs.write(logging.INFO, "worker_started", {"worker": self.worker}, extra=extra)
+
 
 @dataclass(frozen=True)
 class WorkerStopped(Event):
     """A worker process ends. Jobs that still run are released after this event."""
 
+    level, signal, sender = logging.INFO, signals.worker_stopped, "worker"
+
     worker: str
     worker_id: str
     jobs_done: int
     """The number of attempts that the worker has settled."""
+
+    def write_lines(self) -> None:
+        extra = {"worker_id": self.worker_id, "worker_name": self.worker}
+        shown = {"worker": self.worker, "attempts": self.jobs_done}
+        logs.write(logging.INFO, "worker_stopped", shown, extra=extra)
 
 
 # Queues
@@ -167,6 +318,8 @@ class WorkerStopped(Event):
 
 @dataclass(frozen=True)
 class QueuePaused(Event):
+    level, signal, sender = logging.WARNING, signals.queue_paused, "queue_name"
+
     database: str
     queue_name: str
     until: datetime | None
@@ -174,14 +327,23 @@ class QueuePaused(Event):
     by: str
     reason: str
 
+    def write_lines(self) -> None:
+        until = self.until and self.until.isoformat(" ", "seconds")
+        logs.write_about_queue("queue_paused", self.queue_name, until=until, by=self.by, reason=self.reason)
+
 
 @dataclass(frozen=True)
 class QueueResumed(Event):
     """Somebody resumed a queue. A pause that ends by itself sends no event: no process does anything then."""
 
+    level, signal, sender = logging.INFO, signals.queue_resumed, "queue_name"
+
     database: str
     queue_name: str
     by: str
+
+    def write_lines(self) -> None:
+        logs.write_about_queue("queue_resumed", self.queue_name, level=logging.INFO, by=self.by)
 
 
 # The database
@@ -191,14 +353,26 @@ class QueueResumed(Event):
 class OutcomeRefused(Event):
     """PostgreSQL refuses every outcome for the row of this job, because somebody has changed the row by hand."""
 
+    level = logging.ERROR
+
     job_id: int
     error: BaseException
+
+    def write_lines(self) -> None:
+        hint = "its row cannot be updated; fix or delete it"
+        shown = {"id": self.job_id, "error": in_a_line(self.error), "hint": hint}
+        logs.write(logging.ERROR, "outcome_refused", shown, extra={"job_id": self.job_id})
 
 
 @dataclass(frozen=True)
 class NotifyFailed(Event):
     """Workers were not notified of a job in this queue; they will find it when they poll."""
 
+    level = logging.WARNING
+
     database: str
     queue_name: str
     error: BaseException
+
+    def write_lines(self) -> None:
+        logs.write_about_queue("notify_failed", self.queue_name, error=repr(self.error))

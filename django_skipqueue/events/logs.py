@@ -1,19 +1,17 @@
 """The log lines about jobs, queues and workers: the event first, then `key=value`.
 
-`log_sink` writes the lines about events; other modules call the functions for lines without an event. `extra` has the
-figures for log processors. Every record has event, job_id, worker_id, worker_name and queue_name; where several
+An event writes its lines by the functions with `write` in their names; the others write lines without an event. `extra`
+has the figures for log processors. Every record has event, job_id, worker_id, worker_name and queue_name; where several
 databases hold queues, those about one of them have database as well, and so has their text. Invariant: no line contains
 an argument of a job, and no value can start a new line.
 """
 
 import logging
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping
 from typing import Any
 
 from ..values.outcomes import Outcome
-from ..values.records import Attempt, ClaimedJob, RecoveredJob, worker_name
+from ..values.records import Attempt, ClaimedJob, RecoveredJob
 from ..values.redaction import MASK
 from ..values.tracebacks import innermost_calls, stand_in
 from . import log_context
@@ -26,9 +24,6 @@ STUCK_CALLS = 6
 
 RUNNING_SHOWN = 5
 """The attempts in a blocked event loop that are logged, the longest first."""
-
-LARGE_BATCH = 50
-"""If more jobs than this are completed in one round trip, they share a line."""
 
 
 def write(
@@ -70,108 +65,46 @@ def _extra(event: str, **known: Any) -> dict[str, Any]:
     return {"event": event, "job_id": None, "queue_name": None, **log_context.worker, **known}
 
 
-# Events of jobs
+def write_about_worker(level: int, event: str, worker: str, error: BaseException | None = None, **shown: Any) -> None:
+    write(level, event, {"worker": worker, **shown}, extra={"worker_name": worker}, error=error)
 
 
-def job_started(job: ClaimedJob, worker: str, wait_ms: float) -> None:
-    shown = {"task": job.task, "id": job.id, "attempt": _of_all(job), "waited": in_words(wait_ms / 1000)}
-    write(logging.DEBUG, "job_started", shown, extra=_job_extra(job, worker, wait_ms))
+def write_about_queue(event: str, queue_name: str, *, level: int = logging.WARNING, **shown: Any) -> None:
+    """Write an event about one queue, with those of the values that are not empty."""
+    given = {name: value for name, value in shown.items() if value}
+    write(level, event, {"queue": queue_name, **given}, extra={"queue_name": queue_name})
 
 
-def completed(attempts: Sequence[Attempt]) -> None:
-    """Write a line for each completed job; for a large batch one line, unless the level is DEBUG.
-
-    Under load, writing a line would take twice as long as running the job, and nobody could read so many lines.
-    """
-    if len(attempts) <= LARGE_BATCH or logger.isEnabledFor(logging.DEBUG):
-        for attempt in attempts:
-            _ended(logging.INFO, "job_completed", attempt)
-        return
-    by_task = Counter(attempt.job.task for attempt in attempts)
-    tasks = ", ".join(f"{count:,} {task}" for task, count in by_task.most_common(5))
-    write(logging.INFO, "jobs_completed", {"count": len(attempts), "tasks": tasks}, extra={"jobs": len(attempts)})
-
-
-def job_retrying(attempt: Attempt) -> None:
-    level = logging.WARNING if attempt.outcome.last_error else logging.INFO
-    _ended(level, "job_retrying", attempt, retry_in=in_words(attempt.outcome.delay))
-
-
-def job_failed(attempt: Attempt) -> None:
-    _ended(logging.ERROR, "job_failed", attempt)
-
-
-def job_discarded(attempt: Attempt) -> None:
-    _ended(logging.WARNING, "job_discarded", attempt)
-
-
-def job_cancelled(attempt: Attempt) -> None:
-    _ended(logging.INFO, "job_cancelled", attempt)
-
-
-def lease_lost(attempt: Attempt) -> None:
-    _ended(logging.WARNING, "lease_lost", attempt, not_written=attempt.outcome.status)
-
-
-def outcome_dropped(attempt: Attempt, reason: str) -> None:
-    """An outcome that came from a broker was not written. `reason` says why nothing is wrong with its job."""
-    _ended(logging.INFO, "outcome_dropped", attempt, not_written=attempt.outcome.status, reason=reason)
-
-
-def job_recovered(job: RecoveredJob) -> None:
-    name = worker_name(job.locked_by)
-    shown = {
-        "task": job.task,
-        "id": job.id,
-        "attempt": job.attempt,
-        "worker": name,
-        "claimed": _short(job.locked_at),
-        "now": job.status,
-    }
-    extra = {
-        "job_id": job.id,
-        "task": job.task,
-        "queue_name": job.queue_name,
-        "attempt": job.attempt,
-        "worker_id": job.locked_by,
-        "worker_name": name,
-    }
-    write(logging.ERROR if job.status == "failed" else logging.WARNING, "job_recovered", shown, extra=extra)
-
-
-def raised_after_completion(job: ClaimedJob, outcome: Outcome) -> None:
-    shown = {"task": job.task, "id": job.id, "error": outcome.last_error or outcome.status}
-    extra = {"job_id": job.id, "task": job.task, "queue_name": job.queue_name, "attempt": job.attempt}
-    write(logging.ERROR, "job_raised_after_completion", shown, extra=extra, **_error(outcome))
-
-
-def backoff_failed(job: ClaimedJob, outcome: Outcome) -> None:
-    """The backoff of the job's task gave no delay, and the default backoff decided this outcome."""
-    shown = {"task": job.task, "id": job.id, "error": outcome.last_error}
-    extra = {"job_id": job.id, "task": job.task, "queue_name": job.queue_name, "attempt": job.attempt}
-    write(logging.ERROR, "backoff_failed", shown, extra=extra)
-
-
-def _ended(level: int, event: str, attempt: Attempt, **more: Any) -> None:
+def write_about_attempt(level: int, event: str, attempt: Attempt, **more: Any) -> None:
+    """Write how an attempt has ended."""
     outcome = attempt.outcome
-    shown = _attempt_shown(attempt) | more
-    if outcome.last_error:
-        shown["error"] = outcome.last_error
-    write(level, event, shown, extra=_attempt_extra(attempt), **_error(outcome))
+    error = {"error": outcome.last_error} if outcome.last_error else {}
+    write(level, event, _attempt_shown(attempt) | more | error, extra=_attempt_extra(attempt), **_error(outcome))
+
+
+def job_extra(job: ClaimedJob | RecoveredJob) -> dict[str, Any]:
+    """The attributes of a record about an attempt of this job."""
+    return {"job_id": job.id, "task": job.task, "queue_name": job.queue_name, "attempt": job.attempt}
+
+
+def number_of(job: ClaimedJob) -> str:
+    """`1/3`: the number of the attempt, of all."""
+    return f"{job.attempt}/{job.max_attempts}"
 
 
 def _attempt_shown(attempt: Attempt) -> dict[str, Any]:
     return {
         "task": attempt.job.task,
         "id": attempt.job.id,
-        "attempt": _of_all(attempt.job),
+        "attempt": number_of(attempt.job),
         "ran": in_words(attempt.duration_ms / 1000),
         "waited": in_words(attempt.wait_ms / 1000),
     }
 
 
 def _attempt_extra(attempt: Attempt) -> dict[str, Any]:
-    return _job_extra(attempt.job, attempt.worker, attempt.wait_ms) | {"duration_ms": attempt.duration_ms}
+    figures = {"wait_ms": attempt.wait_ms, "worker_name": attempt.worker, "duration_ms": attempt.duration_ms}
+    return job_extra(attempt.job) | figures
 
 
 def _error(outcome: Outcome) -> dict[str, Any]:
@@ -182,46 +115,18 @@ def _error(outcome: Outcome) -> dict[str, Any]:
     return {"error": stand_in(outcome.exception, message) if is_secret else outcome.exception, "traceback": traceback}
 
 
-def _of_all(job: ClaimedJob) -> str:
-    return f"{job.attempt}/{job.max_attempts}"
-
-
-def _short(moment: datetime) -> str:
-    """The local time of day; with the date if it is not today."""
-    local = moment.astimezone()
-    return f"{local:%H:%M:%S}" if local.date() == datetime.now().astimezone().date() else f"{local:%Y-%m-%d %H:%M:%S}"
-
-
-def _job_extra(job: ClaimedJob, worker: str, wait_ms: float) -> dict[str, Any]:
-    return {
-        "job_id": job.id,
-        "task": job.task,
-        "queue_name": job.queue_name,
-        "attempt": job.attempt,
-        "wait_ms": wait_ms,
-        "worker_name": worker,
-    }
-
-
-# Events of workers
-
-
-def worker_started(worker: str, worker_id: str) -> None:
-    extra = {"worker_id": worker_id, "worker_name": worker}
-    write(logging.INFO, "worker_started", {"worker": worker}, extra=extra)
-
-
-def worker_stopped(worker: str, worker_id: str, jobs_done: int) -> None:
-    extra = {"worker_id": worker_id, "worker_name": worker}
-    write(logging.INFO, "worker_stopped", {"worker": worker, "attempts": jobs_done}, extra=extra)
-
-
 # Log lines without an event
 
 
-def write_about_worker(level: int, event: str, worker: str, error: BaseException | None = None, **shown: Any) -> None:
-    """Write an event about one worker."""
-    write(level, event, {"worker": worker, **shown}, extra={"worker_name": worker}, error=error)
+def raised_after_completion(job: ClaimedJob, outcome: Outcome) -> None:
+    shown = {"task": job.task, "id": job.id, "error": outcome.last_error or outcome.status}
+    write(logging.ERROR, "job_raised_after_completion", shown, extra=job_extra(job), **_error(outcome))
+
+
+def backoff_failed(job: ClaimedJob, outcome: Outcome) -> None:
+    """The backoff of the job's task gave no delay, and the default backoff decided this outcome."""
+    shown = {"task": job.task, "id": job.id, "error": outcome.last_error}
+    write(logging.ERROR, "backoff_failed", shown, extra=job_extra(job))
 
 
 def starting(lines: list[str]) -> None:
@@ -303,12 +208,6 @@ def not_pruned(job_id: int, error: BaseException, retry_in: float) -> None:
     write(logging.WARNING, "job_not_pruned", shown, extra={"job_id": job_id})
 
 
-def outcome_refused(job_id: int, error: BaseException) -> None:
-    """PostgreSQL refuses every outcome for this row, because somebody has changed the row by hand."""
-    shown = {"id": job_id, "error": in_a_line(error), "hint": "its row cannot be updated; fix or delete it"}
-    write(logging.ERROR, "outcome_refused", shown, extra={"job_id": job_id})
-
-
 def rows_locked(worker: str, job_id: int, count: int) -> None:
     """Outcomes wait, because their rows are locked. `job_id` is the first of them."""
     reason = "somebody has the rows locked"
@@ -324,27 +223,3 @@ def outcome_slow(job: ClaimedJob, outcome: Outcome, retry_in: float) -> None:
 def job_not_claimed(job_id: int, queue_name: str) -> None:
     shown = {"id": job_id, "queue": queue_name}
     write(logging.ERROR, "job_not_claimed", shown, extra={"job_id": job_id, "queue_name": queue_name})
-
-
-def notify_failed(queue_name: str, error: BaseException) -> None:
-    shown = {"queue": queue_name, "error": repr(error)}
-    write(logging.WARNING, "notify_failed", shown, extra={"queue_name": queue_name})
-
-
-def jobs_due(count: int) -> None:
-    write(logging.DEBUG, "jobs_due", {"count": count})
-
-
-def jobs_pruned(counts: Mapping[str, int]) -> None:
-    write(logging.DEBUG, "jobs_pruned", dict(counts))
-
-
-def queue_paused(queue_name: str, until: datetime | None, by: str, reason: str) -> None:
-    named = {"until": until and until.isoformat(" ", "seconds"), "by": by, "reason": reason}
-    shown = {"queue": queue_name, **{name: value for name, value in named.items() if value}}
-    write(logging.WARNING, "queue_paused", shown, extra={"queue_name": queue_name})
-
-
-def queue_resumed(queue_name: str, by: str) -> None:
-    shown = {"queue": queue_name, **({"by": by} if by else {})}
-    write(logging.INFO, "queue_resumed", shown, extra={"queue_name": queue_name})

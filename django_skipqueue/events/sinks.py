@@ -9,11 +9,11 @@ import contextlib
 from collections.abc import Callable
 from typing import Protocol
 
+from .. import signals
 from ..exceptions import JobInterrupted
+from . import log_context
 from .events import Event
-from .log_sink import LogSink
 from .logs import logger
-from .signal_sink import SignalSink
 
 Alive = Callable[[], None]
 
@@ -32,6 +32,31 @@ class Sink(Protocol):
 
         alive: call it between pieces of work. A sink that does not call it for a minute counts as hanging.
         """
+
+
+class LogSink:
+    """Has events write their log lines, if the logger's level allows: one whose level is disabled costs nothing."""
+
+    def wants(self, kind: type[Event]) -> bool:
+        return kind.level is not None and logger.isEnabledFor(kind.level)
+
+    def handle(self, event: Event, alive: Alive) -> None:
+        alive()
+        with log_context.about(getattr(event, "database", None)):
+            event.write_lines()
+
+
+class SignalSink:
+    """Sends events as Django signals. The exception of a receiver is logged, and stops nothing."""
+
+    def wants(self, kind: type[Event]) -> bool:
+        return kind.signal is not None and bool(kind.signal.receivers)
+
+    def handle(self, event: Event, alive: Alive) -> None:
+        if event.signal is not None:
+            for sender, values in event.sent():
+                alive()
+                signals.emit(event.signal, sender, **values)
 
 
 SINKS: list[Sink] = [LogSink(), SignalSink()]

@@ -11,7 +11,7 @@ from django.db.models import Max
 from django.db.models.functions import Coalesce, Now
 from django.utils.asyncio import async_unsafe
 
-from ..events.signal_sink import SignalSink
+from ..events.sinks import SignalSink
 from ..exceptions import JobInterrupted, UnknownTask
 from ..models import Job, Queue
 from ..queue.gates import sweep_gates

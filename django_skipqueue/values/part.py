@@ -83,10 +83,6 @@ class Part:
 
     # What happened, and who is told
 
-    lines: Mapping[type, tuple[int, Callable[[Any], None]]] = field(default_factory=dict)
-    """Log lines of its events, as `events.log_sink.LINES` has them."""
-    signals: Mapping[type, tuple[Any, Callable[[Any], Any]]] = field(default_factory=dict)
-    """Django signals of its events, as `events.signal_sink.SIGNALS` has them."""
     receivers: tuple[tuple[Any, Callable[..., None]], ...] = ()
     """Receivers of Django signals, each with its signal."""
     measures: Mapping[str, Callable[[Any], float]] = field(default_factory=dict)
@@ -107,8 +103,6 @@ class Part:
     """Imports and returns what the part gives to operators: a `PartConsole`. No worker calls it."""
 
 
-lines_of_parts: dict[type, tuple[int, Callable[[Any], None]]] = {}
-signals_of_parts: dict[type, tuple[Any, Callable[[Any], Any]]] = {}
 placements_of_parts: list[Any] = []
 gates_of_parts: list[Any] = []
 specs_of_parts: list[Callable[[JobSpec, Any], JobSpec]] = []
@@ -119,8 +113,6 @@ def install_parts(parts: Iterable[Part]) -> None:
     """Have the core use these parts, in their order. A part that is installed again changes nothing."""
     for part in parts:
         _installed[part.name] = part
-        lines_of_parts.update(part.lines)
-        signals_of_parts.update(part.signals)
         if part.gate is not None and part.gate not in gates_of_parts:
             gates_of_parts.append(part.gate)
         if part.in_spec is not None and part.in_spec not in specs_of_parts:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from inspect import signature
 from itertools import product
 from types import UnionType
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 from unittest.mock import patch
 
 from django.dispatch import Signal
@@ -169,7 +169,7 @@ def _made(kind: Any, name: str, filling: Filling) -> Any:
         return field if choices is None or filling.choice is None else choices[filling.choice % len(choices)]
     if issubclass(kind, BaseException):
         return OSError(field)
-    types = get_type_hints(kind)
+    types = {each: hint for each, hint in get_type_hints(kind).items() if get_origin(hint) is not ClassVar}
     return kind(**{each: _made(types[each], f"{kind.__name__}.{each}", filling) for each in types})
 
 

@@ -5,7 +5,7 @@ import io
 import logging
 import re
 import traceback
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +16,7 @@ import pytest
 from django_skipqueue.console.cli.run import configure
 from django_skipqueue.contrib.celery import logs as carried_logs
 from django_skipqueue.contrib.celery import logs as relay_logs
-from django_skipqueue.events import liveness_logs, log_context, logs
+from django_skipqueue.events import events, liveness_logs, log_context, logs
 from django_skipqueue.events import logs as queue_logs
 from django_skipqueue.events.events import (
     AttemptsCancelled,
@@ -34,10 +34,13 @@ from django_skipqueue.events.events import (
     WorkerStopped,
 )
 from django_skipqueue.events.log_format import COLOURS, in_words, pairs, printable
-from django_skipqueue.events.log_sink import LogSink
-from django_skipqueue.events.sinks import send
-from django_skipqueue.parts.batches import events as batch_logs
-from django_skipqueue.parts.batches.events import BatchNotFinished, CallbackSkipped
+from django_skipqueue.events.sinks import LogSink, send
+from django_skipqueue.parts.batches.events import (
+    BatchesFinished,
+    BatchNotFinished,
+    CallbackSkipped,
+    DependantsDiscarded,
+)
 from django_skipqueue.parts.batches.values import FinishedBatch
 from django_skipqueue.parts.schedules import events as schedule_logs
 from django_skipqueue.parts.schedules.events import (
@@ -78,9 +81,6 @@ FAILED = Outcome("failed", last_error="ValueError: no")
 
 TESTS = Path(__file__).parents[1]
 """The folder of a part may have a module `lines`, whose function `write_lines` writes each line of the part."""
-
-SAYS_NOTHING = {"worker_name", "write", "write_about_worker"}
-"""The functions of `logs` that write no line."""
 
 
 @pytest.mark.parametrize(
@@ -194,24 +194,28 @@ def every_record(lines: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
         if inspect.isfunction(each) and each.__module__ == module.__name__
     }
     for name, function in functions.items():
-        if not name.startswith("_") and name not in SAYS_NOTHING:
-            about = {"job": recovered} if function is logs.job_recovered else {}
-            function(**{each: values.get(each, each) for each in inspect.signature(function).parameters} | about)
+        if not name.startswith(("_", "write")) and function.__annotations__["return"] is None:
+            function(**{each: values.get(each, each) for each in inspect.signature(function).parameters})
+    for kind in vars(events).values():
+        if isinstance(kind, type) and issubclass(kind, Event) and kind.level is not None:
+            given = values | {"jobs": [recovered]}
+            kind(**{field.name: given.get(field.name, field.name) for field in fields(kind)}).write_lines()
     for file in TESTS.glob("*/lines.py"):
         import_module(f"tests.{file.parent.name}.lines").write_lines()
-    batch_logs.batch_finished(FinishedBatch(4, "b", None, "{}", 3, 2, 1, is_failure=True))
-    batch_logs.batch_not_finished(BatchNotFinished("default", 4, OSError("no")))
-    batch_logs.callback_skipped(CallbackSkipped("default", 4, "on_finish", "shop.jobs.send", "k"))
-    batch_logs.dependant_discarded(Dependant(7, "shop.jobs.send", "mail", "discarded", None, 4, "{}", 6))
-    schedule_logs.schedule_fired(ScheduleFired("default", "s", "shop.jobs.send", [7, 8], 0.5))
-    schedule_logs.schedule_skipped(ScheduleSkipped("default", "s", "job", 7))
-    schedule_logs.schedule_failed(ScheduleFailed("default", "s", "no"))
+    BatchesFinished("default", [FinishedBatch(4, "b", None, "{}", 3, 2, 1, is_failure=True)]).write_lines()
+    BatchNotFinished("default", 4, OSError("no")).write_lines()
+    CallbackSkipped("default", 4, "on_finish", "shop.jobs.send", "k").write_lines()
+    dependant = Dependant(7, "shop.jobs.send", "mail", "discarded", None, 4, "{}", 6)
+    DependantsDiscarded("default", [dependant]).write_lines()
+    ScheduleFired("default", "s", "shop.jobs.send", [7, 8], 0.5).write_lines()
+    ScheduleSkipped("default", "s", "job", 7).write_lines()
+    ScheduleFailed("default", "s", "no").write_lines()
     schedule_logs.schedule_brought_back("s")
     schedule_logs.schedule_unusable("s", "no")
-    schedule_logs.schedule_paused(SchedulePaused("default", "s", "anna"))
-    schedule_logs.schedule_resumed(ScheduleResumed("default", "s", "anna"))
+    SchedulePaused("default", "s", "anna").write_lines()
+    ScheduleResumed("default", "s", "anna").write_lines()
     lines.set_level(logging.INFO, logger="django_skipqueue")
-    logs.completed([attempt()] * (logs.LARGE_BATCH + 1))
+    AttemptsCompleted([attempt()] * (events.LARGE_BATCH + 1)).write_lines()
     return lines.records
 
 
@@ -246,8 +250,8 @@ def test_a_worker_process_is_named_in_all_its_records(
 
 def test_completed_jobs_have_a_line_each(lines: pytest.LogCaptureFixture) -> None:
     lines.set_level(logging.INFO, logger="django_skipqueue")
-    logs.completed([attempt()] * logs.LARGE_BATCH)
-    assert len(lines.records) == logs.LARGE_BATCH
+    AttemptsCompleted([attempt()] * events.LARGE_BATCH).write_lines()
+    assert len(lines.records) == events.LARGE_BATCH
     assert lines.messages[0] == "job completed task=shop.jobs.send id=7 attempt=2/10 ran=12ms waited=0.2s"
     assert {name: getattr(lines.records[0], name) for name in EXTRA} == EXTRA
 
@@ -265,12 +269,12 @@ def test_a_blocked_event_loop_is_one_line_with_the_attempts_that_run_longest(lin
 def test_a_large_batch_has_one_line_unless_details_are_wanted(lines: pytest.LogCaptureFixture) -> None:
     batch = [attempt()] * 1000 + [attempt(job=JOB._replace(task="b\nc"))] * 200
     lines.set_level(logging.INFO, logger="django_skipqueue")
-    logs.completed(batch)
+    AttemptsCompleted(batch).write_lines()
     assert lines.messages == ['jobs completed count=1200 tasks="1,000 shop.jobs.send, 200 b\N{REPLACEMENT CHARACTER}c"']
     assert lines.records[0].__dict__["jobs"] == 1200
     lines.clear()
     lines.set_level(logging.DEBUG, logger="django_skipqueue")
-    logs.completed(batch)
+    AttemptsCompleted(batch).write_lines()
     assert len(lines.records) == 1200
 
 
@@ -399,7 +403,7 @@ def test_a_terminal_gets_colours_unless_told_otherwise(
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     configure(1, colour=asked)
-    logs.completed([attempt()])
+    AttemptsCompleted([attempt()]).write_lines()
     stream.seek(0)
     line = stream.read()
     assert ("\x1b[32mINFO    job completed\x1b[0m task=" in line) is coloured
@@ -422,7 +426,7 @@ def test_a_failure_shows_its_traceback_to_who_sits_before_it(
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     configure(1, colour=False, tracebacks=asked)
-    logs.job_failed(attempt(failed_by(ValueError("first\nforged \x1b[31m"))))
+    AttemptsFailed([attempt(failed_by(ValueError("first\nforged \x1b[31m")))]).write_lines()
     stream.seek(0)
     first, *others = stream.read().splitlines()
     assert 'error="ValueError: first"' in first

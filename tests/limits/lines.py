@@ -1,7 +1,7 @@
 """The log lines of limits."""
 
-from django_skipqueue.parts.limits.events import queue_limited
+from django_skipqueue.parts.limits.events import QueueLimited
 
 
 def write_lines() -> None:
-    queue_limited("mail", 4, "ann")
+    QueueLimited("default", "mail", 4, "ann").write_lines()

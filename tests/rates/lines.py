@@ -1,7 +1,7 @@
 """The log lines of rates."""
 
-from django_skipqueue.parts.rates.events import queue_rated
+from django_skipqueue.parts.rates.events import QueueRated
 
 
 def write_lines() -> None:
-    queue_rated("mail", 0.02, "ann")
+    QueueRated("default", "mail", 0.02, "ann").write_lines()

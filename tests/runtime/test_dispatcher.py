@@ -14,7 +14,7 @@ from django.dispatch import Signal
 
 from django_skipqueue.events import sinks
 from django_skipqueue.events.events import AttemptsCompleted, AttemptsFailed, Event
-from django_skipqueue.events.log_sink import LogSink
+from django_skipqueue.events.sinks import LogSink
 from django_skipqueue.exceptions import JobCancelled
 from django_skipqueue.models import Worker
 from django_skipqueue.signals import job_completed, job_failed

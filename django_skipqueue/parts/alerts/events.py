@@ -1,22 +1,21 @@
-"""The events of alerts, their log lines in the format of `events.logs`, and the sentence that a webhook shows."""
+"""The events of alerts, their log lines, and the sentence that a webhook shows."""
 
 import logging
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from ... import signals
 from ...conf import settings
 from ...events.events import Event
 from ...events.log_format import in_words, printable
-from ...events.log_sink import Lines
 from ...events.logs import write
-from ...events.signal_sink import Signals, itself
 from .settings import RULES
 
 
 @dataclass(frozen=True)
 class AlertRaised(Event):
+    level, signal, sender = logging.ERROR, signals.alert_raised, "rule"
+
     database: str
     rule: str
     """`oldest_waiting`, `no_worker`, `failed_share`, `recoveries`, `schedule_missed` or `sequence_halted`."""
@@ -27,10 +26,16 @@ class AlertRaised(Event):
     limit: float
     since: datetime
 
+    def write_lines(self) -> None:
+        shown = {**_shown(self), "limit": amount(self.rule, self.limit)}
+        write(logging.ERROR, "alert_raised", shown, extra={"queue_name": self.queue_name or None})
+
 
 @dataclass(frozen=True)
 class AlertOver(Event):
     """An incident is over. The fields are those of its `AlertRaised`, with the last value that exceeded the limit."""
+
+    level, signal, sender = logging.INFO, signals.alert_over, "rule"
 
     database: str
     rule: str
@@ -40,15 +45,9 @@ class AlertOver(Event):
     since: datetime
     over_at: datetime
 
-
-def alert_raised(event: AlertRaised) -> None:
-    write(
-        logging.ERROR, "alert_raised", {**_shown(event), "limit": amount(event.rule, event.limit)}, extra=_extra(event)
-    )
-
-
-def alert_over(event: AlertOver) -> None:
-    write(logging.INFO, "alert_over", {**_shown(event), "lasted": _lasted(event)}, extra=_extra(event))
+    def write_lines(self) -> None:
+        shown = {**_shown(self), "lasted": _lasted(self)}
+        write(logging.INFO, "alert_over", shown, extra={"queue_name": self.queue_name or None})
 
 
 def webhook_failed(host: str, reason: str) -> None:
@@ -81,15 +80,3 @@ def _shown(event: AlertRaised | AlertOver) -> dict[str, str]:
 
 def _lasted(event: AlertOver) -> str:
     return in_words((event.over_at - event.since).total_seconds())
-
-
-def _extra(event: AlertRaised | AlertOver) -> dict[str, Any]:
-    return {"queue_name": event.queue_name or None}
-
-
-LINES: Lines = {AlertRaised: (logging.ERROR, alert_raised), AlertOver: (logging.INFO, alert_over)}
-
-SIGNALS: Signals = {
-    AlertRaised: (signals.alert_raised, itself("rule")),
-    AlertOver: (signals.alert_over, itself("rule")),
-}

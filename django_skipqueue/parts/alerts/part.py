@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 from ... import signals
 from ...values.part import Part
-from .events import LINES, SIGNALS
 from .watch import WatchAlerts
 from .webhook import post_over, post_raised
 
@@ -22,8 +21,6 @@ PART = Part(
     name="alerts",
     depends=("history", "limits", "schedules"),
     watches=(WatchAlerts,),
-    lines=LINES,
-    signals=SIGNALS,
     receivers=((signals.alert_raised, post_raised), (signals.alert_over, post_over)),
     console=console,
 )

@@ -1,18 +1,13 @@
-"""The events of batches, and of jobs that wait for others, and their log lines.
-
-A log line has the format of `events.logs`: the event first, then `key=value`.
-"""
+"""The events of batches, and of jobs that wait for others, and their log lines."""
 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ... import signals
-from ...events.events import Event
+from ...events.events import Event, Sent
 from ...events.log_format import in_a_line
-from ...events.log_sink import Lines
 from ...events.logs import write
-from ...events.signal_sink import Sent, Signals
 from ...values.records import Dependant
 from .values import FinishedBatch
 
@@ -20,6 +15,8 @@ from .values import FinishedBatch
 @dataclass(frozen=True)
 class DependantsDiscarded(Event):
     """Jobs that waited for others were discarded, because one of those has not completed."""
+
+    level, signal = logging.WARNING, signals.dependant_discarded
 
     database: str
     """The alias of the database that holds them."""
@@ -29,9 +26,21 @@ class DependantsDiscarded(Event):
     def size(self) -> int:
         return len(self.jobs)
 
+    def write_lines(self) -> None:
+        for job in self.jobs:
+            shown = {"task": job.task, "id": job.id, "needs": job.needs_job_id}
+            extra = {"job_id": job.id, "task": job.task, "queue_name": job.queue_name}
+            write(logging.WARNING, "dependant_discarded", shown, extra=extra)
+
+    def sent(self) -> Sent:
+        for job in self.jobs:
+            yield job.task, {"database": self.database, "job": job}
+
 
 @dataclass(frozen=True)
 class BatchesFinished(Event):
+    level, signal = logging.INFO, signals.batch_finished
+
     database: str
     """The alias of the database that holds them."""
     batches: Sequence[FinishedBatch]
@@ -40,20 +49,38 @@ class BatchesFinished(Event):
     def size(self) -> int:
         return len(self.batches)
 
+    def write_lines(self) -> None:
+        for batch in self.batches:
+            counts = {"completed": batch.completed, "failed": batch.failed, "discarded": batch.discarded}
+            shown = {"batch": batch.id, **({"name": batch.name} if batch.name else {}), **counts}
+            write(logging.INFO, "batch_finished", shown, extra={"batch_id": batch.id, **counts})
+
+    def sent(self) -> Sent:
+        for batch in self.batches:
+            yield batch.name, {"database": self.database, "batch": batch}
+
 
 @dataclass(frozen=True)
 class BatchNotFinished(Event):
     """The last job of a batch is finished, and its callbacks could not be enqueued. A supervisor tries again."""
+
+    level = logging.ERROR
 
     database: str
     """The alias of the database that holds it."""
     batch_id: int
     error: BaseException
 
+    def write_lines(self) -> None:
+        shown = {"batch": self.batch_id, "error": in_a_line(self.error) or type(self.error).__name__}
+        write(logging.ERROR, "batch_not_finished", shown, extra={"batch_id": self.batch_id})
+
 
 @dataclass(frozen=True)
 class CallbackSkipped(Event):
     """A callback of a finished batch was not enqueued, because another job holds its unique key."""
+
+    level = logging.WARNING
 
     database: str
     """The alias of the database that holds them."""
@@ -63,63 +90,7 @@ class CallbackSkipped(Event):
     task: str
     unique_key: str
 
-
-def batch_finished(batch: FinishedBatch) -> None:
-    counts = {"completed": batch.completed, "failed": batch.failed, "discarded": batch.discarded}
-    shown = {"batch": batch.id, **({"name": batch.name} if batch.name else {}), **counts}
-    write(logging.INFO, "batch_finished", shown, extra={"batch_id": batch.id, **counts})
-
-
-def batch_not_finished(event: BatchNotFinished) -> None:
-    error = in_a_line(event.error) or type(event.error).__name__
-    shown = {"batch": event.batch_id, "error": error}
-    write(logging.ERROR, "batch_not_finished", shown, extra={"batch_id": event.batch_id})
-
-
-def callback_skipped(event: CallbackSkipped) -> None:
-    shown = {
-        "batch": event.batch_id,
-        "callback": event.callback,
-        "task": event.task,
-        "reason": "another job holds its unique key",
-    }
-    write(logging.WARNING, "callback_skipped", shown, extra={"batch_id": event.batch_id})
-
-
-def dependant_discarded(job: Dependant) -> None:
-    shown = {"task": job.task, "id": job.id, "needs": job.needs_job_id}
-    extra = {"job_id": job.id, "task": job.task, "queue_name": job.queue_name}
-    write(logging.WARNING, "dependant_discarded", shown, extra=extra)
-
-
-def _finished(event: BatchesFinished) -> None:
-    for batch in event.batches:
-        batch_finished(batch)
-
-
-def _discarded(event: DependantsDiscarded) -> None:
-    for job in event.jobs:
-        dependant_discarded(job)
-
-
-def _sent_finished(event: BatchesFinished) -> Sent:
-    for batch in event.batches:
-        yield batch.name, {"database": event.database, "batch": batch}
-
-
-def _sent_discarded(event: DependantsDiscarded) -> Sent:
-    for job in event.jobs:
-        yield job.task, {"database": event.database, "job": job}
-
-
-LINES: Lines = {
-    DependantsDiscarded: (logging.WARNING, _discarded),
-    BatchesFinished: (logging.INFO, _finished),
-    BatchNotFinished: (logging.ERROR, batch_not_finished),
-    CallbackSkipped: (logging.WARNING, callback_skipped),
-}
-
-SIGNALS: Signals = {
-    DependantsDiscarded: (signals.dependant_discarded, _sent_discarded),
-    BatchesFinished: (signals.batch_finished, _sent_finished),
-}
+    def write_lines(self) -> None:
+        reason = "another job holds its unique key"
+        shown = {"batch": self.batch_id, "callback": self.callback, "task": self.task, "reason": reason}
+        write(logging.WARNING, "callback_skipped", shown, extra={"batch_id": self.batch_id})

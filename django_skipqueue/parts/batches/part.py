@@ -6,7 +6,6 @@ from ...values.part import Part
 from .check import BatchCheck
 from .current import in_current_batch, joined_database
 from .dependencies import DependencyGate, hold
-from .events import LINES, SIGNALS
 from .finish import after_settle, finish_all_batches
 from .services import FinishBatches, PruneBatches
 
@@ -33,7 +32,5 @@ PART = Part(
     settle_services=(BatchCheck,),
     before_drained=finish_all_batches,
     joined_database=joined_database,
-    lines=LINES,
-    signals=SIGNALS,
     console=console,
 )

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from ...values.part import Part
 from .admit import LimitGate
 from .checks import check_halting
-from .events import LINES
 from .exchange import LimitsInExchange
 from .now import longest_halt
 from .queues import of_queue
@@ -33,6 +32,5 @@ PART = Part(
     ),
     checks=(check_halting,),
     measures={"sequence_halted": longest_halt},
-    lines=LINES,
     console=console,
 )

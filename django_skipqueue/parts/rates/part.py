@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any
 
 from ...values.part import Part
 from .admit import RateGate
-from .events import LINES
 from .queues import of_queue
 from .services import PruneRates, block_unrated_service, pass_tokens_on
 
@@ -31,6 +30,5 @@ PART = Part(
     of_queue=of_queue,
     services=(block_unrated_service, pass_tokens_on, PruneRates),
     clock=clock,
-    lines=LINES,
     console=console,
 )

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 from ...values.part import Part
 from .checks import check_periodic
-from .events import LINES
 from .fire import FireSchedules
 
 if TYPE_CHECKING:
@@ -29,6 +28,5 @@ PART = Part(
     services=(FireSchedules,),
     checks=(check_periodic,),
     planned=planned,
-    lines=LINES,
     console=console,
 )
