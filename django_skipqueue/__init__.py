@@ -5,10 +5,9 @@ Users import from this module. It loads no model, so that it can be imported whi
 
 from .exceptions import SkipQueueError
 from .jobs.context import JobContext
-from .jobs.decorator import job
+from .jobs.decorator import job, with_options
 from .jobs.task import Task
 from .jobs.task_call import TaskCall
-from .jobs.with_options import with_options
 from .parts.batches.batch import Batch
 from .parts.batches.chain import Chain, chain
 from .parts.limits.options import by, limit

@@ -23,11 +23,10 @@ from .parts.alerts.settings import AlertSettings
 from .parts.archive.settings import ArchiveSettings
 from .parts.databases.settings import DatabaseSettings
 from .parts.schedules.settings import ScheduleSettings
-from .values import link_template, queue_settings
+from .values import link_template
 from .values.bounds import LIMITS, close_to, did_you_mean
-from .values.one_database import OneDatabase
 from .values.redaction import words
-from .values.retention import LONGEST_RETENTION, Retention, as_time, is_retention
+from .values.settings import LONGEST_RETENTION, OneDatabase, Retention, as_time, is_retention, queue_problems
 
 TOKEN = re.compile(r"[!-~]{16,}")
 """A token that cannot be guessed, and that fits into a header."""
@@ -113,7 +112,7 @@ class Settings(
     """How long finished jobs are kept, by status: a timedelta or seconds; `None`: for ever, `0`: not at all."""
 
     queues: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """The limits of whole queues, by the name of the queue: see `values.queue_settings`."""
+    """The limits of whole queues, by the name of the queue: see `values.settings.queue_problems`."""
 
     metrics_token: str | None = None
     """The token with which Prometheus may read the metrics; `None`: staff alone may."""
@@ -258,7 +257,7 @@ def _level_problems(name: str, value: object) -> Iterator[str]:
 PROBLEMS: dict[str, Callable[[str, object], Iterator[str]]] = {
     "retention": retention_problems,
     "links": link_template.problems,
-    "queues": queue_settings.problems,
+    "queues": queue_problems,
     "metrics_token": _token_problems,
     "capture_logs": _level_problems,
     **{each.name: each.metadata["problems"] for each in fields(Settings) if "problems" in each.metadata},
@@ -311,9 +310,9 @@ def own_apps() -> set[str]:
     return {config.label for config in apps.get_app_configs() if config.name.partition(".")[0] == "django_skipqueue"}
 
 
-def chosen_or_all() -> tuple[str, ...]:
-    """The alias that this thread has chosen, or those of all databases that workers serve."""
-    chosen = _chosen_database.get()
+def chosen_or_all(named: str | None = None) -> tuple[str, ...]:
+    """The alias that is named, or that this thread has chosen; or those of all databases that workers serve."""
+    chosen = named or _chosen_database.get()
     return load().served_databases if chosen is None else (chosen,)
 
 

@@ -14,8 +14,7 @@ from sentry_sdk.transport import Transport
 
 from django_skipqueue import Task, job, signals
 from django_skipqueue.events import log_context, tracing
-from django_skipqueue.integrations.sentry import SkipqueueIntegration
-from django_skipqueue.integrations.sentry_monitors import check_in_of, config_of
+from django_skipqueue.integrations.sentry import SkipqueueIntegration, check_in_of, config_of
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
 from django_skipqueue.parts.schedules.fire import METADATA_KEY

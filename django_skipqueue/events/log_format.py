@@ -7,6 +7,7 @@ import logging
 import os
 from typing import Any, TextIO
 
+from ..conf import settings
 from ..values.records import handle_of
 
 COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
@@ -105,3 +106,8 @@ def in_words(seconds: float) -> str:
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
     return f"{days}d{hour:02}h" if days else f"{hour}h{minute:02}m" if hours else f"{minute}m{second:02}s"
+
+
+def job_name(alias: str, job_id: int) -> str:
+    """`42`, or `queue_1:42` where an id alone names no job. `alias`: the database with the job."""
+    return handle_of(alias, job_id) if settings.serves_several else str(job_id)

@@ -14,7 +14,7 @@ from ..values.codec import decode, encode
 from ..values.outcomes import Outcome
 from ..values.records import ClaimedJob, JobSpec
 from . import log_context
-from .job_names import job_name
+from .log_format import job_name
 from .logs import logger
 
 

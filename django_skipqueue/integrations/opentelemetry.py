@@ -9,7 +9,7 @@ Invariant: no text of a span contains a secret argument.
 from typing import Any
 
 from ..events import tracing
-from ..events.job_names import job_name
+from ..events.log_format import job_name
 from ..events.tracing import Batch, Ended, Sent, attempted_job
 from ..values.codec import decode
 from ..values.outcomes import Outcome

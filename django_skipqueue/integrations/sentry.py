@@ -1,22 +1,27 @@
 """The integration for Sentry: `sentry_sdk.init(integrations=[SkipqueueIntegration()])`.
 
 Each attempt has a scope and a transaction of its own, which continues the trace of the request that deferred the job.
-The headers of the trace travel in the metadata of the job, under the key `sentry`.
+The headers of the trace travel in the metadata of the job, under the key `sentry`. With cron monitors, each job of a
+schedule has a check-in, which its attempts update.
 
 Invariant: in the events of an attempt, arguments are masked as in the admin. Each failure is captured once.
 """
 
+import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from django.utils.text import slugify
+
 from .. import signals
 from ..conf import settings
 from ..events import tracing
-from ..events.job_names import job_name
 from ..events.log_context import named_database
+from ..events.log_format import job_name
 from ..events.tracing import Batch, Ended, Sent, attempted_job
 from ..exceptions import UnknownTask
 from ..jobs.registry import registry
@@ -28,6 +33,7 @@ from ..values.redaction import Redacted, redact
 try:
     import sentry_sdk
     from sentry_sdk.consts import OP, SPANDATA, SPANSTATUS
+    from sentry_sdk.crons import capture_checkin
     from sentry_sdk.integrations import Integration
     from sentry_sdk.scope import add_global_event_processor
     from sentry_sdk.tracing import Span
@@ -36,9 +42,6 @@ except ImportError as error:
     raise ImportError(
         'django_skipqueue.integrations.sentry needs Sentry\'s SDK: pip install "django-skipqueue[sentry]"'
     ) from error
-
-# After the SDK, whose absence has an error of its own.
-from .sentry_monitors import FINAL, CheckIn, check_in_of
 
 if TYPE_CHECKING:
     from sentry_sdk.types import Event, Hint
@@ -53,6 +56,63 @@ EVENT_ID = "sentry_event_id"
 
 FLUSH_TIME = 2.0
 """Seconds for which a worker that stops waits until its events are sent."""
+
+
+SCHEDULE_KEY = "schedule"
+"""The key in a job's metadata: `METADATA_KEY` of the part `schedules`."""
+
+SLUG_LIMIT = 50
+"""Characters that Sentry allows."""
+
+CRON_FIELDS = 5
+"""Sentry knows no seconds: a schedule with them has no monitor."""
+
+UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60))
+"""In which Sentry measures intervals, in seconds."""
+
+FINAL = {"completed": "ok", "failed": "error", "discarded": "error"}
+"""The check-in for the status of a job that is finished. One that is retried stays in progress."""
+
+
+@dataclass(frozen=True)
+class CheckIn:
+    """The check-in of one job. All its attempts have the same id, whichever process runs them."""
+
+    slug: str
+    id: str
+    config: dict[str, Any]
+
+    def send(self, status: Any) -> None:
+        """Send it, with the times of the monitor: Sentry makes the monitor if there is none."""
+        capture_checkin(monitor_slug=self.slug, check_in_id=self.id, status=status, monitor_config=self.config)  # type: ignore[arg-type]
+
+
+def check_in_of(job: ClaimedJob) -> CheckIn | None:
+    """The check-in of this job; `None` if it is of no schedule, or Sentry cannot know the times of that."""
+    if f'"{SCHEDULE_KEY}"' not in job.metadata:
+        return None
+    note = decode(job.metadata).get(SCHEDULE_KEY)
+    config = config_of(note) if isinstance(note, dict) else None
+    if config is None:
+        return None
+    id = uuid.uuid5(uuid.NAMESPACE_OID, f"{attempted_job(job)} {note.get('planned_at')}").hex
+    return CheckIn(slugify(str(note.get("name")).replace(".", "-"))[:SLUG_LIMIT], id, config)
+
+
+def config_of(note: Mapping[str, Any]) -> dict[str, Any] | None:
+    """When Sentry expects a check-in, by the rule in the job's metadata; `None` if it cannot know these times.
+
+    The metadata may be the project's own, with anything in it.
+    """
+    cron, seconds = note.get("cron"), note.get("every")
+    if isinstance(cron, str):
+        if len(cron.split()) != CRON_FIELDS:
+            return None
+        return {"schedule": {"type": "crontab", "value": cron}, "timezone": note.get("timezone")}
+    for unit, size in UNITS:
+        if isinstance(seconds, int | float) and seconds >= size and seconds % size == 0:
+            return {"schedule": {"type": "interval", "value": int(seconds // size), "unit": unit}}
+    return None
 
 
 class SkipqueueIntegration(Integration):

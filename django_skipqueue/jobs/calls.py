@@ -54,7 +54,7 @@ def declared_values(
     task: "Task[Any, Any]", args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
     """The arguments with the values of members of enumerations where an annotation such as `str` asks for those."""
-    from .arguments.call_types import CallTypes  # loads Django's models: tasks are made while apps are loading
+    from .arguments.annotations import CallTypes  # loads Django's models: tasks are made while apps are loading
 
     return CallTypes.of_values(task.__wrapped__, task.signature).encode(args, kwargs)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
-from ..events.job_names import job_name
+from ..events.log_format import job_name
 from ..exceptions import CannotComplete, LeaseLost
 from ..parts.batches.context import BatchContext
 from ..queue.store import Store

@@ -1,21 +1,23 @@
-"""`@job`: makes a task out of a function, and registers it.
+"""`@job` makes a task out of a function, and registers it. `@with_options` gives the options to a task of Django's.
 
 Invariant: `@job` raises at import if a worker could not find the function, or could not run it with these options.
+Those of `@with_options` are checked at import, and kept on the function: every backend can read them, and needs not.
 """
 
 import inspect
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
+from ..conf import own_retention_problems
 from ..exceptions import InvalidOption, InvalidTask
+from ..values.backoff import Backoff, RetryPolicy, check_backoff
+from ..values.redaction import words
 from .advice import check_names
 from .context import JobContext
-from .given import checked
-from .options import TaskOptions
+from .options import Options, RunOptions, TaskOptions, retention_column
 from .registry import registry
 from .task import ContextTask, Task, yields
-from .with_options import options_given_to
 
 NOT_FROM_A_FILE = ("<stdin>", "<console>", "<string>")
 """The file names that Python gives to code that is not in a file."""
@@ -128,3 +130,110 @@ def _check_function(function: Callable[..., Any]) -> None:
             f"{function.__module__}.{function.__qualname__} yields, so calling it would run nothing of it. "
             "Put the loop over it into a function that is the task."
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a decorator was given for the jobs of a task and for their attempts."""
+
+    options: Options = field(default_factory=Options)
+    backoff: Backoff | None = None
+    """`None`: none was given."""
+    retry_on: tuple[type[BaseException], ...] | None = None
+    discard_on: tuple[type[BaseException], ...] = ()
+    redact: tuple[str, ...] = ()
+
+    @property
+    def policy(self) -> RetryPolicy:
+        """The policy that decides the outcome of an exception."""
+        policy = RetryPolicy(retry_on=self.retry_on, discard_on=self.discard_on)
+        return policy if self.backoff is None else replace(policy, backoff=self.backoff)
+
+
+def checked(options: RunOptions) -> Given:
+    """Check the options. Raises `InvalidOption` for a value that cannot be used."""
+    backoff = options.get("backoff")
+    if backoff is not None:
+        check_backoff(backoff)
+    own: dict[str, Any] = dict(options)
+    if "retention" in own:
+        own["retention"] = _retention(own["retention"])
+    return Given(
+        Options().changed(own),
+        backoff=backoff,
+        retry_on=_exceptions("retry_on", options.get("retry_on")),
+        discard_on=_exceptions("discard_on", options.get("discard_on")) or (),
+        redact=_names_to_redact(options.get("redact", ())),
+    )
+
+
+def _retention(kept: Any) -> str | None:
+    """`retention` as the column has it."""
+    for problem in own_retention_problems("retention", kept):
+        raise InvalidOption(problem)
+    return retention_column(kept)
+
+
+def _exceptions(option: str, classes: Any) -> tuple[type[BaseException], ...] | None:
+    """`retry_on` or `discard_on` as a tuple. A single class is allowed too."""
+    if classes is None:
+        return None
+    listed = classes if isinstance(classes, tuple | list) else (classes,)
+    if not all(isinstance(each, type) and issubclass(each, BaseException) for each in listed):
+        raise InvalidOption(f"{option} must be a tuple of exception classes, not {classes!r}.")
+    return tuple(listed)
+
+
+def _names_to_redact(names: Any) -> tuple[str, ...]:
+    """`redact` as a tuple. A single name is allowed too."""
+    listed = (names,) if isinstance(names, str) else names
+    if not isinstance(listed, tuple | list) or not all(isinstance(name, str) and words(name) for name in listed):
+        raise InvalidOption(f"redact must be a tuple of names of arguments, not {names!r}.")
+    return tuple(listed)
+
+
+ATTRIBUTE = "_skipqueue_options"
+"""The function's attribute."""
+
+DJANGOS = ("queue_name", "priority")
+"""The options that Django's `@task` takes itself."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def with_options(**options: Unpack[RunOptions]) -> Callable[[F], F]:
+    """Give a task of Django's the options that `@job` has: `@task` above `@with_options(timeout=30)`.
+
+    Takes every option of `.using()` and of `@job` but these: `queue_name` and `priority`, which `@task` takes itself;
+    `run_after` and `database`, which belong to a call and to a backend; `name`, `atomic` and `takes_context`.
+
+    The backend of this package reads them; another backend does not. An option that `@task` or `.using()` has been
+    given as well, on Django 6.1, is theirs.
+
+    Raises `InvalidOption` for a value that cannot be used, and `InvalidTask` for what is not a function: it stands
+    below `@task`, and `@job` takes the options itself.
+    """
+    check_names("with_options", options, RunOptions.__annotations__)
+    for name in DJANGOS:
+        if name in options:
+            raise InvalidOption(f"Give {name} to @task itself: @task({name}=…).")
+    given = checked(options)
+
+    def keep(function: F) -> F:
+        if not inspect.isfunction(function):
+            raise InvalidTask(
+                f"@with_options takes a function, not {function!r}. Put it below @task, next to the function; "
+                "give @job the options themselves."
+            )
+        if hasattr(function, ATTRIBUTE):
+            raise InvalidTask(f"{function.__qualname__} has two @with_options. Put all options into one.")
+        setattr(function, ATTRIBUTE, given)
+        return function
+
+    return keep
+
+
+def options_given_to(function: Callable[..., Any]) -> Given | None:
+    """The options that `with_options` has kept on this function; `None` if there is none."""
+    found: Given | None = getattr(function, ATTRIBUTE, None)
+    return found

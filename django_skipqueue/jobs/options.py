@@ -26,7 +26,7 @@ from ..values.codec import encode, size_of
 from ..values.columns import check_columns
 from ..values.part import PartOptions
 from ..values.records import EncodedCall, JobSpec
-from ..values.retention import Retention, as_time
+from ..values.settings import Retention, as_time
 
 ExceptionClasses = type[BaseException] | tuple[type[BaseException], ...]
 

@@ -33,8 +33,9 @@ from .task_call import TaskCall
 if TYPE_CHECKING:
     from ..models import Job
     from ..models.job import AbstractJob
-    from .arguments.call_types import CallTypes
+    from .arguments.annotations import CallTypes
     from .arguments.codec import Codec
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -168,13 +169,13 @@ class Task(Generic[P, R]):
 
         Read at the first call, and not at import: the annotations may name what is imported later.
         """
-        from .arguments.call_types import CallTypes  # loads Django's models: tasks are made while apps are loading
+        from .arguments.annotations import CallTypes  # loads Django's models: tasks are made while apps are loading
 
         return CallTypes.of(self.__wrapped__, self.signature)
 
     @cached_property
     def _scalars(self) -> "CallTypes":
-        from .arguments.call_types import CallTypes
+        from .arguments.annotations import CallTypes
 
         return CallTypes.of_scalars(self.__wrapped__, self.signature)
 

@@ -13,10 +13,10 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.asyncio import async_unsafe
 
+from ..conf import chosen_or_all
 from ..events.events import Event, JobsDeferred
 from ..events.sinks import SINKS, Alive
 from ..models import Job
-from .databases import databases
 from .run import RunOptions, run_jobs
 
 
@@ -26,7 +26,7 @@ class InlineJobs(list[Job]):
     def __init__(self, options: RunOptions) -> None:
         super().__init__()
         self._options = options
-        self._aliases = databases(options.get("database"))
+        self._aliases = chosen_or_all(options.get("database"))
         self._waits = False
         """Whether a job waits for the end of the transaction that deferred it."""
         self._here = threading.local()

@@ -1,28 +1,42 @@
-"""`run_jobs`: runs deferred jobs one after the other, in the thread of its caller."""
+"""`run_jobs`: runs deferred jobs one after the other, in the thread of its caller.
 
+In a worker no transaction is open when an attempt begins. A `TestCase` has one open, in which nothing is ever committed
+and a single failed statement breaks everything after it. Invariant: after an attempt, that transaction can be used, and
+the commit hooks of the attempt were called, once.
+"""
+
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from operator import itemgetter
-from typing import Any, Protocol, TypedDict, Unpack
+from types import TracebackType
+from typing import Any, Protocol, Self, TypedDict, Unpack
 
 from asgiref.sync import sync_to_async
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Max
 from django.db.models.functions import Coalesce, Now
 from django.utils.asyncio import async_unsafe
+from psycopg.pq import TransactionStatus
 
+from ..conf import chosen_or_all
 from ..events.sinks import SignalSink
 from ..exceptions import JobInterrupted, UnknownTask
+from ..jobs.task import Task
 from ..models import Job, Queue
 from ..queue.gates import sweep_gates
+from ..queue.notify import Notification
 from ..queue.store import Store
+from ..values.outcomes import Outcome
 from ..values.part import installed_parts
 from ..values.records import Attempt, ClaimedJob
+from ..worker.attempts.executor import Executor
+from ..worker.attempts.running_attempt import RunningAttempt
 from ..worker.by_hand import run_attempt
 from ..worker.notes import capturing
 from ..worker.outcomes import EVENTS, ended_otherwise
-from .commits import CommittingExecutor, OpenTransactions
-from .databases import databases
 
 WORKER = "test"
 """The name of the worker in the rows of the jobs."""
@@ -67,7 +81,7 @@ def run_jobs(
         raise ValueError("schedules needs until: without an end, schedules fire for ever.")
     runs = []
     timed = planned(schedules)
-    for alias in databases(database):
+    for alias in chosen_or_all(database):
         here = [each for each in timed if each.database == alias]
         is_forced = include_scheduled or until is not None
         forced = Forced(alias, queue_names, until=until, timed=here) if is_forced else None
@@ -287,3 +301,81 @@ def _ends_the_test(error: BaseException) -> bool:
 def _now(alias: str) -> datetime:
     moment: datetime = Queue.objects.using(alias).aggregate(now=Coalesce(Max(Now()), Now()))["now"]
     return moment
+
+
+logger = logging.getLogger("django_skipqueue.testing")
+
+
+class OpenTransaction:
+    """The transaction that one connection has open before an attempt."""
+
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        self._connection = connection
+        self._hooks = len(connection.run_on_commit)
+        self._savepoint = str(connection.savepoint())
+
+    def run_hooks(self) -> None:
+        """Call the commit hooks that were registered since, and forget them; without those that only wake workers."""
+        hooks: list[Any] = self._connection.run_on_commit  # of tuples with three items
+        while len(hooks) > self._hooks and not self._is_broken():
+            _, hook, robust = hooks.pop(self._hooks)
+            if isinstance(hook, Notification):
+                continue
+            try:
+                hook()
+            except Exception as error:
+                if not robust:
+                    raise
+                logger.error("A commit hook raised: %r", error, exc_info=error)
+
+    def end(self) -> None:
+        """Let the transaction go on. If the attempt has broken it, undo what the attempt has written."""
+        if self._connection.closed_in_transaction:  # the next statement raises Django's error about it
+            return
+        if self._is_broken():
+            del self._connection.run_on_commit[self._hooks :]
+            self._connection.needs_rollback = False
+            self._connection.savepoint_rollback(self._savepoint)
+        self._connection.savepoint_commit(self._savepoint)
+
+    def _is_broken(self) -> bool:
+        pgconn = getattr(self._connection.connection, "pgconn", None)
+        failed = pgconn is not None and pgconn.transaction_status == TransactionStatus.INERROR
+        return self._connection.needs_rollback or failed
+
+
+class OpenTransactions:
+    """The open transactions of all connections of this thread, around one attempt."""
+
+    def __enter__(self) -> Self:
+        """Set a savepoint in each."""
+        opened = connections.all(initialized_only=True)
+        self._each = [OpenTransaction(connection) for connection in opened if connection.in_atomic_block]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Release the savepoints, or roll back to them."""
+        for transaction in self._each:
+            transaction.end()
+
+    def run_hooks(self) -> None:
+        """Call the commit hooks that were registered since."""
+        for transaction in self._each:
+            transaction.run_hooks()
+
+
+class CommittingExecutor(Executor):
+    """Calls the commit hooks of a `def` task within its attempt, as in a worker: if one raises, the attempt fails.
+
+    Those of an `async def` task belong to another thread than its own: they are called after the attempt.
+    """
+
+    transactions = OpenTransactions()
+
+    def _run_here(self, task: Task[Any, Any], running: RunningAttempt) -> Outcome:
+        try:
+            return super()._run_here(task, running)
+        finally:
+            self.transactions.run_hooks()

@@ -30,14 +30,14 @@ if not collect_ignore_glob:
     with override_settings(TASKS=TASKS):  # for the decorators
         from .app import tasks, typed_tasks  # noqa: F401
 
-    from django_skipqueue.integrations.django_tasks import finishing
+    from django_skipqueue.integrations.django_tasks import backend
 
-    finishing.disconnect()  # the rest of the suite is a project without it
+    backend.disconnect_receivers()  # the rest of the suite is a project without it
 
 
 @pytest.fixture(autouse=True)
 def tasks_setting() -> Iterator[None]:
-    finishing.connect()
+    backend.connect_receivers()
     with override_settings(TASKS=TASKS):
         yield
-    finishing.disconnect()
+    backend.disconnect_receivers()

@@ -9,8 +9,7 @@ from unittest import mock
 import pytest
 
 from django_skipqueue.contrib.celery import wire
-from django_skipqueue.integrations.django_tasks.backend import SkipQueueBackend
-from django_skipqueue.integrations.django_tasks.finishing import connect
+from django_skipqueue.integrations.django_tasks.backend import SkipQueueBackend, connect_receivers
 from django_skipqueue.integrations.django_tasks.framework import (
     LOGGER,
     task_backends,
@@ -151,7 +150,7 @@ def test_a_job_whose_worker_died_in_its_last_attempt_has_finished(heard: Heard, 
 
 
 def test_connecting_again_changes_nothing(heard: Heard) -> None:
-    connect()
+    connect_receivers()
     tasks.add.enqueue(1)
     run_next()
     assert heard.names.count("finished") == 1

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from django_skipqueue import job, unique_by
-from django_skipqueue.events.job_names import job_name
+from django_skipqueue.events.log_format import job_name
 from django_skipqueue.exceptions import LeaseLost, UniqueKeyTaken
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job

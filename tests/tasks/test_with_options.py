@@ -6,9 +6,9 @@ import pytest
 
 from django_skipqueue import job, with_options
 from django_skipqueue.exceptions import InvalidOption, InvalidTask
+from django_skipqueue.jobs.decorator import options_given_to
 from django_skipqueue.jobs.options import Options, RunOptions
 from django_skipqueue.jobs.registry import Registry
-from django_skipqueue.jobs.with_options import options_given_to
 
 
 def plain(payment_id: int) -> int:

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from django.utils.translation import gettext
 
 from ...conf import settings
-from ...events.job_names import job_name
-from ...events.log_format import printable
+from ...events.log_format import job_name, printable
 from ...jobs.registry import registry
 from ...queue.store import Store
 from ...values.records import worker_name

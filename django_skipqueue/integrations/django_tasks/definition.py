@@ -2,33 +2,46 @@
 
 Invariant: a task is registered when it is defined, and again when it is enqueued, because settings may have changed in
 between. A name in a row never causes an import.
+
+The function of a task is wrapped, so that it gets its context and its `task_started` signal is sent. Invariant: an
+error about a return value that cannot be stored gets a note; no other error is changed. No result object is made
+without a receiver of the signal or `takes_context`.
 """
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
-from inspect import signature
+from functools import partial, update_wrapper
+from inspect import iscoroutinefunction, signature
 from typing import TYPE_CHECKING, Any
+
+from asgiref.sync import sync_to_async
 
 from ...exceptions import InvalidArguments, InvalidOption, UnknownTask
 from ...jobs.calls import call_columns
 from ...jobs.context import JobContext
-from ...jobs.given import Given
+from ...jobs.decorator import Given, options_given_to
 from ...jobs.options import Options
 from ...jobs.registry import registry
 from ...jobs.task import Task
 from ...jobs.task_call import TaskCall
-from ...jobs.with_options import options_given_to
 from ...values.backoff import Backoff, RetryPolicy
 from ...values.codec import decode, encode
 from ...values.outcomes import Outcome
 from ...values.records import ClaimedJob, EncodedCall, JobSpec
-from .framework import AnyTask, InvalidTask
+from .framework import (
+    AnyTask,
+    InvalidTask,
+    TaskContext,
+    has_listeners,
+    log_task_started,
+    sender_for,
+    task_started,
+)
 from .mapping import ALIAS, UnreadResult, call, spec, stand_in, storable, unread
 from .options import options_for, resolved
-from .running import around, is_unstorable_result, normalized_result
 
 if TYPE_CHECKING:
     from ...models import Job
@@ -129,6 +142,71 @@ class Policy(RetryPolicy):
     def decide(self, error: BaseException, entry: dict[str, Any], *, attempt: int, max_attempts: int) -> Outcome:
         last = attempt if is_unstorable_result(error) else max_attempts  # no attempts left: not retried
         return super().decide(error, entry, attempt=attempt, max_attempts=last)
+
+
+MakeResult = Callable[[], UnreadResult]
+
+UNSTORABLE_RESULT = "The task ran to its end, but its result cannot be kept."
+
+
+def around(task: AnyTask) -> Callable[..., Any]:
+    """The function that the executor calls: it takes a function that makes the job's result, then the arguments."""
+    run = _in_event_loop(task) if iscoroutinefunction(task.func) else _in_thread(task)
+    update_wrapper(run, task.func)
+    del run.__wrapped__  # type: ignore[attr-defined]  # so that `run` keeps its own signature
+    return run
+
+
+def is_unstorable_result(error: BaseException) -> bool:
+    """Whether the task had ended normally, and only its return value could not be stored."""
+    return UNSTORABLE_RESULT in getattr(error, "__notes__", ())
+
+
+def _in_thread(task: AnyTask) -> Callable[..., Any]:
+    func, takes_context = task.func, task.takes_context
+
+    def run(make_result: MakeResult, /, *args: Any, **kwargs: Any) -> Any:
+        sends_start = _start_has_listeners()
+        if sends_start or takes_context:
+            result = make_result()
+            if sends_start:
+                task_started.send_robust(sender_for(result.backend), task_result=result)
+            if takes_context:
+                args = (TaskContext(task_result=result), *args)
+        return func(*args, **kwargs)
+
+    return run
+
+
+def _in_event_loop(task: AnyTask) -> Callable[..., Any]:
+    func, takes_context = task.func, task.takes_context
+
+    async def run(make_result: MakeResult, /, *args: Any, **kwargs: Any) -> Any:
+        sends_start = _start_has_listeners()
+        if sends_start or takes_context:
+            result = make_result()
+            if takes_context:
+                await sync_to_async(result.read)()  # read now, because a later query would block the event loop
+            if sends_start:
+                await task_started.asend_robust(sender_for(result.backend), task_result=result)
+            if takes_context:
+                args = (TaskContext(task_result=result), *args)
+        return await func(*args, **kwargs)
+
+    return run
+
+
+def _start_has_listeners() -> bool:
+    return has_listeners(task_started, log_receiver=log_task_started, level=logging.INFO)
+
+
+def normalized_result(value: Any) -> Any:
+    """The return value as a row will return it, with a note in the error if it cannot be stored."""
+    try:
+        return storable(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        error.add_note(UNSTORABLE_RESULT)
+        raise
 
 
 def registered(definition: AnyTask) -> DjangoTask:

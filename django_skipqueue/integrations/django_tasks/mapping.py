@@ -6,7 +6,7 @@ Invariant: every name and value is mapped here. Two results made from the same r
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +14,21 @@ from django.conf import settings as django_settings
 from django.utils.timezone import make_naive
 
 from ...conf import settings
-from ...events.job_names import job_name
+from ...events.log_format import job_name
 from ...exceptions import UnknownTask
 from ...jobs.options import Options, retention_column
 from ...jobs.registry import registry
 from ...values.codec import decode, encode
 from ...values.records import ClaimedJob, EncodedCall, JobSpec, parse_handle
-from .framework import AnyResult, AnyTask, TaskResult, TaskResultDoesNotExist, TaskResultStatus, normalize_json
+from .framework import (
+    AnyResult,
+    AnyTask,
+    TaskError,
+    TaskResult,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    normalize_json,
+)
 from .options import BackendOptions, options_for
 
 if TYPE_CHECKING:
@@ -79,11 +87,6 @@ def storable(value: Any) -> Any:
 # Results
 
 
-def result_id(database: str, job_id: int) -> str:
-    """The id of the result of a job: its handle if workers serve several databases, else the id of its row."""
-    return job_name(database, job_id)
-
-
 class SkipQueueResult(AnyResult):
     """Django's result. `args` and `kwargs` are JSON, as Django has them; the return value is that of the task."""
 
@@ -105,14 +108,13 @@ class SkipQueueResult(AnyResult):
 
 
 def result_of(job: "Job", task: AnyTask) -> AnyResult:
-    from .attempts import Attempts
 
     attempts = Attempts(job)
     alias = job.metadata.get(ALIAS, task.backend)
     run_after = job.run_after if job.metadata.get(DEFERRED) else None
     result: AnyResult = SkipQueueResult(
         task=variant(task, backend=alias, queue_name=job.queue_name, priority=job.priority, run_after=run_after),
-        id=result_id(job._state.db or settings.database, job.pk),
+        id=job_name(job._state.db or settings.database, job.pk),
         status=task_status(job.status),
         enqueued_at=job.enqueued_at,
         started_at=attempts.started_at,
@@ -126,6 +128,80 @@ def result_of(job: "Job", task: AnyTask) -> AnyResult:
     )
     object.__setattr__(result, "_return_value", job.result)
     return result
+
+
+Entry = dict[str, Any]
+"""One failed attempt: an item of the job's `errors`."""
+
+FORGOTTEN = ""
+"""In place of a worker's id, for an attempt whose error the row no longer has: it keeps the last ten."""
+
+
+class Attempts:
+    """The attempts of a job, made from its row.
+
+    There is a worker id for each charged attempt, even if the row no longer has its error. Attempts before a manual
+    retry are left out: it starts again at attempt 1, and earlier errors belong to the row's history.
+    """
+
+    def __init__(self, job: "Job") -> None:
+        self._job = job
+        self._failed = _failed(job)
+
+    @property
+    def worker_ids(self) -> list[str]:
+        return [self._worker_id(number) for number in range(1, self._job.attempts + 1)]
+
+    @property
+    def errors(self) -> list[TaskError]:
+        return [
+            TaskError(exception_class_path=entry["exception"], traceback=entry["traceback"] or _line(entry))
+            for entry in self._failed.values()
+        ]
+
+    @property
+    def started_at(self) -> datetime | None:
+        """The start of the first attempt, or of the first that the row still has."""
+        if self._job.attempts > 1 and self._failed:
+            return _started_at(next(iter(self._failed.values())))
+        return self.last_attempted_at
+
+    @property
+    def last_attempted_at(self) -> datetime | None:
+        if not self._job.attempts:
+            return None
+        if self._job.started_at is None and self._failed:  # claimed again since then, and released
+            return _started_at(self._failed[max(self._failed)])
+        return self._job.started_at
+
+    def _worker_id(self, number: int) -> str:
+        if number in self._failed:
+            entry = self._failed[number]
+            return str(entry.get("worker_id", entry["worker"]))
+        return self._job.locked_by if number == self._job.attempts else FORGOTTEN
+
+
+def _failed(job: "Job") -> dict[int, Entry]:
+    """The failed attempts since the last manual retry, by number: read backwards, the numbers fall until that retry."""
+    found: dict[int, Entry] = {}
+    # An attempt that runs or was completed has no entry: one with its number is older than the last manual retry.
+    limit = job.attempts if job.status in ("running", "completed") else job.attempts + 1
+    for entry in reversed(job.errors):
+        number = entry["attempt"] or job.attempts
+        if number >= limit:
+            break
+        found[number] = entry
+        limit = number
+    return dict(reversed(found.items()))
+
+
+def _started_at(entry: Entry) -> datetime:
+    began = datetime.fromisoformat(entry["at"]) - timedelta(milliseconds=entry["duration_ms"])
+    return began if django_settings.USE_TZ else make_naive(began)
+
+
+def _line(entry: Entry) -> str:
+    return f"{entry['exception']}: {entry['message']}\n"
 
 
 RESULT_FIELDS = tuple(field.name for field in fields(AnyResult))
@@ -186,7 +262,7 @@ def unread(job: ClaimedJob, task: AnyTask, *, status: str, database: str) -> Unr
     run_after = _moment(job.run_after) if remembered.get(DEFERRED) else None
     known = {
         "task": variant(task, backend=alias, queue_name=job.queue_name, priority=job.priority, run_after=run_after),
-        "id": result_id(database, job.id),
+        "id": job_name(database, job.id),
         "status": task_status(status),
         "args": decode(job.args),
         "kwargs": decode(job.kwargs),

@@ -15,7 +15,7 @@ from ...exceptions import InvalidOption
 from ...jobs.options import Options
 from ...values.backoff import Backoff
 from ...values.bounds import did_you_mean
-from ...values.retention import Retention
+from ...values.settings import Retention
 from ...worker.preflight import engine_problem
 from .framework import settings_of
 

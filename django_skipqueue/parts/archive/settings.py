@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal
 
-from ...values.retention import LONGEST_RETENTION, Retention, as_time, is_retention
+from ...values.settings import LONGEST_RETENTION, Retention, as_time, is_retention
 
 
 def problems(name: str, value: object) -> Iterator[str]:

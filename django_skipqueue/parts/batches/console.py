@@ -16,8 +16,7 @@ from ...console.durations import distance
 from ...console.metrics import catalogue
 from ...console.metrics.catalogue import Scraped
 from ...console.parts import PartConsole, PartFact, PartSection
-from ...events.job_names import job_name
-from ...events.log_format import printable
+from ...events.log_format import job_name, printable
 from ...models import Dependency, Job, JobBatch
 from ...queue.store import Store
 from ...values.exposition import Family

@@ -4,7 +4,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ...events.job_names import job_name
+from ...events.log_format import job_name
 from ...exceptions import ResultLost, UndecodableArguments, UnknownTask
 from ...jobs.registry import registry
 from ...queue.store import Store

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...values.one_database import OneDatabase
+from ...values.settings import OneDatabase
 
 SPREAD, ROUTER = "spread", "router"
 """The placements that are not a function: by the key of a job, in turn without one; and by Django's routers."""

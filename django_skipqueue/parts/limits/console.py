@@ -19,8 +19,7 @@ from ...console.job_states import Indexed
 from ...console.metrics import catalogue
 from ...console.metrics.catalogue import Scraped
 from ...console.parts import PartSection, PartStatus
-from ...events.job_names import job_name
-from ...events.log_format import in_words, printable
+from ...events.log_format import in_words, job_name, printable
 from ...models import Job, Status
 from ...models.expressions import Row
 from ...queue.store import Store

@@ -10,7 +10,7 @@ from ...console.admin.queues.setting_form import SettingForm
 from ...console.counts import grouped
 from ...console.queue_options import QueueOption
 from ...models import Queue
-from ...values.queue_settings import LARGEST_LIMIT
+from ...values.settings import LARGEST_LIMIT
 from .queues import columns_of, limited_queues
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict
 from ...exceptions import InvalidOption
 from ...values.keys import checked_name, key_of, names_of, require_arguments
 from ...values.part import CallArguments, PartOptions
-from ...values.queue_settings import LARGEST_LIMIT
+from ...values.settings import LARGEST_LIMIT
 
 Policy = Literal["halt", "continue"]
 

@@ -15,8 +15,8 @@ from ...queue.gates import admit_after_commit
 from ...queue.notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors
 from ...queue.parameters import BATCH, noted
 from ...values.columns import check_columns
-from ...values.queue_settings import CONCURRENCY, is_concurrency
 from ...values.records import EncodedCall
+from ...values.settings import CONCURRENCY, is_concurrency
 from ..keyed.queues import key_of
 from .events import QueueLimited
 

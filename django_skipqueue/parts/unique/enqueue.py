@@ -23,7 +23,7 @@ from django.db import transaction
 from django.db.models import DurationField, ExpressionWrapper, F, Q
 from django.db.models.functions import Now
 
-from ...events.job_names import job_name
+from ...events.log_format import job_name
 from ...exceptions import UniqueKeyTaken
 from ...models import Job
 from ...queue.fragments import CALLS, COLUMNS_OF_CALL, INSERT_CALLS, KEY_COLUMNS, PIECES, entering, joined
