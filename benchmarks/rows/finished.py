@@ -13,7 +13,7 @@ from django.test.utils import override_settings
 
 from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
-from django_skipqueue.supervisor.prune import Pruner
+from django_skipqueue.supervisor.services import Pruner
 
 from .. import jobs
 from ..databases import written_ahead

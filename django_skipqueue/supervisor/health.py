@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from ..values.exposition import CONTENT_TYPE, Family, Metric, exposition
 from ..values.part import installed_parts
-from ..worker.recycle import resident_bytes
+from ..worker.watchers import resident_bytes
 from .state import DatabaseState, SupervisorState, WorkerState
 
 PREFIX = "skipqueue_worker_"

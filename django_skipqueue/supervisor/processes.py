@@ -8,25 +8,22 @@ recovered or released.
 """
 
 import contextlib
-import gc
 import os
 import secrets
 import signal
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from ..events import liveness_logs
 from ..values.codec import shorten
-from ..values.records import NEVER, LeaseRef, session_name
+from ..values.records import NEVER, LeaseRef
 from ..worker.attempts.pool import ENTRIES_PER_SLOT
 from ..worker.attempts.running_attempt import RunningJobs
 from ..worker.hanging_queues import HangingQueues
 from ..worker.log_queue import LogQueue, revive_listeners
-from ..worker.options import WorkerOptions
-from ..worker.own_connections import keep_sessions_alive, name_sessions
+from ..worker.loop import Periodic
 from ..worker.protocol import (
     CALL,
     EXIT_BLOCKED,
@@ -38,7 +35,6 @@ from ..worker.protocol import (
     describe_exit,
     encode_command,
 )
-from ..worker.worker import Worker
 
 FIRST_RESTART_DELAY, LONGEST_RESTART_DELAY = 0.5, 30.0
 """Seconds until the replacement of a process whose predecessors keep dying within `SETTLED` of their start."""
@@ -87,9 +83,6 @@ class ForkedProcess:
             self.starts += 1
         os.close(read_end)
 
-    def stop(self, command: bytes) -> None:
-        self._send_command(command)
-
     def signal(self, number: signal.Signals) -> None:
         if self.pid:
             os.kill(self.pid, number)
@@ -120,11 +113,11 @@ class ForkedProcess:
         self.start_at = time.monotonic() + delay
         return delay
 
-    def _send_command(self, kind: bytes, queue_name: str = "") -> None:
+    def send(self, command: bytes, queue_name: str = "") -> None:
         """Write a command into the lifeline of the process, if it runs."""
         if self.pid:
             with contextlib.suppress(BrokenPipeError):
-                os.write(self._lifeline, encode_command(kind, queue_name))
+                os.write(self._lifeline, encode_command(command, queue_name))
 
     def _close_lifeline(self) -> None:
         os.close(self._lifeline)
@@ -268,7 +261,7 @@ class WorkerProcess(ForkedProcess):
             queue_name = ""
         self._calls += 1
         self._unanswered.append(Call(self._calls, queue_name, jobs, now))
-        self._send_command(CALL, queue_name)
+        self.send(CALL, queue_name)
         return self._calls
 
     def _waiting_calls(self) -> list[Call]:
@@ -294,34 +287,38 @@ class WorkerProcess(ForkedProcess):
         self.awaiting_recovery.append(dead)
         return dead
 
-    def restart_now(self) -> None:
-        self.start_at = time.monotonic()
-
     def schedule_restart(self, dead: DeadProcess | None = None) -> float:
         """Start the next process, and return the delay in seconds. It grows with deaths soon after a start.
 
         But it is 0 if the process has begun jobs: in its place the jobs that it was running wait.
         """
         if dead is not None and (dead.job_ids or dead.code in (EXIT_RECYCLED, EXIT_STUCK, EXIT_BLOCKED)):
-            self.restart_now()
+            self.start_at = time.monotonic()
             return 0.0
         return self.restart_later()
 
 
-def run_child(options: WorkerOptions, process: WorkerProcess, lifeline: int) -> int:
-    name_sessions(session_name(process.id) or "")
-    if process.suspect:
-        options = replace(options, concurrency=1, max_jobs=1)
-    runs = options.runs or partial(Worker, suspect=process.suspect)
-    loop = runs(
-        options,
-        id=process.id,
-        name=process.name,
-        lifeline=lifeline,
-        running_jobs=process.running_jobs,
-        stamps=process.stamps,
-        standby=process.standby,
-    )
-    loop.when_options_are_taken(partial(keep_sessions_alive, options.database))
-    gc.freeze()  # full collections pass over all that was imported: that is an eighth of the time of an empty job
-    return loop.run()
+OFFERS_SECONDS = 0.25
+"""Seconds between two looks at the offers. A look reads shared memory."""
+
+
+class RunAlone(Periodic):
+    """Starts a process for each suspect that a worker offers, one after the other: it runs this job and no other.
+
+    Used by the supervisor's thread. It sends no statement.
+    """
+
+    name = "run_alone"
+    loop_handles_errors = False
+
+    def __init__(self, workers: Sequence[WorkerProcess], alone: WorkerProcess) -> None:
+        self._workers = workers
+        self._alone = alone
+
+    def run(self, now: float) -> None:
+        self.run_again_in(OFFERS_SECONDS)
+        if not self._alone.pid and self._alone.start_at == NEVER:
+            offers = (worker.standby.take_suspect() for worker in self._workers if worker.pid)
+            self._alone.suspect = next((suspect for suspect in offers if suspect), None)
+            if self._alone.suspect:
+                self._alone.start_at = time.monotonic()

@@ -14,7 +14,7 @@ from ..queue.parameters import BATCH
 from ..queue.store import Store
 from ..values.records import NEVER, RecoveredJob
 from ..worker.loop import Periodic, Service
-from .dead_workers import DeadSessions, DeadWorkers
+from .liveness import DeadSessions, DeadWorkers
 from .processes import LOCKED_INTERVAL, DeadProcess, WorkerProcess
 
 LONGEST_INTERVAL = 5.0

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from ..worker.loop import Periodic
 from ..worker.options import WorkerOptions
+from .liveness import Watchdog
 from .processes import WorkerProcess
-from .watchdog import Watchdog
 
 LATE_AFTER = 30.0
 """Seconds from one turn of the loop to the next, at most. Statements that may take longer announce that."""

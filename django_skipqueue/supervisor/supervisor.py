@@ -4,25 +4,26 @@ Invariant: no user code and no log handler runs in its main thread. While it for
 code hangs in one). When a worker ends, its jobs are recovered or released at once.
 """
 
+import gc
 import os
 import select
 import signal
 import socket
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 from ..events import liveness_logs, log_context
 from ..queue.store import Store
-from ..values.records import NEVER
+from ..values.records import NEVER, session_name
 from ..worker.attempts.forked_children import children
 from ..worker.control_connection import ControlConnection
-from ..worker.dispatcher import EventDispatcher, ReceiverCheck
+from ..worker.dispatcher import EventDispatcher, Observers, ReceiverCheck
 from ..worker.log_queue import LogQueue, pause_listeners, resume_listeners
 from ..worker.loop import Loop, Service, Timer, Wakeup
-from ..worker.observers import Observers
 from ..worker.options import WorkerOptions
-from ..worker.own_connections import close_before_fork
+from ..worker.own_connections import close_before_fork, keep_sessions_alive, name_sessions
 from ..worker.protocol import (
     COMMANDS_SIZE,
     EXIT_CLEAN,
@@ -34,18 +35,15 @@ from ..worker.protocol import (
     decode_commands,
     signal_name,
 )
-from .calls import CallWorkers, Contention
-from .dead_workers import DeadWorkers, PruneWorkers
+from ..worker.worker import Worker
+from .calls import CallWorkers, Contention, WatchQueues
 from .health import Health, HealthPort
-from .heartbeat import Heartbeat, rows_of
-from .processes import LAST_LINES, DeadProcess, WorkerProcess, run_child
+from .liveness import DeadWorkers, Heartbeat, PruneWorkers, Watchdog, print_stacks_on_signal, rows_of
+from .processes import LAST_LINES, DeadProcess, RunAlone, WorkerProcess
 from .recover import Recover, RecoverOwn
 from .services import services, watches
 from .state import DatabaseState, Pulse, SharedState, ShowState, SupervisorState, observe
-from .suspects import RunAlone
 from .systemd import NotifySystemd
-from .watch_queues import WatchQueues
-from .watchdog import Watchdog, print_stacks_on_signal
 
 KILL_AFTER = 10.0
 """Seconds after the shutdown timeout at which a worker that still runs is killed."""
@@ -89,7 +87,14 @@ class Supervisor:
         self._alone = WorkerProcess(f"{options.name}/alone", 1, start_at=NEVER)
         self._processes = [*self._workers, self._alone]
         self._run_alone = RunAlone(self._workers, self._alone)
-        self._heartbeat = self._heartbeats()
+        self._heartbeat = Heartbeat(
+            self._store,
+            workers=lambda: rows_of(options, self._processes),
+            interval=options.seconds_between_heartbeats,
+            written=self._heartbeats_written,
+            requested=self._requested,
+        )
+        self._heartbeat.due_at = NEVER  # until there are workers
         self._contention = Contention()
         self._call_workers = CallWorkers(self._workers, options.serves, self._contention)
         self._watch = WatchQueues(
@@ -104,17 +109,6 @@ class Supervisor:
         self._kill_at = NEVER
         self._recover_deadline = NEVER
         self._stopping = False
-
-    def _heartbeats(self) -> Heartbeat:
-        heartbeat = Heartbeat(
-            self._store,
-            workers=lambda: rows_of(self.options, self._processes),
-            interval=self.options.seconds_between_heartbeats,
-            written=self._heartbeats_written,
-            requested=self._requested,
-        )
-        heartbeat.due_at = NEVER  # until there are workers
-        return heartbeat
 
     def _services(self) -> list[Service]:
         """The services in order. Those about worker processes come first: they need no database, or are urgent."""
@@ -182,7 +176,7 @@ class Supervisor:
             if process.pid and not self._stopping:
                 match requests.get(process.id):
                     case "restart":
-                        process.stop(RECYCLE)
+                        process.send(RECYCLE)
                     case "stop":
                         liveness_logs.stop_requested(process.name, self.options.shutdown_timeout)
                         self._stop(STOP)
@@ -235,7 +229,7 @@ class Supervisor:
         self._run_alone.due_at = NEVER
         for process in self._processes:
             process.start_at = NEVER
-            process.stop(command)
+            process.send(command)
 
     # Processes
 
@@ -243,8 +237,13 @@ class Supervisor:
         return min((process.start_at for process in self._processes if not process.pid), default=NEVER)
 
     def _start_processes(self) -> None:
+        """End all threads, and fork the processes that are due."""
         empty = [process for process in self._processes if not process.pid and process.start_at <= time.monotonic()]
-        self._stop_threads()
+        if self._health_port:
+            self._health_port.stop()
+        self._dispatcher.stop(timeout=5)
+        self._log.stop(LAST_LINES)
+        pause_listeners(LAST_LINES)
         self._control.close()  # no connection that two processes share
         for process in empty:
             try:
@@ -261,14 +260,6 @@ class Supervisor:
         if self._health_port:
             self._health_port.start()
 
-    def _stop_threads(self) -> None:
-        """End all threads before a fork."""
-        if self._health_port:
-            self._health_port.stop()
-        self._dispatcher.stop(timeout=5)
-        self._log.stop(LAST_LINES)
-        pause_listeners(LAST_LINES)
-
     def _become_worker(self, process: WorkerProcess, lifeline: int, _: LogQueue) -> int:
         """In the child: close the resources of the supervisor, and run a worker, or what runs in its place."""
         for other in self._processes:
@@ -281,7 +272,22 @@ class Supervisor:
         log_context.identify(process.id, process.name)
         print_stacks_on_signal()
         children.become_worker()
-        return run_child(self.options, process, lifeline)
+        name_sessions(session_name(process.id) or "")
+        options = replace(self.options, concurrency=1, max_jobs=1) if process.suspect else self.options
+        runs = options.runs or partial(Worker, suspect=process.suspect)
+        loop = runs(
+            options,
+            id=process.id,
+            name=process.name,
+            lifeline=lifeline,
+            running_jobs=process.running_jobs,
+            stamps=process.stamps,
+            standby=process.standby,
+        )
+        loop.when_options_are_taken(partial(keep_sessions_alive, options.database))
+        gc.freeze()  # full collections pass over all that was imported: that is an eighth of the time of an empty job
+        exit_code: int = loop.run()
+        return exit_code
 
     def _notice_ended(self) -> None:
         for process in self._processes:

@@ -47,10 +47,10 @@ class Part:
     in_exchange: Callable[..., Any] | None = None
     """Makes the `worker.in_exchange.InExchange` of a worker: see `make_in_exchange` there. At most one part has it."""
     observers: tuple[tuple[Callable[[], Any], Callable[[Any, Any], Any]], ...] = ()
-    """Functions that make an observer of a process (see `worker.observers`), each with the function that makes, with a
+    """Functions that make an observer of a process (see `worker.dispatcher`), each with the function that makes, with a
     `Store` and the observer, the service that writes down what was observed."""
     settle_services: tuple[Callable[[Any, Callable[[], bool]], Any], ...] = ()
-    """Services of a process that settles jobs (see `worker.observers`). Each is made with the process's `Store`, and
+    """Services of a process that settles jobs (see `worker.dispatcher`). Each is made with the process's `Store`, and
     with a function that returns whether the process has no job that could be delayed."""
     after_settle: Callable[[Any, Sequence[tuple[int, int, int | None]]], None] | None = None
     """Called with the rows that a settle by hand has written: ids, leases and batches. Workers have `settle_services`.

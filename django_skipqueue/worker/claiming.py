@@ -1,20 +1,102 @@
-"""Decides when a worker claims, how many jobs, and from which positions of which queues.
+"""Decides what a worker does next: apply a result, settle, claim; how many jobs, from which positions of which queues.
 
 Pure: callers pass the time, in monotonic seconds, and the results of claims.
+
+`next_plan` is asked before each exchange, and before each sleep of the control loop. An exchange settles and claims,
+whatever the reason for it: to claim beside a settle costs no further round trip.
+
+Invariant: neither half of an exchange delays the other for ever, and a failed exchange is not repeated unchanged. After
+a failure the settle and the claim are each sent alone.
+
+Ahead of its free slots a worker claims as many jobs as it finished in the last fifth of a second. Half of them run
+while the other half is claimed. Short jobs come in batches of hundreds, which share a round trip. Long jobs are not
+claimed ahead, so that none waits behind them while another worker is idle. A worker keeps as many waiting jobs as it
+finished in the last half second. It releases further ones, if jobs turn out to be longer than the previous ones.
+
+Invariant: jobs of one runner (threads for `def` tasks, an event loop for `async def` tasks) take no slot of the other,
+and no job waits here for much longer than half a second while another worker is idle.
+
+The kind of a job is the runner of its task. A worker learns the kind only after the claim. So while a runner is full,
+the worker skips the queues whose last jobs were for that runner, and tries them again every second. A claimed job whose
+runner has no room is released. Within a queue, jobs of all kinds stay in their order.
+
+A worker also remembers how far it has claimed in each queue, so that the next claim need not start at the front. While
+any old snapshot is open, PostgreSQL keeps the index entries of claimed jobs, and a claim from the front of a queue
+walks over all of them: 0.3 s for a million. So a claim starts where the last completed claim ended. That is only a
+shortcut: a job may come in before that position (by a late commit, a higher priority or a release). A claim from the
+front finds it. A claim from the front that took 1 ms is followed by the next after 19 ms; one that took 40 ms or more,
+after 0.8 s.
 """
 
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from ..events import logs
 from ..jobs.registry import RUNNER_NAMES, THREADS, registry
-from ..values.counting import BatchSize
-from ..values.records import ClaimedJob, QueuePosition
-from .capacity import KNOWN_FOR, LARGEST, Capacity, ClaimCursor, Free, Kinds, pause_after
+from ..values.counting import BatchSize, Recent
+from ..values.records import NEVER, QUEUE_HEAD, ClaimedJob, QueuePosition
 from .options import WorkerOptions
 from .protocol import Standby
+
+Half = Literal["settle", "claim"]
+
+
+class Work(NamedTuple):
+    """All that the plan depends on. Times are monotonic seconds; `NEVER`: there is no reason."""
+
+    has_result: bool = False
+    """Whether the result of the last exchange has not been applied."""
+    has_finished: bool = False
+    """Whether attempts have finished whose outcomes were never sent."""
+    outcomes_at: float = NEVER
+    """When outcomes can be sent: 0 if some wait, or later for those of locked rows, and those that took too long."""
+    admission_at: float = NEVER
+    """When a part wants to admit jobs: see `worker.in_exchange`."""
+    claim_at: float = NEVER
+    """When to look for jobs, even if no outcome is to be sent."""
+    room: int = 0
+    """How many jobs there is room for."""
+    alone: Sequence[Half] = ()
+    """After a failure: which halves are still to be sent alone, in this order."""
+    open_at: float = 0.0
+    """When the connection may be used again after it broke."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    at: float
+    """When there is something to do. If that is in the future, there is nothing to do now."""
+    applies: bool = False
+    """Whether to apply the result of the last exchange, and to plan again: it changes what there is room for."""
+    settles: bool = False
+    """Whether to send outcomes. Those that come after the plan is made are sent too."""
+    claims: int = 0
+    """How many jobs to claim, at most."""
+    settles_alone: bool = False
+    """Whether to claim nothing if there are outcomes to send."""
+
+    @property
+    def sends(self) -> bool:
+        """Whether an exchange is due."""
+        return self.settles or self.claims > 0
+
+
+def next_plan(work: Work, now: float) -> Plan:
+    at = min(work.outcomes_at, work.admission_at, work.claim_at if work.room else NEVER)
+    if work.has_result or work.has_finished:
+        at = 0.0
+    at = max(at, work.open_at)
+    if at > now:
+        return Plan(at)
+    if work.has_result and not work.has_finished:
+        return Plan(at, applies=True)  # otherwise it is applied while the database works
+    if work.room and work.alone and work.alone[0] == "claim":
+        return Plan(at, claims=work.room)
+    return Plan(at, settles=True, claims=work.room, settles_alone=bool(work.alone))
+
 
 SEARCHED = 5_000
 """Queues that one search finds, at most. The next search continues after them."""
@@ -104,10 +186,6 @@ class ClaimPolicy:
         }
         return self._kinds.room(self.queue_names[:FEW], self.free, now) if any(self.free.values()) else 0
 
-    def finished(self, counts: Mapping[str, int], now: float) -> None:
-        for runner, count in counts.items():
-            self.capacities[runner].prefetch.finished(count, now)
-
     def surplus(self, unfinished: Mapping[str, int], finished: Mapping[str, int], now: float) -> dict[str, int]:
         """How many of the jobs that wait in each runner would wait too long. `finished` ones count as progress."""
         return {
@@ -163,7 +241,11 @@ class ClaimPolicy:
         """
         started = clock()
         goes_on = self._searched_to
-        self._put_off_search(started)
+        # In case that the search fails: serve the known queues meanwhile, at first those of the registered tasks.
+        self._search_pause = min(max(2 * self._search_pause, self._poll_interval), LONGEST_SEARCH_PAUSE)
+        self._next_search = started + self._search_pause
+        if not self.queue_names:
+            self.queue_names = sorted(filter(self._serves, {task.options.queue_name for task in registry}))
         names = search(after=goes_on, limit=SEARCHED) or (search(after="", limit=SEARCHED) if goes_on else [])
         self._search_pause = 0.0
         self._searched_to = names[-1] if len(names) == SEARCHED else ""
@@ -172,13 +254,6 @@ class ClaimPolicy:
         self._next_search = now + (rest if goes_on or self._searched_to else max(rest, self._poll_interval))
         random.shuffle(names)
         self.queue_names = [name for name in names if self._serves(name)]
-
-    def _put_off_search(self, now: float) -> None:
-        """Prepare for a failed search: serve the known queues, at first those of the registered tasks."""
-        self._search_pause = min(max(2 * self._search_pause, self._poll_interval), LONGEST_SEARCH_PAUSE)
-        self._next_search = now + self._search_pause
-        if not self.queue_names:
-            self.queue_names = sorted(filter(self._serves, {task.options.queue_name for task in registry}))
 
     def after(self, names: Sequence[str], now: float, *, admitting: bool = False) -> Mapping[str, QueuePosition]:
         """The position to claim from, by queue. A queue without one is searched from its front.
@@ -210,7 +285,10 @@ class ClaimPolicy:
         if is_full or self._left_others_out:
             self._look_again(ended)
         elif len(names) >= max(room, FEW) and not self._listed:  # other queues may have jobs
-            self._forget(names, ended)
+            empty = set(names)  # the next search finds them again once they have jobs
+            self.queue_names = [name for name in self.queue_names if name not in empty]
+            if not self.queue_names:
+                self._next_search = ended
             self._look_again(ended)
             return False
         else:
@@ -228,13 +306,10 @@ class ClaimPolicy:
         self._is_idle = not self._is_drain
         if from_front and self._searched_to:
             self._look_again(self._next_search)
-        elif self._owes_front or (not from_front and not self._is_watched(now)):
+        elif self._owes_front or not (from_front or (self._standby.watched_until > now and not self._is_drain)):
             self._look_again(min(self._look_at, self._cursor.due_at))
         if len(names) < len(self.queue_names):  # the other queues were skipped
             self._look_again(min(self._look_at, now + KNOWN_FOR))
-
-    def _is_watched(self, now: float) -> bool:
-        return not self._is_drain and self._standby.watched_until > now
 
     def limit(self, room: int, after: Mapping[str, QueuePosition]) -> int:
         return min(room, self._room_chosen, (self._batch_size if after else self._head_batch_size).rows)
@@ -262,13 +337,6 @@ class ClaimPolicy:
             name, job_id, positions[name] = first
             logs.job_not_claimed(job_id, name)
         self._cursor.move_to(positions, now)
-
-    def _forget(self, names: Sequence[str], now: float) -> None:
-        """Remove these empty queues. The next search finds them again once they have jobs."""
-        empty = set(names)
-        self.queue_names = [name for name in self.queue_names if name not in empty]
-        if not self.queue_names:
-            self._next_search = now
 
     def start_over(self) -> None:
         """Claim at once, from the front: the result of the last claim is unknown, and notifications may be lost.
@@ -304,3 +372,170 @@ class ClaimPolicy:
             self._was_called = self._is_idle and self._standby.watched_until > 0.0
             self._look_again(0.0)
             self._owes_front = True
+
+
+SPAN = 0.2
+"""Seconds of work to hold in advance."""
+
+LARGEST = 4_000
+"""Jobs held in advance, at most: after a crash of the worker they must wait for its recovery."""
+
+PATIENCE = 0.5
+"""Seconds for which a job may wait here. Longer than `SPAN`: another worker must claim a released job again."""
+
+
+class Capacity:
+    """The slots of one runner, and the jobs claimed ahead. Used by the control loop's thread."""
+
+    def __init__(self, concurrency: int) -> None:
+        self._concurrency = concurrency
+        self._within_span = Recent(SPAN)
+        self._within_patience = Recent(PATIENCE)
+
+    def finished(self, count: int, now: float) -> None:
+        if count:
+            self._within_span.add(count, now)
+            self._within_patience.add(count, now)
+
+    def prefetch(self, now: float) -> int:
+        """How many jobs to claim ahead of the free slots."""
+        return min(self._within_span.count(now), LARGEST)
+
+    def kept(self, now: float) -> int:
+        """How many jobs that have not started may go on waiting."""
+        return self._within_patience.count(now)
+
+    def room(self, unfinished: int, now: float, *, most: int = LARGEST) -> int:
+        """How many more jobs to claim: the capacity less the jobs that are not finished.
+
+        The capacity is concurrency + prefetch, capped at `most`, but never below concurrency. One claim asks for at
+        most half of it (or the concurrency, if that is larger), so that one half runs while the other is claimed.
+        """
+        capacity = self._concurrency + self.prefetch(now)
+        if capacity > most:
+            capacity = max(most, self._concurrency)
+        return max(min(capacity - unfinished, max(self._concurrency, capacity // 2)), 0)
+
+    def surplus(self, unfinished: int, now: float) -> int:
+        return max(unfinished - self._concurrency - self.kept(now), 0)
+
+
+KNOWN_FOR = 1.0
+"""Seconds for which the jobs of a queue are assumed to need the same runners as those last claimed from it."""
+
+MOST_QUEUES = 10_000
+"""Queues that are remembered."""
+
+Free = Mapping[str, int]
+"""Room for more jobs, by the name of the runner."""
+
+
+class Need(NamedTuple):
+    runners: set[str]
+    until: float
+    """When this is forgotten, in monotonic seconds."""
+
+    def room(self, free: Free) -> int:
+        return min(free[runner] for runner in self.runners)
+
+
+class Kinds:
+    """For each queue, the runners that its last claimed jobs needed. Used by the control loop's thread."""
+
+    def __init__(self) -> None:
+        self._needs: dict[str, Need] = {}
+
+    def room(self, names: Iterable[str], free: Free, now: float) -> int:
+        """How many jobs to claim from these queues in one statement: whichever runners they need, there is room."""
+        rooms = [self._room(name, free, now) for name in names]
+        return min((room for room in rooms if room), default=0 if rooms else max(free.values()))
+
+    def with_room(self, names: list[str], free: Free, now: float) -> list[str]:
+        return names if all(free.values()) else [name for name in names if self._room(name, free, now)]
+
+    def note(self, names: Sequence[str], jobs: Sequence[ClaimedJob], *, is_full: bool, now: float) -> None:
+        """Note the jobs claimed from these queues, in this order. is_full: the claim may not have reached the last."""
+        if len(self._needs) > MOST_QUEUES:
+            self._needs.clear()
+        kinds: dict[str, set[str]] = {}
+        for queue_name, task in {(job.queue_name, job.task) for job in jobs}:
+            kinds.setdefault(queue_name, set()).add(registry.runner_of(task))
+        for name in names[: names.index(jobs[-1].queue_name)] if is_full and jobs else names:
+            self._needs.pop(name, None)
+        for name, runners in kinds.items():
+            self._needs[name] = Need(runners, now + KNOWN_FOR)
+
+    def _room(self, name: str, free: Free, now: float) -> int:
+        need = self._needs.get(name)
+        return max(free.values()) if need is None or need.until <= now else need.room(free)
+
+
+FULL_SCAN_SHARE = 1 / 20
+"""The share of its time that a worker spends on claims from the front; more if `MAX_FULL_SCAN_PAUSE` demands it."""
+
+MAX_FULL_SCAN_PAUSE = 0.8
+"""Seconds between claims from the front, at most, whatever they cost: every job is found within about a second."""
+
+CHEAP = 0.005
+"""Seconds: a claim from the front that takes less may come more often, for jobs that were admitted just now."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 4.0, 60.0
+"""Seconds until the next claim from the front after one that timed out, doubled each time."""
+
+
+def pause_after(took: float) -> float:
+    """Seconds until the next claim from the front, after one that took `took` seconds."""
+    return min(took * (1 / FULL_SCAN_SHARE - 1), MAX_FULL_SCAN_PAUSE)
+
+
+class ClaimCursor:
+    def __init__(self) -> None:
+        self._positions: dict[str, QueuePosition] = {}
+        self._failures = 0
+        self._is_front_cheap = True
+        self.due_at = 0.0
+        """When to claim from the front again."""
+
+    def start(self, now: float, *, from_front: bool = False) -> Mapping[str, QueuePosition]:
+        """The position to claim from, by queue. A queue without one is searched from its front.
+
+        from_front: there may be jobs before the positions; search them as well, if that is cheap.
+        """
+        if self.due_at > now and not (from_front and self._is_front_cheap):
+            return dict(self._positions)
+        self.due_at = now + MAX_FULL_SCAN_PAUSE  # until the cost of this claim is known
+        return {}
+
+    def claimed(
+        self, jobs: Sequence[ClaimedJob], *, after: Mapping[str, QueuePosition], took: float, now: float
+    ) -> None:
+        """Note the jobs of a claim after these positions, in order, and the seconds that it took."""
+        if not after:
+            self._failures = 0
+            # The walk to the first row: the later ones count updates too.
+            walk = min((job.claim_seconds for job in jobs), default=took)
+            self.due_at = now + pause_after(walk)
+            self._is_front_cheap = walk < CHEAP
+            self._positions = {}
+        for name, last in {job.queue_name: job for job in jobs}.items():
+            # A claim from the front, sent later than this one, may have found earlier jobs: keep its position.
+            start = after.get(name, QUEUE_HEAD)
+            if name not in self._positions or self._positions[name] >= start:
+                self._positions[name] = max(last.position, start)  # a job that was just admitted may be before it
+
+    def start_over(self) -> None:
+        """Claim from the front at once, unless the last claim from the front failed."""
+        if not self._failures:
+            self.due_at = 0.0
+
+    def look_failed(self, now: float) -> bool:
+        """Note that a claim from the front timed out. Returns whether a position is known to claim from meanwhile."""
+        self._failures += 1
+        self._is_front_cheap = False
+        self.due_at = now + min(FIRST_PAUSE * 2 ** (self._failures - 1), LONGEST_PAUSE)
+        return bool(self._positions)
+
+    def move_to(self, positions: Mapping[str, QueuePosition], now: float) -> None:
+        """Claim after these positions, and the other known ones, until the next claim from the front."""
+        self._positions.update(positions)
+        self.due_at = max(self.due_at, now + MAX_FULL_SCAN_PAUSE)

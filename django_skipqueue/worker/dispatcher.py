@@ -1,25 +1,29 @@
-"""Sends events to their sinks in a thread of its own, so that no code of the project runs in a control loop.
+"""Who learns what happens in a process: the sinks of events, and what parts observe of its claims, attempts and events.
 
-Invariant: a slow or hanging receiver or sink delays other receivers and sinks, and nothing else.
-
-A signal receiver that hangs in this thread is detected by a service of the control loop, and logged.
+Events are sent to their sinks in a thread of its own, so that no code of the project runs in a control loop. Invariant:
+a slow or hanging receiver or sink delays other receivers and sinks, and nothing else. A signal receiver that hangs in
+this thread is detected by a service of the control loop, and logged.
 """
 
 import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Protocol
 
 from ..events import liveness_logs
-from ..events.events import Event
-from ..events.sinks import send, wanted
+from ..events.events import AttemptsEnded, Event
+from ..events.sinks import Send, send, wanted
 from ..exceptions import JobInterrupted
-from ..values.records import NEVER
+from ..queue.store import Store
+from ..values.part import installed_parts
+from ..values.records import NEVER, Attempt, ClaimedJob, LeaseRef
 from .attempts.connections import ThreadConnections
-from .attempts.interruption import stacks
-from .loop import Service
+from .attempts.running_attempt import stacks
+from .loop import Periodic, Service
 
 HANGS_AFTER = 60.0
 """Seconds after which a running receiver counts as hanging."""
@@ -78,8 +82,7 @@ class EventDispatcher:
 
         A thread that hangs in a receiver ends when the receiver returns, or goes on if events were sent meanwhile.
         """
-        thread = self._thread
-        if thread is not None:
+        if (thread := self._thread) is not None:
             self._end = End()
             self._waiting.put(self._end)
             thread.join(timeout)
@@ -103,8 +106,11 @@ class EventDispatcher:
                 work = self._waiting.get()
                 if not isinstance(work, End):
                     connections = self._deliver(*work, connections)
-                elif self._ends(work):
-                    return
+                    continue
+                with self._ending:
+                    if work is self._end:  # no event was sent after it
+                        self._thread = None
+                        return
         finally:
             connections.throw_away()
 
@@ -121,14 +127,6 @@ class EventDispatcher:
             connections = ThreadConnections()
         self._began_at = NEVER
         return connections
-
-    def _ends(self, end: End) -> bool:
-        """Whether the thread ends here: no event was sent after this item."""
-        with self._ending:
-            if end is not self._end:
-                return False
-            self._thread = None
-            return True
 
 
 class ReceiverCheck(Service):
@@ -158,3 +156,52 @@ class ReceiverCheck(Service):
             self._logged = hangs_at
             liveness_logs.receiver_hangs(self._who, self._dispatcher.stack(), self._hint)
             self._then()
+
+
+class Observer(Protocol):
+    """Used by the thread of a control loop."""
+
+    def claimed(self, jobs: Sequence[ClaimedJob]) -> None:
+        """Observe a claim that returned these jobs, in claim order."""
+
+    def ended(self, kind: type[AttemptsEnded], attempts: Sequence[Attempt]) -> None:
+        """Observe attempts, after the database has accepted or rejected their outcomes."""
+
+    def sent(self, event: Event) -> None:
+        """Observe an event of a store, before it is sent."""
+
+
+class SettleService(Service):
+    """A service that does what follows from the end of jobs. Used by the thread of a control loop."""
+
+    @abstractmethod
+    def settled(self, settled: Mapping[LeaseRef, int | None]) -> None:
+        """Note that these jobs are settled, each with its batch."""
+
+
+def settle_services(store: Store, *, is_idle: Callable[[], bool] = lambda: False) -> tuple[SettleService, ...]:
+    """The services of all parts. `is_idle`: whether the process has no job that could be delayed."""
+    return tuple(service(store, is_idle) for part in installed_parts() for service in part.settle_services)
+
+
+class Observers:
+    """The observers of all parts."""
+
+    def __init__(self) -> None:
+        kinds = [kind for part in installed_parts() for kind in part.observers]
+        self.made: list[Observer] = [observer() for observer, _ in kinds]
+        self._services = [service for _, service in kinds]
+
+    def services(self, store: Store) -> list[Periodic]:
+        """The services that write down what was observed: to be run at intervals, and at the end of the process."""
+        return [service(store, observer) for service, observer in zip(self._services, self.made, strict=True)]
+
+    def observing(self, send: Send) -> Send:
+        """Return a function that observes an event, and sends it."""
+
+        def observe_and_send(event: Event) -> None:
+            for observer in self.made:
+                observer.sent(event)
+            send(event)
+
+        return observe_and_send

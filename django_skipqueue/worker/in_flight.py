@@ -1,4 +1,4 @@
-"""The jobs that one worker holds: claims, runs, settles and releases them.
+"""The jobs that one worker holds: claims, runs, settles and releases them, as two services ask for it.
 
 Invariant: a job stays in `jobs` until the worker has settled or released it, or has found that its lease is lost.
 
@@ -9,8 +9,6 @@ Invariant: at most one result of an exchange waits in `ExchangeBuffer`, and it i
 releases jobs of the worker applies the result first. Code that only counts or reads the jobs may run before that:
 `room` adds `claimed`, the check for surplus jobs adds `attempts`, and the check for cancelled jobs covers the new jobs
 from its next run on.
-
-Two services drive it: one settles finished attempts and claims jobs, the other releases jobs that would wait too long.
 """
 
 import time
@@ -24,21 +22,17 @@ from ..queue.parameters import ExchangeResult
 from ..queue.store import Store
 from ..values.records import Attempt, ClaimedJob, LeaseRef
 from .attempts.pool import Pool
-from .capacity import PATIENCE, Free
-from .claiming import ClaimPolicy
+from .claiming import PATIENCE, ClaimPolicy, Free, Plan
 from .control_connection import ControlConnection
-from .dispatcher import EventDispatcher
+from .dispatcher import EventDispatcher, Observers, settle_services
 from .in_exchange import InExchange
-from .lease_checks import CancelCheck, OrphanCheck
 from .loop import Service
-from .observers import Observers, settle_services
+from .notes import WriteNotes
 from .options import WorkerOptions
 from .outcomes import OutcomeReports, PendingOutcomes
-from .plan import Plan
 from .protocol import Standby
 from .round_trips import Exchange, Exchanger
-from .suspects import Suspects
-from .write_notes import WriteNotes
+from .watchers import CancelCheck, OrphanCheck, Suspects
 
 DEFER_RESULT_ABOVE = 100
 """The result of a claim waits for the next exchange if it has this many jobs. Those of a smaller one start at once."""
@@ -80,7 +74,7 @@ class InFlightJobs:
         self._exchanger = Exchanger(store, self.claiming, self._pending, control, worker_id=id, in_exchange=in_exchange)
         self._buffer = ExchangeBuffer(self._apply)
         self._observers = Observers()
-        self._reports = OutcomeReports(dispatcher, self._observers)
+        self._reports = OutcomeReports(dispatcher, self._observers.made)
         self.cancel_check = CancelCheck(self.jobs.keys, self._drop_lost)
         self.settle_services = settle_services(store, is_idle=lambda: not self.jobs)
         self.orphan_check = OrphanCheck(options.worker_timeout, self._release_orphans)
@@ -117,10 +111,6 @@ class InFlightJobs:
 
     def _unfinished(self) -> dict[str, int]:
         return {runner: self._pool.unfinished(runner) for runner in RUNNER_NAMES}
-
-    def _finished(self) -> list[Attempt]:
-        taken = [attempt for attempt in self._pool.finished.copy() if isinstance(attempt, Attempt)]
-        return [*self._pending.attempts, *taken, *self._buffer.attempts]
 
     @property
     def has_open_jobs(self) -> bool:
@@ -202,11 +192,14 @@ class InFlightJobs:
             if attempt.is_written:
                 self.write_notes.add_late(attempt)
         self.jobs_done += len(attempts)
-        self.claiming.finished(_count_by_runner(attempts), time.monotonic())
+        now = time.monotonic()
+        for runner, count in _count_by_runner(attempts).items():
+            self.claiming.capacities[runner].finished(count, now)
 
     def _take_ahead(self, claimed: list[ClaimedJob]) -> None:
         if claimed:
-            self._observers.claimed(claimed)
+            for observer in self._observers.made:
+                observer.claimed(claimed)
             self.jobs.update((job.ref, job) for job in claimed)
             self._pool.lines.claimed(claimed, ahead=True)
             self._pool.submit(claimed)
@@ -215,7 +208,8 @@ class InFlightJobs:
         """Hand the jobs to their runners. Jobs whose runner had no room are put aside to be released."""
         if claimed:
             self.jobs_claimed += len(claimed)
-            self._observers.claimed(claimed)
+            for observer in self._observers.made:
+                observer.claimed(claimed)
             self._in_exchange.claimed(claimed)
             self.jobs.update((job.ref, job) for job in claimed)
             if self._options.concurrency > 1 and any(job.is_suspect for job in claimed):
@@ -259,7 +253,9 @@ class InFlightJobs:
         Attempts that have finished but are not written yet count as progress. The last exchange is applied only if
         there are jobs to release: otherwise it waits for the next one.
         """
-        surplus = self.claiming.surplus(self._unfinished(), _count_by_runner(self._finished()), now)
+        taken = [attempt for attempt in self._pool.finished.copy() if isinstance(attempt, Attempt)]
+        finished = [*self._pending.attempts, *taken, *self._buffer.attempts]
+        surplus = self.claiming.surplus(self._unfinished(), _count_by_runner(finished), now)
         held_up = self._pool.withdraw_held_up(now) + self._pool.lines.withdraw(since=now - PATIENCE)
         if any(surplus.values()) or held_up or self._misplaced:
             self.apply_exchange()

@@ -1,4 +1,4 @@
-"""What one attempt has noted: its progress, its log lines, and the records of Python's `logging` that are kept with it.
+"""What an attempt notes: its progress, its log lines, and the records of Python's `logging` that are kept with it.
 
 Invariant: to note something never waits, neither for a lock nor for the database. The thread of the attempt only puts a
 value into memory; the control loop writes it, and the outcome of the attempt carries all of it once more. Nothing here
@@ -6,6 +6,10 @@ has a lock: an interruption, raised between any two instructions, may leave a lo
 
 Invariant: a record belongs to the attempt in whose context it is written, and to no other. A record that cannot be kept
 never disturbs the code that has written it.
+
+A service writes what the attempts of a worker note while they run, for all of them in one statement. Invariant: a write
+delays no outcome. It skips rows that are locked, and what it could not write is in the outcome of the attempt. If the
+worker dies, a second of progress and five seconds of log lines are lost at most.
 """
 
 import json
@@ -13,17 +17,24 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from django.db import Error
 
 from ..conf import settings
 from ..exceptions import UnknownTask
 from ..jobs.context import current_attempt
 from ..jobs.registry import registry
+from ..queue.store import Store
 from ..values.codec import clean, decode, shorten
 from ..values.notes import LINE_LIMIT, MOST_CHARACTERS, MOST_LINES, TEXT_LIMIT
-from ..values.records import ClaimedJob, LeaseRef
+from ..values.records import NEVER, Attempt, ClaimedJob, LeaseRef, Noted
+from .loop import Service
+
+if TYPE_CHECKING:
+    from .attempts.running_attempt import RunningAttempt
 
 FIRST_WRITE = 1.0
 """Seconds of an attempt before the first write: the notes of a shorter one are written with its outcome alone."""
@@ -72,7 +83,8 @@ class AttemptNotes:
     def note_line(self, level: str, logger: str, text: str) -> None:
         """Add a log line; of more than `MOST_LINES` the first is dropped."""
         after = int((time.monotonic() - self.started) * 1000)
-        self._lines.append((after, shorten(level, 20), shorten(logger, TEXT_LIMIT), self._line(text)))
+        line = clean(self._masked(text), LINE_LIMIT).rstrip()
+        self._lines.append((after, shorten(level, 20), shorten(logger, TEXT_LIMIT), line))
         self._added += 1
         self.log_changed = True
 
@@ -125,12 +137,13 @@ class AttemptNotes:
             found["log"] = of | {"dropped": dropped, "lines": lines}
         return json.dumps(found)
 
-    def _line(self, text: str) -> str:
-        return clean(self._masked(text), LINE_LIMIT).rstrip()
-
     def _masked(self, text: str) -> str:
         if self._mask is None:
-            self._mask = _mask_of(self._job)
+            try:
+                task = registry.get(self._job.task)
+                self._mask = task.redacted(decode(self._job.args), decode(self._job.kwargs)).text
+            except UnknownTask:
+                self._mask = str
         return self._mask(text)
 
 
@@ -143,14 +156,6 @@ def _last(lines: deque[Line]) -> list[Line]:
             break
         kept += 1
     return list(lines)[len(lines) - kept :]
-
-
-def _mask_of(job: ClaimedJob) -> Callable[[str], str]:
-    try:
-        task = registry.get(job.task)
-    except UnknownTask:
-        return str
-    return task.redacted(decode(job.args), decode(job.kwargs)).text
 
 
 _FORMATTER = logging.Formatter()
@@ -198,3 +203,75 @@ def _text_of(record: logging.LogRecord) -> str:
     if record.exc_info and record.exc_info[0]:
         text = f"{text}\n{record.exc_text or _FORMATTER.formatException(record.exc_info)}"
     return f"{text}\n{record.stack_info}" if record.stack_info else text
+
+
+LOOK_SECONDS = 0.5
+"""Seconds between two looks at the attempts."""
+
+BATCH_SIZE = 1_000_000
+"""Characters in one statement, unless a single attempt has more."""
+
+REFUSED_INTERVAL = 10.0
+"""Seconds until the next look after PostgreSQL has refused a statement."""
+
+
+class WriteNotes(Service):
+    """Sends no statement unless an attempt that has run for a second has noted something new."""
+
+    name = "write_notes"
+
+    def __init__(self, store: Store, attempts: Callable[[], "Collection[RunningAttempt]"]) -> None:
+        self._store = store
+        self._attempts = attempts
+        self._next_look = 0.0
+        self._late: list[Noted] = []  # noted after the task has completed its job itself
+
+    @property
+    def due_at(self) -> float:
+        return self._next_look if self._late or self._attempts() else NEVER
+
+    def add_late(self, attempt: Attempt) -> None:
+        """Write what an attempt has noted after its task had completed the job itself. That raised the lease by one."""
+        if attempt.outcome.notes is not None:
+            job_id, lease = attempt.job.ref
+            self._late.append(Noted(job_id, lease + 1, attempt.started, attempt.outcome.notes))
+
+    def run(self, now: float) -> None:
+        self._next_look = now + LOOK_SECONDS
+        self._write(now, [notes for notes in self._noted() if notes.is_due(now)])
+
+    def write_all(self) -> None:
+        """Write what the running attempts have noted, before they are released."""
+        self._write(time.monotonic(), [notes for notes in self._noted() if notes.has_changed])
+
+    def refused(self, error: BaseException) -> None:
+        self._next_look = time.monotonic() + REFUSED_INTERVAL
+
+    def _noted(self) -> Iterator[AttemptNotes]:
+        for running in list(self._attempts()):
+            if running.noted is not None and not running.is_stuck:
+                yield running.noted
+
+    def _write(self, now: float, changed: Sequence[AttemptNotes]) -> None:
+        """Write the notes of these attempts, up to `BATCH_SIZE`. The others are due at the next look: at once."""
+        taken: dict[Noted, AttemptNotes] = {}
+        size = 0
+        for notes in changed:
+            if size > BATCH_SIZE:
+                self._next_look = now
+                break
+            text = notes.take(now)
+            size += len(text)
+            taken[Noted(*notes.ref, notes.started, text)] = notes
+        late, self._late = self._late, []
+        if not taken and not late:
+            return
+        try:
+            written = self._store.note_attempts([*late, *taken])
+        except Error:
+            for notes in taken.values():
+                notes.not_written()
+            raise
+        for noted, notes in taken.items():
+            if noted.job_id not in written:  # locked, or the lease is lost
+                notes.not_written()

@@ -13,7 +13,7 @@ worker, or this very outcome was written and the answer was lost.
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,8 +33,7 @@ from ..events.events import (
 from ..values.counting import BatchSize
 from ..values.outcomes import COMPLETED, LostLease, Outcome, error_entry, summary
 from ..values.records import NEVER, Attempt, LeaseRef, Noted
-from .dispatcher import EventDispatcher
-from .observers import Observer
+from .dispatcher import EventDispatcher, Observer
 
 if TYPE_CHECKING:
     from ..queue.store import Store
@@ -55,6 +54,8 @@ Locked = Callable[[Collection[LeaseRef]], set[int]]
 
 @dataclass(eq=False)
 class Slow:
+    """An outcome that took PostgreSQL too long."""
+
     attempt: Attempt
     next_try: float
     """In monotonic seconds."""
@@ -62,56 +63,13 @@ class Slow:
     others_were_written: bool = False
     """Whether others were written since the last try: then the database works, and this outcome is the cause."""
 
-
-class SlowOutcomes:
-    """Used by the control loop's thread. Times are monotonic seconds."""
-
-    def __init__(self) -> None:
-        self._slow: list[Slow] = []
-
-    def __len__(self) -> int:
-        return len(self._slow)
-
-    @property
-    def attempts(self) -> list[Attempt]:
-        return [slow.attempt for slow in self._slow]
-
-    @property
-    def next_try(self) -> float:
-        return min((slow.next_try for slow in self._slow), default=NEVER)
-
-    def add(self, attempt: Attempt, now: float) -> None:
-        logs.outcome_slow(attempt.job, attempt.outcome, FIRST_REST)
-        self._slow.append(Slow(attempt, now + FIRST_REST))
-
-    def due(self, locked: Locked, now: float, *, others_wait: bool) -> Attempt | None:
-        """The outcome to send now, alone; `None` if no try is due or the rows are locked.
-
-        After each try of a slow outcome, the other outcomes that wait are written first.
-        """
-        for slow in self._slow:
-            if slow.next_try <= now and (slow.others_were_written or not others_wait):
-                job = slow.attempt.job
-                if not locked([job.ref]):
-                    return slow.attempt
-                slow.next_try = time.monotonic() + FIRST_REST
-        return None
-
-    def note_others(self) -> None:
-        for slow in self._slow:
-            slow.others_were_written = True
-
-    def remove(self, attempt: Attempt) -> None:
-        self._slow = [slow for slow in self._slow if slow.attempt is not attempt]
-
-    def failed(self, attempt: Attempt, now: float) -> None:
-        slow = next(slow for slow in self._slow if slow.attempt is attempt)
-        slow.tries += slow.others_were_written
-        slow.others_were_written = False
-        slow.next_try = now + min(FIRST_REST * 2 ** (slow.tries - 1), LONGEST_REST)
-        if slow.tries >= TRIES and size_of(attempt.outcome) >= LARGE:
-            slow.attempt = attempt._replace(outcome=_too_slow(attempt, slow.tries))
-            slow.next_try = now
+    def failed(self, now: float) -> None:
+        self.tries += self.others_were_written
+        self.others_were_written = False
+        self.next_try = now + min(FIRST_REST * 2 ** (self.tries - 1), LONGEST_REST)
+        if self.tries >= TRIES and size_of(self.attempt.outcome) >= LARGE:
+            self.attempt = self.attempt._replace(outcome=_too_slow(self.attempt, self.tries))
+            self.next_try = now
 
 
 def size_of(outcome: Outcome) -> int:
@@ -136,7 +94,7 @@ def _too_slow(attempt: Attempt, tries: int) -> Outcome:
     return Outcome("failed", last_error=summary(error), error=entry)
 
 
-INTERVAL = 1.0
+LOCKED_SECONDS = 1.0
 """Seconds between two checks of the rows that were locked."""
 
 BATCH_SIZE = 16_000_000
@@ -158,14 +116,14 @@ class PendingOutcomes:
         """Whether the last batch was one slow outcome, which must be sent alone."""
         self._waiting: list[Attempt] = []
         self._aside: list[Attempt] = []
-        self._slow = SlowOutcomes()
+        self._slow: list[Slow] = []
         self._batch_size = BatchSize()
         self._sent: list[Attempt] = []  # those in the statement under way: the first that wait, or a slow one
-        self._tried: Attempt | None = None  # the slow one in the statement under way
+        self._tried: Slow | None = None  # the slow one in the statement under way
 
     @property
     def attempts(self) -> list[Attempt]:
-        return self._waiting + self._aside + self._slow.attempts
+        return self._waiting + self._aside + [slow.attempt for slow in self._slow]
 
     def refs(self) -> set[LeaseRef]:
         return {attempt.job.ref for attempt in self.attempts}
@@ -173,7 +131,7 @@ class PendingOutcomes:
     @property
     def due_at(self) -> float:
         """When to send some: 0 if they can be sent at once, `NEVER` if there are none."""
-        return 0.0 if self._waiting else min(self.next_look, self._slow.next_try)
+        return 0.0 if self._waiting else min(self.next_look, *(slow.next_try for slow in self._slow), NEVER)
 
     def add(self, attempts: Iterable[Attempt]) -> None:
         self._waiting += attempts
@@ -186,20 +144,21 @@ class PendingOutcomes:
         if self.next_look <= now:
             self._set_locked_aside(locked)
         self.has_more = self.has_more and bool(self._waiting)
-        self._tried = self._slow.due(locked, now, others_wait=bool(self._waiting)) if self._slow else None
+        self._tried = self._due_slow(locked, now) if self._slow else None
         self.is_slow_alone = self._tried is not None
-        self._sent = [self._tried] if self._tried else self._batch()
+        self._sent = [self._tried.attempt] if self._tried else self._batch()
         return self._sent
 
     def answered(self) -> None:
         sent, self._sent = self._sent, []
         if self._tried:
             self._slow.remove(self._tried)
+            self._tried = None
         elif sent:
             self._waiting = self._waiting[len(sent) :]
             self._batch_size.succeeded()
-            if self._slow:
-                self._slow.note_others()
+            for slow in self._slow:
+                slow.others_were_written = True
         self.has_more = bool(self._waiting)
 
     def look_now(self) -> None:
@@ -216,14 +175,28 @@ class PendingOutcomes:
             self.next_look = 0.0
         self.has_more = sum(size_of(attempt.outcome) for attempt in self._waiting) > MOST_SIZE
         sent, self._sent = self._sent, []
-        if self._tried:
+        tried, self._tried = self._tried, None
+        if tried:
             if timed_out:
-                self._slow.failed(self._tried, now)
+                tried.failed(now)
         elif sent and alone:
             self._batch_size.failed(len(sent))
             if timed_out and len(sent) == 1:
                 self._waiting.remove(sent[0])
-                self._slow.add(sent[0], now)
+                logs.outcome_slow(sent[0].job, sent[0].outcome, FIRST_REST)
+                self._slow.append(Slow(sent[0], now + FIRST_REST))
+
+    def _due_slow(self, locked: Locked, now: float) -> Slow | None:
+        """The slow outcome to send now, alone; `None` if no try is due or the rows are locked.
+
+        After each try of a slow outcome, the other outcomes that wait are written first.
+        """
+        for slow in self._slow:
+            if slow.next_try <= now and (slow.others_were_written or not self._waiting):
+                if not locked([slow.attempt.job.ref]):
+                    return slow
+                slow.next_try = time.monotonic() + FIRST_REST
+        return None
 
     def _batch(self) -> list[Attempt]:
         waiting = self._waiting[: self._batch_size.rows]
@@ -242,7 +215,7 @@ class PendingOutcomes:
             logs.rows_locked(self._waiting[0].worker, new[0], len(new))
         self._waiting = [attempt for attempt in attempts if attempt.job.id not in ids]
         self._aside = [attempt for attempt in attempts if attempt.job.id in ids]
-        self.next_look = time.monotonic() + INTERVAL if ids else NEVER
+        self.next_look = time.monotonic() + LOCKED_SECONDS if ids else NEVER
 
 
 EVENTS: dict[str, type[AttemptsEnded]] = {
@@ -262,7 +235,7 @@ class OutcomeReports:
     """Used by the control loop's thread."""
 
     def __init__(
-        self, dispatcher: EventDispatcher, observer: Observer, *, remembered: int = 0, not_held: str = ""
+        self, dispatcher: EventDispatcher, observers: Sequence[Observer], *, remembered: int = 0, not_held: str = ""
     ) -> None:
         """remembered: of how many attempts, at least, a second outcome is known to be one, and is dropped.
 
@@ -271,7 +244,7 @@ class OutcomeReports:
         self.lost: list[Attempt] = []
         """Attempts whose leases had ended before the settle, and for which no event was sent yet."""
         self._dispatcher = dispatcher
-        self._observer = observer
+        self._observers = observers
         self._remembered, self._not_held = remembered, not_held
         self._newer: set[LeaseRef] = set()
         self._older: set[LeaseRef] = set()
@@ -294,7 +267,7 @@ class OutcomeReports:
         self.lost += ended.pop(LeasesLost, [])
         self._send(ended)
         if again:
-            self._drop(again, DUPLICATE)
+            self._dispatcher.send(OutcomesDropped(again, DUPLICATE))
 
     def report_lost(self, store: "Store") -> None:
         """Send the events of the attempts in `lost`. The error of an attempt is kept if its job was cancelled."""
@@ -302,7 +275,13 @@ class OutcomeReports:
         cancelled = {ref for ref, lease in leases.items() if lease.cancel_reason is not None}
         ended_by_cancel = [attempt for attempt in self.lost if attempt.job.ref in cancelled]
         store.append_cancelled_errors(attempt.settlement for attempt in ended_by_cancel)
-        _keep_notes(store, ended_by_cancel)
+        noted = [  # `settle` could not write it, because the cancel raised the lease by one
+            Noted(attempt.job.id, attempt.job.lease + 1, attempt.started, attempt.outcome.notes)
+            for attempt in ended_by_cancel
+            if attempt.outcome.notes is not None
+        ]
+        if noted:
+            store.note_attempts(noted)
         ended: defaultdict[type[AttemptsEnded], list[Attempt]] = defaultdict(list)
         strange: list[Attempt] = []
         for sent in self.lost:
@@ -315,35 +294,17 @@ class OutcomeReports:
         self.lost = []
         self._send(ended)
         if strange:
-            self._drop(strange, self._not_held)
+            self._dispatcher.send(OutcomesDropped(strange, self._not_held))
 
     def _send(self, ended: Mapping[type[AttemptsEnded], list[Attempt]]) -> None:
         for kind, attempts in ended.items():
-            self._observer.ended(kind, attempts)
+            for observer in self._observers:
+                observer.ended(kind, attempts)
             self._dispatcher.send(kind(attempts))
-            if self._remembered:
-                self._remember(attempts)
-
-    def _drop(self, attempts: list[Attempt], reason: str) -> None:
-        """Send the event of outcomes that are neither counted nor remembered."""
-        self._dispatcher.send(OutcomesDropped(attempts, reason))
-
-    def _remember(self, attempts: Iterable[Attempt]) -> None:
-        """Keep the last attempts in two sets: the older one is dropped when the newer one is full."""
-        self._newer.update(attempt.job.ref for attempt in attempts)
-        if len(self._newer) >= self._remembered:
-            self._newer, self._older = set(), self._newer
-
-
-def _keep_notes(store: "Store", cancelled: Iterable[Attempt]) -> None:
-    """Write what these attempts have noted: `settle` could not, because the cancel raised the lease by one."""
-    noted = [
-        Noted(attempt.job.id, attempt.job.lease + 1, attempt.started, attempt.outcome.notes)
-        for attempt in cancelled
-        if attempt.outcome.notes is not None
-    ]
-    if noted:
-        store.note_attempts(noted)
+            if self._remembered:  # in two sets: the older one is dropped when the newer one is full
+                self._newer.update(attempt.job.ref for attempt in attempts)
+                if len(self._newer) >= self._remembered:
+                    self._newer, self._older = set(), self._newer
 
 
 def ended_otherwise(attempt: Attempt, lease: LostLease | None) -> tuple[type[AttemptsEnded], Attempt]:

@@ -12,12 +12,10 @@ from ..queue.claim import first_in_queues
 from ..queue.parameters import ExchangeResult
 from ..queue.store import Store
 from ..values.records import Attempt, QueuePosition
-from .capacity import Free
-from .claiming import Claim, ClaimPolicy
+from .claiming import Claim, ClaimPolicy, Free, Half, Plan, Work, next_plan
 from .control_connection import ANSWER_TIME, ControlConnection
 from .in_exchange import InExchange
 from .outcomes import PendingOutcomes
-from .plan import Half, Plan, Work, next_plan
 
 SEARCH_TIME = 20.0
 """Seconds that the search for a position to claim from may take: longer than any other statement."""

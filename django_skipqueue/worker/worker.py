@@ -1,8 +1,4 @@
-"""One worker process: a control loop that runs its services, sleeps until one is due, and stops when it must.
-
-Invariant: no code of the project runs in the thread of the control loop. So no task can keep the worker from settling,
-releasing jobs or stopping.
-"""
+"""One worker process: a control loop whose services claim jobs, watch them, and stop the worker when it must."""
 
 import time
 
@@ -12,20 +8,17 @@ from ..queue.observe import held_now
 from ..values.part import installed_parts
 from ..values.records import NEVER, LeaseRef
 from .attempts.executor import Executor
-from .attempts.interruption import Interrupter
 from .attempts.pool import Pool
-from .attempts.running_attempt import RunningJobs
-from .control_loop import ControlLoop
+from .attempts.running_attempt import Interrupter, RunningJobs
+from .control_loop import ControlLoop, WatchItself
 from .dispatcher import ReceiverCheck
 from .in_exchange import make_in_exchange
 from .in_flight import InFlightJobs, SettleAndClaim, SurplusCheck
 from .loop import Service, Timer
 from .notes import capturing
 from .options import WorkerOptions
-from .own_row import WatchItself
 from .protocol import EXIT_BLOCKED, EXIT_RECYCLED, EXIT_STUCK, Stamps, Standby
-from .recycle import Recycling
-from .suspects import TakeOver
+from .watchers import Recycling, TakeOver
 
 LOCKED_DELAY = 0.05
 """Seconds until the next claim with --drain, if jobs are runnable but were not claimed."""
@@ -119,8 +112,18 @@ class Worker(ControlLoop):
     def _turn(self) -> None:
         self._stamp()
         self._loop.run_due()
-        if not self._stopping:
-            self._log_why_nothing_is_claimed(time.monotonic())
+        if self._stopping:
+            return
+        reason = ""  # why nothing is claimed, unless jobs or free slots are lacking
+        if self._dispatcher.is_full:
+            reason = "too many events wait for signal receivers"
+        elif not self._own_row.is_alive(time.monotonic()) and not self._control.is_broken:
+            reason = "it could not write a heartbeat for half the worker timeout"
+        if reason and reason != self._claims_nothing_because:
+            liveness_logs.claiming_paused(self.name, reason)
+        elif self._claims_nothing_because and not reason:
+            liveness_logs.claiming_resumed(self.name)
+        self._claims_nothing_because = reason
 
     def _exchanged(self, found_empty: bool) -> None:
         """Stop if no further exchange is needed: --max-jobs is reached, or --drain has found nothing left."""
@@ -130,19 +133,6 @@ class Worker(ControlLoop):
 
     def _room(self, now: float) -> int:
         return 0 if self._stopping or not self._own_row.is_alive(now) else self._in_flight.room(now)
-
-    def _log_why_nothing_is_claimed(self, now: float) -> None:
-        """Log why nothing is claimed, unless jobs or free slots are lacking, and log when the reason is gone."""
-        reason = ""
-        if self._dispatcher.is_full:
-            reason = "too many events wait for signal receivers"
-        elif not self._own_row.is_alive(now) and not self._control.is_broken:
-            reason = "it could not write a heartbeat for half the worker timeout"
-        if reason and reason != self._claims_nothing_because:
-            liveness_logs.claiming_paused(self.name, reason)
-        elif self._claims_nothing_because and not reason:
-            liveness_logs.claiming_resumed(self.name)
-        self._claims_nothing_because = reason
 
     def _enforce_limits(self) -> None:
         """Interrupt attempts whose time is over. A new thread replaces the thread of a stuck attempt.

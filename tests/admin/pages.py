@@ -18,7 +18,7 @@ from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, Queue, Schedule
 from django_skipqueue.parts.batches.finish import finish_open_batches
 from django_skipqueue.queue.store import Store
-from django_skipqueue.supervisor.prune import Pruner
+from django_skipqueue.supervisor.services import Pruner
 from django_skipqueue.values.records import Cause
 
 from ..app import jobs

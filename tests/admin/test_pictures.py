@@ -16,7 +16,7 @@ from playwright.sync_api import Page, expect
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, Queue
 from django_skipqueue.queue.store import Store
-from django_skipqueue.supervisor.prune import Pruner
+from django_skipqueue.supervisor.services import Pruner
 
 from ..app.rows import make_job, make_worker
 from ..harness.partitions import drop_partitions

@@ -15,7 +15,7 @@ from django_skipqueue.console.causes import query_of
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, Schedule
 from django_skipqueue.queue.store import Store
-from django_skipqueue.supervisor.prune import Pruner
+from django_skipqueue.supervisor.services import Pruner
 from django_skipqueue.values.records import Cause
 from django_skipqueue.values.redaction import MASK
 

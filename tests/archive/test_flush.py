@@ -7,7 +7,7 @@ import pytest
 
 from django_skipqueue.models import ArchivedJob
 from django_skipqueue.queue.store import Store
-from django_skipqueue.supervisor.prune import Pruner
+from django_skipqueue.supervisor.services import Pruner
 
 from ..app.rows import make_job
 from ..harness.partitions import partitions

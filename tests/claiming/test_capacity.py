@@ -1,19 +1,19 @@
 """`Capacity`: how many jobs of one kind a worker claims, and how many of those that wait it keeps."""
 
-from django_skipqueue.worker.capacity import PATIENCE, Capacity
+from django_skipqueue.worker.claiming import PATIENCE, Capacity
 
 
 def test_it_claims_the_free_places_and_as_many_as_were_lately_finished() -> None:
     capacity = Capacity(4)
     assert capacity.room(unfinished=1, now=0.0) == 3
-    capacity.prefetch.finished(10, now=0.0)
+    capacity.finished(10, now=0.0)
     assert capacity.room(unfinished=8, now=0.0) == 6
     assert capacity.room(unfinished=20, now=0.0) == 0
 
 
 def test_of_a_large_look_ahead_it_claims_half_at_once() -> None:
     capacity = Capacity(4)
-    capacity.prefetch.finished(996, now=0.0)
+    capacity.finished(996, now=0.0)
     assert capacity.room(unfinished=0, now=0.0) == 500
     assert capacity.room(unfinished=500, now=0.0) == 500
     assert capacity.room(unfinished=900, now=0.0) == 100
@@ -25,8 +25,8 @@ def test_what_runs_is_no_surplus() -> None:
 
 def test_what_would_wait_for_longer_than_the_patience_is_surplus() -> None:
     capacity = Capacity(4)
-    capacity.prefetch.finished(100, now=0.0)
-    capacity.prefetch.finished(10, now=PATIENCE)
+    capacity.finished(100, now=0.0)
+    capacity.finished(10, now=PATIENCE)
     assert capacity.surplus(unfinished=200, now=PATIENCE) == 200 - 4 - 110
     assert capacity.surplus(unfinished=200, now=1.5 * PATIENCE) == 200 - 4 - 10
     assert capacity.surplus(unfinished=200, now=3 * PATIENCE) == 200 - 4
@@ -34,7 +34,7 @@ def test_what_would_wait_for_longer_than_the_patience_is_surplus() -> None:
 
 def test_it_holds_no_more_than_it_is_told_but_for_the_places() -> None:
     capacity = Capacity(4)
-    capacity.prefetch.finished(1000, now=0.0)
+    capacity.finished(1000, now=0.0)
     assert capacity.room(unfinished=0, now=0.0, most=50) == 25
     assert capacity.room(unfinished=40, now=0.0, most=50) == 10
     assert capacity.room(unfinished=60, now=0.0, most=50) == 0

@@ -7,8 +7,8 @@ import pytest
 from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.records import ClaimedJob, QueuePosition
-from django_skipqueue.worker import capacity as module
-from django_skipqueue.worker.capacity import FULL_SCAN_SHARE, MAX_FULL_SCAN_PAUSE, ClaimCursor
+from django_skipqueue.worker import claiming as module
+from django_skipqueue.worker.claiming import FULL_SCAN_SHARE, MAX_FULL_SCAN_PAUSE, ClaimCursor
 
 from ..app import jobs
 from ..app.models import Ledger

@@ -9,8 +9,8 @@ import pytest
 from django_skipqueue.jobs.registry import EVENT_LOOP, THREADS
 from django_skipqueue.models import Job
 from django_skipqueue.values.records import ClaimedJob
-from django_skipqueue.worker import capacity as module
-from django_skipqueue.worker.capacity import KNOWN_FOR, Free, Kinds
+from django_skipqueue.worker import claiming as module
+from django_skipqueue.worker.claiming import KNOWN_FOR, Free, Kinds
 
 from ..app import jobs, worker_jobs
 from ..app.waiting import wait_until

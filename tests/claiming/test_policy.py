@@ -7,8 +7,7 @@ from django.db import OperationalError
 
 from django_skipqueue.jobs.registry import THREADS, Registry
 from django_skipqueue.values.records import ClaimedJob
-from django_skipqueue.worker.capacity import FULL_SCAN_SHARE, pause_after
-from django_skipqueue.worker.claiming import FEW, MOST_SIZE, SEARCHED, ClaimPolicy, Search
+from django_skipqueue.worker.claiming import FEW, FULL_SCAN_SHARE, MOST_SIZE, SEARCHED, ClaimPolicy, Search, pause_after
 from django_skipqueue.worker.options import WorkerOptions
 from django_skipqueue.worker.protocol import Standby
 
@@ -197,7 +196,7 @@ def test_a_queue_that_gets_its_first_jobs_is_served_without_a_search() -> None:
 
 def test_large_jobs_are_held_in_small_numbers(registry: Registry) -> None:
     claims = claiming()
-    claims.finished({THREADS: 1000}, now=0.0)
+    claims.capacities[THREADS].finished(1000, now=0.0)
     assert claims.room({THREADS: 0}, 0, now=0.0) == 502
     large = JOB._replace(args="x" * 1_000_000)
     claims.claimed([large, JOB], room=502, names=NAMES, after={}, started=0.0, ended=0.0)

@@ -1,53 +1,53 @@
-"""`Prefetch`: as many jobs as were finished within the last fifth of a second, and never too many."""
+"""`Capacity.prefetch`: as many jobs as were finished within the last fifth of a second, and never too many."""
 
-from django_skipqueue.worker.capacity import LARGEST, PATIENCE, SPAN, Prefetch
+from django_skipqueue.worker.claiming import LARGEST, PATIENCE, SPAN, Capacity
 
 
 def test_nothing_is_held_in_advance_before_anything_is_finished() -> None:
-    assert Prefetch().size(now=0) == 0
+    assert Capacity(4).prefetch(now=0) == 0
 
 
 def test_what_was_finished_within_the_span_is_held_in_advance() -> None:
-    ahead = Prefetch()
+    ahead = Capacity(4)
     ahead.finished(3, now=100.0)
     ahead.finished(4, now=100.0 + SPAN / 2)
-    assert ahead.size(now=100.0 + SPAN / 2) == 7
+    assert ahead.prefetch(now=100.0 + SPAN / 2) == 7
 
 
 def test_what_was_finished_before_the_span_does_not_count() -> None:
-    ahead = Prefetch()
+    ahead = Capacity(4)
     ahead.finished(3, now=100.0)
     ahead.finished(4, now=100.0 + SPAN)
-    assert ahead.size(now=100.0 + 1.5 * SPAN) == 4
-    assert ahead.size(now=100.0 + 3 * SPAN) == 0
+    assert ahead.prefetch(now=100.0 + 1.5 * SPAN) == 4
+    assert ahead.prefetch(now=100.0 + 3 * SPAN) == 0
 
 
 def test_it_counts_on_after_a_pause() -> None:
-    ahead = Prefetch()
+    ahead = Capacity(4)
     ahead.finished(5, now=100.0)
-    assert ahead.size(now=200.0) == 0
+    assert ahead.prefetch(now=200.0) == 0
     ahead.finished(2, now=200.0)
-    assert ahead.size(now=200.0) == 2
+    assert ahead.prefetch(now=200.0) == 2
 
 
 def test_a_crash_never_costs_more_than_the_cap() -> None:
-    ahead = Prefetch()
+    ahead = Capacity(4)
     ahead.finished(10 * LARGEST, now=100.0)
-    assert ahead.size(now=100.0) == LARGEST
+    assert ahead.prefetch(now=100.0) == LARGEST
 
 
 def test_an_empty_batch_is_not_remembered() -> None:
-    ahead = Prefetch()
+    ahead = Capacity(4)
     for _ in range(1000):
         ahead.finished(0, now=100.0)
-    assert ahead.size(now=100.0) == 0
+    assert ahead.prefetch(now=100.0) == 0
     assert len(ahead._within_span._added) == 0
 
 
 def test_what_waits_is_kept_for_longer_than_it_is_claimed_for() -> None:
     """Else jobs would go back and forth."""
-    ahead = Prefetch()
+    ahead = Capacity(4)
     ahead.finished(3, now=100.0)
     now = 100.0 + (SPAN + PATIENCE) / 2
-    assert ahead.size(now) == 0
+    assert ahead.prefetch(now) == 0
     assert ahead.kept(now) == 3

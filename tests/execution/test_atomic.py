@@ -19,7 +19,7 @@ from django_skipqueue.queue.store import Store
 from django_skipqueue.signals import job_completed, lease_lost
 from django_skipqueue.testing import run_jobs
 from django_skipqueue.values.records import Attempt
-from django_skipqueue.worker.attempts import interruption
+from django_skipqueue.worker.attempts import running_attempt
 from django_skipqueue.worker.attempts.executor import Executor
 from django_skipqueue.worker.attempts.running_attempt import RunningAttempt
 from django_skipqueue.worker.protocol import EXIT_CLEAN, EXIT_STUCK
@@ -196,7 +196,7 @@ def test_a_hook_that_takes_too_long_is_interrupted_and_leaves_the_job_completed(
 def test_a_hook_that_hangs_has_the_worker_replaced_and_leaves_the_job_completed(
     worker_thread: Start, gates: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(interruption, "STUCK_AFTER", 0.05)
+    monkeypatch.setattr(running_attempt, "STUCK_AFTER", 0.05)
     atomic_hook_passes_gate.defer("never")
     with caplog.at_level(logging.WARNING):
         worker = worker_thread(concurrency=1)
@@ -230,7 +230,7 @@ def test_a_commit_that_takes_too_long_counts_if_it_succeeds(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker has given the attempt up by then, and wants to write its failure: the commit comes before."""
-    monkeypatch.setattr(interruption, "STUCK_AFTER", 0.05)
+    monkeypatch.setattr(running_attempt, "STUCK_AFTER", 0.05)
     atomic_write.using(timeout=1.5, max_attempts=1).defer("slow")
     assert worker_thread(concurrency=1).wait() == EXIT_STUCK
     assert statuses() == {"completed": 1}
@@ -285,7 +285,7 @@ def test_nothing_is_interrupted_between_a_commit_and_its_first_hook(
 def test_a_task_that_got_over_the_end_of_its_time_cannot_complete(
     worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(interruption, "STUCK_AFTER", 60.0)
+    monkeypatch.setattr(running_attempt, "STUCK_AFTER", 60.0)
     late = atomic_gets_over_its_timeout.defer("g")
     worker = worker_thread()
     wait_until(lambda: worker.worker._pool._executor.interrupter.interrupted_at < float("inf"))

@@ -16,9 +16,8 @@ from django_skipqueue import Retry
 from django_skipqueue.exceptions import InvalidOption, JobTimeout
 from django_skipqueue.models import Job
 from django_skipqueue.values.records import ClaimedJob
-from django_skipqueue.worker.attempts import interruption as module
-from django_skipqueue.worker.attempts.interruption import Interrupter
-from django_skipqueue.worker.attempts.running_attempt import EXPOSED, SHIELDED, RunningAttempt
+from django_skipqueue.worker.attempts import running_attempt as module
+from django_skipqueue.worker.attempts.running_attempt import EXPOSED, SHIELDED, Interrupter, RunningAttempt
 
 from ..app.jobs import add
 from ..app.waiting import DEADLINE, collect

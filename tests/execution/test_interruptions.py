@@ -10,8 +10,8 @@ from django.db import connection, connections
 from django.db.backends.signals import connection_created
 
 from django_skipqueue.models import Job
-from django_skipqueue.worker import recycle as recycling
-from django_skipqueue.worker.attempts import interruption
+from django_skipqueue.worker import watchers as recycling
+from django_skipqueue.worker.attempts import running_attempt
 from django_skipqueue.worker.protocol import EXIT_RECYCLED, EXIT_STUCK
 
 from ..app import worker_jobs
@@ -74,7 +74,7 @@ def test_an_attempt_is_not_interrupted_where_its_connection_is_opened(worker_thr
 def test_a_connection_that_takes_too_long_to_open_is_found_stuck(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(interruption, "STUCK_AFTER", 0.05)
+    monkeypatch.setattr(running_attempt, "STUCK_AFTER", 0.05)
     worker_jobs.write_at_the_end_of_its_time.defer("late")
     worker = worker_thread(concurrency=1)
     assert worker.wait() == EXIT_STUCK
@@ -187,7 +187,7 @@ def test_a_process_that_has_only_short_jobs_to_do_is_replaced_as_well(worker_thr
 def test_a_process_with_an_attempt_that_is_stuck_is_replaced_when_nothing_else_runs(
     worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(interruption, "STUCK_AFTER", 0.05)
+    monkeypatch.setattr(running_attempt, "STUCK_AFTER", 0.05)
     stuck = pass_gate.using(timeout=1, max_attempts=1, priority=1).defer("stuck")
     pass_gate.defer("long")
     worker = worker_thread(concurrency=2, poll_interval=0.05)
@@ -208,7 +208,7 @@ def test_a_process_with_an_attempt_that_is_stuck_is_replaced_when_nothing_else_r
 def test_where_a_cancelled_attempt_is_stuck_is_logged(
     worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(interruption, "STUCK_AFTER", 0.05)
+    monkeypatch.setattr(running_attempt, "STUCK_AFTER", 0.05)
     stuck = pass_gate.defer("stuck")
     worker_thread(concurrency=1)
     wait_until(lambda: gates["stuck"].inside)

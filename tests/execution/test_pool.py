@@ -18,7 +18,7 @@ from django_skipqueue.signals import job_started
 from django_skipqueue.values.outcomes import Outcome
 from django_skipqueue.values.records import Attempt, ClaimedJob
 from django_skipqueue.worker.attempts import connections as thread_connections
-from django_skipqueue.worker.attempts import event_loop, executor, interruption, running_attempt
+from django_skipqueue.worker.attempts import event_loop, executor, running_attempt
 from django_skipqueue.worker.attempts import pool as pool_module
 from django_skipqueue.worker.attempts.event_loop import EventLoopRunner
 from django_skipqueue.worker.attempts.executor import Executor
@@ -280,7 +280,7 @@ def test_jobs_that_wait_for_slots_do_not_make_the_event_loop_unresponsive(make_p
 @pytest.fixture
 def _no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     """An attempt is stuck at once."""
-    monkeypatch.setattr(interruption, "STUCK_AFTER", 0.05)
+    monkeypatch.setattr(running_attempt, "STUCK_AFTER", 0.05)
 
 
 @pytest.fixture
@@ -486,7 +486,7 @@ def test_an_attempt_that_comes_out_while_its_retry_policy_is_asked_is_told_as_it
         wait_until(lambda: pool.finished)
         return Outcome("failed")
 
-    monkeypatch.setattr(interruption, "STUCK_AFTER", 0.05)
+    monkeypatch.setattr(running_attempt, "STUCK_AFTER", 0.05)
     monkeypatch.setattr(executor, "DECISION_SECONDS", DEADLINE)
     pool = make_pool(1)
     pool.submit([limited(f"{WORKER_APP}.pass_gate_and_get_over_it", "g")])

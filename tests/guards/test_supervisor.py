@@ -11,10 +11,10 @@ from django.db import connections
 
 from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
-from django_skipqueue.supervisor import watch_queues
+from django_skipqueue.supervisor import calls
+from django_skipqueue.supervisor.calls import WatchQueues
 from django_skipqueue.supervisor.processes import DeadProcess, WorkerProcess
 from django_skipqueue.supervisor.recover import RecoverOwn
-from django_skipqueue.supervisor.watch_queues import WatchQueues
 from django_skipqueue.values.records import NEVER
 from django_skipqueue.worker.control_connection import ControlConnection
 from django_skipqueue.worker.options import WorkerOptions
@@ -94,7 +94,7 @@ def test_looks_that_take_long_take_a_tenth_of_the_time(
     clock = iter([0.0, 7.0])  # before and after the look
     monkeypatch.setattr(Store, "queues_with_jobs", lambda self, **_: [])
     with monkeypatch.context() as patched:
-        patched.setattr(watch_queues, "time", SimpleNamespace(monotonic=lambda: next(clock, 7.0)))
+        patched.setattr(calls, "time", SimpleNamespace(monotonic=lambda: next(clock, 7.0)))
         watch.run(100.0)
     watch.run(100.0 + POLL_INTERVAL)
     watch.run(169.0)

@@ -8,8 +8,8 @@ from typing import Any
 from django.db import connection, connections
 
 from django_skipqueue.jobs.registry import THREADS
+from django_skipqueue.worker.attempts.pool import ThreadRunner
 from django_skipqueue.worker.attempts.running_attempt import RunningJobs
-from django_skipqueue.worker.attempts.threads import ThreadRunner
 from django_skipqueue.worker.options import WorkerOptions
 from django_skipqueue.worker.protocol import EXIT_BLOCKED, EXIT_STUCK, STOP, STOP_NOW, encode_command
 from django_skipqueue.worker.worker import Worker

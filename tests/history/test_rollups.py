@@ -27,7 +27,7 @@ from django_skipqueue.parts.history.services import DAY, PruneRollUps, SampleDep
 from django_skipqueue.parts.history.tally import GRACE, CountEnqueued, Tally
 from django_skipqueue.queue.observe import queues_now
 from django_skipqueue.queue.store import Store
-from django_skipqueue.supervisor.prune import Prune
+from django_skipqueue.supervisor.services import Prune
 from django_skipqueue.worker.protocol import EXIT_CLEAN
 
 from ..app import jobs

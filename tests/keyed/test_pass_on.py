@@ -18,7 +18,7 @@ from django_skipqueue.parts.rates.admit import admit_rate_keys, blocked_rates
 from django_skipqueue.parts.rates.services import pass_tokens_on
 from django_skipqueue.queue.notify import LIMIT_PREFIX, RATE_PREFIX
 from django_skipqueue.queue.store import Store
-from django_skipqueue.supervisor.admit import Admit
+from django_skipqueue.supervisor.services import Admit
 
 from ..app.limit_rows import make_keyed
 from ..app.limits.jobs import alone, free_two, going_on, in_order, one_by, shared_fairly

@@ -19,7 +19,7 @@ from django_skipqueue.queue import gates
 from django_skipqueue.queue.gates import sweep_gates
 from django_skipqueue.queue.parameters import Admitted
 from django_skipqueue.queue.store import Store
-from django_skipqueue.supervisor.admit import Admit
+from django_skipqueue.supervisor.services import Admit
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 
 from ..app import jobs

@@ -11,7 +11,7 @@ import pytest
 from django_skipqueue.models import Job
 from django_skipqueue.queue.gates import sweep_gates
 from django_skipqueue.queue.store import Store
-from django_skipqueue.worker.attempts import interruption
+from django_skipqueue.worker.attempts import running_attempt
 from django_skipqueue.worker.protocol import EXIT_CLEAN, EXIT_STUCK
 
 from ..app import jobs
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def _no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     """An attempt is stuck at once."""
-    monkeypatch.setattr(interruption, "STUCK_AFTER", 0.05)
+    monkeypatch.setattr(running_attempt, "STUCK_AFTER", 0.05)
 
 
 def wait_for_kept_back(started: WorkerThread) -> None:

@@ -14,7 +14,7 @@ from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
 from django_skipqueue.values.notes import progress_of
 from django_skipqueue.values.records import Noted
-from django_skipqueue.worker import write_notes
+from django_skipqueue.worker import notes
 from django_skipqueue.worker.protocol import EXIT_CLEAN
 
 from ..app import noting_jobs as tasks
@@ -156,7 +156,7 @@ def test_a_refused_note_keeps_no_job_from_being_settled(worker_thread: Start, ga
 
 
 def test_a_broken_connection_loses_no_note(worker_thread: Start, gates: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(write_notes, "INTERVAL", 0.05)
+    monkeypatch.setattr(notes, "LOOK_SECONDS", 0.05)
     job = tasks.advance.defer("a", 0.5)
     worker = worker_thread()
     wait_until(lambda: reload(job).status == "running")

@@ -1,6 +1,6 @@
 """`Unchanged`: what was seen, for how long, by whoever looked all the time."""
 
-from django_skipqueue.worker.hanging_queues import Unchanged
+from django_skipqueue.supervisor.liveness import Unchanged
 
 
 def test_it_counts_from_the_first_look_at_a_value() -> None:

@@ -8,7 +8,7 @@ from django.test import override_settings
 
 from django_skipqueue.parts.archive.services import PARTITIONS_SECONDS, ArchivePartitions
 from django_skipqueue.queue.store import Store
-from django_skipqueue.supervisor.prune import Pruner
+from django_skipqueue.supervisor.services import Pruner
 
 from ..app.rows import make_job
 from ..harness.partitions import drop_partitions, partitions

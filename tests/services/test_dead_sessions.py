@@ -12,7 +12,7 @@ from psycopg.pq import TransactionStatus
 
 from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
-from django_skipqueue.supervisor.dead_workers import DeadSessions
+from django_skipqueue.supervisor.liveness import DeadSessions
 from django_skipqueue.values.records import session_name
 
 from ..app.jobs import noop

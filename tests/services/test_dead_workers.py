@@ -11,8 +11,7 @@ from django_skipqueue.events.events import Event, JobsRecovered
 from django_skipqueue.models import Job, Worker
 from django_skipqueue.queue.parameters import BATCH
 from django_skipqueue.queue.store import Store
-from django_skipqueue.supervisor.dead_workers import PRUNE_WORKERS_SECONDS, DeadWorkers, PruneWorkers
-from django_skipqueue.supervisor.heartbeat import Heartbeat
+from django_skipqueue.supervisor.liveness import PRUNE_WORKERS_SECONDS, DeadWorkers, Heartbeat, PruneWorkers
 from django_skipqueue.supervisor.recover import Recover
 from django_skipqueue.values.records import RecoveredJob
 
@@ -40,7 +39,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr("django_skipqueue.supervisor.dead_workers.time.monotonic", made)
+    monkeypatch.setattr("django_skipqueue.supervisor.liveness.time.monotonic", made)
     return made
 
 

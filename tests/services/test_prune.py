@@ -9,7 +9,7 @@ from django.db import OperationalError, connection
 
 from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
-from django_skipqueue.supervisor.prune import Pruner
+from django_skipqueue.supervisor.services import Pruner
 
 from ..app.rows import make_job
 from ..app.sessions import Session
@@ -64,7 +64,7 @@ def test_jobs_that_a_foreign_key_refers_to_are_skipped_and_named_and_the_others_
 
 @pytest.mark.usefixtures("theirs")
 def test_what_was_skipped_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_skipqueue.supervisor.prune.SKIPPED_SECONDS", 0.0)
+    monkeypatch.setattr("django_skipqueue.supervisor.services.SKIPPED_SECONDS", 0.0)
     job = make_job("failed", finished_at=OLD)
     execute(f"INSERT INTO theirs (job_id) VALUES ({job.pk})")
     pruner = Pruner(Store("default"))
@@ -99,7 +99,7 @@ def slow() -> Iterator[None]:
 def test_jobs_past_both_retentions_are_chosen_twice_and_all_are_pruned_nevertheless(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("django_skipqueue.supervisor.prune.BATCH", 10)
+    monkeypatch.setattr("django_skipqueue.supervisor.services.BATCH", 10)
     for age, count in ((OLD, 4), (timedelta(minutes=-5), 8)):
         for _ in range(count):
             make_job("completed", finished_at=age, retention={"completed": 60})
@@ -125,7 +125,7 @@ def test_a_broken_connection_is_no_row_that_cannot_be_deleted(session: Callable[
 def test_where_more_jobs_cannot_be_deleted_than_are_remembered_it_comes_to_an_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("django_skipqueue.supervisor.prune.MOST_SKIPPED", 3)
+    monkeypatch.setattr("django_skipqueue.supervisor.services.MOST_SKIPPED", 3)
     made = [make_job("completed", finished_at=OLD).pk for _ in range(6)]
     execute(f"INSERT INTO theirs (job_id) VALUES {', '.join(f'({id})' for id in made)}")
     assert prune_all(Pruner(Store("default")), batches=50) == 0

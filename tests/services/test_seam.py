@@ -25,12 +25,11 @@ from django_skipqueue.console.parts import PartCard, PartConsole, PartFact, Part
 from django_skipqueue.console.queue_states import QueueRate, queue_states
 from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
-from django_skipqueue.supervisor.prune import Prune, Pruner
-from django_skipqueue.supervisor.services import watches
+from django_skipqueue.supervisor.services import Prune, Pruner, watches
 from django_skipqueue.testing import run_jobs
 from django_skipqueue.values import part as parts
 from django_skipqueue.values.part import Part, install_parts
-from django_skipqueue.worker.observers import settle_services
+from django_skipqueue.worker.dispatcher import settle_services
 
 from ..admin.conftest import listed, log_in, operator, page
 from ..app import jobs

@@ -15,10 +15,16 @@ from django_skipqueue.models import Job
 from django_skipqueue.queue.notify import QUEUES_PAYLOAD, SCHEDULED_PAYLOAD, WORKERS_PAYLOAD
 from django_skipqueue.queue.parameters import BATCH
 from django_skipqueue.queue.store import Store
-from django_skipqueue.supervisor import admit
-from django_skipqueue.supervisor.admit import DUE_CHECK, LEAST_DUE_CHECK, UNSCHEDULED_CHECK, Admit
-from django_skipqueue.supervisor.heartbeat import Heartbeat
-from django_skipqueue.supervisor.prune import PRUNE_INTERVAL, Prune
+from django_skipqueue.supervisor import services
+from django_skipqueue.supervisor.liveness import Heartbeat
+from django_skipqueue.supervisor.services import (
+    DUE_CHECK,
+    LEAST_DUE_CHECK,
+    PRUNE_INTERVAL,
+    UNSCHEDULED_CHECK,
+    Admit,
+    Prune,
+)
 from django_skipqueue.values.part import installed_parts
 from django_skipqueue.values.records import NEVER
 from django_skipqueue.worker.loop import LONGEST_RETRY_DELAY, Periodic
@@ -128,7 +134,7 @@ def test_what_is_due_is_admitted_and_there_may_be_more() -> None:
 
 @pytest.mark.parametrize(("seconds", "most"), [(50, 50), (3600, 100)])
 def test_it_wakes_for_the_next_one_that_is_due(seconds: float, most: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admit, "DUE_CHECK", 100.0)
+    monkeypatch.setattr(services, "DUE_CHECK", 100.0)
     make_job("scheduled", run_after=timedelta(seconds=seconds))
     assert 0 < round(run(Admit(Store("default"))), 6) <= most
     assert statuses() == {"scheduled": 1}
@@ -190,9 +196,9 @@ def test_a_full_batch_says_that_there_may_be_more() -> None:
 
 SELDOM = """
     from django_skipqueue import Retry, job
-    from django_skipqueue.supervisor import admit
+    from django_skipqueue.supervisor import services
 
-    admit.DUE_CHECK = admit.UNSCHEDULED_CHECK = 3600.0
+    services.DUE_CHECK = services.UNSCHEDULED_CHECK = 3600.0
 
 
     @job(takes_context=True)

@@ -14,7 +14,7 @@ from django_skipqueue.models import ArchivedJob, Job
 from django_skipqueue.models.expressions import table_names
 from django_skipqueue.parts.archive.move import drop_partition, make_partitions
 from django_skipqueue.queue.store import Store
-from django_skipqueue.supervisor.prune import Pruner
+from django_skipqueue.supervisor.services import Pruner
 
 from ..app.rows import FINISHED, UNFINISHED, make_job, state
 from ..app.sessions import LAST_MIGRATION, Session, schema

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,7 +29,7 @@ clock = Clock()
 
 @pytest.fixture(autouse=True)
 def _time_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_skipqueue.supervisor.calls.monotonic", clock)
+    monkeypatch.setattr("django_skipqueue.supervisor.calls.time", SimpleNamespace(monotonic=clock))
 
 
 class Worker:

@@ -19,9 +19,9 @@ from django_skipqueue.management.commands.runworker import Command
 from django_skipqueue.supervisor import health as health_port
 from django_skipqueue.supervisor import health as http_exchange
 from django_skipqueue.supervisor.health import LARGEST_REQUEST, Health, HealthPort, Page, open_port
+from django_skipqueue.supervisor.liveness import FROZEN_AFTER, STACKS_TIME, Watchdog
 from django_skipqueue.supervisor.processes import WorkerProcess
 from django_skipqueue.supervisor.state import LATE_AFTER, DatabaseState, Pulse, observe
-from django_skipqueue.supervisor.watchdog import FROZEN_AFTER, STACKS_TIME, Watchdog
 from django_skipqueue.worker.protocol import Stamps, Standby
 
 from ..app import jobs

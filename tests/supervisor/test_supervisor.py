@@ -17,7 +17,7 @@ from django.db.models.functions import Now
 
 from django_skipqueue.models import Job, Worker
 from django_skipqueue.queue.store import Store
-from django_skipqueue.supervisor.admit import LEAST_DUE_CHECK
+from django_skipqueue.supervisor.services import LEAST_DUE_CHECK
 from django_skipqueue.supervisor.supervisor import Supervisor
 from django_skipqueue.values.records import NEVER
 from django_skipqueue.worker.options import WorkerOptions

@@ -10,8 +10,8 @@ from django.db import OperationalError, connection, connections
 
 from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
+from django_skipqueue.supervisor.calls import WatchQueues
 from django_skipqueue.supervisor.processes import WorkerProcess
-from django_skipqueue.supervisor.watch_queues import WatchQueues
 from django_skipqueue.worker.control_connection import ControlConnection
 from django_skipqueue.worker.options import WorkerOptions
 from django_skipqueue.worker.protocol import Standby

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from django_skipqueue.models import Job
+from django_skipqueue.supervisor.liveness import FROZEN_AFTER, SILENT_AFTER, STACKS_SIGNAL, STACKS_TIME, Watchdog
 from django_skipqueue.supervisor.processes import LONGEST_RESTART_DELAY, DeadProcess, WorkerProcess
-from django_skipqueue.supervisor.watchdog import FROZEN_AFTER, SILENT_AFTER, STACKS_SIGNAL, STACKS_TIME, Watchdog
 from django_skipqueue.worker.protocol import EXIT_BLOCKED, EXIT_STUCK, Stamps
 
 from ..app import jobs
@@ -24,10 +24,10 @@ HOUR = "3600"
 IMPATIENT = """
     import re
     from django_skipqueue import job
-    from django_skipqueue.supervisor import watchdog
+    from django_skipqueue.supervisor import liveness
     from django_skipqueue.worker import worker
 
-    watchdog.SILENT_AFTER, watchdog.FROZEN_AFTER, worker.STAMP_INTERVAL = 4.0, 6.0, 0.5
+    liveness.SILENT_AFTER, liveness.FROZEN_AFTER, worker.STAMP_INTERVAL = 4.0, 6.0, 0.5
 
 
     @job(max_attempts=1, timeout=1)

@@ -12,8 +12,8 @@ from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
 from django_skipqueue.signals import job_cancelled, job_completed, lease_lost
 from django_skipqueue.values.records import NEVER, LeaseRef
-from django_skipqueue.worker import lease_checks as cancel_check
-from django_skipqueue.worker.lease_checks import CANCEL_CHECK_SECONDS, CancelCheck
+from django_skipqueue.worker import watchers as cancel_check
+from django_skipqueue.worker.watchers import CANCEL_CHECK_SECONDS, CancelCheck
 
 from ..app.jobs import noop
 from ..app.models import Ledger
@@ -100,7 +100,7 @@ def test_a_job_that_was_not_begun_is_dropped(worker_thread: Start, gates: Any) -
 
 
 def _always_hold_two_more(worker: Any) -> None:
-    worker._in_flight.claiming.capacities[THREADS].prefetch.size = lambda now: 2
+    worker._in_flight.claiming.capacities[THREADS].prefetch = lambda now: 2
     worker._in_flight.release_surplus = lambda now: None
 
 

@@ -10,8 +10,8 @@ from django.db import OperationalError, connection, transaction
 
 from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
-from django_skipqueue.worker import capacity as frontier
 from django_skipqueue.worker import claiming, own_connections
+from django_skipqueue.worker import claiming as frontier
 from django_skipqueue.worker import control_connection as control
 from django_skipqueue.worker import outcomes as slow_outcomes
 from django_skipqueue.worker.in_flight import InFlightJobs

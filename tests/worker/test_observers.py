@@ -10,8 +10,8 @@ from django_skipqueue.values import part as parts
 from django_skipqueue.values.outcomes import COMPLETED
 from django_skipqueue.values.part import Part, install_parts
 from django_skipqueue.values.records import Attempt, ClaimedJob, RecoveredJob
+from django_skipqueue.worker.dispatcher import Observers
 from django_skipqueue.worker.loop import Timer
-from django_skipqueue.worker.observers import Observers
 
 from ..harness.observer import Remembering
 
@@ -26,7 +26,6 @@ def _no_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_parts_nothing_is_observed_and_events_are_sent() -> None:
     install_parts([Part(name="silent")])
     observers, sent = Observers(), list[Event]()
-    observers.claimed([JOB])
     observers.observing(sent.append)(JobsRecovered("default", []))
     assert (observers.services(Store("default")), sent) == ([], [JobsRecovered("default", [])])
 
@@ -43,8 +42,9 @@ def test_each_observer_sees_claims_ends_and_events_and_has_its_service() -> None
     attempt = Attempt(JOB, COMPLETED, 0.0, 0.1, "w")
     at = datetime(2027, 1, 15, tzinfo=UTC)
     recovered = JobsRecovered("default", [RecoveredJob(3, "t", "q", 1, "queued", "w:1", at, "{}", at)])
-    observers.claimed([JOB])
-    observers.ended(AttemptsCompleted, [attempt])
+    for observer in observers.made:
+        observer.claimed([JOB])
+        observer.ended(AttemptsCompleted, [attempt])
     observers.observing(sent.append)(recovered)
     assert len(observers.services(store)) == 2
     assert services == [(store, observer) for observer in observers.made]

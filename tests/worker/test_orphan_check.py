@@ -5,7 +5,7 @@ import time
 from django.db import DatabaseError
 
 from django_skipqueue.values.records import NEVER
-from django_skipqueue.worker.lease_checks import REFUSED_INTERVAL, OrphanCheck
+from django_skipqueue.worker.watchers import REFUSED_INTERVAL, OrphanCheck
 
 
 def make() -> OrphanCheck:

@@ -165,7 +165,7 @@ def test_a_second_outcome_of_a_remembered_attempt_is_dropped_and_not_counted(is_
     events: list[Any] = []
     dispatcher: Any = SimpleNamespace(send=events.append)
     observer = Remembering()
-    reports = OutcomeReports(dispatcher, observer, remembered=2)
+    reports = OutcomeReports(dispatcher, [observer], remembered=2)
     first, *others = (
         Attempt(ClaimedJob(id, 1, "t", "q", "[]", "{}", 1, 3, 0, 1.0, 2.0, "{}"), COMPLETED, 0.0, 0.1, "w", is_written)
         for id in range(5)
@@ -190,7 +190,7 @@ def test_an_outcome_that_was_written_is_no_second_one() -> None:
     """Somebody may have forged one before it."""
     events: list[Any] = []
     dispatcher: Any = SimpleNamespace(send=events.append)
-    reports = OutcomeReports(dispatcher, Remembering(), remembered=2)
+    reports = OutcomeReports(dispatcher, [Remembering()], remembered=2)
     honest = Attempt(ClaimedJob(1, 1, "t", "q", "[]", "{}", 1, 3, 0, 1.0, 2.0, "{}"), COMPLETED, 0.0, 0.1, "w")
     reports.sent([honest._replace(is_written=True)], set(), {})
     reports.sent([honest], {honest.job.ref}, {})

@@ -10,8 +10,8 @@ from django.db import OperationalError, connection
 from django_skipqueue.models import Job, Worker
 from django_skipqueue.queue.store import Store
 from django_skipqueue.worker import control_connection
+from django_skipqueue.worker.control_loop import OwnRow
 from django_skipqueue.worker.options import WorkerOptions
-from django_skipqueue.worker.own_row import OwnRow
 from django_skipqueue.worker.protocol import Standby
 
 from ..app import jobs, worker_jobs

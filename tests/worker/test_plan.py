@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from django_skipqueue.values.records import NEVER
-from django_skipqueue.worker.plan import Plan, Work, next_plan
+from django_skipqueue.worker.claiming import Plan, Work, next_plan
 
 NOW = 100.0
 

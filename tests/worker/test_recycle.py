@@ -10,10 +10,10 @@ import pytest
 
 from django_skipqueue.models import Job, Worker
 from django_skipqueue.values.records import NEVER, LeaseRef
-from django_skipqueue.worker import recycle as memory
-from django_skipqueue.worker.attempts.interruption import Interrupter
+from django_skipqueue.worker import watchers as memory
+from django_skipqueue.worker.attempts.running_attempt import Interrupter
 from django_skipqueue.worker.options import WorkerOptions
-from django_skipqueue.worker.recycle import INTERRUPTED_TIME, LONG_WAIT, Recycling
+from django_skipqueue.worker.watchers import INTERRUPTED_TIME, LONG_WAIT, Recycling
 
 from ..app.jobs import noop
 from ..app.waiting import wait_until

@@ -7,11 +7,10 @@ from django_skipqueue.queue.parameters import ExchangeResult
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Settlement
 from django_skipqueue.values.records import Attempt, ClaimedJob, LeaseRef
-from django_skipqueue.worker.claiming import ClaimPolicy
+from django_skipqueue.worker.claiming import ClaimPolicy, Plan
 from django_skipqueue.worker.in_exchange import InExchange
 from django_skipqueue.worker.options import WorkerOptions
-from django_skipqueue.worker.outcomes import PendingOutcomes
-from django_skipqueue.worker.plan import Plan
+from django_skipqueue.worker.outcomes import PendingOutcomes, Slow
 from django_skipqueue.worker.round_trips import Exchanger
 
 JOB = ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, "{}")
@@ -43,7 +42,7 @@ def test_an_outcome_that_took_too_long_is_tried_without_a_claim_that_may_be_to_b
         worker_id="w",
         in_exchange=InExchange(),
     )
-    pending._slow.add(Attempt(JOB, COMPLETED, 1.0, 2.0, "w"), now=float("-inf"))
+    pending._slow.append(Slow(Attempt(JOB, COMPLETED, 1.0, 2.0, "w"), next_try=float("-inf")))
     for _ in range(2):
         exchanger.exchange(Plan(0.0, settles=True, claims=5), None)
     assert store.sent == [(1, 0), (0, 5)]

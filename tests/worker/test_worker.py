@@ -24,14 +24,13 @@ from django_skipqueue.values.outcomes import COMPLETED
 from django_skipqueue.values.records import Attempt, ClaimedJob, LeaseRef, worker_name
 from django_skipqueue.worker import dispatcher, own_connections
 from django_skipqueue.worker import worker as worker_module
-from django_skipqueue.worker.attempts import event_loop, interruption
+from django_skipqueue.worker.attempts import event_loop, running_attempt
 from django_skipqueue.worker.attempts.running_attempt import RunningJobs
-from django_skipqueue.worker.claiming import FEW
+from django_skipqueue.worker.claiming import FEW, Plan
 from django_skipqueue.worker.hanging_queues import HangingQueues
 from django_skipqueue.worker.in_flight import DEFER_RESULT_ABOVE
-from django_skipqueue.worker.lease_checks import DELAYS
-from django_skipqueue.worker.plan import Plan
 from django_skipqueue.worker.protocol import EXIT_BLOCKED, EXIT_CLEAN, EXIT_STUCK
+from django_skipqueue.worker.watchers import DELAYS
 from django_skipqueue.worker.worker import Worker
 
 from ..app import jobs, worker_jobs
@@ -178,7 +177,7 @@ def test_hung_calls_leave_half_of_the_slots_to_other_queues_when_they_outnumber_
     worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process whose slots the hung calls fill is replaced, and the next process knows which queue hangs."""
-    monkeypatch.setattr(interruption, "STUCK_AFTER", 0.05)
+    monkeypatch.setattr(running_attempt, "STUCK_AFTER", 0.05)
     hanging_queues = HangingQueues()
 
     def replace(worker: Worker) -> None:
@@ -819,7 +818,7 @@ def test_a_worker_with_the_only_slot_goes_on_beside_a_locked_row(
     worker_thread: Start, gates: Any, locker: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def look_not_ahead(worker: Worker) -> None:
-        monkeypatch.setattr(worker._in_flight.claiming.capacities[THREADS].prefetch, "size", lambda now: 0)
+        monkeypatch.setattr(worker._in_flight.claiming.capacities[THREADS], "prefetch", lambda now: 0)
 
     held = worker_jobs.pass_gate.defer("g")
     worker_thread(poll_interval=HOUR, concurrency=1, prepare=look_not_ahead)
@@ -935,9 +934,9 @@ def test_a_locked_job_that_has_not_begun_is_given_back_when_it_is_free(
     kept = 2
 
     def prepare(worker: Worker) -> None:
-        prefetch = worker._in_flight.claiming.capacities[THREADS].prefetch
-        monkeypatch.setattr(prefetch, "size", lambda now: kept)
-        monkeypatch.setattr(prefetch, "kept", lambda now: kept)
+        capacity = worker._in_flight.claiming.capacities[THREADS]
+        monkeypatch.setattr(capacity, "prefetch", lambda now: kept)
+        monkeypatch.setattr(capacity, "kept", lambda now: kept)
 
     worker_jobs.pass_gate.defer("g")
     worker_thread(poll_interval=HOUR, concurrency=1, worker_timeout=5.0, prepare=prepare, queue_names=["default"])
@@ -1216,8 +1215,8 @@ def test_jobs_that_finish_during_an_outage_do_not_make_it_try_more_often(worker_
                 return super().exchange(settlements, **options)
 
         _use(worker, Failing)
-        prefetch = worker._in_flight.claiming.capacities[THREADS].prefetch
-        prefetch.size = prefetch.kept = lambda now: 200  # type: ignore[method-assign]
+        capacity = worker._in_flight.claiming.capacities[THREADS]
+        capacity.prefetch = capacity.kept = lambda now: 200  # type: ignore[method-assign]
 
     worker_jobs.seen.clear()
     worker_jobs.see_slowly.defer_many([(number,) for number in range(200)])

@@ -7,7 +7,7 @@ from django.core.management.base import CommandParser
 
 from ...conf import settings
 from ...queue.store import Store
-from ...supervisor.prune import Pruner
+from ...supervisor.services import Pruner
 from ..parts import consoles
 from .subcommand import Exit, Subcommand
 from .terminal import Console

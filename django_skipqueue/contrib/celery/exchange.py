@@ -16,19 +16,17 @@ from ...queue.notify import jobs_in
 from ...queue.store import Store
 from ...values.outcomes import Outcome, error_entry, summary
 from ...values.records import Attempt, ClaimedJob
-from ...worker.claiming import ClaimPolicy
+from ...worker.claiming import ClaimPolicy, Plan
 from ...worker.control_connection import ControlConnection
-from ...worker.dispatcher import EventDispatcher
+from ...worker.dispatcher import EventDispatcher, Observers, settle_services
 from ...worker.in_exchange import make_in_exchange
 from ...worker.in_flight import ExchangeBuffer
 from ...worker.loop import Service
-from ...worker.observers import Observers, settle_services
+from ...worker.notes import WriteNotes
 from ...worker.options import WorkerOptions
 from ...worker.outcomes import OutcomeReports, PendingOutcomes
-from ...worker.plan import Plan
 from ...worker.protocol import Standby
 from ...worker.round_trips import Exchange, Exchanger
-from ...worker.write_notes import WriteNotes
 from . import wire
 from .carrier import ReturnedJob, TooLarge
 from .connection import CarrierConnection
@@ -119,7 +117,7 @@ class RelayExchange(Service):
         self._buffer = ExchangeBuffer(self._apply)
         self._observers = Observers()
         self.settle_services = settle_services(store)
-        self._reports = OutcomeReports(dispatcher, self._observers, remembered=REPORTED, not_held=NOT_THE_CARRIERS)
+        self._reports = OutcomeReports(dispatcher, self._observers.made, remembered=REPORTED, not_held=NOT_THE_CARRIERS)
         self.observing = self._observers.services(store)
         self.write_notes = WriteNotes(store, list)
 
@@ -211,7 +209,8 @@ class RelayExchange(Service):
         if not claimed:
             return
         self.jobs_claimed += len(claimed)
-        self._observers.claimed(claimed)
+        for observer in self._observers.made:
+            observer.claimed(claimed)
         self._in_exchange.claimed(claimed)
         self._window.claimed(claimed)
         if self.is_paused or not self._connection.is_open:

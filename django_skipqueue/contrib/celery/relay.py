@@ -25,13 +25,12 @@ from ...jobs.registry import registry
 from ...queue.store import Store
 from ...values.records import Attempt
 from ...worker.attempts.running_attempt import RunningJobs
-from ...worker.control_loop import ControlLoop
+from ...worker.control_loop import ControlLoop, WatchItself
 from ...worker.dispatcher import ReceiverCheck
-from ...worker.lease_checks import OrphanCheck
 from ...worker.loop import Periodic, Service
 from ...worker.options import WorkerOptions
-from ...worker.own_row import WatchItself
 from ...worker.protocol import EXIT_BLOCKED, EXIT_RECYCLED, Stamps, Standby
+from ...worker.watchers import OrphanCheck
 from . import logs as relay_logs
 from . import sql
 from .carrier import Carrier, ReturnedJob, Taken, carrier_id

@@ -22,8 +22,8 @@ from celery.signals import task_postrun, task_prerun
 from ...values.records import NEVER, Attempt, ClaimedJob, LeaseRef
 from ...worker.attempts.executor import Executor
 from ...worker.attempts.forked_children import children
-from ...worker.attempts.interruption import Interrupter
 from ...worker.attempts.pool import Pool
+from ...worker.attempts.running_attempt import Interrupter
 from ...worker.loop import Wakeup
 from ...worker.notes import capturing
 from ...worker.protocol import EXIT_BLOCKED, EXIT_RECYCLED, EXIT_STUCK

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from ...queue.store import Store
 from ...values.records import NEVER, LeaseRef
-from ...worker.observers import SettleService
+from ...worker.dispatcher import SettleService
 from .dependencies import admit_dependants
 from .finish import finish_batches
 

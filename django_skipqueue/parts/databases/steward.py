@@ -137,7 +137,7 @@ class Steward:
         self._systemd.stopping()
         for process in self._processes:
             process.start_at = NEVER
-            process.stop(command)
+            process.send(command)
 
     # Processes
 

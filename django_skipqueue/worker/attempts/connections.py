@@ -16,7 +16,7 @@ from django.db.backends.signals import connection_created
 from psycopg.pq import PipelineStatus, TransactionStatus
 
 from ...jobs.context import is_completion
-from .interruption import Interrupter
+from .running_attempt import Interrupter
 
 SHORTEST_LIFE = 60.0
 """Seconds for which a thread keeps a connection between jobs if CONN_MAX_AGE is 0."""
@@ -68,7 +68,10 @@ class ThreadConnections:
         connections.close_all()
         for alias in connections:
             connections[alias] = connection = connections.create_connection(alias)
-            _leave_pool(connection)
+            options = connection.settings_dict.get("OPTIONS", {})
+            if "pool" in options:
+                others = {key: value for key, value in options.items() if key != "pool"}
+                connection.settings_dict = {**connection.settings_dict, "OPTIONS": others}
             self._guard(connection)
         _here.connections = self
 
@@ -113,7 +116,8 @@ class ThreadConnections:
         kept = []
         for connection in self.opened:
             if connection.connection is not None:
-                left = _idle_time(connection) - idle_for
+                longest = LONGEST_IDLE_TIME if connection.settings_dict["CONN_MAX_AGE"] != 0 else IDLE_TIME
+                left = longest - idle_for
                 if left > 0:
                     kept.append(left)
                 else:
@@ -154,13 +158,6 @@ class ThreadConnections:
         vars(connection).update(connect=connect_wholly, commit=commit_and_report, rollback=roll_back_wholly)
 
 
-def _leave_pool(connection: BaseDatabaseWrapper) -> None:
-    options = connection.settings_dict.get("OPTIONS", {})
-    if "pool" in options:
-        others = {key: value for key, value in options.items() if key != "pool"}
-        connection.settings_dict = {**connection.settings_dict, "OPTIONS": others}
-
-
 def _leave_block(connection: BaseDatabaseWrapper) -> None:
     """Roll back a transaction that a task left open. Within an atomic block, close() would wait for the block's end."""
     connection.in_atomic_block = False
@@ -196,7 +193,3 @@ def _is_silent(connection: BaseDatabaseWrapper) -> bool:
     poll = select.poll()
     poll.register(pgconn.socket, select.POLLIN)
     return not poll.poll(0)
-
-
-def _idle_time(connection: BaseDatabaseWrapper) -> float:
-    return LONGEST_IDLE_TIME if connection.settings_dict["CONN_MAX_AGE"] != 0 else IDLE_TIME

@@ -32,9 +32,7 @@ from ...events import log_context, logs, tracing
 from ...events.events import AttemptStarted
 from ...events.sinks import send, wanted
 from ...exceptions import InvalidArguments, UnknownTask, UnreadableArguments, UnstorableResult
-from ...jobs.arguments import (
-    annotations,  # noqa: F401 (a task imports them at its first call: too late)
-)
+from ...jobs.arguments import annotations  # noqa: F401 (a task imports them at its first call: too late)
 from ...jobs.context import JobContext, complete, current_attempt
 from ...jobs.registry import registry, where_to_look
 from ...jobs.task import Task
@@ -53,8 +51,7 @@ from ...values.outcomes import (
 )
 from ...values.records import Attempt, ClaimedJob
 from .forked_children import children
-from .interruption import STUCK_AFTER, Interrupter
-from .running_attempt import RunningAttempt
+from .running_attempt import STUCK_AFTER, Interrupter, RunningAttempt
 
 UNKNOWN_TASK_DELAY = 10.0
 """Seconds until a job with an unknown task is tried again: about as long as one machine takes to deploy."""
@@ -98,7 +95,7 @@ class Executor:
         log_context.job.set(running.job)
         log_context.database.set(self.database)
         current_attempt.set(running)
-        ended = tracing.attempt(running.job) if tracing.tracers else None
+        traced = tracing.attempt(running.job) if tracing.tracers else None
         running.begin(self.worker, self.database)
         task: Task[Any, Any] | None = None
         try:
@@ -107,10 +104,10 @@ class Executor:
             outcome = self.interrupter.run(running, self._run, task, running)
         except BaseException as error:  # SystemExit too: a task ends its attempt, never its worker
             outcome = self._outcome_of_error(running, task, error)
-        return self._ended(running, outcome, ended)
+        return self._attempt(running, outcome, time.monotonic(), traced)
 
     async def _execute_async(self, running: RunningAttempt) -> Attempt:
-        ended = tracing.attempt(running.job) if tracing.tracers else None
+        traced = tracing.attempt(running.job) if tracing.tracers else None
         running.begin(self.worker, self.database)
         task: Task[Any, Any] | None = None
         try:
@@ -122,7 +119,7 @@ class Executor:
             if current_attempt.get() is not running:  # closed from outside, in another context: it has no outcome
                 raise
             outcome = self._outcome_of_error(running, task, error)
-        return self._ended(running, outcome, ended)
+        return self._attempt(running, outcome, time.monotonic(), traced)
 
     def stuck(self, running: RunningAttempt, stack: str) -> Attempt:
         """The failed attempt of a job that ignored its interruption. Called in the control loop's thread."""
@@ -146,7 +143,8 @@ class Executor:
             self._begin(running)
             if task.atomic:
                 return self._in_transaction(task, running)
-            return _outcome_of_result(task, _call(task, running))
+            args, kwargs = _arguments(task, running)
+            return _outcome_of_result(task, task.function(*args, **kwargs))
         finally:
             if children.is_child:
                 children.leave()
@@ -176,31 +174,29 @@ class Executor:
         before = connection.in_atomic_block, list(connection.savepoint_ids)
         with transaction.atomic(using=self.database):
             with children:  # a process that the task has forked exits here, before the commit
-                outcome = running.with_notes(_outcome_of_result(task, _call(task, running)))
+                args, kwargs = _arguments(task, running)
+                outcome = running.with_notes(_outcome_of_result(task, task.function(*args, **kwargs)))
             complete(self.database, Settlement(*running.job.ref, outcome, running.started), running)
         if (connection.in_atomic_block, connection.savepoint_ids) != before:
             raise TransactionManagementError("The task left a transaction open, so nothing of it is committed.")
         return outcome
 
-    def _ended(self, running: RunningAttempt, outcome: Outcome, ended: tracing.Ended | None) -> Attempt:
-        attempt = self._attempt(running, outcome, time.monotonic())
-        if ended is not None:
-            ended(attempt.outcome)
-        return attempt
-
-    def _attempt(self, running: RunningAttempt, outcome: Outcome, ended: float) -> Attempt:
+    def _attempt(
+        self, running: RunningAttempt, outcome: Outcome, ended: float, traced: tracing.Ended | None = None
+    ) -> Attempt:
         """The attempt with its outcome. If the task has committed an outcome itself, that one counts."""
-        if running.completed is None:
-            final = running.with_notes(outcome)
-            return Attempt(running.job, final, running.started, ended, self.worker, database=self.database)
-        if outcome.status != "completed":
-            with contextlib.suppress(Exception):  # a logging filter or handler of the project
-                logs.raised_after_completion(running.job, outcome)
         written, noted = running.completed, running.noted
-        later = noted.take_all() if noted is not None and noted.has_changed else None  # noted after the commit
-        if later != written.notes:
-            written = replace(written, notes=later)
-        return Attempt(running.job, written, running.started, ended, self.worker, True, self.database)
+        if written is None:
+            final = running.with_notes(outcome)
+        else:
+            if outcome.status != "completed":
+                with contextlib.suppress(Exception):  # a logging filter or handler of the project
+                    logs.raised_after_completion(running.job, outcome)
+            later = noted.take_all() if noted is not None and noted.has_changed else None  # noted after the commit
+            final = written if later == written.notes else replace(written, notes=later)
+        if traced is not None:
+            traced(final)
+        return Attempt(running.job, final, running.started, ended, self.worker, written is not None, self.database)
 
     def _entry(self, running: RunningAttempt, error: BaseException, ended: float) -> dict[str, Any]:
         job, started = running.job, running.started
@@ -242,11 +238,6 @@ class Executor:
         except BaseException as broken:  # a backoff of the project that raises
             return _decide_by_default(job, task, error, entry, f"raised {summary(broken)}")
         return _without_secrets(task, job, _with_exception(outcome, error))
-
-
-def _call(task: Task[Any, Any], running: RunningAttempt) -> Any:
-    args, kwargs = _arguments(task, running)
-    return task.function(*args, **kwargs)
 
 
 def _arguments(task: Task[Any, Any], running: RunningAttempt) -> tuple[list[Any], dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Runs each job in the runner that its task names.
+"""Runs each job in the runner that its task names: `def` tasks in threads, `async def` tasks in an event loop.
 
 Invariant: each submitted job is returned exactly once: as an attempt in `finished`, or by `withdraw`. A stuck attempt
 gives its slot away; if its job has a permit, it is returned after its code has ended. The pool uses no table of the
@@ -6,8 +6,13 @@ queue. If a thread of a runner fails, its exception is put into `finished`, so t
 
 A new runner is a class with the methods of `Runner`, an entry in `RUNNERS`, and its name in `jobs.registry`. The
 attribute `runner` of `jobs.task.Task` says which tasks use it.
+
+Invariant: a thread hands in its attempt before it does anything else. If an attempt was interrupted, is stuck, or has
+broken the connections of its thread, a new thread replaces the old one.
 """
 
+import queue
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -15,13 +20,12 @@ from typing import Protocol
 
 from ...events import logs
 from ...jobs.registry import EVENT_LOOP, THREADS, registry
-from ...values.records import Attempt, ClaimedJob, LeaseRef
+from ...values.records import NEVER, Attempt, ClaimedJob, LeaseRef
 from ..in_exchange import BeginOrder
+from .connections import ThreadConnections
 from .event_loop import EventLoopRunner
 from .executor import Executor, Finish, Finished
-from .interruption import stack_of, stacks
-from .running_attempt import RunningAttempt, RunningJobs
-from .threads import ThreadRunner
+from .running_attempt import RunningAttempt, RunningJobs, stack_of, stacks
 
 CHANCE = 0.5
 """Seconds that a runner gets to respond before it counts as blocked."""
@@ -261,6 +265,159 @@ class Runner(Protocol):
 
     def stop(self, deadline: float) -> None:
         """End the runner, which has no jobs left. Waits until the deadline at most, in monotonic seconds."""
+
+
+class ThreadRunner:
+    """Runs up to `concurrency` attempts in as many threads, started with the first job."""
+
+    blocked_at = silent_since = NEVER  # no thread can block another
+
+    def __init__(
+        self,
+        executor: Executor,
+        concurrency: int,
+        running_jobs: RunningJobs,
+        entries: Sequence[int],
+        finish: Finish,
+        follow: Callable[[ClaimedJob], ClaimedJob | None],
+    ) -> None:
+        self._executor = executor
+        self._concurrency = concurrency
+        self._to_start = concurrency
+        self._running_jobs = running_jobs
+        self._finish = finish
+        self._follow = follow
+        self._waiting: queue.SimpleQueue[ClaimedJob | None] = queue.SimpleQueue()
+        self._threads: dict[int, threading.Thread] = {}  # by entry
+        self._stuck: dict[int, threading.Thread] = {}  # by entry: those with a stuck attempt
+        self._free_entries = list(reversed(entries))  # the entry freed last is used first
+        self._changing = threading.Lock()  # guards the attributes above; never held while a job runs
+        self._is_ending = False
+        self._submitted = 0
+        self._reported = dict.fromkeys(entries, 0)  # attempts by entry; each number has one writer
+        self._followed = dict.fromkeys(entries, 0)  # jobs that have begun in the place of others, likewise
+
+    def submit(self, jobs: list[ClaimedJob]) -> None:
+        self._submitted += len(jobs)
+        while self._to_start:
+            self._to_start -= 1
+            with self._changing:
+                self._start()
+        for job in jobs:
+            self._waiting.put(job)
+
+    def withdraw(self) -> list[ClaimedJob]:
+        withdrawn: list[ClaimedJob] = []
+        try:
+            while True:
+                job = self._waiting.get_nowait()
+                if job is not None:
+                    withdrawn.append(job)
+        except queue.Empty:
+            self._submitted -= len(withdrawn)
+            return withdrawn
+
+    def withdraw_last(self, count: int) -> list[ClaimedJob]:
+        withdrawn = self.withdraw()
+        kept = max(len(withdrawn) - count, 0)
+        self.submit(withdrawn[:kept])
+        return withdrawn[kept:]
+
+    def give_up(self, running: RunningAttempt) -> None:
+        """Start another thread, which replaces the one with this stuck attempt, unless that has left by itself."""
+        self._submitted -= 1  # the control loop has reported the attempt
+        with self._changing:
+            for entry, thread in self._threads.items():
+                if thread.ident == running.thread:
+                    self._stuck[entry] = self._threads.pop(entry)
+                    self._start()
+                    return
+
+    def ignore_blocked(self) -> None:
+        """Do nothing: this runner reports no blockage."""
+
+    @property
+    def unfinished(self) -> int:
+        return self._submitted + sum(self._followed.values()) - sum(self._reported.values())
+
+    @property
+    def is_used_up(self) -> bool:
+        return len(self._stuck) >= self._concurrency
+
+    def stop(self, deadline: float) -> None:
+        self._is_ending = True
+        threads = list(self._threads.values())
+        for _ in threads:
+            self._waiting.put(None)
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _start(self) -> None:
+        if not self._free_entries or self._is_ending:
+            return
+        entry = self._free_entries.pop()
+        # Daemons: one that is stuck in a task must not keep the process from ending.
+        thread = threading.Thread(target=self._run, args=[entry], name=f"skipqueue-{entry + 1}", daemon=True)
+        self._threads[entry] = thread
+        thread.start()
+
+    # In the threads
+
+    def _run(self, entry: int) -> None:
+        try:
+            connections = ThreadConnections(self._executor.interrupter)
+            try:
+                self._work(entry, connections)
+            finally:
+                connections.throw_away()
+                with self._changing:
+                    is_given_up = self._threads.pop(entry, None) is None
+                    if is_given_up:
+                        self._stuck.pop(entry, None)
+                        self._running_jobs.end(entry)
+                    self._free_entries.append(entry)
+                    if not is_given_up:
+                        self._start()
+        except BaseException as error:
+            self._finish(error)
+
+    def _work(self, entry: int, connections: ThreadConnections) -> None:
+        following: ClaimedJob | None = None
+        while (job := following or self._next(connections)) is not None:
+            if connections.opened:
+                connections.check()
+            self._running_jobs.begin(entry, job.id)
+            running = RunningAttempt(job)
+            attempt = self._executor.execute(running)
+            if running.take_report():  # else it was given up as stuck
+                self._reported[entry] += 1  # first: the control loop then claims for the free slot
+                self._finish(attempt)
+            elif kept_back := running.take_kept_back():
+                self._finish(kept_back)
+            following = None if job.permit_key is None else self._follow(job)
+            if following:
+                self._followed[entry] += 1
+            if running.has_harmed_thread or (connections.opened and not self._tidied(connections, attempt)):
+                if following:
+                    self._waiting.put(following)
+                return
+
+    def _tidied(self, connections: ThreadConnections, attempt: Attempt) -> bool:
+        """Prepare the connections for the next job. Returns False if that has failed."""
+        try:
+            connections.tidy(failed=attempt.outcome.error is not None)
+        except BaseException as error:
+            logs.thread_replaced(attempt, error)
+            return False
+        return True
+
+    def _next(self, connections: ThreadConnections) -> ClaimedJob | None:
+        """Wait for the next job. `None`: the thread must end."""
+        while True:
+            try:
+                return self._waiting.get(timeout=connections.patience)
+            except queue.Empty:
+                connections.close_idle()
 
 
 Follow = Callable[[ClaimedJob], ClaimedJob | None]

@@ -18,7 +18,7 @@ from django_skipqueue.models import ArchivedJob, Job
 from django_skipqueue.parts.archive.admin import ArchivedJobs
 from django_skipqueue.parts.archive.move import make_partitions
 from django_skipqueue.queue.store import Store
-from django_skipqueue.supervisor.prune import Pruner
+from django_skipqueue.supervisor.services import Pruner
 
 from ...app.rows import FINISHED, make_job
 from ..conftest import messages_of, page

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
-from django_skipqueue.supervisor.prune import Pruner
+from django_skipqueue.supervisor.services import Pruner
 
 from ...app.rows import make_job
 from ...harness.partitions import drop_partitions

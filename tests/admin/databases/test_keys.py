@@ -13,7 +13,7 @@ from django_skipqueue.jobs.placement import database_of_schedule
 from django_skipqueue.jobs.registry import registry
 from django_skipqueue.models import Job, Schedule
 from django_skipqueue.queue.store import Store
-from django_skipqueue.supervisor.prune import Pruner
+from django_skipqueue.supervisor.services import Pruner
 
 from ...app.rows import make_job
 from ..conftest import messages_of, page
