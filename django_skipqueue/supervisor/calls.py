@@ -135,7 +135,11 @@ class CallWorkers(Service):
     def run(self, now: float) -> None:
         self._note_claims(now)
         while self._rounds and self._rounds[0].review_at <= now:
-            self._review(self._rounds.popleft(), now)
+            ended = self._rounds.popleft()
+            if ended.missing > 0:
+                self._call(ended.queue_name, ended.missing, now, ended.tried)
+            elif not ended.found:
+                self._contention.lost(now)
         if self._answer_at <= now:
             self._answer_at = NEVER
             wanted, self._wanted = self._wanted, Counter()
@@ -187,12 +191,6 @@ class CallWorkers(Service):
         if called:
             asked = [*tried, *(worker.process for worker in called)]
             self._rounds.append(Round(queue_name, wanted, called, now + PATIENCE, asked))
-
-    def _review(self, ended: Round, now: float) -> None:
-        if ended.missing > 0:
-            self._call(ended.queue_name, ended.missing, now, ended.tried)
-        elif not ended.found:
-            self._contention.lost(now)
 
     def _note_claims(self, now: float) -> None:
         claimed = sum(process.standby.claimed for process in self._processes if process.pid)

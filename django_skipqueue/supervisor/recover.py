@@ -34,14 +34,7 @@ class Recover(Periodic):
 
     needs_fresh_heartbeat = True
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        dead: DeadWorkers,
-        timeout: float,
-        heartbeat: Periodic,
-    ) -> None:
+    def __init__(self, store: Store, *, dead: DeadWorkers, timeout: float, heartbeat: Periodic) -> None:
         """`heartbeat` is this supervisor's own: if it fails, the heartbeats of others may fail for the same reason."""
         self._store = store
         self._dead = dead
@@ -91,11 +84,7 @@ class RecoverOwn(Service):
 
     name = "recover_own"
 
-    def __init__(
-        self,
-        store: Store,
-        processes: Sequence[WorkerProcess],
-    ) -> None:
+    def __init__(self, store: Store, processes: Sequence[WorkerProcess]) -> None:
         self._store = store
         self._sessions = DeadSessions(store)
         self._processes = processes

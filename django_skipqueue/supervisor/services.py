@@ -126,11 +126,13 @@ class Pruner:
         """
         for prepare in self._before:
             prepare()
-        skipped = self._still_skipped()
+        now = time.monotonic()
+        newest = list(self._skipped.items())[-MOST_SKIPPED:]
+        self._skipped = {job_id: until for job_id, until in newest if until > now}
         try:
-            counts = self._store.prune(limit=self._limit, skipped=skipped, grace=self._grace)
+            counts = self._store.prune(limit=self._limit, skipped=list(self._skipped), grace=self._grace)
         except DatabaseError as error:
-            if not _is_about_rows(error):
+            if not (getattr(error.__cause__, "sqlstate", None) or "").startswith(ROW_ERROR_STATES):
                 raise
             self.has_more = True
             self._shrink(error)
@@ -148,13 +150,3 @@ class Pruner:
             logs.not_pruned(job_id, error, SKIPPED_SECONDS)
             self._skipped[job_id] = time.monotonic() + SKIPPED_SECONDS
         self.has_more = len(self._skipped) < MOST_SKIPPED  # else the first of them would be tried again for ever
-
-    def _still_skipped(self) -> list[int]:
-        now = time.monotonic()
-        newest = list(self._skipped.items())[-MOST_SKIPPED:]
-        self._skipped = {job_id: until for job_id, until in newest if until > now}
-        return list(self._skipped)
-
-
-def _is_about_rows(error: DatabaseError) -> bool:
-    return (getattr(error.__cause__, "sqlstate", None) or "").startswith(ROW_ERROR_STATES)

@@ -100,28 +100,26 @@ def observe(
     alias: str, processes: Sequence[WorkerProcess], *, pulse: Pulse, watchdog: Watchdog, database: DatabaseState
 ) -> SupervisorState:
     """The state now of a supervisor with these processes. May be called in any of its threads. Sends no statement."""
-    frozen = watchdog.frozen
-    workers = tuple(_state_of(process, is_frozen=process.name in frozen) for process in processes)
-    return SupervisorState(alias, pulse.turned_at, pulse.late_at, database, workers)
+    frozen, workers = watchdog.frozen, list[WorkerState]()
+    for process in processes:
+        standby = process.standby if process.pid else None
+        state = WorkerState(
+            process.name,
+            process.pid,
+            process.has_started,
+            process.name in frozen,
+            process.starts,
+            process.jobs_done,
+            standby.running if standby else 0,
+            process.concurrency,
+            standby.slots if standby else 0,
+            standby.heartbeat_at if standby else 0.0,
+        )
+        workers.append(state)
+    return SupervisorState(alias, pulse.turned_at, pulse.late_at, database, tuple(workers))
 
 
-def _state_of(process: WorkerProcess, *, is_frozen: bool) -> WorkerState:
-    standby = process.standby if process.pid else None
-    return WorkerState(
-        process.name,
-        process.pid,
-        process.has_started,
-        is_frozen,
-        process.starts,
-        process.jobs_done,
-        standby.running if standby else 0,
-        process.concurrency,
-        standby.slots if standby else 0,
-        standby.heartbeat_at if standby else 0.0,
-    )
-
-
-INTERVAL = 0.5
+SHOW_SECONDS = 0.5
 """Seconds between two times at which the supervisor shows its state. Its pulse it shows at once."""
 
 COUNTS = len(WorkerState._fields) - 2
@@ -174,4 +172,4 @@ class ShowState(Periodic):
     def run(self, now: float) -> None:
         (state,) = self._states()
         self._shared.write(state)
-        self.run_again_in(INTERVAL)
+        self.run_again_in(SHOW_SECONDS)

@@ -37,14 +37,11 @@ def run(job: Job) -> Attempt:
 
 def run_attempt(executor: Executor, job: ClaimedJob) -> Attempt:
     """Run the task of a claimed job, `def` or `async def`."""
-    return (async_to_sync(executor.execute_async) if _is_async(job) else executor.execute)(RunningAttempt(job))
-
-
-def _is_async(job: ClaimedJob) -> bool:
     try:
-        return registry.get(job.task).is_async
+        is_async = registry.get(job.task).is_async
     except UnknownTask:
-        return False  # the executor decides the outcome
+        is_async = False  # the executor decides the outcome
+    return (async_to_sync(executor.execute_async) if is_async else executor.execute)(RunningAttempt(job))
 
 
 def _as_claimed(job: Job) -> ClaimedJob:

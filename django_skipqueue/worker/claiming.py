@@ -435,9 +435,6 @@ class Need(NamedTuple):
     until: float
     """When this is forgotten, in monotonic seconds."""
 
-    def room(self, free: Free) -> int:
-        return min(free[runner] for runner in self.runners)
-
 
 class Kinds:
     """For each queue, the runners that its last claimed jobs needed. Used by the control loop's thread."""
@@ -467,7 +464,9 @@ class Kinds:
 
     def _room(self, name: str, free: Free, now: float) -> int:
         need = self._needs.get(name)
-        return max(free.values()) if need is None or need.until <= now else need.room(free)
+        if need is None or need.until <= now:
+            return max(free.values())
+        return min(free[runner] for runner in need.runners)
 
 
 FULL_SCAN_SHARE = 1 / 20

@@ -61,10 +61,7 @@ class ControlLoop(ABC):
         self._dispatcher = EventDispatcher()
         self._store = Store(options.database, send=self._dispatcher.send)
         self._control = ControlConnection(
-            self._store,
-            who=f"{self.kind} {name}",
-            session_name=session_name(id),
-            before_statements=self._stamp,
+            self._store, who=f"{self.kind} {name}", session_name=session_name(id), before_statements=self._stamp
         )
         self._own_row = OwnRow(self._store, options, id=id, name=name, standby=self._standby, requested=self._requested)
         self._stopping, self._shutdown_deadline = False, NEVER

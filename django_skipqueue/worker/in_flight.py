@@ -37,12 +37,21 @@ from .watchers import CancelCheck, OrphanCheck, Suspects
 DEFER_RESULT_ABOVE = 100
 """The result of a claim waits for the next exchange if it has this many jobs. Those of a smaller one start at once."""
 
+SURPLUS_CHECK_SECONDS = 0.1
+"""Seconds between two checks of the jobs that wait here."""
+
 LAST_OUTCOMES = 10.0
 """Seconds for which a worker goes on writing outcomes after its time to stop."""
 
 
-class InFlightJobs:
-    """Used by the control loop's thread."""
+class InFlightJobs(Service):
+    """Sends one exchange per run, as soon as an outcome waits, or a claim is due and a slot is free.
+
+    Used by the control loop's thread.
+    """
+
+    name = "settle_and_claim"
+    loop_handles_errors = False  # it handles the errors of each statement
 
     def __init__(  # noqa: PLR0913 (a worker has one of each)
         self,
@@ -56,7 +65,10 @@ class InFlightJobs:
         dispatcher: EventDispatcher,
         standby: Standby,
         in_exchange: InExchange,
+        may_claim: Callable[[float], bool],
+        exchanged: Callable[[bool], object],
     ) -> None:
+        """`exchanged` is called after each exchange with whether all queues were found empty."""
         self.jobs: dict[LeaseRef, ClaimedJob] = {}
         self.claiming = ClaimPolicy(options, standby, holds=self._holds)
         self.jobs_claimed = 0
@@ -71,6 +83,8 @@ class InFlightJobs:
         self._dispatcher = dispatcher
         self._pending = PendingOutcomes()
         self._in_exchange = in_exchange
+        self._may_claim = may_claim
+        self._exchanged = exchanged
         self._exchanger = Exchanger(store, self.claiming, self._pending, control, worker_id=id, in_exchange=in_exchange)
         self._buffer = ExchangeBuffer(self._apply)
         self._observers = Observers()
@@ -82,6 +96,7 @@ class InFlightJobs:
         self.suspects = Suspects(standby, self._put_back)
         self.write_notes = WriteNotes(store, lambda: pool.attempts)
         self._misplaced: list[ClaimedJob] = []  # claimed although their runner was full: to be released at once
+        self._next_surplus_check = 0.0
         control.on_broken = self._connection_broke
 
     def room(self, now: float) -> int:
@@ -89,7 +104,7 @@ class InFlightJobs:
 
         A finished job takes no room: the round trip that claims also settles it.
         """
-        if self._dispatcher.is_full or self._pending.has_more:
+        if not self._may_claim(now) or self._dispatcher.is_full or self._pending.has_more:
             return 0
         coming = self._buffer.claimed
         room = self.claiming.room(self._unfinished(), coming, now, unresponsive=self._pool.unresponsive(now))
@@ -117,26 +132,26 @@ class InFlightJobs:
         """Whether it has jobs beside those whose stuck attempts keep their permits."""
         return len(self.jobs) > len(self._pool.kept_back)
 
-    @property
-    def has_waiting(self) -> bool:
-        return self._pool.lines.has_waiting or (
-            len(self.jobs) > self._options.concurrency and max(self._unfinished().values()) > self._options.concurrency
-        )
-
-    @property
-    def unresponsive_at(self) -> float:
-        """The time from which jobs may wait here for a runner that does not respond."""
-        return self._pool.unresponsive_at
-
-    @property
-    def has_misplaced(self) -> bool:
-        return bool(self._misplaced)
-
     # Settle and claim, in one round trip
 
-    def plan(self, room: int, now: float) -> Plan:
+    @property
+    def due_at(self) -> float:
+        return self._plan(time.monotonic()).at
+
+    def run(self, now: float) -> None:
+        plan = self._plan(now)
+        if plan.applies:
+            self.apply_exchange()
+            plan = self._plan(now)
+        if plan.sends:
+            self._exchanged(self.exchange(plan))
+
+    def notified(self, payloads: Collection[str]) -> None:
+        self.claiming.queues_notified({jobs_in(payload)[0] for payload in payloads} - {""})
+
+    def _plan(self, now: float) -> Plan:
         has_result, has_finished = not self._buffer.is_empty, bool(self._pool.finished)
-        return self._exchanger.plan(room, now, has_result=has_result, has_finished=has_finished)
+        return self._exchanger.plan(self.room(now), now, has_result=has_result, has_finished=has_finished)
 
     def exchange(self, plan: Plan) -> bool:
         """Settle finished attempts and claim jobs, as planned. Returns whether the queues were found empty.
@@ -246,13 +261,25 @@ class InFlightJobs:
 
     # Releasing
 
-    def release_surplus(self, now: float) -> None:
+    @property
+    def surplus_at(self) -> float:
+        """When to release surplus: at once if the runner of a claimed job has no slot, else at the next check."""
+        if self._misplaced:
+            return self._control.retry_at
+        slots = self._options.concurrency
+        waits = len(self.jobs) > slots and max(self._unfinished().values()) > slots
+        due_at = 0.0 if waits or self._pool.lines.has_waiting else self._pool.unresponsive_at
+        return max(due_at, self._next_surplus_check, self._control.retry_at)
+
+    def release_surplus(self) -> None:
         """Release the jobs that would wait here too long, the last claimed first, so that another worker may run them.
 
         Those in a runner that does not respond wait too long in any case.
         Attempts that have finished but are not written yet count as progress. The last exchange is applied only if
         there are jobs to release: otherwise it waits for the next one.
         """
+        now = time.monotonic()
+        self._next_surplus_check = now + SURPLUS_CHECK_SECONDS
         taken = [attempt for attempt in self._pool.finished.copy() if isinstance(attempt, Attempt)]
         finished = [*self._pending.attempts, *taken, *self._buffer.attempts]
         surplus = self.claiming.surplus(self._unfinished(), _count_by_runner(finished), now)
@@ -394,68 +421,3 @@ class ExchangeBuffer:
             return False
         exchange, self._waiting = self._waiting, None
         return self._apply_exchange(exchange)
-
-
-class SettleAndClaim(Service):
-    """Sends one exchange per run, as soon as an outcome waits, or a claim is due and a slot is free."""
-
-    name = "settle_and_claim"
-    loop_handles_errors = False  # `InFlightJobs` handles the errors of each statement
-
-    def __init__(
-        self,
-        in_flight: InFlightJobs,
-        *,
-        room: Callable[[float], int],
-        exchanged: Callable[[bool], None],
-    ) -> None:
-        """`room` returns how many jobs may be claimed now. `exchanged` is called with whether all queues were empty."""
-        self._in_flight = in_flight
-        self._room = room
-        self._exchanged = exchanged
-
-    @property
-    def due_at(self) -> float:
-        return self._plan(time.monotonic()).at
-
-    def run(self, now: float) -> None:
-        plan = self._plan(now)
-        if plan.applies:
-            self._in_flight.apply_exchange()
-            plan = self._plan(now)
-        if plan.sends:
-            self._exchanged(self._in_flight.exchange(plan))
-
-    def _plan(self, now: float) -> Plan:
-        return self._in_flight.plan(self._room(now), now)
-
-    def notified(self, payloads: Collection[str]) -> None:
-        self._in_flight.claiming.queues_notified({jobs_in(payload)[0] for payload in payloads} - {""})
-
-
-SURPLUS_CHECK_SECONDS = 0.1
-"""Seconds between two checks of the jobs that wait here."""
-
-
-class SurplusCheck(Service):
-    """The service that releases surplus jobs, so that another worker may run them, or this one may run urgent jobs."""
-
-    name = "surplus_check"
-    loop_handles_errors = False  # `InFlightJobs` handles the errors of each statement
-
-    def __init__(self, in_flight: InFlightJobs, control: ControlConnection) -> None:
-        self._in_flight = in_flight
-        self._control = control
-        self._next_look = 0.0
-
-    @property
-    def due_at(self) -> float:
-        """At once if a claimed job has no free slot in its runner, otherwise the time of the next check."""
-        if self._in_flight.has_misplaced:
-            return self._control.retry_at
-        due_at = 0.0 if self._in_flight.has_waiting else self._in_flight.unresponsive_at
-        return max(due_at, self._next_look, self._control.retry_at)
-
-    def run(self, now: float) -> None:
-        self._next_look = now + SURPLUS_CHECK_SECONDS
-        self._in_flight.release_surplus(now)

@@ -92,7 +92,7 @@ class Periodic(Service):
 
 
 class Timer(Service):
-    """A callback of the loop's owner, at a time that the owner sets. The callback sends no statement."""
+    """A callback of the loop's owner, at a time that the owner sets. The callback handles the errors of statements."""
 
     loop_handles_errors = False
 
@@ -148,7 +148,9 @@ class Wakeup:
                 ready = [key.fd for key, _ in selector.select(0 if unless() else max(timeout, 0))]
             if self._read_end in ready:
                 ready.remove(self._read_end)
-                self._empty()
+                with contextlib.suppress(BlockingIOError):  # it is empty
+                    while os.read(self._read_end, 4096):
+                        pass
             return ready
         finally:
             self._asleep = False
@@ -158,11 +160,6 @@ class Wakeup:
         signal.set_wakeup_fd(-1)
         os.close(self._read_end)
         os.close(self._write_end)
-
-    def _empty(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while os.read(self._read_end, 4096):
-                pass
 
 
 class Loop:

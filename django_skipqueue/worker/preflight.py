@@ -146,19 +146,16 @@ def pools_transactions(alias: str) -> bool:
         store = Store(alias)
         pid = backend_pid(store)
         raw: Any = connection.connection
-        return pid != raw.info.backend_pid and not _notification_arrives(store, raw)
-
-
-def _notification_arrives(store: Store, raw: Any) -> bool:
-    """Whether a notification for this connection arrives while it sends nothing."""
-    probe = NotificationProbe(store.alias, "pooler probe")
-    listen(store)
-    try:
-        probe.check()
-        for notification in raw.notifies(timeout=ECHO_SECONDS):
-            probe.without_probes([notification.payload])
-            if probe.has_arrived:
-                break
-    finally:
-        unlisten(store)
-    return probe.has_arrived
+        if pid == raw.info.backend_pid:
+            return False
+        probe = NotificationProbe(alias, "pooler probe")
+        listen(store)
+        try:
+            probe.check()
+            for notification in raw.notifies(timeout=ECHO_SECONDS):
+                probe.without_probes([notification.payload])
+                if probe.has_arrived:
+                    break
+        finally:
+            unlisten(store)
+        return not probe.has_arrived

@@ -13,7 +13,7 @@ from .attempts.running_attempt import Interrupter, RunningJobs
 from .control_loop import ControlLoop, WatchItself
 from .dispatcher import ReceiverCheck
 from .in_exchange import make_in_exchange
-from .in_flight import InFlightJobs, SettleAndClaim, SurplusCheck
+from .in_flight import InFlightJobs
 from .loop import Service, Timer
 from .notes import capturing
 from .options import WorkerOptions
@@ -67,6 +67,8 @@ class Worker(ControlLoop):
             dispatcher=self._dispatcher,
             standby=self._standby,
             in_exchange=in_exchange,
+            may_claim=lambda now: not self._stopping and self._own_row.is_alive(now),
+            exchanged=self._exchanged,
         )
         services = self._services(options, interrupter)
         if suspect:
@@ -91,8 +93,8 @@ class Worker(ControlLoop):
             ),
             in_flight.orphan_check,
             *([WatchItself(control, self._standby, look=in_flight.claiming.start_over)] if options.listen else []),
-            SettleAndClaim(in_flight, room=self._room, exchanged=self._exchanged),
-            SurplusCheck(in_flight, control),
+            in_flight,
+            Timer("surplus_check", lambda: in_flight.surplus_at, in_flight.release_surplus),
             in_flight.suspects,
             *in_flight.settle_services,
             *in_flight.observing,
@@ -130,9 +132,6 @@ class Worker(ControlLoop):
         self._stop_if_max_jobs_are_done()
         if found_empty and self.options.drain and not self._stopping and not self._in_flight.has_open_jobs:
             self._stop_if_drained()
-
-    def _room(self, now: float) -> int:
-        return 0 if self._stopping or not self._own_row.is_alive(now) else self._in_flight.room(now)
 
     def _enforce_limits(self) -> None:
         """Interrupt attempts whose time is over. A new thread replaces the thread of a stuck attempt.
@@ -199,7 +198,7 @@ class Worker(ControlLoop):
         self._in_flight.claiming.called(queue_name)
 
     def _offer(self) -> None:
-        self._in_flight.offer(0 if self._control.is_broken else self._room(time.monotonic()))
+        self._in_flight.offer(0 if self._control.is_broken else self._in_flight.room(time.monotonic()))
 
     # Stopping
 

@@ -101,7 +101,7 @@ def test_a_job_that_was_not_begun_is_dropped(worker_thread: Start, gates: Any) -
 
 def _always_hold_two_more(worker: Any) -> None:
     worker._in_flight.claiming.capacities[THREADS].prefetch = lambda now: 2
-    worker._in_flight.release_surplus = lambda now: None
+    worker._in_flight.release_surplus = lambda: None
 
 
 def test_what_a_cancelled_atomic_task_wrote_is_rolled_back(worker_thread: Start, gates: Any, sent: Sent) -> None:

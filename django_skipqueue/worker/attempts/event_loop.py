@@ -223,16 +223,10 @@ class EventLoopRunner:
         # or hang in a call of another task, or of an attempt that timed out.
         failed = attempt.outcome.error is not None
         is_idle = not self._waiting and len(self._running) - len(self._unbegun) == 1
-        if failed or is_idle:
-            self._tidy_soon(failed)
-
-    def _tidy_soon(self, failed: bool) -> None:
-        """Tidy the connections of the query thread soon. Calls share a tidying that has not finished."""
-        if self._is_tidying():
-            return
-        self._ahead_of_tidying = {task for task, running in self._running.items() if running is not None}
-        self._note_left_alone()
-        self._tidying = self._in_query_thread(partial(self._tidy, failed))
+        if (failed or is_idle) and not self._is_tidying():  # else they share the tidying that has not finished
+            self._ahead_of_tidying = {task for task, running in self._running.items() if running is not None}
+            self._note_left_alone()
+            self._tidying = self._in_query_thread(partial(self._tidy, failed))
 
     def _in_query_thread(self, do: Callable[[], None]) -> "Future[None]":
         """Call this in the query thread. Not by sync_to_async: a task that cancels all others would cancel it."""

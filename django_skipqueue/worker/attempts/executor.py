@@ -319,11 +319,7 @@ def _postpone_unknown_task(job: ClaimedJob, entry: dict[str, Any]) -> Outcome:
     if job.locked_at - since >= settings.unknown_task_grace:
         return Outcome("failed", last_error=f"UnknownTask: {message}", error=entry)
     return Outcome(
-        "scheduled",
-        delay=UNKNOWN_TASK_DELAY,
-        refund=1,
-        last_error=f"UnknownTask: {message}",
-        is_unknown=True,
+        "scheduled", delay=UNKNOWN_TASK_DELAY, refund=1, last_error=f"UnknownTask: {message}", is_unknown=True
     )
 
 

@@ -60,9 +60,11 @@ class Pool:
         self.finished: deque[Finished] = deque()
         self._executor = executor
         self.lines = lines or BeginOrder()
+        each = ENTRIES_PER_SLOT * concurrency // len(RUNNERS)
+        entries = [range(each * number, each * (number + 1)) for number in range(len(RUNNERS))]
         self._runners: dict[str, Runner] = {
-            name: make_runner(executor, concurrency, self._running_jobs, entries, self._finish, self.lines.follow)
-            for (name, make_runner), entries in zip(RUNNERS.items(), entries_of_runners(concurrency), strict=True)
+            name: make_runner(executor, concurrency, self._running_jobs, its_entries, self._finish, self.lines.follow)
+            for (name, make_runner), its_entries in zip(RUNNERS.items(), entries, strict=True)
         }
         self._wake = wake
         self._next_log = 0.0
@@ -429,8 +431,3 @@ RUNNERS: dict[str, MakeRunner] = {THREADS: ThreadRunner, EVENT_LOOP: EventLoopRu
 
 ENTRIES_PER_SLOT = 2 * len(RUNNERS)
 """Entries in `RunningJobs` for each of `concurrency` slots: per runner one, and a spare if the first is stuck."""
-
-
-def entries_of_runners(concurrency: int) -> list[range]:
-    each = ENTRIES_PER_SLOT * concurrency // len(RUNNERS)
-    return [range(each * number, each * (number + 1)) for number in range(len(RUNNERS))]

@@ -358,7 +358,8 @@ class Interrupter:
         except JobInterrupted:
             interruption = attempt.absorb()
         finally:
-            self._forget(attempt)
+            self._running.pop(attempt.job.ref, None)
+            self._limited.pop(attempt.job.ref, None)
         if error is None:
             return result
         try:
@@ -388,7 +389,8 @@ class Interrupter:
                 task.uncancel()
         finally:
             attempt.end()
-            self._forget(attempt)
+            self._running.pop(attempt.job.ref, None)
+            self._limited.pop(attempt.job.ref, None)
 
     @contextmanager
     def uninterrupted(self) -> Iterator[Shield]:
@@ -456,11 +458,6 @@ class Interrupter:
             self._limited[ref] = attempt
             self._on_new()
         self._running[ref] = attempt
-
-    def _forget(self, attempt: RunningAttempt) -> None:
-        ref = attempt.job.ref
-        self._running.pop(ref, None)
-        self._limited.pop(ref, None)
 
     def _exposed_here(self) -> RunningAttempt | None:
         thread = threading.get_ident()
