@@ -114,7 +114,7 @@ def test_a_statement_is_used_in_its_room_and_between_methods_of_the_store() -> N
         ("parts/limits/a.py", claim.format("..."), [2]),
         ("console/admin/a.py", gate.format("...") + "\nOURS = 'SELECT'", [2]),
         ("worker/a.py", claim.format(".."), [2]),
-        ("parts/limits/a.py", "from ...contrib.celery import sql\nsql.HAND_OVER\nOURS = 'SELECT'", [2]),
+        ("parts/limits/a.py", "from ...contrib.celery import rows\nrows.HAND_OVER\nOURS = 'SELECT'", [2]),
     ):
         assert lines("statement_import", path, code) == used, (path, code)
 

@@ -1,21 +1,35 @@
-"""The round trips of a worker: each settles outcomes and claims jobs.
+"""The round trips of a worker or of a relay: each settles outcomes and claims jobs.
 
 Invariant: neither half delays the other for ever, and a failed round trip is not repeated unchanged. After a failure
 the settle and the claim are each tried alone. If one fails alone, it is tried with half as many rows.
+
+The next exchange is sent first, and the result of the last one is applied while the database works. Where jobs take no
+time, that is a fifth more jobs a second. Invariant: at most one result waits, and it is applied once.
 """
 
 import time
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from ..queue.claim import first_in_queues
+from ..queue.notify import jobs_in
 from ..queue.parameters import ExchangeResult
 from ..queue.store import Store
 from ..values.records import Attempt, QueuePosition
 from .claiming import Claim, ClaimPolicy, Free, Half, Plan, Work, next_plan
+from ..values.records import Attempt, ClaimedJob, QueuePosition
+from .capacity import Free
+from .claiming import Claim, ClaimPolicy
 from .control_connection import ANSWER_TIME, ControlConnection
+from .dispatcher import EventDispatcher
 from .in_exchange import InExchange
 from .outcomes import PendingOutcomes
+from .loop import Service
+from .observers import Observers, SettleService
+from .outcomes import OutcomeReports, PendingOutcomes
+from .plan import Half, Plan, Work, next_plan
+from .protocol import Standby
+from .write_notes import WriteNotes
 
 SEARCH_TIME = 20.0
 """Seconds that the search for a position to claim from may take: longer than any other statement."""
@@ -133,3 +147,185 @@ class Exchanger:
         found = first_in_queues(self._store, lost.names, after=lost.after, seconds=SEARCH_TIME)
         self._control.allow(ANSWER_TIME)
         self._claiming.resume_from(found, time.monotonic())
+
+
+DEFER_RESULT_ABOVE = 100
+"""The result of a claim waits for the next exchange if it has this many jobs. Those of a smaller one start at once."""
+
+
+class Holder(Protocol):
+    """Has the jobs between their claim and their settle."""
+
+    def has_finished(self, now: float) -> bool:
+        """Whether there are outcomes to send at once."""
+
+    def take_finished(self) -> Iterable[Attempt]:
+        """The attempts that have finished since the last call."""
+
+    def take(self, claimed: list[ClaimedJob], free: Free) -> None:
+        """Take the jobs of a claim. `free`: the room of each runner when the claim was sent."""
+
+    def take_ahead(self, claimed: list[ClaimedJob]) -> None:
+        """Take the jobs that statements of a part have claimed: see `InExchange.claimed_ahead`."""
+
+    def settled(self, attempts: list[Attempt]) -> None:
+        """The database has accepted or rejected the outcomes of these attempts."""
+
+
+class RoundTrips:
+    """Used by the control loop's thread. All code that drops or releases jobs of the holder calls `apply` first."""
+
+    def __init__(  # noqa: PLR0913 (what a worker has one of each, and a relay as well)
+        self,
+        holder: Holder,
+        claiming: ClaimPolicy,
+        *,
+        id: str,
+        store: Store,
+        control: ControlConnection,
+        dispatcher: EventDispatcher,
+        standby: Standby,
+        in_exchange: InExchange,
+        settle_services: Sequence[SettleService],
+        write_notes: WriteNotes,
+        defers_full_claims_only: bool = False,
+        remembered: int = 0,
+        not_held: str = "",
+    ) -> None:
+        """`remembered` and `not_held`: see `OutcomeReports`.
+
+        defers_full_claims_only: the result of a large claim waits only if the claim has found all that it asked for.
+        """
+        self.claiming = claiming
+        self.settle_services, self.write_notes = settle_services, write_notes
+        self.jobs_claimed = 0
+        self.jobs_done = 0
+        self.pending = PendingOutcomes()
+        self.observers = Observers()
+        self.observing = self.observers.services(store)
+        self.reports = OutcomeReports(dispatcher, self.observers, remembered=remembered, not_held=not_held)
+        self._holder, self._in_exchange = holder, in_exchange
+        self._store, self._control, self._standby = store, control, standby
+        self._exchanger = Exchanger(store, claiming, self.pending, control, worker_id=id, in_exchange=in_exchange)
+        self._defers_full_claims_only = defers_full_claims_only
+        self._waiting: Exchange | None = None
+
+    @property
+    def has_result(self) -> bool:
+        return self._waiting is not None
+
+    @property
+    def coming(self) -> int:
+        """How many jobs the result has that waits."""
+        return self._waiting.answer.count_claimed() if self._waiting else 0
+
+    @property
+    def unapplied(self) -> Sequence[Attempt]:
+        """The attempts that are settled in the database, while their jobs still count as held."""
+        return self._waiting.attempts if self._waiting else ()
+
+    def plan(self, room: int, now: float) -> Plan:
+        has_finished = self._holder.has_finished(now)
+        return self._exchanger.plan(room, now, has_result=self.has_result, has_finished=has_finished)
+
+    def exchange(self, plan: Plan) -> bool:
+        """Settle finished attempts and claim jobs, as planned. Returns whether the queues were found empty.
+
+        The previous result is applied while the database works. The result of a small claim is applied at once.
+        """
+        self.pending.add(self._holder.take_finished())
+        found_empty = False
+        with self._control.handling_errors():
+            if self._standby.is_session or self._control.is_session:
+                self._control.prepare_statements()
+            self._standby.looks()
+            exchanged = self._exchanger.exchange(plan, self.apply if self.has_result else None)
+            if exchanged.room:
+                self._standby.looked()
+            self.apply()  # not yet applied if the database refused an outcome
+            self._waiting = exchanged
+            least = exchanged.room if self._defers_full_claims_only else 0
+            if self.coming < max(least, DEFER_RESULT_ABOVE):
+                found_empty = self.apply()
+            self._control.note_exchange(exchanged.ended - exchanged.started)  # last: it may send a statement
+        if self._control.is_broken:
+            self._exchanger.failed(timed_out=self._control.timed_out, now=time.monotonic())
+        self.report_lost()
+        return found_empty
+
+    def report_lost(self) -> None:
+        if self.reports.lost and not self._control.is_broken:
+            with self._control.handling_errors():
+                self.reports.report_lost(self._store)
+
+    def apply(self) -> bool:
+        """Apply the last result, if it waits. Sends no statement. Returns whether the queues were found empty."""
+        if self._waiting is None:
+            return False
+        exchanged, self._waiting = self._waiting, None
+        answer = exchanged.answer
+        if ahead := self._in_exchange.claimed_ahead(answer):
+            self.observers.claimed(ahead)
+            self._holder.take_ahead(ahead)
+        if exchanged.attempts:
+            self._written(exchanged.attempts, answer)
+        claimed = answer.claimed()
+        if claimed:
+            self.jobs_claimed += len(claimed)
+            self.observers.claimed(claimed)
+            self._in_exchange.claimed(claimed)
+            self._holder.take(claimed, exchanged.free)
+        return exchanged.room > 0 and self.claiming.claimed(
+            claimed,
+            room=exchanged.room,
+            names=answer.queue_names,
+            after=exchanged.after,
+            started=exchanged.started,
+            ended=exchanged.ended,
+        )
+
+    def _written(self, attempts: list[Attempt], answer: ExchangeResult) -> None:
+        settled = answer.settled()
+        self.reports.sent(attempts, settled, answer.refused)
+        for service in self.settle_services:
+            service.settled(settled)
+        for attempt in attempts:
+            if attempt.is_written:
+                self.write_notes.add_late(attempt)
+        self.jobs_done += len(attempts)
+        self._holder.settled(attempts)
+
+
+class SettleAndClaim(Service):
+    """Sends one exchange per run, as soon as an outcome waits, or a claim is due and there is room for a job."""
+
+    name = "settle_and_claim"
+    loop_handles_errors = False  # `RoundTrips` handles the errors of each statement
+
+    def __init__(
+        self,
+        trips: RoundTrips,
+        *,
+        room: Callable[[float], int],
+        exchanged: Callable[[bool], None] = lambda _: None,
+    ) -> None:
+        """`room` returns how many jobs may be claimed now. `exchanged` is called with whether all queues were empty."""
+        self._trips = trips
+        self._room = room
+        self._exchanged = exchanged
+
+    @property
+    def due_at(self) -> float:
+        now = time.monotonic()
+        return self._trips.plan(self._room(now), now).at
+
+    def run(self, now: float) -> None:
+        plan = self._trips.plan(self._room(now), now)
+        if plan.applies:
+            self._trips.apply()
+            plan = self._trips.plan(self._room(now), now)
+        if plan.sends:
+            self._exchanged(self._trips.exchange(plan))
+
+    def notified(self, payloads: Collection[str]) -> None:
+        self._trips.claiming.queues_notified({jobs_in(payload)[0] for payload in payloads} - {""})

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from kombu.connection import Connection
 
-from django_skipqueue.contrib.celery import topology, wire
+from django_skipqueue.contrib.celery import rabbitmq as topology
+from django_skipqueue.contrib.celery import wire
 from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement

@@ -10,10 +10,10 @@ from django.test.utils import CaptureQueriesContext
 from django_skipqueue import job
 from django_skipqueue.console.durations import clock_time
 from django_skipqueue.contrib.celery.carrier import carrier_id, carrier_of
-from django_skipqueue.contrib.celery.conf import carrier_for
-from django_skipqueue.contrib.celery.conf import carriers as carriers_by_name
-from django_skipqueue.contrib.celery.relay import BROKERS_TIMEOUT
-from django_skipqueue.contrib.celery.states import CarrierNow, carriers_now, overdue_jobs
+from django_skipqueue.contrib.celery.console import CarrierNow, carriers_now, overdue_jobs
+from django_skipqueue.contrib.celery.rows import BROKERS_TIMEOUT
+from django_skipqueue.contrib.celery.settings import carrier_for
+from django_skipqueue.contrib.celery.settings import carriers as carriers_by_name
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.queue.store import Store
 

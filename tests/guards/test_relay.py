@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.contrib.celery.hand_over import TakeBack
+from django_skipqueue.contrib.celery.rows import TakeBack
 from django_skipqueue.contrib.celery.window import CarriedJobs
 from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store

@@ -6,7 +6,8 @@ from typing import Any
 
 import amqp
 
-from django_skipqueue.contrib.celery import topology, wire
+from django_skipqueue.contrib.celery import rabbitmq as topology
+from django_skipqueue.contrib.celery import wire
 from django_skipqueue.values.outcomes import Outcome
 from django_skipqueue.values.records import Attempt, ClaimedJob
 

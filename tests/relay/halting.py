@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from django_skipqueue.contrib.celery.celery_carrier import CeleryCarrier
-from django_skipqueue.contrib.celery.hand_over import HandOver
+from django_skipqueue.contrib.celery.rows import HandOver
 
 from ..app.waiting import wait_until
 

@@ -14,12 +14,12 @@ import amqp
 import pytest
 from celery import Celery
 
-from django_skipqueue.contrib.celery import topology, wire
+from django_skipqueue.contrib.celery import rabbitmq as topology
+from django_skipqueue.contrib.celery import wire
 from django_skipqueue.contrib.celery.carrier import CarrierMisconfigured, CarrierUnreachable, Taken
 from django_skipqueue.contrib.celery.celery_carrier import CeleryCarrier
-from django_skipqueue.contrib.celery.making import make_carrier
 from django_skipqueue.contrib.celery.rabbitmq import STEP_SECONDS, AmqpLink
-from django_skipqueue.contrib.celery.settings import CarrierSettings
+from django_skipqueue.contrib.celery.settings import CarrierSettings, make_carrier
 from django_skipqueue.values.outcomes import Outcome
 from django_skipqueue.values.records import Attempt, ClaimedJob
 from scripts.embedded_rabbitmq import RabbitMQ

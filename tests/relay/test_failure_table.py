@@ -20,7 +20,8 @@ from urllib.parse import urlsplit
 import pytest
 from django.db.models.functions import Now
 
-from django_skipqueue.contrib.celery import topology, wire
+from django_skipqueue.contrib.celery import rabbitmq as topology
+from django_skipqueue.contrib.celery import wire
 from django_skipqueue.contrib.celery.carrier import carrier_id, home_of
 from django_skipqueue.contrib.celery.models import WorkerOfCelery
 from django_skipqueue.models import Job, Worker

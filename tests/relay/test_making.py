@@ -4,8 +4,7 @@ import sys
 
 import kombu
 
-from django_skipqueue.contrib.celery.making import make_carrier
-from django_skipqueue.contrib.celery.settings import CarrierSettings
+from django_skipqueue.contrib.celery.settings import CarrierSettings, make_carrier
 from django_skipqueue.values.records import ClaimedJob
 
 

@@ -10,10 +10,10 @@ import pytest
 from django.db import transaction
 from django.db.models.functions import Now
 
-from django_skipqueue.contrib.celery import relay as lost_window
+from django_skipqueue.contrib.celery import rows
 from django_skipqueue.contrib.celery.carrier import alias_of, carrier_id, home_of
 from django_skipqueue.contrib.celery.models import WorkerOfCelery
-from django_skipqueue.contrib.celery.reclaim import Reclaim
+from django_skipqueue.contrib.celery.rows import Reclaim
 from django_skipqueue.models import Job, Worker
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
@@ -257,7 +257,7 @@ def test_a_job_that_is_too_large_for_the_carrier_fails_and_the_others_go_on(carr
 def test_a_window_of_jobs_that_the_broker_has_lost_is_named_with_the_command_that_mends_it(
     carrier: FakeCarrier, start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lost_window, "LOOK_INTERVAL", 0.05)
+    monkeypatch.setattr(rows, "LOOK_INTERVAL", 0.05)
     noop.defer_many([()] * 60)
     relay = start().relay
     wait_until(lambda: list(holders().values()) == [CARRIER] * 50)
@@ -573,7 +573,7 @@ def test_a_relay_that_stops_waits_for_the_confirms(carrier: FakeCarrier, start: 
 def test_a_relay_that_stops_hands_over_all_that_was_confirmed(
     carrier: FakeCarrier, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_skipqueue.contrib.celery.hand_over.BATCH", 1)
+    monkeypatch.setattr("django_skipqueue.contrib.celery.rows.BATCH", 1)
     carrier.confirms_at_once = False
     noop.defer_many([()] * 5)
     relay = start()
@@ -598,7 +598,7 @@ def test_a_job_whose_outcome_waits_is_not_released_when_the_connection_breaks(
     with transaction.atomic():
         Job.objects.select_for_update().get(pk=job.pk)
         carrier.finish(held)
-        wait_until(lambda: relay._exchange._pending.next_look != NEVER, "the outcome is set aside")
+        wait_until(lambda: relay._trips.pending.next_look != NEVER, "the outcome is set aside")
         carrier.lose_connection()
         wait_until(lambda: not relay._jobs.unconfirmed)
         assert held.ref not in relay._jobs.to_release

@@ -7,10 +7,11 @@ import pytest
 from django.db.models import F
 from django.db.models.functions import Now
 
-from django_skipqueue.contrib.celery import sql
+from django_skipqueue.contrib.celery import rows as sql
+from django_skipqueue.contrib.celery import window
 from django_skipqueue.contrib.celery.carrier import carrier_id
-from django_skipqueue.contrib.celery.hand_over import recover_returned
 from django_skipqueue.contrib.celery.models import WorkerOfCelery
+from django_skipqueue.contrib.celery.rows import recover_returned
 from django_skipqueue.models import Job
 from django_skipqueue.queue.parameters import leases_as_values
 from django_skipqueue.queue.store import Store
@@ -51,7 +52,7 @@ def carried() -> int:
 
 def counted() -> tuple[int, int, int]:
     """How many jobs the carrier holds, how many its relays hold, and how many relays are alive."""
-    (row,) = store.rows(sql.CARRIED_COUNT, {**carried_store.holder, "worker_timeout": 60.0})
+    (row,) = store.rows(window.CARRIED_COUNT, {**carried_store.holder, "worker_timeout": 60.0})
     return row
 
 

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from django_skipqueue import checks, conf
-from django_skipqueue.contrib.celery.conf import carriers
-from django_skipqueue.contrib.celery.settings import CarrierSettings
+from django_skipqueue.contrib.celery.settings import CarrierSettings, carriers
 
 LEAST: dict[str, Any] = {"APP": "shop.celery.app", "QUEUES": {"pdf": "pdf"}}
 

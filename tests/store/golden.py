@@ -14,7 +14,7 @@ from django_skipqueue.console.admin.dashboard import situation
 from django_skipqueue.console.doctor import jobs, load
 from django_skipqueue.console.doctor import sql as of_doctor
 from django_skipqueue.console.metrics import sql as of_metrics
-from django_skipqueue.contrib.celery import states
+from django_skipqueue.contrib.celery import console as of_carriers
 
 from .statements import FIRST_WORD, MODULES
 
@@ -29,7 +29,7 @@ def _modules_of_parts() -> Iterator[ModuleType]:
 
 ALL_MODULES: tuple[ModuleType, ...] = (
     *MODULES,
-    states,
+    of_carriers,
     *(module for module in _modules_of_parts() if module not in MODULES),
     *(jobs, load, of_doctor, of_metrics, situation, indexes),
 )

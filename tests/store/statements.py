@@ -7,7 +7,8 @@ from types import ModuleType
 
 from django_skipqueue import queue
 from django_skipqueue.console import blocked_jobs
-from django_skipqueue.contrib.celery import sql as of_relays
+from django_skipqueue.contrib.celery import rows as of_relays
+from django_skipqueue.contrib.celery import window as of_windows
 from django_skipqueue.models import managers
 from django_skipqueue.parts.archive import move
 from django_skipqueue.parts.batches import dependencies, finish
@@ -48,6 +49,7 @@ MODULES: tuple[ModuleType, ...] = (
     rollups,
     enqueue_unique,
     of_relays,
+    of_windows,
     admit_limits,
     claim_limited,
     admit_lone,

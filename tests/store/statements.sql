@@ -2485,7 +2485,7 @@ SELECT DISTINCT unique_key
 FROM skipqueue_job
 WHERE id = ANY (%(ids)s::bigint[]) AND status IN ('failed', 'discarded') AND unique_key IS NOT NULL
 
--- SETTLE_CARRIED (contrib.celery.sql)
+-- SETTLE_CARRIED (contrib.celery.rows)
 UPDATE skipqueue_job AS job
 SET status = CASE
         WHEN outcome.status = 'scheduled' THEN CASE WHEN statement_timestamp() + make_interval(secs => outcome.delay) > statement_timestamp() THEN 'scheduled' WHEN job.held::boolean THEN 'blocked' WHEN job.limit_key::text IS NOT NULL THEN 'blocked' WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END
@@ -2547,7 +2547,7 @@ WHERE job.id = outcome.id AND job.lease = outcome.lease
     AND (job.locked_by = %(carrier_id)s OR job.locked_by IN (SELECT relay.worker_id FROM skipqueue_celery_worker AS relay WHERE relay.relay_of = %(carrier)s))
 RETURNING job.id, outcome.lease, job.batch_id
 
--- SETTLE_CARRIED_SNOOZES (contrib.celery.sql)
+-- SETTLE_CARRIED_SNOOZES (contrib.celery.rows)
 UPDATE skipqueue_job AS job
 SET status = CASE
         WHEN outcome.status = 'scheduled' THEN CASE WHEN statement_timestamp() + make_interval(secs => outcome.delay) > statement_timestamp() THEN 'scheduled' WHEN job.held::boolean THEN 'blocked' WHEN job.limit_key::text IS NOT NULL THEN 'blocked' WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END
@@ -2631,7 +2631,7 @@ WHERE job.id = outcome.id AND job.lease = outcome.lease
     AND (job.locked_by = %(carrier_id)s OR job.locked_by IN (SELECT relay.worker_id FROM skipqueue_celery_worker AS relay WHERE relay.relay_of = %(carrier)s))
 RETURNING job.id, outcome.lease, job.batch_id
 
--- APPEND_CANCELLED_ERRORS_CARRIED (contrib.celery.sql)
+-- APPEND_CANCELLED_ERRORS_CARRIED (contrib.celery.rows)
 WITH cancelled AS MATERIALIZED (
     SELECT job.id, ended.error
     FROM
@@ -2652,7 +2652,7 @@ WHERE job.id = ANY (ARRAY (SELECT id FROM cancelled))
     AND (job.locked_by = %(carrier_id)s OR job.locked_by IN (SELECT relay.worker_id FROM skipqueue_celery_worker AS relay WHERE relay.relay_of = %(carrier)s))
 RETURNING job.id
 
--- RELEASE_CARRIED (contrib.celery.sql)
+-- RELEASE_CARRIED (contrib.celery.rows)
 UPDATE skipqueue_job AS job
 SET status = CASE
         WHEN %(later)s::boolean THEN 'scheduled'
@@ -2684,7 +2684,7 @@ WHERE job.id = held.id AND job.lease = held.lease
     AND (job.locked_by = %(carrier_id)s OR job.locked_by IN (SELECT relay.worker_id FROM skipqueue_celery_worker AS relay WHERE relay.relay_of = %(carrier)s))
 RETURNING job.id, job.queue_name, job.gate, CASE job.gate WHEN 'limit' THEN job.limit_key WHEN 'rate' THEN job.rate_key END
 
--- NOTE_CARRIED_ATTEMPTS (contrib.celery.sql)
+-- NOTE_CARRIED_ATTEMPTS (contrib.celery.rows)
 WITH held AS MATERIALIZED (
     SELECT job.id, noted.started, noted.notes -> 'progress' AS progress, noted.notes -> 'log' AS log
     FROM
@@ -2724,7 +2724,7 @@ WHERE job.id = ANY (ARRAY (SELECT id FROM held))
     AND (job.locked_by = %(carrier_id)s OR job.locked_by IN (SELECT relay.worker_id FROM skipqueue_celery_worker AS relay WHERE relay.relay_of = %(carrier)s))
 RETURNING job.id
 
--- NOTE_BEGUN (contrib.celery.sql)
+-- NOTE_BEGUN (contrib.celery.rows)
 UPDATE skipqueue_job AS job
 SET started_at = statement_timestamp()
 FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
@@ -2732,7 +2732,7 @@ WHERE job.id = held.id AND job.lease = held.lease
     AND (job.locked_by = %(carrier_id)s OR job.locked_by IN (SELECT relay.worker_id FROM skipqueue_celery_worker AS relay WHERE relay.relay_of = %(carrier)s))
 RETURNING job.id
 
--- RECOVER_RETURNED (contrib.celery.sql)
+-- RECOVER_RETURNED (contrib.celery.rows)
 WITH lost AS MATERIALIZED (
     SELECT job.id, job.locked_by, job.locked_at
     FROM skipqueue_job AS job
@@ -2807,7 +2807,7 @@ SELECT
 FROM recovered JOIN lost USING (id)
 ORDER BY recovered.id
 
--- HEARTBEAT (contrib.celery.sql)
+-- HEARTBEAT (contrib.celery.rows)
 WITH gone AS (
     DELETE FROM skipqueue_celery_worker AS beside
     WHERE
@@ -2827,14 +2827,41 @@ ON CONFLICT (worker_id) DO UPDATE SET
     refused = written.refused + excluded.refused
 WHERE written.relay_of = ''
 
--- HAND_OVER (contrib.celery.sql)
+-- HAND_OVER (contrib.celery.rows)
 UPDATE skipqueue_job AS job
 SET locked_by = %(carrier_id)s
 FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
 WHERE job.id = held.id AND job.lease = held.lease
 RETURNING job.id, held.lease
 
--- CARRIED_COUNT (contrib.celery.sql)
+-- CARRIED_BY_TASK (contrib.celery.rows)
+SELECT task, timeout, count(*), date_part('epoch', statement_timestamp() - max(locked_at))
+FROM skipqueue_job
+WHERE status = 'running' AND locked_by = %(carrier_id)s
+GROUP BY task, timeout
+
+-- CARRIED_BEFORE (contrib.celery.rows)
+SELECT count(*)
+FROM skipqueue_job
+WHERE status = 'running' AND locked_by = %(carrier_id)s AND locked_at <= %(claimed_until)s
+
+-- CLOCK (contrib.celery.rows)
+SELECT statement_timestamp()
+
+-- CANCELLED (contrib.celery.rows)
+SELECT id, lease - 1
+FROM skipqueue_job
+WHERE
+    status = 'discarded'
+    AND finished_at > statement_timestamp() - make_interval(secs => %(seconds)s)
+    AND locked_by = %(carrier_id)s
+ORDER BY finished_at DESC
+LIMIT %(limit)s
+
+-- CARRIER_SINCE (contrib.celery.rows)
+SELECT started_at FROM skipqueue_worker WHERE id = %(carrier_id)s
+
+-- CARRIED_COUNT (contrib.celery.window)
 WITH relay AS MATERIALIZED (
     SELECT
         worker.id,
@@ -2848,33 +2875,6 @@ SELECT
     (SELECT count(*) FROM relay WHERE is_alive)
 FROM skipqueue_job
 WHERE status = 'running' AND (locked_by = %(carrier_id)s OR locked_by IN (SELECT id FROM relay))
-
--- CARRIED_BY_TASK (contrib.celery.sql)
-SELECT task, timeout, count(*), date_part('epoch', statement_timestamp() - max(locked_at))
-FROM skipqueue_job
-WHERE status = 'running' AND locked_by = %(carrier_id)s
-GROUP BY task, timeout
-
--- CARRIED_BEFORE (contrib.celery.sql)
-SELECT count(*)
-FROM skipqueue_job
-WHERE status = 'running' AND locked_by = %(carrier_id)s AND locked_at <= %(claimed_until)s
-
--- CLOCK (contrib.celery.sql)
-SELECT statement_timestamp()
-
--- CANCELLED (contrib.celery.sql)
-SELECT id, lease - 1
-FROM skipqueue_job
-WHERE
-    status = 'discarded'
-    AND finished_at > statement_timestamp() - make_interval(secs => %(seconds)s)
-    AND locked_by = %(carrier_id)s
-ORDER BY finished_at DESC
-LIMIT %(limit)s
-
--- CARRIER_SINCE (contrib.celery.sql)
-SELECT started_at FROM skipqueue_worker WHERE id = %(carrier_id)s
 
 -- ADMIT_BY_KEY (parts.limits.admit)
 WITH paused AS MATERIALIZED (
@@ -4138,7 +4138,7 @@ INSERT INTO skipqueue_queue AS queue (name, rate_interval, rate_burst)
 VALUES (%(name)s, %(interval)s::float8, %(burst)s::smallint)
 ON CONFLICT (name) DO UPDATE SET rate_interval = excluded.rate_interval, rate_burst = excluded.rate_burst
 
--- CARRIERS_NOW (contrib.celery.states)
+-- CARRIERS_NOW (contrib.celery.console)
 WITH held AS MATERIALIZED (
     SELECT locked_by, count(*) AS number, min(locked_at) AS oldest
     FROM (
@@ -4175,7 +4175,7 @@ WHERE carrier.is_external
 ORDER BY carrier.name
 LIMIT 200
 
--- HELD_FOR_LONG (contrib.celery.states)
+-- HELD_FOR_LONG (contrib.celery.console)
 SELECT id, task, locked_by, date_part('epoch', statement_timestamp() - locked_at) AS age, timeout
 FROM (
     SELECT id, task, locked_by, locked_at, timeout

@@ -24,11 +24,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from django_skipqueue import Discard, Retry, Snooze
-from django_skipqueue.contrib.celery import sql
+from django_skipqueue.contrib.celery import rows as sql
 from django_skipqueue.contrib.celery.carrier import carrier_id
-from django_skipqueue.contrib.celery.hand_over import recover_returned
 from django_skipqueue.contrib.celery.models import WorkerOfCelery
-from django_skipqueue.contrib.celery.reclaim import Reclaim
+from django_skipqueue.contrib.celery.rows import Reclaim, recover_returned
 from django_skipqueue.models import FINISHED, UNFINISHED, Job, Status, Worker
 from django_skipqueue.queue.parameters import leases_as_values
 from django_skipqueue.queue.queues import pause_queue, resume_queue

@@ -1,10 +1,22 @@
-"""The app: has `SKIPQUEUE` know the key `CARRIERS`, and plugs into the core."""
+"""The app: has `SKIPQUEUE` know the key `CARRIERS`, and plugs into the core its part and system checks."""
 
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from django.apps import AppConfig
+from django.core.checks import CheckMessage, Error, Warning, register
+from django.core.exceptions import ImproperlyConfigured
 from django.utils.translation import gettext_lazy as _
+
+from ...conf import add_setting, settings
+from ...values.exposition import Metric
+from ...values.part import Part, install_parts
+from .settings import CARRIERS, KEY, CarrierSettings, carriers, make_carrier
+
+if TYPE_CHECKING:
+    from ...console.parts import PartConsole
+    from ...supervisor.state import WorkerState
 
 
 class SkipQueueCeleryConfig(AppConfig):
@@ -18,18 +30,87 @@ class SkipQueueCeleryConfig(AppConfig):
     def __init__(self, *args: Any) -> None:
         """Add the setting: other apps may read the settings before this one is ready."""
         super().__init__(*args)
-        from .conf import add_setting
-
-        add_setting()
+        add_setting(KEY, CARRIERS)
 
     def ready(self) -> None:
         """Install the part, and register the checks. In a process with Celery, register the task of carried jobs."""
-        from ...values.part import install_parts
-        from . import checks
-        from .conf import carriers
-        from .part import PART
-
         install_parts([PART])
-        checks.register_all()
+        for check in (check_carriers, check_carried_tasks):
+            register(check, "django_skipqueue")
         if "celery" in sys.modules and carriers():
             from . import task  # noqa: F401 (it registers itself; other processes do not import Celery)
+
+
+def console() -> "PartConsole":
+    from .console import CONSOLE
+
+    return CONSOLE
+
+
+def _of_relay(value: Callable[["WorkerState"], float]) -> Callable[["WorkerState"], float | None]:
+    """The value for a relay whose process runs; `None` for all others."""
+    return lambda process: None if process.slots or not process.has_started else value(process)
+
+
+GAUGES = (
+    (
+        Metric(
+            "skipqueue_worker_jobs_carried",
+            "gauge",
+            "Jobs with the carrier or on their way there, by all of its relays.",
+            ("worker",),
+        ),
+        _of_relay(lambda relay: relay.jobs_running),
+    ),
+    (
+        Metric("skipqueue_worker_window_room", "gauge", "Jobs that the relay could hand over at once.", ("worker",)),
+        _of_relay(lambda relay: relay.slots_free),
+    ),
+)
+
+PART = Part(name="celery", gauges=GAUGES, console=console)
+
+
+LONGEST_UNACKNOWLEDGED = 1_800.0
+"""Seconds for which RabbitMQ waits for the acknowledgement of a message, unless its consumer_timeout is changed."""
+
+
+def _carriers() -> list[CarrierSettings]:
+    """The carriers of the settings; none if those are not valid, which E001 reports."""
+    try:
+        return list(carriers().values())
+    except ImproperlyConfigured:
+        return []
+
+
+def check_carriers(**_: Any) -> list[CheckMessage]:
+    """E011: a carrier without Celery, or with an app that cannot be imported, or that is none of Celery's."""
+    from .carrier import CarrierMisconfigured
+
+    problems: list[CheckMessage] = []
+    for carrier in _carriers():
+        try:
+            make_carrier(carrier, settings.database)
+        except CarrierMisconfigured as error:
+            hint = "SKIPQUEUE['CARRIERS'] has the path of the project's Celery app, such as 'shop.celery.app'."
+            problems.append(Error(str(error), hint=hint, id="skipqueue.E011"))
+    return problems
+
+
+def check_carried_tasks(**_: Any) -> list[CheckMessage]:
+    """W005: a task whose attempts may take longer than RabbitMQ waits for an acknowledgement."""
+    from ...jobs.registry import registry
+
+    queue_names = {queue_name for carrier in _carriers() for queue_name in carrier.queues}
+    minutes = f"{LONGEST_UNACKNOWLEDGED / 60:.0f} minutes"
+    return [
+        Warning(
+            f"The jobs of {task.name!r} are carried, and have no timeout below {minutes}.",
+            hint="RabbitMQ closes the connection of a consumer that has not acknowledged a message for so long. Then "
+            "another one runs the job while the first still does. Say @job(timeout=…); or raise consumer_timeout in "
+            "RabbitMQ, and silence this check.",
+            id="skipqueue.W005",
+        )
+        for task in registry
+        if task.options.queue_name in queue_names and (task.timeout is None or task.timeout >= LONGEST_UNACKNOWLEDGED)
+    ]

@@ -16,11 +16,9 @@ from typing import Any
 import amqp
 
 from ...values.records import ClaimedJob, LeaseRef
-from . import topology, wire
-from . import wire as reading
+from . import rabbitmq, wire
 from .carrier import CarrierUnreachable, Taken, TooLarge
-from .rabbitmq import CONFIRM_SECONDS, HEARTBEAT_SECONDS, LARGEST, AmqpLink, Confirms, Deliveries, MessageLimit
-from .topology import definitions
+from .rabbitmq import CONFIRM_SECONDS, HEARTBEAT_SECONDS, LARGEST, AmqpLink, Confirms, Deliveries
 
 PREFETCH = 2_000
 """Outcomes, and jobs that come back, which the broker sends ahead of their acknowledgement."""
@@ -52,9 +50,9 @@ class CeleryCarrier:
         self._expiration = str(int(wait * 1000))  # in milliseconds
         self._declare = declare
         self._max_message_size = max_message_size
-        self._limit = MessageLimit()
         self._publishing = AmqpLink(app, heartbeat=HEARTBEAT_SECONDS)
         self._consuming = AmqpLink(app, heartbeat=HEARTBEAT_SECONDS)
+        self._links = self._publishing, self._consuming
         self._selector: DefaultSelector | None = None
         self._watches_deliveries = False
         self._waiting: deque[tuple[ClaimedJob, bytes]] = deque()  # not published, since the broker is blocked
@@ -71,13 +69,19 @@ class CeleryCarrier:
         for link in self._links:
             link.connect()
         with self._consuming.translated_errors():
-            self._channel = self._consuming.channel()
-            topology.declare(self._channel, set(self._queues.values()), self.home, create=self._declare)
+            channel = self._channel = self._consuming.channel()
+            rabbitmq.declare(channel, set(self._queues.values()), self.home, create=self._declare)
         with self._publishing.translated_errors():
             self._confirms = Confirms(self._publishing.channel())
-            self._orders = self._open_orders() if self._declare else None
+            self._orders = None
+            if self._declare:  # on a channel without confirms: these orders would count there
+                self._orders = self._publishing.channel()
+                self._app.control.mailbox.exchange(self._orders).declare()
         with self._consuming.translated_errors():
-            self._open_consuming(self._channel)
+            self._deliveries = Deliveries()
+            channel.basic_qos(0, PREFETCH, False)
+            channel.basic_consume(rabbitmq.outcome_queue(self.home), callback=self._outcomes)
+            channel.basic_consume(rabbitmq.back_queue(self.home), callback=self._came_back)
         self._selector, self._watches_deliveries = DefaultSelector(), False
         self._selector.register(self._publishing.fileno(), EVENT_READ)
         self._watch_deliveries()
@@ -85,27 +89,11 @@ class CeleryCarrier:
     def definitions(self, homes: Collection[str]) -> dict[str, Any]:
         """What `rabbitmqctl import_definitions` takes: all that the relays of these homes and Celery's workers need."""
         names, place = set(self._queues.values()), self._publishing
-        return definitions(sorted(names), homes, vhost=place.vhost, user=place.user)
-
-    @property
-    def _links(self) -> tuple[AmqpLink, AmqpLink]:
-        return self._publishing, self._consuming
-
-    def _open_orders(self) -> Any:
-        """A channel without confirms: these orders would count there."""
-        channel = self._publishing.channel()
-        self._app.control.mailbox.exchange(channel).declare()
-        return channel
-
-    def _open_consuming(self, channel: Any) -> None:
-        self._deliveries = Deliveries()
-        channel.basic_qos(0, PREFETCH, False)
-        channel.basic_consume(topology.outcome_queue(self.home), callback=self._outcomes)
-        channel.basic_consume(topology.back_queue(self.home), callback=self._came_back)
+        return rabbitmq.definitions(sorted(names), homes, vhost=place.vhost, user=place.user)
 
     def publish(self, jobs: Sequence[ClaimedJob]) -> Sequence[TooLarge]:
         """See `Carrier.publish`. Raises `KeyError` for a job of a queue that is not carried."""
-        most = self._limit.most(self._max_message_size)
+        most = self._publishing.most(self._max_message_size)
         too_large: list[TooLarge] = []
         for job in jobs:
             body = b"".join((b"[[", wire.encode(wire.job_to_wire(job, self.home)), b"],{},{}]"))
@@ -120,7 +108,7 @@ class CeleryCarrier:
 
     def _publish_waiting(self) -> None:
         """Publish until the broker says that it is blocked: it would read no more, and this would wait for it."""
-        headers = {"lang": "py", "task": TASK, topology.DATABASE_HEADER: self.home}
+        headers = {"lang": "py", "task": TASK, rabbitmq.DATABASE_HEADER: self.home}
         try:
             while self._waiting and not self._broken and not self._publishing.is_blocked:
                 job, body = self._waiting.popleft()
@@ -147,24 +135,20 @@ class CeleryCarrier:
                 link.receive(is_enough)
             except CarrierUnreachable as error:
                 self._broken = self._broken or error
-        self._note_confirms()
+        # Last, since the confirm of a job comes with its outcome.
+        confirms = self._confirms
+        self._taken.confirmed, confirms.confirmed = confirms.confirmed, []
+        self._taken.refused, confirms.refused = confirms.refused, []
+        if confirms.are_late(is_blocked=self.is_blocked):
+            self._broken = CarrierUnreachable(f"The broker has not confirmed a job for {CONFIRM_SECONDS:g} s.")
         taken, self._taken = self._taken, Taken()
         if self._broken is not None:
-            self._limit.learn(self._broken)
             if not taken.confirmed:
                 raise self._broken
             return Taken(confirmed=taken.confirmed, refused=taken.refused)
         self._publish_waiting()
         self._watch_deliveries()
         return taken
-
-    def _note_confirms(self) -> None:
-        """Take what the broker has confirmed; last, since the confirm of a job comes with its outcome."""
-        confirms = self._confirms
-        self._taken.confirmed, confirms.confirmed = confirms.confirmed, []
-        self._taken.refused, confirms.refused = confirms.refused, []
-        if confirms.are_late(is_blocked=self.is_blocked):
-            self._broken = CarrierUnreachable(f"The broker has not confirmed a job for {CONFIRM_SECONDS:g} s.")
 
     def acknowledge(self, deliveries: Collection[int]) -> None:
         with self._consuming.translated_errors():
@@ -214,11 +198,11 @@ class CeleryCarrier:
 
     def _outcomes(self, message: Any) -> None:
         tag, id = message.delivery_tag, message.properties.get("correlation_id")
-        parts = reading.outcomes(self._taken, tag, message.body, id, now=time.monotonic())
+        parts = wire.outcomes(self._taken, tag, message.body, id, now=time.monotonic())
         self._deliveries.add(tag, len(message.body), parts=parts)
 
     def _came_back(self, message: Any) -> None:
         tag, properties = message.delivery_tag, message.properties
         self._deliveries.add(tag, len(message.body))
         headers = properties.get("application_headers")
-        self._taken.jobs.append(reading.returned(tag, message.body, properties.get("correlation_id"), headers))
+        self._taken.jobs.append(wire.returned(tag, message.body, properties.get("correlation_id"), headers))

@@ -1,52 +1,268 @@
-"""Carriers, for operators: a subcommand, checks of the doctor, and metrics."""
+"""Carriers, for operators: what each holds, in words, and whether its relays and its broker are there.
 
+For the command line, the doctor, the metrics and the admin. Every statement is here, as a literal. Each reads a bounded
+number of rows, by an index.
+"""
+
+import json
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
 
-from django.utils.translation import gettext
+from django.utils.html import format_html
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
+from ...conf import settings
+from ...console.admin.notices import MOST, printed
+from ...console.admin.ui.cells import badge, shortened
 from ...console.cli.dispatcher import Alias
+from ...console.counts import grouped
 from ...console.doctor.finding import Check, Finding, Severity
 from ...console.doctor.jobs import listed
-from ...console.durations import span
+from ...console.durations import clock_time, span
 from ...console.metrics.catalogue import Scraped
-from ...console.parts import External, PartConsole
-from ...console.worker_health import Workforce
+from ...console.parts import External, PartConsole, PartNotice, PartStatus
+from ...console.waiting import LINE_LIMIT, place_in_queue
+from ...console.worker_health import Workforce, state_after
+from ...events.log_format import in_words
+from ...models import Job, Status, Worker
 from ...queue.store import Store
+from ...values.codec import shorten
 from ...values.exposition import Family, Metric
-from . import admin
-from .conf import carriers
+from .carrier import carrier_id, carrier_of
 from .management.commands.runrelay import Command as RunRelay
-from .relay import is_window_lost
-from .states import CarrierNow, carriers_now, overdue_jobs
-from .words import carrier_with, relays_in_words, status, why_it_waits
+from .models import WorkerOfCelery
+from .rows import is_window_lost, time_limit
+from .settings import CarrierSettings, carrier_for, carriers
 
-CARRIER = ("carrier",)
-CARRIED = Metric(
-    "skipqueue_carried_jobs", "gauge", "Jobs that the carrier holds: at most 100,000 are counted.", CARRIER
+# pages, commands, metrics → for each carrier: name, queues, window; how many jobs are with it, since when the oldest,
+# and for how many seconds; how many relays are alive; the seconds since a relay's last heartbeat, and since one last
+# reached the broker; how many jobs it has refused. Of all running jobs, `limit` are looked at, those first that were
+# claimed first: once, however many carriers there are, and none without a carrier. Index: recover.
+CARRIERS_NOW = """
+WITH held AS MATERIALIZED (
+    SELECT locked_by, count(*) AS number, min(locked_at) AS oldest
+    FROM (
+        SELECT locked_by, locked_at
+        FROM skipqueue_job
+        WHERE status = 'running' AND EXISTS (SELECT FROM skipqueue_worker WHERE is_external)
+        ORDER BY locked_at
+        LIMIT %(limit)s
+    ) AS job
+    GROUP BY locked_by
 )
-CARRIER_WINDOW = Metric("skipqueue_carrier_window", "gauge", "Jobs that the carrier holds at most.", CARRIER)
-CARRIER_OLDEST = Metric(
-    "skipqueue_carrier_oldest_seconds", "gauge", "Seconds since the first of these was handed over.", CARRIER
-)
-CARRIER_RELAYS = Metric("skipqueue_carrier_relays", "gauge", "Relays of the carrier that are not dead.", CARRIER)
-CARRIER_REACHABLE = Metric("skipqueue_carrier_reachable", "gauge", "1 if a live relay reaches the broker.", CARRIER)
-CARRIER_REFUSED = Metric(
-    "skipqueue_carrier_refused_total", "counter", "Jobs that the carrier has not taken: its queue was full.", CARRIER
-)
-CARRIER_AGE = Metric(
-    "skipqueue_carrier_heartbeat_age_seconds", "gauge", "Seconds since a relay was last alive.", CARRIER
-)
+SELECT
+    carrier.name,
+    carrier.queues::text,
+    carrier.concurrency,
+    COALESCE(held.number, 0),
+    held.oldest,
+    date_part('epoch', statement_timestamp() - held.oldest),
+    (
+        SELECT count(*)
+        FROM skipqueue_celery_worker AS relay JOIN skipqueue_worker AS worker ON worker.id = relay.worker_id
+        WHERE
+            relay.relay_of = carrier.name
+            AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(worker_timeout)s)
+    ),
+    date_part('epoch', statement_timestamp() - carrier.heartbeat_at),
+    date_part('epoch', statement_timestamp() - beside.reached_at),
+    beside.refused
+FROM
+    skipqueue_worker AS carrier
+    JOIN skipqueue_celery_worker AS beside ON beside.worker_id = carrier.id
+    LEFT JOIN held ON held.locked_by = carrier.id
+WHERE carrier.is_external
+ORDER BY carrier.name
+LIMIT 200
+"""
+
+# doctor → the jobs that a carrier has held for longer than `seconds`, the longest first, with their own time limits. Of
+# all jobs that were claimed that long ago, 5,000 are looked at. Index: recover.
+HELD_FOR_LONG = """
+SELECT id, task, locked_by, date_part('epoch', statement_timestamp() - locked_at) AS age, timeout
+FROM (
+    SELECT id, task, locked_by, locked_at, timeout
+    FROM skipqueue_job
+    WHERE status = 'running' AND locked_at <= statement_timestamp() - make_interval(secs => %(seconds)s)
+    ORDER BY locked_at
+    LIMIT 5000
+) AS job
+WHERE locked_by = %(carrier_id)s
+ORDER BY locked_at
+LIMIT 1000
+"""
+
+MOST_RUNNING = 100_000
+"""Running jobs that are looked at: the largest window."""
+
+DELIVERIES = 3
+"""How often the broker delivers a job at most."""
+
+
+@dataclass(frozen=True)
+class CarrierNow:
+    name: str
+    queues: tuple[str, ...]
+    """The queues whose jobs it runs, by the settings of the relay that wrote its row last."""
+    window: int
+    held: int
+    """How many jobs are with it."""
+    oldest: datetime | None
+    """Since when the oldest of them is with it."""
+    oldest_seconds: float | None
+    relays: int
+    """How many of its relays do not count as dead."""
+    heartbeat_age: float
+    """Seconds since a relay was last alive."""
+    reached_age: float | None
+    """Seconds since a relay last reached the broker; `None`: none ever has."""
+    refused: int
+    """How many jobs it has not taken, in total: its queue was full, or gone."""
+
+    @property
+    def is_reachable(self) -> bool | None:
+        """Whether a relay reaches the broker; `None`: no relay is alive, and nobody knows."""
+        if not self.relays:
+            return None
+        return self.reached_age is not None and state_after(timedelta(seconds=self.reached_age)) == "live"
+
+
+def carriers_now(store: Store) -> list[CarrierNow]:
+    """The carriers that relays have ever served in this database, by name.
+
+    One that is not in the settings any more is among them as long as it holds jobs.
+    """
+    limits = {"limit": MOST_RUNNING, "worker_timeout": settings.worker_timeout}
+    rows = store.rows(CARRIERS_NOW, limits)
+    found = (CarrierNow(name, tuple(map(str, json.loads(queues))), *row) for name, queues, *row in rows)
+    return [carrier for carrier in found if carrier.held or carrier.name in carriers()]
+
+
+def relay_names(store: Store, worker_ids: Collection[str]) -> dict[str, str]:
+    """The carriers of those of these workers that are relays, by the id of the worker."""
+    rows = WorkerOfCelery.objects.using(store.alias).filter(pk__in=worker_ids).exclude(relay_of="")
+    return dict(rows.values_list("pk", "relay_of"))
+
+
+def has_relay(name: str, workforce: Workforce) -> bool:
+    """Whether a relay of this carrier is among the workers, and not dead."""
+    without_slots = [worker.id for worker in workforce.not_dead if not worker.slots]
+    return bool(without_slots) and name in relay_names(Store.default(), without_slots).values()
+
+
+def overdue_jobs(store: Store, carrier: CarrierSettings) -> Iterator[tuple[int, str, str, float]]:
+    """The jobs whose outcome the carrier should have sent long ago: id, task, holder and seconds, the longest first.
+
+    After `wait` seconds a job comes back unless a worker has it, and each of `DELIVERIES` workers may take as long as
+    the time limit of the job.
+    """
+    parameters = {"seconds": carrier.wait, "carrier_id": carrier_id(carrier.name)}
+    for job_id, task, holder, age, timeout in store.rows(HELD_FOR_LONG, parameters):
+        if age > carrier.wait + DELIVERIES * time_limit(task, timeout):
+            yield job_id, task, holder, age
+
+
+# In words
+
+
+def carrier_with(job: Job) -> str:
+    """The name of the carrier that has this running job; empty: a worker or a relay has it, or nobody."""
+    return carrier_of(job.locked_by) if job.status == Status.RUNNING else ""
+
+
+def broker_in_words(carrier: CarrierNow) -> str:
+    if carrier.is_reachable is None:
+        return gettext("no relay is alive")
+    return gettext("broker reachable") if carrier.is_reachable else gettext("broker not reachable")
+
+
+def relays_in_words(number: int) -> str:
+    return ngettext("%(number)s relay", "%(number)s relays", number) % {"number": grouped(number)}
+
+
+def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
+    """What a queued job of a carrier waits for, and where one is that the carrier has; else an empty string."""
+    if job.status == Status.QUEUED and (carrier := carrier_for(job.queue_name)):
+        if not workforce.serving(job.queue_name):
+            return gettext("It waits for a relay: none of %(carrier)s is alive.") % {"carrier": carrier.name}
+        text = gettext("It is the next job of the queue “%(queue)s”: it goes to %(carrier)s once there is room.")
+        return place_in_queue(job, text % {"queue": "%(queue)s", "carrier": carrier.name})
+    name = carrier_with(job)
+    if not name or job.locked_at is None:
+        return ""
+    values = {"carrier": shorten(name, LINE_LIMIT), "time": clock_time(job.locked_at, now)}
+    if not has_relay(name, workforce):
+        return (
+            gettext(
+                "It has been with %(carrier)s since %(time)s. No relay is alive: its outcome is written once one is."
+            )
+            % values
+        )
+    return gettext("It has been with %(carrier)s since %(time)s: it waits there, or runs.") % values
+
+
+def _line(carrier: CarrierNow) -> str:
+    oldest = "" if carrier.oldest_seconds is None else f", the first for {in_words(carrier.oldest_seconds)}"
+    relays = f"{carrier.relays} relay{'' if carrier.relays == 1 else 's'}, " if carrier.relays else ""
+    refused = f", {carrier.refused:,} refused" if carrier.refused else ""
+    held = f"{carrier.held:,} of {carrier.window:,} jobs with it{oldest}"
+    return f"Carrier {carrier.name}: {held}; {relays}{broker_in_words(carrier)}{refused}."
+
+
+def _as_json(carrier: CarrierNow) -> dict[str, Any]:
+    return {
+        "carrier": carrier.name,
+        "queues": carrier.queues,
+        "held": carrier.held,
+        "window": carrier.window,
+        "oldest_at": carrier.oldest,
+        "oldest_seconds": carrier.oldest_seconds,
+        "relays": carrier.relays,
+        "is_reachable": carrier.is_reachable,
+        "heartbeat_age_seconds": carrier.heartbeat_age,
+        "refused": carrier.refused,
+    }
+
+
+def status(store: Store) -> PartStatus:
+    found = carriers_now(store)
+    return PartStatus(lines=list(map(_line, found)), as_json={"carriers": list(map(_as_json, found))})
+
+
+# Metrics
+
+
+def _metric(name: str, text: str, kind: Literal["gauge", "counter"] = "gauge") -> Metric:
+    return Metric(f"skipqueue_{name}", kind, text, ("carrier",))
+
 
 METRICS: tuple[tuple[Metric, Callable[[CarrierNow], float]], ...] = (
-    (CARRIED, lambda carrier: carrier.held),
-    (CARRIER_WINDOW, lambda carrier: carrier.window),
-    (CARRIER_OLDEST, lambda carrier: max(carrier.oldest_seconds or 0.0, 0.0)),
-    (CARRIER_RELAYS, lambda carrier: carrier.relays),
-    (CARRIER_REACHABLE, lambda carrier: int(carrier.is_reachable is True)),
-    (CARRIER_REFUSED, lambda carrier: carrier.refused),
-    (CARRIER_AGE, lambda carrier: max(carrier.heartbeat_age, 0.0)),
+    (
+        _metric("carried_jobs", "Jobs that the carrier holds: at most 100,000 are counted."),
+        lambda carrier: carrier.held,
+    ),
+    (_metric("carrier_window", "Jobs that the carrier holds at most."), lambda carrier: carrier.window),
+    (
+        _metric("carrier_oldest_seconds", "Seconds since the first of these was handed over."),
+        lambda carrier: max(carrier.oldest_seconds or 0.0, 0.0),
+    ),
+    (_metric("carrier_relays", "Relays of the carrier that are not dead."), lambda carrier: carrier.relays),
+    (
+        _metric("carrier_reachable", "1 if a live relay reaches the broker."),
+        lambda carrier: int(carrier.is_reachable is True),
+    ),
+    (
+        _metric("carrier_refused_total", "Jobs that the carrier has not taken: its queue was full.", "counter"),
+        lambda carrier: carrier.refused,
+    ),
+    (
+        _metric("carrier_heartbeat_age_seconds", "Seconds since a relay was last alive."),
+        lambda carrier: max(carrier.heartbeat_age, 0.0),
+    ),
 )
 """Each metric, and its value for one carrier."""
 
@@ -57,7 +273,10 @@ def families(store: Store) -> Iterator[Family]:
         yield Family(metric, {(carrier.name,): value(carrier) for carrier in found})
 
 
-def without_relay(store: Store) -> Iterator[Finding]:
+# The doctor
+
+
+def find_without_relay(store: Store) -> Iterator[Finding]:
     found = carriers_now(store)
     held = {each.name: each.held for each in found}
     workforce, waiting = Workforce.now(using=store.alias), set(store.queues_with_jobs())
@@ -69,15 +288,13 @@ def without_relay(store: Store) -> Iterator[Finding]:
                 "carrier-without-relay",
                 Severity.CRITICAL if is_unserved else Severity.WARNING,
                 gettext("No relay of the carrier %(name)s is alive") % {"name": name},
-                " ".join(
-                    [waits] * is_unserved + [gettext("Jobs that are with it: %(held)s.") % {"held": held.get(name, 0)}]
-                ),
+                " ".join([waits] * is_unserved + [_held(held.get(name, 0))]),
                 gettext("Start one. Until then no job goes there, and no outcome that comes back is written."),
-                shlex.join(["python", "manage.py", "runrelay", "--carrier", name]),
+                _run_relay("--carrier", name),
             )
 
 
-def unreachable(store: Store) -> Iterator[Finding]:
+def find_unreachable(store: Store) -> Iterator[Finding]:
     for carrier in carriers_now(store):
         if carrier.is_reachable is False:
             yield Finding(
@@ -94,56 +311,122 @@ def unreachable(store: Store) -> Iterator[Finding]:
             )
 
 
-def lost_jobs(store: Store) -> Iterator[Finding]:
+def find_lost_jobs(store: Store) -> Iterator[Finding]:
     """Jobs that a carrier should have sent back long ago, and those of a carrier that the settings do not have."""
-    kept_too_long = gettext(
-        "Each is held for longer than its WAIT and three times its timeout. If the broker's queues are empty, it has "
-        "lost them: this command releases all that the carrier holds. Jobs that it still has run twice then."
-    )
     for now in carriers_now(store):
         carrier = carriers().get(now.name)
         rows = list(overdue_jobs(store, carrier)) if carrier and now.held and now.is_reachable else []
         if carrier and now.held >= carrier.window and now.is_reachable and is_window_lost(store, carrier):
-            yield Finding(
-                "carrier-lost-jobs",
-                Severity.CRITICAL,
-                gettext("The broker of the carrier %(name)s has lost its jobs") % {"name": now.name},
-                gettext("Jobs that are with it: %(held)s. Its window is full of them, so no other job goes there.")
-                % {"held": now.held},
-                gettext(
-                    "None was handed over within WAIT and the time limit of these jobs: each should have ended or come "
-                    "back. This command releases all of them."
-                ),
-                shlex.join(["python", "manage.py", "runrelay", "--reclaim", now.name]),
+            severity, title = Severity.CRITICAL, gettext("The broker of the carrier %(name)s has lost its jobs")
+            found = gettext(
+                "Jobs that are with it: %(held)s. Its window is full of them, so no other job goes there."
+            ) % {"held": now.held}
+            advice = gettext(
+                "None was handed over within WAIT and the time limit of these jobs: each should have ended or come "
+                "back. This command releases all of them."
             )
         elif rows or (now.held and not carrier):
-            yield Finding(
-                "carrier-lost-jobs",
-                Severity.WARNING,
-                gettext("The broker of the carrier %(name)s may have lost jobs") % {"name": now.name},
-                listed(store, rows) if rows else gettext("Jobs that are with it: %(held)s.") % {"held": now.held},
-                kept_too_long if rows else gettext("The settings do not have it: add it again, or release its jobs."),
-                shlex.join(["python", "manage.py", "runrelay", "--reclaim", now.name]),
+            severity, title = Severity.WARNING, gettext("The broker of the carrier %(name)s may have lost jobs")
+            found = listed(store, rows) if rows else _held(now.held)
+            advice = (
+                gettext(
+                    "Each is held for longer than its WAIT and three times its timeout. If the broker's queues are "
+                    "empty, it has lost them: this command releases all that the carrier holds. Jobs that it still has "
+                    "run twice then."
+                )
+                if rows
+                else gettext("The settings do not have it: add it again, or release its jobs.")
             )
+        else:
+            continue
+        command = _run_relay("--reclaim", now.name)
+        yield Finding("carrier-lost-jobs", severity, title % {"name": now.name}, found, advice, command)
 
 
-EXTERNAL = External(
-    holder=carrier_with,
-    explain=why_it_waits,
-    unserved="no relay of its carrier is alive",
-    processes=relays_in_words,
-    cells=admin.cells,
-)
+def _held(number: int) -> str:
+    return gettext("Jobs that are with it: %(held)s.") % {"held": number}
+
+
+def _run_relay(option: str, carrier: str) -> str:
+    """The command, for a POSIX shell."""
+    return shlex.join(["python", "manage.py", "runrelay", option, carrier])
+
+
+# The admin
+
+
+DETAIL = '<span class="skipqueue-detail">{}</span>'
+
+
+def cells(store: Store, workers: Sequence[Worker]) -> dict[str, dict[str, str]]:
+    """The cells of carriers, but for those that `carriers_now` leaves out, and what relays are. Up to two queries."""
+    shown: dict[str, dict[str, str]] = {}
+    found = {each.name: each for each in carriers_now(store)} if any(each.is_external for each in workers) else {}
+    relays = relay_names(store, [each.pk for each in workers if not each.concurrency])
+    for worker in workers:
+        if worker.pk in relays:
+            shown[worker.pk] = {"detail": gettext("relay of %(carrier)s") % {"carrier": shortened(relays[worker.pk])}}
+        elif worker.is_external and (carrier := found.get(worker.name)):
+            now = worker.now  # type: ignore[attr-defined]  # annotated by the list
+            shown[worker.pk] = _cells(carrier, now)
+    return shown
+
+
+def _cells(carrier: CarrierNow, now: datetime) -> dict[str, str]:
+    state = {True: "live", False: "late", None: "stale"}[carrier.is_reachable]
+    kind = " · ".join([gettext("carrier"), relays_in_words(carrier.relays)])
+    held = {"held": grouped(carrier.held), "window": grouped(carrier.window)}
+    refused = ngettext("%(number)s job refused", "%(number)s jobs refused", carrier.refused)
+    return {
+        "state": badge(state, broker_in_words(carrier)),
+        "worker": format_html('<span class="skipqueue-name">{}</span> ' + DETAIL, shortened(carrier.name), kind),
+        "slots": gettext("%(held)s/%(window)s with it") % held,
+        "memory": format_html(DETAIL, refused % {"number": grouped(carrier.refused)} if carrier.refused else ""),
+        "runs_now": gettext("the oldest since %(time)s") % {"time": clock_time(carrier.oldest, now)}
+        if carrier.oldest
+        else gettext("nothing"),
+    }
+
+
+@dataclass(frozen=True)
+class NoRelay:
+    """Jobs wait for a carrier, and no relay of it is alive, nor a worker that serves their queues."""
+
+    carrier: str
+    queue_names: tuple[str, ...]
+
+    @property
+    def command(self) -> str:
+        """The command that starts a relay."""
+        return _run_relay("--carrier", self.carrier)
+
+
+def without_relay(waiting: Sequence[str]) -> Iterator[PartNotice]:
+    """The notices of the carriers whose queues have jobs that wait, and no process that serves them."""
+    external = [name for name in waiting if name in settings.external_queues]
+    workforce = Workforce.now() if external else None
+    unserved = {name for name in external if workforce and not workforce.serving(name)}
+    for carrier in carriers().values() if unserved else ():
+        if names := sorted(unserved.intersection(carrier.queues))[:MOST]:
+            about = NoRelay(carrier.name, tuple(map(printed, names)))
+            yield PartNotice(template="admin/skipqueue_celery/no_relay.html", about=about)
+
 
 CONSOLE = PartConsole(
-    external=EXTERNAL,
-    notices=admin.without_relay,
+    external=External(
+        holder=carrier_with,
+        explain=why_it_waits,
+        unserved="no relay of its carrier is alive",
+        processes=relays_in_words,
+        cells=cells,
+    ),
+    notices=without_relay,
     status=status,
     subcommands=(Alias("relay", RunRelay),),
     checks=(
-        Check("carrier-without-relay", without_relay, _("Every carrier with jobs has a relay")),
-        Check("carrier-unreachable", unreachable, _("The broker of every carrier is reached")),
-        Check("carrier-lost-jobs", lost_jobs, _("No carrier holds jobs for too long")),
+        Check("carrier-without-relay", find_without_relay, _("Every carrier with jobs has a relay")),
+        Check("carrier-unreachable", find_unreachable, _("The broker of every carrier is reached")),
+        Check("carrier-lost-jobs", find_lost_jobs, _("No carrier holds jobs for too long")),
     ),
     metrics=(Scraped("carriers", families, tuple(metric for metric, _ in METRICS)),),
 )

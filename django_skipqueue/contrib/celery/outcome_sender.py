@@ -18,25 +18,20 @@ from ...values.outcomes import Outcome, error_entry, summary
 from ...values.records import Attempt
 from ...worker.loop import Wakeup
 from . import logs as carried_logs
-from . import topology, wire
+from . import wire
 from .carrier import CarrierMisconfigured, CarrierUnreachable
-from .conf import carrier_for
-from .rabbitmq import CONFIRM_SECONDS, LARGEST, AmqpLink, Confirms, MessageLimit
+from .rabbitmq import CONFIRM_SECONDS, LARGEST, AmqpLink, Confirms, outcome_queue
+from .settings import carrier_for
 
 KEPT = 1_000
 """Characters of arguments, and of metadata, that are sent back all the same."""
 
 
-def most_for(queue_name: str) -> int:
-    """How many bytes a message about a job of this queue may have, by the settings of this process."""
-    carrier = carrier_for(queue_name)
-    return carrier.max_message_size if carrier else LARGEST
-
-
-def fitting(outcome: wire.EncodedOutcome, limit: MessageLimit) -> wire.EncodedOutcome:
+def fitting(outcome: wire.EncodedOutcome, link: AmqpLink) -> wire.EncodedOutcome:
     """The outcome, or what takes its place."""
     attempt = wire.attempt_from_wire(wire.decode(outcome.body), now=time.monotonic())
-    most = limit.most(most_for(attempt.job.queue_name))
+    carrier = carrier_for(attempt.job.queue_name)
+    most = link.most(carrier.max_message_size if carrier else LARGEST)
     if outcome.size <= most:
         return outcome
     return wire.encode_outcome(replaced(attempt, outcome.size, most), outcome.home)
@@ -86,7 +81,6 @@ class OutcomeSender:
 
     def __init__(self, app: Any, *, who: str) -> None:
         self._link = AmqpLink(app)
-        self._limit = MessageLimit()
         self._who = who
         self._new: deque[Outgoing] = deque()
         self._wakeup = Wakeup()
@@ -112,69 +106,57 @@ class OutcomeSender:
         """Publish what is new, wait for an answer of the broker or another outcome, and take the answers."""
         was_open = self._confirms is not None
         try:
-            confirms = self._confirms = self._confirms or self._connect()
+            if self._confirms is None:
+                self._link.connect()
+                with self._link.translated_errors():
+                    self._confirms = Confirms(self._link.channel())
             while self._new:
-                self._publish(confirms)
+                self._publish(self._confirms)
             self._wakeup.wait(LOOK_SECONDS, unless=lambda: self._new, files=[self._link.fileno()])
             try:
                 self._link.receive()
             finally:
-                self._note_confirmed(confirms)
-            self._require_answers(confirms)
+                self._note_confirmed(self._confirms)
+            self._require_answers(self._confirms)
         except (CarrierUnreachable, CarrierMisconfigured) as error:
-            self._broke(error)
+            self._broke()
             if not was_open:  # else the broker may have closed the connection while no outcome was sent
-                self._rest(error)
-
-    def _connect(self) -> Confirms[Outgoing]:
-        self._link.connect()
-        with self._link.translated_errors():
-            return Confirms(self._link.channel())
+                if not self._is_trouble_logged:
+                    self._is_trouble_logged = True
+                    carried_logs.outcomes_wait(self._who, error)
+                time.sleep(self._delay)
+                self._delay = min(self._delay * 2, LONGEST_DELAY)
 
     def _publish(self, confirms: Confirms[Outgoing]) -> None:
         outgoing = self._new[0]
         if outgoing.outcome.size > SMALL:
-            outgoing.outcome = fitting(outgoing.outcome, self._limit)
+            outgoing.outcome = fitting(outgoing.outcome, self._link)
         outcome = outgoing.outcome
-        queue, body = topology.outcome_queue(outcome.home), wire.join_outcomes([outcome])
+        queue, body = outcome_queue(outcome.home), wire.join_outcomes([outcome])
         with self._link.translated_errors():
             confirms.publish(outgoing, body, queue=queue, correlation_id=outcome.id)
         self._new.popleft()
 
     def _note_confirmed(self, confirms: Confirms[Outgoing]) -> None:
         if confirms.confirmed:
-            self._works()
+            self._delay = FIRST_DELAY
+            if self._is_trouble_logged:
+                self._is_trouble_logged = False
+                carried_logs.outcomes_sent(self._who)
         while confirms.confirmed:
             confirms.confirmed.pop().is_confirmed = True
 
     def _require_answers(self, confirms: Confirms[Outgoing]) -> None:
         if confirms.refused:
-            queues = sorted({topology.outcome_queue(outgoing.outcome.home) for outgoing in confirms.refused})
+            queues = sorted({outcome_queue(outgoing.outcome.home) for outgoing in confirms.refused})
             raise CarrierUnreachable(f"The broker does not take it: {', '.join(queues)} is full, or gone.")
         if confirms.are_late(is_blocked=self._link.is_blocked):
             raise CarrierUnreachable(f"The broker has not confirmed an outcome for {CONFIRM_SECONDS:g} s.")
 
-    def _broke(self, error: Exception) -> None:
+    def _broke(self) -> None:
         """Close the connection. What was not confirmed is sent again: the relay drops an outcome that comes twice."""
-        self._limit.learn(error)
         self._link.close()  # takes answers of the broker that come meanwhile
         if self._confirms is not None:
             self._note_confirmed(self._confirms)
             self._new.extendleft(reversed([*self._confirms.refused, *self._confirms.unsettled]))
             self._confirms = None
-
-    def _rest(self, error: Exception) -> None:
-        self._log_trouble(error)
-        time.sleep(self._delay)
-        self._delay = min(self._delay * 2, LONGEST_DELAY)
-
-    def _log_trouble(self, error: Exception) -> None:
-        if not self._is_trouble_logged:
-            self._is_trouble_logged = True
-            carried_logs.outcomes_wait(self._who, error)
-
-    def _works(self) -> None:
-        self._delay = FIRST_DELAY
-        if self._is_trouble_logged:
-            self._is_trouble_logged = False
-            carried_logs.outcomes_sent(self._who)

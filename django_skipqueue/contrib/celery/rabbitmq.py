@@ -1,4 +1,7 @@
-"""A connection to RabbitMQ, by kombu and py-amqp: what is published and confirmed, what is delivered, and how large.
+"""RabbitMQ, as relays and Celery's workers use it: its exchanges and queues, and a connection by kombu and py-amqp.
+
+Invariant: a job's message is in one place until somebody has what it says. A queue drops none: it refuses what is too
+much, and what waits too long or is delivered too often goes to the back queue of the job's database.
 
 Invariant: `receive` takes what has come, and waits for nothing else. Any other call waits for the broker for
 `STEP_SECONDS` at most.
@@ -18,8 +21,7 @@ import select
 import socket
 import ssl
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import takewhile
 from typing import Any, Generic, TypeVar
@@ -29,6 +31,149 @@ from kombu.exceptions import KombuError
 
 from ...values.records import NEVER
 from .carrier import CarrierMisconfigured, CarrierUnreachable
+
+BACK_EXCHANGE = "skipqueue.back"
+"""Gets all dead letters of the carried queues, and gives each to the back queue of its database."""
+
+FOREIGN = "skipqueue.foreign"
+"""The exchange and the queue for dead letters of other Celery tasks: without a queue they would stop up the others."""
+
+FOREIGN_KEPT = 10_000
+"""Messages in that queue at most."""
+
+DATABASE_HEADER = "skipqueue-database"
+"""The header of a job's message with the home of its outcome."""
+
+DELIVERY_LIMIT = 2
+"""How often a message is delivered again after its worker has died."""
+
+NO_LIMIT = 1_000_000_000
+"""RabbitMQ 4 would drop a message of ours after 20 deliveries."""
+
+CARRIED_QUEUE: Mapping[str, Any] = {
+    "x-queue-type": "quorum",
+    "x-delivery-limit": DELIVERY_LIMIT,
+    "x-dead-letter-exchange": BACK_EXCHANGE,
+    "x-dead-letter-strategy": "at-least-once",
+    "x-overflow": "reject-publish",
+}
+"""The arguments of a queue that Celery's workers take jobs from."""
+
+OWN_QUEUE: Mapping[str, Any] = {"x-queue-type": "quorum", "x-delivery-limit": NO_LIMIT}
+"""The arguments of the queues that relays take outcomes and jobs from."""
+
+FOREIGN_QUEUE: Mapping[str, Any] = {"x-queue-type": "quorum", "x-max-length": FOREIGN_KEPT}
+"""The arguments of the queue `FOREIGN`: the oldest messages go."""
+
+EXCHANGES: Mapping[str, tuple[str, dict[str, str]]] = {
+    FOREIGN: ("fanout", {}),
+    BACK_EXCHANGE: ("headers", {"alternate-exchange": FOREIGN}),
+}
+"""The type and the arguments of each exchange, in the order in which they are declared."""
+
+
+def outcome_queue(home: str) -> str:
+    return f"skipqueue.outcomes.{home}"
+
+
+def back_queue(home: str) -> str:
+    """The queue for the jobs of this home that come back without an outcome."""
+    return f"skipqueue.back.{home}"
+
+
+def queues_of(carried: Iterable[str], home: str) -> dict[str, Mapping[str, Any]]:
+    """The arguments of each queue that the relays of this home use. carried: Celery's queues."""
+    own = {FOREIGN: FOREIGN_QUEUE, outcome_queue(home): OWN_QUEUE, back_queue(home): OWN_QUEUE}
+    return {**own, **dict.fromkeys(carried, CARRIED_QUEUE)}
+
+
+def bindings_of(home: str) -> list[tuple[str, str, dict[str, str]]]:
+    """The exchange, the queue and the arguments of each binding."""
+    return [
+        (FOREIGN, FOREIGN, {}),
+        (BACK_EXCHANGE, back_queue(home), {"x-match": "all", DATABASE_HEADER: home}),
+    ]
+
+
+def declare(channel: Any, carried: Iterable[str], home: str, *, create: bool) -> None:
+    """Create what is lacking, or only check that it is there. Raises `CarrierMisconfigured`."""
+    options: dict[str, Any] = {"passive": not create, "durable": True, "auto_delete": False}
+    for name, (kind, arguments) in EXCHANGES.items():
+        with _explained(f"exchange {name!r}", f"type {kind!r}", arguments, create):
+            channel.exchange_declare(name, kind, arguments=arguments, **options)
+    for name, needed in queues_of(carried, home).items():
+        with _explained(f"queue {name!r}", "durable", needed, create):
+            channel.queue_declare(name, arguments=dict(needed), **options)
+    if create:
+        for exchange, queue, match in bindings_of(home):
+            channel.queue_bind(queue, exchange, arguments=match)
+
+
+@contextmanager
+def _explained(what: str, how: str, arguments: Mapping[str, Any], create: bool) -> Iterator[None]:
+    """Say what the broker needs, where it refuses a declaration."""
+    needs = f"the {what}, {how}, with the arguments {dict(arguments)}"
+    try:
+        yield
+    except amqp.PreconditionFailed as error:
+        raise CarrierMisconfigured(
+            f"The {what} is there with other arguments. The carrier needs {needs}. "
+            'Delete it once it is empty, or name another queue in QUEUES. With "DECLARE": False the arguments are '
+            f"not checked: then it is yours to give the queue what it needs. The broker says: {error.reply_text}"
+        ) from error
+    except amqp.NotFound as error:
+        told = (
+            f"The broker cannot declare {needs}."
+            if create
+            else f'There is no {what}. "DECLARE" is False: create {needs}.'
+        )
+        raise CarrierMisconfigured(f"{told} The broker says: {error.reply_text}") from error
+    except amqp.AccessRefused as error:
+        raise CarrierMisconfigured(
+            f"The broker's user may not declare {needs}. Give it the right to, or create all that "
+            f'`manage.py runrelay --show-topology` prints, and set "DECLARE": False. The broker says: '
+            f"{error.reply_text}"
+        ) from error
+
+
+def definitions(carried: Iterable[str], homes: Iterable[str], *, vhost: str, user: str) -> dict[str, Any]:
+    """What `rabbitmqctl import_definitions` takes, where no relay declares it. carried: Celery's queues."""
+    carried, homes = list(carried), list(homes)
+    queues = {name: needed for home in homes for name, needed in queues_of(carried, home).items()}
+    bindings = {binding[:2]: binding for home in homes for binding in bindings_of(home)}
+    lasting = {"durable": True, "auto_delete": False}
+    return {
+        "exchanges": [
+            {"name": name, "vhost": vhost, "type": kind, **lasting, "internal": False, "arguments": arguments}
+            for name, (kind, arguments) in EXCHANGES.items()
+        ],
+        "queues": [
+            {"name": name, "vhost": vhost, **lasting, "arguments": dict(needed)} for name, needed in queues.items()
+        ],
+        "bindings": [
+            {
+                "source": exchange,
+                "vhost": vhost,
+                "destination": queue,
+                "destination_type": "queue",
+                "routing_key": "",
+                "arguments": match,
+            }
+            for exchange, queue, match in bindings.values()
+        ],
+        "permissions": [
+            {
+                "user": user,
+                "vhost": vhost,
+                "configure": "^$",
+                "write": r"^amq\.default$",
+                "read": f"^({'|'.join(re.escape(name) for name in queues if name != FOREIGN)})$",
+            }
+        ],
+    }
+
+
+# A connection
 
 STEP_SECONDS = 10
 """Seconds that each step may take, such as to connect, to declare a queue, or to write a message."""
@@ -49,6 +194,11 @@ NEEDED = "A carrier needs RabbitMQ, with a broker_url that begins with amqp:// o
 
 ERRORS = (OSError, amqp.AMQPError, KombuError)
 """By which a connection breaks."""
+
+LARGEST = 512 * 1024 * 1024
+"""Bytes. RabbitMQ allows no larger `max_message_size`."""
+
+_REFUSAL = re.compile(r"message size \d+ is larger than (?:configured )?max size (\d+)")
 
 
 class AmqpLink:
@@ -71,11 +221,12 @@ class AmqpLink:
         kind = self._broker.transport.driver_type
         if kind != TRANSPORT:
             raise CarrierMisconfigured(f"The broker of the Celery app is {kind!r}. {NEEDED}")
-        self._place = ""
+        self._place = ""  # in error messages: there may be several brokers
         self._connection: Any = None  # py-amqp's
         self._poll = select.poll()
         self._failure: Exception | None = None  # by which receiving has ended: the connection is of no more use
         self._checked_at = 0.0
+        self._largest = LARGEST  # bytes of a message, as far as the broker has said
         self.is_blocked = False
         """Whether the broker has said that it lacks memory or space: it reads no message from this connection."""
 
@@ -88,17 +239,23 @@ class AmqpLink:
     def user(self) -> str:
         return str(self._broker.userid or self._broker.transport.default_connection_params["userid"])
 
+    def most(self, setting: int) -> int:
+        """How many bytes the body of a message may have, by the setting and by what the broker has said."""
+        return min(setting, self._largest)
+
     def connect(self) -> None:
         """Open the connection. After a failure the next try takes the next of the app's URLs."""
         self.is_blocked, self._failure = False, None
-        self._place = self._named()
+        broker = self._broker
+        port = broker.port or broker.transport.default_connection_params["port"]
+        self._place = f" (broker {broker.hostname}:{port}, vhost {self.vhost!r})"
         with self.translated_errors():
             try:
-                self._connection = self._broker.transport.establish_connection()
+                self._connection = broker.transport.establish_connection()
             except (amqp.AccessRefused, amqp.NotAllowed) as error:
                 raise CarrierMisconfigured(f"The broker refuses the connection: {error}{self._place}") from error
             except ERRORS:
-                self._broker.maybe_switch_next()
+                broker.maybe_switch_next()
                 raise
             self._connection.sock.settimeout(STEP_SECONDS)
             self._poll = select.poll()
@@ -130,19 +287,13 @@ class AmqpLink:
                 while not is_enough() and self.has_come():
                     with suppress(TimeoutError):  # the rest comes later
                         connection.drain_events(timeout=REST_SECONDS)
-                self._check_heartbeats(connection, is_read=not is_enough())
+                now = time.monotonic()
+                if connection.heartbeat and now >= self._checked_at + HEARTBEAT_CHECK_SECONDS:
+                    self._checked_at = now
+                    (connection.send_heartbeat if is_enough() else connection.heartbeat_tick)()
             except ERRORS as error:
                 self._failure = error
                 raise
-
-    def _check_heartbeats(self, connection: Any, *, is_read: bool) -> None:
-        if not connection.heartbeat or (now := time.monotonic()) < self._checked_at + HEARTBEAT_CHECK_SECONDS:
-            return
-        self._checked_at = now
-        if is_read:
-            connection.heartbeat_tick()
-        else:
-            connection.send_heartbeat()
 
     def close(self) -> None:
         """Close the connection, if it is open. Raises nothing."""
@@ -162,13 +313,9 @@ class AmqpLink:
         try:
             yield
         except ERRORS as error:
+            if found := _REFUSAL.search(str(error)):
+                self._largest = min(self._largest, int(found[1]))
             raise CarrierUnreachable(f"{type(error).__name__}: {error}{self._place}") from error
-
-    def _named(self) -> str:
-        """Host, port and virtual host, for error messages: there may be several brokers."""
-        broker = self._broker
-        port = broker.port or broker.transport.default_connection_params["port"]
-        return f" (broker {broker.hostname}:{port}, vhost {self.vhost!r})"
 
     def _open_connection(self) -> Any:
         if self._connection is None:
@@ -267,69 +414,30 @@ class Confirms(Generic[Key]):
 
 
 class Deliveries:
-    """The broker numbers the deliveries of a channel in ascending order."""
+    """Those of one channel that are not acknowledged. The broker numbers them in ascending order."""
 
     def __init__(self) -> None:
-        self._open: deque[int] = deque()
-        self._done: set[int] = set()
-        self._sizes: dict[int, int] = {}
-        self._parts: dict[int, int] = {}  # still to be acknowledged, of deliveries that have several left
+        self._open: dict[int, tuple[int, int]] = {}  # by number: the size, and how many parts are to be acknowledged
         self.size = 0
-        """Bytes of those that are not acknowledged."""
+        """Bytes of them together."""
 
     def add(self, tag: int, size: int = 0, *, parts: int = 1) -> None:
         """Note a delivery of `size` bytes, which holds `parts` outcomes."""
-        self._open.append(tag)
-        self._sizes[tag] = size
+        self._open[tag] = size, parts
         self.size += size
-        if parts > 1:
-            self._parts[tag] = parts
 
-    def acknowledge(self, tags: Collection[int]) -> list[tuple[int, bool]]:
+    def acknowledge(self, tags: Iterable[int]) -> list[tuple[int, bool]]:
         """Note these as acknowledged. Returns the numbers to acknowledge, and whether each stands for all before it.
 
         A delivery of several parts is given as often. Unknown numbers are of an earlier connection, and are left out:
         their messages come again under other numbers.
         """
-        done = self._done
-        whole = [tag for tag in tags if self._is_whole(tag)]
-        done.update(whole)
-        self.size -= sum([self._sizes.pop(tag, 0) for tag in whole])
-        last = 0
-        while self._open and self._open[0] in done:
-            last = self._open.popleft()
-            done.remove(last)
-        multiple = [(last, True)] if last else []
-        single = done.intersection(self._open)
-        done.clear()
-        if single:
-            self._open = deque(tag for tag in self._open if tag not in single)
-        return [*multiple, *((tag, False) for tag in sorted(single))]
-
-    def _is_whole(self, tag: int) -> bool:
-        """Note that a part is acknowledged. Returns whether it was the last."""
-        left = self._parts.get(tag, 1) - 1
-        if left > 0:
-            self._parts[tag] = left
-        else:
-            self._parts.pop(tag, None)
-        return left <= 0
-
-
-LARGEST = 512 * 1024 * 1024
-"""Bytes. RabbitMQ allows no larger `max_message_size`."""
-
-_REFUSAL = re.compile(r"message size \d+ is larger than (?:configured )?max size (\d+)")
-
-
-class MessageLimit:
-    def __init__(self) -> None:
-        self._said = LARGEST
-
-    def most(self, setting: int) -> int:
-        """How many bytes the body of a message may have, by the setting and by what the broker has said."""
-        return min(setting, self._said)
-
-    def learn(self, error: BaseException) -> None:
-        if found := _REFUSAL.search(str(error)):
-            self._said = min(self._said, int(found[1]))
+        done: set[int] = set()
+        for tag in filter(self._open.__contains__, tags):
+            size, parts = self._open[tag]
+            self._open[tag] = size, parts - 1
+            if parts <= 1:
+                done.add(tag)
+        first = list(takewhile(done.__contains__, self._open))
+        self.size -= sum([self._open.pop(tag)[0] for tag in done])
+        return [*((tag, True) for tag in first[-1:]), *((tag, False) for tag in sorted(done.difference(first)))]

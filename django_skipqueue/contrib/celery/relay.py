@@ -4,13 +4,10 @@ Invariant: at every instant somebody will act on a job. While its row names the 
 of the relay its supervisor releases the job. Once its row names the carrier, the carrier has confirmed the job, and
 delivers it or gives it back.
 
-A service asks the carrier not to begin the jobs that were cancelled. If the carrier begins one all the same, its
-outcome is dropped.
+Invariant: an outcome is acknowledged after its settle is committed. A claimed job is published, or released.
 
-Another service notices that the broker has lost a full window of jobs: then no job is handed over, and nothing else
-says why. A job that waits with the broker for longer than `WAIT` comes back, and one that a worker runs ends within its
-time limit. If the window is full, and no job of it was handed over within both together, none of them is there any
-more.
+A job may have no outcome of the carrier's: it has ended there, or cannot be sent there. What becomes of it is decided
+here, by functions that are pure.
 """
 
 import time
@@ -20,10 +17,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from ...events import liveness_logs, logs
-from ...exceptions import UnknownTask
-from ...jobs.registry import registry
-from ...queue.store import Store
-from ...values.records import Attempt
+from ...exceptions import MessageTooLarge, UnreadableOutcome
+from ...values.outcomes import Outcome, error_entry, summary
+from ...values.records import Attempt, ClaimedJob
 from ...worker.attempts.running_attempt import RunningJobs
 from ...worker.control_loop import ControlLoop, WatchItself
 from ...worker.dispatcher import ReceiverCheck
@@ -31,88 +27,63 @@ from ...worker.loop import Periodic, Service
 from ...worker.options import WorkerOptions
 from ...worker.protocol import EXIT_BLOCKED, EXIT_RECYCLED, Stamps, Standby
 from ...worker.watchers import OrphanCheck
+from ...worker.capacity import Free
+from ...worker.claiming import ClaimPolicy
+from ...worker.control_loop import ControlLoop
+from ...worker.in_exchange import make_in_exchange
+from ...worker.lease_checks import OrphanCheck
+from ...worker.loop import Service
+from ...worker.observers import settle_services
+from ...worker.own_row import WatchItself
+from ...worker.plan import Plan
+from ...worker.round_trips import RoundTrips, SettleAndClaim
+from ...worker.write_notes import WriteNotes
 from . import logs as relay_logs
-from . import sql
-from .carrier import Carrier, ReturnedJob, Taken, carrier_id
-from .carrier_row import CarrierRow
-from .conf import carriers
-from .connection import CarrierConnection
-from .exchange import RelayExchange, ended
-from .hand_over import HandOver, TakeBack
-from .making import make_carrier
-from .settings import CarrierSettings
+from . import wire
+from .carrier import Carrier, CarrierConnection, ReturnedJob, Taken, TooLarge, carrier_id
+from .rows import GUARDS, CarrierRow, HandOver, LostWindow, RevokeCancelled, TakeBack
+from .settings import carriers, make_carrier
 from .window import CarriedJobs, Window
 
-INTERVAL = 1.0
-"""Seconds between two looks."""
+REJECTED_DELAY = 10.0
+"""Seconds until a job is tried again that a worker of the carrier has refused: it may have another version."""
 
-MOST_REVOKED = 1_000
-"""Jobs of one look."""
-
-
-class RevokeCancelled(Periodic):
-    """Used by the control loop's thread. What was cancelled while no relay looked is not revoked."""
-
-    name = "revoke_cancelled"
-
-    def __init__(self, store: Store, connection: CarrierConnection, *, carrier_id: str) -> None:
-        self._store = store
-        self._connection = connection
-        self._carrier_id = carrier_id
-
-    def run(self, now: float) -> None:
-        """Look for the jobs that were cancelled since the last look, or a little before it."""
-        values = {"carrier_id": self._carrier_id, "seconds": 2 * INTERVAL, "limit": MOST_REVOKED}
-        rows = self._store.rows(sql.CANCELLED, values)
-        if rows and self._connection.is_open:
-            with self._connection.handling_errors():
-                self._connection.carrier.revoke([(id, lease) for id, lease in rows])
-        self.due_at = time.monotonic() + INTERVAL
+UNREAD = "?"
+"""The task and the queue, in events and roll-ups, of a job whose outcome cannot be read. Its row has them."""
 
 
-LOOK_INTERVAL = 30.0
-"""Seconds between two looks, while the window is full."""
+def ended(returned: ReturnedJob, *, carrier: str, database: str, now: float) -> Attempt | None:
+    """The attempt of the job; `None`: it has none to settle.
 
-BROKERS_TIMEOUT = 1_800.0
-"""Seconds after which RabbitMQ takes a message back from a worker that has not acknowledged it, by its default."""
+    A job that a worker has refused is scheduled again, and costs no attempt. One whose outcome cannot be read has run,
+    so it fails; only its lease is known.
+    """
+    job = returned.job
+    if returned.reason == "unreadable" and returned.ref:
+        job = job or ClaimedJob(*returned.ref, UNREAD, UNREAD, "[]", "{}", 0, 0, 0, 0.0, 0.0, "{}")
+        outcome = _failure(job, UnreadableOutcome(), carrier)
+    elif returned.reason == "rejected" and job is not None:
+        line = f"A worker of {carrier} refused the job: it may have another version of django_skipqueue."
+        outcome = Outcome("scheduled", delay=REJECTED_DELAY, refund=1, last_error=line, is_unknown=True)
+    else:
+        return None
+    return Attempt(job, outcome, now, now, carrier, database=database)
 
 
-def time_limit(task: str, timeout: float | None) -> float:
-    """The seconds that an attempt of a carried job may take. `timeout` is that of the job itself."""
-    try:
-        return timeout or registry.get(task).timeout or BROKERS_TIMEOUT
-    except UnknownTask:
-        return BROKERS_TIMEOUT
-
-
-def is_window_lost(store: Store, carrier: CarrierSettings) -> bool:
-    """Whether the window is full, and each of its jobs should have ended or come back."""
-    rows = store.rows(sql.CARRIED_BY_TASK, {"carrier_id": carrier_id(carrier.name)})
-    return sum(number for *_, number, _ in rows) >= carrier.window and all(
-        youngest > carrier.wait + time_limit(task, timeout) for task, timeout, _, youngest in rows
+def not_sent(too_large: TooLarge, *, carrier: str, database: str, now: float) -> Attempt:
+    """The failed attempt of a job whose message is too large. It has not begun, and would never be sent."""
+    job, size, most = too_large
+    error = MessageTooLarge(
+        f"The message of the job has {size:,} bytes, and the carrier {carrier} takes {most:,} at most. The job has not "
+        "begun. Pass less, such as the key of a row or the name of a file; or raise max_message_size of RabbitMQ, and "
+        "MAX_MESSAGE_SIZE of the carrier in SKIPQUEUE['CARRIERS'], and retry the job."
     )
+    return Attempt(wire.lean(job), _failure(job, error, carrier), now, now, carrier, database=database)
 
 
-class LostWindow(Periodic):
-    """Used by the control loop's thread."""
-
-    name = "lost_window"
-
-    def __init__(
-        self, store: Store, carrier: CarrierSettings, connection: CarrierConnection, window: Window, *, who: str
-    ) -> None:
-        self._store, self._carrier = store, carrier
-        self._connection, self._window = connection, window
-        self._who = who
-        self._is_lost = False
-
-    def run(self, now: float) -> None:
-        """Log it once, when it is so."""
-        looks = self._window.is_full and self._connection.is_open
-        was_lost, self._is_lost = self._is_lost, looks and is_window_lost(self._store, self._carrier)
-        if self._is_lost and not was_lost:
-            relay_logs.carrier_window_lost(self._who, self._carrier.name, self._window.jobs.with_carrier)
-        self.run_again_in(LOOK_INTERVAL)
+def _failure(job: ClaimedJob, error: Exception, carrier: str) -> Outcome:
+    entry = error_entry(error, attempt=job.attempt, worker=carrier, duration_ms=0.0)
+    return Outcome("failed", last_error=summary(error), error=entry)
 
 
 GATHER_SECONDS = 0.02
@@ -124,6 +95,12 @@ CONFIRM_TIME = 5.0
 
 LAST_EVENTS = 2.0
 """Seconds for which signal receivers may delay the end of a relay."""
+
+NOT_THE_CARRIERS = "the carrier does not hold the job"
+"""The reason for which such an outcome is dropped."""
+
+REPORTED = 10_000
+"""Outcomes of which a relay remembers that it has reported them: the carrier may run a job twice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +117,8 @@ class RelayOptions(WorkerOptions):
 
 
 class Relay(ControlLoop):
+    """Has the jobs of its round trips: see `Holder` of `worker.round_trips`."""
+
     kind = "relay"
 
     def __init__(
@@ -158,91 +137,90 @@ class Relay(ControlLoop):
         super().__init__(options, id=id, name=name, lifeline=lifeline, stamps=stamps, standby=standby)
         chosen = carriers()[options.carrier]
         holder = carrier_id(chosen.name)
-        self._store.guards, self._store.holder = sql.GUARDS, {"carrier": chosen.name, "carrier_id": holder}
+        store = self._store
+        store.guards, store.holder = GUARDS, {"carrier": chosen.name, "carrier_id": holder}
+        self._is_paused = False  # whether to claim and publish nothing: the relay stops, or has no row
         self._look_at = 0.0  # not before this monotonic time at what the carrier has sent
         self._unreadable = 0  # messages, since the start
         self._jobs = CarriedJobs()
-        self._window = Window(self._store, self._jobs, size=chosen.window, worker_timeout=options.worker_timeout)
-        carrier = carrier or make_carrier(chosen, options.database)
-        self._connection = CarrierConnection(
-            carrier, who=name, home=lambda: self._row.home, lost=self._jobs.connection_lost, stamp=self._stamp
+        self._window = Window(store, self._jobs, size=chosen.window, worker_timeout=options.worker_timeout)
+        self._connection = connection = CarrierConnection(
+            carrier or make_carrier(chosen, options.database),
+            who=name,
+            home=lambda: self._row.home,
+            lost=self._jobs.connection_lost,
+            stamp=self._stamp,
         )
-        self._exchange = RelayExchange(
-            options,
+        self._trips = RoundTrips(
+            self,
+            ClaimPolicy(options, self._standby),
             id=id,
-            store=self._store,
+            store=store,
             control=self._control,
             dispatcher=self._dispatcher,
             standby=self._standby,
-            connection=self._connection,
-            window=self._window,
+            in_exchange=make_in_exchange(store, id),
+            settle_services=settle_services(store),
+            write_notes=WriteNotes(store, list),
+            defers_full_claims_only=True,
+            remembered=REPORTED,
+            not_held=NOT_THE_CARRIERS,
         )
-        self._row = CarrierRow(
-            self._store,
-            chosen,
-            self._connection,
-            self._window,
-            relay_id=id,
-            interval=options.seconds_between_heartbeats,
-        )
-        self._hand_over = HandOver(self._store, self._jobs, carrier_id=holder)
-        self._take_back = TakeBack(self._store, self._jobs, self._connection, who=name)
-        self._revoke = RevokeCancelled(self._store, self._connection, carrier_id=holder)
-        self._lost_window = LostWindow(self._store, chosen, self._connection, self._window, who=name)
+        interval = options.seconds_between_heartbeats
+        self._row = CarrierRow(store, chosen, connection, self._window, relay_id=id, interval=interval)
+        self._hand_over = HandOver(store, self._jobs, carrier_id=holder)
+        self._take_back = TakeBack(store, self._jobs, connection, who=name)
+        self._lost_window = LostWindow(store, chosen, connection, self._window, who=name)
         self._orphans = OrphanCheck(options.worker_timeout, self._release_orphans)
         self._control.on_broken = self._database_broke
-        self._make_loop(self._services())
-
-    def _services(self) -> list[Service]:
-        exchange = self._exchange
-        return [
+        look_again = self._trips.claiming.start_over
+        services: list[Service] = [
             ReceiverCheck(
-                self._dispatcher, who=f"relay {self.name}", hint="the process is replaced", then=self._stop_blocked
+                self._dispatcher, who=f"relay {name}", hint="the process is replaced", then=self._stop_blocked
             ),
             self._row,
             self._window,
-            self._connection,
+            connection,
             self._orphans,
-            *([WatchItself(self._control, self._standby, look=exchange.claiming.start_over)] * self.options.listen),
-            exchange,
+            *([WatchItself(self._control, self._standby, look=look_again)] * options.listen),
+            SettleAndClaim(self._trips, room=self._room),
             self._hand_over,
             self._take_back,
-            self._revoke,
+            RevokeCancelled(store, connection, carrier_id=holder),
             self._lost_window,
-            *exchange.settle_services,
-            *exchange.observing,
-            exchange.write_notes,
+            *self._trips.settle_services,
+            *self._trips.observing,
+            self._trips.write_notes,
         ]
+        self._make_loop(services)
 
     @property
     def jobs_done(self) -> int:
-        return self._exchange.jobs_done
+        return self._trips.jobs_done
 
     # One turn of the loop
 
     def _turn(self) -> None:
         self._stamp()
-        self._take()
+        self._receive()
         may_claim = not self._stopping and self._row.is_written and self._own_row.is_alive(time.monotonic())
-        self._exchange.is_paused = not may_claim
+        self._is_paused = not may_claim
         self._loop.run_due()
 
-    def _take(self) -> None:
-        if not self._connection.is_open or (now := time.monotonic()) < self._look_at:
+    def _receive(self) -> None:
+        connection = self._connection
+        if not connection.is_open or (now := time.monotonic()) < self._look_at:
             return
-        with self._connection.handling_errors():
-            taken = self._connection.carrier.take()
+        with connection.handling_errors():
+            taken = connection.carrier.take()
             self._look_at = now + GATHER_SECONDS if taken else 0.0
-            self._note_blocked(self._connection.carrier.is_blocked)
-            attempts, known = self._jobs.take(taken, partial(self._ended, now=now))
-            self._exchange.add(map(self._here, attempts))
+            self._note_blocked(connection.carrier.is_blocked)
+            ends = partial(ended, carrier=connection.carrier.name, database=self.options.database, now=now)
+            attempts, known = self._jobs.take(taken, ends)
+            self._trips.pending.add(map(self._here, attempts))
             if known:
-                self._connection.carrier.acknowledge(known)
+                connection.carrier.acknowledge(known)
             self._log(taken)
-
-    def _ended(self, returned: ReturnedJob, *, now: float) -> Attempt | None:
-        carrier = self._connection.carrier.name
-        return ended(returned, carrier=carrier, database=self.options.database, now=now)
 
     def _here(self, attempt: Attempt) -> Attempt:
         """The attempt with the time of its claim, by this process's monotonic clock: its waiting time needs it.
@@ -272,22 +250,49 @@ class Relay(ControlLoop):
         for reason, count in Counter(returned.reason for returned in taken.jobs if returned.ref).items():
             relay_logs.carried_returned(self.name, carrier, count, reason)
 
-    def _stop_blocked(self) -> None:
-        self._exit_code = EXIT_BLOCKED
-        self._stop()
+    # Round trips
 
-    def _recycle(self, reason: str) -> None:
-        if not self._stopping:
-            liveness_logs.recycling(self.name, reason)
-            self._exit_code = EXIT_RECYCLED
-            self._stop()
+    def _room(self, now: float) -> int:
+        if self._is_paused or self._dispatcher.is_full or self._trips.pending.has_more or not self._connection.is_open:
+            return 0
+        return self._window.room(self._trips.coming, now)
+
+    def has_finished(self, now: float) -> bool:
+        return self._trips.pending.due_at <= now
+
+    def take_finished(self) -> Iterable[Attempt]:
+        return ()  # they wait for the next exchange since they came
+
+    def settled(self, attempts: list[Attempt]) -> None:
+        deliveries = self._jobs.settled(attempts)
+        if deliveries and self._connection.is_open:
+            with self._connection.handling_errors():
+                self._connection.carrier.acknowledge(deliveries)
+
+    def take(self, claimed: list[ClaimedJob], free: Free) -> None:
+        """Publish these jobs. Those that are too large fail: whoever claims them could not send them either."""
+        self._window.claimed(claimed)
+        if self._is_paused or not self._connection.is_open:
+            self._jobs.release(job.ref for job in claimed)
+            return
+        self._jobs.published(claimed)  # before it is sent: an error leaves unknown what the carrier has
+        with self._connection.handling_errors():
+            carrier = self._connection.carrier
+            if too_large := carrier.publish(claimed):
+                self._jobs.not_sent(job.ref for job, *_ in too_large)
+                name, alias, now = carrier.name, self._store.alias, time.monotonic()
+                self._trips.pending.add(not_sent(each, carrier=name, database=alias, now=now) for each in too_large)
+
+    def take_ahead(self, claimed: list[ClaimedJob]) -> None:
+        self.take(claimed, {})
 
     def _database_broke(self) -> None:
-        self._exchange.connection_broke()
+        self._trips.apply()
+        self._trips.claiming.start_over()
         self._orphans.expect(time.monotonic())
 
     def _release_orphans(self) -> None:
-        self._exchange.apply()
+        self._trips.apply()
         orphans = self._store.release_orphans(self.id, known=self._jobs.held_ids)
         if orphans:
             logs.orphans_released(self.name, len(orphans))
@@ -298,11 +303,11 @@ class Relay(ControlLoop):
         return False
 
     def _called(self, queue_name: str) -> None:
-        self._exchange.claiming.called(queue_name)
+        self._trips.claiming.called(queue_name)
 
     def _offer(self) -> None:
-        room = 0 if self._control.is_broken else self._exchange.room(time.monotonic())
-        self._standby.offer(slots=room, room=room, claimed=self._exchange.jobs_claimed, running=self._jobs.count)
+        room = 0 if self._control.is_broken else self._room(time.monotonic())
+        self._standby.offer(slots=room, room=room, claimed=self._trips.jobs_claimed, running=self._jobs.count)
 
     def _sleep(self, longest: float, files: Iterable[int] = ()) -> None:
         gathers = self._look_at - time.monotonic()
@@ -313,19 +318,29 @@ class Relay(ControlLoop):
 
     # Stopping
 
+    def _stop_blocked(self) -> None:
+        self._exit_code = EXIT_BLOCKED
+        self._stop()
+
+    def _recycle(self, reason: str) -> None:
+        if not self._stopping:
+            liveness_logs.recycling(self.name, reason)
+            self._exit_code = EXIT_RECYCLED
+            self._stop()
+
     def _shut_down(self) -> None:
-        self._exchange.is_paused = True
+        self._is_paused = True
         deadline = min(self._shutdown_deadline, time.monotonic() + CONFIRM_TIME)
-        self._exchange.apply()
+        self._trips.apply()
         while self._jobs.unconfirmed and self._connection.is_open and (left := deadline - time.monotonic()) > 0:
             self._sleep(left)
             self._turn()
-        self._exchange.settle_last(deadline)
+        self._settle_last(deadline)
         self._jobs.release_unconfirmed()
         while not self._control.is_broken and self._hand_over.due_at <= time.monotonic() < self._shutdown_deadline:
             with self._control.handling_errors(refused=self._hand_over.refused):
                 self._hand_over.run(time.monotonic())
-        for service in (self._hand_over, self._take_back, self._row, *self._exchange.observing):
+        for service in (self._hand_over, self._take_back, self._row, *self._trips.observing):
             with self._control.handling_errors(refused=service.refused):
                 service.run(time.monotonic())
         self._emit_stop()
@@ -336,3 +351,12 @@ class Relay(ControlLoop):
         self._dispatcher.stop(timeout=LAST_EVENTS)
         self._connection.close()
         self._control.close()
+
+    def _settle_last(self, deadline: float) -> None:
+        """Write the outcomes that wait, until the deadline, or until the database is broken twice."""
+        trips, failures = self._trips, 0
+        trips.pending.look_now()
+        while failures < 2 and trips.pending.due_at <= time.monotonic() < deadline:
+            trips.exchange(Plan(0.0, settles=True))
+            failures += self._control.is_broken
+        trips.apply()

@@ -1,16 +1,24 @@
-"""The form of the setting `CARRIERS`: the engines outside of PostgreSQL that run the jobs of some queues. Pure.
+"""The setting `CARRIERS`: the engines outside of PostgreSQL that run the jobs of some queues, and how each is made.
 
 For example: `{"celery": {"APP": "shop.celery.app", "QUEUES": {"pdf": "pdf", "import": "slow"}, "WINDOW": 500}}`.
+
+Invariant: a process that uses no carrier does not import Celery by this package.
 """
 
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from django.utils.module_loading import import_string
+
+from ...conf import AppSetting, settings
 from ...values.bounds import LIMITS, did_you_mean
+
+if TYPE_CHECKING:
+    from .celery_carrier import CeleryCarrier
+
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 """A name that can stand in the id of a row and on a command line."""
@@ -67,26 +75,41 @@ def problems(name: str, given: object) -> Iterator[str]:
 
 def _problems(place: str, options: dict[object, object]) -> Iterator[str]:
     for key, value in options.items():
-        if isinstance(key, str) and key in KEYS:
-            yield from KEYS[key](f"{place}[{key!r}]", value)
-        else:
+        if not isinstance(key, str) or key not in KEYS:
             yield f"{place} has no key {key!r}.{did_you_mean(str(key).upper(), list(KEYS))}"
-    for key, meaning in REQUIRED.items():
+            continue
+        is_valid, meaning = KEYS[key]
+        if not is_valid(value):
+            yield f"{place}[{key!r}] must be {meaning}, not {value!r}."
+        elif key == "QUEUES" and isinstance(value, dict):
+            yield from _queues_problems(f"{place}[{key!r}]", value)
+    for key in REQUIRED:
         if key not in options:
-            yield f"{place} lacks the key {key!r}: {meaning}."
+            yield f"{place} lacks the key {key!r}: {KEYS[key][1]}."
 
 
-def _app_problems(place: str, value: object) -> Iterator[str]:
+def _is_path(value: object) -> bool:
     parts = value.split(".") if isinstance(value, str) else []
-    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-        yield f"{place} must be {REQUIRED['APP']}, not {value!r}."
+    return len(parts) > 1 and all(part.isidentifier() for part in parts)
 
 
-def _queues_problems(place: str, value: object) -> Iterator[str]:
-    if not isinstance(value, dict) or not value:
-        yield f"{place} must be {REQUIRED['QUEUES']}, not {value!r}."
-        return
-    for queue, of_celery in value.items():
+KEYS: dict[str, tuple[Callable[[object], bool], str]] = {
+    "APP": (_is_path, "the path of the project's Celery app, such as 'shop.celery.app'"),
+    "QUEUES": (
+        lambda value: isinstance(value, dict) and bool(value),
+        "a dict of Celery's queues by the names of the queues that it carries, such as {'pdf': 'pdf'}",
+    ),
+    **{name.upper(): (LIMITS[name].allows, str(LIMITS[name])) for name in ("window", "wait", "max_message_size")},
+    "DECLARE": (lambda value: isinstance(value, bool), "True or False"),
+}
+"""The options of a carrier: whether a value is valid, and what it must be."""
+
+REQUIRED = ("APP", "QUEUES")
+"""The options that every carrier has."""
+
+
+def _queues_problems(place: str, queues: dict[object, object]) -> Iterator[str]:
+    for queue, of_celery in queues.items():
         if not isinstance(queue, str) or not queue or queue.strip() != queue or "," in queue:
             yield f"{place} has the key {queue!r}; a key is the name of a queue."
         elif not isinstance(of_celery, str) or not 0 < len(of_celery.encode()) <= LONGEST_QUEUE_NAME:
@@ -98,33 +121,6 @@ def _queues_problems(place: str, value: object) -> Iterator[str]:
             yield f"{place}[{queue!r}] must not begin with {' or '.join(map(repr, RESERVED))}: {of_celery!r}."
 
 
-def _number_problems(option: str, place: str, value: object) -> Iterator[str]:
-    if not LIMITS[option].allows(value):
-        yield f"{place} must be {LIMITS[option]}, not {value!r}."
-
-
-def _declare_problems(place: str, value: object) -> Iterator[str]:
-    if not isinstance(value, bool):
-        yield f"{place} must be True or False, not {value!r}."
-
-
-KEYS: dict[str, Callable[[str, object], Iterator[str]]] = {
-    "APP": _app_problems,
-    "QUEUES": _queues_problems,
-    "WINDOW": partial(_number_problems, "window"),
-    "WAIT": partial(_number_problems, "wait"),
-    "MAX_MESSAGE_SIZE": partial(_number_problems, "max_message_size"),
-    "DECLARE": _declare_problems,
-}
-"""The functions that check the options of a carrier, by key. Each takes the place of the value in the setting too."""
-
-REQUIRED = {
-    "APP": "the path of the project's Celery app, such as 'shop.celery.app'",
-    "QUEUES": "a dict of Celery's queues by the names of the queues that it carries, such as {'pdf': 'pdf'}",
-}
-"""The options that every carrier has, and what they are."""
-
-
 def _carried_twice(name: str, given: dict[object, object]) -> Iterator[str]:
     """One sentence for each queue that several carriers run: an operator could not tell where its jobs are."""
     dicts = [options for options in given.values() if isinstance(options, dict)]
@@ -132,3 +128,61 @@ def _carried_twice(name: str, given: dict[object, object]) -> Iterator[str]:
     for queue, number in Counter(queue for queues in carried for queue in queues).items():
         if number > 1:
             yield f"{name} has the queue {queue!r} in {number} carriers; one carrier runs it."
+
+
+def _queues(given: Mapping[str, CarrierSettings]) -> dict[str, str]:
+    return {queue: carrier.name for carrier in given.values() for queue in carrier.queues}
+
+
+KEY, CARRIERS = "carriers", AppSetting(made_from=made_from, problems=problems, external_queues=_queues)
+"""The key of `SKIPQUEUE`, and what stands there."""
+
+
+def carriers() -> Mapping[str, CarrierSettings]:
+    """The engines outside of PostgreSQL that run the jobs of some queues, by name."""
+    found: Mapping[str, CarrierSettings] = settings.of_apps[KEY]
+    return found
+
+
+def carrier_for(queue_name: str) -> CarrierSettings | None:
+    """The carrier that runs the jobs of this queue; `None`: workers run them."""
+    return next((carrier for carrier in carriers().values() if queue_name in carrier.queues), None)
+
+
+INSTALL = 'pip install "django-skipqueue[celery]"'
+
+
+def make_carrier(chosen: CarrierSettings, alias: str) -> "CeleryCarrier":
+    """The carrier for the jobs of this database. Does not connect. Raises `CarrierMisconfigured`."""
+    from .carrier import CarrierMisconfigured
+
+    try:
+        from .celery_carrier import CeleryCarrier
+        from .rabbitmq import NEEDED
+    except ModuleNotFoundError as error:
+        raise CarrierMisconfigured(
+            f"The carrier {chosen.name!r} needs the package {error.name!r}: {INSTALL}"
+        ) from error
+    described = f"Celery app {chosen.app!r} of the carrier {chosen.name!r}"
+    try:
+        app = import_string(chosen.app)
+    except Exception as error:  # whatever the project's module raises
+        raise CarrierMisconfigured(f"The {described} cannot be imported: {error!r}") from error
+    if not hasattr(app, "connection_for_write"):
+        raise CarrierMisconfigured(f"{chosen.app!r} of the carrier {chosen.name!r} is no Celery app: {app!r}")
+    try:
+        return CeleryCarrier(
+            chosen.name,
+            app,
+            home=alias,
+            queues=chosen.queues,
+            wait=chosen.wait,
+            declare=chosen.declare,
+            max_message_size=chosen.max_message_size,
+        )
+    except CarrierMisconfigured:
+        raise
+    except (ImportError, KeyError) as error:  # kombu has no such transport, or its library is not installed
+        raise CarrierMisconfigured(f"The broker of the {described} cannot be used: {error}. {NEEDED}") from error
+    except Exception as error:  # its text may have the password
+        raise CarrierMisconfigured(f"The broker_url of the {described} cannot be read. {NEEDED}") from error

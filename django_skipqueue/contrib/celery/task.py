@@ -1,4 +1,6 @@
-"""The Celery task that runs carried jobs. Registers itself when this module is imported.
+"""The Celery task that runs carried jobs, and what a process of Celery has for them: the pool of a worker.
+
+Registers the task when it is imported.
 
 Invariant: the task ends after the broker has confirmed the job's outcome, and Celery acknowledges the job's message
 after the end of the task. A message that this side cannot read is rejected, so that the broker gives it back to the
@@ -7,28 +9,200 @@ relay; one whose process dies is delivered again.
 After a lost connection the broker delivers again what was not acknowledged. Such a job is over in most cases: its
 outcome was on its way, and is written by now. The rows tell whether it still has to run. Invariant: in doubt the job
 runs.
+
+The thread of Celery's task waits. The job runs in a thread of the pool, which keeps its database connections (Celery
+closes those of its own threads after each task), and which is replaced after an interruption.
+
+A process in which an attempt was interrupted or is stuck ends, as a worker's process is replaced. An interruption may
+have left a lock taken, and a stuck attempt keeps its thread. Invariant: a process ends while no task runs in it, unless
+each further job would wait there for ever.
 """
 
 import os
+import queue
+import signal
 import sys
 import threading
-from collections.abc import Collection, Iterable
+import time
 from typing import Any
 
 from celery import shared_task
 from celery.exceptions import Reject
-from celery.signals import celeryd_init, worker_init, worker_process_init
+from celery.signals import celeryd_init, task_postrun, task_prerun, worker_init, worker_process_init
 from django.db import Error, connections
 from kombu.entity import Queue
 
 from ...queue.store import Store
-from ...values.records import LeaseRef
+from ...values.records import NEVER, Attempt, ClaimedJob, LeaseRef
+from ...worker.attempts.executor import Executor
+from ...worker.attempts.forked_children import children
+from ...worker.attempts.interruption import Interrupter
+from ...worker.attempts.pool import Pool
+from ...worker.loop import Wakeup
+from ...worker.notes import capturing
 from ...worker.own_connections import dedicated_connection, guard
-from . import topology, wire
+from ...worker.protocol import EXIT_BLOCKED, EXIT_RECYCLED, EXIT_STUCK
+from . import logs as carried_logs
+from . import wire
 from .carrier import alias_of
 from .celery_carrier import TASK
-from .conf import carriers
-from .running import Process
+from .outcome_sender import OutcomeSender
+from .rabbitmq import CARRIED_QUEUE
+from .settings import carriers
+
+IDLE_SECONDS = 0.5
+"""Seconds without a task, after which the process ends: Celery's main process knows that its last task has ended."""
+
+
+class Retirement:
+    """A forked process of Celery's pool ends by itself, and its main process replaces it.
+
+    A process with a pool of threads goes on: to end it would end the other attempts. Once all its slots are stuck it
+    asks Celery for a warm shutdown, and whoever has started it starts it again.
+    """
+
+    def __init__(self, worker: str, *, is_forked: bool) -> None:
+        self._worker = worker
+        self._is_forked = is_forked
+        self._lock = threading.Lock()
+        self._code: int | None = None
+        self._is_full = False
+        self._running = 0
+        self._timer: threading.Timer | None = None
+
+    def note(self, pool: Pool, interrupter: Interrupter) -> None:
+        """Decide whether the process must end. Called after time limits were enforced."""
+        self._is_full = len(interrupter.stuck()) > 1 and pool.is_used_up
+        if self._code is not None or (interrupter.interrupted_at == NEVER and not pool.is_used_up):
+            return
+        if self._is_forked:
+            self._code = EXIT_STUCK if pool.is_used_up else EXIT_RECYCLED
+            self._running = 1  # the task of that attempt
+            task_prerun.connect(self._begins)
+            task_postrun.connect(self._ends)
+        elif pool.is_used_up:
+            self._code = EXIT_STUCK
+            carried_logs.carried_process_stops(self._worker)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    @property
+    def is_due(self) -> bool:
+        return self._code is not None
+
+    def require_room(self) -> None:
+        """End the process if a further job would wait for ever. The broker delivers the job again."""
+        if self._is_full and self._is_forked:
+            os._exit(EXIT_STUCK)
+
+    def _begins(self, **_: Any) -> None:
+        with self._lock:
+            self._running += 1
+
+    def _ends(self, **_: Any) -> None:
+        with self._lock:
+            self._running -= 1
+            if self._running <= 0:
+                self._timer = threading.Timer(IDLE_SECONDS, self._end_if_idle)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def _end_if_idle(self) -> None:
+        with self._lock:
+            if self._running <= 0 and self._code is not None:
+                os._exit(self._code)
+
+
+LONGEST_REST = 60.0
+"""Seconds between two looks at the time limits, if no attempt has one."""
+
+
+class DatabaseJobs:
+    """Runs the jobs of one database. `run` is called by the threads of Celery's pool."""
+
+    def __init__(self, *, worker: str, database: str, slots: int, retirement: Retirement) -> None:
+        self._worker = worker
+        self._retirement = retirement
+        self._wakeup = Wakeup()
+        self._interrupter = Interrupter(self._wakeup.call)
+        executor = Executor(worker=worker, database=database, interrupter=self._interrupter)
+        self._pool = Pool(executor, concurrency=slots, wake=self._hand_in)
+        self._lock = threading.RLock()  # guards the pool and the following; never held while a job runs
+        self._waiting: dict[LeaseRef, list[queue.SimpleQueue[Attempt]]] = {}
+        threading.Thread(target=self._enforce_limits, name="skipqueue-limits", daemon=True).start()
+
+    def run(self, job: ClaimedJob) -> Attempt:
+        """Run the job. If it is delivered again while it runs here, it is not started again."""
+        ended: queue.SimpleQueue[Attempt] = queue.SimpleQueue()
+        with self._lock:
+            waiting = self._waiting.setdefault(job.ref, [])
+            waiting.append(ended)
+            if len(waiting) == 1:
+                self._pool.submit([job])
+        return ended.get()
+
+    def _hand_in(self) -> None:
+        """Give the finished attempts to the threads that wait for them. Called by the threads of the pool."""
+        with self._lock:
+            try:
+                for attempt in self._pool.take_finished():
+                    for ended in self._waiting.pop(attempt.job.ref, []):
+                        ended.put(attempt)
+            except BaseException as error:  # of the code that runs attempts, not of a task
+                carried_logs.carried_process_ends(self._worker, error)
+                os._exit(1)
+
+    def _rest(self, deadline: float) -> None:
+        rest = min(max(deadline - time.monotonic(), 0.0), LONGEST_REST)
+        self._wakeup.wait(rest, unless=lambda: self._pool.next_deadline < deadline)
+
+    def _enforce_limits(self) -> None:
+        """Interrupt attempts whose time is over. A stuck one counts as failed, and its thread is replaced."""
+        while True:
+            try:
+                self._rest(self._pool.next_deadline)
+                with self._lock:
+                    self._pool.enforce_limits()
+                    is_blocked = self._pool.find_blockage()
+                    self._retirement.note(self._pool, self._interrupter)
+                self._hand_in()
+                if is_blocked:
+                    os._exit(EXIT_BLOCKED)
+            except BaseException as error:  # without time limits, no job may run
+                carried_logs.carried_process_ends(self._worker, error)
+                os._exit(1)
+
+
+class Process:
+    """What a process of Celery has for carried jobs. Made in the process that uses it, at its first job."""
+
+    def __init__(self, app: Any, *, worker: str, slots: int, is_forked: bool) -> None:
+        children.become_worker()
+        self._capturing = capturing()  # kept: a context manager that nobody refers to ends
+        self._capturing.__enter__()
+        self._worker = worker
+        self._slots = slots
+        self._sender = OutcomeSender(app, who=worker)
+        self._retirement = Retirement(worker, is_forked=is_forked)
+        self._databases: dict[str, DatabaseJobs] = {}
+        self._lock = threading.Lock()
+
+    def run(self, job: ClaimedJob, *, database: str, home: str) -> None:
+        """Run a job of this database, and send its outcome to this home."""
+        self._retirement.require_room()
+        with self._lock:
+            jobs = self._databases.get(database)
+            if jobs is None:
+                jobs = self._databases[database] = DatabaseJobs(
+                    worker=self._worker, database=database, slots=self._slots, retirement=self._retirement
+                )
+        self._sender.send(jobs.run(job), home)
+
+    def note_begun(self, job: ClaimedJob, home: str) -> None:
+        """Tell the relay that this job begins, and return once the broker has that."""
+        self._sender.send_encoded(wire.encode_begun(job.ref, home))
+
+
+# The task
 
 
 def is_over(ref: LeaseRef, alias: str) -> bool:
@@ -93,25 +267,12 @@ def _process_here(task: Any) -> Process:
         with _making:
             if _process is None:
                 worker = task.request.hostname or "celery"
-                _process = Process(task.app, worker=worker, slots=_slots(), is_forked=_is_forked)
+                slots = 1 if _runs_one or _worker is None else max(int(_worker.concurrency or 1), 1)
+                _process = Process(task.app, worker=worker, slots=slots, is_forked=_is_forked)
     return _process
 
 
-def _slots() -> int:
-    return 1 if _runs_one or _worker is None else max(int(_worker.concurrency or 1), 1)
-
-
-@worker_init.connect  # type: ignore[untyped-decorator]
-def _note_worker(sender: Any, **_: Any) -> None:
-    """Called in the main process, before the pool is made."""
-    global _worker, _main_process
-    _require_pool(sender)
-    _worker, _main_process = sender, os.getpid()
-    if not sender.time_limit and not sender.soft_time_limit:  # else limits of our own keep these away
-        run.time_limit = run.soft_time_limit = None  # a limit takes Celery's main process two timers for each task
-
-
-def _require_pool(worker: Any) -> None:
+def _require_threads(worker: Any) -> None:
     """End a worker of Celery that consumes from carried queues, and whose pool runs tasks in greenlets."""
     pool = worker.pool_cls if isinstance(worker.pool_cls, str) else worker.pool_cls.__module__
     consumed = sorted(_carried_queues().keys() & worker.app.amqp.queues.consume_from.keys())
@@ -121,6 +282,16 @@ def _require_pool(worker: Any) -> None:
             f"the pool {pool!r}: it replaces Python's threads. Start this worker with --pool prefork, threads or "
             "solo, or give it other queues."
         )
+
+
+@worker_init.connect  # type: ignore[untyped-decorator]
+def _note_worker(sender: Any, **_: Any) -> None:
+    """Called in the main process, before the pool is made."""
+    global _worker, _main_process
+    _require_threads(sender)
+    _worker, _main_process = sender, os.getpid()
+    if not sender.time_limit and not sender.soft_time_limit:  # else limits of our own keep these away
+        run.time_limit = run.soft_time_limit = None  # a limit takes Celery's main process two timers for each task
 
 
 @worker_process_init.connect  # type: ignore[untyped-decorator]
@@ -138,22 +309,15 @@ def _declare_as_relays_do(instance: Any, options: dict[str, Any], **_: Any) -> N
     the project lists in `task_queues` stays as the project has declared it.
     """
     app = instance.app
-    consumed = {*_names(options.get("queues")), app.conf.task_default_queue}
+    named = options.get("queues") or ()
+    consumed = {*(named.split(",") if isinstance(named, str) else named), app.conf.task_default_queue}
     carried = _carried_queues()
     own = {getattr(queue, "name", queue) for queue in app.conf.task_queues or ()}
     for name in sorted((carried.keys() & consumed) - own):
-        queue = Queue(
-            name, routing_key=name, queue_arguments=dict(topology.CARRIED_QUEUE), no_declare=not carried[name]
-        )  # type: ignore[no-untyped-call]
+        queue = Queue(name, routing_key=name, queue_arguments=dict(CARRIED_QUEUE), no_declare=not carried[name])  # type: ignore[no-untyped-call]
         app.amqp.queues.add(queue)
 
 
 def _carried_queues() -> dict[str, bool]:
     """Celery's queues that are carried, and whether Celery and relays declare each."""
     return {queue: carrier.declare for carrier in carriers().values() for queue in carrier.queues.values()}
-
-
-def _names(queues: str | Iterable[str] | None) -> Collection[str]:
-    if queues is None:
-        return ()
-    return queues.split(",") if isinstance(queues, str) else list(queues)

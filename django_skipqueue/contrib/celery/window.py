@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from ...queue.store import Store
 from ...values.records import Attempt, ClaimedJob, LeaseRef
 from ...worker.loop import Service
-from . import sql
 from .carrier import ReturnedJob, Taken
 
 MOST_REMEMBERED = 10_000
@@ -190,6 +189,25 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Seconds without a claim after the carrier has refused jobs, doubled up to the second each time."""
 
 
+# relay → how many jobs the carrier holds, how many its relays hold for it, and how many relays are alive. Index:
+# recover, which has an entry for each running job.
+CARRIED_COUNT = """
+WITH relay AS MATERIALIZED (
+    SELECT
+        worker.id,
+        worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(worker_timeout)s) AS is_alive
+    FROM skipqueue_celery_worker AS beside JOIN skipqueue_worker AS worker ON worker.id = beside.worker_id
+    WHERE beside.relay_of = %(carrier)s
+)
+SELECT
+    count(*) FILTER (WHERE locked_by = %(carrier_id)s),
+    count(*) FILTER (WHERE locked_by <> %(carrier_id)s),
+    (SELECT count(*) FROM relay WHERE is_alive)
+FROM skipqueue_job
+WHERE status = 'running' AND (locked_by = %(carrier_id)s OR locked_by IN (SELECT id FROM relay))
+"""
+
+
 class Window(Service):
     """As a service it counts the jobs that the carrier holds by their rows. Used by the control loop's thread."""
 
@@ -224,7 +242,7 @@ class Window(Service):
 
     def run(self, now: float) -> None:
         started = time.monotonic()
-        ((self.jobs.with_carrier, with_relays, relays),) = self._store.rows(sql.CARRIED_COUNT, self._values)
+        ((self.jobs.with_carrier, with_relays, relays),) = self._store.rows(CARRIED_COUNT, self._values)
         room = self._size - self.jobs.with_carrier - with_relays
         share = -(-room // max(relays, 1))
         if not self.is_counted:

@@ -18,12 +18,9 @@ from .....values.bounds import did_you_mean
 from .....worker.options import WorkerOptions
 from .....worker.preflight import check_database
 from ...carrier import CarrierMisconfigured
-from ...carrier_row import home_in
-from ...conf import carriers
-from ...making import make_carrier
-from ...reclaim import Reclaim, carriers_in
 from ...relay import RelayOptions
-from ...settings import CarrierSettings
+from ...rows import Reclaim, carriers_in, home_in
+from ...settings import CarrierSettings, carriers, make_carrier
 
 
 class Command(BaseCommand):
