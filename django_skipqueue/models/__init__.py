@@ -9,9 +9,9 @@ from ..parts.archive.models import ArchivedJob
 from ..parts.batches.models import Dependency, JobBatch, PrunedOfBatch
 from ..parts.history.models import FailureRollUp, RollUp, RollUpProgress
 from ..parts.rates.models import RateBucket
+from ..parts.schedules.models import Schedule
 from .job import Job
 from .queue import Queue
-from .schedule import Schedule
 from .status import FINISHED, UNFINISHED, WAITING, Status
 from .worker import Worker
 from .worker_request import WorkerRequest

@@ -24,7 +24,6 @@ from .worker_request import WorkerRequest
 if TYPE_CHECKING:
     from .job import Job
     from .queue import Queue  # noqa: F401 (ruff does not see it in a subscript)
-    from .schedule import Schedule
     from .worker import Worker  # noqa: F401 (ruff does not see it in a subscript)
 
 
@@ -231,11 +230,3 @@ class QueueManager(_QueueManager["Queue"]):
     def get_queryset(self) -> QueueQuerySet:
         """All of them."""
         return QueueQuerySet(self.model, using=self._db or settings.database)
-
-
-class ScheduleManager(models.Manager["Schedule"]):
-    """`Schedule.objects`: when tasks are enqueued again and again, in the queue's database."""
-
-    def get_queryset(self) -> "models.QuerySet[Schedule]":
-        """All of them."""
-        return models.QuerySet(self.model, using=self._db or settings.database)

@@ -40,11 +40,13 @@ from ...jobs.registry import registry
 from ...models import Schedule, Status
 from ...models.job import AbstractJob
 from ...models.schedule import CatchUp, Overlap
+from ...models.abstract_job import AbstractJob
 from ...queue.store import Store
 from ...values.redaction import UnknownMask, restored
 from . import operate
 from .entry import Entry, jitter_seconds
 from .fire import METADATA_KEY
+from .models import CatchUp, Overlap
 from .states import MOST, STATES, ScheduleState, first_schedules, schedule_states
 from .timetable import timetable, zone_names
 

@@ -1,4 +1,4 @@
-"""`Schedule`: when a task is enqueued again and again."""
+"""The table of schedules: when tasks are enqueued again and again."""
 
 from datetime import timedelta
 
@@ -7,9 +7,9 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from .expressions import are_times
-from .managers import ScheduleManager
-from .stored_json import StoredJSON
+from ...conf import settings
+from ...models.expressions import are_times
+from ...models.stored_json import StoredJSON
 
 
 class Source(models.TextChoices):
@@ -40,11 +40,18 @@ TIMES = (
 )  # fmt: skip
 
 
+class ScheduleManager(models.Manager["Schedule"]):
+    """`Schedule.objects`: when tasks are enqueued again and again, in the queue's database."""
+
+    def get_queryset(self) -> "models.QuerySet[Schedule]":
+        """All of them."""
+        return models.QuerySet(self.model, using=self._db or settings.database)
+
+
 class Schedule(models.Model):
     """When a task is enqueued again and again, by a cron expression or at an interval.
 
-    Rows of the code and of the settings are written by supervisors, those of the admin by users. `parts.schedules`
-    fires them.
+    Supervisors write the rows of the code and of the settings, and fire all of them; users write those of the admin.
     """
 
     name = models.TextField(_("name"), unique=True)
@@ -82,6 +89,7 @@ class Schedule(models.Model):
     objects = ScheduleManager()
 
     class Meta:
+        app_label = "django_skipqueue"
         db_table = "skipqueue_schedule"
         verbose_name = _("schedule")
         verbose_name_plural = _("schedules")
