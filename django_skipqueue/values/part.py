@@ -5,6 +5,7 @@ Invariant: the core and the console name no part. They ask `installed_parts`, wh
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from inspect import Signature
 from typing import Any, Protocol, Self
 
@@ -101,6 +102,21 @@ class Part:
     """Makes, with the alias of a database, the `testing.run.Clock` of its gate, for tests that pass the time."""
     console: Callable[[], Any] | None = None
     """Imports and returns what the part gives to operators: a `PartConsole`. No worker calls it."""
+
+
+def console_of(package: str) -> Callable[[], Any]:
+    """Returns the field `console` of the part in this package: imports the constant `CONSOLE` of its `console.py`."""
+    return lambda: import_module(f"{package}.console").CONSOLE
+
+
+def later(path: str) -> Callable[..., Any]:
+    """Returns a function that imports the one at `path` when it is called: only few processes need its module."""
+    module, _, name = path.rpartition(".")
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return getattr(import_module(module), name)(*args, **kwargs)
+
+    return call
 
 
 placements_of_parts: list[Any] = []

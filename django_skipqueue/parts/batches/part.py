@@ -1,23 +1,11 @@
 """Batches, chains, and jobs that wait for others, as the core sees them."""
 
-from typing import TYPE_CHECKING
-
-from ...values.part import Part
+from ...values.part import Part, console_of
 from .check import BatchCheck
 from .current import in_current_batch, joined_database
 from .dependencies import DependencyGate, hold
 from .finish import after_settle, finish_all_batches
 from .services import FinishBatches, PruneBatches
-
-if TYPE_CHECKING:
-    from ...console.parts import PartConsole
-
-
-def console() -> "PartConsole":
-    from .console import CONSOLE
-
-    return CONSOLE
-
 
 PART = Part(
     name="batches",
@@ -32,5 +20,5 @@ PART = Part(
     settle_services=(BatchCheck,),
     before_drained=finish_all_batches,
     joined_database=joined_database,
-    console=console,
+    console=console_of(__package__),
 )

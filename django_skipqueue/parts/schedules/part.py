@@ -1,20 +1,11 @@
 """Schedules, as the core sees them."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ...values.part import Part
+from ...values.part import Part, console_of
 from .checks import check_periodic
 from .fire import FireSchedules
-
-if TYPE_CHECKING:
-    from ...console.parts import PartConsole
-
-
-def console() -> "PartConsole":
-    from .console import CONSOLE
-
-    return CONSOLE
 
 
 def planned(schedules: bool | Sequence[Any]) -> Sequence[Any]:
@@ -28,5 +19,5 @@ PART = Part(
     services=(FireSchedules,),
     checks=(check_periodic,),
     planned=planned,
-    console=console,
+    console=console_of(__package__),
 )
