@@ -14,11 +14,19 @@ from django.db.models.functions import Now
 from django_skipqueue.models import Incident, Job, Queue, Schedule, Worker
 from django_skipqueue.parts.alerts import watch as module
 from django_skipqueue.parts.alerts.events import AlertOver, AlertRaised
-from django_skipqueue.parts.alerts.measure import FEWEST_ATTEMPTS, WINDOW
 from django_skipqueue.parts.alerts.settings import limits
-from django_skipqueue.parts.alerts.watch import CALM_SECONDS, PATIENCE, Alert, WatchAlerts, check, confirm
-from django_skipqueue.parts.history.counts import Counts, rows
+from django_skipqueue.parts.alerts.watch import (
+    CALM_SECONDS,
+    FEWEST_ATTEMPTS,
+    PATIENCE,
+    WINDOW,
+    Alert,
+    WatchAlerts,
+    check,
+    confirm,
+)
 from django_skipqueue.parts.history.rollups import roll_up
+from django_skipqueue.parts.history.tally import Counts, rows_of_counts
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.records import NEVER
 
@@ -50,7 +58,7 @@ def later(seconds: float) -> None:
 
 
 def count(queue_name: str, ago: float = 0.0, **counts: Any) -> None:
-    roll_up(STORE, list(rows({(int((time.time() - ago) // 60), queue_name, "t"): Counts(**counts)})), [])
+    roll_up(STORE, list(rows_of_counts({(int((time.time() - ago) // 60), queue_name, "t"): Counts(**counts)})), [])
 
 
 # Rules

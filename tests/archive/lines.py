@@ -1,7 +1,7 @@
 """The log line of the archive."""
 
-from django_skipqueue.parts.archive import logs
+from django_skipqueue.parts.archive import move
 
 
 def write_lines() -> None:
-    logs.partitions_not_made(OSError("no"), 60.0)
+    move.partitions_not_made(OSError("no"), 60.0)

@@ -17,14 +17,12 @@ from django_skipqueue import Batch
 from django_skipqueue.events import tracing
 from django_skipqueue.exceptions import InvalidOption, UniqueKeyDeadlock
 from django_skipqueue.models import Job, JobBatch, PrunedOfBatch
-from django_skipqueue.parts.batches import check as batch_check
 from django_skipqueue.parts.batches import finish as batches
 from django_skipqueue.parts.batches import services
-from django_skipqueue.parts.batches.check import SHARE, BatchCheck
 from django_skipqueue.parts.batches.dependencies import Dependants
 from django_skipqueue.parts.batches.events import BatchesFinished, BatchNotFinished, CallbackSkipped
 from django_skipqueue.parts.batches.finish import Looked, finish_all_batches, finish_batches, finish_open_batches
-from django_skipqueue.parts.batches.services import FIRST_DELAY, LONGEST_DELAY, FinishBatches
+from django_skipqueue.parts.batches.services import FIRST_DELAY, LONGEST_DELAY, SHARE, BatchCheck, FinishBatches
 from django_skipqueue.queue.store import Store
 from django_skipqueue.worker.by_hand import run
 
@@ -365,13 +363,13 @@ class TestPauses:
             clock[0] += seconds
             return result
 
-        monkeypatch.setattr(batch_check, "admit_dependants", lambda *_: takes(self.LOOK, dependants))
-        monkeypatch.setattr(batch_check, "finish_batches", lambda _, ids: takes(self.FINISH if ids else 0, looked))
-        monkeypatch.setattr(batch_check, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+        monkeypatch.setattr(services, "admit_dependants", lambda *_: takes(self.LOOK, dependants))
+        monkeypatch.setattr(services, "finish_batches", lambda _, ids: takes(self.FINISH if ids else 0, looked))
+        monkeypatch.setattr(services, "time", SimpleNamespace(monotonic=lambda: clock[0]))
         return dependants, looked
 
     def pause(self, store: Store, *, is_idle: bool = False) -> float:
-        check, module = BatchCheck(store, is_idle=lambda: is_idle), vars(batch_check)
+        check, module = BatchCheck(store, is_idle=lambda: is_idle), vars(services)
         check.settled({(1, 1): 1})
         check.run(module["time"].monotonic())
         check.settled({(2, 1): 1})

@@ -20,7 +20,7 @@ DEADLY = """
 import os, signal
 from django_skipqueue.queue.store import Store
 from django_skipqueue.parts.batches import finish as sql
-from django_skipqueue.parts.batches.check import BatchCheck
+from django_skipqueue.parts.batches.services import BatchCheck
 
 def die_once():
     try:

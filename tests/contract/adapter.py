@@ -110,7 +110,7 @@ CHOICES = {
 """Values on which a log line depends, by class and field."""
 
 
-PART_LOGS = r"django_skipqueue\.parts\.\w+\.(events|logs)"
+PART_LOGS = r"django_skipqueue\.parts\.(\w+\.events|archive\.move)"
 """The modules of a part that write its log lines."""
 
 

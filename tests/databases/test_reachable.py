@@ -12,7 +12,7 @@ from django.db import OperationalError, connections, transaction
 from django_skipqueue import job, unique_by
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
-from django_skipqueue.parts.databases.turns import in_turn, reachable_in_turn
+from django_skipqueue.parts.databases.choose import in_turn, reachable_in_turn
 from django_skipqueue.queue import reachable, silence
 from django_skipqueue.queue.reachable import can_be_reached
 

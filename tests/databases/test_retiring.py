@@ -6,7 +6,7 @@ import pytest
 
 from django_skipqueue.console.doctor.examination import examine
 from django_skipqueue.console.doctor.finding import Severity
-from django_skipqueue.parts.databases import retirement
+from django_skipqueue.parts.databases import checks
 from django_skipqueue.queue.store import Store
 
 from ..app.rows import make_job
@@ -26,7 +26,7 @@ def test_jobs_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
         make_job(status, using="other")
     (finding,) = (each for each in examine(Store("other")) if each.code == CODE)
     assert (finding.severity, finding.found) == (Severity.INFO, "Jobs left in other: 4.")
-    monkeypatch.setattr(retirement, "MOST_COUNTED", 1)
+    monkeypatch.setattr(checks, "MOST_COUNTED", 1)
     assert "Jobs left in other: 1+." in [each.found for each in examine(Store("other"))]
 
 

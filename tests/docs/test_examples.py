@@ -23,8 +23,7 @@ from django.urls import path
 from django_skipqueue import Batch, job, testing
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, JobBatch, Schedule
-from django_skipqueue.parts.schedules.entry import entries
-from django_skipqueue.parts.schedules.fire import synchronise
+from django_skipqueue.parts.schedules.entry import entries, synchronise
 from django_skipqueue.testing import run_jobs
 from django_skipqueue.values.notes import logs_of
 

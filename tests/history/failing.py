@@ -2,9 +2,8 @@
 
 import time
 
-from django_skipqueue.parts.history import failure_counts as failures
 from django_skipqueue.parts.history import rollups
-from django_skipqueue.parts.history.failure_counts import Failures
+from django_skipqueue.parts.history.tally import Failures, rows_of_failures
 from django_skipqueue.values.records import Cause
 
 from ..app.rows import DEFAULT
@@ -14,4 +13,4 @@ def roll_up(cause: Cause, number: int = 1, *, seconds_ago: float = 0.0, line: in
     """Count so many failed attempts, as a worker does."""
     at = time.time() - seconds_ago
     counted = {(int(at // 60), cause): Failures(number, at, at, line, job_id)}
-    rollups.roll_up(DEFAULT, [], list(failures.rows(counted)))
+    rollups.roll_up(DEFAULT, [], list(rows_of_failures(counted)))

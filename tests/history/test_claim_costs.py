@@ -10,11 +10,10 @@ from django.db import OperationalError, connection
 from django.db.models import F
 
 from django_skipqueue.models import Job, RollUp
-from django_skipqueue.parts.history import claim_costs, doctor
+from django_skipqueue.parts.history import claim_costs, console
 from django_skipqueue.parts.history.claim_costs import CLAIM_LIMIT, ClaimCost, measure_claim
-from django_skipqueue.parts.history.counts import Counts, rows
-from django_skipqueue.parts.history.rollups import roll_up, roll_up_depths
-from django_skipqueue.parts.history.services import SampleDepths
+from django_skipqueue.parts.history.rollups import SampleDepths, roll_up, roll_up_depths
+from django_skipqueue.parts.history.tally import Counts, rows_of_counts
 from django_skipqueue.queue.observe import queues_now
 from django_skipqueue.queue.store import Store
 
@@ -38,7 +37,7 @@ def execute(statement: str) -> None:
 
 def count(queue_name: str) -> None:
     """Queues are known by their counts."""
-    roll_up(store, list(rows({(int(time.time() // 60), queue_name, "t"): Counts(completed=1)})), [])
+    roll_up(store, list(rows_of_counts({(int(time.time() // 60), queue_name, "t"): Counts(completed=1)})), [])
 
 
 def test_a_claim_of_a_deep_queue_reads_as_many_rows_as_it_takes() -> None:
@@ -120,10 +119,10 @@ def test_of_the_costs_within_an_hour_the_greatest_stays() -> None:
 def test_the_doctor_names_a_queue_with_expensive_claims() -> None:
     count("mail")
     make_job(queue_name="mail")
-    roll_up_depths(store, queues_now(store), [ClaimCost("mail", doctor.MANY_PAGES, 5)])
-    assert list(doctor.expensive_claims(store)) == []
-    roll_up_depths(store, queues_now(store), [ClaimCost("mail", doctor.MANY_PAGES + 1, 123_456)])
-    (finding,) = doctor.expensive_claims(store)
+    roll_up_depths(store, queues_now(store), [ClaimCost("mail", console.MANY_PAGES, 5)])
+    assert list(console.expensive_claims(store)) == []
+    roll_up_depths(store, queues_now(store), [ClaimCost("mail", console.MANY_PAGES + 1, 123_456)])
+    (finding,) = console.expensive_claims(store)
     assert finding.code == "expensive-claims"
     assert finding.title == "Claims of queue mail read many pages"
     assert "123,456" in finding.found

@@ -15,8 +15,8 @@ from django_skipqueue.console.metrics import catalogue as labels
 from django_skipqueue.integrations.prometheus import SkipqueueCollector
 from django_skipqueue.parts.history import metrics
 from django_skipqueue.parts.history.claim_costs import ClaimCost
-from django_skipqueue.parts.history.counts import Counts, rows
 from django_skipqueue.parts.history.rollups import roll_up, roll_up_depths
+from django_skipqueue.parts.history.tally import Counts, rows_of_counts
 from django_skipqueue.queue.observe import queues_now
 from django_skipqueue.values.counting import BUCKETS, of
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def count(queue_name: str, task: str, **counts: Any) -> None:
-    roll_up(STORE, list(rows({(int(time.time() // 60), queue_name, task): Counts(**counts)})), [])
+    roll_up(STORE, list(rows_of_counts({(int(time.time() // 60), queue_name, task): Counts(**counts)})), [])
 
 
 def test_a_queue_that_is_empty_now_has_zeros() -> None:
@@ -99,7 +99,7 @@ def test_counts_come_as_json() -> None:
     """Python reads a thousand of them in 10 ms. psycopg takes ten times as long to read arrays."""
     counts = list(range(BUCKETS))
     minute = int(time.time() // 60)
-    roll_up(STORE, list(rows({(minute, "mail", "shop.jobs.send"): Counts(1, waited=counts, ran=counts)})), [])
+    roll_up(STORE, list(rows_of_counts({(minute, "mail", "shop.jobs.send"): Counts(1, waited=counts, ran=counts)})), [])
     [(*_, waited, _, ran, _)] = STORE.rows(metrics.ROLLED_UP, {"limit": 10})
     assert json.loads(waited) == json.loads(ran) == counts
 

@@ -16,6 +16,12 @@ from django_skipqueue.events.events import AttemptsCompleted, AttemptsFailed
 from django_skipqueue.models import FailureRollUp, Job, RollUp, RollUpProgress
 from django_skipqueue.parts.history.models import Span
 from django_skipqueue.parts.history.rollups import (
+    DAY,
+    GRACE,
+    CountEnqueued,
+    PruneRollUps,
+    SampleDepths,
+    WriteRollUps,
     count_enqueued,
     depths_are_due,
     prune_rollups,
@@ -23,8 +29,7 @@ from django_skipqueue.parts.history.rollups import (
     roll_up_depths,
     start_counting,
 )
-from django_skipqueue.parts.history.services import DAY, PruneRollUps, SampleDepths, WriteRollUps
-from django_skipqueue.parts.history.tally import GRACE, CountEnqueued, Tally
+from django_skipqueue.parts.history.tally import Tally
 from django_skipqueue.queue.observe import queues_now
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.services import Prune
@@ -58,9 +63,7 @@ def execute(statement: str) -> None:
         cursor.execute(statement)
 
 
-SOON = (
-    "import django_skipqueue.parts.history.services\n\ndjango_skipqueue.parts.history.services.WRITE_INTERVAL = 0.2\n"
-)
+SOON = "import django_skipqueue.parts.history.rollups\n\ndjango_skipqueue.parts.history.rollups.WRITE_INTERVAL = 0.2\n"
 """A module of tasks without a task: its worker writes what it counts five times a second."""
 
 

@@ -14,8 +14,7 @@ from django_skipqueue.checks import check_settings
 from django_skipqueue.exceptions import InvalidArguments, InvalidOption, InvalidTask
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.jobs.task import Task
-from django_skipqueue.parts.schedules.checks import check_periodic
-from django_skipqueue.parts.schedules.entry import Entry, all_entries, entries, prepared
+from django_skipqueue.parts.schedules.entry import Entry, all_entries, check_periodic, entries, prepared
 
 from ..app import jobs
 

@@ -15,9 +15,8 @@ from django_skipqueue import job, unique_by
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, Schedule
 from django_skipqueue.parts.schedules import fire as module
-from django_skipqueue.parts.schedules import sql
 from django_skipqueue.parts.schedules.events import ScheduleFailed
-from django_skipqueue.parts.schedules.fire import LATE, MOST_CAUGHT_UP, Skip, fire
+from django_skipqueue.parts.schedules.fire import MISSED_SECONDS, MOST_CAUGHT_UP, Skip, fire
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.redaction import MASK
 
@@ -119,7 +118,7 @@ def test_without_time_zones_it_fires_at_the_same_times() -> None:
 
 @pytest.mark.parametrize(("catch_up", "number"), [("latest", 1), ("all", 13), ("skip", 0)])
 def test_times_that_passed_while_nobody_was_there(catch_up: str, number: int) -> None:
-    schedule = make_schedule("s", due=3600 + 2 * LATE, catch_up=catch_up)
+    schedule = make_schedule("s", due=3600 + 2 * MISSED_SECONDS, catch_up=catch_up)
     assert fire_all() == 1
     assert schedule.next_run_at is not None
     times = [schedule.next_run_at + timedelta(minutes=5) * count for count in range(13)]
@@ -129,13 +128,13 @@ def test_times_that_passed_while_nobody_was_there(catch_up: str, number: int) ->
 
 
 def test_skip_is_for_what_was_missed_and_not_for_what_is_only_just_due() -> None:
-    make_schedule("s", due=3600 + LATE / 2, catch_up="skip")
+    make_schedule("s", due=3600 + MISSED_SECONDS / 2, catch_up="skip")
     fire_all()
     assert len(jobs_of("s")) == 1
 
 
 def test_it_is_noted_that_a_time_was_skipped_because_it_was_missed() -> None:
-    make_schedule("s", due=LATE + 60, interval=timedelta(days=1), catch_up="skip")
+    make_schedule("s", due=MISSED_SECONDS + 60, interval=timedelta(days=1), catch_up="skip")
     fire_all()
     assert jobs_of("s") == []
     assert Schedule.objects.get().skipped_at is not None
@@ -270,14 +269,14 @@ def test_a_supervisor_that_dies_before_the_end_has_enqueued_nothing(
 ) -> None:
     make_schedule("s", due=60, overlap="skip", last_job_id=1)
     before = Schedule.objects.values().get()
-    text = getattr(sql, statement)
-    monkeypatch.setattr(sql, statement, "SELECT pg_terminate_backend(pg_backend_pid())")
+    text = getattr(module, statement)
+    monkeypatch.setattr(module, statement, "SELECT pg_terminate_backend(pg_backend_pid())")
     with pytest.raises(OperationalError):
         fire(STORE, digests=(), skipped=())
     connection.close()
     assert not Job.objects.exists()
     assert Schedule.objects.values().get() == before
-    monkeypatch.setattr(sql, statement, text)
+    monkeypatch.setattr(module, statement, text)
     assert fire_all() == 1
     assert len(jobs_of("s")) == 1
 
@@ -319,7 +318,7 @@ def hard_to_fire(registry: Registry) -> dict[str, dict[str, Any]]:
 def test_a_bad_row_is_noted_and_stops_no_other(name: str, registry: Registry, sent_events: list[Any]) -> None:
     job(name="tests.app.jobs.noop")(jobs.noop.function)
     job(name="computed", unique_key=lambda: pytest.fail("code of the project's"))(jobs.noop.function)
-    make_schedule("bad", due=2 * LATE, **hard_to_fire(registry)[name])
+    make_schedule("bad", due=2 * MISSED_SECONDS, **hard_to_fire(registry)[name])
     make_schedule("good", due=1)
     store = Store("default", send=sent_events.append)
     assert fire_all(store=store) == 2
@@ -337,7 +336,7 @@ def test_a_bad_row_is_noted_and_stops_no_other(name: str, registry: Registry, se
 
 
 def test_a_row_that_is_repaired_fires_and_its_error_is_gone() -> None:
-    make_schedule("s", due=2 * LATE, task="gone.jobs.gone")
+    make_schedule("s", due=2 * MISSED_SECONDS, task="gone.jobs.gone")
     fire_all()
     Schedule.objects.update(task="tests.app.jobs.noop", fire_at=Now())
     fire_all()
@@ -353,7 +352,7 @@ def test_an_error_shows_no_secret_of_the_arguments(
         raise ValueError("no such account: swordfish")
 
     monkeypatch.setattr(module, "prepared", refuse)
-    make_schedule("s", due=2 * LATE, task=task, kwargs={"password": "swordfish"})
+    make_schedule("s", due=2 * MISSED_SECONDS, task=task, kwargs={"password": "swordfish"})
     fire_all(store=Store("default", send=sent_events.append))
     assert Schedule.objects.get().error == f"no such account: {MASK}"
     assert [event.error for event in sent_events if isinstance(event, ScheduleFailed)] == [f"no such account: {MASK}"]
@@ -384,8 +383,8 @@ def test_a_unique_key_that_another_transaction_holds_does_not_hold_up_the_superv
 
 def test_an_error_that_is_not_the_rows_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     make_schedule("s", due=1)
-    monkeypatch.setattr(sql, "FIRED", "SELECT pg_sleep(1) FROM set_config('statement_timeout', '5', true)")
-    monkeypatch.setattr(sql, "LIMIT_LOCKS", "SELECT set_config('statement_timeout', '50ms', true)")
+    monkeypatch.setattr(module, "FIRED", "SELECT pg_sleep(1) FROM set_config('statement_timeout', '5', true)")
+    monkeypatch.setattr(module, "LIMIT_LOCKS", "SELECT set_config('statement_timeout', '50ms', true)")
     with pytest.raises(OperationalError):
         fire(STORE, digests=(), skipped=())
     assert Schedule.objects.get().error == ""

@@ -9,12 +9,19 @@ from typing import Any
 import psycopg
 import pytest
 
-from django_skipqueue.parts.schedules import sql
+from django_skipqueue.parts.schedules import entry, fire, operate
 
 from ..app.sessions import LAST_MIGRATION, connect, schema
 from ..store.test_sql import nodes
 
-STATEMENTS = {name: text for name, text in vars(sql).items() if name.isupper()}
+MODULES = (entry, fire, operate)
+SOURCES = [Path(str(module.__file__)).read_text() for module in MODULES]
+STATEMENTS = {
+    name: text
+    for module in MODULES
+    for name, text in vars(module).items()
+    if name.isupper() and isinstance(text, str) and re.match(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\s", text)
+}
 ASKED = {"digests": ["this", "that"], "skipped": [7]}
 CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "DUE": (ASKED, {"skipqueue_schedule_fire"}),
@@ -80,8 +87,8 @@ def test_it_uses_its_index(full: psycopg.Connection[Any], name: str) -> None:
 
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_above_it_stands_who_uses_it(name: str) -> None:
-    comment = Path(sql.__file__).read_text().split(f"\n{name} = ")[0].rsplit("\n\n", 1)[1]
+    source = next(text for text in SOURCES if f'\n{name} = "' in text)
+    comment = source.split(f"\n{name} = ")[0].rsplit("\n\n", 1)[1]
     found = re.match(r"# (\w+)", comment)
     assert found, comment
-    code = "".join(path.read_text() for path in Path(sql.__file__).parent.glob("*.py"))
-    assert f"def {found[1]}(" in code
+    assert any(f"def {found[1]}(" in text for text in SOURCES)

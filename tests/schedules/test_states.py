@@ -7,8 +7,8 @@ from django.db import connection
 from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext
 
-from django_skipqueue.parts.schedules import states as module
-from django_skipqueue.parts.schedules.states import FirstSchedules, first_schedules, schedule_states
+from django_skipqueue.parts.schedules import console as module
+from django_skipqueue.parts.schedules.console import FirstSchedules, first_schedules, schedule_states
 
 from ..app.rows import make_job
 from .rows import make_schedule

@@ -12,8 +12,8 @@ from django_skipqueue import job
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, Schedule
 from django_skipqueue.parts.schedules import fire as fire_schedules
-from django_skipqueue.parts.schedules.entry import Entry
-from django_skipqueue.parts.schedules.fire import KEPT, LOCKED_WAIT, LONGEST_WAIT, STALE, FireSchedules, synchronise
+from django_skipqueue.parts.schedules.entry import KEPT, STALE, Entry, synchronise
+from django_skipqueue.parts.schedules.fire import LOCKED_WAIT, LONGEST_WAIT, FireSchedules
 from django_skipqueue.queue.store import Store
 
 from ..app import jobs

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from django_skipqueue.parts.schedules.states import in_words
+from django_skipqueue.parts.schedules.console import in_words
 
 from ..harness.languages import outside_of_brackets, put_into_brackets
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from django.test import override_settings
 
-from django_skipqueue.parts.archive.services import PARTITIONS_SECONDS, ArchivePartitions
+from django_skipqueue.parts.archive.move import PARTITIONS_SECONDS, ArchivePartitions
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.services import Pruner
 

@@ -13,7 +13,7 @@ from django_skipqueue.models import managers
 from django_skipqueue.parts.archive import move
 from django_skipqueue.parts.batches import dependencies, finish
 from django_skipqueue.parts.history import claim_costs, failures, rollups
-from django_skipqueue.parts.history import rates as rates_of_queues
+from django_skipqueue.parts.history import console as history_console
 from django_skipqueue.parts.keyed import pass_on
 from django_skipqueue.parts.keyed import sql as of_keys
 from django_skipqueue.parts.limits import admit as admit_limits
@@ -44,7 +44,7 @@ MODULES: tuple[ModuleType, ...] = (
     dependencies,
     finish,
     claim_costs,
-    rates_of_queues,
+    history_console,
     failures,
     rollups,
     enqueue_unique,

@@ -1,20 +1,85 @@
-"""Alerts, for operators: a subcommand, and a notice in the admin."""
+"""Alerts, for operators: the open incidents as a notice over every page of the admin, and a subcommand."""
 
-from typing import Any
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError, CommandParser
+from django.utils.translation import gettext_lazy as _
 
 from ...conf import settings
+from ...console.admin import notices
 from ...console.cli.subcommand import Exit, Subcommand
 from ...console.cli.terminal import Console, shown_time
-from ...console.parts import PartConsole
+from ...console.durations import span
+from ...console.parts import PartConsole, PartNotice
 from ...events.log_format import printable
 from ...models import Incident
 from ...queue.store import Store
-from .admin import notice
+from ...values.codec import shorten
+from ...values.columns import MAX_KEY_BYTES
 from .events import amount
-from .settings import OTHERS, limits
+from .settings import OTHERS, RULES, limits
 from .watch import check, confirm
+
+if TYPE_CHECKING:
+    from django.utils.functional import _StrPromise
+
+
+MOST = 20
+"""The maximum of incidents that are shown, the oldest first."""
+
+SENTENCES: dict[str, tuple["_StrPromise", "_StrPromise"]] = {
+    "oldest_waiting": (
+        _("A job has waited for %(value)s (limit: %(limit)s)."),
+        _("A job in queue %(queue)s has waited for %(value)s (limit: %(limit)s)."),
+    ),
+    "no_worker": (
+        _("No worker has been alive for %(value)s (limit: %(limit)s)."),
+        _("No worker has served queue %(queue)s for %(value)s (limit: %(limit)s)."),
+    ),
+    "failed_share": (
+        _("%(value)s of the attempts of the last ten minutes have failed (limit: %(limit)s)."),
+        _("%(value)s of the attempts of the last ten minutes in queue %(queue)s have failed (limit: %(limit)s)."),
+    ),
+    "recoveries": (
+        _("Jobs recovered from dead workers in the last ten minutes: %(value)s (limit: %(limit)s)."),
+        _("Jobs of queue %(queue)s recovered from dead workers in the last ten minutes: %(value)s (limit: %(limit)s)."),
+    ),
+    "schedule_missed": (
+        _("A schedule should have fired %(value)s ago (limit: %(limit)s)."),
+        _("A schedule should have fired %(value)s ago (limit: %(limit)s)."),
+    ),
+    "sequence_halted": (
+        _("A sequence has halted %(value)s ago (limit: %(limit)s)."),
+        _("A sequence has halted %(value)s ago (limit: %(limit)s)."),
+    ),
+}
+"""For each rule the sentence about all queues, and the one about a queue."""
+
+
+def notice(waiting: Sequence[str]) -> Iterator[PartNotice]:
+    """The open incidents, the oldest first. `waiting`: the names of the queues with jobs that wait."""
+    found = Incident.objects.open().filter(rule__in=SENTENCES).order_by("since")[:MOST]
+    if about := [{"since": incident.since, "sentence": _sentence(incident, waiting)} for incident in found]:
+        yield PartNotice(template="admin/django_skipqueue/alerts/notice.html", about=about)
+
+
+def _sentence(incident: Incident, waiting: Sequence[str]) -> str:
+    """The sentence of a job that waits in any queue names its queue: that costs a query for each queue that waits."""
+    queue_name, unit = incident.queue_name, RULES[incident.rule].unit
+    if incident.rule == "oldest_waiting" and not queue_name:
+        waits = {name: notices.wait_of(name) or timedelta(0) for name in waiting[: notices.MOST]}
+        queue_name = max(waits, key=waits.__getitem__, default="")
+
+    def shown(value: float) -> str:
+        return span(value) if unit == "seconds" else f"{value:.0f}" if unit == "jobs" else f"{value * 100:.0f} %"
+
+    return SENTENCES[incident.rule][bool(queue_name)] % {
+        "queue": printable(shorten(queue_name, MAX_KEY_BYTES)),
+        "value": shown(incident.value),
+        "limit": shown(incident.threshold),
+    }
 
 
 class Alerts(Subcommand):

@@ -10,7 +10,7 @@ from ...console.parts import PartConsole
 from ...console.search import is_id
 from ...models import ArchivedJob
 from ...queue.store import Store
-from .services import keep_partitions
+from .move import keep_partitions
 
 
 def keep_all_partitions(store: Store) -> None:

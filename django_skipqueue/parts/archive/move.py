@@ -1,18 +1,25 @@
-"""Move finished jobs to the archive, and keep its partitions: one for each month, in UTC.
+"""Moves pruned jobs to the archive, and keeps its partitions: one for each month, in UTC.
+
+Invariant: the partition of a month exists before its first job finishes, and is dropped as a whole once the last of its
+jobs is past the retention of the archive. Without an archive nothing is made, and nothing dropped.
 
 Used by supervisors and `prunejobs`. Any number of processes may do it; none waits longer than a second for a lock.
 """
 
-from typing import TYPE_CHECKING
+import logging
+import time
+from collections.abc import Callable
 
-from django.db import transaction
+from django.db import DatabaseError, transaction
 
 from ...conf import settings
 from ...queue.fragments import KEPT, PIECES, joined
+from ...events.log_format import in_a_line, in_words
+from ...events.logs import write
+from ...queue.parameters import as_array
 from ...queue.session import SET_LOCK_TIMEOUT
-
-if TYPE_CHECKING:
-    from ...queue.store import Store
+from ...queue.store import Store
+from ...worker.loop import Periodic
 
 _COLUMNS = ", ".join(
     [
@@ -138,8 +145,23 @@ PATIENCE = "1s"
 """How long a statement waits for a lock, as PostgreSQL writes it. A lock on the archive keeps those that come after it
 waiting, so no transaction that makes or drops a partition waits for one long itself."""
 
+MONTHS_AHEAD = 2
 
-def make_partitions(store: "Store", *, ahead: int = 0) -> int:
+PARTITIONS_SECONDS = 3600.0
+"""Seconds between two looks at the partitions."""
+
+RETRY_SECONDS = 60.0
+"""Seconds until the partitions that finished jobs need are tried again if they could not be made."""
+
+
+def archive(store: Store, ids: list[int]) -> dict[str, int] | None:
+    """See `Part.on_prune`. Without an archive, the core deletes the jobs."""
+    if not settings.has_archive:
+        return None
+    return dict(store.rows(ARCHIVE, {"ids": as_array(ids), "kept": settings.archive_retention}))
+
+
+def make_partitions(store: Store, *, ahead: int = 0) -> int:
     """Make the partitions that are missing. Returns their number.
 
     Needed are those of the months with finished jobs, of this month, and of as many months `ahead`. Raises a
@@ -158,7 +180,7 @@ def make_partitions(store: "Store", *, ahead: int = 0) -> int:
     return len(missing)
 
 
-def drop_partition(store: "Store") -> bool:
+def drop_partition(store: Store) -> bool:
     """Drop the oldest partition that is past the retention of the archive. Returns whether there was one."""
     values = {"kept": settings.archive_retention}
     for (drop,) in store.rows(EXPIRED_PARTITION, values):
@@ -167,3 +189,49 @@ def drop_partition(store: "Store") -> bool:
             store.execute(drop)
         return True
     return False
+
+
+def partitions_not_made(error: BaseException, retry_in: float) -> None:
+    """A partition of the archive could not be made. Jobs of other months are archived."""
+    shown = {"error": in_a_line(error), "retry_in": in_words(retry_in)}
+    write(logging.ERROR, "partitions_not_made", shown)
+
+
+def missing_partitions(store: Store) -> Callable[[], None]:
+    """Return a function that makes the partitions that finished jobs need: at its first call, and then once an hour.
+
+    Without the partition of its month, a job stays in the job table.
+    """
+    due_at = 0.0  # in monotonic seconds
+
+    def make() -> None:
+        nonlocal due_at
+        if settings.has_archive and time.monotonic() >= due_at:
+            due_at = time.monotonic() + PARTITIONS_SECONDS
+            try:
+                make_partitions(store)
+            except DatabaseError as error:
+                due_at = time.monotonic() + RETRY_SECONDS
+                partitions_not_made(error, RETRY_SECONDS)
+
+    return make
+
+
+def keep_partitions(store: Store) -> bool:
+    """Make the missing partitions, and drop one. Returns whether there may be more to drop."""
+    if not settings.has_archive:
+        return False
+    make_partitions(store, ahead=MONTHS_AHEAD)
+    return drop_partition(store)
+
+
+class ArchivePartitions(Periodic):
+    """Makes the partitions of the next months, and drops those that are past the retention of the archive."""
+
+    name = "archive"
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def run(self, now: float) -> None:
+        self.run_again_in(0.0 if keep_partitions(self._store) else PARTITIONS_SECONDS)

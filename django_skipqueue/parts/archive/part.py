@@ -1,7 +1,7 @@
 """The archive, as the core sees it."""
 
 from ...values.part import Part, console_of
-from .services import ArchivePartitions, archive, missing_partitions
+from .move import ArchivePartitions, archive, missing_partitions
 
 PART = Part(
     name="archive",

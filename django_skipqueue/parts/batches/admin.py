@@ -39,8 +39,8 @@ from ...console.durations import distance, exact, span
 from ...console.job_states import Group, Indexed
 from ...console.search import is_id
 from ...models import FINISHED, Dependency, Job, JobBatch, Status
-from .graph import Drawing, DrawnNode, Graph, GraphJob, Node, cut, graph_of, last_layer
-from .states import (
+from ...models.abstract_job import AbstractJob
+from .console import (
     CALLBACKS,
     CONDITIONS,
     STATES,
@@ -51,8 +51,10 @@ from .states import (
     batches_with_failures,
     callbacks_of,
     running_batches,
+    unmet_needs,
     with_time,
 )
+from .graph import Drawing, DrawnNode, Graph, GraphJob, Node, cut, graph_of, last_layer
 
 Cell = SafeString | str
 
@@ -132,7 +134,7 @@ ON_DASHBOARD = COLUMNS[:5]
 MOST_ON_DASHBOARD = 5
 
 
-def on_dashboard() -> dict[str, Any]:
+def on_dashboard(_: object = None) -> dict[str, Any]:
     """The batches that run, then the batches that ended with failures; of each the newest."""
     found = [*running_batches(MOST_ON_DASHBOARD), *batches_with_failures(MOST_ON_DASHBOARD)]
     return {
@@ -147,6 +149,10 @@ class BatchFilter(GroupFilter):
     title = _("batch")
     parameter_name = "batch"
     column = "batch_id"
+
+
+def job_filters() -> tuple[type[BatchFilter], ...]:
+    return (BatchFilter,)
 
 
 class StateFilter(admin.SimpleListFilter):
@@ -527,3 +533,35 @@ class BatchAdmin(OwnViews):
         if not user.has_perm("django_skipqueue.view_job"):
             return []
         return [(verb, label) for verb, label in verbs if user.has_perm(f"django_skipqueue.{verb.permission}_job")]
+
+
+SHOWN = 5
+
+
+class ShownNeed(NamedTuple):
+    job_id: int
+    is_gone: bool
+    """Whether it has no page."""
+    badge: SafeString
+
+
+def of_job(job: AbstractJob) -> dict[str, Any]:
+    needs = needs_of(job) if isinstance(job, Job) and job.status not in FINISHED else []
+    return {"batch": batch_of(job), "needs": needs[:SHOWN], "has_more": len(needs) > SHOWN}
+
+
+def batch_of(job: AbstractJob) -> Any:
+    """The id and the name of its batch; `None` if it has none, or that was pruned."""
+    batch_id = getattr(job, "batch_id", None)  # an archived job has none
+    return batch_id and JobBatch.objects.filter(pk=batch_id).only("pk", "name").first()
+
+
+def needs_of(job: Job) -> list[ShownNeed]:
+    """The jobs that this one waits for, at most one more than `SHOWN`; empty if it waits for none any more."""
+    return [
+        ShownNeed(need.needs_job_id, need.is_gone, _badge(need.status)) for need in unmet_needs(job, limit=SHOWN + 1)
+    ]
+
+
+def _badge(status: str | None) -> SafeString:
+    return badge(status, Status(status).label) if status else badge("discarded", gettext("deleted"))

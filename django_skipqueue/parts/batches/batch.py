@@ -1,5 +1,8 @@
 """`Batch`: jobs that belong together, with calls that are made once the last of them is finished.
 
+A job joins the batch of the innermost `with` block of its thread, or of its asynchronous task. Invariant: only in the
+transaction in which the batch is made, or kept from being finished.
+
 Invariant: the jobs, the batch and its callbacks are written in one transaction, that of the `with` block. So nobody
 sees a batch of which some jobs are missing, and nothing of it stays if the block raises.
 """
@@ -18,8 +21,6 @@ from ...jobs.placement import placement
 from ...jobs.task_call import TaskCall
 from ...queue.store import Store
 from ...values.codec import encode
-from .call import as_call, as_callback, defer_all, in_batch
-from .current import CurrentBatch, current_batch
 from .finish import batch_progress, finish_empty_batch, insert_batch, join_batch
 from .options import reference_to
 from .values import BatchProgress
@@ -27,6 +28,111 @@ from .values import BatchProgress
 if TYPE_CHECKING:
     from ...models import Job, JobBatch
     from ...models.managers import JobQuerySet
+
+from collections.abc import Iterable
+from contextvars import ContextVar
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from ...values.records import JobSpec
+from .values import stored
+
+if TYPE_CHECKING:
+    from ...models import Job
+
+
+class CurrentBatch(NamedTuple):
+    """The batch of a `with` block."""
+
+    id: int
+    connection: BaseDatabaseWrapper
+    """The connection whose transaction has the batch."""
+
+
+current_batch: ContextVar[CurrentBatch | None] = ContextVar("current_batch", default=None)
+
+
+def joined_database() -> str | None:
+    """The alias of the database of this batch; `None`: there is no `with` block."""
+    current = current_batch.get()
+    return None if current is None else current.connection.alias
+
+
+def in_current_batch(spec: JobSpec, connection: BaseDatabaseWrapper) -> JobSpec:
+    """The spec with the id of the batch whose `with` block this is in, unless it names a batch itself.
+
+    Raises `InvalidOption` if the job would be inserted in another transaction than the batch: it might run, or be taken
+    back, alone.
+    """
+    current = current_batch.get()
+    if current is None or spec.batch_id is not None:
+        return spec
+    if connection.alias != current.connection.alias:
+        raise InvalidOption(
+            f"A job in the database {connection.alias!r} cannot belong to a batch in {current.connection.alias!r}. "
+            "Defer it outside of the with block."
+        )
+    if connection is not current.connection:
+        raise InvalidOption(
+            "A job of a batch must be deferred in the thread of its with block: another thread has a transaction of "
+            "its own. Put the with block into the function that runs in that thread."
+        )
+    return spec._replace(batch_id=current.id)
+
+
+def defer_all(calls: Iterable[TaskCall]) -> "list[Job]":
+    """Defer calls in an open transaction, and return their jobs in the same order.
+
+    Calls in succession that have the same columns, and no unique key, are inserted in one statement.
+    """
+
+    def shared(numbered: tuple[int, TaskCall]) -> Any:
+        number, call = numbered
+        return number if call.call.unique_key is not None else (call.database, call.shard, call.spec)
+
+    deferred: list[Job] = []
+    for _, group in groupby(enumerate(calls), key=shared):
+        deferred += _defer_together([call for _, call in group])
+    return deferred
+
+
+def _defer_together(calls: list[TaskCall]) -> "list[Job]":
+    from ...models import Job
+
+    first = calls[0]
+    if len(calls) == 1:
+        return [first.defer()]
+    jobs = Job.objects.db_manager(placement().choose(first.spec, first.call, named=first.database, shard=first.shard))
+    ids = Store(jobs.db).enqueue_many(first.spec, [call.call for call in calls])
+    found = jobs.in_bulk(ids)
+    deferred = [found[id] for id in ids]
+    for call, job in zip(calls, deferred, strict=True):
+        if call.inserted is not None:
+            call.inserted(job)
+    return deferred
+
+
+def as_call(name: str, given: Any) -> TaskCall:
+    """A task, or a task with arguments, as a call. Raises `InvalidOption` for anything else."""
+    if isinstance(given, TaskCall):
+        return given
+    if callable(getattr(given, "s", None)):
+        call: TaskCall = given.s()
+        return call
+    raise InvalidOption(f"{name} must be a task, or a task with arguments such as send.s(1), not {given!r}.")
+
+
+def in_batch(name: str, call: TaskCall, alias: str) -> TaskCall:
+    """The call, in the database of its batch. Raises `InvalidOption` for a call that belongs to another one."""
+    placed = call.in_database(alias)
+    if placed.database != alias:
+        raise InvalidOption(
+            f"{name} is a call in the database {placed.database!r}, and the batch is in {alias!r}. Give the batch the "
+            "same database, or under the placement 'spread' the same shard_key."
+        )
+    return placed
 
 
 class _Block(NamedTuple):
@@ -77,7 +183,10 @@ class Batch:
                     f"{key} cannot wait for other jobs with after: it is enqueued when the last job of the batch is "
                     "finished. Have the callback defer a job that waits, or defer it in the batch."
                 )
-        self._callbacks = {key: as_callback(call) for key, call in calls.items()}
+        # A callback whose unique key a job holds is skipped.
+        self._callbacks = {
+            key: stored(call.spec._replace(on_conflict="skip"), call.call) for key, call in calls.items()
+        }
         self._blocks: list[_Block] = []
 
     def __repr__(self) -> str:

@@ -13,9 +13,7 @@ from ...exceptions import InvalidOption
 from ...jobs.placement import placement
 from ...jobs.task_call import TaskCall
 from ...values.records import JobReference
-from .batch import Batch
-from .call import as_call, defer_all, in_batch
-from .current import current_batch
+from .batch import Batch, as_call, current_batch, defer_all, in_batch
 from .options import AfterFailure, references_to
 
 if TYPE_CHECKING:

@@ -1,16 +1,25 @@
-"""Batches, for operators: a subcommand, a check of the doctor, metrics, and which jobs a blocked job waits for."""
+"""Batches, for operators: how far each is, metrics, a check of the doctor, why a job waits, and a subcommand.
 
-from collections.abc import Collection, Iterable, Iterator
+Invariant: the jobs of an open batch are counted by their index, up to a limit; a finished batch has its numbers.
+"""
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.core.management.base import CommandError, CommandParser
+from django.db.models import Q, QuerySet
+from django.db.models.functions import Now
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
+from ...conf import settings
 from ...console.cli.subcommand import Exit, Subcommand
 from ...console.cli.tables import GREEN, RED, YELLOW, Coloured
 from ...console.cli.terminal import Console
+from ...console.counts import CAP, grouped
 from ...console.doctor.finding import Check, Finding, Severity
 from ...console.durations import distance
 from ...console.metrics import catalogue
@@ -18,9 +27,179 @@ from ...console.metrics.catalogue import Scraped
 from ...console.parts import PartConsole, PartFact, PartSection
 from ...events.log_format import job_name, printable
 from ...models import Dependency, Job, JobBatch
+from ...events.job_names import job_name
+from ...events.log_format import printable
+from ...models import FINISHED, Dependency, Job, JobBatch, Status
 from ...queue.store import Store
 from ...values.exposition import Family
-from . import states as batches
+from ...values.part import later
+from .dependencies import UnmetNeed, unmet_needs_of
+from .finish import batch_progress
+from .values import CALLBACK_JOB, CALLBACK_SKIPPED
+
+STATES: Mapping[str, Any] = {"running": _("running"), "finished": _("finished"), "failures": _("with failures")}
+
+CONDITIONS = {
+    "running": Q(finished_at=None),
+    "finished": Q(finished_at__isnull=False),
+    "failures": Q(failed__gt=0) | Q(discarded__gt=0),
+}
+"""Of the states by which batches are found. The order of ids and an index find the first ones of each."""
+
+MOST_COUNTED = 300_000
+"""Jobs of one batch in one status that are counted, if there is time."""
+
+COUNT_SECONDS = 0.05
+"""Seconds after which no batch with more than `CAP` jobs in a status is counted further."""
+
+CALLBACKS: Mapping[str, Any] = {
+    "on_success": _("on success"),
+    "on_failure": _("on failure"),
+    "on_finish": _("on finish"),
+}
+
+
+@dataclass(frozen=True)
+class BatchState:
+    """A batch, with the numbers of its jobs and of those of inner batches."""
+
+    row: JobBatch
+    now: datetime
+    """The database's time."""
+    counts: Mapping[str, int]
+    """The number of jobs by status, without zeros, in the order of `Status`."""
+    is_least: bool = False
+    """Whether there may be more jobs than were counted."""
+
+    @property
+    def is_open(self) -> bool:
+        return self.row.finished_at is None
+
+    @property
+    def state(self) -> str:
+        """One of `STATES`: of a running batch always `running`."""
+        if self.is_open:
+            return "running"
+        return "failures" if self.failures else "finished"
+
+    @property
+    def failures(self) -> int:
+        return self.counts.get(Status.FAILED, 0) + self.counts.get(Status.DISCARDED, 0)
+
+    @property
+    def done(self) -> int:
+        return sum(self.counts.get(status, 0) for status in FINISHED)
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def share(self) -> float | None:
+        """The part that is done, from 0.0 to 1.0; `None` if not all jobs were counted."""
+        if self.is_least:
+            return None
+        return self.done / self.total if self.total else 1.0
+
+    @property
+    def numbers(self) -> str:
+        """How many are done, of how many: `40/100`."""
+        more = "+" if self.is_least else ""
+        return f"{grouped(self.done)}/{grouped(self.total)}{more}"
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """The state for programs: times are datetimes."""
+        row = self.row
+        return {
+            "id": row.pk,
+            "name": row.name,
+            "state": self.state,
+            "done": self.done,
+            "total": self.total,
+            "is_least": self.is_least,
+            "counts": dict(self.counts),
+            "created_at": row.created_at,
+            "finished_at": row.finished_at,
+            "parent_id": row.parent_id,
+        }
+
+
+class Callback(NamedTuple):
+    name: str
+    """One of `CALLBACKS`."""
+    task: str
+    job_id: int | None
+    """The job that was enqueued for it; `None`: none was."""
+    state: str
+    """`waits`, `skipped`, `not called`, `gone` if its job was pruned or deleted; else the status of its job."""
+
+
+def with_time(rows: "QuerySet[JobBatch]") -> "QuerySet[JobBatch]":
+    """The batches with the database's time, which `batch_states` needs."""
+    return rows.annotate(now=Now())
+
+
+def batch_states(rows: Iterable[Any]) -> list[BatchState]:
+    """The states of a page of batches, each with the attribute `now`. Counts a limited number of jobs."""
+    listed = list(rows)
+    counts = batch_progress(Store.default(), [row.pk for row in listed], most=CAP) if listed else {}
+    until = time.monotonic() + COUNT_SECONDS
+    found = []
+    for row in listed:
+        most, own = CAP, counts[row.pk]
+        if _is_capped(row, own, most) and time.monotonic() < until:
+            most, own = MOST_COUNTED, batch_progress(Store.default(), [row.pk], most=MOST_COUNTED)[row.pk]
+        ordered = {status.value: own[status] for status in Status if own.get(status)}
+        found.append(BatchState(row, row.now, ordered, is_least=_is_capped(row, own, most)))
+    return found
+
+
+def batch_state(batch_id: int) -> BatchState | None:
+    row = with_time(JobBatch.objects.all()).filter(pk=batch_id).first()
+    return None if row is None else batch_states([row])[0]
+
+
+def running_batches(limit: int) -> list[BatchState]:
+    """The newest running ones. Index: open."""
+    return batch_states(with_time(JobBatch.objects.filter(CONDITIONS["running"])).order_by("-pk")[:limit])
+
+
+def batches_with_failures(limit: int) -> list[BatchState]:
+    """The newest finished ones with failures. Index: failures."""
+    return batch_states(with_time(JobBatch.objects.filter(CONDITIONS["failures"])).order_by("-pk")[:limit])
+
+
+def callbacks_of(row: JobBatch) -> list[Callback]:
+    """The callbacks in their order, each with what became of it. One query."""
+    given = row.callbacks if isinstance(row.callbacks, dict) else {}
+    calls = {name: given[name] for name in CALLBACKS if isinstance(given.get(name), dict)}
+    ids = [call[CALLBACK_JOB] for call in calls.values() if isinstance(call.get(CALLBACK_JOB), int)]
+    statuses = dict(Job.objects.filter(pk__in=ids).values_list("pk", "status")) if ids else {}
+    return list(_callbacks(row, calls, statuses))
+
+
+def _callbacks(row: JobBatch, calls: Mapping[str, Any], statuses: Mapping[int, str]) -> Iterator[Callback]:
+    for name, call in calls.items():
+        spec, job_id = call.get("spec"), call.get(CALLBACK_JOB)
+        task = str(spec.get("task", "")) if isinstance(spec, dict) else ""
+        if isinstance(job_id, int):
+            yield Callback(name, task, job_id, statuses.get(job_id, "gone"))
+        elif row.finished_at is None:
+            yield Callback(name, task, None, "waits")
+        else:
+            yield Callback(name, task, None, "skipped" if call.get(CALLBACK_SKIPPED) else "not called")
+
+
+def _is_capped(row: JobBatch, counts: Mapping[str, int], most: int) -> bool:
+    return row.finished_at is None and any(number >= most for number in counts.values())
+
+
+def unmet_needs(job: Job, *, limit: int) -> list[UnmetNeed]:
+    """Some of the jobs that it waits for still, first those that have not completed; none if it waits for no job."""
+    store = Store(job._state.db or settings.database)
+    return unmet_needs_of(store, job.pk, limit=limit) if job.held else []
+
 
 # batches → the number of open batches, of at most 10,000 of them, and the seconds since the first was made. Index: open
 # of batches.
@@ -105,7 +284,7 @@ def why_it_waits_for_jobs(job: Job, _now: datetime) -> str:
     """Which jobs it needs, and whether one of them has not completed; empty if it waits for no job."""
     if not job.held:
         return ""
-    unmet = batches.unmet_needs(job, limit=NAMED)
+    unmet = unmet_needs(job, limit=NAMED)
     if not unmet:
         return gettext("The jobs that it needs are finished: it goes into its queue within a second or two.")
     first, number = unmet[0], unmet[0].number
@@ -138,7 +317,7 @@ class Batches(Subcommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("id", nargs="?", type=int, metavar="ID", help="show this batch; default: list the newest")
-        parser.add_argument("--state", choices=list(batches.CONDITIONS), help="list only those that are in this state")
+        parser.add_argument("--state", choices=list(CONDITIONS), help="list only those that are in this state")
         parser.add_argument("--limit", type=int, default=DEFAULT_LIMIT, metavar="N", help="how many to list")
         parser.add_argument("--json", action="store_true", help="print a JSON object for each batch")
 
@@ -147,12 +326,8 @@ class Batches(Subcommand):
             return _show(console, options["id"], as_json=options["json"])
         if not 1 <= options["limit"] <= MOST:
             raise CommandError(f"--limit must be from 1 to {MOST}.", returncode=Exit.USAGE)
-        rows = (
-            JobBatch.objects.filter(batches.CONDITIONS[options["state"]])
-            if options["state"]
-            else JobBatch.objects.all()
-        )
-        found = batches.batch_states(batches.with_time(rows).order_by("-pk")[: options["limit"]])
+        rows = JobBatch.objects.filter(CONDITIONS[options["state"]]) if options["state"] else JobBatch.objects.all()
+        found = batch_states(with_time(rows).order_by("-pk")[: options["limit"]])
         if options["json"]:
             for each in found:
                 console.json(each.as_json)
@@ -164,10 +339,10 @@ class Batches(Subcommand):
 
 
 def _show(console: Console, batch_id: int, *, as_json: bool) -> Exit:
-    found = batches.batch_state(batch_id) if 0 <= batch_id < 2**63 else None
+    found = batch_state(batch_id) if 0 <= batch_id < 2**63 else None
     if found is None:
         raise CommandError(f"There is no batch {batch_id}. It may have been pruned.")
-    callbacks = batches.callbacks_of(found.row)
+    callbacks = callbacks_of(found.row)
     if as_json:
         console.json(found.as_json | {"callbacks": [each._asdict() for each in callbacks]})
         return Exit.DONE
@@ -179,36 +354,18 @@ def _show(console: Console, batch_id: int, *, as_json: bool) -> Exit:
     return Exit.DONE
 
 
-def _row(each: batches.BatchState) -> list[str]:
+def _row(each: BatchState) -> list[str]:
     row = each.row
     return [
         str(row.pk),
         row.name,
-        Coloured(str(batches.STATES[each.state]), COLOURS[each.state]),
+        Coloured(str(STATES[each.state]), COLOURS[each.state]),
         each.numbers,
         str(each.failures),
         distance(row.created_at, each.now),
         distance(row.finished_at, each.now) if row.finished_at else "",
         str(row.parent_id or ""),
     ]
-
-
-def _on_dashboard(_: Any) -> Any:
-    from .admin import on_dashboard  # a command does not need the admin
-
-    return on_dashboard()
-
-
-def _of_job(job: Any) -> Any:
-    from .job_page import of_job
-
-    return of_job(job)
-
-
-def _job_filters() -> Iterable[type[Any]]:
-    from .admin import BatchFilter
-
-    return (BatchFilter,)
 
 
 CONSOLE = PartConsole(
@@ -219,12 +376,14 @@ CONSOLE = PartConsole(
         PartSection(
             name="batches",
             template="admin/django_skipqueue/batches/dashboard.html",
-            content=_on_dashboard,
+            content=later(f"{__package__}.admin.on_dashboard"),
             after="queues",
         ),
     ),
-    job_facts=(PartFact(template="admin/django_skipqueue/batches/of_job.html", content=_of_job),),
-    job_filters=_job_filters,
+    job_facts=(
+        PartFact(template="admin/django_skipqueue/batches/of_job.html", content=later(f"{__package__}.admin.of_job")),
+    ),
+    job_filters=later(f"{__package__}.admin.job_filters"),
     job_columns={"batch_id": "batch"},
     on_delete=forget_needs,
     explain=why_it_waits_for_jobs,

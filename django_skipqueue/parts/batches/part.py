@@ -1,11 +1,10 @@
 """Batches, chains, and jobs that wait for others, as the core sees them."""
 
 from ...values.part import Part, console_of
-from .check import BatchCheck
-from .current import in_current_batch, joined_database
+from .batch import in_current_batch, joined_database
 from .dependencies import DependencyGate, hold
 from .finish import after_settle, finish_all_batches
-from .services import FinishBatches, PruneBatches
+from .services import BatchCheck, FinishBatches, PruneBatches
 
 PART = Part(
     name="batches",

@@ -1,4 +1,4 @@
-"""The system checks of several databases."""
+"""The system checks of several databases, and what is left in a database that is to go."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,6 @@ from ...conf import load
 from ...jobs.options import Options
 from ...jobs.registry import registry
 from .choose import import_placement
-from .retirement import retirement
 from .settings import ROUTER, SPREAD
 
 
@@ -47,6 +46,24 @@ def _needs_shard(options: Options) -> bool:
     return sum(part.has_key for part in options.of_parts) > 1 and not is_placed
 
 
+MOST_COUNTED = 10_000
+"""Jobs of a status that are counted at most: the check has to be quick beside millions."""
+
+
+def unfinished(alias: str) -> int:
+    """The number of jobs of this database that are to be run still. Raises `DatabaseError`."""
+    from ...models import Job  # not before it is needed: checks are registered while apps are loading
+
+    jobs = Job.objects.using(alias)
+    each_has_an_index = (jobs.queued(), jobs.scheduled(), jobs.blocked(), jobs.running())
+    return sum(some.order_by()[:MOST_COUNTED].count() for some in each_has_an_index)
+
+
+def in_figures(left: int) -> str:
+    """The number as text: above a limit it was not counted."""
+    return f"{left:,}" if left < MOST_COUNTED else f"{MOST_COUNTED:,}+"
+
+
 def check_retiring(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
     """W004: a database that is to go, and what is left in it. Runs with `check --database` and `migrate`, like E003."""
     try:
@@ -57,9 +74,20 @@ def check_retiring(databases: Sequence[str] | None = None, **_: Any) -> list[Che
     for alias in aliases:
         try:
             with connections[alias].temporary_connection():
-                message, hint = retirement(alias)
+                left = unfinished(alias)
         except DatabaseError:
-            continue  # Django itself reports that it cannot connect
-        if message:
-            found.append(Warning(message, hint=hint, id="skipqueue.W004"))
+            continue  # Django itself reports that it cannot connect; without tables there is nothing in it
+        if left:
+            message = f"has unfinished jobs: {in_figures(left)}."
+            hint = (
+                "Leave it there until workers have run them. Discard those that fail again and again, or that are "
+                "years ahead."
+            )
+        else:
+            message = "none of its jobs is unfinished."
+            hint = (
+                "Take it out of SKIPQUEUE['RETIRING']. The history of its jobs is shown only as long as it is listed."
+            )
+        text = f"The database {alias!r} is in SKIPQUEUE['RETIRING'], and {message}"
+        found.append(Warning(text, hint=hint, id="skipqueue.W004"))
     return found

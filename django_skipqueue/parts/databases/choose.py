@@ -3,26 +3,31 @@
 Invariant: the jobs of a key go to the same database, in every process with the same `DATABASES`. Nothing is written
 here, and a choice that is not in `DATABASES` raises.
 
+Jobs without a key are put into one database after the other, without those that cannot be reached. Invariant: a
+database whose transaction is open is never left out: the caller's data is in it.
+
 A database in `RETIRING` gets no new jobs, except calls whose unique key one of its jobs holds: it is asked for them.
 """
 
+import itertools
+import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from django.db import router
+from django.db import connections, router
 from django.utils.module_loading import import_string
 
 from ...conf import settings
 from ...exceptions import InvalidOption
 from ...jobs.placement import Placement
 from ...queue.unique_keys import unique_keys
+from ...queue.reachable import can_be_reached
 from ...values.codec import decode
 from ...values.part import installed_parts
 from ...values.records import EncodedCall, JobSpec
 from .options import check_shard_key, shard_text
 from .settings import ROUTER, SPREAD
-from .turns import in_turn, reachable_in_turn
 
 
 class CallToPlace(NamedTuple):
@@ -196,3 +201,36 @@ def _listed(alias: Any) -> str:
 
 
 NOT_LISTED = "SKIPQUEUE['DATABASES'] has no other."
+
+
+_turns = itertools.count(random.randrange(1_000_000))  # noqa: S311 (spreads load: processes do not begin alike)
+
+
+def in_turn(aliases: Sequence[str]) -> str:
+    """The next of these databases that can be reached. If none can, one of them: its error says why.
+
+    If the caller has a transaction open in one of them, and in no other, it is that one: the job commits with it.
+    """
+    if here := _with_transaction(aliases):
+        return here
+    candidates = _next_first(aliases)
+    return next((alias for alias in candidates if can_be_reached(alias)), candidates[0])
+
+
+def reachable_in_turn(aliases: Sequence[str]) -> list[str]:
+    """The databases that can be reached, among these, the next one first; or one alone, as of `in_turn`."""
+    if here := _with_transaction(aliases):
+        return [here]
+    candidates = _next_first(aliases)
+    return [alias for alias in candidates if can_be_reached(alias)] or candidates[:1]
+
+
+def _with_transaction(aliases: Sequence[str]) -> str | None:
+    found = [alias for alias in aliases if connections[alias].in_atomic_block]
+    return found[0] if len(found) == 1 else None
+
+
+def _next_first(aliases: Sequence[str]) -> list[str]:
+    """All of them, the next one first. The others are shuffled: so they share the jobs of one that is down evenly."""
+    first = next(_turns) % len(aliases)
+    return [aliases[first], *random.sample([*aliases[:first], *aliases[first + 1 :]], len(aliases) - 1)]

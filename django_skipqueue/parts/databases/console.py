@@ -3,19 +3,26 @@
 What needs Django's admin is imported when the admin asks for it: a project may have none, and the commands work there.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
-from django.http import HttpResponse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...conf import settings
 from ...console.doctor.finding import Check, Finding, Severity
 from ...console.parts import PartConsole, PartSection
+from ...console.parts import why_existing
+from ...exceptions import InvalidArguments, InvalidOption, UnknownTask
+from ...jobs.placement import database_of_key
+from ...jobs.registry import registry
+from ...models import Job
+from ...queue.unique_keys import unique_keys
 from ...queue.store import Store
+from ...values.part import later
 from ...values.records import EncodedCall, JobSpec
-from .retirement import in_figures, unfinished
+from .checks import in_figures, unfinished
 
 
 def retiring(store: Store) -> Iterator[Finding]:
@@ -44,38 +51,48 @@ def retiring(store: Store) -> Iterator[Finding]:
         )
 
 
-def is_retiring(alias: str) -> bool:
-    return alias in settings.retiring
-
-
-def numbers(_: Any) -> Any:
-    from .dashboard import Databases
-
-    return Databases.now()
-
-
-def admin_view(model_admin: Any, view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    from .addresses import in_its_database
-
-    return in_its_database(model_admin, view)
-
-
 def why_held_elsewhere(job: Any, spec: JobSpec, call: EncodedCall) -> str:
-    from . import keys
+    """Why this copy of the job cannot be made: a job in another database holds its unique key. Empty if none does.
 
-    return keys.why_held_elsewhere(job, spec, call)
+    A copy stays in the database of its job, since its key lives there. Only the key of a job from before a change of
+    `DATABASES` may belong to another one by now.
+    """
+    from ...console.admin.verbs.copies import unreachable
+
+    if call.unique_key is None:
+        return ""
+    task = None
+    with suppress(UnknownTask):
+        task = registry.get(spec.task)
+    try:
+        alias = database_of_key(spec, call, task)
+    except (InvalidArguments, InvalidOption):  # the task takes other arguments by now: its key has no database
+        return ""
+    if alias == settings.database:
+        return ""
+    if reason := unreachable(alias):
+        return reason
+    holders = Job.objects.using(alias).filter(pk__in=unique_keys().held(alias, [call.unique_key]).values())
+    return next((why_existing(job, holder) for holder in holders), "")
 
 
 CONSOLE = PartConsole(
-    checks=(Check("retiring-database", retiring, _("No database is in RETIRING"), concerns=is_retiring),),
+    checks=(
+        Check(
+            "retiring-database",
+            retiring,
+            _("No database is in RETIRING"),
+            concerns=lambda alias: alias in settings.retiring,
+        ),
+    ),
     sections=(
         PartSection(
             name="databases",
             template="admin/django_skipqueue/databases/dashboard.html",
-            content=numbers,
+            content=later(f"{__package__}.dashboard.databases"),
             after="",
         ),
     ),
-    admin_view=admin_view,
+    admin_view=later(f"{__package__}.addresses.in_its_database"),
     why_held_elsewhere=why_held_elsewhere,
 )

@@ -4,15 +4,16 @@ Invariant: one that cannot be reached, or does not answer in time, has a line wi
 All are read at once, so the page takes as long as the slowest of them, and no longer than `SECONDS` for all.
 """
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from django.db.models import Q
 from django.db.models.functions import Now
 from django.urls import reverse
 
 from ...conf import settings
+from ...console.admin.dashboard.situation import Situation
 from ...console.admin.ui.views import DATABASE
 from ...console.at_once import read_at_once
 from ...console.counts import Count, grouped
@@ -20,7 +21,7 @@ from ...console.durations import roughly
 from ...console.job_states import Indexed
 from ...console.worker_health import Workforce
 from ...models import Status
-from ...queue.observe import QueueNow, queues_now
+from ...queue.observe import queues_now
 from ...queue.session import short_transaction
 from ...queue.store import Store
 
@@ -47,17 +48,14 @@ class Numbers:
     def now(cls, store: Store) -> "Numbers":
         """The numbers of the database that is used in this thread. Raises `DatabaseError` if it does not answer."""
         with short_transaction(store, QUERY_SECONDS):
-            return cls._of(queues_now(store))
-
-    @classmethod
-    def _of(cls, queues: Sequence[QueueNow]) -> "Numbers":
-        return cls(
-            queued=sum(queue.queued for queue in queues),
-            running=sum(queue.running for queue in queues),
-            failed=Indexed.covering(Status.FAILED).count(Q(finished_at__gte=Now() - DAY)),
-            waits=max((queue.oldest or 0.0 for queue in queues), default=0.0),
-            workers=len(Workforce.now().runners),
-        )
+            queues = queues_now(store)
+            return cls(
+                queued=sum(queue.queued for queue in queues),
+                running=sum(queue.running for queue in queues),
+                failed=Indexed.covering(Status.FAILED).count(Q(finished_at__gte=Now() - DAY)),
+                waits=max((queue.oldest or 0.0 for queue in queues), default=0.0),
+                workers=len(Workforce.now().runners),
+            )
 
     @classmethod
     def sum(cls, all_of_them: "list[Numbers]") -> "Numbers":
@@ -79,37 +77,18 @@ class Numbers:
         return [grouped(self.queued), grouped(self.running), str(self.failed), oldest, grouped(self.workers)]
 
 
-@dataclass(frozen=True)
-class DatabaseRow:
-    alias: str
-    numbers: Numbers | None
-    """`None`: it cannot be reached."""
-
-    @property
-    def address(self) -> str:
-        return reverse("admin:django_skipqueue_job_dashboard", query={DATABASE: self.alias})
-
-    @property
-    def is_retiring(self) -> bool:
-        return self.alias in settings.retiring
-
-
-@dataclass(frozen=True)
-class Databases:
-    rows: list[DatabaseRow]
-
-    @classmethod
-    def now(cls) -> "Databases | None":
-        """Ask each of them; `None`: there is only one."""
-        if not settings.serves_several:
-            return None
-        aliases = settings.served_databases
-        found = read_at_once(aliases, Numbers.now, connect_seconds=CONNECT_SECONDS, seconds=SECONDS)
-        return cls([DatabaseRow(alias, numbers) for alias, numbers in found.items()])
-
-    @property
-    def sum(self) -> Numbers:
-        return Numbers.sum(list(self._answered()))
-
-    def _answered(self) -> Iterator[Numbers]:
-        yield from (row.numbers for row in self.rows if row.numbers is not None)
+def databases(_: Situation) -> dict[str, Any] | None:
+    """The numbers of each, `None` for one that cannot be reached, and their sum; `None`: there is one database."""
+    if not settings.serves_several:
+        return None
+    found = read_at_once(settings.served_databases, Numbers.now, connect_seconds=CONNECT_SECONDS, seconds=SECONDS)
+    rows = [
+        {
+            "alias": alias,
+            "address": reverse("admin:django_skipqueue_job_dashboard", query={DATABASE: alias}),
+            "is_retiring": alias in settings.retiring,
+            "numbers": numbers,
+        }
+        for alias, numbers in found.items()
+    ]
+    return {"rows": rows, "sum": Numbers.sum([numbers for numbers in found.values() if numbers is not None])}

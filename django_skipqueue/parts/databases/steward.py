@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from ...events import liveness_logs
 from ...supervisor.health import Health, HealthPort
@@ -208,3 +209,8 @@ class Steward:
             self._lifeline = None  # nothing is written into it: it has ended
             if not (self._stopping or self._signals):  # else Ctrl-C has reached this process as well
                 self._signals.append(signal.SIGTERM)
+
+
+def run_supervisors(workers: Sequence[WorkerOptions], **options: Any) -> int:
+    """See `Part.run_supervisors`."""
+    return Steward(workers, **options).run()

@@ -1,82 +1,106 @@
-"""The history, for operators: metrics, a check of the doctor, and what the admin shows of it."""
+"""The history, for operators: the rates of queues, a check of the doctor, metrics, and what the admin shows of it."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
 
-from ...console.parts import PartCard, PartConsole, PartNotice, PartPage, PartSection
-from ...models import Job
-from .doctor import CHECK
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+from psycopg.sql import Identifier
+
+from ...console.counts import grouped
+from ...console.doctor.finding import Check, Finding, Severity, statement
+from ...console.parts import PartCard, PartConsole, PartSection
+from ...console.queue_states import QueueRate
+from ...events.log_format import printable
+from ...queue.store import Store
+from ...values import counting
+from ...values.part import later
+from .claim_costs import claim_costs
 from .metrics import SCRAPED, known_queues
-from .rates import queue_rates
 
-if TYPE_CHECKING:
-    from ...console.admin.dashboard.cards import Card
-    from ...console.admin.dashboard.situation import Situation
+# pages → the roll-ups of each queue, and of all (an empty name), of the current minute and the `minutes` before it: the
+# name, the number of jobs that ended, the minutes since the first of these began, the histogram of the waiting times.
+# Index: prune of the roll-ups.
+RATES_NOW = """
+SELECT queue_name, ended, date_part('epoch', statement_timestamp() - first_minute) / 60, waited
+FROM (
+    SELECT queue_name, task, completed + failed + discarded AS ended, waited, first_minute
+    FROM
+        skipqueue_rollup,
+        (SELECT date_trunc('minute', statement_timestamp()) - make_interval(mins => %(minutes)s)) AS age (first_minute)
+    WHERE span = 60 AND starts_at >= first_minute
+    ORDER BY starts_at DESC
+    LIMIT 20000
+) AS recent
+WHERE task = ''
+"""
 
-# A command does not need the admin.
-
-
-def _pages() -> tuple[PartPage, ...]:
-    from .views import PAGES
-
-    return PAGES
-
-
-def _failures_like(job: Job) -> PartNotice | None:
-    from .admin import failures_like
-
-    return failures_like(job)
-
-
-def _rate(situation: "Situation") -> "Card":
-    from .cards import rate
-
-    return rate(situation)
+RATE_MINUTES = 5
+"""Whole minutes before the current one over which a rate is taken."""
 
 
-def _recovered(situation: "Situation") -> "Card":
-    from .cards import recovered
-
-    return recovered(situation)
-
-
-def _charts(situation: "Situation") -> Any:
-    from .charts import charts
-
-    return charts(situation)
+def queue_rates(store: Store) -> dict[str, QueueRate]:
+    """See `PartConsole.queue_rates`."""
+    rates: dict[str, QueueRate] = {}
+    for name, ended, minutes, waited in store.rows(RATES_NOW, {"minutes": RATE_MINUTES}):
+        known = rates.get(name, QueueRate(0.0, counting.empty()))
+        times = counting.added(known.waited, waited or counting.empty())
+        rates[name] = QueueRate(known.per_minute + ended / minutes, times)
+    return rates
 
 
-def _failing(_: "Situation") -> Any:
-    from .admin import top_causes
-
-    return top_causes()
+MANY_PAGES = 2_000
+"""Pages that the search of a claim may read: 16 MB."""
 
 
-def _slowest(situation: "Situation") -> Any:
-    from .slowest import slowest_tasks
+def expensive_claims(store: Store) -> Iterator[Finding]:
+    for cost in claim_costs(store):
+        if cost.pages > MANY_PAGES:
+            yield Finding(
+                "expensive-claims",
+                Severity.WARNING,
+                gettext("Claims of queue %(queue)s read many pages") % {"queue": printable(cost.queue_name)},
+                gettext(
+                    "To find 100 jobs, a claim reads %(pages)s pages and %(entries)s index entries. A few hundred are "
+                    "usual; the others belong to dead rows."
+                )
+                % {"pages": grouped(cost.pages), "entries": grouped(cost.rows)},
+                gettext(
+                    "Vacuum the table. If its dead rows stay, something holds an old snapshot: see the other findings."
+                ),
+                statement("VACUUM (VERBOSE, ANALYZE) {table};", table=Identifier("skipqueue_job")),
+            )
 
-    return slowest_tasks(situation)
 
+DASHBOARD, FAILURES = f"{__package__}.dashboard", f"{__package__}.failures"
+"""Modules that need the admin: a command does not import them."""
 
 CONSOLE = PartConsole(
-    checks=(CHECK,),
+    checks=(Check("expensive-claims", expensive_claims, _("Claims read few pages")),),
     metrics=SCRAPED,
     known_queues=known_queues,
     queue_rates=queue_rates,
-    pages=_pages,
-    about_job=_failures_like,
-    cards=(PartCard(make=_rate, after="running"), PartCard(make=_recovered, after="failed")),
+    pages=later(f"{FAILURES}.pages"),
+    about_job=later(f"{FAILURES}.failures_like"),
+    cards=(
+        PartCard(make=later(f"{DASHBOARD}.rate"), after="running"),
+        PartCard(make=later(f"{DASHBOARD}.recovered"), after="failed"),
+    ),
     sections=(
-        PartSection(name="charts", template="admin/django_skipqueue/history/charts.html", content=_charts),
+        PartSection(
+            name="charts",
+            template="admin/django_skipqueue/history/charts.html",
+            content=later(f"{DASHBOARD}.charts"),
+        ),
         PartSection(
             name="failing",
             template="admin/django_skipqueue/history/failing.html",
-            content=_failing,
+            content=later(f"{FAILURES}.top_causes"),
             css="django_skipqueue/history/failures.css",
         ),
         PartSection(
             name="slowest_tasks",
             template="admin/django_skipqueue/history/slowest_tasks.html",
-            content=_slowest,
+            content=later(f"{DASHBOARD}.slowest_tasks"),
             after="longest_jobs",
         ),
     ),

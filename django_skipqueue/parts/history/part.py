@@ -1,8 +1,8 @@
 """The history, as the core sees it."""
 
 from ...values.part import Part, console_of
-from .services import PruneRollUps, SampleDepths, WriteRollUps
-from .tally import GRACE, CountEnqueued, Tally
+from .rollups import GRACE, CountEnqueued, PruneRollUps, SampleDepths, WriteRollUps
+from .tally import Tally
 
 PART = Part(
     name="history",

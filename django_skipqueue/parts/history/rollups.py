@@ -1,23 +1,31 @@
-"""Add up what has happened to jobs: roll-ups by minute, by hour and since the beginning.
+"""Adds up what has happened to jobs: roll-ups by minute, by hour and since the beginning; and the services that do it.
 
 Invariant: the writing functions never wait for another transaction for longer than `PATIENCE`, since settling jobs must
 go on.
 
-Used by workers and supervisors.
+Every few seconds each worker and supervisor writes its counts. Invariant: a process that dies loses the counts of one
+interval at most. Counts that could not be written are written again with the next ones, unless PostgreSQL refuses their
+values. If the connection broke after the commit, the counts of one interval are added twice.
+
+The caller of `.defer()` counts nothing: a row that all callers change would make them wait for each other. A supervisor
+reads the new rows of the job table instead, by their ids. Once a minute it writes down the depths of the queues, and
+what claims of the deepest ones read.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ...queue.observe import QueueNow
-from ...queue.parameters import BATCH, Cursor, Rows, Statement, pipelined
+from django.db import DatabaseError
+
+from ...queue.observe import QueueNow, queues_now
+from ...queue.parameters import BATCH, Cursor, Rows, Statement, is_refused, pipelined
 from ...queue.session import SET_LOCK_TIMEOUT
-from .claim_costs import ClaimCost
-
-if TYPE_CHECKING:
-    from ...queue.store import Store
+from ...queue.store import Store
+from ...worker.loop import Periodic
+from .claim_costs import ClaimCost, measure_claim
+from .tally import Tally
 
 # worker, supervisor: adds counts to the rows of their spans. All writers lock the rows in the order of the primary key.
 # Index: the primary key of the roll-ups.
@@ -265,7 +273,7 @@ LONGEST_COMMIT = 60.0
 """Seconds between the INSERT of a job and its commit after which it may be left out of the enqueued ones."""
 
 
-def roll_up(store: "Store", rows: Sequence[Mapping[str, Any]], failures: Sequence[Mapping[str, Any]]) -> None:
+def roll_up(store: Store, rows: Sequence[Mapping[str, Any]], failures: Sequence[Mapping[str, Any]]) -> None:
     """Add counts to the roll-ups, all or none: the rows of a `Tally`."""
     _run(
         store,
@@ -277,24 +285,24 @@ def roll_up(store: "Store", rows: Sequence[Mapping[str, Any]], failures: Sequenc
     )
 
 
-def start_counting(store: "Store") -> None:
+def start_counting(store: Store) -> None:
     """Count the jobs that are enqueued from now on, unless they are counted already."""
     _run(store, (START_COUNTING, {}))
 
 
-def count_enqueued(store: "Store", *, interval: float) -> bool:
+def count_enqueued(store: Store, *, interval: float) -> bool:
     """Add enqueued jobs to the roll-ups, if nobody has for `interval` seconds. Returns whether there are more."""
     values = {"interval": interval, "patience": LONGEST_COMMIT, "limit": MOST_COUNTED}
     (rows,) = _run(store, (COUNT_ENQUEUED, values))
     return any(has_more for (has_more,) in rows)
 
 
-def depths_are_due(store: "Store") -> bool:
+def depths_are_due(store: Store) -> bool:
     (((is_due,),),) = _run(store, (DEPTHS_ARE_DUE, {}))
     return bool(is_due)
 
 
-def roll_up_depths(store: "Store", queues: Sequence[QueueNow], costs: Sequence[ClaimCost] = ()) -> None:
+def roll_up_depths(store: Store, queues: Sequence[QueueNow], costs: Sequence[ClaimCost] = ()) -> None:
     """Write the depth of each queue and of all together, and what claims of these queues read."""
     waits = [queue.oldest for queue in queues if queue.oldest is not None]
     everything = ("", sum(queue.queued for queue in queues), max(waits, default=0.0))
@@ -310,7 +318,7 @@ def roll_up_depths(store: "Store", queues: Sequence[QueueNow], costs: Sequence[C
     _run(store, (ROLL_UP_DEPTHS, {"rows": json.dumps(rows)}))
 
 
-def prune_rollups(store: "Store", ages: Mapping[int, float], *, limit: int = BATCH) -> bool:
+def prune_rollups(store: Store, ages: Mapping[int, float], *, limit: int = BATCH) -> bool:
     """Delete roll-ups older than the age in seconds of their span. Returns whether there may be more."""
     has_more = False
     for span, age in ages.items():
@@ -320,10 +328,108 @@ def prune_rollups(store: "Store", ages: Mapping[int, float], *, limit: int = BAT
     return has_more
 
 
-def _run(store: "Store", *statements: Statement) -> list[Rows | Cursor]:
+def _run(store: Store, *statements: Statement) -> list[Rows | Cursor]:
     """Run the statements in one transaction and round trip, with little patience for locks. Returns their rows."""
     connection = store.connection
     connection.ensure_connection()
     with connection.wrap_database_errors:
         limit = SET_LOCK_TIMEOUT, {"timeout": PATIENCE}
         return pipelined(connection.connection, [limit, *statements], None)[1:]
+
+
+WRITE_INTERVAL = 10.0
+"""Seconds between two writes."""
+
+
+class WriteRollUps(Periodic):
+    """Used by workers and supervisors. Sends no statement if nothing was counted."""
+
+    name = "write_roll_ups"
+
+    def __init__(self, store: Store, tally: Tally) -> None:
+        self._store = store
+        self._tally = tally
+        self._left: tuple[list[dict[str, Any]], list[dict[str, Any]]] | None = None
+        self.run_again_in(WRITE_INTERVAL)
+
+    def run(self, now: float) -> None:
+        """Write the counts of the last write, if it failed, and then those since."""
+        while self._left or not self._tally.is_empty:
+            self._left = self._left or self._tally.take()
+            roll_up(self._store, *self._left)
+            self._left = None
+        self.run_again_in(WRITE_INTERVAL)
+
+    def refused(self, error: BaseException) -> None:
+        """Try again later, without the counts if PostgreSQL cannot store their values."""
+        if isinstance(error, DatabaseError) and is_refused(error):
+            self._left = None
+        super().refused(error)
+
+
+COUNT_INTERVAL = 10.0
+"""Seconds between two counts, over all supervisors. A job is counted two to three intervals after its commit."""
+
+GRACE = 6 * COUNT_INTERVAL
+"""Seconds after its retention for which a supervisor keeps a job, so that it is counted among the enqueued ones before:
+a job with a retention of nothing would otherwise be deleted within a second, and is counted after three intervals."""
+
+
+class CountEnqueued(Periodic):
+    name = "count_enqueued"
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._has_started = False
+
+    def run(self, now: float) -> None:
+        """Count one batch, unless another supervisor has."""
+        if not self._has_started:
+            start_counting(self._store)
+            self._has_started = True
+        has_more = count_enqueued(self._store, interval=COUNT_INTERVAL - 1.0)
+        self.run_again_in(0.0 if has_more else COUNT_INTERVAL)
+
+
+SAMPLE_INTERVAL = 20.0
+"""Seconds after which to look again whether this minute has no sample yet."""
+
+MOST_MEASURED = 3
+"""Queues of which a claim is measured."""
+
+
+class SampleDepths(Periodic):
+    """One supervisor of all writes the sample of a minute; two at the same moment write the same."""
+
+    name = "sample_depths"
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def run(self, now: float) -> None:
+        if depths_are_due(self._store):
+            queues = queues_now(self._store)
+            deepest = sorted(queues, key=lambda queue: queue.queued, reverse=True)[:MOST_MEASURED]
+            costs = [measure_claim(self._store, queue.name) for queue in deepest]
+            roll_up_depths(self._store, queues, [cost for cost in costs if cost])
+        self.run_again_in(SAMPLE_INTERVAL)
+
+
+DAY = 86_400.0
+
+KEPT_SECONDS = {60: 3 * DAY, 3600: 90 * DAY, 0: 90 * DAY}
+"""Seconds for which roll-ups are kept, by the length of their span: minutes, hours, and those since the beginning if
+nothing was added to them."""
+
+PRUNE_INTERVAL = 300.0
+"""Seconds between two batches."""
+
+
+class PruneRollUps(Periodic):
+    name = "prune_roll_ups"
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def run(self, now: float) -> None:
+        self.run_again_in(0.0 if prune_rollups(self._store, KEPT_SECONDS) else PRUNE_INTERVAL)

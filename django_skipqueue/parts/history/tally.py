@@ -1,13 +1,11 @@
-"""Counts what happens in one process until it is written, and the jobs that were enqueued.
+"""Counts what happens in one process until it is written: attempts and claims of each task, and the causes of failures.
 
 Invariant: the counts never take more memory than for `MOST_KEYS` tasks and `MOST_CAUSES` causes of failures.
-
-The caller of `.defer()` counts nothing: a row that all callers change would make them wait for each other. A supervisor
-reads the new rows of the job table instead, by their ids.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...events.events import (
@@ -21,15 +19,94 @@ from ...events.events import (
     JobsRecovered,
     LeasesLost,
 )
-from ...queue.store import Store
-from ...values.counting import added, of
+from ...values.counting import added, empty, of
 from ...values.records import Attempt, Cause, ClaimedJob, RecoveredJob
-from ...worker.loop import Periodic
-from . import counts
-from . import failure_counts as failures
-from .counts import Counts
-from .failure_counts import Failures
-from .rollups import count_enqueued, start_counting
+
+
+@dataclass(slots=True)
+class Counts:
+    """Counts of attempts by outcome, of claims, and histograms of their durations. `RollUp` has the same columns."""
+
+    completed: int = 0
+    retried: int = 0
+    snoozed: int = 0
+    failed: int = 0
+    discarded: int = 0
+    recovered: int = 0
+    lost: int = 0
+    waited: list[int] = field(default_factory=empty)
+    ran: list[int] = field(default_factory=empty)
+    waited_seconds: float = 0.0
+    ran_seconds: float = 0.0
+    claims: int = 0
+    claim_times: list[int] = field(default_factory=empty)
+    claim_seconds: float = 0.0
+
+    def add(self, other: "Counts") -> None:
+        for name in self.__slots__:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            setattr(self, name, added(mine, theirs) if isinstance(mine, list) else mine + theirs)
+
+    def columns(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+Key = tuple[int, str, str]
+"""A minute since the epoch, a queue and a task."""
+
+SPANS = 0, 60, 3600
+"""The lengths in seconds of the times that a row covers; 0: since the beginning."""
+
+
+def start_of(span: int, minute: int) -> int:
+    """The start of the span in which a minute lies, in seconds since the epoch."""
+    return minute * 60 // span * span if span else 0
+
+
+def rows_of_counts(counted: Mapping[Key, Counts]) -> Iterator[dict[str, Any]]:
+    """A row for each span and level: the task in its queue, all tasks of the queue, and all queues."""
+    total: dict[tuple[int, str, str, int], Counts] = {}
+    for (minute, queue_name, task), counts in counted.items():
+        for span in SPANS:
+            for level in {(queue_name, task), (queue_name, ""), ("", "")}:
+                total.setdefault((span, *level, start_of(span, minute)), Counts()).add(counts)
+    for (span, queue_name, task, starts_at), counts in total.items():
+        yield {"span": span, "queue_name": queue_name, "task": task, "starts_at": starts_at, **counts.columns()}
+
+
+@dataclass(slots=True)
+class Failures:
+    """Times are seconds since the epoch."""
+
+    number: int
+    first_at: float
+    last_at: float
+    last_line: int | None
+    last_job_id: int
+
+    def add(self, other: "Failures") -> None:
+        if other.last_at >= self.last_at:
+            self.last_line, self.last_job_id = other.last_line, other.last_job_id
+        self.number += other.number
+        self.first_at, self.last_at = min(self.first_at, other.first_at), max(self.last_at, other.last_at)
+
+
+def rows_of_failures(counted: Mapping[tuple[int, Cause], Failures]) -> Iterator[dict[str, Any]]:
+    total: dict[tuple[int, Cause, int], Failures] = {}
+    for (minute, cause), failures in counted.items():
+        for span in SPANS:
+            key = (span, cause, start_of(span, minute))
+            if key in total:
+                total[key].add(failures)
+            else:
+                total[key] = Failures(**_fields(failures))
+    for (span, cause, starts_at), failures in total.items():
+        yield {"span": span, **cause._asdict(), "starts_at": starts_at, **_fields(failures)}
+
+
+def _fields(failures: Failures) -> dict[str, Any]:
+    return {name: getattr(failures, name) for name in failures.__slots__}
+
 
 MOST_KEYS = 1_000
 """Pairs of a queue and a task that are counted apart between two writes."""
@@ -58,7 +135,7 @@ class Tally:
     """Used by the thread of a control loop."""
 
     def __init__(self) -> None:
-        self._counts: dict[counts.Key, Counts] = {}
+        self._counts: dict[Key, Counts] = {}
         self._failures: dict[tuple[int, Cause], Failures] = {}
 
     @property
@@ -104,7 +181,7 @@ class Tally:
         """What was counted since the last time, as rows for `roll_up`."""
         counted, self._counts = self._counts, {}
         causes, self._failures = self._failures, {}
-        return list(counts.rows(counted)), list(failures.rows(causes))
+        return list(rows_of_counts(counted)), list(rows_of_failures(causes))
 
     def _add(self, column: str, attempts: Sequence[Attempt]) -> None:
         durations: defaultdict[tuple[str, str], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
@@ -152,27 +229,3 @@ def _ended_at(attempt: Attempt) -> float:
     """The end of the attempt by the database's clock, in seconds since the epoch."""
     job = attempt.job
     return job.locked_at + attempt.ended - (job.claimed_at or attempt.ended)
-
-
-COUNT_INTERVAL = 10.0
-"""Seconds between two counts, over all supervisors. A job is counted two to three intervals after its commit."""
-
-GRACE = 6 * COUNT_INTERVAL
-"""Seconds after its retention for which a supervisor keeps a job, so that it is counted among the enqueued ones before:
-a job with a retention of nothing would otherwise be deleted within a second, and is counted after three intervals."""
-
-
-class CountEnqueued(Periodic):
-    name = "count_enqueued"
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._has_started = False
-
-    def run(self, now: float) -> None:
-        """Count one batch, unless another supervisor has."""
-        if not self._has_started:
-            start_counting(self._store)
-            self._has_started = True
-        has_more = count_enqueued(self._store, interval=COUNT_INTERVAL - 1.0)
-        self.run_again_in(0.0 if has_more else COUNT_INTERVAL)

@@ -44,10 +44,10 @@ from ...models.abstract_job import AbstractJob
 from ...queue.store import Store
 from ...values.redaction import UnknownMask, restored
 from . import operate
+from .console import MOST, STATES, ScheduleState, first_schedules, schedule_states
 from .entry import Entry, jitter_seconds
 from .fire import METADATA_KEY
 from .models import CatchUp, Overlap
-from .states import MOST, STATES, ScheduleState, first_schedules, schedule_states
 from .timetable import timetable, zone_names
 
 Cell = SafeString | str
@@ -140,7 +140,7 @@ ON_DASHBOARD = COLUMNS[:5]
 MOST_ON_DASHBOARD = 5
 
 
-def on_dashboard() -> dict[str, Any]:
+def on_dashboard(_: object = None) -> dict[str, Any]:
     """The schedules that need attention, then the schedules that fire next."""
     found = first_schedules(MOST_ON_DASHBOARD)
     return {

@@ -1,20 +1,27 @@
-"""The entries: a task, its arguments, and when they are enqueued; and all entries of this process.
+"""The entries: a task, its arguments, and when they are enqueued; all entries of this process, and their rows.
 
 Invariant: an entry that was made can be stored, and its task can be enqueued with these arguments, once it is checked.
 
 The entries of this process are those of `@periodic`, and those of `SKIPQUEUE["PERIODIC"]`. Invariant: names are unique.
 What is wrong with an entry of the code raises at import; what is wrong with one of the settings is a problem, which the
 system checks report and a supervisor logs.
+
+Supervisors write the entries of their code and settings into rows, and remove rows that are in nobody's code any more.
+Invariant: two deployments that run at once do not change a row to and fro: the newer one keeps it (`CONFIRM` says how),
+and only supervisors with the definition that is in the row fire it. Invariant: an entry has a row in one database
+alone, that of its task's jobs, however many databases have supervisors.
 """
 
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, get_args
 
 from django.conf import settings as django_settings
+from django.core.checks import CheckMessage, Error
 from django.core.exceptions import ImproperlyConfigured
 
 from ...conf import load
@@ -22,10 +29,11 @@ from ...exceptions import InvalidOption, SkipQueueError, UnknownTask
 from ...jobs.placement import database_of_schedule
 from ...jobs.registry import registry, where_to_look
 from ...jobs.task import Task
+from ...queue.store import Store
 from ...values.codec import decode, encode
 from ...values.columns import check_key
 from ...values.records import EncodedCall, JobSpec
-from .timetable import Timetable, timetable
+from .timetable import Timetable, instant, timetable
 
 CatchUp = Literal["latest", "all", "skip"]
 """For times that passed while no supervisor ran: one job for the latest, one for each, or none."""
@@ -258,3 +266,182 @@ def from_settings(name: str, options: Mapping[str, Any]) -> Entry:
     jitter = jitter_seconds(given.pop("jitter", None))
     call = as_json(known_task(given["task"]), given.pop("args", []), given.pop("kwargs", {}))
     return Entry(name=name, source="settings", timezone=zone, jitter=jitter, **call, **when(moment), **given)
+
+
+def check_periodic(**_: Any) -> list[CheckMessage]:
+    """E008: a schedule that cannot fire: an unknown task, wrong arguments, a cron expression or time zone."""
+    return [
+        Error(
+            f"The schedule {name!r} cannot fire: {problem}",
+            hint="The how-to “Run jobs periodically” (docs/how-to/periodic.md) has examples.",
+            id="skipqueue.E008",
+        )
+        for name, problem in all_entries()[1]
+    ]
+
+
+STALE = 120.0
+"""Seconds without a confirmation after which a definition is in nobody's code."""
+
+AHEAD_SECONDS = 10.0
+"""Seconds by which a schedule's next time may be later than the one computed now: its clock was read a moment ago."""
+
+KEPT = 7 * 86_400.0
+"""Seconds for which the row of such a definition is kept, with its pause and its last run: all may have been down."""
+
+
+# synchronise → the database's clock, in seconds since the epoch. Reads no table.
+CLOCK = "SELECT extract(epoch FROM statement_timestamp())::float8"
+
+# synchronise → the names of the schedules that now have the definitions of this process. A definition that is not in
+# its row replaces the one there at the start of a supervisor (`has_started` is false), unless it is the one that was
+# there before: then a newer deployment has replaced it, and this process is a part of the older one, which is being
+# replaced. Later on it replaces one that no supervisor has confirmed for `stale` seconds, as after a rollback. The
+# pause, the last run and, if the times are the same, the next one stay. Rows of the admin stay as they are.
+# Index: the unique one of names. In the order of names, so that two supervisors never deadlock.
+CONFIRM = """
+INSERT INTO skipqueue_schedule AS schedule (
+    name, task, args, kwargs, cron, "interval", timezone, catch_up, overlap, jitter, source, digest, next_run_at,
+    fire_at, confirmed_at
+)
+SELECT
+    name, task, args, kwargs, cron, make_interval(secs => "interval"), timezone, catch_up, overlap, jitter, source,
+    digest, to_timestamp(next), to_timestamp(next), statement_timestamp()
+FROM json_to_recordset(%(entries)s::json) AS entry (
+    name text, task text, args jsonb, kwargs jsonb, cron text, "interval" float8, timezone text, catch_up text,
+    overlap text, jitter float8, source text, digest text, next float8
+)
+ORDER BY name
+ON CONFLICT (name) DO UPDATE SET
+    task = EXCLUDED.task,
+    args = EXCLUDED.args,
+    kwargs = EXCLUDED.kwargs,
+    cron = EXCLUDED.cron,
+    "interval" = EXCLUDED."interval",
+    timezone = EXCLUDED.timezone,
+    catch_up = EXCLUDED.catch_up,
+    overlap = EXCLUDED.overlap,
+    jitter = EXCLUDED.jitter,
+    source = EXCLUDED.source,
+    next_run_at = CASE
+        WHEN (schedule.cron, schedule.timezone) = (EXCLUDED.cron, EXCLUDED.timezone)
+            AND schedule."interval" IS NOT DISTINCT FROM EXCLUDED."interval"
+            THEN schedule.next_run_at
+        ELSE EXCLUDED.next_run_at
+    END,
+    fire_at = CASE
+        WHEN schedule.digest = EXCLUDED.digest THEN schedule.fire_at
+        WHEN (schedule.cron, schedule.timezone) = (EXCLUDED.cron, EXCLUDED.timezone)
+            AND schedule."interval" IS NOT DISTINCT FROM EXCLUDED."interval"
+            THEN schedule.next_run_at
+        ELSE EXCLUDED.fire_at
+    END,
+    error = CASE WHEN schedule.digest = EXCLUDED.digest THEN schedule.error ELSE '' END,
+    previous_digest = CASE
+        WHEN schedule.digest = EXCLUDED.digest THEN schedule.previous_digest ELSE schedule.digest
+    END,
+    digest = EXCLUDED.digest,
+    confirmed_at = statement_timestamp(),
+    retired_at = NULL
+WHERE
+    schedule.source <> 'admin'
+    AND (
+        schedule.digest = EXCLUDED.digest
+        OR (NOT %(has_started)s AND schedule.previous_digest <> EXCLUDED.digest)
+        OR schedule.confirmed_at <= statement_timestamp() - make_interval(secs => %(stale)s)
+    )
+RETURNING name
+"""
+
+# synchronise: notes the schedules that no supervisor has confirmed for `stale` seconds: they are in nobody's code. The
+# table has a row for each schedule.
+RETIRE = """
+UPDATE skipqueue_schedule
+SET retired_at = statement_timestamp()
+WHERE
+    source <> 'admin'
+    AND retired_at IS NULL
+    AND confirmed_at <= statement_timestamp() - make_interval(secs => %(stale)s)
+"""
+
+# synchronise: deletes the schedules that have been in nobody's code for `kept` seconds. The table has a row for each.
+REMOVE = """
+DELETE FROM skipqueue_schedule
+WHERE source <> 'admin' AND retired_at <= statement_timestamp() - make_interval(secs => %(kept)s)
+"""
+
+# synchronise → those of the names that belong to schedules of the admin. Index: the unique one of names.
+TAKEN = "SELECT name FROM skipqueue_schedule WHERE name = ANY (%(names)s::text[]) AND source = 'admin'"
+
+
+def synchronise(store: Store, entries: Sequence[Entry], *, has_started: bool) -> list[str]:
+    """Write the entries. Returns the names of those that are not written, because schedules of the admin have them.
+
+    `has_started`: this supervisor has done it before.
+    """
+    written: set[str] = set()
+    if entries:
+        ((now,),) = store.rows(CLOCK)
+        moments = [entry.timetable.first(instant(now)) for entry in entries]
+        documents = [
+            {**entry.values(), "digest": entry.digest, "next": moment and moment.timestamp()}
+            for entry, moment in zip(entries, moments, strict=True)
+        ]
+        values = {"entries": encode("entries", documents), "has_started": has_started, "stale": STALE}
+        written = {name for (name,) in store.rows(CONFIRM, values)}
+    store.execute(RETIRE, {"stale": STALE})
+    store.execute(REMOVE, {"kept": KEPT})
+    others = [entry.name for entry in entries if entry.name not in written]
+    return [name for (name,) in store.rows(TAKEN, {"names": others})] if others else []
+
+
+# bring_back → the database's clock in seconds since the epoch, and by what each schedule fires that waits for its next
+# time, with that time. The table has a row for each schedule.
+WAITING = """
+SELECT
+    extract(epoch FROM statement_timestamp())::float8, id, cron, "interval", timezone,
+    extract(epoch FROM next_run_at)::float8
+FROM skipqueue_schedule
+WHERE paused_at IS NULL AND next_run_at > statement_timestamp() + make_interval(secs => %(margin)s)
+"""
+
+# bring_back → the names of the schedules whose next times are now these. No schedule has fired at a time that the clock
+# has not reached: it is read after the row is locked, because a supervisor may be firing the schedule. Index: the
+# primary key, in its order, so that two supervisors never deadlock.
+BRING_BACK = """
+WITH ahead AS MATERIALIZED (
+    SELECT schedule.id, to_timestamp(entry.next) AS next
+    FROM
+        json_to_recordset(%(entries)s::json) AS entry (id bigint, next float8)
+        JOIN skipqueue_schedule AS schedule ON schedule.id = entry.id
+    WHERE
+        schedule.paused_at IS NULL
+        AND schedule.next_run_at > to_timestamp(entry.next) + make_interval(secs => %(margin)s)
+    ORDER BY schedule.id
+    FOR NO KEY UPDATE OF schedule SKIP LOCKED
+)
+UPDATE skipqueue_schedule AS schedule
+SET next_run_at = ahead.next,
+    fire_at = ahead.next
+FROM ahead
+WHERE schedule.id = ahead.id AND ahead.next > clock_timestamp()
+RETURNING schedule.name
+"""
+
+
+def bring_back(store: Store) -> list[str]:
+    """Give schedules that wait too long their next time by the clock of now. Returns their names.
+
+    A clock that was ahead for a moment, as in a virtual machine that was restored, has left times far in the future.
+    """
+    ahead = []
+    for now, id, cron, interval, zone, next in store.rows(WAITING, {"margin": AHEAD_SECONDS}):
+        first = None
+        with suppress(InvalidOption):  # a row that somebody has written by hand: to fire it says what is wrong
+            first = timetable(cron=cron, interval=interval, zone=zone).first(instant(now))
+        if first is not None and first.timestamp() + AHEAD_SECONDS < next:
+            ahead.append({"id": id, "next": first.timestamp()})
+    if not ahead:
+        return []
+    rows = store.rows(BRING_BACK, {"entries": json.dumps(ahead), "margin": AHEAD_SECONDS})
+    return [name for (name,) in rows]

@@ -1,31 +1,22 @@
-"""Fires the schedules that are due, and keeps the rows of those in code and settings.
+"""Fires the schedules that are due.
 
 Firing a schedule inserts its jobs, and writes its next time, in one transaction. Invariant: each time of a schedule is
 enqueued once, with any number of supervisors, whenever one dies: whoever inserts the job holds the lock of the row, and
 commits the next time with it. No code of the project's runs here. What is wrong with one schedule is kept in its row,
 and stops no other.
-
-Supervisors write the entries of their code and settings into rows, and remove rows that are in nobody's code any more.
-Invariant: two deployments that run at once do not change a row to and fro: the newer one keeps it
-(`parts.schedules.sql.CONFIRM` says how), and only supervisors with the definition that is in the row fire it.
-
-Invariant: an entry of code or settings has a row in one database alone, that of its task's jobs, however many databases
-have supervisors.
 """
 
-import json
 import random
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import DatabaseError, Error, transaction
 
 from ...conf import settings
-from ...exceptions import InvalidOption, SkipQueueError, UnknownTask
+from ...exceptions import SkipQueueError, UnknownTask
 from ...jobs.registry import registry
 from ...queue.enqueue import new_job
 from ...queue.parameters import is_refused
@@ -35,15 +26,15 @@ from ...values.records import JobSpec
 from ...values.redaction import redact
 from ...worker.loop import Periodic
 from . import events as schedule_logs
-from . import sql
-from .entry import Entry, Problem, all_entries, prepared
+from .decorator import name_of
+from .entry import Entry, Problem, all_entries, bring_back, prepared, synchronise
 from .events import ScheduleFailed, ScheduleFired, ScheduleSkipped
-from .timetable import Timetable, timetable
+from .timetable import Timetable, instant, timetable
 
 MOST_CAUGHT_UP = 100
 """Jobs that `catch_up="all"` enqueues at once. Older times are skipped."""
 
-LATE = 60.0
+MISSED_SECONDS = 60.0
 """Seconds after which a time counts as missed: `catch_up="skip"` skips it."""
 
 ERROR_RETRY_SECONDS = 60.0
@@ -59,7 +50,7 @@ METADATA_KEY = "schedule"
 
 @dataclass(frozen=True)
 class DueSchedule:
-    """A row of `sql.DUE`, in the order of its columns."""
+    """A row of `DUE`, in the order of its columns."""
 
     id: int
     name: str
@@ -105,13 +96,33 @@ class Skip(SkipQueueError):
         self.schedule_id = schedule_id
 
 
+# fire → the schedule that is due next, locked until its job is inserted and its next time is written, and the clock; no
+# row if none is due, or if others fire those that are. Rows of the code are fired by supervisors with the same
+# definition alone. Times are seconds since the epoch. Index: skipqueue_schedule_fire.
+DUE = """
+SELECT
+    id, name, task, args::text, kwargs::text, cron, extract(epoch FROM "interval")::float8, timezone, catch_up, overlap,
+    jitter, extract(epoch FROM next_run_at)::float8, last_job_id, error,
+    extract(epoch FROM statement_timestamp())::float8
+FROM skipqueue_schedule
+WHERE
+    fire_at <= statement_timestamp()
+    AND paused_at IS NULL
+    AND (digest = ANY (%(digests)s::text[]) OR source = 'admin')
+    AND id <> ALL (%(skipped)s::bigint[])
+ORDER BY fire_at, id
+LIMIT 1
+FOR NO KEY UPDATE SKIP LOCKED
+"""
+
+
 def fire(store: Store, *, digests: Collection[str], skipped: Collection[int]) -> bool:
     """Fire the schedule that is due next. Returns whether there was one.
 
     Raises `Skip` for a schedule whose task this process does not know, while it is not late.
     """
     with transaction.atomic(using=store.alias):
-        for row in store.rows(sql.DUE, {"digests": list(digests), "skipped": list(skipped)}):
+        for row in store.rows(DUE, {"digests": list(digests), "skipped": list(skipped)}):
             schedule = DueSchedule(*row)
             events = _fired(store, schedule)
             break
@@ -122,9 +133,24 @@ def fire(store: Store, *, digests: Collection[str], skipped: Collection[int]) ->
     return True
 
 
+# next_due → the seconds until the next schedule is due; negative if one is; NULL if there is none.
+# Index: skipqueue_schedule_fire.
+NEXT = """
+SELECT extract(epoch FROM fire_at - statement_timestamp())::float8
+FROM skipqueue_schedule
+WHERE
+    paused_at IS NULL
+    AND fire_at IS NOT NULL
+    AND (digest = ANY (%(digests)s::text[]) OR source = 'admin')
+    AND id <> ALL (%(skipped)s::bigint[])
+ORDER BY fire_at, id
+LIMIT 1
+"""
+
+
 def next_due(store: Store, *, digests: Collection[str], skipped: Collection[int]) -> float | None:
     """The seconds until the next schedule is due, negative if one is; `None`: there is none."""
-    for (seconds,) in store.rows(sql.NEXT, {"digests": list(digests), "skipped": list(skipped)}):
+    for (seconds,) in store.rows(NEXT, {"digests": list(digests), "skipped": list(skipped)}):
         return float(seconds)
     return None
 
@@ -132,12 +158,20 @@ def next_due(store: Store, *, digests: Collection[str], skipped: Collection[int]
 Event = ScheduleFired | ScheduleSkipped | ScheduleFailed
 
 
+# fire: why the schedule could not fire, and when that is tried again. The row is locked. Index: the primary key.
+NOTE_ERROR = """
+UPDATE skipqueue_schedule
+SET error = %(error)s, fire_at = statement_timestamp() + make_interval(secs => %(delay)s)
+WHERE id = %(id)s
+"""
+
+
 def _fired(store: Store, schedule: DueSchedule) -> list[Event]:
     try:
         with transaction.atomic(using=store.alias):
             return _enqueue(store, schedule)
     except UnknownTask as error:
-        if schedule.late < LATE:
+        if schedule.late < MISSED_SECONDS:
             raise Skip(schedule.id) from None
         problem: Exception = error
     except Error as error:
@@ -148,7 +182,7 @@ def _fired(store: Store, schedule: DueSchedule) -> list[Event]:
     except Exception as error:  # of whatever kind: somebody may have written anything into the row
         problem = error
     text = error_text(schedule, problem)
-    store.execute(sql.NOTE_ERROR, {"id": schedule.id, "error": text, "delay": ERROR_RETRY_SECONDS})
+    store.execute(NOTE_ERROR, {"id": schedule.id, "error": text, "delay": ERROR_RETRY_SECONDS})
     return [] if text == schedule.error else [ScheduleFailed(store.alias, schedule.name, text)]
 
 
@@ -168,12 +202,28 @@ def error_text(schedule: DueSchedule, problem: Exception) -> str:
     return shorten(arguments.text(text))
 
 
+# fire, after the schedule is locked: how long an INSERT may wait for the transaction that holds its unique key.
+LIMIT_LOCKS = "SELECT set_config('lock_timeout', %(timeout)s, true)"
+
+# fire: the next time, and the last job if one was enqueued. The row is locked. Index: the primary key.
+FIRED = """
+UPDATE skipqueue_schedule
+SET next_run_at = to_timestamp(%(next)s::float8),
+    fire_at = to_timestamp(%(next)s::float8),
+    last_run_at = CASE WHEN %(job_id)s::bigint IS NULL THEN last_run_at ELSE statement_timestamp() END,
+    last_job_id = COALESCE(%(job_id)s::bigint, last_job_id),
+    skipped_at = CASE WHEN %(is_skipped)s THEN statement_timestamp() ELSE skipped_at END,
+    error = ''
+WHERE id = %(id)s
+"""
+
+
 def _enqueue(store: Store, schedule: DueSchedule) -> list[Event]:
     table, now = schedule.timetable, instant(schedule.now)
     times = _times(schedule, table, now)
     due = times[-MOST_CAUGHT_UP:]
     spec, call = prepared(schedule.task, decode(schedule.args), decode(schedule.kwargs))
-    store.rows(sql.LIMIT_LOCKS, {"timeout": LOCK_TIMEOUT})
+    store.rows(LIMIT_LOCKS, {"timeout": LOCK_TIMEOUT})
     ids: list[int] = []
     for planned in due:
         last = ids[-1] if ids else schedule.last_job_id
@@ -188,7 +238,7 @@ def _enqueue(store: Store, schedule: DueSchedule) -> list[Event]:
     if len(times) > len(due):
         events.append(ScheduleSkipped(store.alias, schedule.name, "late", ids[-1] if ids else schedule.last_job_id))
     store.execute(
-        sql.FIRED,
+        FIRED,
         {
             "id": schedule.id,
             "next": following and following.timestamp(),
@@ -213,7 +263,7 @@ def _times(schedule: DueSchedule, table: Timetable, now: datetime) -> list[datet
     # After a change by hand the planned time need not be one of the definition: it is due all the same.
     due = table.newest(now, planned=schedule.planned, limit=limit) or [schedule.planned]
     if schedule.catch_up == "skip":
-        return [time for time in due if (now - time).total_seconds() < LATE]
+        return [time for time in due if (now - time).total_seconds() < MISSED_SECONDS]
     return due
 
 
@@ -226,68 +276,21 @@ def spec_at(spec: JobSpec, schedule: DueSchedule | Entry, planned: datetime, *, 
     return spec._replace(run_after=timedelta(seconds=random.uniform(0, jitter)))  # noqa: S311 (spreads load)
 
 
+# fire, after the schedule is locked: a statement sees the snapshot from before its own lock waits → whether its last
+# job is unfinished. Index: the primary key of jobs.
+IS_UNFINISHED = """
+SELECT EXISTS (SELECT FROM skipqueue_job WHERE id = %(id)s AND finished_at IS NULL)
+"""
+
+
 def is_unfinished(store: Store, job_id: int) -> bool:
     """Whether this job is unfinished. One that was pruned is not."""
-    ((found,),) = store.rows(sql.IS_UNFINISHED, {"id": job_id})
+    ((found,),) = store.rows(IS_UNFINISHED, {"id": job_id})
     return bool(found)
-
-
-def instant(seconds: float) -> datetime:
-    """The time at these seconds since the epoch."""
-    return datetime.fromtimestamp(seconds, UTC)
 
 
 CONFIRM_SECONDS = 30.0
 """Seconds between two confirmations."""
-
-STALE = 120.0
-"""Seconds without a confirmation after which a definition is in nobody's code."""
-
-AHEAD_SECONDS = 10.0
-"""Seconds by which a schedule's next time may be later than the one computed now: its clock was read a moment ago."""
-
-KEPT = 7 * 86_400.0
-"""Seconds for which the row of such a definition is kept, with its pause and its last run: all may have been down."""
-
-
-def synchronise(store: Store, entries: Sequence[Entry], *, has_started: bool) -> list[str]:
-    """Write the entries. Returns the names of those that are not written, because schedules of the admin have them.
-
-    `has_started`: this supervisor has done it before.
-    """
-    written: set[str] = set()
-    if entries:
-        ((now,),) = store.rows(sql.CLOCK)
-        moments = [entry.timetable.first(instant(now)) for entry in entries]
-        documents = [
-            {**entry.values(), "digest": entry.digest, "next": moment and moment.timestamp()}
-            for entry, moment in zip(entries, moments, strict=True)
-        ]
-        values = {"entries": encode("entries", documents), "has_started": has_started, "stale": STALE}
-        written = {name for (name,) in store.rows(sql.CONFIRM, values)}
-    store.execute(sql.RETIRE, {"stale": STALE})
-    store.execute(sql.REMOVE, {"kept": KEPT})
-    others = [entry.name for entry in entries if entry.name not in written]
-    return [name for (name,) in store.rows(sql.TAKEN, {"names": others})] if others else []
-
-
-def bring_back(store: Store) -> list[str]:
-    """Give schedules that wait too long their next time by the clock of now. Returns their names.
-
-    A clock that was ahead for a moment, as in a virtual machine that was restored, has left times far in the future.
-    """
-    ahead = []
-    for now, id, cron, interval, zone, next in store.rows(sql.WAITING, {"margin": AHEAD_SECONDS}):
-        first = None
-        with suppress(InvalidOption):  # a row that somebody has written by hand: to fire it says what is wrong
-            first = timetable(cron=cron, interval=interval, zone=zone).first(instant(now))
-        if first is not None and first.timestamp() + AHEAD_SECONDS < next:
-            ahead.append({"id": id, "next": first.timestamp()})
-    if not ahead:
-        return []
-    rows = store.rows(sql.BRING_BACK, {"entries": json.dumps(ahead), "margin": AHEAD_SECONDS})
-    return [name for (name,) in rows]
-
 
 LONGEST_WAIT = 2.0
 """Seconds between two looks: somebody may add, change or resume a schedule."""
@@ -361,3 +364,38 @@ class FireSchedules(Periodic):
         """Seconds until the next look."""
         seconds = next_due(self._store, digests=self._digests, skipped=self._skipped)
         return LONGEST_WAIT if seconds is None else min(max(seconds, 0.0) or LOCKED_WAIT, LONGEST_WAIT)
+
+
+@dataclass(eq=False)
+class PlannedSchedule:
+    """See `testing.run.Planned`."""
+
+    entry: Entry
+    last_job_id: int | None = None
+
+    @property
+    def database(self) -> str:
+        return self.entry.database
+
+    def first(self, now: datetime) -> datetime | None:
+        return self.entry.timetable.first(now)
+
+    def fire(self, store: Store, due: datetime) -> datetime | None:
+        """Enqueue a job, unless the last one is unfinished and the schedule skips such times."""
+        job_id = self.last_job_id
+        if job_id is None or self.entry.overlap == "allow" or not is_unfinished(store, job_id):
+            spec, call = prepared(self.entry.task, *self.entry.call)
+            inserted = new_job(store, store.enqueue, spec_at(spec, self.entry, due, jitter=0.0), call)
+            self.last_job_id = inserted.id if inserted else job_id
+        return self.entry.timetable.after(due, planned=due)
+
+
+def planned(schedules: bool | Sequence[Any]) -> list[PlannedSchedule]:
+    """The schedules of the project; those of these tasks, if it is a list. Raises ValueError for a task without one."""
+    entries, _ = all_entries()
+    if schedules is not True:
+        names = {name_of(task) for task in schedules or ()}
+        if without := names - {entry.task for entry in entries}:
+            raise ValueError(f"{min(without)} has no schedule: @periodic goes above @job or @task.")
+        entries = [entry for entry in entries if entry.task in names]
+    return [PlannedSchedule(entry) for entry in entries]

@@ -17,18 +17,38 @@ from ...queue.parameters import noted
 from ...queue.store import Store
 from ...values.codec import decode
 from ...values.records import EnqueuedJob
-from . import sql
 from .entry import check_call, known_task
 from .events import SchedulePaused, ScheduleResumed
-from .fire import DueSchedule, error_text, instant, is_unfinished, spec_at
+from .fire import DueSchedule, error_text, is_unfinished, spec_at
+from .timetable import instant
+
+# pause → the name, and by whom; no row if it is paused already. Index: the primary key.
+PAUSE = """
+UPDATE skipqueue_schedule
+SET paused_at = statement_timestamp(), paused_by = %(by)s
+WHERE id = %(id)s AND paused_at IS NULL
+RETURNING name, paused_by
+"""
 
 
 def pause(store: Store, schedule_id: int, *, by: str = "") -> bool:
     """Have a schedule fire no more, until somebody resumes it. Returns whether it was not paused."""
-    for name, stored_by in store.rows(sql.PAUSE, {"id": schedule_id, "by": noted(by, "")["by"]}):
+    for name, stored_by in store.rows(PAUSE, {"id": schedule_id, "by": noted(by, "")["by"]}):
         store.send(SchedulePaused(store.alias, name, stored_by))
         return True
     return False
+
+
+# resume → the name; no row if it is not paused. The row is locked. Index: the primary key.
+RESUME = """
+UPDATE skipqueue_schedule
+SET paused_at = NULL,
+    paused_by = '',
+    next_run_at = to_timestamp(%(next)s::float8),
+    fire_at = to_timestamp(%(next)s::float8)
+WHERE id = %(id)s AND paused_at IS NOT NULL
+RETURNING name
+"""
 
 
 def resume(store: Store, schedule_id: int, *, by: str = "") -> bool:
@@ -38,11 +58,19 @@ def resume(store: Store, schedule_id: int, *, by: str = "") -> bool:
     """
     with transaction.atomic(using=store.alias):
         found = _locked(store, schedule_id)
-        rows = store.rows(sql.RESUME, {"id": schedule_id, **_next(found)}) if found else []
+        rows = store.rows(RESUME, {"id": schedule_id, **_next(found)}) if found else []
     for (name,) in rows:
         store.send(ScheduleResumed(store.alias, name, noted(by, "")["by"]))
         return True
     return False
+
+
+# run_now: the job that it has enqueued. The row is locked. Index: the primary key.
+RAN = """
+UPDATE skipqueue_schedule
+SET last_run_at = statement_timestamp(), last_job_id = %(job_id)s
+WHERE id = %(id)s
+"""
 
 
 def run_now(store: Store, schedule_id: int) -> int:
@@ -65,7 +93,7 @@ def run_now(store: Store, schedule_id: int) -> int:
         except Exception as error:  # of whatever kind: the project's code makes the key, and the row may be odd
             kind = type(error) if isinstance(error, SkipQueueError) else InvalidOption
             raise kind(error_text(schedule, error)) from None
-        store.execute(sql.RAN, {"id": schedule_id, "job_id": inserted.id})
+        store.execute(RAN, {"id": schedule_id, "job_id": inserted.id})
         return inserted.id
 
 
@@ -81,22 +109,46 @@ def _enqueued(store: Store, schedule: DueSchedule) -> EnqueuedJob:
     return inserted
 
 
+# plan_anew: the next time. The row is locked. Index: the primary key.
+PLAN = """
+UPDATE skipqueue_schedule
+SET next_run_at = to_timestamp(%(next)s::float8), fire_at = to_timestamp(%(next)s::float8), error = ''
+WHERE id = %(id)s
+"""
+
+
 def plan_anew(store: Store, schedule_id: int) -> datetime | None:
     """Set the next time of a schedule whose definition was edited, and return it. Raises as `timetable` does."""
     with transaction.atomic(using=store.alias):
         schedule = _locked(store, schedule_id)
         following = None if schedule is None else schedule.timetable.first(instant(schedule.now))
-        store.execute(sql.PLAN, {"id": schedule_id, "next": following and following.timestamp()})
+        store.execute(PLAN, {"id": schedule_id, "next": following and following.timestamp()})
         return following
+
+
+# try_again: at its time, without the error. Index: the primary key.
+TRY_AGAIN = "UPDATE skipqueue_schedule SET fire_at = next_run_at, error = '' WHERE id = %(id)s"
 
 
 def try_again(store: Store, schedule_id: int) -> None:
     """Have a schedule that could not fire try its time at once, after an edit of something else than its times."""
-    store.execute(sql.TRY_AGAIN, {"id": schedule_id})
+    store.execute(TRY_AGAIN, {"id": schedule_id})
+
+
+# resume, run_now, plan_anew → the schedule, in the columns of DUE. Index: the primary key.
+LOCK = """
+SELECT
+    id, name, task, args::text, kwargs::text, cron, extract(epoch FROM "interval")::float8, timezone, catch_up, overlap,
+    jitter, extract(epoch FROM next_run_at)::float8, last_job_id, error,
+    extract(epoch FROM statement_timestamp())::float8
+FROM skipqueue_schedule
+WHERE id = %(id)s
+FOR NO KEY UPDATE
+"""
 
 
 def _locked(store: Store, schedule_id: int) -> DueSchedule | None:
-    for row in store.rows(sql.LOCK, {"id": schedule_id}):
+    for row in store.rows(LOCK, {"id": schedule_id}):
         return DueSchedule(*row)
     return None
 
@@ -118,7 +170,7 @@ def _next(schedule: DueSchedule) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class LateSchedule:
-    """A schedule whose time has passed, and that has not fired. A row of `sql.LATE`, in the order of its columns."""
+    """A schedule whose time has passed, and that has not fired. A row of `LATE`, in the order of its columns."""
 
     name: str
     task: str
@@ -129,7 +181,7 @@ class LateSchedule:
 
 @dataclass(frozen=True)
 class ScheduleTimes:
-    """A row of `sql.TIMES`, in the order of its columns. Times are seconds since the epoch; `None`: never."""
+    """A row of `TIMES`, in the order of its columns. Times are seconds since the epoch; `None`: never."""
 
     name: str
     last_run: float | None
@@ -138,10 +190,40 @@ class ScheduleTimes:
     is_paused: bool
 
 
+# late_schedules → the schedules that are late, the latest first. The table has a row for each schedule.
+LATE = """
+SELECT name, task, extract(epoch FROM statement_timestamp() - next_run_at)::float8, error
+FROM skipqueue_schedule
+WHERE
+    paused_at IS NULL
+    AND retired_at IS NULL
+    AND next_run_at < statement_timestamp() - make_interval(secs => %(seconds)s)
+ORDER BY next_run_at
+LIMIT %(limit)s
+"""
+
+
 def late_schedules(store: Store, *, limit: int, seconds: float = 0.0) -> list[LateSchedule]:
     """The schedules that are late by this many seconds, the latest first."""
-    return [LateSchedule(*row) for row in store.rows(sql.LATE, {"limit": limit, "seconds": seconds})]
+    return [LateSchedule(*row) for row in store.rows(LATE, {"limit": limit, "seconds": seconds})]
+
+
+# schedule_times → the times of the schedules, by their names. Index: the unique one of names.
+TIMES = """
+SELECT
+    name, extract(epoch FROM last_run_at)::float8, extract(epoch FROM next_run_at)::float8,
+    CASE
+        WHEN paused_at IS NULL AND next_run_at < statement_timestamp()
+            THEN extract(epoch FROM statement_timestamp() - next_run_at)
+        ELSE 0
+    END::float8,
+    paused_at IS NOT NULL
+FROM skipqueue_schedule
+WHERE retired_at IS NULL
+ORDER BY name
+LIMIT %(limit)s
+"""
 
 
 def schedule_times(store: Store, *, limit: int) -> list[ScheduleTimes]:
-    return [ScheduleTimes(*row) for row in store.rows(sql.TIMES, {"limit": limit})]
+    return [ScheduleTimes(*row) for row in store.rows(TIMES, {"limit": limit})]

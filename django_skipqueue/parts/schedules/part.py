@@ -1,18 +1,8 @@
 """Schedules, as the core sees them."""
 
-from collections.abc import Sequence
-from typing import Any
-
 from ...values.part import Part, console_of
-from .checks import check_periodic
-from .fire import FireSchedules
-
-
-def planned(schedules: bool | Sequence[Any]) -> Sequence[Any]:
-    from .planned import planned  # only tests use it
-
-    return planned(schedules)
-
+from .entry import check_periodic
+from .fire import FireSchedules, planned
 
 PART = Part(
     name="schedules",

@@ -186,6 +186,11 @@ def zone_names() -> list[str]:
     return sorted(available_timezones() - {"localtime"})
 
 
+def instant(seconds: float) -> datetime:
+    """The time at these seconds since the epoch."""
+    return datetime.fromtimestamp(seconds, UTC)
+
+
 def upcoming(table: Timetable, planned: datetime, number: int) -> list[datetime]:
     def times() -> Iterator[datetime]:
         time: datetime | None = planned

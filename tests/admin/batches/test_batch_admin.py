@@ -12,7 +12,7 @@ from django.urls import reverse
 from django_skipqueue import Batch
 from django_skipqueue.models import Job, JobBatch
 from django_skipqueue.parts.batches import admin as picture
-from django_skipqueue.parts.batches import states as batch_states
+from django_skipqueue.parts.batches import console as batch_states
 from django_skipqueue.parts.batches.finish import finish_open_batches
 from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs

@@ -4,8 +4,8 @@ import pytest
 from django.utils import timezone
 
 from django_skipqueue.models import Dependency, Job
+from django_skipqueue.parts.batches.admin import needs_of
 from django_skipqueue.parts.batches.console import why_it_waits_for_jobs
-from django_skipqueue.parts.batches.job_page import needs_of
 
 from ...app import jobs
 from ...app.rows import make_job, multiply

@@ -10,7 +10,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.models import RollUp
-from django_skipqueue.parts.history.cards import MANY_RECOVERED
+from django_skipqueue.parts.history.dashboard import MANY_RECOVERED
 from django_skipqueue.parts.history.models import Span
 from django_skipqueue.values import counting as histogram
 

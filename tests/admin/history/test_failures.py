@@ -14,7 +14,7 @@ from django_skipqueue.console import causes
 from django_skipqueue.console.causes import query_of
 from django_skipqueue.exceptions import WorkerDied
 from django_skipqueue.models import Job
-from django_skipqueue.parts.history.admin import MOST_ON_TOP, MOST_SHOWN, top_causes
+from django_skipqueue.parts.history.failures import MOST_ON_TOP, MOST_SHOWN, top_causes
 from django_skipqueue.values.records import Cause
 
 from ...app.failing import BAD_VALUE, UNAVAILABLE, make_failing

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from django_skipqueue.parts.history import cards, charts, slowest
+from django_skipqueue.parts.history import dashboard
 
 from ...store.statements import FIRST_WORD
 
@@ -21,7 +21,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
 }
 STATEMENTS = {
     name: text
-    for module in (cards, charts, slowest)
+    for module in (dashboard,)
     for name, text in vars(module).items()
     if name.isupper() and isinstance(text, str) and re.match(FIRST_WORD, text)
 }

@@ -1,4 +1,4 @@
-"""The charts of the dashboard: throughput, waiting times, run times, depths. A further one is a line in `charts`.
+"""What the dashboard shows of roll-ups: charts, cards, and the slowest tasks. A further chart is a line in `charts`.
 
 Each statement reads a bounded number of roll-ups by an index, and no job. The rows are added up in the buckets of a
 chart. The depths are those of the deepest queues over time, and of all others together.
@@ -8,14 +8,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from django.urls import reverse
+from django.utils.formats import number_format
+from django.utils.http import urlencode
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...console.admin import charts as scale
 from ...console.admin.charts import NOTHING, Chart, Series, TimeAxis
+from ...console.admin.dashboard.cards import Card, Level, list_of
 from ...console.admin.dashboard.situation import HOUR, Range, Situation
-from ...console.counts import grouped
+from ...console.counts import grouped, rate_in_words
 from ...console.durations import roughly, span
+from ...models import Status
 from ...queue.store import Store
 from ...values import counting
 from .models import Span
@@ -229,3 +234,145 @@ def _duration(seconds: float) -> str:
     if not seconds:
         return "0"
     return roughly(seconds) if seconds < 10 and seconds == round(seconds) else span(seconds)
+
+
+# cards → the jobs that were recovered from dead workers, of a queue or of all: in the last 24 hours and in the last
+# one, by the roll-ups of 1440 minutes. Index: the primary key of the roll-ups.
+RECOVERED = """
+SELECT
+    COALESCE(sum(recovered), 0)::bigint,
+    COALESCE(sum(recovered) FILTER (WHERE starts_at >= statement_timestamp() - interval '1 hour'), 0)::bigint
+FROM skipqueue_rollup
+WHERE
+    span = 60
+    AND queue_name = %(queue_name)s
+    AND task = ''
+    AND starts_at >= statement_timestamp() - interval '24 hours'
+"""
+
+
+MANY_RECOVERED = 100
+"""Recovered jobs in an hour that are more than the end of a few workers explains."""
+
+
+def rate(situation: Situation) -> Card:
+    rates = situation.rates.get(situation.queue_name)
+    number = rate_in_words(rates.per_minute if rates else 0.0)
+    address = list_of(situation, status=Status.COMPLETED, time="hour")
+    return Card(_("jobs per minute"), number, gettext("over the last 5 min"), address)
+
+
+def recovered(situation: Situation) -> Card:
+    ((of_day, of_hour),) = situation.store.rows(RECOVERED, {"queue_name": situation.queue_name})
+    level: Level = "alarm" if of_hour >= MANY_RECOVERED else "warning" if of_hour else ""
+    detail = gettext("%(number)s in the last hour") % {"number": grouped(of_hour)} if of_day else ""
+    address = reverse("admin:django_skipqueue_worker_changelist")
+    return Card(
+        _("recovered in 24 h"), grouped(of_day), detail, address, level, permission="django_skipqueue.view_worker"
+    )
+
+
+# slowest tasks → the tasks with the longest mean run time since a time: task, queue, attempts, failed attempts, mean
+# run time in seconds, histogram of run times, without its empty buckets: pairs of a place, from 1 on, and a count. Of
+# the roll-ups, the newest 50,000 are looked at. Indexes: prune of the roll-ups, and their primary key.
+SLOWEST_TASKS = """
+WITH recent AS MATERIALIZED (
+    SELECT queue_name, task, completed + snoozed + discarded AS passed, failed + retried AS failed, ran_seconds
+    FROM skipqueue_rollup
+    WHERE span = %(span)s AND starts_at >= to_timestamp(%(since)s)
+    ORDER BY starts_at DESC
+    LIMIT 50000
+),
+slow AS MATERIALIZED (
+    SELECT
+        task, queue_name, sum(passed + failed) AS attempts, sum(failed) AS failed,
+        sum(ran_seconds) / sum(passed + failed) AS mean
+    FROM recent
+    WHERE task <> '' AND (%(queue_name)s = '' OR queue_name = %(queue_name)s)
+    GROUP BY task, queue_name
+    HAVING sum(passed + failed) > 0
+    ORDER BY mean DESC
+    LIMIT %(limit)s
+)
+SELECT
+    task, queue_name, attempts, failed, mean,
+    ARRAY (
+        SELECT ARRAY[place, sum(number)]
+        FROM skipqueue_rollup AS rollup, unnest(rollup.ran) WITH ORDINALITY AS bucket (number, place)
+        WHERE
+            rollup.span = %(span)s
+            AND rollup.queue_name = slow.queue_name
+            AND rollup.task = slow.task
+            AND rollup.starts_at >= to_timestamp(%(since)s)
+            AND number > 0
+        GROUP BY place
+    )
+FROM slow
+"""
+
+
+MOST_READ = 12
+"""Tasks whose histograms are read: those with the longest mean run time."""
+
+MOST_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class SlowTask:
+    task: str
+    queue_name: str
+    number: int
+    """Of attempts."""
+    failed: int
+    """Of these attempts."""
+    mean: float
+    p95: float
+    """Seconds."""
+
+    @property
+    def query(self) -> str:
+        return urlencode({"task": self.task})
+
+    @property
+    def attempts(self) -> str:
+        return grouped(self.number)
+
+    @property
+    def mean_in_words(self) -> str:
+        return span(self.mean)
+
+    @property
+    def p95_in_words(self) -> str:
+        return span(self.p95)
+
+    @property
+    def failed_share(self) -> str:
+        share = 100 * self.failed / self.number
+        return f"{number_format(share, 1 if 0 < share < 10 else 0)} %"
+
+
+def slowest_tasks(situation: Situation) -> list[SlowTask]:
+    """Query the tasks. Roll-ups of hours will do for all but the shortest time."""
+    is_short = situation.range.bucket * situation.range.buckets <= HOUR
+    values = {
+        "span": int(Span.MINUTE if is_short else Span.HOUR),
+        "since": situation.axis.start,
+        "queue_name": situation.queue_name,
+        "limit": MOST_READ,
+    }
+    return slowest_of(situation.store.rows(SLOWEST_TASKS, values))
+
+
+def slowest_of(rows: Iterable[tuple[Any, ...]]) -> list[SlowTask]:
+    found = [
+        SlowTask(task, queue_name, int(number), int(failed), mean, counting.quantile(_histogram(ran), 0.95) or 0.0)
+        for task, queue_name, number, failed, mean, ran in rows
+    ]
+    return sorted(found, key=lambda each: each.p95, reverse=True)[:MOST_SHOWN]
+
+
+def _histogram(filled: Iterable[tuple[Any, Any]]) -> list[int]:
+    counts = counting.full(())
+    for place, number in filled:
+        counts[int(place) - 1] = int(number)
+    return counts
