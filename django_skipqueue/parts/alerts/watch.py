@@ -329,22 +329,17 @@ class WatchAlerts(Periodic):
     def run(self, now: float) -> None:
         """Confirm what was announced; else check, if it is this supervisor's turn."""
         if self._unconfirmed:
-            self._confirm()
-            return
-        wanted = limits(settings.alerts)
-        if not wanted:
+            if self._delivered():
+                while self._unconfirmed:
+                    confirm(self._store, self._unconfirmed[0])
+                    self._unconfirmed.pop(0)
+        elif wanted := limits(settings.alerts):
+            if self._store.rows(TAKE_TURN, {"interval": CHECK_INTERVAL - 1.0}):
+                self._unconfirmed = check(self._store, wanted)
+                for alert in self._unconfirmed:
+                    self._store.send(alert)
+        else:
             self._store.execute(FORGET_ALL)
             self.due_at = NEVER
             return
-        if self._store.rows(TAKE_TURN, {"interval": CHECK_INTERVAL - 1.0}):
-            self._unconfirmed = check(self._store, wanted)
-            for alert in self._unconfirmed:
-                self._store.send(alert)
-        self.run_again_in(CONFIRM_INTERVAL if self._unconfirmed else CHECK_INTERVAL)
-
-    def _confirm(self) -> None:
-        if self._delivered():
-            while self._unconfirmed:
-                confirm(self._store, self._unconfirmed[0])
-                self._unconfirmed.pop(0)
         self.run_again_in(CONFIRM_INTERVAL if self._unconfirmed else CHECK_INTERVAL)

@@ -8,10 +8,10 @@ The picture of one batch reads its jobs and what they wait for, and says what ea
 jobs of each status are read, and `MOST_EDGES` edges, whatever the size of the batch.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import admin, messages
@@ -30,6 +30,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ...console.admin.jobs.filters import GroupFilter
 from ...console.admin.ui.cells import badge, shortened
+from ...console.admin.ui.columns import NOTHING, Cell, Column, rows
 from ...console.admin.ui.paginator import CappedPaginator
 from ...console.admin.ui.views import OwnViews, refreshing
 from ...console.admin.verbs.table import CANCEL, DISCARD, RETRY
@@ -48,30 +49,16 @@ from .console import (
     Callback,
     batch_state,
     batch_states,
-    batches_with_failures,
     callbacks_of,
-    running_batches,
     unmet_needs,
     with_time,
 )
 from .graph import Drawing, DrawnNode, Graph, GraphJob, Node, cut, graph_of, last_layer
 
-Cell = SafeString | str
-
-NOTHING = "\N{EN DASH}"
-"""In a cell of which there is nothing to say."""
-
 BADGES = {"running": "running", "finished": "completed", "failures": "failed"}
 """The colour of each state: that of a status of jobs."""
 
 BAR = '<progress class="skipqueue-progress" max="1" value="{}" data-status="{}" aria-label="{}"></progress>'
-
-
-class Column(NamedTuple):
-    name: str
-    """For the style sheet: the class of its cells is `field-NAME`."""
-    title: Any
-    cell: Callable[[BatchState], Cell]
 
 
 def state_badge(batch: BatchState) -> SafeString:
@@ -115,17 +102,17 @@ def _outside(batch: BatchState) -> Cell:
     )
 
 
-def _finished(batch: BatchState) -> Cell:
-    return NOTHING if batch.row.finished_at is None else distance(batch.row.finished_at, batch.now)
-
-
-COLUMNS = (
+COLUMNS: tuple[Column[BatchState], ...] = (
     Column("batch", _("batch"), lambda batch: link_to(batch.row)),
     Column("state", _("state"), state_badge),
     Column("progress", _("done"), progress),
     Column("jobs", _("jobs"), numbers),
     Column("created", _("created"), lambda batch: distance(batch.row.created_at, batch.now)),
-    Column("finished", _("finished"), _finished),
+    Column(
+        "finished",
+        _("finished"),
+        lambda batch: distance(batch.row.finished_at, batch.now) if batch.row.finished_at else NOTHING,
+    ),
     Column("outside", _("belongs to"), _outside),
 )
 
@@ -136,11 +123,12 @@ MOST_ON_DASHBOARD = 5
 
 def on_dashboard(_: object = None) -> dict[str, Any]:
     """The batches that run, then the batches that ended with failures; of each the newest."""
-    found = [*running_batches(MOST_ON_DASHBOARD), *batches_with_failures(MOST_ON_DASHBOARD)]
-    return {
-        "columns": ON_DASHBOARD,
-        "rows": [[(column, column.cell(each)) for column in ON_DASHBOARD] for each in found],
-    }
+    rows_of = (
+        with_time(JobBatch.objects.filter(CONDITIONS[state])).order_by("-pk")[:MOST_ON_DASHBOARD]
+        for state in ("running", "failures")  # by the indexes open and failures
+    )
+    found = [batch for listed in rows_of for batch in batch_states(listed)]
+    return {"columns": ON_DASHBOARD, "rows": rows(ON_DASHBOARD, found)}
 
 
 class BatchFilter(GroupFilter):
@@ -227,9 +215,24 @@ class Picture:
         ids = [job.id for job in jobs]
         edges = Dependency.objects.using(row._state.db).filter(job_id__in=ids).values_list("job_id", "needs_job_id")
         graph = graph_of(jobs, list(edges[:MOST_EDGES]))
-        graph = Graph([*graph.nodes, *map(_inner_node, inner)], graph.edges, graph.hidden)
+        batches = [
+            Node(f"batch {each.row.pk}", "batch", 0, name_of(each.row), BADGES[each.state], each.row.pk)
+            for each in inner
+        ]
+        graph = Graph([*graph.nodes, *batches], graph.edges, graph.hidden)
         layer = last_layer(graph)
-        last = [_callback_node(each, layer) for each in callbacks if each.state != "not called"]
+        last = [
+            Node(
+                each.name,
+                "callback",
+                layer,
+                each.task,
+                CALLBACK_STATUS.get(each.state, each.state),
+                None if each.state == "gone" else each.job_id,
+            )
+            for each in callbacks
+            if each.state != "not called"
+        ]
         return cls(row, graph.followed_by(last), frozenset(partial), inner, callbacks)
 
     @cached_property
@@ -247,10 +250,6 @@ class Picture:
         titles = {each.node.name: f"{each.label} ({each.detail})" for each in self.nodes}
         for each in self.nodes:
             yield each, ", ".join(titles[before.name] for before in self.graph.before(each.node))
-
-    @property
-    def is_worth_it(self) -> bool:
-        return bool(self.graph.nodes)
 
     @property
     def note(self) -> str:
@@ -282,7 +281,9 @@ class Picture:
         if node.kind == "callback":
             callback = next(each for each in self.callbacks if each.name == node.name)
             job = f" #{callback.job_id}" if callback.job_id else ""
-            return f"{CALLBACKS[callback.name]}{job}, {_brief(callback)}"
+            words = {"waits": gettext("waits"), "skipped": gettext("skipped"), "gone": gettext("deleted")}
+            state = words.get(callback.state) or Status(callback.state).label
+            return f"{CALLBACKS[callback.name]}{job}, {state}"
         label = str(Status(node.status).label)
         if node.kind == "job":
             return f"#{node.id}, {label}"
@@ -298,21 +299,6 @@ class Picture:
         return "" if node.id is None else reverse("admin:django_skipqueue_job_change", args=[node.id])
 
 
-def _brief(callback: Callback) -> str:
-    words = {"waits": gettext("waits"), "skipped": gettext("skipped"), "gone": gettext("deleted")}
-    return words.get(callback.state) or str(Status(callback.state).label)
-
-
-def _inner_node(batch: BatchState) -> Node:
-    return Node(f"batch {batch.row.pk}", "batch", 0, name_of(batch.row), BADGES[batch.state], batch.row.pk)
-
-
-def _callback_node(callback: Callback, layer: int) -> Node:
-    job_id = None if callback.state == "gone" else callback.job_id
-    status = CALLBACK_STATUS.get(callback.state, callback.state)
-    return Node(callback.name, "callback", layer, callback.task, status, job_id)
-
-
 INNER_SHOWN = 20
 
 LABELS: tuple[tuple[Verb, Any], ...] = (
@@ -323,43 +309,9 @@ LABELS: tuple[tuple[Verb, Any], ...] = (
 """The verbs for all jobs of a batch in one status."""
 
 
-class ShownCallback(NamedTuple):
-    label: Any
-    task: str
-    job_id: int | None
-    """`None`: there is no job to link to."""
-    badge: SafeString
-
-
-@dataclass(frozen=True)
-class JobsOfBatch:
-    """The jobs of the batch in one status. Index: batch."""
-
-    batch_id: int
-    status: Status
-    count: Count
-
-    @property
-    def label(self) -> Any:
-        return self.status.label
-
-    @property
-    def query(self) -> str:
-        return urlencode({"batch": self.batch_id, "status": self.status.value})
-
-    @property
-    def verbs(self) -> list[tuple[Verb, Any]]:
-        return [(verb, label) for verb, label in LABELS if verb.is_offered_for(self.status)]
-
-
 @dataclass(frozen=True)
 class BatchPage:
     batch: BatchState
-
-    @classmethod
-    def of(cls, batch_id: int) -> "BatchPage | None":
-        found = batch_state(batch_id)
-        return None if found is None else cls(found)
 
     @property
     def row(self) -> JobBatch:
@@ -368,15 +320,6 @@ class BatchPage:
     @property
     def name(self) -> str:
         return shortened(self.row.name)
-
-    @property
-    def badge(self) -> SafeString:
-        return state_badge(self.batch)
-
-    @property
-    def numbers(self) -> SafeString:
-        """The number of jobs in each status, those of inner batches among them."""
-        return SafeString(numbers(self.batch))
 
     @property
     def times(self) -> Iterator[tuple[Any, str]]:
@@ -393,25 +336,26 @@ class BatchPage:
         return callbacks_of(self.row)
 
     @property
-    def shown_callbacks(self) -> Iterator[ShownCallback]:
+    def shown_callbacks(self) -> Iterator[tuple[Any, str, int | None, SafeString]]:
+        """When, the task, the id of the job if there is one to link to, and how it is."""
         for each in self.callbacks:
             status = CALLBACK_STATUS.get(each.state, each.state)
             job_id = None if each.state == "gone" else each.job_id
-            yield ShownCallback(CALLBACKS[each.name], shortened(each.task), job_id, badge(status, callback_state(each)))
+            yield CALLBACKS[each.name], shortened(each.task), job_id, badge(status, callback_state(each))
 
     @cached_property
-    def jobs(self) -> list[JobsOfBatch]:
-        """Its own jobs, by status; what waits comes first."""
+    def jobs(self) -> dict[Status, Count]:
+        """Its own jobs, by status; what waits comes first. Index: batch."""
         group = Group("batch_id", self.row.pk)
         counts = {status: Indexed.covering(status.value, group=group).count() for status in Status}
-        return [JobsOfBatch(self.row.pk, status, count) for status, count in counts.items() if count.found]
+        return {status: count for status, count in counts.items() if count.found}
 
     @property
     def pruned(self) -> int:
         """How many of the jobs that are counted have no row any more."""
-        if self.batch.is_open or self.inner or any(group.count.is_capped for group in self.jobs):
+        if self.batch.is_open or self.inner or any(count.is_capped for count in self.jobs.values()):
             return 0
-        finished = sum(group.count.found for group in self.jobs if group.status in FINISHED)
+        finished = sum(count.found for status, count in self.jobs.items() if status in FINISHED)
         return max(0, self.batch.total - finished)
 
     @cached_property
@@ -424,11 +368,6 @@ class BatchPage:
     def inner_query(self) -> str:
         """The query of the address of the list of all inner batches; empty if all are shown."""
         return urlencode({"inside": self.row.pk}) if len(self.inner) == INNER_SHOWN else ""
-
-    @property
-    def inner_rows(self) -> Iterator[tuple[SafeString, SafeString, str]]:
-        """Link, state and progress of each inner batch."""
-        return ((link_to(each.row), state_badge(each), each.numbers) for each in self.inner)
 
     @cached_property
     def picture(self) -> Picture:
@@ -443,7 +382,7 @@ class BatchChangeList(ChangeList):
     def get_results(self, request: HttpRequest) -> None:
         """Set the batches of the page, with their progress: a query or two for all."""
         super().get_results(request)
-        self.cells = [[(column, column.cell(each)) for column in COLUMNS] for each in batch_states(self.result_list)]
+        self.cells = rows(COLUMNS, batch_states(self.result_list))
 
 
 @admin.register(JobBatch)
@@ -515,53 +454,49 @@ class BatchAdmin(OwnViews):
             return HttpResponseNotAllowed(["GET", "HEAD"])
         if not self.has_view_permission(request):
             raise PermissionDenied
-        page = BatchPage.of(int(object_id)) if is_id(object_id) else None
-        if page is None:
+        found = batch_state(int(object_id)) if is_id(object_id) else None
+        if found is None:
             message = gettext("There is no batch %(id)s. It may have been pruned.") % {"id": object_id}
             self.message_user(request, message, messages.WARNING)
             return HttpResponseRedirect(self.address("changelist"))
+        page = BatchPage(found)
         title = page.name or gettext("Batch %(id)s") % {"id": page.row.pk}
         context = self.context(request, page.row, title=title) | {
             "page": page,
-            "groups": [(group, self._verbs_for(request, group.verbs)) for group in page.jobs],
+            "badge": state_badge(found),
+            "numbers": numbers(found),
+            "groups": [
+                {
+                    "status": status,
+                    "count": count,
+                    "query": urlencode({"batch": page.row.pk, "status": status.value}),
+                    "verbs": self._verbs_for(request, status),
+                }
+                for status, count in page.jobs.items()
+            ],
+            "inner": [(link_to(each.row), state_badge(each), each.numbers) for each in page.inner],
             "selected": [("select_across", "1"), (ACTION_CHECKBOX_NAME, "all")],
         }
         return TemplateResponse(request, "admin/django_skipqueue/jobbatch/batch.html", context | (extra_context or {}))
 
-    def _verbs_for(self, request: HttpRequest, verbs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-        user = request.user
-        if not user.has_perm("django_skipqueue.view_job"):
+    def _verbs_for(self, request: HttpRequest, status: Status) -> list[tuple[Verb, Any]]:
+        may = request.user.has_perm
+        if not may("django_skipqueue.view_job"):
             return []
-        return [(verb, label) for verb, label in verbs if user.has_perm(f"django_skipqueue.{verb.permission}_job")]
+        offered = [(verb, label) for verb, label in LABELS if verb.is_offered_for(status)]
+        return [(verb, label) for verb, label in offered if may(f"django_skipqueue.{verb.permission}_job")]
 
 
 SHOWN = 5
 
 
-class ShownNeed(NamedTuple):
-    job_id: int
-    is_gone: bool
-    """Whether it has no page."""
-    badge: SafeString
-
-
 def of_job(job: AbstractJob) -> dict[str, Any]:
-    needs = needs_of(job) if isinstance(job, Job) and job.status not in FINISHED else []
-    return {"batch": batch_of(job), "needs": needs[:SHOWN], "has_more": len(needs) > SHOWN}
-
-
-def batch_of(job: AbstractJob) -> Any:
-    """The id and the name of its batch; `None` if it has none, or that was pruned."""
+    """What the page of a job shows: its batch, unless that was pruned, and some jobs that it waits for."""
     batch_id = getattr(job, "batch_id", None)  # an archived job has none
-    return batch_id and JobBatch.objects.filter(pk=batch_id).only("pk", "name").first()
-
-
-def needs_of(job: Job) -> list[ShownNeed]:
-    """The jobs that this one waits for, at most one more than `SHOWN`; empty if it waits for none any more."""
-    return [
-        ShownNeed(need.needs_job_id, need.is_gone, _badge(need.status)) for need in unmet_needs(job, limit=SHOWN + 1)
+    batch = batch_id and JobBatch.objects.filter(pk=batch_id).only("pk", "name").first()
+    needs = unmet_needs(job, limit=SHOWN + 1) if isinstance(job, Job) and job.status not in FINISHED else []
+    badges = [
+        badge(need.status, Status(need.status).label) if need.status else badge("discarded", gettext("deleted"))
+        for need in needs[:SHOWN]
     ]
-
-
-def _badge(status: str | None) -> SafeString:
-    return badge(status, Status(status).label) if status else badge("discarded", gettext("deleted"))
+    return {"batch": batch, "needs": list(zip(needs, badges, strict=False)), "has_more": len(needs) > SHOWN}

@@ -3,7 +3,7 @@
 Invariant: a chain is written as a whole, in one transaction, and each of its jobs belongs to one batch.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
@@ -30,7 +30,12 @@ class Chain:
             raise InvalidOption(f"database must be one of {', '.join(sorted(connections))}, not {database!r}.")
         if not steps:
             raise InvalidOption("A chain needs at least one call.")
-        given = [list(_calls(number, step)) for number, step in enumerate(steps, start=1)]
+        given = []
+        for number, step in enumerate(steps, start=1):
+            listed = step if isinstance(step, list | tuple) else [step]
+            if not listed:
+                raise InvalidOption(f"Step {number} of the chain is an empty list.")
+            given.append([as_call(f"step {number} of the chain", call) for call in listed])
         self.database = placement().for_batch(database, None, (call.bound_to for calls in given for call in calls))
         self.after_failure: AfterFailure = after_failure
         self.steps = [
@@ -45,7 +50,9 @@ class Chain:
         """
         if current_batch.get() is not None:
             return self._insert()
-        with Batch(database=self.database, name=self._name()):
+        first, last = (self.steps[number][0].spec.task.rpartition(".")[2] for number in (0, -1))
+        name = first if len(self.steps) == 1 else f"{first} → {last}"
+        with Batch(database=self.database, name=name):
             return self._insert()
 
     async def adefer(self) -> "list[Job]":
@@ -63,10 +70,6 @@ class Chain:
             inserted += jobs
         return inserted
 
-    def _name(self) -> str:
-        first, last = (self.steps[number][0].spec.task.rpartition(".")[2] for number in (0, -1))
-        return first if len(self.steps) == 1 else f"{first} → {last}"
-
 
 def chain(*steps: Step, after_failure: AfterFailure = "wait", database: str | None = None) -> Chain:
     """Make a chain: `chain(fetch.s(1), parse.s(1), [mail.s("a"), mail.s("b")]).defer()`.
@@ -80,11 +83,3 @@ def chain(*steps: Step, after_failure: AfterFailure = "wait", database: str | No
     `context.results`. Raises `InvalidOption` for values that cannot be used.
     """
     return Chain(steps, after_failure=after_failure, database=database)
-
-
-def _calls(number: int, step: Step) -> Iterator[TaskCall]:
-    listed = step if isinstance(step, list | tuple) else [step]
-    if not listed:
-        raise InvalidOption(f"Step {number} of the chain is an empty list.")
-    for call in listed:
-        yield as_call(f"step {number} of the chain", call)

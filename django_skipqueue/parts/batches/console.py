@@ -160,35 +160,23 @@ def batch_state(batch_id: int) -> BatchState | None:
     return None if row is None else batch_states([row])[0]
 
 
-def running_batches(limit: int) -> list[BatchState]:
-    """The newest running ones. Index: open."""
-    return batch_states(with_time(JobBatch.objects.filter(CONDITIONS["running"])).order_by("-pk")[:limit])
-
-
-def batches_with_failures(limit: int) -> list[BatchState]:
-    """The newest finished ones with failures. Index: failures."""
-    return batch_states(with_time(JobBatch.objects.filter(CONDITIONS["failures"])).order_by("-pk")[:limit])
-
-
 def callbacks_of(row: JobBatch) -> list[Callback]:
     """The callbacks in their order, each with what became of it. One query."""
     given = row.callbacks if isinstance(row.callbacks, dict) else {}
     calls = {name: given[name] for name in CALLBACKS if isinstance(given.get(name), dict)}
     ids = [call[CALLBACK_JOB] for call in calls.values() if isinstance(call.get(CALLBACK_JOB), int)]
     statuses = dict(Job.objects.filter(pk__in=ids).values_list("pk", "status")) if ids else {}
-    return list(_callbacks(row, calls, statuses))
-
-
-def _callbacks(row: JobBatch, calls: Mapping[str, Any], statuses: Mapping[int, str]) -> Iterator[Callback]:
+    found = []
     for name, call in calls.items():
         spec, job_id = call.get("spec"), call.get(CALLBACK_JOB)
         task = str(spec.get("task", "")) if isinstance(spec, dict) else ""
         if isinstance(job_id, int):
-            yield Callback(name, task, job_id, statuses.get(job_id, "gone"))
+            found.append(Callback(name, task, job_id, statuses.get(job_id, "gone")))
         elif row.finished_at is None:
-            yield Callback(name, task, None, "waits")
+            found.append(Callback(name, task, None, "waits"))
         else:
-            yield Callback(name, task, None, "skipped" if call.get(CALLBACK_SKIPPED) else "not called")
+            found.append(Callback(name, task, None, "skipped" if call.get(CALLBACK_SKIPPED) else "not called"))
+    return found
 
 
 def _is_capped(row: JobBatch, counts: Mapping[str, int], most: int) -> bool:

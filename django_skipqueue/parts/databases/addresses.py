@@ -33,7 +33,7 @@ from ...console.search import is_id
 from ...exceptions import InvalidOption
 from ...models import Job
 from ...queue.reachable import can_be_reached
-from ...values.records import JobReference, parse_handle
+from ...values.records import parse_handle
 
 LINK = re.compile(r'(\s(?:href|action|formaction)=")([^"]*)"')
 """An attribute with an address. In the texts of a page, quotes are escaped."""
@@ -94,15 +94,6 @@ SWITCHED = ("changelist", "dashboard", "failures", "limits")
 View = Callable[..., HttpResponse]
 
 
-def named_by_handle(text: str) -> JobReference | None:
-    """The job that a handle such as `queue_1:42` names; `None` for other texts."""
-    try:
-        named = parse_handle(text.strip())
-    except InvalidOption:
-        return None
-    return named if named.database in settings.served_databases and is_id(str(named.id)) else None
-
-
 def in_its_database(model_admin: Any, view: View) -> View:
     """The view, for the database that the request names: answers 404 for an alias that is not served."""
 
@@ -144,11 +135,18 @@ def _by_handle(request: HttpRequest) -> str:
 
 
 def _searched(model_admin: Any, request: HttpRequest) -> str:
-    """The address of the job that a search in the list of jobs names by its handle; empty for other requests."""
+    """The address of the job that a search in the list of jobs names by a handle such as `queue_1:42`; else empty."""
     match = request.resolver_match
     is_list = match is not None and match.url_name == f"{Job._meta.app_label}_{Job._meta.model_name}_changelist"
-    named = named_by_handle(request.GET.get(SEARCH_VAR, "")) if is_list and request.method == "GET" else None
-    return model_admin.address("change", named.id, query={DATABASE: named.database}) if named else ""
+    if not is_list or request.method != "GET":
+        return ""
+    try:
+        named = parse_handle(request.GET.get(SEARCH_VAR, "").strip())
+    except InvalidOption:
+        return ""
+    if named.database not in settings.served_databases or not is_id(str(named.id)):
+        return ""
+    return str(model_admin.address("change", named.id, query={DATABASE: named.database}))
 
 
 def _reached(model_admin: Any, view: View) -> View:

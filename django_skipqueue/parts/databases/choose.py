@@ -22,6 +22,7 @@ from ...conf import settings
 from ...exceptions import InvalidOption
 from ...jobs.placement import Placement
 from ...queue.unique_keys import unique_keys
+from ...queue.fragments import KEYS
 from ...queue.reachable import can_be_reached
 from ...values.codec import decode
 from ...values.part import installed_parts
@@ -98,13 +99,8 @@ def _spread(spec: JobSpec, calls: Sequence[EncodedCall], shards: Sequence[str | 
     free = bound.count(None)
     beside = _beside(spec) if free else None
     aliases = [beside] if beside else (reachable_in_turn(settings.queue_databases) if free else [])
-    places = iter(alias for number, alias in enumerate(aliases) for _ in range(_share(free, number, len(aliases))))
+    places = iter(sorted(itertools.islice(itertools.cycle(aliases), free), key=aliases.index))
     return [alias or next(places) for alias in bound]
-
-
-def _share(number: int, part: int, parts: int) -> int:
-    """How many of `number` calls are in one of the parts, which differ by one at most."""
-    return number // parts + (part < number % parts)
 
 
 def bound_to(spec: JobSpec, call: EncodedCall, *, shard: str | None = None) -> str | None:
@@ -140,7 +136,11 @@ def _key(spec: JobSpec, call: EncodedCall, shard: str | None) -> str | None:
     """The key that decides under `spread`; `None`: the job has none."""
     if shard is not None:
         return shard
-    keys = dict.fromkeys(_keys(call))
+    # Those that hold within one database alone. A fair share of the workers does so in each.
+    columns = dict(call.columns)
+    if columns.get("limit_kind") == "fair" or columns.get("limit_key") == f"rerun:{call.unique_key}":
+        del columns["limit_key"]
+    keys = {columns[name] for name in KEYS if columns.get(name) is not None}
     if len(keys) > 1:
         raise InvalidOption(
             f"{spec.task} has a unique key and limits of different keys, which SKIPQUEUE['PLACEMENT'] = 'spread' would "
@@ -148,15 +148,6 @@ def _key(spec: JobSpec, call: EncodedCall, shard: str | None) -> str | None:
             "within one database."
         )
     return next(iter(keys), None)
-
-
-def _keys(call: EncodedCall) -> Iterator[str]:
-    """The keys that hold within one database alone. A fair share of the workers does so in each."""
-    columns = call.columns
-    limit_key = columns.get("limit_key")
-    if columns.get("limit_kind") == "fair" or limit_key == f"rerun:{call.unique_key}":
-        limit_key = None
-    yield from (key for key in (call.unique_key, limit_key, columns.get("rate_key")) if key is not None)
 
 
 def _of_key(key: str) -> str:

@@ -4,8 +4,8 @@ Each statement reads a bounded number of roll-ups by an index, and no job. The r
 chart. The depths are those of the deepest queues over time, and of all others together.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 from django.urls import reverse
@@ -15,13 +15,12 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...console.admin import charts as scale
-from ...console.admin.charts import NOTHING, Chart, Series, TimeAxis
+from ...console.admin.charts import NOTHING, Chart, Series
 from ...console.admin.dashboard.cards import Card, Level, list_of
 from ...console.admin.dashboard.situation import HOUR, Range, Situation
 from ...console.counts import grouped, rate_in_words
 from ...console.durations import roughly, span
 from ...models import Status
-from ...queue.store import Store
 from ...values import counting
 from .models import Span
 
@@ -37,6 +36,71 @@ WHERE
     AND starts_at >= to_timestamp(%(since)s)
 LIMIT 5000
 """
+
+
+SHARES = ((0.5, "p50"), (0.95, "p95"))
+"""The quantiles that are drawn."""
+
+
+def _span(shown: Range) -> Span:
+    """The span of the roll-ups that the buckets are added up from."""
+    return Span.HOUR if shown.bucket >= HOUR else Span.MINUTE
+
+
+def charts(situation: Situation) -> list[Chart]:
+    axis = situation.axis
+    numbers = {name: [0] * axis.buckets for name in ("failed", "retried", "completed")}
+    waited, ran = ([counting.empty() for _ in range(axis.buckets)] for _ in range(2))
+    oldest: list[float | None] = [None] * axis.buckets
+    """The longest time in seconds for which a queued job had been due: a job that has not begun is in no quantile."""
+    span_of_rows = int(_span(situation.range))
+    values = {"span": span_of_rows, "queue_name": situation.queue_name, "task": "", "since": axis.start}
+    for starts_at, completed, retried, failed, _discarded, *times, waits in situation.store.rows(TIMELINE, values):
+        place = axis.place(starts_at)
+        if place is None:
+            continue
+        for name, number in (("completed", completed), ("retried", retried), ("failed", failed)):
+            numbers[name][place] += number
+        for counts, more in zip((waited, ran), times, strict=True):
+            counts[place] = counting.added(counts[place], more or counting.empty())
+        if waits is not None:
+            oldest[place] = max(oldest[place] or 0.0, waits)
+    labels = {"failed": _("failed"), "retried": _("retried"), "completed": _("completed")}
+    attempts = [Series(labels[name], name, each, grouped(sum(each))) for name, each in numbers.items()]
+    title = gettext("Attempts in %(span)s") % {"span": situation.range.bucket_label}
+    waits_of_all = _quantiles(waited)
+    if any(oldest):
+        waits_of_all.append(Series(_("oldest waiting"), "oldest", oldest, _last(oldest, span)))
+    times_shown = situation.times
+    return [
+        Chart("throughput", title, times_shown, scale.of_numbers, _number, attempts, stacks=True),
+        Chart("depth", _("Queued jobs"), times_shown, scale.of_numbers, _number, _depths(situation)),
+        Chart("waited", _("Waiting time"), times_shown, scale.of_durations, _duration, waits_of_all),
+        Chart("ran", _("Run time"), times_shown, scale.of_durations, _duration, _quantiles(ran)),
+    ]
+
+
+def _quantiles(times: Sequence[Sequence[int]]) -> list[Series]:
+    found = []
+    for share, label in SHARES:
+        values = [counting.quantile(counts, share) for counts in times]
+        found.append(Series(label, label, values, _last(values, span)))
+    return found
+
+
+def _last(values: Sequence[float | None], written: Callable[[float], str]) -> str:
+    return next((written(value) for value in reversed(values) if value is not None), NOTHING)
+
+
+def _number(number: float) -> str:
+    return grouped(round(number))
+
+
+def _duration(seconds: float) -> str:
+    if not seconds:
+        return "0"
+    return roughly(seconds) if seconds < 10 and seconds == round(seconds) else span(seconds)
+
 
 # charts → the names of the queues that were deepest since a time, the deepest first. Of all queues, a thousand are
 # looked at. Index: the primary key of the roll-ups.
@@ -80,160 +144,30 @@ WHERE
 GROUP BY queue_name, bucket
 """
 
-
-@dataclass
-class Bucket:
-    """What happened in one stretch of time; without a roll-up nothing did."""
-
-    completed: int = 0
-    retried: int = 0
-    failed: int = 0
-    discarded: int = 0
-    waited: Sequence[int] = field(default_factory=counting.empty)
-    ran: Sequence[int] = field(default_factory=counting.empty)
-    oldest: float | None = None
-    """The longest time in seconds for which a queued job had been due."""
-
-    def add(self, other: "Bucket") -> None:
-        self.completed += other.completed
-        self.retried += other.retried
-        self.failed += other.failed
-        self.discarded += other.discarded
-        self.waited = counting.added(self.waited, other.waited)
-        self.ran = counting.added(self.ran, other.ran)
-        if other.oldest is not None:
-            self.oldest = max(self.oldest or 0.0, other.oldest)
-
-
-def timeline(store: Store, axis: TimeAxis, span: Span, queue_name: str = "") -> list[Bucket]:
-    """Query the roll-ups of a queue, or of all, for this time: a bucket for each of the axis."""
-    values = {"span": int(span), "queue_name": queue_name, "task": "", "since": axis.start}
-    return buckets_of(axis, store.rows(TIMELINE, values))
-
-
-def buckets_of(axis: TimeAxis, rows: Iterable[tuple[Any, ...]]) -> list[Bucket]:
-    buckets = [Bucket() for _ in range(axis.buckets)]
-    for starts_at, completed, retried, failed, discarded, waited, ran, oldest in rows:
-        place = axis.place(starts_at)
-        if place is not None:
-            times = (waited or counting.empty(), ran or counting.empty())
-            buckets[place].add(Bucket(completed, retried, failed, discarded, *times, oldest))
-    return buckets
-
-
 MOST_QUEUES = 5
 """The maximum of queues with a line of their own."""
 
-Depths = dict[str, list[float | None]]
-"""By queue, a depth for each bucket of the time axis; a gap where none was written. An empty name: the other queues."""
 
-
-def depths(situation: Situation) -> Depths:
-    axis = situation.axis
-    names = [situation.queue_name] if situation.queue_name else _deepest(situation)
-    asked = names if situation.queue_name else [*names, ""]
-    values = {"span": int(_span(situation.range)), "width": axis.width, "queue_names": asked, "since": axis.start}
-    return depths_of(axis, names, situation.store.rows(DEPTHS, values))
-
-
-def depths_of(axis: TimeAxis, names: list[str], rows: Iterable[tuple[str, float, int]]) -> Depths:
-    """The depths of these queues by the rows of `DEPTHS`. The row of all queues together gives that of the others."""
-    found: Depths = {name: [None] * axis.buckets for name in [*names, ""]}
-    for name, starts_at, depth in rows:
+def _depths(situation: Situation) -> list[Series]:
+    """A line for each of the deepest queues, and one for the others; a gap where no depth was written."""
+    axis, store = situation.axis, situation.store
+    values = {"since": axis.start, "limit": MOST_QUEUES}
+    names = [situation.queue_name] if situation.queue_name else [name for (name,) in store.rows(DEEPEST_QUEUES, values)]
+    asked = names if situation.queue_name else [*names, ""]  # the empty name: all queues together
+    found: dict[str, list[float | None]] = {name: [None] * axis.buckets for name in [*names, ""]}
+    wanted = {"span": int(_span(situation.range)), "width": axis.width, "queue_names": asked, "since": axis.start}
+    for name, starts_at, depth in store.rows(DEPTHS, wanted):
         place = axis.place(starts_at)
         if place is not None:
             found[name][place] = depth
-    everything = found.pop("")
     others = [
         None if all_of_them is None else max(0.0, all_of_them - sum(found[name][place] or 0.0 for name in names))
-        for place, all_of_them in enumerate(everything)
+        for place, all_of_them in enumerate(found.pop(""))
     ]
-    return found | ({"": others} if any(others) else {})
-
-
-def _deepest(situation: Situation) -> list[str]:
-    values = {"since": situation.axis.start, "limit": MOST_QUEUES}
-    return [name for (name,) in situation.store.rows(DEEPEST_QUEUES, values)]
-
-
-SHARES = ((0.5, "p50"), (0.95, "p95"))
-"""The quantiles that are drawn."""
-
-
-def charts(situation: Situation) -> list[Chart]:
-    buckets = timeline(situation.store, situation.axis, _span(situation.range), situation.queue_name)
-    waited = [bucket.waited for bucket in buckets]
-    return [
-        _throughput(situation, buckets),
-        _depths(situation),
-        _times(situation, "waited", _("Waiting time"), waited, *_oldest(buckets)),
-        _times(situation, "ran", _("Run time"), [bucket.ran for bucket in buckets]),
-    ]
-
-
-def _span(shown: Range) -> Span:
-    """The span of the roll-ups that the buckets are added up from."""
-    return Span.HOUR if shown.bucket >= HOUR else Span.MINUTE
-
-
-def _throughput(situation: Situation, buckets: list[Bucket]) -> Chart:
-    series = []
-    for column, label in (("failed", _("failed")), ("retried", _("retried")), ("completed", _("completed"))):
-        numbers: list[int] = [getattr(bucket, column) for bucket in buckets]
-        series.append(Series(label, column, numbers, grouped(sum(numbers))))
-    title = gettext("Attempts in %(span)s") % {"span": situation.range.bucket_label}
-    return _chart(situation, "throughput", title, series, scale.of_numbers, _number, stacks=True)
-
-
-def _oldest(buckets: list[Bucket]) -> Iterator[Series]:
-    """How long the oldest queued job has waited: a job that has not begun is in no quantile."""
-    values = [bucket.oldest for bucket in buckets]
-    if any(values):
-        yield Series(_("oldest waiting"), "oldest", values, _last(values, span))
-
-
-def _times(situation: Situation, name: str, title: Any, times: Sequence[Sequence[int]], *more: Series) -> Chart:
-    series = []
-    for share, label in SHARES:
-        values = [counting.quantile(counts, share) for counts in times]
-        series.append(Series(label, label, values, _last(values, span)))
-    return _chart(situation, name, title, [*series, *more], scale.of_durations, _duration)
-
-
-def _depths(situation: Situation) -> Chart:
-    found = depths(situation)
-    series = [
-        Series(name or _("other queues"), f"queue-{place}" if name else "other", values, _last(values, _number))
-        for place, (name, values) in enumerate(found.items(), start=1)
-    ]
-    return _chart(situation, "depth", _("Queued jobs"), series, scale.of_numbers, _number)
-
-
-def _chart(
-    situation: Situation,
-    name: str,
-    title: Any,
-    series: Sequence[Series],
-    scale_for: Callable[[float], scale.Scale],
-    written: Callable[[float], str],
-    *,
-    stacks: bool = False,
-) -> Chart:
-    return Chart(name, title, situation.times, scale_for, written, series, stacks=stacks)
-
-
-def _last(values: Sequence[float | None], written: Callable[[float], str]) -> str:
-    return next((written(value) for value in reversed(values) if value is not None), NOTHING)
-
-
-def _number(number: float) -> str:
-    return grouped(round(number))
-
-
-def _duration(seconds: float) -> str:
-    if not seconds:
-        return "0"
-    return roughly(seconds) if seconds < 10 and seconds == round(seconds) else span(seconds)
+    lines = [(name, f"queue-{place}", found[name]) for place, name in enumerate(names, start=1)]
+    if any(others):
+        lines.append((gettext("other queues"), "other", others))
+    return [Series(label, css, depths, _last(depths, _number)) for label, css, depths in lines]
 
 
 # cards → the jobs that were recovered from dead workers, of a queue or of all: in the last 24 hours and in the last
@@ -317,41 +251,7 @@ MOST_READ = 12
 MOST_SHOWN = 8
 
 
-@dataclass(frozen=True)
-class SlowTask:
-    task: str
-    queue_name: str
-    number: int
-    """Of attempts."""
-    failed: int
-    """Of these attempts."""
-    mean: float
-    p95: float
-    """Seconds."""
-
-    @property
-    def query(self) -> str:
-        return urlencode({"task": self.task})
-
-    @property
-    def attempts(self) -> str:
-        return grouped(self.number)
-
-    @property
-    def mean_in_words(self) -> str:
-        return span(self.mean)
-
-    @property
-    def p95_in_words(self) -> str:
-        return span(self.p95)
-
-    @property
-    def failed_share(self) -> str:
-        share = 100 * self.failed / self.number
-        return f"{number_format(share, 1 if 0 < share < 10 else 0)} %"
-
-
-def slowest_tasks(situation: Situation) -> list[SlowTask]:
+def slowest_tasks(situation: Situation) -> list[dict[str, Any]]:
     """Query the tasks. Roll-ups of hours will do for all but the shortest time."""
     is_short = situation.range.bucket * situation.range.buckets <= HOUR
     values = {
@@ -360,19 +260,21 @@ def slowest_tasks(situation: Situation) -> list[SlowTask]:
         "queue_name": situation.queue_name,
         "limit": MOST_READ,
     }
-    return slowest_of(situation.store.rows(SLOWEST_TASKS, values))
-
-
-def slowest_of(rows: Iterable[tuple[Any, ...]]) -> list[SlowTask]:
-    found = [
-        SlowTask(task, queue_name, int(number), int(failed), mean, counting.quantile(_histogram(ran), 0.95) or 0.0)
-        for task, queue_name, number, failed, mean, ran in rows
-    ]
-    return sorted(found, key=lambda each: each.p95, reverse=True)[:MOST_SHOWN]
-
-
-def _histogram(filled: Iterable[tuple[Any, Any]]) -> list[int]:
-    counts = counting.full(())
-    for place, number in filled:
-        counts[int(place) - 1] = int(number)
-    return counts
+    found = []
+    for task, queue_name, number, failed, mean, ran in situation.store.rows(SLOWEST_TASKS, values):
+        counts = counting.full(())
+        for place, times in ran:
+            counts[int(place) - 1] = int(times)
+        p95, share = counting.quantile(counts, 0.95) or 0.0, 100 * int(failed) / int(number)
+        shown = {
+            "task": task,
+            "queue_name": queue_name,
+            "query": urlencode({"task": task}),
+            "attempts": grouped(int(number)),
+            "mean_in_words": span(mean),
+            "p95_in_words": span(p95),
+            "failed_share": f"{number_format(share, 1 if 0 < share < 10 else 0)} %",
+        }
+        found.append((p95, shown))
+    found.sort(key=itemgetter(0), reverse=True)
+    return [shown for _, shown in found[:MOST_SHOWN]]

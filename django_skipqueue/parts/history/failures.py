@@ -136,51 +136,16 @@ LIMIT 1
 MOST_RANKED = 1_000
 """Causes that are looked at to find those that fail most often."""
 
-
-class FailureCounts(NamedTuple):
-    """The failed attempts with one cause. A failed attempt may be retried: these are not failed jobs."""
-
-    cause: Cause
-    first_at: datetime
-    last_at: datetime
-    last_line: int | None
-    """In the file of the place, of the last attempt."""
-    last_job_id: int
-    in_hour: int
-    """Those of the last 60 minutes."""
-    in_day: int
-    """Those of the current hour and the 23 before it."""
-    in_week: int
-    """Those of the current hour and the 167 before it."""
-    by_hour: Mapping[int, int]
-    """The numbers above zero of these 168 hours; each hour as its number since the epoch."""
-    now: datetime
-    """The database's time."""
-
-
-def failing_causes(store: Store, *, limit: int) -> list[FailureCounts]:
-    """The causes of the last 7 days, those first that failed most often in the last hour, then in 24 hours."""
-    return [_counts(row) for row in store.rows(FAILING, {"among": MOST_RANKED, "limit": limit})]
-
-
-def failures_of(store: Store, cause: Cause) -> FailureCounts | None:
-    return next((_counts(row) for row in store.rows(FAILURES_OF, cause._asdict())), None)
-
-
-def _counts(row: tuple[Any, ...]) -> FailureCounts:
-    task, exception, place, *values, hours, numbers, now = row
-    by_hour = dict(zip(hours or (), numbers or (), strict=True))
-    return FailureCounts._make([Cause(task, exception, place), *values, by_hour, now])
-
-
 HOUR = 3_600
-
 DAY_HOURS, WEEK_HOURS = 24, 168
+
+NEW = timedelta(hours=1)
+"""The age up to which a cause counts as new: the first thing to look at after a deploy."""
 
 
 @dataclass(frozen=True)
 class Trend:
-    counts: FailureCounts
+    counts: "FailureCounts"
     hours: int
 
     @property
@@ -224,32 +189,44 @@ class Trend:
         return TimeAxis.up_to(self.counts.now.timestamp(), width=HOUR, buckets=self.hours)
 
 
-NEW = timedelta(hours=1)
-"""The age up to which a cause counts as new: the first thing to look at after a deploy."""
+class FailureCounts(NamedTuple):
+    """The failed attempts with one cause. A failed attempt may be retried: these are not failed jobs."""
 
-
-@dataclass(frozen=True)
-class ShownCause:
-    counts: FailureCounts
+    cause: Cause
+    first_at: datetime
+    last_at: datetime
+    last_line: int | None
+    """In the file of the place, of the last attempt."""
+    last_job_id: int
+    in_hour: int
+    """Those of the last 60 minutes."""
+    in_day: int
+    """Those of the current hour and the 23 before it."""
+    in_week: int
+    """Those of the current hour and the 167 before it."""
+    by_hour: Mapping[int, int]
+    """The numbers above zero of these 168 hours; each hour as its number since the epoch."""
+    now: datetime
+    """The database's time."""
 
     @property
     def task(self) -> str:
-        return self.counts.cause.task
+        return self.cause.task
 
     @property
     def exception(self) -> str:
-        return self.counts.cause.exception.removeprefix("builtins.")
+        return self.cause.exception.removeprefix("builtins.")
 
     @property
     def place(self) -> str:
         """The function that raised it, with the line of the last time: `shop.jobs.send:42`; empty if not known."""
-        place, line = self.counts.cause.place, self.counts.last_line
+        place, line = self.cause.place, self.last_line
         return f"{place}:{line}" if place and line else place
 
     @property
     def is_new(self) -> bool:
         """Whether it was seen for the first time within the last hour."""
-        return self.counts.now - self.counts.first_at < NEW
+        return self.now - self.first_at < NEW
 
     @property
     def is_other(self) -> bool:
@@ -259,33 +236,45 @@ class ShownCause:
     @property
     def numbers(self) -> list[str]:
         """The numbers of the last hour, of 24 hours and of 7 days."""
-        return [grouped(number) for number in (self.counts.in_hour, self.counts.in_day, self.counts.in_week)]
+        return [grouped(number) for number in (self.in_hour, self.in_day, self.in_week)]
 
     @property
     def seen(self) -> list[tuple[str, str, str]]:
         """The first and the last time: how long ago, as an ISO time, and in full."""
         return [
-            (distance(moment, self.counts.now), moment.isoformat(), date_format(localtime(moment), "DATETIME_FORMAT"))
-            for moment in (self.counts.first_at, self.counts.last_at)
+            (distance(moment, self.now), moment.isoformat(), date_format(localtime(moment), "DATETIME_FORMAT"))
+            for moment in (self.first_at, self.last_at)
         ]
 
     @property
     def trend(self) -> Trend:
-        return Trend(self.counts, DAY_HOURS)
+        return Trend(self, DAY_HOURS)
 
     @property
     def query(self) -> str:
-        return causes.query_of(self.counts.cause)
+        return causes.query_of(self.cause)
 
-    def list_query(self, state: str) -> str:
-        return f"status={state}&{self.query}"
+
+def failing_causes(store: Store, *, limit: int) -> list[FailureCounts]:
+    """The causes of the last 7 days, those first that failed most often in the last hour, then in 24 hours."""
+    return [_counts(row) for row in store.rows(FAILING, {"among": MOST_RANKED, "limit": limit})]
+
+
+def failures_of(store: Store, cause: Cause) -> FailureCounts | None:
+    return next((_counts(row) for row in store.rows(FAILURES_OF, cause._asdict())), None)
+
+
+def _counts(row: tuple[Any, ...]) -> FailureCounts:
+    task, exception, place, *values, hours, numbers, now = row
+    by_hour = dict(zip(hours or (), numbers or (), strict=True))
+    return FailureCounts._make([Cause(task, exception, place), *values, by_hour, now])
 
 
 def failures_like(job: Job) -> PartNotice | None:
     """The failed attempts with the cause of this job's last error, while the job has failed or is retried."""
     cause = cause_of(job) if state_of(job) in FAILING_STATES else None
     counts = failures_of(Store.default(), cause) if cause else None
-    return PartNotice(template="admin/django_skipqueue/history/like.html", about=ShownCause(counts)) if counts else None
+    return PartNotice(template="admin/django_skipqueue/history/like.html", about=counts) if counts else None
 
 
 def cause_of(job: Job) -> Cause | None:
@@ -305,7 +294,7 @@ FAILING_STATES = (Status.FAILED.value, RETRYING)
 
 @dataclass(frozen=True)
 class JobsOfCause:
-    shown: ShownCause
+    counts: FailureCounts
     state: str
 
     @property
@@ -314,7 +303,7 @@ class JobsOfCause:
 
     @property
     def query(self) -> str:
-        return self.shown.list_query(self.state)
+        return f"status={self.state}&{self.counts.query}"
 
     @cached_property
     def count(self) -> Count:
@@ -328,10 +317,10 @@ class JobsOfCause:
 
     @property
     def _indexed(self) -> Indexed:
-        return Indexed.covering(self.state, cause=self.shown.counts.cause)
+        return Indexed.covering(self.state, cause=self.counts.cause)
 
     def _when(self, job: Job) -> str:
-        now = self.shown.counts.now
+        now = self.counts.now
         if job.finished_at is not None:
             return distance(job.finished_at, now)
         if job.run_after > now:
@@ -341,42 +330,32 @@ class JobsOfCause:
 
 @dataclass(frozen=True)
 class CausePage:
-    shown: ShownCause
-
-    @classmethod
-    def of(cls, cause: Cause) -> "CausePage | None":
-        """The page of the cause; `None` if none of its attempts is known."""
-        counts = failures_of(Store.default(), cause)
-        return None if counts is None else cls(ShownCause(counts))
+    counts: FailureCounts
 
     @cached_property
     def groups(self) -> list[JobsOfCause]:
-        return [JobsOfCause(self.shown, state) for state in FAILING_STATES]
+        return [JobsOfCause(self.counts, state) for state in FAILING_STATES]
 
     @property
     def chart(self) -> Chart:
-        return Trend(self.shown.counts, WEEK_HOURS).chart
+        return Trend(self.counts, WEEK_HOURS).chart
 
     @cached_property
     def last_job(self) -> Job | None:
         """The job of the last attempt that is known to have failed so, if the row still has its error."""
-        job = Job.objects.filter(pk=self.shown.counts.last_job_id).first()
-        return job if job is not None and cause_of(job) == self.shown.counts.cause else self._newest_failing
+        job = Job.objects.filter(pk=self.counts.last_job_id).first()
+        return job if job is not None and cause_of(job) == self.counts.cause else self._newest_failing
 
     @property
     def last_attempt(self) -> Attempt | None:
         if self.last_job is None:
             return None
-        return next((each for each in self._page_of(self.last_job).attempts if each.exception), None)
+        return next((each for each in JobPage(self.last_job, self.counts.now).attempts if each.exception), None)
 
     @property
     def _newest_failing(self) -> Job | None:
         ids = [job.pk for group in self.groups for job, _ in group.first[:1]]
         return Job.objects.filter(pk=max(ids)).first() if ids else None
-
-    def _page_of(self, job: Job) -> JobPage:
-        now: datetime = self.shown.counts.now
-        return JobPage(job, now)
 
 
 MOST_SHOWN = 100
@@ -384,34 +363,6 @@ MOST_SHOWN = 100
 
 MOST_ON_TOP = 5
 """Causes on the dashboard."""
-
-
-@dataclass(frozen=True)
-class FailuresPage:
-    """The causes, those first that failed most often in the last hour, then in 24 hours."""
-
-    causes: list[ShownCause]
-
-    @classmethod
-    def now(cls) -> "FailuresPage":
-        return cls(_causes(MOST_SHOWN))
-
-    @property
-    def is_cut(self) -> bool:
-        return len(self.causes) == MOST_SHOWN
-
-    @property
-    def most(self) -> int:
-        return MOST_SHOWN
-
-
-def top_causes(_: object = None) -> list[ShownCause]:
-    """The first causes, for the template `admin/django_skipqueue/history/causes.html`."""
-    return _causes(MOST_ON_TOP)
-
-
-def _causes(limit: int) -> list[ShownCause]:
-    return [ShownCause(counts) for counts in failing_causes(Store.default(), limit=limit)]
 
 
 LABELS: tuple[tuple[Verb, Any], ...] = (
@@ -422,19 +373,29 @@ LABELS: tuple[tuple[Verb, Any], ...] = (
 """The verbs for all jobs of a cause."""
 
 
+def top_causes(_: object = None) -> list[FailureCounts]:
+    """The first causes, for the template `admin/django_skipqueue/history/causes.html`."""
+    return failing_causes(Store.default(), limit=MOST_ON_TOP)
+
+
 @refreshing
 def failures_view(admin: "JobAdmin", request: HttpRequest) -> HttpResponse:
-    context = admin.context(request, None, title=gettext("Failing now")) | {"page": FailuresPage.now()}
+    found = failing_causes(Store.default(), limit=MOST_SHOWN)
+    context = admin.context(request, None, title=gettext("Failing now")) | {
+        "causes": found,
+        "most": MOST_SHOWN if len(found) == MOST_SHOWN else 0,
+    }
     return TemplateResponse(request, "admin/django_skipqueue/history/page.html", context)
 
 
 def cause_view(admin: "JobAdmin", request: HttpRequest) -> HttpResponse:
     task, text = (request.GET.get(name, "").replace("\0", "") for name in ("task", "cause"))
-    page = CausePage.of(causes.of_task(task, text))
-    if page is None:
+    counts = failures_of(Store.default(), causes.of_task(task, text))
+    if counts is None:
         admin.message_user(request, gettext("No failed attempt with this cause is known."), messages.WARNING)
         return HttpResponseRedirect(admin.address("failures"))
-    context = admin.context(request, page.shown.exception, title=page.shown.exception) | {
+    page = CausePage(counts)
+    context = admin.context(request, counts.exception, title=counts.exception) | {
         "page": page,
         "groups": [(group, _verbs_for(admin, request, group.state)) for group in page.groups],
         "selected": [("select_across", "1"), (ACTION_CHECKBOX_NAME, "all")],

@@ -5,7 +5,7 @@ Invariant: the counts never take more memory than for `MOST_KEYS` tasks and `MOS
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ...events.events import (
@@ -47,9 +47,6 @@ class Counts:
             mine, theirs = getattr(self, name), getattr(other, name)
             setattr(self, name, added(mine, theirs) if isinstance(mine, list) else mine + theirs)
 
-    def columns(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
 
 Key = tuple[int, str, str]
 """A minute since the epoch, a queue and a task."""
@@ -71,7 +68,7 @@ def rows_of_counts(counted: Mapping[Key, Counts]) -> Iterator[dict[str, Any]]:
             for level in {(queue_name, task), (queue_name, ""), ("", "")}:
                 total.setdefault((span, *level, start_of(span, minute)), Counts()).add(counts)
     for (span, queue_name, task, starts_at), counts in total.items():
-        yield {"span": span, "queue_name": queue_name, "task": task, "starts_at": starts_at, **counts.columns()}
+        yield {"span": span, "queue_name": queue_name, "task": task, "starts_at": starts_at, **asdict(counts)}
 
 
 @dataclass(slots=True)
@@ -99,13 +96,9 @@ def rows_of_failures(counted: Mapping[tuple[int, Cause], Failures]) -> Iterator[
             if key in total:
                 total[key].add(failures)
             else:
-                total[key] = Failures(**_fields(failures))
+                total[key] = replace(failures)
     for (span, cause, starts_at), failures in total.items():
-        yield {"span": span, **cause._asdict(), "starts_at": starts_at, **_fields(failures)}
-
-
-def _fields(failures: Failures) -> dict[str, Any]:
-    return {name: getattr(failures, name) for name in failures.__slots__}
+        yield {"span": span, **cause._asdict(), "starts_at": starts_at, **asdict(failures)}
 
 
 MOST_KEYS = 1_000

@@ -11,7 +11,7 @@ A further column of the list is a function of a `ScheduleState`, and an entry in
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from django import forms
 from django.conf import settings
@@ -31,6 +31,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ...conf import settings as queue_settings
 from ...console.admin.ui.cells import arguments, badge, shortened
+from ...console.admin.ui.columns import NOTHING, Cell, Column, rows
 from ...console.admin.ui.views import OwnViews, refreshing
 from ...console.arguments import redacted
 from ...console.durations import distance, exact
@@ -50,22 +51,10 @@ from .fire import METADATA_KEY
 from .models import CatchUp, Overlap
 from .timetable import timetable, zone_names
 
-Cell = SafeString | str
-
-NOTHING = "\N{EN DASH}"
-"""In a cell of which there is nothing to say."""
-
 BADGES = {"active": "completed", "paused": "paused", "late": "failed", "error": "failed", "retired": "discarded"}
 """The colour of each state: that of a status of jobs."""
 
 CELL = '{} <span class="skipqueue-detail">{}</span>'
-
-
-class Column(NamedTuple):
-    name: str
-    """For the style sheet: the class of its cells is `field-NAME`."""
-    title: Any
-    cell: Callable[[ScheduleState], Cell]
 
 
 def in_zone(time: datetime) -> str:
@@ -121,17 +110,13 @@ def _state(schedule: ScheduleState) -> Cell:
     return format_html("{} " + CELL.format("", "{}"), state_badge(schedule), detail)
 
 
-def _task(schedule: ScheduleState) -> Cell:
-    return shortened(schedule.row.task)
-
-
-COLUMNS = (
+COLUMNS: tuple[Column[ScheduleState], ...] = (
     Column("name", _("name"), _name),
     Column("state", _("state"), _state),
     Column("times", _("fires"), times),
     Column("next", _("next run"), next_run),
     Column("last", _("last run"), last_run),
-    Column("task", _("task"), _task),
+    Column("task", _("task"), lambda schedule: shortened(schedule.row.task)),
     Column("source", _("source"), lambda schedule: schedule.row.get_source_display()),
 )
 
@@ -145,7 +130,7 @@ def on_dashboard(_: object = None) -> dict[str, Any]:
     found = first_schedules(MOST_ON_DASHBOARD)
     return {
         "columns": ON_DASHBOARD,
-        "rows": [[(column, column.cell(each)) for column in ON_DASHBOARD] for each in found.states],
+        "rows": rows(ON_DASHBOARD, found.states),
         "hidden": found.others,
     }
 
@@ -164,10 +149,6 @@ TIMES = {"cron", "interval", "timezone"}
 
 def _tasks() -> list[tuple[str, str]]:
     return [("", "---------"), *sorted((task.name, task.name) for task in registry if not task.is_internal)]
-
-
-def _zones() -> list[tuple[str, str]]:
-    return [(name, name) for name in zone_names()]
 
 
 class ScheduleForm(forms.ModelForm):
@@ -191,7 +172,11 @@ class ScheduleForm(forms.ModelForm):
         required=False,
         help_text=_("Minute, hour, day of the month, month, day of the week: 0 9 * * mon-fri. Or give an interval."),
     )
-    timezone = forms.ChoiceField(label=_("Time zone"), choices=_zones, help_text=_("Of the cron expression."))
+    timezone = forms.ChoiceField(
+        label=_("Time zone"),
+        choices=lambda: [(name, name) for name in zone_names()],
+        help_text=_("Of the cron expression."),
+    )
 
     class Meta:
         model = Schedule
@@ -269,33 +254,42 @@ class ScheduleForm(forms.ModelForm):
 
 MAY_RUN = "django_skipqueue.run_schedule"
 
-Done = tuple[str, int]
-"""A message to the user, with its level."""
+
+VERBS = ("pause", "resume", "run")
 
 
-def _pause(request: HttpRequest, row: Schedule) -> Done:
-    if operate.pause(Store.default(), row.pk, by=request.user.get_username()):
-        return gettext("The schedule “%(name)s” is paused."), messages.SUCCESS
-    return gettext("The schedule “%(name)s” is paused already."), messages.WARNING
+def _applied(request: HttpRequest, row: Schedule, verb: str) -> tuple[str, int]:
+    """Apply one of `VERBS`. Returns a message to the user, with its level."""
+    store, by, shown = Store.default(), request.user.get_username(), {"name": shortened(row.name)}
+    if verb == "run":
+        try:
+            job_id = operate.run_now(store, row.pk)
+        except SkipQueueError as error:
+            return str(error), messages.ERROR
+        done = gettext("Job %(id)s of the schedule “%(name)s” was enqueued.")
+        return done % {**shown, "id": job_id}, messages.SUCCESS
+    if verb == "pause":
+        if operate.pause(store, row.pk, by=by):
+            return gettext("The schedule “%(name)s” is paused.") % shown, messages.SUCCESS
+        return gettext("The schedule “%(name)s” is paused already.") % shown, messages.WARNING
+    if operate.resume(store, row.pk, by=by):
+        return gettext("The schedule “%(name)s” was resumed.") % shown, messages.SUCCESS
+    return gettext("The schedule “%(name)s” is not paused.") % shown, messages.WARNING
 
 
-def _resume(request: HttpRequest, row: Schedule) -> Done:
-    if operate.resume(Store.default(), row.pk, by=request.user.get_username()):
-        return gettext("The schedule “%(name)s” was resumed."), messages.SUCCESS
-    return gettext("The schedule “%(name)s” is not paused."), messages.WARNING
+OPTIONS = ("catch_up", "overlap", "jitter", "source")
 
 
-def _run(_request: HttpRequest, row: Schedule) -> Done:
-    try:
-        job_id = operate.run_now(Store.default(), row.pk)
-    except SkipQueueError as error:
-        return str(error).replace("%", "%%"), messages.ERROR
-    return gettext("Job %(id)s of the schedule “%(name)s” was enqueued.").replace(
-        "%(id)s", str(job_id)
-    ), messages.SUCCESS
+def _shown(title: Any, cell: Callable[[ScheduleState], Cell]) -> Callable[[Any, Any], Cell]:
+    """A field of the page of a schedule. The state is read once for all fields."""
 
+    @admin.display(description=title)
+    def field(_: Any, row: Any) -> Cell:
+        if not hasattr(row, "found_state"):
+            row.found_state = schedule_states(pk=row.pk)[0]
+        return cell(row.found_state)
 
-VERBS: dict[str, Callable[[HttpRequest, Schedule], Done]] = {"pause": _pause, "resume": _resume, "run": _run}
+    return field
 
 
 @admin.register(Schedule)
@@ -321,10 +315,7 @@ class ScheduleAdmin(OwnViews):
         return super().has_delete_permission(request, obj) and self.has_view_permission(request, obj) and is_free
 
     def get_urls(self) -> list[URLPattern]:
-        verbs = [
-            self.page(f"<int:schedule_id>/{name}/", name, partial(self.verb_view, verb=verb))
-            for name, verb in VERBS.items()
-        ]
+        verbs = [self.page(f"<int:schedule_id>/{verb}/", verb, partial(self.verb_view, verb=verb)) for verb in VERBS]
         return [*verbs, *super().get_urls()]
 
     @refreshing
@@ -338,7 +329,14 @@ class ScheduleAdmin(OwnViews):
         may_run = request.user.has_perm(MAY_RUN)
         context = self.context(request, None, title=capfirst(str(self.opts.verbose_name_plural))) | {
             "columns": COLUMNS,
-            "rows": [self._row(schedule, may_run=may_run) for schedule in found],
+            "rows": [
+                {
+                    "name": shortened(schedule.row.name),
+                    "cells": cells,
+                    "verbs": _verbs_for(schedule.row) if may_run else {},
+                }
+                for schedule, cells in zip(found, rows(COLUMNS, found), strict=True)
+            ],
             "most": MOST if len(found) == MOST else 0,
             "may_run": may_run,
             "add": self.address("add") if self.has_add_permission(request) else "",
@@ -347,7 +345,7 @@ class ScheduleAdmin(OwnViews):
             request, "admin/django_skipqueue/schedule/change_list.html", context | (extra_context or {})
         )
 
-    def verb_view(self, request: HttpRequest, schedule_id: int, *, verb: Any) -> HttpResponse:
+    def verb_view(self, request: HttpRequest, schedule_id: int, *, verb: str) -> HttpResponse:
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         if not (request.user.has_perm(MAY_RUN) and self.has_view_permission(request)):
@@ -355,8 +353,7 @@ class ScheduleAdmin(OwnViews):
         row = Schedule.objects.filter(pk=schedule_id).first() if schedule_id < 2**63 else None
         if row is None:
             raise Http404
-        text, level = verb(request, row)
-        message = text % {"name": shortened(row.name)}
+        message, level = _applied(request, row, verb)
         if level == messages.SUCCESS:
             self.log_change(request, row, message)
         self.message_user(request, message, level)
@@ -404,53 +401,21 @@ class ScheduleAdmin(OwnViews):
 
     # The page of one
 
-    @admin.display(description=_("state"))
-    def state(self, row: Schedule) -> SafeString:
-        return state_badge(_state_of(row))
-
-    @admin.display(description=_("fires"))
-    def fires(self, row: Schedule) -> str:
-        return times(_state_of(row))
-
-    @admin.display(description=_("next five runs"))
-    def five_next(self, row: Schedule) -> str:
-        return next_runs(_state_of(row))
-
-    @admin.display(description=_("last run"))
-    def last(self, row: Schedule) -> str:
-        return last_run(_state_of(row))
-
-    @admin.display(description=_("last skipped"))
-    def skipped(self, row: Schedule) -> str:
-        return exact(row.skipped_at) if row.skipped_at else NOTHING
-
-    @admin.display(description=_("error"))
-    def problem(self, row: Schedule) -> str:
-        return row.error or NOTHING
+    state = _shown(_("state"), state_badge)
+    fires = _shown(_("fires"), times)
+    five_next = _shown(_("next five runs"), next_runs)
+    last = _shown(_("last run"), last_run)
+    skipped = _shown(
+        _("last skipped"), lambda schedule: exact(schedule.row.skipped_at) if schedule.row.skipped_at else NOTHING
+    )
+    problem = _shown(_("error"), lambda schedule: schedule.row.error or NOTHING)
 
     @admin.display(description=_("arguments"))
     def arguments(self, row: Schedule) -> SafeString:
         text = arguments(row.task, redacted(row.task, row.args, row.kwargs))
         return format_html("<code>{}</code>", text) if text else SafeString(NOTHING)
 
-    def _row(self, schedule: ScheduleState, *, may_run: bool) -> dict[str, Any]:
-        return {
-            "name": shortened(schedule.row.name),
-            "cells": [(column, column.cell(schedule)) for column in COLUMNS],
-            "verbs": _verbs_for(schedule.row) if may_run else {},
-        }
-
-
-OPTIONS = ("catch_up", "overlap", "jitter", "source")
-
 
 def _verbs_for(row: Schedule) -> dict[str, str]:
     verbs = ("resume" if row.paused_at else "pause", "run")
     return {verb: reverse(f"admin:django_skipqueue_schedule_{verb}", args=[row.pk]) for verb in verbs}
-
-
-def _state_of(row: Any) -> ScheduleState:
-    if not hasattr(row, "found_state"):
-        row.found_state = schedule_states(pk=row.pk)[0]
-    found: ScheduleState = row.found_state
-    return found

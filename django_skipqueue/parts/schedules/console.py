@@ -4,7 +4,7 @@ The times are in plain language, `every 5 min`, `at 09:00, Monday to Friday`, in
 """
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -310,7 +310,7 @@ class Schedules(Subcommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         verbs = "run: enqueue a job of it now; pause, resume; default: list all"
-        parser.add_argument("verb", nargs="?", choices=sorted(VERBS), metavar="VERB", help=verbs)
+        parser.add_argument("verb", nargs="?", choices=("pause", "resume", "run"), metavar="VERB", help=verbs)
         parser.add_argument("schedule", nargs="?", metavar="NAME", help="the name of the schedule")
         parser.add_argument("--json", action="store_true", help="print a JSON object for each schedule")
 
@@ -322,7 +322,7 @@ class Schedules(Subcommand):
         if verb is not None:
             if name is None:
                 raise CommandError(f"Which one? skipqueue schedules {verb} NAME", returncode=Exit.USAGE)
-            return VERBS[verb](console, _schedule(name))
+            return _apply(console, verb, _schedule(name))
         found = schedule_states()
         if options["json"]:
             for each in found:
@@ -337,24 +337,19 @@ class Schedules(Subcommand):
         return Exit.DONE if found else Exit.NEGATIVE
 
 
-def _run(console: Console, schedule: Schedule) -> Exit:
-    console.line(str(operate.run_now(Store.default(), schedule.pk)))
-    return Exit.DONE
-
-
-def _pause(console: Console, schedule: Schedule) -> Exit:
-    is_new = operate.pause(Store.default(), schedule.pk, by=operator())
-    console.say(f"Schedule {schedule.name} is {'' if is_new else 'already '}paused.")
-    return Exit.DONE if is_new else Exit.NEGATIVE
-
-
-def _resume(console: Console, schedule: Schedule) -> Exit:
-    was_paused = operate.resume(Store.default(), schedule.pk, by=operator())
-    console.say(f"Schedule {schedule.name} is {'resumed' if was_paused else 'not paused'}.")
-    return Exit.DONE if was_paused else Exit.NEGATIVE
-
-
-VERBS: dict[str, Callable[[Console, Schedule], Exit]] = {"run": _run, "pause": _pause, "resume": _resume}
+def _apply(console: Console, verb: str, schedule: Schedule) -> Exit:
+    store = Store.default()
+    if verb == "run":
+        console.line(str(operate.run_now(store, schedule.pk)))
+        return Exit.DONE
+    if verb == "pause":
+        is_done = operate.pause(store, schedule.pk, by=operator())
+        text = "paused" if is_done else "already paused"
+    else:
+        is_done = operate.resume(store, schedule.pk, by=operator())
+        text = "resumed" if is_done else "not paused"
+    console.say(f"Schedule {schedule.name} is {text}.")
+    return Exit.DONE if is_done else Exit.NEGATIVE
 
 
 def _schedule(name: str) -> Schedule:

@@ -16,7 +16,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Literal, get_args
 
@@ -84,30 +84,13 @@ class Entry:
         return timetable(cron=self.cron, interval=self.interval, zone=self.timezone)
 
     @property
-    def rule(self) -> dict[str, Any]:
-        """When it fires, as in the metadata of its jobs."""
-        if self.interval is None:
-            return {"cron": self.cron, "timezone": self.timezone}
-        return {"every": self.interval.total_seconds()}
-
-    @property
     def call(self) -> tuple[list[Any], dict[str, Any]]:
         return list(self.args), dict(self.kwargs)
 
     def values(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "task": self.task,
-            "args": list(self.args),
-            "kwargs": dict(self.kwargs),
-            "cron": self.cron,
-            "interval": None if self.interval is None else self.interval.total_seconds(),
-            "timezone": self.timezone,
-            "catch_up": self.catch_up,
-            "overlap": self.overlap,
-            "jitter": self.jitter,
-            "source": self.source,
-        }
+        columns = {each.name: getattr(self, each.name) for each in fields(self)}
+        interval = None if self.interval is None else self.interval.total_seconds()
+        return columns | {"args": list(self.args), "kwargs": dict(self.kwargs), "interval": interval}
 
     @property
     def database(self) -> str:
@@ -225,38 +208,23 @@ def all_entries() -> tuple[list[Entry], list[Problem]]:
     Nothing of both while `SKIPQUEUE` is not valid, which the checks report.
     """
     try:
-        given: Mapping[str, Mapping[str, Any]] = load().periodic
+        listed: list[tuple[str, Any]] = [*((entry.name, entry) for entry in entries), *load().periodic.items()]
     except ImproperlyConfigured:
         return [], []
     found: dict[str, Entry] = {}
     problems: list[Problem] = []
-    for name, entry, error in (*_of_code(), *_of_settings(given)):
-        if entry is None:
-            problems.append((name, error))
-        elif name in found:
+    for name, given in listed:
+        try:
+            entry = given if isinstance(given, Entry) else from_settings(name, given)
+            entry.check()
+        except SkipQueueError as error:
+            problems.append((name, str(error)))
+            continue
+        if name in found:
             problems.append((name, f"the schedule {name!r} is in the code and in SKIPQUEUE['PERIODIC']."))
         else:
             found[name] = entry
     return list(found.values()), problems
-
-
-def _of_code() -> Iterator[tuple[str, Entry | None, str]]:
-    for entry in entries:
-        yield _checked(entry.name, lambda entry=entry: entry)
-
-
-def _of_settings(given: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, Entry | None, str]]:
-    for name, options in given.items():
-        yield _checked(name, lambda name=name, options=options: from_settings(name, options))
-
-
-def _checked(name: str, make: Any) -> tuple[str, Entry | None, str]:
-    try:
-        entry: Entry = make()
-        entry.check()
-    except SkipQueueError as error:
-        return name, None, str(error)
-    return name, entry, ""
 
 
 def from_settings(name: str, options: Mapping[str, Any]) -> Entry:

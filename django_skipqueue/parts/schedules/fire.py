@@ -75,10 +75,6 @@ class DueSchedule:
         return timetable(cron=self.cron, interval=interval, zone=self.timezone)
 
     @property
-    def rule(self) -> dict[str, Any]:
-        return {"cron": self.cron, "timezone": self.timezone} if self.cron else {"every": self.interval}
-
-    @property
     def planned(self) -> datetime:
         return instant(self.now if self.planned_at is None else self.planned_at)
 
@@ -269,7 +265,7 @@ def _times(schedule: DueSchedule, table: Timetable, now: datetime) -> list[datet
 
 def spec_at(spec: JobSpec, schedule: DueSchedule | Entry, planned: datetime, *, jitter: float) -> JobSpec:
     """The job for this time. It knows its schedule, and waits for a random delay of `jitter` seconds at most."""
-    note = {"name": schedule.name, "planned_at": planned.isoformat(), **schedule.rule}
+    note = {"name": schedule.name, "planned_at": planned.isoformat(), **schedule.timetable.rule}
     spec = spec._replace(metadata=encode("metadata", decode(spec.metadata) | {METADATA_KEY: note}))
     if not jitter:
         return spec
@@ -330,11 +326,14 @@ class FireSchedules(Periodic):
         else:
             self.run_again_in(0.0)
             return
-        self.run_again_in(self._wait())
+        due = next_due(self._store, digests=self._digests, skipped=self._skipped)
+        self.run_again_in(LONGEST_WAIT if due is None else min(max(due, 0.0) or LOCKED_WAIT, LONGEST_WAIT))
 
     def _confirm(self) -> None:
         if self._entries is None:
-            self._entries, self._problems = self._read()
+            # Read once: a dataclass among the arguments may run code of the project's.
+            entries, self._problems = all_entries()
+            self._entries = [entry for entry in entries if entry.database == self._store.alias]
         taken = synchronise(self._store, self._entries, has_started=self._has_started)
         if not self._has_started:
             for name, problem in [*self._problems, *((name, TAKEN) for name in taken)]:
@@ -345,11 +344,6 @@ class FireSchedules(Periodic):
         self._has_started = True
         self._confirm_at = time.monotonic() + CONFIRM_SECONDS
 
-    def _read(self) -> tuple[list[Entry], list[Problem]]:
-        """The entries of this database. Read once: a dataclass among the arguments may run code of the project's."""
-        entries, problems = all_entries()
-        return [entry for entry in entries if entry.database == self._store.alias], problems
-
     def _fire(self) -> bool:
         """Fire one. Returns whether there may be more."""
         now = time.monotonic()
@@ -359,11 +353,6 @@ class FireSchedules(Periodic):
         except Skip as skip:
             self._skipped[skip.schedule_id] = now + SKIP_SECONDS
             return True
-
-    def _wait(self) -> float:
-        """Seconds until the next look."""
-        seconds = next_due(self._store, digests=self._digests, skipped=self._skipped)
-        return LONGEST_WAIT if seconds is None else min(max(seconds, 0.0) or LOCKED_WAIT, LONGEST_WAIT)
 
 
 @dataclass(eq=False)

@@ -11,8 +11,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
-from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
 from ...exceptions import InvalidOption
@@ -50,21 +49,13 @@ AT_START = (
 """What to do in place of `@reboot`."""
 
 
-class Timetable(Protocol):
-    """All times are aware. `planned` is one of the times at which the schedule fires, the start of an interval's."""
-
-    def first(self, now: datetime) -> datetime | None:
-        """When a new schedule fires first; `None`: never."""
-
-    def after(self, moment: datetime, *, planned: datetime) -> datetime | None:
-        """The first time after the moment; `None`: never again."""
-
-    def newest(self, moment: datetime, *, planned: datetime, limit: int) -> list[datetime]:
-        """The newest times from `planned` until the moment, both included, in their order; at most `limit`."""
-
-
 @dataclass(frozen=True)
 class Every:
+    """An interval. Its methods are those of each `Timetable`.
+
+    All times are aware. `planned` is one of the times at which the schedule fires: an interval starts there.
+    """
+
     interval: timedelta
 
     def __post_init__(self) -> None:
@@ -72,13 +63,21 @@ class Every:
         if not (isinstance(self.interval, timedelta) and SHORTEST <= self.interval <= LONGEST):
             raise InvalidOption(f"an interval must be a timedelta from 1 second to 10 years, not {self.interval!r}.")
 
+    @property
+    def rule(self) -> dict[str, Any]:
+        """When it fires, as in the metadata of its jobs."""
+        return {"every": self.interval.total_seconds()}
+
     def first(self, now: datetime) -> datetime | None:
+        """When a new schedule fires first; `None`: never."""
         return now + self.interval
 
     def after(self, moment: datetime, *, planned: datetime) -> datetime | None:
+        """The first time after the moment; `None`: never again."""
         return planned + self.interval * (math.floor((moment - planned) / self.interval) + 1)
 
     def newest(self, moment: datetime, *, planned: datetime, limit: int) -> list[datetime]:
+        """The newest times from `planned` until the moment, both included, in their order; at most `limit`."""
         last = math.floor((moment - planned) / self.interval)
         return [planned + self.interval * number for number in range(max(0, last - limit + 1), last + 1)]
 
@@ -95,6 +94,10 @@ class Cron:
         zone_of(self.zone)
         if self.first(datetime.now(UTC)) is None:
             raise InvalidOption(f"the cron expression {self.expression!r} never fires.")
+
+    @property
+    def rule(self) -> dict[str, Any]:
+        return {"cron": self.expression, "timezone": self.zone}
 
     def _elapsed_zone(self, year: int) -> tzinfo | None:
         """The time zone by which it fires by elapsed time in this year; `None`: it means the clock on the wall."""
@@ -152,6 +155,9 @@ class Cron:
                 yield instant
 
 
+Timetable = Every | Cron
+
+
 @functools.lru_cache(maxsize=1_000)
 def timetable(*, cron: str, interval: timedelta | None, zone: str) -> Timetable:
     """The timetable of these columns. Raises `InvalidOption` if they cannot be used."""
@@ -192,13 +198,12 @@ def instant(seconds: float) -> datetime:
 
 
 def upcoming(table: Timetable, planned: datetime, number: int) -> list[datetime]:
-    def times() -> Iterator[datetime]:
-        time: datetime | None = planned
-        while time is not None:
-            yield time
-            time = table.after(time, planned=planned)
-
-    return list(islice(times(), number))
+    times: list[datetime] = []
+    time: datetime | None = planned
+    while time is not None and len(times) < number:
+        times.append(time)
+        time = table.after(time, planned=planned)
+    return times
 
 
 def on_the_wall(time: datetime, zone: tzinfo | None) -> datetime:
@@ -219,9 +224,12 @@ def on_the_wall(time: datetime, zone: tzinfo | None) -> datetime:
 
 def _simulated(expression: str, start: datetime, *, back: bool = False) -> Iterator[datetime]:
     """The times that the library finds after the start, or before it; in the time zone of `start`, or without one."""
-    library = _library()
     try:
-        found: Iterator[datetime] = library.CronSim(_normal(expression), start, reverse=back)
+        from cronsim import CronSim
+    except ImportError:
+        raise InvalidOption(MISSING) from None
+    try:
+        found: Iterator[datetime] = CronSim(_normal(expression), start, reverse=back)
     except InvalidOption:
         raise
     except Exception as error:  # `CronSimError`; a few mistakes are assertions, or errors of other kinds
@@ -255,11 +263,3 @@ def _normal(expression: str) -> str:
             "month, month and day of the week, or six with the second before them."
         )
     return " ".join(["0", *fields] if len(fields) == CRON_FIELDS else fields)
-
-
-def _library() -> Any:
-    try:
-        import cronsim
-    except ImportError:
-        raise InvalidOption(MISSING) from None
-    return cronsim

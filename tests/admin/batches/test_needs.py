@@ -4,8 +4,7 @@ import pytest
 from django.utils import timezone
 
 from django_skipqueue.models import Dependency, Job
-from django_skipqueue.parts.batches.admin import needs_of
-from django_skipqueue.parts.batches.console import why_it_waits_for_jobs
+from django_skipqueue.parts.batches.console import unmet_needs, why_it_waits_for_jobs
 
 from ...app import jobs
 from ...app.rows import make_job, multiply
@@ -28,7 +27,7 @@ def test_a_job_behind_a_thousand_finished_ones_is_found() -> None:
     last = jobs.noop.using(after=[*before, running]).defer()
     Dependency.objects.exclude(needs_job_id=running.pk).update(is_met=True)
     assert why_it_waits_for_jobs(last, timezone.now()) == f"It waits for job {running.pk}."
-    assert [need.job_id for need in needs_of(last)] == [running.pk]
+    assert [need.needs_job_id for need in unmet_needs(last, limit=6)] == [running.pk]
 
 
 def test_a_job_that_keeps_it_waiting_for_ever_is_named_first() -> None:
@@ -36,7 +35,7 @@ def test_a_job_that_keeps_it_waiting_for_ever_is_named_first() -> None:
     failed = make_job("failed")
     last = jobs.noop.using(after=[*before, failed]).defer()
     assert f"It needs job {failed.pk}, which has not completed" in why_it_waits_for_jobs(last, timezone.now())
-    assert [need.job_id for need in needs_of(last)] == [failed.pk, *[job.pk for job in before[:5]]]
+    assert [need.needs_job_id for need in unmet_needs(last, limit=6)] == [failed.pk, *[job.pk for job in before[:5]]]
 
 
 def test_it_says_that_one_has_not_completed() -> None:

@@ -75,7 +75,7 @@ class TestFailingNow:
             f"shop.f{MOST_SHOWN - place}:42" for place in range(MOST_ON_TOP)
         ]
         response = operator.get(FAILURES)
-        assert len(response.context["page"].causes) == MOST_SHOWN
+        assert len(response.context["causes"]) == MOST_SHOWN
         assert f"The first {MOST_SHOWN} causes are shown." in response.text
 
     def test_the_dashboard_shows_the_first_ones(self, operator: Client) -> None:
