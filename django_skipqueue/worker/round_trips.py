@@ -156,6 +156,9 @@ DEFER_RESULT_ABOVE = 100
 class Holder(Protocol):
     """Has the jobs between their claim and their settle."""
 
+    def room(self, now: float) -> int:
+        """How many more jobs to claim."""
+
     def has_finished(self, now: float) -> bool:
         """Whether there are outcomes to send at once."""
 
@@ -172,8 +175,14 @@ class Holder(Protocol):
         """The database has accepted or rejected the outcomes of these attempts."""
 
 
-class RoundTrips:
-    """Used by the control loop's thread. All code that drops or releases jobs of the holder calls `apply` first."""
+class RoundTrips(Service):
+    """Sends one exchange per run, as soon as an outcome waits, or a claim is due and there is room for a job.
+
+    Used by the control loop's thread. All code that drops or releases jobs of the holder calls `apply` first.
+    """
+
+    name = "settle_and_claim"
+    loop_handles_errors = False  # it handles the errors of each statement
 
     def __init__(  # noqa: PLR0913 (what a worker has one of each, and a relay as well)
         self,
@@ -188,12 +197,14 @@ class RoundTrips:
         in_exchange: InExchange,
         settle_services: Sequence[SettleService],
         write_notes: WriteNotes,
+        exchanged: Callable[[bool], object] = lambda _: None,
         defers_full_claims_only: bool = False,
         remembered: int = 0,
         not_held: str = "",
     ) -> None:
         """`remembered` and `not_held`: see `OutcomeReports`.
 
+        exchanged: called after each exchange of the service with whether all queues were found empty.
         defers_full_claims_only: the result of a large claim waits only if the claim has found all that it asked for.
         """
         self.claiming = claiming
@@ -207,7 +218,7 @@ class RoundTrips:
         self._holder, self._in_exchange = holder, in_exchange
         self._store, self._control, self._standby = store, control, standby
         self._exchanger = Exchanger(store, claiming, self.pending, control, worker_id=id, in_exchange=in_exchange)
-        self._defers_full_claims_only = defers_full_claims_only
+        self._exchanged, self._defers_full_claims_only = exchanged, defers_full_claims_only
         self._waiting: Exchange | None = None
 
     @property
@@ -220,12 +231,22 @@ class RoundTrips:
         return self._waiting.answer.count_claimed() if self._waiting else 0
 
     @property
-    def unapplied(self) -> Sequence[Attempt]:
-        """The attempts that are settled in the database, while their jobs still count as held."""
-        return self._waiting.attempts if self._waiting else ()
+    def due_at(self) -> float:
+        return self._plan(time.monotonic()).at
 
-    def plan(self, room: int, now: float) -> Plan:
-        has_finished = self._holder.has_finished(now)
+    def run(self, now: float) -> None:
+        plan = self._plan(now)
+        if plan.applies:
+            self.apply()
+            plan = self._plan(now)
+        if plan.sends:
+            self._exchanged(self.exchange(plan))
+
+    def notified(self, payloads: Collection[str]) -> None:
+        self.claiming.queues_notified({jobs_in(payload)[0] for payload in payloads} - {""})
+
+    def _plan(self, now: float) -> Plan:
+        room, has_finished = self._holder.room(now), self._holder.has_finished(now)
         return self._exchanger.plan(room, now, has_result=self.has_result, has_finished=has_finished)
 
     def exchange(self, plan: Plan) -> bool:
@@ -294,38 +315,3 @@ class RoundTrips:
                 self.write_notes.add_late(attempt)
         self.jobs_done += len(attempts)
         self._holder.settled(attempts)
-
-
-class SettleAndClaim(Service):
-    """Sends one exchange per run, as soon as an outcome waits, or a claim is due and there is room for a job."""
-
-    name = "settle_and_claim"
-    loop_handles_errors = False  # `RoundTrips` handles the errors of each statement
-
-    def __init__(
-        self,
-        trips: RoundTrips,
-        *,
-        room: Callable[[float], int],
-        exchanged: Callable[[bool], None] = lambda _: None,
-    ) -> None:
-        """`room` returns how many jobs may be claimed now. `exchanged` is called with whether all queues were empty."""
-        self._trips = trips
-        self._room = room
-        self._exchanged = exchanged
-
-    @property
-    def due_at(self) -> float:
-        now = time.monotonic()
-        return self._trips.plan(self._room(now), now).at
-
-    def run(self, now: float) -> None:
-        plan = self._trips.plan(self._room(now), now)
-        if plan.applies:
-            self._trips.apply()
-            plan = self._trips.plan(self._room(now), now)
-        if plan.sends:
-            self._exchanged(self._trips.exchange(plan))
-
-    def notified(self, payloads: Collection[str]) -> None:
-        self._trips.claiming.queues_notified({jobs_in(payload)[0] for payload in payloads} - {""})

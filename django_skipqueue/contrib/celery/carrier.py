@@ -3,9 +3,8 @@
 Invariant: nobody acknowledges a message before the next party has what it says. The relay hands a job over after the
 carrier has confirmed it, and acknowledges an outcome after its settle is committed.
 
-`make_carrier` makes the carrier that a setting describes.
-
-Invariant: a process that uses no carrier does not import Celery by this package.
+The relay's connection to it is opened again with a back-off when it breaks. Invariant: an error of the carrier ends no
+process, and delays nothing but what needs the carrier.
 """
 
 import random
@@ -164,7 +163,7 @@ class CarrierConnection(Service):
         who: str,
         home: Callable[[], str],
         lost: Callable[[], object],
-        stamp: Callable[[float], object] = lambda _: None,
+        stamp: Callable[[float], object],
     ) -> None:
         """`home` returns the address for outcomes, made by `home_of`. While that is empty, no connection is opened.
 
@@ -172,12 +171,8 @@ class CarrierConnection(Service):
         """
         self.carrier = carrier
         self.is_open = False
-        self._who = who
-        self._home = home
-        self._lost = lost
-        self._stamp = stamp
-        self._failures = 0
-        self._retry_at = 0.0
+        self._who, self._home, self._lost, self._stamp = who, home, lost, stamp
+        self._failures, self._retry_at = 0, 0.0
 
     @property
     def due_at(self) -> float:

@@ -43,12 +43,9 @@ class CeleryCarrier:
         max_message_size: int = LARGEST,
     ) -> None:
         """queues: our queues, each with Celery's. wait: the seconds that a job may wait with the broker."""
-        self.name = name
-        self._app = app
-        self.home = home
-        self._queues = dict(queues)
+        self.name, self.home = name, home
+        self._app, self._queues, self._declare = app, dict(queues), declare
         self._expiration = str(int(wait * 1000))  # in milliseconds
-        self._declare = declare
         self._max_message_size = max_message_size
         self._publishing = AmqpLink(app, heartbeat=HEARTBEAT_SECONDS)
         self._consuming = AmqpLink(app, heartbeat=HEARTBEAT_SECONDS)
@@ -88,8 +85,8 @@ class CeleryCarrier:
 
     def definitions(self, homes: Collection[str]) -> dict[str, Any]:
         """What `rabbitmqctl import_definitions` takes: all that the relays of these homes and Celery's workers need."""
-        names, place = set(self._queues.values()), self._publishing
-        return rabbitmq.definitions(sorted(names), homes, vhost=place.vhost, user=place.user)
+        place = self._publishing
+        return rabbitmq.definitions(sorted({*self._queues.values()}), homes, vhost=place.vhost, user=place.user)
 
     def publish(self, jobs: Sequence[ClaimedJob]) -> Sequence[TooLarge]:
         """See `Carrier.publish`. Raises `KeyError` for a job of a queue that is not carried."""

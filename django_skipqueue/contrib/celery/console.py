@@ -148,12 +148,6 @@ def relay_names(store: Store, worker_ids: Collection[str]) -> dict[str, str]:
     return dict(rows.values_list("pk", "relay_of"))
 
 
-def has_relay(name: str, workforce: Workforce) -> bool:
-    """Whether a relay of this carrier is among the workers, and not dead."""
-    without_slots = [worker.id for worker in workforce.not_dead if not worker.slots]
-    return bool(without_slots) and name in relay_names(Store.default(), without_slots).values()
-
-
 def overdue_jobs(store: Store, carrier: CarrierSettings) -> Iterator[tuple[int, str, str, float]]:
     """The jobs whose outcome the carrier should have sent long ago: id, task, holder and seconds, the longest first.
 
@@ -195,7 +189,8 @@ def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
     if not name or job.locked_at is None:
         return ""
     values = {"carrier": shorten(name, LINE_LIMIT), "time": clock_time(job.locked_at, now)}
-    if not has_relay(name, workforce):
+    relays = [worker.id for worker in workforce.not_dead if not worker.slots]
+    if not relays or name not in relay_names(Store.default(), relays).values():
         return (
             gettext(
                 "It has been with %(carrier)s since %(time)s. No relay is alive: its outcome is written once one is."
@@ -388,19 +383,6 @@ def _cells(carrier: CarrierNow, now: datetime) -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True)
-class NoRelay:
-    """Jobs wait for a carrier, and no relay of it is alive, nor a worker that serves their queues."""
-
-    carrier: str
-    queue_names: tuple[str, ...]
-
-    @property
-    def command(self) -> str:
-        """The command that starts a relay."""
-        return _run_relay("--carrier", self.carrier)
-
-
 def without_relay(waiting: Sequence[str]) -> Iterator[PartNotice]:
     """The notices of the carriers whose queues have jobs that wait, and no process that serves them."""
     external = [name for name in waiting if name in settings.external_queues]
@@ -408,7 +390,8 @@ def without_relay(waiting: Sequence[str]) -> Iterator[PartNotice]:
     unserved = {name for name in external if workforce and not workforce.serving(name)}
     for carrier in carriers().values() if unserved else ():
         if names := sorted(unserved.intersection(carrier.queues))[:MOST]:
-            about = NoRelay(carrier.name, tuple(map(printed, names)))
+            command = _run_relay("--carrier", carrier.name)
+            about = {"carrier": carrier.name, "queue_names": list(map(printed, names)), "command": command}
             yield PartNotice(template="admin/skipqueue_celery/no_relay.html", about=about)
 
 

@@ -188,9 +188,10 @@ REST_SECONDS = 1.0
 
 CLOSE_SECONDS = 1.0
 
-TRANSPORT = "amqp"
-
 NEEDED = "A carrier needs RabbitMQ, with a broker_url that begins with amqp:// or amqps://."
+
+_PATIENT = {socket.TCP_USER_TIMEOUT: 2 * HEARTBEAT_SECONDS * 1000} if hasattr(socket, "TCP_USER_TIMEOUT") else {}
+"""Options of a socket that outlives a busy broker: by default py-amqp drops it if nobody reads for a second."""
 
 ERRORS = (OSError, amqp.AMQPError, KombuError)
 """By which a connection breaks."""
@@ -213,13 +214,13 @@ class AmqpLink:
             "on_blocked": self._blocked,
             "on_unblocked": self._unblocked,
             "confirm_publish": False,  # py-amqp would wait for the confirm of each message
-            "socket_settings": _patient_socket() | app.conf.broker_transport_options.get("socket_settings", {}),
+            "socket_settings": _PATIENT | app.conf.broker_transport_options.get("socket_settings", {}),
         }
         self._broker = app.connection_for_write(
             heartbeat=heartbeat, connect_timeout=STEP_SECONDS, transport_options=options
         )
         kind = self._broker.transport.driver_type
-        if kind != TRANSPORT:
+        if kind != "amqp":
             raise CarrierMisconfigured(f"The broker of the Celery app is {kind!r}. {NEEDED}")
         self._place = ""  # in error messages: there may be several brokers
         self._connection: Any = None  # py-amqp's
@@ -330,13 +331,6 @@ class AmqpLink:
 
     def _unblocked(self) -> None:
         self.is_blocked = False
-
-
-def _patient_socket() -> dict[int, int]:
-    """Options of a socket that outlives a busy broker: by default py-amqp drops it if nobody reads for a second."""
-    if not hasattr(socket, "TCP_USER_TIMEOUT"):
-        return {}
-    return {socket.TCP_USER_TIMEOUT: 2 * HEARTBEAT_SECONDS * 1000}
 
 
 CONFIRM_SECONDS = 60.0

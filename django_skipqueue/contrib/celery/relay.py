@@ -37,6 +37,8 @@ from ...worker.observers import settle_services
 from ...worker.own_row import WatchItself
 from ...worker.plan import Plan
 from ...worker.round_trips import RoundTrips, SettleAndClaim
+from ...worker.protocol import EXIT_BLOCKED, EXIT_RECYCLED, Stamps, Standby
+from ...worker.round_trips import RoundTrips
 from ...worker.write_notes import WriteNotes
 from . import logs as relay_logs
 from . import wire
@@ -183,7 +185,7 @@ class Relay(ControlLoop):
             connection,
             self._orphans,
             *([WatchItself(self._control, self._standby, look=look_again)] * options.listen),
-            SettleAndClaim(self._trips, room=self._room),
+            self._trips,
             self._hand_over,
             self._take_back,
             RevokeCancelled(store, connection, carrier_id=holder),
@@ -214,7 +216,10 @@ class Relay(ControlLoop):
         with connection.handling_errors():
             taken = connection.carrier.take()
             self._look_at = now + GATHER_SECONDS if taken else 0.0
-            self._note_blocked(connection.carrier.is_blocked)
+            if (is_blocked := connection.carrier.is_blocked) != self._window.is_blocked:
+                self._window.is_blocked = is_blocked
+                log = relay_logs.carrier_blocked if is_blocked else relay_logs.carrier_unblocked
+                log(self.name, connection.carrier.name)
             ends = partial(ended, carrier=connection.carrier.name, database=self.options.database, now=now)
             attempts, known = self._jobs.take(taken, ends)
             self._trips.pending.add(map(self._here, attempts))
@@ -229,12 +234,6 @@ class Relay(ControlLoop):
         """
         job = attempt.job._replace(claimed_at=self._window.claimed_at(attempt.job))
         return attempt._replace(job=job, database=self.options.database)
-
-    def _note_blocked(self, is_blocked: bool) -> None:
-        if is_blocked != self._window.is_blocked:
-            self._window.is_blocked = is_blocked
-            log = relay_logs.carrier_blocked if is_blocked else relay_logs.carrier_unblocked
-            log(self.name, self._connection.carrier.name)
 
     def _log(self, taken: Taken) -> None:
         carrier = self._connection.carrier.name
@@ -252,7 +251,7 @@ class Relay(ControlLoop):
 
     # Round trips
 
-    def _room(self, now: float) -> int:
+    def room(self, now: float) -> int:
         if self._is_paused or self._dispatcher.is_full or self._trips.pending.has_more or not self._connection.is_open:
             return 0
         return self._window.room(self._trips.coming, now)
@@ -306,7 +305,7 @@ class Relay(ControlLoop):
         self._trips.claiming.called(queue_name)
 
     def _offer(self) -> None:
-        room = 0 if self._control.is_broken else self._room(time.monotonic())
+        room = 0 if self._control.is_broken else self.room(time.monotonic())
         self._standby.offer(slots=room, room=room, claimed=self._trips.jobs_claimed, running=self._jobs.count)
 
     def _sleep(self, longest: float, files: Iterable[int] = ()) -> None:
@@ -331,16 +330,21 @@ class Relay(ControlLoop):
     def _shut_down(self) -> None:
         self._is_paused = True
         deadline = min(self._shutdown_deadline, time.monotonic() + CONFIRM_TIME)
-        self._trips.apply()
+        trips, failures = self._trips, 0
+        trips.apply()
         while self._jobs.unconfirmed and self._connection.is_open and (left := deadline - time.monotonic()) > 0:
             self._sleep(left)
             self._turn()
-        self._settle_last(deadline)
+        trips.pending.look_now()
+        while failures < 2 and trips.pending.due_at <= time.monotonic() < deadline:
+            trips.exchange(Plan(0.0, settles=True))
+            failures += self._control.is_broken
+        trips.apply()
         self._jobs.release_unconfirmed()
         while not self._control.is_broken and self._hand_over.due_at <= time.monotonic() < self._shutdown_deadline:
             with self._control.handling_errors(refused=self._hand_over.refused):
                 self._hand_over.run(time.monotonic())
-        for service in (self._hand_over, self._take_back, self._row, *self._trips.observing):
+        for service in (self._hand_over, self._take_back, self._row, *trips.observing):
             with self._control.handling_errors(refused=service.refused):
                 service.run(time.monotonic())
         self._emit_stop()
@@ -351,12 +355,3 @@ class Relay(ControlLoop):
         self._dispatcher.stop(timeout=LAST_EVENTS)
         self._connection.close()
         self._control.close()
-
-    def _settle_last(self, deadline: float) -> None:
-        """Write the outcomes that wait, until the deadline, or until the database is broken twice."""
-        trips, failures = self._trips, 0
-        trips.pending.look_now()
-        while failures < 2 and trips.pending.due_at <= time.monotonic() < deadline:
-            trips.exchange(Plan(0.0, settles=True))
-            failures += self._control.is_broken
-        trips.apply()

@@ -12,7 +12,6 @@ import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from django.db import Error
 
@@ -149,40 +148,27 @@ CARRIER_SINCE = "SELECT started_at FROM skipqueue_worker WHERE id = %(carrier_id
 
 def home_in(store: Store, settings: CarrierSettings) -> str:
     """The address for the outcomes of this carrier's jobs. Writes the row of the carrier, if there is none."""
-    row = _row_of(settings)
-    if not store.rows(CARRIER_SINCE, {"carrier_id": row["id"]}):
-        _write(store, row)
-    return _home(store, row)
-
-
-def _row_of(settings: CarrierSettings) -> dict[str, Any]:
-    return {
-        "id": carrier_id(settings.name),
-        "name": settings.name,
-        "hostname": "",
-        "pid": 0,
-        "queues": list(settings.queues),
-        "concurrency": settings.window,
-        "is_external": True,
-    }
-
-
-def _write(
-    store: Store, row: dict[str, Any], relay_id: str | None = None, *, is_reached: bool = False, refused: int = 0
-) -> None:
-    """Write the row of the carrier, and what is known of it and of its relay beside their rows."""
-    store.heartbeat_workers([row])
-    seen = {"carrier_id": row["id"], "carrier": row["name"], "relay_id": relay_id}
-    store.execute(HEARTBEAT, {**seen, "is_reached": is_reached, "refused": refused})
-
-
-def _home(store: Store, row: dict[str, Any]) -> str:
-    ((since,),) = store.rows(CARRIER_SINCE, {"carrier_id": row["id"]})
+    of_carrier = {"carrier_id": carrier_id(settings.name)}
+    if not (found := store.rows(CARRIER_SINCE, of_carrier)):
+        _write(store, settings)
+        found = store.rows(CARRIER_SINCE, of_carrier)
+    ((since,),) = found
     return home_of(store.alias, since)
 
 
+def _write(
+    store: Store, carrier: CarrierSettings, relay_id: str | None = None, *, is_reached: bool = False, refused: int = 0
+) -> None:
+    """Write the row of the carrier, and what is known of it and of its relay beside their rows."""
+    id, name = carrier_id(carrier.name), carrier.name
+    row = {"id": id, "name": name, "hostname": "", "pid": 0, "queues": list(carrier.queues), "is_external": True}
+    store.heartbeat_workers([{**row, "concurrency": carrier.window}])
+    seen = {"carrier_id": id, "carrier": name, "relay_id": relay_id, "is_reached": is_reached, "refused": refused}
+    store.execute(HEARTBEAT, seen)
+
+
 class CarrierRow(Periodic):
-    """As a service it writes the row, with what only a relay can see. Used by the control loop's thread."""
+    """Writes the row, with what only a relay can see. Used by the control loop's thread."""
 
     name = "carrier_row"
     _next = 0.0
@@ -198,8 +184,7 @@ class CarrierRow(Periodic):
         interval: float,
     ) -> None:
         self._store, self._connection, self._window = store, connection, window
-        self._row, self._relay_id = _row_of(settings), relay_id
-        self._interval = interval
+        self._settings, self._relay_id, self._interval = settings, relay_id, interval
         self._is_reached = False  # by the last heartbeat
         self._refused = 0  # the refusals of the window that the row counts already
         self.is_written = False
@@ -219,10 +204,10 @@ class CarrierRow(Periodic):
     def run(self, now: float) -> None:
         """Write the row. Its heartbeat says when a relay was last alive. This relay has its own row already."""
         is_reached, refused = self._connection.is_open, self._window.jobs_refused
-        _write(self._store, self._row, self._relay_id, is_reached=is_reached, refused=refused - self._refused)
+        _write(self._store, self._settings, self._relay_id, is_reached=is_reached, refused=refused - self._refused)
         self._is_reached, self._refused = is_reached, refused
         if not self.home:
-            self.home = _home(self._store, self._row)
+            self.home = home_in(self._store, self._settings)
         self.is_written = True
         self.run_again_in(self._interval)
 

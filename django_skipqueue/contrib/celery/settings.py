@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.utils.module_loading import import_string
@@ -75,41 +76,26 @@ def problems(name: str, given: object) -> Iterator[str]:
 
 def _problems(place: str, options: dict[object, object]) -> Iterator[str]:
     for key, value in options.items():
-        if not isinstance(key, str) or key not in KEYS:
+        if isinstance(key, str) and key in KEYS:
+            yield from KEYS[key](f"{place}[{key!r}]", value)
+        else:
             yield f"{place} has no key {key!r}.{did_you_mean(str(key).upper(), list(KEYS))}"
-            continue
-        is_valid, meaning = KEYS[key]
-        if not is_valid(value):
-            yield f"{place}[{key!r}] must be {meaning}, not {value!r}."
-        elif key == "QUEUES" and isinstance(value, dict):
-            yield from _queues_problems(f"{place}[{key!r}]", value)
-    for key in REQUIRED:
+    for key, meaning in REQUIRED.items():
         if key not in options:
-            yield f"{place} lacks the key {key!r}: {KEYS[key][1]}."
+            yield f"{place} lacks the key {key!r}: {meaning}."
 
 
-def _is_path(value: object) -> bool:
+def _app_problems(place: str, value: object) -> Iterator[str]:
     parts = value.split(".") if isinstance(value, str) else []
-    return len(parts) > 1 and all(part.isidentifier() for part in parts)
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        yield f"{place} must be {REQUIRED['APP']}, not {value!r}."
 
 
-KEYS: dict[str, tuple[Callable[[object], bool], str]] = {
-    "APP": (_is_path, "the path of the project's Celery app, such as 'shop.celery.app'"),
-    "QUEUES": (
-        lambda value: isinstance(value, dict) and bool(value),
-        "a dict of Celery's queues by the names of the queues that it carries, such as {'pdf': 'pdf'}",
-    ),
-    **{name.upper(): (LIMITS[name].allows, str(LIMITS[name])) for name in ("window", "wait", "max_message_size")},
-    "DECLARE": (lambda value: isinstance(value, bool), "True or False"),
-}
-"""The options of a carrier: whether a value is valid, and what it must be."""
-
-REQUIRED = ("APP", "QUEUES")
-"""The options that every carrier has."""
-
-
-def _queues_problems(place: str, queues: dict[object, object]) -> Iterator[str]:
-    for queue, of_celery in queues.items():
+def _queues_problems(place: str, value: object) -> Iterator[str]:
+    if not isinstance(value, dict) or not value:
+        yield f"{place} must be {REQUIRED['QUEUES']}, not {value!r}."
+        return
+    for queue, of_celery in value.items():
         if not isinstance(queue, str) or not queue or queue.strip() != queue or "," in queue:
             yield f"{place} has the key {queue!r}; a key is the name of a queue."
         elif not isinstance(of_celery, str) or not 0 < len(of_celery.encode()) <= LONGEST_QUEUE_NAME:
@@ -119,6 +105,33 @@ def _queues_problems(place: str, queues: dict[object, object]) -> Iterator[str]:
             )
         elif of_celery.startswith(RESERVED):
             yield f"{place}[{queue!r}] must not begin with {' or '.join(map(repr, RESERVED))}: {of_celery!r}."
+
+
+def _number_problems(option: str, place: str, value: object) -> Iterator[str]:
+    if not LIMITS[option].allows(value):
+        yield f"{place} must be {LIMITS[option]}, not {value!r}."
+
+
+def _declare_problems(place: str, value: object) -> Iterator[str]:
+    if not isinstance(value, bool):
+        yield f"{place} must be True or False, not {value!r}."
+
+
+KEYS: dict[str, Callable[[str, object], Iterator[str]]] = {
+    "APP": _app_problems,
+    "QUEUES": _queues_problems,
+    "WINDOW": partial(_number_problems, "window"),
+    "WAIT": partial(_number_problems, "wait"),
+    "MAX_MESSAGE_SIZE": partial(_number_problems, "max_message_size"),
+    "DECLARE": _declare_problems,
+}
+"""The functions that check the options of a carrier, by key. Each takes the place of the value in the setting too."""
+
+REQUIRED = {
+    "APP": "the path of the project's Celery app, such as 'shop.celery.app'",
+    "QUEUES": "a dict of Celery's queues by the names of the queues that it carries, such as {'pdf': 'pdf'}",
+}
+"""The options that every carrier has, and what they are."""
 
 
 def _carried_twice(name: str, given: dict[object, object]) -> Iterator[str]:

@@ -62,13 +62,11 @@ class Retirement:
     """
 
     def __init__(self, worker: str, *, is_forked: bool) -> None:
-        self._worker = worker
-        self._is_forked = is_forked
+        self._worker, self._is_forked = worker, is_forked
         self._lock = threading.Lock()
         self._code: int | None = None
         self._is_full = False
         self._running = 0
-        self._timer: threading.Timer | None = None
 
     def note(self, pool: Pool, interrupter: Interrupter) -> None:
         """Decide whether the process must end. Called after time limits were enforced."""
@@ -85,10 +83,6 @@ class Retirement:
             carried_logs.carried_process_stops(self._worker)
             os.kill(os.getpid(), signal.SIGTERM)
 
-    @property
-    def is_due(self) -> bool:
-        return self._code is not None
-
     def require_room(self) -> None:
         """End the process if a further job would wait for ever. The broker delivers the job again."""
         if self._is_full and self._is_forked:
@@ -102,9 +96,9 @@ class Retirement:
         with self._lock:
             self._running -= 1
             if self._running <= 0:
-                self._timer = threading.Timer(IDLE_SECONDS, self._end_if_idle)
-                self._timer.daemon = True
-                self._timer.start()
+                timer = threading.Timer(IDLE_SECONDS, self._end_if_idle)
+                timer.daemon = True
+                timer.start()
 
     def _end_if_idle(self) -> None:
         with self._lock:

@@ -84,10 +84,9 @@ class _Form:
             size = len(text) if text.isascii() else len(text.encode())
         except UnicodeEncodeError:  # half of a surrogate pair
             return False
-        return "\0" not in text and (size <= 4 * NAME_LIMIT or self._has_short_names(values))
-
-    def _has_short_names(self, values: Sequence[Any]) -> bool:
-        return all(len(values[place].encode()) <= most for place, most in self._names)
+        return "\0" not in text and (
+            size <= 4 * NAME_LIMIT or all(len(values[place].encode()) <= most for place, most in self._names)
+        )
 
 
 _JOB = _Form(
@@ -180,17 +179,9 @@ def job_from_wire(payload: object) -> tuple[ClaimedJob, str]:
 
 def attempt_to_wire(attempt: Attempt) -> list[Any]:
     """The format, the alias, the job, the outcome, the worker, the duration in seconds, and whether it is written."""
-    outcome = attempt.outcome
+    job, outcome = lean(attempt.job)[: len(_JOB_FIELDS)], [getattr(attempt.outcome, name) for name in _OUTCOME_FIELDS]
     duration = attempt.ended - attempt.started
-    return [
-        FORMAT,
-        attempt.database,
-        list(lean(attempt.job)[: len(_JOB_FIELDS)]),
-        [getattr(outcome, name) for name in _OUTCOME_FIELDS],
-        attempt.worker,
-        duration,
-        attempt.is_written,
-    ]
+    return [FORMAT, attempt.database, list(job), outcome, attempt.worker, duration, attempt.is_written]
 
 
 def encode_outcome(attempt: Attempt, home: str) -> EncodedOutcome:
@@ -259,10 +250,10 @@ def _job(fields: object) -> ClaimedJob:
 
 def _is_error(error: dict[str, Any] | None) -> bool:
     """Whether this is an entry for a job's `errors`, or none."""
-    if error is None:
-        return True
-    is_known = _ERROR_NEEDS <= error.keys() <= _ERROR_KINDS.keys()
-    return is_known and _Form(*[_ERROR_KINDS[name] for name in error]).fits(list(error.values()))
+    return error is None or (
+        _ERROR_NEEDS <= error.keys() <= _ERROR_KINDS.keys()
+        and _Form(*[_ERROR_KINDS[name] for name in error]).fits(list(error.values()))
+    )
 
 
 def _fields(payload: object, count: int) -> list[Any]:
