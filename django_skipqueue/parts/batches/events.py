@@ -19,7 +19,6 @@ class DependantsDiscarded(Event):
     level, signal = logging.WARNING, signals.dependant_discarded
 
     database: str
-    """The alias of the database that holds them."""
     jobs: Sequence[Dependant]
 
     @property
@@ -42,7 +41,6 @@ class BatchesFinished(Event):
     level, signal = logging.INFO, signals.batch_finished
 
     database: str
-    """The alias of the database that holds them."""
     batches: Sequence[FinishedBatch]
 
     @property
@@ -67,7 +65,6 @@ class BatchNotFinished(Event):
     level = logging.ERROR
 
     database: str
-    """The alias of the database that holds it."""
     batch_id: int
     error: BaseException
 
@@ -83,7 +80,6 @@ class CallbackSkipped(Event):
     level = logging.WARNING
 
     database: str
-    """The alias of the database that holds them."""
     batch_id: int
     callback: str
     """`on_success`, `on_failure` or `on_finish`."""

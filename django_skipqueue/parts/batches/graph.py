@@ -8,7 +8,7 @@ Invariant: the columns are the layers of the graph, so every edge leads from lef
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -51,10 +51,10 @@ class Graph:
     edges: Sequence[Edge] = ()
     hidden: int = 0
     """How many jobs are not in the picture, because there are too many groups."""
-    by_name: Mapping[str, Node] = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "by_name", {node.name: node for node in self.nodes})
+    @cached_property
+    def by_name(self) -> Mapping[str, Node]:
+        return {node.name: node for node in self.nodes}
 
     def before(self, node: Node) -> list[Node]:
         return [self.by_name[edge.before] for edge in self.edges if edge.after == node.name]
@@ -177,12 +177,10 @@ class Drawing:
 
     @property
     def width(self) -> int:
-        """Of the drawing, in pixels."""
         return len(self.columns) * (WIDTH + GAP_X) - GAP_X + 2 * MARGIN
 
     @property
     def height(self) -> int:
-        """Of the drawing, in pixels."""
         return max(map(len, self.columns), default=0) * (HEIGHT + GAP_Y) - GAP_Y + 2 * MARGIN
 
     @cached_property

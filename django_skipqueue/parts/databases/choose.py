@@ -120,7 +120,10 @@ def import_placement(path: str | Callable[[CallToPlace], str]) -> Callable[[Call
 
 def _choose(spec: JobSpec, call: EncodedCall, named: str | None, shard: str | None) -> str:
     if named:
-        return _served(named)
+        if settings.may_hold_jobs(named):
+            return named
+        served = ", ".join(settings.served_databases)
+        raise InvalidOption(f"database must be one of {served}, not {named!r}: {NOT_LISTED}")
     placement = settings.placement
     if placement is None:
         return settings.database
@@ -174,12 +177,6 @@ def _routed(**hints: str) -> str:
     from ...models import Job  # loads Django's models: tasks are made while apps are loading
 
     return _listed(router.db_for_write(Job, **hints))
-
-
-def _served(alias: str) -> str:
-    if settings.may_hold_jobs(alias):
-        return alias
-    raise InvalidOption(f"database must be one of {', '.join(settings.served_databases)}, not {alias!r}: {NOT_LISTED}")
 
 
 def _listed(alias: Any) -> str:

@@ -28,27 +28,22 @@ from .checks import in_figures, unfinished
 def retiring(store: Store) -> Iterator[Finding]:
     """Say what is left in this database. There is a finding in any case."""
     if left := unfinished(store.alias):
-        yield Finding(
-            "retiring-database",
-            Severity.INFO,
-            gettext("A database that gets no new jobs has unfinished ones"),
-            gettext("Jobs left in %(database)s: %(number)s.") % {"database": store.alias, "number": in_figures(left)},
-            gettext(
-                "Leave it in SKIPQUEUE['RETIRING'] until workers have run them. Discard those that fail again and "
-                "again, or that are years ahead."
-            ),
-            "python manage.py skipqueue status",
+        title = gettext("A database that gets no new jobs has unfinished ones")
+        found = gettext("Jobs left in %(database)s: %(number)s.")
+        advice = gettext(
+            "Leave it in SKIPQUEUE['RETIRING'] until workers have run them. Discard those that fail again and "
+            "again, or that are years ahead."
         )
+        command = "python manage.py skipqueue status"
     else:
-        yield Finding(
-            "retiring-database",
-            Severity.INFO,
-            gettext("A database that gets no new jobs is empty"),
-            gettext("None of the jobs in %(database)s is unfinished.") % {"database": store.alias},
-            gettext(
-                "Take it out of SKIPQUEUE['RETIRING']. The history of its jobs is shown only as long as it is listed."
-            ),
+        title = gettext("A database that gets no new jobs is empty")
+        found = gettext("None of the jobs in %(database)s is unfinished.")
+        advice = gettext(
+            "Take it out of SKIPQUEUE['RETIRING']. The history of its jobs is shown only as long as it is listed."
         )
+        command = ""
+    found = found % {"database": store.alias, "number": in_figures(left)}
+    yield Finding("retiring-database", Severity.INFO, title, found, advice, command)
 
 
 def why_held_elsewhere(job: Any, spec: JobSpec, call: EncodedCall) -> str:

@@ -106,7 +106,8 @@ class Steward:
             self._handle_signals()
             self._notice_ended()
             self._start_due()
-            self._notify_systemd()
+            if self._systemd.due_at <= (now := time.monotonic()):
+                self._systemd.run(now)
             if self._working():
                 self._wait()
         if self._health_port:
@@ -179,23 +180,16 @@ class Steward:
         return EXIT_CLEAN
 
     def _notice_ended(self) -> None:
+        """Replace a supervisor that died. One that ended by itself has no work left, or was stopped."""
         for process in self._processes:
             code = process.take_exit_code()
-            if code is not None:
-                self._ended(process, code)
-
-    def _ended(self, process: SupervisorProcess, code: int) -> None:
-        """Replace a supervisor that died. One that ended by itself has no work left, or was stopped."""
-        process.last_code = code
-        if code != EXIT_CLEAN:
-            restart_in = None if self._stopping else process.restart_later()
-            liveness_logs.supervisor_died(process.name, describe_exit(code), restart_in)
-        process.pid = 0  # last: the thread of the health port leaves out one that neither runs nor starts
-
-    def _notify_systemd(self) -> None:
-        now = time.monotonic()
-        if self._systemd.due_at <= now:
-            self._systemd.run(now)
+            if code is None:
+                continue
+            process.last_code = code
+            if code != EXIT_CLEAN:
+                restart_in = None if self._stopping else process.restart_later()
+                liveness_logs.supervisor_died(process.name, describe_exit(code), restart_in)
+            process.pid = 0  # last: the thread of the health port leaves out one that neither runs nor starts
 
     # Waiting
 

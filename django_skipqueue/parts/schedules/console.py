@@ -267,27 +267,19 @@ LATE = 120.0
 
 def late(store: Store) -> Iterator[Finding]:
     found = late_schedules(store, limit=MOST_LATE, seconds=LATE)
-    broken = [each for each in found if each.error]
+    broken, silent = ([each for each in found if bool(each.error) is has_error] for has_error in (True, False))
     if broken:
-        yield Finding(
-            "late-schedule",
-            Severity.CRITICAL,
-            gettext("Schedules cannot fire"),
-            _named(broken),
-            gettext("Correct their tasks, arguments or times. A supervisor tries again every minute."),
-            "python manage.py skipqueue schedules",
+        title = gettext("Schedules cannot fire")
+        advice = gettext("Correct their tasks, arguments or times. A supervisor tries again every minute.")
+        command = "python manage.py skipqueue schedules"
+        yield Finding("late-schedule", Severity.CRITICAL, title, _named(broken), advice, command)
+    if silent:
+        title = gettext("Schedules have not fired")
+        advice = gettext(
+            "Start a runworker whose code or settings have these schedules: one with other code does not fire them."
         )
-    if len(found) > len(broken):
-        yield Finding(
-            "late-schedule",
-            Severity.CRITICAL,
-            gettext("Schedules have not fired"),
-            _named([each for each in found if not each.error]),
-            gettext(
-                "Start a runworker whose code or settings have these schedules: one with other code does not fire them."
-            ),
-            "python manage.py runworker",
-        )
+        command = "python manage.py runworker"
+        yield Finding("late-schedule", Severity.CRITICAL, title, _named(silent), advice, command)
 
 
 def _named(found: list[LateSchedule]) -> str:
