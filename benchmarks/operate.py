@@ -183,7 +183,7 @@ def measure(jobs: int, archived: int, repeat: int) -> None:
     from django.db import connection
     from django.test import Client
 
-    from django_skipqueue.console.causes import query_of
+    from django_skipqueue.console.search import cause_query
     from django_skipqueue.models import Job, JobBatch, Schedule
     from django_skipqueue.values.records import Cause
 
@@ -204,7 +204,7 @@ def measure(jobs: int, archived: int, repeat: int) -> None:
         "batch": str(JobBatch.objects.latest("pk").pk),
         "schedule": str(Schedule.objects.latest("pk").pk),
         "archived": str(archived_id),
-        "cause": query_of(Cause("shop.jobs.send_receipt", "smtplib.SMTPDataError", "shop.mail.deliver_6")),
+        "cause": cause_query(Cause("shop.jobs.send_receipt", "smtplib.SMTPDataError", "shop.mail.deliver_6")),
     }
 
     def page(address: str, action: str = "") -> None:

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from ..models import Queue
 from ..values.part import installed_parts
 
 if TYPE_CHECKING:
@@ -17,12 +18,11 @@ if TYPE_CHECKING:
     from ..values.records import EncodedCall, JobSpec
     from .admin.dashboard.cards import Card
     from .admin.dashboard.situation import Situation
+    from .admin.queues.setting_form import SettingForm
     from .cli.subcommand import Subcommand
     from .doctor.finding import Check
     from .metrics.catalogue import Scraped
-    from .queue_options import QueueOption
-    from .queue_states import QueueRate
-    from .worker_health import Workforce
+    from .queues_and_workers import QueueRate, Workforce
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +110,77 @@ class External:
     which are shown alone; and as `detail` what a process of ours is."""
 
 
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class QueueSetting(Generic[T]):
+    """The value of an option that holds now for a queue, and whether somebody has changed it."""
+
+    by_settings: T | None
+    """The value of the settings; `None`: any number of jobs."""
+    changed: T | None = None
+    """The value of the queue's row; 0: any number of jobs; `None`: nobody has changed it."""
+
+    @property
+    def is_changed(self) -> bool:
+        return self.changed is not None
+
+    @property
+    def value(self) -> T | None:
+        """The value that holds; `None`: any number of jobs."""
+        return self.by_settings if self.changed is None else self.changed or None
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueOption(Generic[T]):
+    """What a part lets operators set for each queue: where it is stored, its column in lists, and its page."""
+
+    name: str
+    """Of its column, for the style sheet."""
+    column: str
+    """Of the row of a queue."""
+    names: Callable[[], Collection[str]]
+    """The queues that have a value in the settings, `None` included."""
+    by_settings: Callable[[str], tuple[str | None, T | None]]
+    """The key of the jobs of a queue, `None` if they have none, and the value of the settings."""
+    form: type["SettingForm"]
+    change: Callable[..., None]
+    follow_settings: Callable[..., None]
+    label: Any
+    """Of its column."""
+    is_always_shown: bool = False
+    """Whether it has a column even if no queue has a value."""
+    page: str
+    """The end of its address, and its name."""
+    button: Any
+    button_in_full: Any
+    """The button with the name of the queue, for a screen reader."""
+    title: Any
+    heading: Any
+    explanation: Any
+    without: Any
+    """Says that the queue has no such setting."""
+    changed: Any
+    follows_settings: Any
+
+    def of_all(self) -> dict[str, QueueSetting[T]]:
+        """The settings of the queues that have one, by the name of the queue, `None` in the settings included."""
+        changed = dict(Queue.objects.filter(**{f"{self.column}__isnull": False}).values_list("name", self.column))
+        names = sorted({*self.names(), *changed})
+        return {name: QueueSetting(self.by_settings(name)[1], changed.get(name)) for name in names}
+
+    def of(self, queue_name: str) -> QueueSetting[T] | None:
+        """The setting of this queue; `None`: its jobs have no key, so that a value would hold for none of them."""
+        changed, (key, value) = self.changed_in_row(queue_name), self.by_settings(queue_name)
+        return None if changed is None and key is None else QueueSetting(value, changed)
+
+    def changed_in_row(self, queue_name: str) -> T | None:
+        """The value of the queue's row; `None`: nobody has changed it."""
+        found: T | None = Queue.objects.filter(name=queue_name).values_list(self.column, flat=True).first()
+        return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class PartConsole:
     """What one part gives. Each default is "nothing"."""
@@ -162,7 +233,7 @@ class PartConsole:
     user may not see it. Its arguments: the request, the id, and the name of the admin site."""
     explain: Callable[["Job", datetime], str] | None = None
     """Says why a blocked job waits; an empty string if it does not wait for this part."""
-    queue_options: tuple["QueueOption[Any]", ...] = ()
+    queue_options: tuple[QueueOption[Any], ...] = ()
     """What operators may set for each queue."""
 
     external: External | None = None
@@ -178,7 +249,7 @@ def pages() -> tuple[PartPage, ...]:
     return tuple(page for part in consoles() for page in part.pages())
 
 
-def queue_options() -> tuple["QueueOption[Any]", ...]:
+def queue_options() -> tuple[QueueOption[Any], ...]:
     return tuple(option for console in consoles() for option in console.queue_options)
 
 

@@ -1,22 +1,27 @@
-"""The search box: its text as a condition on jobs, the window that is searched, and ids as a browser sends them.
+"""Which jobs somebody looks for: by the text of the search box, by criteria, by the cause of a failure, or by an id.
 
-The text is an id (`#42`, or `42`), an argument (`payment_id=42`, `order.id: 42`), or a part of what is shown: of the
-task, the queue, the error, the arguments, the result. Several words must all match. Invariant: the search never finds a
-masked value. Whoever could find it could guess it.
+The text of the search box is an id (`#42`, or `42`), an argument (`payment_id=42`, `order.id: 42`), or a part of what
+is shown: of the task, the queue, the error, the arguments, the result. Several words must all match. Invariant: the
+search never finds a masked value. Whoever could find it could guess it.
 
 A window is the part of a list that is searched, for tasks, arguments and all else that no index finds. Invariant: no
-page searches more than `WINDOW_SIZE` jobs, and the page says which.
+page searches more than `WINDOW_SIZE` jobs, and the page says which. Each window is the next part of an index; nothing
+is sorted.
+
+A cause is written as `psp.errors.Unavailable in payments.gateway.capture`.
 """
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any
 
+from django.db import transaction
 from django.db.models import BooleanField, F, Func, IntegerField, JSONField, Q, QuerySet, TextField, Value
-from django.db.models.lookups import LessThan
+from django.db.models.lookups import EndsWith, Exact, LessThan
+from django.utils.http import urlencode
 from django.utils.text import unescape_string_literal
 
 from ..conf import settings
@@ -24,11 +29,12 @@ from ..exceptions import InvalidArguments
 from ..jobs.registry import registry
 from ..models import Job, Status
 from ..values.codec import clean, encode
-from ..values.records import LARGEST_ID
+from ..values.records import LARGEST_ID, Cause
 from ..values.redaction import SECRETS, words
 from .arguments import has_secrets, may_be_searched, positional_names
 from .counts import Count, expected, grouped
-from .job_states import RETRYING, Indexed, is_in
+from .job_states import RETRYING, Indexed, Moment, between, is_in, is_indexed, time_column
+from .parts import consoles
 
 
 def is_id(text: str) -> bool:
@@ -106,6 +112,41 @@ class Window:
         if self.start is not None:
             jobs = jobs.filter(self.indexed.order.after(self.start))
         return jobs if self.end is None else jobs.filter(self.indexed.order.up_to(self.end))
+
+
+IN = " in "
+"""Stands between the class and the place. Neither name has a space in it."""
+
+
+def cause_text(cause: Cause) -> str:
+    return f"{cause.exception}{IN}{cause.place}" if cause.place else cause.exception
+
+
+def cause_query(cause: Cause) -> str:
+    """The query of an address that names the task and the cause."""
+    return urlencode({"task": cause.task, "cause": cause_text(cause)})
+
+
+def cause_of_text(task: str, text: str) -> Cause:
+    exception, _, place = text.partition(IN)
+    return Cause(task, exception, place)
+
+
+def has_raised(text: str) -> Q:
+    """The condition that a job's last error is of this class, and of this place if the text has one.
+
+    The class may be given without its module. No index is used.
+    """
+    exception, _, place = text.partition(IN)
+    raised_class, raised_in = _of_last_error("exception"), _of_last_error("place")
+    condition = Q(Exact(raised_class, exception)) | Q(EndsWith(raised_class, f".{exception}"))
+    return condition & Q(Exact(raised_in, place)) if place else condition
+
+
+def _of_last_error(key: str) -> Func:
+    return Func(
+        F("errors"), Value(key), template="(%(expressions)s)", arg_joiner=" -> -1 ->> ", output_field=TextField()
+    )
 
 
 NOTHING = Q(pk__in=[])
@@ -332,3 +373,71 @@ def _unquoted(word: str) -> str:
         return unescape_string_literal(word)
     except ValueError:
         return word
+
+
+@dataclass(frozen=True, kw_only=True)
+class Criteria:
+    """Conditions that a job must all meet; `None` and empty ones are met by every job."""
+
+    state: str | None = None
+    queue_name: str | None = None
+    task: str | None = None
+    cause: str | None = None
+    """That of the last error: a class, or a class and the place that raised it, as `cause_text` writes it."""
+    arguments: tuple[tuple[str, str], ...] = ()
+    """Names and values, as typed: `("payment_id", "42")`, `("order.id", "7")`."""
+    text: str = ""
+    """As in the search box of the admin."""
+    since: Moment | None = None
+    """When a job has finished, or was claimed, at the earliest; in any other state, when it was enqueued."""
+    before: Moment | None = None
+    """The end of that time."""
+
+    @property
+    def indexed(self) -> Indexed:
+        return Indexed.covering(self.state, self.queue_name, self.since, before=self.before)
+
+    @property
+    def are_searched(self) -> bool:
+        """Whether the jobs are looked for by more than their state and queue, and the time that orders their list."""
+        has_time = self.since is not None or self.before is not None
+        return bool(self.task or self.cause or self.arguments or self.text) or (
+            has_time and not is_indexed(time_column(self.state))
+        )
+
+    def windows(self) -> Iterator[Window]:
+        window: Window | None = Window.at(self.indexed, 1)
+        while window is not None:
+            yield window
+            window = window.next()
+
+    def within(self, window: Window) -> QuerySet[Job]:
+        jobs = window.among(window.indexed.jobs())
+        if self.state is not None:
+            jobs = jobs.filter(is_in(self.state))
+        if self.queue_name is not None:
+            jobs = jobs.filter(queue_name=self.queue_name)
+        if self.task is not None:
+            jobs = jobs.filter(task=self.task)
+        if self.cause is not None:
+            jobs = jobs.filter(has_raised(self.cause))
+        if not is_indexed(time_column(self.state)):
+            jobs = jobs.filter(between(time_column(self.state), self.since, self.before))
+        for path, value in self.arguments:
+            jobs = having_argument(jobs, path, value)
+        return Search(self.text).among(jobs) if self.text else jobs
+
+
+def delete_jobs(ids: Collection[int]) -> set[int]:
+    """Delete those of these jobs that do not run, with what parts keep about them, and return their ids.
+
+    Locks, then deletes: a job that a worker claims in between is either locked, or running and left alone.
+    """
+    with transaction.atomic(using=Job.objects.all().db):
+        jobs = Job.objects.filter(pk__in=ids).exclude(status=Status.RUNNING).order_by("pk")
+        deleted = set(jobs.select_for_update(skip_locked=True).values_list("pk", flat=True))
+        for part in consoles():
+            if part.on_delete is not None:
+                part.on_delete(deleted, jobs.db)
+        Job.objects.filter(pk__in=deleted).delete()
+    return deleted

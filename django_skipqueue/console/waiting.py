@@ -18,11 +18,12 @@ from ..models import Job, Status
 from ..models.expressions import CLAIM_ORDER, MINUS_PRIORITY, Row
 from ..values.codec import shorten
 from . import queue_states as pauses
+from .arguments import redacted
 from .counts import Count
 from .durations import exact, roughly, span
 from .operations import number_of_attempts
 from .parts import consoles, externals
-from .worker_health import Workforce
+from .queues_and_workers import Workforce, pause_of, pause_sentence
 
 LINE_LIMIT = 200
 
@@ -56,8 +57,8 @@ def _by_who_is_external(job: Job, now: datetime, workforce: Workforce) -> str:
 
 
 def _why_it_is_queued(job: Job, now: datetime, workforce: Workforce) -> str:
-    if pause := pauses.pause_of(job.queue_name):
-        return pauses.sentence(pause)
+    if pause := pause_of(job.queue_name):
+        return pause_sentence(pause)
     if sentence := _by_who_is_external(job, now, workforce):
         return sentence
     if not workforce.not_dead:

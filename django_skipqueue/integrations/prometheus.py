@@ -6,8 +6,7 @@ Invariant: to register it sends no query, so that it can be done in `ready()` or
 from collections.abc import Iterator
 from typing import Any
 
-from ..console.metrics.databases import scrape_all
-from ..console.metrics.scrape import metrics
+from ..console.metrics.scrape import metrics, scrape_all
 from ..values.exposition import Family, Histogram, cumulative
 
 try:

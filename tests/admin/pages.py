@@ -12,8 +12,8 @@ from django.test import override_settings
 from django_skipqueue import Batch, job
 from django_skipqueue.console.admin.verbs.copies import BULK_TASK
 from django_skipqueue.console.admin.verbs.table import ACTIONS
-from django_skipqueue.console.causes import query_of
 from django_skipqueue.console.job_states import STATES
+from django_skipqueue.console.search import cause_query
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, Queue, Schedule
 from django_skipqueue.parts.batches.finish import finish_open_batches
@@ -77,7 +77,7 @@ def make_pages() -> Mapping[str, str]:
         "jobs": JOBS,
         **{f"jobs {state}": f"{JOBS}?status={state}" for state in STATES},
         "jobs not found": f"{JOBS}?q=nothing",
-        "jobs of a cause": f"{JOBS}?status=failed&{query_of(CAUSE)}",
+        "jobs of a cause": f"{JOBS}?status=failed&{cause_query(CAUSE)}",
         "failed job": f"{JOBS}{failed.pk}/change/",
         "running job": f"{JOBS}{running}/change/",
         "job with a log": f"{JOBS}{scene.make_running_job(workers[0]).pk}/change/",

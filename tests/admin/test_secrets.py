@@ -11,7 +11,7 @@ import pytest
 from django.test import Client
 
 from django_skipqueue import Batch, job
-from django_skipqueue.console.causes import query_of
+from django_skipqueue.console.search import cause_query
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, Schedule
 from django_skipqueue.queue.store import Store
@@ -113,7 +113,7 @@ def test_no_page_of_the_admin_shows_it(
         f"{LIST}?status=blocked&limit_of={jobs['blocked'].pk}": TASK,
         f"{LIST}dashboard/": MASK,
         f"{LIST}doctor/": MASK,
-        f"{LIST}?status=failed&{query_of(cause)}": TASK,
+        f"{LIST}?status=failed&{cause_query(cause)}": TASK,
         f"{LIST}metrics/": "skipqueue_",
         "/admin/": "Jobs",
         BATCHES: "b",

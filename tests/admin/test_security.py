@@ -18,7 +18,7 @@ from django.test import Client, override_settings
 from django.urls import reverse
 
 from django_skipqueue.console.admin.verbs.copies import BULK_TASK
-from django_skipqueue.console.causes import query_of
+from django_skipqueue.console.search import cause_query
 from django_skipqueue.models import Job, JobBatch, Queue, Schedule, Worker
 
 from ..app.failing import BAD_VALUE
@@ -194,7 +194,7 @@ class Rows:
             if name in ("changelist", "add", "dashboard", "failures", "cause", "limits", "doctor", "metrics")
             else [pk]
         )
-        query = query_of(BAD_VALUE) if name == "cause" else ""
+        query = cause_query(BAD_VALUE) if name == "cause" else ""
         return f"{reverse(f'admin:django_skipqueue_{model}_{name}', args=args)}?{query}".removesuffix("?")
 
     def are_as_they_were(self) -> bool:

@@ -24,9 +24,8 @@ from django.dispatch import Signal
 from psycopg import sql
 
 from django_skipqueue import conf, exceptions, signals
-from django_skipqueue.console.cli.choosing import add_criteria
-from django_skipqueue.console.cli.dispatcher import Alias
-from django_skipqueue.console.cli.subcommand import Exit, Subcommand
+from django_skipqueue.console.cli.options import add_criteria
+from django_skipqueue.console.cli.subcommand import Alias, Exit, Subcommand
 from django_skipqueue.contrib.celery import settings as carriers
 from django_skipqueue.jobs.options import NAMES, OF_CORE, TaskOptions, UsingOptions
 from django_skipqueue.management.commands.skipqueue import Command as SkipQueue

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from django_skipqueue.console.doctor import load as load_sql
+from django_skipqueue.console.doctor import tables
 from django_skipqueue.console.doctor.examination import examine
-from django_skipqueue.console.doctor.load import Share, TableLoad, statement_seconds, table_load
+from django_skipqueue.console.doctor.tables import Share, TableLoad, statement_seconds, table_load
 
 from ..app.rows import make_job, multiply
 from ..app.waiting import wait_until
@@ -58,7 +58,7 @@ def test_other_tables_are_the_databases() -> None:
 
 
 def has_extension() -> bool:
-    return bool(STORE.rows(load_sql.STATEMENTS_SCHEMA))
+    return bool(STORE.rows(tables.STATEMENTS_SCHEMA))
 
 
 def test_the_time_of_statements_where_the_extension_is_loaded() -> None:
@@ -97,7 +97,7 @@ def stand_in() -> Iterator[str]:
 
 
 def test_statements_are_the_queues_if_they_name_its_tables(stand_in: str) -> None:
-    statement = load_sql.STATEMENT_TIMES.format(schema=stand_in)
+    statement = tables.STATEMENT_TIMES.format(schema=stand_in)
     assert STORE.rows(statement, {}) == [(2.0, 8.0, False)]
     execute(f"INSERT INTO {stand_in}.pg_stat_statements SELECT dbid, '<insufficient privilege>', 1 FROM {stand_in}."
             "pg_stat_statements WHERE dbid > 1 LIMIT 1")  # fmt: skip
@@ -109,7 +109,7 @@ def test_times_of_which_some_are_hidden_are_unknown(monkeypatch: Any) -> None:
     schema, times = [("public",)], [(1.0, 2.0, True)]
 
     def rows(statement: str, values: Any = None) -> list[Any]:
-        return schema if statement == load_sql.STATEMENTS_SCHEMA else times
+        return schema if statement == tables.STATEMENTS_SCHEMA else times
 
     store = Rows()
     monkeypatch.setattr(store, "rows", rows)

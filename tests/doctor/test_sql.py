@@ -8,14 +8,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from django_skipqueue.console.doctor import jobs as job_sql
-from django_skipqueue.console.doctor import load as load_sql
-from django_skipqueue.console.doctor import sql
+from django_skipqueue.console.doctor import jobs_and_workers, sql, tables
 
 from ..store.statements import FIRST_WORD
 from ..store.test_sql import busy, nodes  # noqa: F401 (a fixture)
 
-MODULES = (sql, job_sql, load_sql)
+MODULES = (sql, jobs_and_workers, tables)
 STATEMENTS = {
     name: text
     for module in MODULES
@@ -33,7 +31,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
 
 def test_every_statement_on_the_job_table_is_among_the_cases() -> None:
     assert {name for name, text in STATEMENTS.items() if "skipqueue_job" in text} == set(CASES)
-    assert set(CASES) <= set(vars(job_sql))
+    assert set(CASES) <= set(vars(jobs_and_workers))
 
 
 @pytest.mark.django_db

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from django.utils import timezone
 
-from django_skipqueue.console.causes import query_of
+from django_skipqueue.console.search import cause_query
 from django_skipqueue.models import Job, RollUp
 from django_skipqueue.parts.history.models import Span
 from django_skipqueue.values import counting as histogram
@@ -22,7 +22,7 @@ def make_pages(cause: Cause) -> Mapping[str, str]:
     """The addresses of the pages by their names. A job has failed with the cause."""
     make_evening(hours=2)
     roll_up(cause, job_id=Job.objects.failed().filter(task=cause.task).latest("pk").pk, line=17)
-    return {"failures": f"{JOBS}failures/", "cause": f"{JOBS}failures/cause/?{query_of(cause)}"}
+    return {"failures": f"{JOBS}failures/", "cause": f"{JOBS}failures/cause/?{cause_query(cause)}"}
 
 
 def make_rows() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.console.metrics import queues
+from django_skipqueue.console.metrics import catalogue
 from django_skipqueue.contrib.celery import console as carriers
 from django_skipqueue.queue.store import Store
 
@@ -66,5 +66,5 @@ def test_neither_carriers_nor_relays_are_workers() -> None:
     make_carrier(id="old", heartbeat=-HOUR)
     make_relay()
     make_worker()
-    (family,) = queues.workers(STORE)
+    (family,) = catalogue.workers.collect(STORE)
     assert family.values == {("live",): 1, ("late",): 0, ("stale",): 0}

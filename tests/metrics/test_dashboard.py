@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from django_skipqueue.console.metrics.databases import with_database
-from django_skipqueue.console.metrics.scrape import metrics
+from django_skipqueue.console.metrics.scrape import metrics, with_database
 
 STATIC = Path(__file__).parents[2] / "docs/_static"
 DASHBOARD = json.loads((STATIC / "grafana-dashboard.json").read_text())

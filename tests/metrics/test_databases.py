@@ -11,8 +11,8 @@ from django.test import Client
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from django_skipqueue.console.metrics import databases, scrape
-from django_skipqueue.console.metrics.databases import scrape_all
+from django_skipqueue.console.metrics import scrape
+from django_skipqueue.console.metrics.scrape import scrape_all
 from django_skipqueue.integrations.prometheus import SkipqueueCollector
 from django_skipqueue.values.exposition import exposition
 
@@ -31,7 +31,7 @@ UP = "skipqueue_database_up"
 @pytest.fixture(autouse=True)
 def _several(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.SKIPQUEUE = {"DATABASES": BOTH, "METRICS_TOKEN": TOKEN}
-    monkeypatch.setattr(databases, "CONNECT_SECONDS", DEADLINE)  # of a busy machine
+    monkeypatch.setattr(scrape, "CONNECT_SECONDS", DEADLINE)  # of a busy machine
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_the_admin_shows_the_same(gone: str, admin_client: Client) -> None:
 
 
 def test_two_that_do_not_answer_cost_the_time_of_one(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(databases, "CONNECT_SECONDS", 2.0)
+    monkeypatch.setattr(scrape, "CONNECT_SECONDS", 2.0)
     proxy = Proxy()
     proxy.stall()
     settings.SKIPQUEUE = {"DATABASES": ("default", "slow_1", "slow_2")}

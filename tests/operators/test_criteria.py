@@ -8,8 +8,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.console import search as window
-from django_skipqueue.console.criteria import Criteria
 from django_skipqueue.console.job_states import RETRYING
+from django_skipqueue.console.search import Criteria
 
 from ..app.rows import make_job
 

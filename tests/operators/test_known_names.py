@@ -1,9 +1,10 @@
-"""`known_names`: which queues and tasks there are to choose from."""
+"""Which queues and tasks there are to choose from."""
 
 import pytest
 
 from django_skipqueue import job
-from django_skipqueue.console import known_names
+from django_skipqueue.console import queues_and_workers
+from django_skipqueue.console.queues_and_workers import known_queue_names, known_task_names
 from django_skipqueue.jobs.registry import Registry
 
 from ..app.rows import make_job, make_worker
@@ -20,19 +21,19 @@ def test_a_queue_is_known_by_its_jobs_its_workers_or_its_tasks(registry: Registr
     make_job(queue_name="of a queued job")
     make_job("failed", queue_name="of a failed job")
     make_worker(queues=["of a worker"])
-    assert known_names.queue_names() == ["of a failed job", "of a queued job", "of a task", "of a worker"]
+    assert known_queue_names() == ["of a failed job", "of a queued job", "of a task", "of a worker"]
 
 
 def test_a_task_is_known_by_the_code_or_by_its_last_jobs(registry: Registry) -> None:
     job(name="of the code")(of_the_code)
     make_job("completed", task="of a job")
     make_job("failed", task="of a failed job")
-    assert known_names.task_names() == ["of a failed job", "of a job", "of the code"]
+    assert known_task_names() == ["of a failed job", "of a job", "of the code"]
 
 
 def test_jobs_are_asked_for_a_sample_only(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_names, "SAMPLE", 1)
+    monkeypatch.setattr(queues_and_workers, "NAME_SAMPLE", 1)
     make_job("completed", task="old")
     make_job("failed", task="failed long ago, but last")
     make_job("completed", task="new")
-    assert known_names.task_names() == ["failed long ago, but last", "new"]
+    assert known_task_names() == ["failed long ago, but last", "new"]

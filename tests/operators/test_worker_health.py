@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.console.worker_health import Workforce
+from django_skipqueue.console.queues_and_workers import Workforce
 
 from ..app.rows import make_worker
 

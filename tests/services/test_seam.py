@@ -19,10 +19,10 @@ from django_skipqueue.console.admin.dashboard.sections import SECTIONS, sections
 from django_skipqueue.console.admin.jobs.filters import GroupFilter
 from django_skipqueue.console.admin.jobs.page import JobPage
 from django_skipqueue.console.admin.notices import Notices
-from django_skipqueue.console.criteria import delete_jobs
-from django_skipqueue.console.metrics.queues import queues
+from django_skipqueue.console.metrics.catalogue import queues
 from django_skipqueue.console.parts import PartCard, PartConsole, PartFact, PartNotice, PartPage, PartSection
-from django_skipqueue.console.queue_states import QueueRate, queue_states
+from django_skipqueue.console.queues_and_workers import QueueRate, queue_states
+from django_skipqueue.console.search import delete_jobs
 from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.services import Prune, Pruner, watches
@@ -186,7 +186,7 @@ def test_a_part_knows_queues_and_their_rates(install: Callable[..., None], opera
     assert status() == {"letters": 8.0, "mail": 0.0}
     assert "obs/min" in operator.get("/admin/django_skipqueue/queue/").text
     assert [each.rate for each in queue_states() if each.name == "letters"] == [QueueRate(8.0, [])]
-    assert {name for family in queues(Store("default")) for (name,) in family.values} == {"cards", "mail"}
+    assert {name for family in queues.collect(Store("default")) for (name,) in family.values} == {"cards", "mail"}
 
 
 def test_a_part_has_facts_a_filter_and_a_column_of_jobs(install: Callable[..., None], operator: Client) -> None:

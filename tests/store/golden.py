@@ -9,12 +9,13 @@ from pkgutil import walk_packages
 from types import ModuleType
 
 from django_skipqueue import parts
-from django_skipqueue.console import indexes
 from django_skipqueue.console.admin.dashboard import situation
-from django_skipqueue.console.doctor import jobs, load
+from django_skipqueue.console.cli import maintenance
+from django_skipqueue.console.doctor import jobs_and_workers, tables
 from django_skipqueue.console.doctor import sql as of_doctor
 from django_skipqueue.console.metrics import sql as of_metrics
 from django_skipqueue.contrib.celery import console as of_carriers
+from django_skipqueue.contrib.celery import states
 
 from .statements import FIRST_WORD, MODULES
 
@@ -31,7 +32,7 @@ ALL_MODULES: tuple[ModuleType, ...] = (
     *MODULES,
     of_carriers,
     *(module for module in _modules_of_parts() if module not in MODULES),
-    *(jobs, load, of_doctor, of_metrics, situation, indexes),
+    *(jobs_and_workers, tables, of_doctor, situation, maintenance),
 )
 
 MAINTENANCE = r"\s*(DROP|REINDEX) "

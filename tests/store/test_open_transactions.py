@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from django_skipqueue.console.criteria import delete_jobs
+from django_skipqueue.console.search import delete_jobs
 from django_skipqueue.models import Job, Queue, Worker
 from django_skipqueue.queue.queues import paused_queues
 from django_skipqueue.queue.store import Store

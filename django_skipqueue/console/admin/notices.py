@@ -22,10 +22,9 @@ from ...queue.session import short_transaction
 from ...queue.store import Store
 from ...values.codec import shorten
 from ...values.columns import MAX_KEY_BYTES
-from .. import queue_states as pauses
 from ..durations import span
 from ..parts import PartNotice, consoles
-from ..worker_health import WorkerHealth, Workforce, not_external, recovered
+from ..queues_and_workers import WorkerHealth, Workforce, not_external, pause_sentence, recovered
 
 MOST = 20
 """The maximum of queues in one notice. The others appear when these are served."""
@@ -53,7 +52,7 @@ class NoWorker:
         own = [name for name in waiting if name not in settings.external_queues]
         if not workforce.not_dead:
             return cls(()) if own or _is_overdue() else None
-        unserved = sorted(name for name in own if not workforce.serving(name))[:MOST]
+        unserved = sorted(workforce.unserved(own))[:MOST]
         return cls(tuple(map(printed, unserved))) if unserved else None
 
     @property
@@ -102,7 +101,7 @@ class PausedQueues:
 
     @property
     def sentence(self) -> str:
-        return pauses.sentence(self.queues[0]) if len(self.queues) == 1 else ""
+        return pause_sentence(self.queues[0]) if len(self.queues) == 1 else ""
 
 
 @dataclass(frozen=True)

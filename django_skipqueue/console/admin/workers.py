@@ -34,7 +34,7 @@ from ...queue.store import Store
 from ..counts import grouped
 from ..durations import distance, moment_of, span
 from ..parts import externals
-from ..worker_health import STATES, state_after
+from ..queues_and_workers import STATES, state_after
 from .notices import NoWorker, notices_cache
 from .ui.cells import badge, shortened
 from .ui.views import OwnViews, refreshing

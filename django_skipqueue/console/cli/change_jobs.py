@@ -24,12 +24,14 @@ from ...events.log_format import counted
 from ...models import UNFINISHED, WAITING, Job, Status
 from ...queue.parameters import BATCH
 from ...queue.store import Store
-from ..criteria import delete_jobs
 from ..job_states import RETRYING, STATES
 from ..parts import consoles, why_unchanged
 from ..search import Window
 from . import option_types
 from .choosing import Choice, add_criteria, by_ids_or_criteria, cut_note
+from ..search import Window, delete_jobs
+from ..waiting import why_its_key_is_taken
+from .options import Choice, add_criteria, by_ids_or_criteria, cut_note, duration, job_id
 from .subcommand import Exit, Subcommand
 from .terminal import Console, operator, until_interrupted
 
@@ -245,7 +247,7 @@ class ChangeJobs(Subcommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         add = parser.add_argument
-        add("ids", nargs="*", type=option_types.job_id, metavar="ID", help="the jobs with these ids")
+        add("ids", nargs="*", type=job_id, metavar="ID", help="the jobs with these ids")
         add_criteria(parser)
         add("--yes", action="store_true", help="do not ask; needed for several jobs if nobody can answer")
         add("--dry-run", action="store_true", help="say what would be done, and change nothing")
@@ -258,10 +260,10 @@ class ChangeJobs(Subcommand):
             add("--reason", default="", help="why; it is kept in the row of each job")
         if self._verb.is_spread:
             help = "each at a random time within this; default: all at once"
-            add("--over", type=option_types.duration, metavar="DURATION", help=help)
+            add("--over", type=duration, metavar="DURATION", help=help)
         if self._verb.is_delay:
             help = "so long from now; a job that is due later anyway stays as it is"
-            add("--for", dest="delay", type=option_types.duration, metavar="DURATION", required=True, help=help)
+            add("--for", dest="delay", type=duration, metavar="DURATION", required=True, help=help)
 
     def run(self, console: Console, **options: Any) -> Exit:
         choice = by_ids_or_criteria(options, self._verb.states)

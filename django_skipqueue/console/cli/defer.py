@@ -9,9 +9,8 @@ from django.core.management.base import CommandParser
 
 from ...conf import settings as conf
 from ...conf import using_database
-from ..worker_health import Workforce
-from . import option_types
-from .choosing import registered_task
+from ..queues_and_workers import Workforce
+from .options import duration, registered_task
 from .subcommand import Exit, Subcommand
 from .terminal import Console
 
@@ -33,7 +32,7 @@ class Defer(Subcommand):
             metavar="ARGUMENTS",
             help='as JSON: an object such as {"payment_id": 1}, or a list of positional arguments; default: none',
         )
-        add("--in", dest="delay", type=option_types.duration, metavar="DURATION", help="run it after this time")
+        add("--in", dest="delay", type=duration, metavar="DURATION", help="run it after this time")
         add("--queue", metavar="QUEUE", help="the queue; default: that of the task")
         add("--priority", type=int, metavar="NUMBER", help="-100 to 100, higher first; default: that of the task")
 

@@ -13,24 +13,19 @@ from datetime import timedelta
 from typing import Any, NoReturn
 
 from django.core.management.base import CommandError, CommandParser
-from django.db.models import F, Q
-from django.db.models.functions import Now
+from django.db.models import Q
 
-from ...conf import chosen_or_all, settings
+from ...conf import chosen_or_all
 from ...events.log_format import printable
-from ...models import Worker
 from ...queue.session import short_transaction
 from ...queue.store import Store
-from ...values.records import serves
 from ...worker.preflight import engine_problem
 from ..at_once import read_at_once
 from ..durations import span
-from . import option_types
+from ..queues_and_workers import Workforce
+from .options import duration
 from .subcommand import Exit, Subcommand
 from .terminal import Console
-
-MOST = 1_000
-"""How many workers are read, the youngest heartbeats first."""
 
 
 class Health(Subcommand):
@@ -40,7 +35,6 @@ class Health(Subcommand):
     help = "For probes: exit with 0 if a worker of this host has written a heartbeat"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        duration = option_types.duration
         parser.add_argument(
             "--max-age",
             type=duration,
@@ -92,10 +86,8 @@ class _Health:
     def now(cls, *, name: str | None, queue: str | None, max_age: timedelta, **_: Any) -> "_Health":
         """That of the workers of this name, or of this host, in the database that is used in this thread."""
         chosen = Q(name=name) | Q(name__startswith=f"{name}/") if name else Q(hostname=socket.gethostname())
-        processes = Worker.objects.filter(chosen, is_external=False)
-        workers = processes.annotate(age=Now() - F("heartbeat_at")).order_by("-heartbeat_at")
-        serving = (each for each in workers[:MOST] if queue is None or _serves(each, queue))
-        youngest: Any = next(serving, None)
+        workers = Workforce.now(chosen).workers
+        youngest = next((each for each in workers if queue is None or each.serves(queue)), None)
         if youngest is None:
             place = f"named {name}" if name else f"on {socket.gethostname()}"
             return cls(False, f"no worker {place}{f' serves the queue {queue}' if queue else ''}")
@@ -109,10 +101,6 @@ class _Health:
             console.line(f"{of}healthy: {self.sentence}")
         else:
             console.say(f"{of}unhealthy: {self.sentence}")
-
-
-def _serves(worker: Worker, queue_name: str) -> bool:
-    return serves(worker.queues, queue_name, external=settings.external_queues)
 
 
 def _of_several(console: Console, aliases: Sequence[str], seconds: float, options: dict[str, Any]) -> Exit:

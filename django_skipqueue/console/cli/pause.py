@@ -5,8 +5,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from ...models import Queue
-from . import option_types
-from .choosing import require_known_queue
+from .options import duration, require_known_queue
 from .subcommand import Exit, Subcommand
 from .terminal import Console, operator, shown_time
 
@@ -18,7 +17,7 @@ class Pause(Subcommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("queue", metavar="QUEUE", help="the name of the queue")
         help = "resume it by itself after this time, such as 30m or 2h, or so many seconds; default: never"
-        parser.add_argument("--for", dest="duration", type=option_types.duration, metavar="DURATION", help=help)
+        parser.add_argument("--for", dest="duration", type=duration, metavar="DURATION", help=help)
         parser.add_argument("--reason", default="", help="why; it is shown wherever the pause is")
 
     def run(self, console: Console, **options: Any) -> Exit:

@@ -5,22 +5,98 @@ Invariant: no statement counts further than a cap, so that the answer takes no l
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.core.management.base import CommandParser
 
 from ...conf import settings
 from ...events.log_format import in_words, printable
+from ...models import Status as JobStatus
+from ...queue.store import Store
 from ...values.counting import quantile
-from ..parts import externals
-from ..queue_states import QueueState
-from . import option_types
-from .snapshot import FAILED_IN_LAST_HOUR, Snapshot, counted, in_full
+from ..counts import Count
+from ..job_states import RETRYING, Indexed, ScheduledCounts
+from ..parts import PartStatus, consoles, externals
+from ..queues_and_workers import QueueState, Workforce, active_queues
+from .options import duration
 from .subcommand import Exit, Subcommand
-from .tables import RED, YELLOW, Coloured
-from .terminal import Console, shown_time
+from .terminal import RED, YELLOW, Coloured, Console, shown_time
 
-HEADINGS = ("queue", "queued", "oldest", "running", "longest", "jobs/min", "p95 wait", "workers", "note")
+FAILED_IN_LAST_HOUR = "failed_in_last_hour"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    at: datetime
+    """By the database's clock."""
+    queues: list[QueueState]
+    """The queues that have jobs, have a rate, or are paused, alphabetically."""
+    jobs: dict[str, Count]
+    """The numbers of jobs outside the queues: waiting for a time or another job, and failed."""
+    workforce: Workforce
+    parts: list[PartStatus]
+
+    @classmethod
+    def now(cls) -> "Snapshot":
+        store = Store.default()
+        at, _ = store.heartbeats()
+        workforce = Workforce.now()
+        queues = sorted(active_queues(None, workforce), key=lambda queue: queue.name)
+        parts = [part.status(store) for part in consoles() if part.status]
+        scheduled = ScheduledCounts.now()
+        jobs = {
+            JobStatus.SCHEDULED.value: scheduled.first,
+            RETRYING: scheduled.retrying,
+            JobStatus.BLOCKED.value: Indexed(JobStatus.BLOCKED).count(),
+            JobStatus.FAILED.value: Indexed(JobStatus.FAILED).count(),
+            FAILED_IN_LAST_HOUR: Indexed(JobStatus.FAILED, since=timedelta(hours=1)).count(),
+        }
+        return cls(at, queues, jobs, workforce, parts)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "at": self.at,
+            "queues": [_queue_as_json(queue) for queue in self.queues],
+            "jobs": {name: count_as_json(count) for name, count in self.jobs.items()},
+            **{name: value for part in self.parts for name, value in part.as_json.items()},
+            "workers": self.workforce.by_state,
+        }
+
+
+def _queue_as_json(queue: QueueState) -> dict[str, Any]:
+    now, pause, rate = queue.now, queue.pause, queue.rate
+    return {
+        "queue": queue.name,
+        "queued": now.queued,
+        "is_estimate": now.is_estimate,
+        "oldest_seconds": now.oldest,
+        "blocked": count_as_json(queue.blocked),
+        "running": now.running,
+        "longest_seconds": now.longest,
+        "jobs_per_minute": rate and rate.per_minute,
+        "p95_wait_seconds": rate and quantile(rate.waited, 0.95),
+        "workers": len(queue.workers),
+        "is_paused": pause is not None,
+        "paused_until": pause.paused_until if pause else None,
+    }
+
+
+def counted(count: Count) -> str:
+    """The number, with a plus if there are more: `10,000+`."""
+    return f"{count.shown:,}{'+' if count.is_capped else ''}"
+
+
+def in_full(count: Count) -> str:
+    """The number within a sentence: `at least 5,001`, `more than 10,000`."""
+    if count.found > count.cap:
+        return f"more than {count.shown:,}"
+    return f"{'at least ' if count.is_least else ''}{count.shown:,}"
+
+
+def count_as_json(count: Count) -> dict[str, Any]:
+    return {"count": count.shown, "or_more": count.is_capped}
 
 
 class Status(Subcommand):
@@ -31,9 +107,9 @@ class Status(Subcommand):
         add = parser.add_argument
         add(
             "--watch",
-            type=option_types.duration,
+            type=duration,
             nargs="?",
-            const=option_types.duration("2s"),
+            const=duration("2s"),
             metavar="DURATION",
             help="again and again, until Ctrl-C; without a duration, every 2s",
         )
@@ -44,25 +120,27 @@ class Status(Subcommand):
         return not options["watch"]
 
     def run(self, console: Console, **options: Any) -> Exit:
-        interval, show = options["watch"], _show_json if options["json"] else _show
-        show(console, Snapshot.now())
+        interval, in_json = options["watch"], options["json"]
+        _show(console, Snapshot.now(), in_json=in_json)
         try:
             while interval:
                 time.sleep(interval.total_seconds())
                 snapshot = Snapshot.now()
-                if show is _show:
+                if not in_json:
                     console.clear()
-                show(console, snapshot)
+                _show(console, snapshot, in_json=in_json)
         except KeyboardInterrupt:  # the way to end it
             pass
         return Exit.DONE
 
 
-def _show_json(console: Console, snapshot: Snapshot) -> None:
-    console.json(snapshot.as_json())
+HEADINGS = ("queue", "queued", "oldest", "running", "longest", "jobs/min", "p95 wait", "workers", "note")
 
 
-def _show(console: Console, snapshot: Snapshot) -> None:
+def _show(console: Console, snapshot: Snapshot, *, in_json: bool) -> None:
+    if in_json:
+        console.json(snapshot.as_json())
+        return
     console.line(shown_time(snapshot.at))
     console.line()
     if snapshot.queues:

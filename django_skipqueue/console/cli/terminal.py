@@ -1,7 +1,7 @@
 """Where a subcommand writes, how it asks, who uses it, and what Ctrl-C does in a command that works in batches.
 
 Invariant: data goes to standard output, and everything else to standard error. A text from a row can neither start a
-new line nor control a terminal.
+new line nor control a terminal. A colour never carries a meaning that the text lacks.
 
 Who uses the command line is written into the rows of jobs and the log.
 """
@@ -23,7 +23,57 @@ from django.core.management.base import BaseCommand, OutputWrapper
 from django.utils.timezone import is_aware, localtime
 
 from ...events.log_format import printable, wants_colour
-from .tables import aligned
+
+RED, GREEN, YELLOW, BLUE, DIM = "31", "32", "33", "34", "2"
+"""ANSI codes."""
+
+GAP = "  "
+"""Between two columns."""
+
+NARROWEST = 20
+"""Fewest characters that the last column is shortened to."""
+
+
+class Coloured(str):
+    code: str
+
+    def __new__(cls, text: str, code: str) -> "Coloured":
+        made = super().__new__(cls, text)
+        made.code = code
+        return made
+
+
+def aligned(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Collection[str] = (),
+    width: int | None = None,
+    colour: bool = False,
+) -> Iterator[str]:
+    """The lines of a table. right: the headings of columns to align to the right. width: of the terminal."""
+    cells = [[Coloured(heading, DIM) for heading in headings], *(list(map(_clean, row)) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    before_last = sum(widths[:-1]) + len(GAP) * (len(widths) - 1)
+    for row in cells:
+        longest = len(row[-1]) if width is None else max(width - before_last, NARROWEST)
+        if len(row[-1]) > longest:
+            row[-1] = Coloured(f"{row[-1][: longest - 1]}…", row[-1].code)
+        padded = (
+            _painted(cell, " " * (size - len(cell)), on_the_right=heading in right, colour=colour)
+            for heading, cell, size in zip(headings, row, widths, strict=True)
+        )
+        yield GAP.join(padded).rstrip()
+
+
+def _clean(cell: str) -> Coloured:
+    return Coloured(printable(cell), cell.code if isinstance(cell, Coloured) else "")
+
+
+def _painted(cell: Coloured, padding: str, *, on_the_right: bool, colour: bool) -> str:
+    text = f"\x1b[{cell.code}m{cell}\x1b[0m" if colour and cell.code and cell else str(cell)
+    return padding + text if on_the_right else text + padding
+
 
 PROGRESS_SECONDS = 5.0
 """Between two lines about progress, where they do not go to a terminal."""

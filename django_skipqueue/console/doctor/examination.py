@@ -15,26 +15,30 @@ from ..at_once import read_at_once
 from ..counts import TimeBudget
 from ..durations import span
 from ..parts import consoles
-from . import jobs, load, locks, server, snapshots, tables, workers
+from . import jobs_and_workers, server, tables
 from .finding import Check, Finding, Severity
 
 CHECKS = (
     Check("migrations", server.migrations, _("All migrations are applied")),
-    Check("no-worker", workers.no_worker, _("Workers are alive")),
-    Check("queue-without-worker", workers.queues_without_worker, _("Every queue with jobs has a worker")),
-    Check("paused-queue", workers.paused_queues, _("No job waits in a paused queue")),
-    Check("late-worker", workers.late_workers, _("No worker is late")),
-    Check("dead-worker", workers.dead_workers, _("No worker is dead")),
-    Check("unendable-session", workers.unendable_sessions, _("Every supervisor may end the sessions of dead workers")),
-    Check("orphaned-job", jobs.orphaned_jobs, _("Every running job has a worker")),
-    Check("unknown-task", jobs.unknown_tasks, _("The tasks of the next jobs are registered")),
-    Check("long-job", jobs.long_jobs, _("No job has run for more than an hour")),
-    Check("prune-lag", jobs.prune_lag, _("Finished jobs are deleted in time")),
-    Check("lock-waits", locks.lock_waits, _("Nobody waits for a lock on the queue's tables")),
-    Check("old-session", snapshots.old_sessions, _("No session holds an old snapshot")),
-    Check("old-slot", snapshots.old_slots, _("No replication slot holds an old snapshot")),
-    Check("prepared-transaction", snapshots.prepared_transactions, _("No prepared transaction is left over")),
-    Check("old-standby", snapshots.old_standbys, _("No standby holds an old snapshot")),
+    Check("no-worker", jobs_and_workers.no_worker, _("Workers are alive")),
+    Check("queue-without-worker", jobs_and_workers.queues_without_worker, _("Every queue with jobs has a worker")),
+    Check("paused-queue", jobs_and_workers.paused_queues, _("No job waits in a paused queue")),
+    Check("late-worker", jobs_and_workers.late_workers, _("No worker is late")),
+    Check("dead-worker", jobs_and_workers.dead_workers, _("No worker is dead")),
+    Check(
+        "unendable-session",
+        jobs_and_workers.unendable_sessions,
+        _("Every supervisor may end the sessions of dead workers"),
+    ),
+    Check("orphaned-job", jobs_and_workers.orphaned_jobs, _("Every running job has a worker")),
+    Check("unknown-task", jobs_and_workers.unknown_tasks, _("The tasks of the next jobs are registered")),
+    Check("long-job", jobs_and_workers.long_jobs, _("No job has run for more than an hour")),
+    Check("prune-lag", jobs_and_workers.prune_lag, _("Finished jobs are deleted in time")),
+    Check("lock-waits", server.lock_waits, _("Nobody waits for a lock on the queue's tables")),
+    Check("old-session", server.old_sessions, _("No session holds an old snapshot")),
+    Check("old-slot", server.old_slots, _("No replication slot holds an old snapshot")),
+    Check("prepared-transaction", server.prepared_transactions, _("No prepared transaction is left over")),
+    Check("old-standby", server.old_standbys, _("No standby holds an old snapshot")),
     Check("idle-transaction", server.idle_transactions, _("No session is idle in an old transaction")),
     Check("dead-rows", tables.dead_rows, _("Autovacuum keeps up with dead rows")),
     Check("never-analyzed", tables.never_analyzed, _("The planner has statistics")),
@@ -43,7 +47,7 @@ CHECKS = (
     Check("transaction-ids", tables.transaction_ids, _("Transaction ids are frozen in time")),
     Check("storage-parameters", tables.storage_parameters, _("The tables have their storage parameters")),
     Check("table-sizes", tables.table_sizes, _("Sizes of the tables")),
-    Check("database-load", load.database_load, _("The queue's part of the database's load")),
+    Check("database-load", tables.database_load, _("The queue's part of the database's load")),
     Check("notify-queue", server.notify_queue, _("PostgreSQL's queue of notifications is nearly empty")),
     Check("connection-budget", server.connection_budget, _("There are connections for all workers")),
     Check("connections-used", server.connections_used, _("Connections are left")),
@@ -52,7 +56,7 @@ CHECKS = (
     Check("synchronous-commit", server.synchronous_commit, _("Commits wait for the disk")),
     Check("track-activities", server.track_activities, _("PostgreSQL records what its sessions do")),
     Check("hidden-sessions", server.hidden_sessions, _("No session is hidden")),
-    Check("clock-skew", workers.clock_skew, _("The clocks agree")),
+    Check("clock-skew", jobs_and_workers.clock_skew, _("The clocks agree")),
 )
 """The checks of the core for every database. Findings of the same severity keep this order."""
 
@@ -121,12 +125,11 @@ def _run(check: Check, store: Store, seconds: float) -> list[Finding]:
     """The findings of one check. Raises the error of the check if the connection was lost with it."""
     try:
         with short_transaction(store, seconds):
-            found = list(check.find(store))
+            return check.findings(store)
     except Error as error:
         if not store.connection.is_usable():
             raise
         return [_failed(check, error, seconds)]
-    return found or [Finding(check.code, Severity.OK, str(check.all_is_well))]
 
 
 def _failed(check: Check, error: Error, seconds: float) -> Finding:

@@ -1,8 +1,8 @@
 """A check of the doctor, what it has found, and SQL and commands for the operator to paste."""
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import LiteralString
 
@@ -31,12 +31,15 @@ class Severity(StrEnum):
         return list(Severity).index(self)
 
 
+NO_FACTS: Mapping[str, object] = {}
+
+
 @dataclass(frozen=True)
 class Finding:
     """One fact about the queue or its database. The texts are in the language that is active."""
 
     code: str
-    """The name of the check, by which the documentation explains the finding."""
+    """The name of its check, by which the documentation explains the finding."""
     severity: Severity
     title: str
     found: str = ""
@@ -45,6 +48,21 @@ class Finding:
     """What to do."""
     command: str = ""
     """A command of the shell, or SQL, that does it and can be pasted."""
+
+    @classmethod
+    def of(
+        cls,
+        severity: Severity,
+        title: str,
+        found: str = "",
+        advice: str = "",
+        command: str = "",
+        *,
+        facts: Mapping[str, object] = NO_FACTS,
+    ) -> "Finding":
+        """A finding whose texts are formatted with these facts, if there are any. Its check gives it the code."""
+        title, found, advice = ((text % facts if facts else text) for text in (title, found, advice))
+        return cls("", severity, title, found, advice, command)
 
 
 @dataclass(frozen=True)
@@ -57,6 +75,11 @@ class Check:
     """The title of the finding if there is nothing to find."""
     concerns: Callable[[str], bool] | None = None
     """Whether it looks at the database of this alias; `None`: it looks at each."""
+
+    def findings(self, store: Store) -> list[Finding]:
+        """What it finds, or that all is well."""
+        found = [replace(each, code=self.code) for each in self.find(store)]
+        return found or [Finding(self.code, Severity.OK, str(self.all_is_well))]
 
 
 def statement(template: LiteralString, **values: object) -> str:

@@ -1,4 +1,4 @@
-"""Settings and limits of the server that bite: connections, pooler, notifications, autovacuum, rights, migrations."""
+"""The server and its sessions: what its settings and limits bite, who holds old snapshots, and who waits for a lock."""
 
 from collections.abc import Iterator
 
@@ -7,11 +7,12 @@ from django.utils.translation import gettext
 from psycopg.sql import Identifier
 
 from ...jobs.advice import migrate_command
+from ...models.expressions import table_names
 from ...queue.store import Store
 from ...worker.preflight import missing_migrations, pools_transactions
 from ..counts import grouped
 from ..durations import span
-from ..worker_health import Workforce
+from ..queues_and_workers import Workforce
 from . import sql
 from .finding import Finding, Severity, named, statement, without_values
 
@@ -28,32 +29,30 @@ LONG_IDLE = 600.0
 def migrations(store: Store) -> Iterator[Finding]:
     missing = missing_migrations(connections[store.alias])
     if missing:
-        yield Finding(
-            "migrations",
+        yield Finding.of(
             Severity.CRITICAL,
             gettext("Migrations are missing"),
-            gettext("This code needs %(names)s. A worker refuses to start without them.")
-            % {"names": ", ".join(missing)},
+            gettext("This code needs %(names)s. A worker refuses to start without them."),
             gettext("Apply them."),
             f"python {migrate_command(store.alias)}",
+            facts={"names": ", ".join(missing)},
         )
 
 
 def notify_queue(store: Store) -> Iterator[Finding]:
     ((share,),) = store.rows(sql.NOTIFY_QUEUE)
     if share >= NEARLY_FULL:
-        yield Finding(
-            "notify-queue",
+        yield Finding.of(
             Severity.CRITICAL if share >= FULL else Severity.WARNING,
             gettext("PostgreSQL's queue of notifications fills up"),
             gettext(
                 "%(percent)s %% of it are in use. A session that has called LISTEN stays in a transaction, so nothing "
                 "can be removed. When the queue is full, every transaction that sends a NOTIFY fails."
-            )
-            % {"percent": round(share * 100)},
+            ),
             gettext("Find the oldest transaction among the sessions that listen, and end its session."),
             "SELECT pid, application_name, state, xact_start, query FROM pg_stat_activity\n"
             "WHERE xact_start IS NOT NULL ORDER BY xact_start;",
+            facts={"percent": round(share * 100)},
         )
 
 
@@ -63,16 +62,17 @@ def connection_budget(store: Store) -> Iterator[Finding]:
     needed = sum(each.slots + 1 for each in workers) + len(supervisors)
     capacity, name, used = min(store.rows(sql.CONNECTIONS))
     if needed > capacity:
-        yield Finding(
-            "connection-budget",
+        yield Finding.of(
             Severity.WARNING,
             gettext("The workers may need more connections than there are"),
             gettext(
                 "%(workers)s worker processes and %(supervisors)s supervisors open up to %(needed)s connections, one "
                 "for each thread and one more for each process. There are %(capacity)s (%(name)s), of which %(used)s "
                 "are in use now."
-            )
-            % {
+            ),
+            gettext("Lower --concurrency or --processes, or raise the limit; max_connections needs a restart."),
+            "ALTER SYSTEM SET max_connections = 300;",
+            facts={
                 "workers": len(workers),
                 "supervisors": len(supervisors),
                 "needed": grouped(needed),
@@ -80,33 +80,29 @@ def connection_budget(store: Store) -> Iterator[Finding]:
                 "name": name,
                 "used": grouped(used),
             },
-            gettext("Lower --concurrency or --processes, or raise the limit; max_connections needs a restart."),
-            "ALTER SYSTEM SET max_connections = 300;",
         )
 
 
 def connections_used(store: Store) -> Iterator[Finding]:
     capacity, name, used = store.rows(sql.CONNECTIONS)[0]
     if used >= capacity * SCARCE:
-        yield Finding(
-            "connections-used",
+        yield Finding.of(
             Severity.CRITICAL,
             gettext("Few connections are left"),
             gettext(
                 "%(used)s of %(capacity)s connections are in use (%(name)s). Without one, a worker cannot start, and a "
                 "request fails."
-            )
-            % {"used": grouped(used), "capacity": grouped(capacity), "name": name},
+            ),
             gettext("See who has them. Close what is idle, or put a pooler between the web servers and PostgreSQL."),
             "SELECT usename, application_name, state, count(*) FROM pg_stat_activity\n"
             "GROUP BY 1, 2, 3 ORDER BY 4 DESC;",
+            facts={"used": grouped(used), "capacity": grouped(capacity), "name": name},
         )
 
 
 def pooler(store: Store) -> Iterator[Finding]:
     if pools_transactions(store.alias):
-        yield Finding(
-            "pooler",
+        yield Finding.of(
             Severity.INFO,
             gettext("A pooler in transaction mode is between here and the server"),
             gettext(
@@ -123,13 +119,13 @@ def pooler(store: Store) -> Iterator[Finding]:
 def autovacuum(store: Store) -> Iterator[Finding]:
     settings = _settings(store, "autovacuum", "track_counts")
     for name in (name for name, value in settings.items() if value == "off"):
-        yield Finding(
-            "autovacuum",
+        yield Finding.of(
             Severity.CRITICAL,
             gettext("Autovacuum is off"),
-            gettext("%(name)s is off: nothing removes dead rows, in no table of the server.") % {"name": name},
+            gettext("%(name)s is off: nothing removes dead rows, in no table of the server."),
             gettext("Turn it on."),
             statement("ALTER SYSTEM SET {name} = on;\nSELECT pg_reload_conf();", name=Identifier(name)),
+            facts={"name": name},
         )
 
 
@@ -138,21 +134,13 @@ def idle_transactions(store: Store) -> Iterator[Finding]:
     rows = store.rows(sql.IDLE_TRANSACTIONS, {"seconds": LONG_IDLE})
     if rows and timeout == "0":
         pid, application, user, age, query = rows[0]
-        yield Finding(
-            "idle-transaction",
+        yield Finding.of(
             Severity.WARNING,
             gettext("A session is idle in a transaction, and no timeout ends it"),
             gettext(
                 "Session %(pid)s (%(application)s, role %(user)s) has been idle in its transaction for %(age)s, after: "
                 "%(query)s. Its locks stay. idle_in_transaction_session_timeout is 0."
-            )
-            % {
-                "pid": pid,
-                "application": named(application),
-                "user": user,
-                "age": span(age),
-                "query": without_values(query),
-            },
+            ),
             gettext("End the session, and let PostgreSQL end the next one. Sessions that are open keep the old value."),
             statement(
                 "SELECT pg_terminate_backend({pid});\n"
@@ -160,30 +148,35 @@ def idle_transactions(store: Store) -> Iterator[Finding]:
                 pid=pid,
                 database=Identifier(connections[store.alias].settings_dict["NAME"]),
             ),
+            facts={
+                "pid": pid,
+                "application": named(application),
+                "user": user,
+                "age": span(age),
+                "query": without_values(query),
+            },
         )
 
 
 def hidden_sessions(store: Store) -> Iterator[Finding]:
     may_see, role, others = store.rows(sql.HIDDEN_SESSIONS)[0]
     if not may_see and others:
-        yield Finding(
-            "hidden-sessions",
+        yield Finding.of(
             Severity.INFO,
             gettext("The sessions of other roles are hidden"),
             gettext(
                 "%(others)s sessions in this database belong to other roles than %(role)s, which may not see what they "
                 "do. So their old snapshots and idle transactions are not among the findings."
-            )
-            % {"others": others, "role": role},
+            ),
             gettext("Let a superuser grant the role the right to read statistics."),
             statement("GRANT pg_read_all_stats TO {role};", role=Identifier(role)),
+            facts={"others": others, "role": role},
         )
 
 
 def track_activities(store: Store) -> Iterator[Finding]:
     if _settings(store, "track_activities")["track_activities"] == "off":
-        yield Finding(
-            "track-activities",
+        yield Finding.of(
             Severity.WARNING,
             gettext("PostgreSQL does not record what its sessions do"),
             gettext("track_activities is off: old snapshots and idle transactions are not among the findings."),
@@ -194,8 +187,7 @@ def track_activities(store: Store) -> Iterator[Finding]:
 
 def synchronous_commit(store: Store) -> Iterator[Finding]:
     if _settings(store, "synchronous_commit")["synchronous_commit"] == "off":
-        yield Finding(
-            "synchronous-commit",
+        yield Finding.of(
             Severity.WARNING,
             gettext("Commits do not wait for the disk"),
             gettext(
@@ -212,3 +204,127 @@ def synchronous_commit(store: Store) -> Iterator[Finding]:
 
 def _settings(store: Store, *names: str) -> dict[str, str]:
     return dict(store.rows(sql.SETTINGS, {"names": list(names)}))
+
+
+OLD, VERY_OLD = 600.0, 3_600.0
+"""Seconds for which a transaction may be open before it is a warning, and before it is critical."""
+
+MANY_TRANSACTIONS = 1_000_000
+"""How many transactions a slot or a standby in use may lag behind."""
+
+
+def old_sessions(store: Store) -> Iterator[Finding]:
+    for pid, application, user, state, age, query_age, transactions, query in store.rows(
+        sql.OLD_SESSIONS, {"seconds": OLD}
+    ):
+        yield Finding.of(
+            Severity.CRITICAL if age >= VERY_OLD else Severity.WARNING,
+            gettext("A session holds an old snapshot"),
+            gettext(
+                "Session %(pid)s (%(application)s, role %(user)s, %(state)s) has had a transaction open for %(age)s, "
+                "in which %(transactions)s others began. PostgreSQL keeps every row that has died since, so claims "
+                "become slow. Its last statement began %(query_age)s ago: %(query)s"
+            ),
+            gettext("End the session, unless it is a backup or a report that has to finish."),
+            statement("SELECT pg_terminate_backend({pid});", pid=pid),
+            facts={
+                "pid": pid,
+                "application": named(application),
+                "user": user,
+                "state": state or "?",
+                "age": span(age),
+                "transactions": grouped(transactions),
+                "query_age": span(query_age or 0.0),
+                "query": without_values(query),
+            },
+        )
+
+
+def old_slots(store: Store) -> Iterator[Finding]:
+    for name, kind, is_active, transactions in store.rows(sql.OLD_SLOTS, {"transactions": MANY_TRANSACTIONS}):
+        values = {"name": named(name), "kind": kind, "transactions": grouped(transactions)}
+        if is_active:
+            yield Finding.of(
+                Severity.WARNING,
+                gettext("A replication slot holds an old snapshot"),
+                gettext(
+                    "The %(kind)s slot %(name)s is %(transactions)s transactions behind. PostgreSQL keeps every row "
+                    "that died since."
+                ),
+                gettext("Find out why its standby lags: a long query there, or a slow network."),
+                "SELECT * FROM pg_stat_replication;",
+                facts=values,
+            )
+        else:
+            yield Finding.of(
+                Severity.CRITICAL,
+                gettext("A replication slot that nobody uses holds an old snapshot"),
+                gettext(
+                    "The %(kind)s slot %(name)s is not active, and %(transactions)s transactions behind. PostgreSQL "
+                    "keeps every row that died since, and every file of its log, until the disk is full."
+                ),
+                gettext("Start its standby again, or drop the slot if the standby is gone."),
+                statement("SELECT pg_drop_replication_slot({name});", name=name),
+                facts=values,
+            )
+
+
+def prepared_transactions(store: Store) -> Iterator[Finding]:
+    for gid, owner, age in store.rows(sql.PREPARED_TRANSACTIONS, {"seconds": OLD}):
+        yield Finding.of(
+            Severity.CRITICAL,
+            gettext("A prepared transaction was never finished"),
+            gettext(
+                "%(owner)s prepared the transaction %(gid)s %(age)s ago. It keeps its locks, and PostgreSQL keeps "
+                "every row that died since. A restart of the server does not end it."
+            ),
+            gettext("Ask its transaction manager for the outcome, then commit it or roll it back."),
+            statement("ROLLBACK PREPARED {gid};", gid=gid),
+            facts={"owner": owner, "gid": named(gid), "age": span(age)},
+        )
+
+
+def old_standbys(store: Store) -> Iterator[Finding]:
+    for name, address, transactions in store.rows(sql.OLD_STANDBYS, {"transactions": MANY_TRANSACTIONS}):
+        yield Finding.of(
+            Severity.WARNING,
+            gettext("A query on a standby holds an old snapshot"),
+            gettext(
+                "The standby %(name)s (%(address)s) reports a snapshot that is %(transactions)s transactions old "
+                "(hot_standby_feedback). PostgreSQL keeps every row that died since."
+            ),
+            gettext("On the standby, find the oldest transaction and end its session."),
+            "SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xmin IS NOT NULL ORDER BY xact_start;",
+            facts={"name": named(name), "address": address or "?", "transactions": grouped(transactions)},
+        )
+
+
+LONG_WAIT, VERY_LONG_WAIT = 2.0, 30.0
+"""Seconds for which a session may wait for a lock before it is a warning, and before it is critical."""
+
+
+def lock_waits(store: Store) -> Iterator[Finding]:
+    for row in store.rows(sql.LOCK_WAITS, {"tables": table_names(), "seconds": LONG_WAIT}):
+        pid, age, application, query, *blocker = row
+        waits = gettext("Session %(pid)s (%(application)s) has waited for %(age)s, with: %(query)s") % {
+            "pid": pid,
+            "application": named(application),
+            "age": span(age),
+            "query": without_values(query),
+        }
+        blocks, command = _blocked_by(*blocker)
+        yield Finding.of(
+            Severity.CRITICAL if age >= VERY_LONG_WAIT else Severity.WARNING,
+            gettext("A session waits for a lock on the queue's tables"),
+            f"{waits}. {blocks}",
+            gettext("End the session that blocks, unless it will be ready soon."),
+            command,
+        )
+
+
+def _blocked_by(pid: int, application: str, state: str, query: str) -> tuple[str, str]:
+    if not pid:
+        return gettext("A prepared transaction blocks it."), "SELECT * FROM pg_prepared_xacts;"
+    values = {"pid": pid, "application": named(application), "state": state or "?", "query": without_values(query)}
+    blocks = gettext("Session %(pid)s (%(application)s, %(state)s) blocks it. Its last statement: %(query)s")
+    return blocks % values, statement("SELECT pg_terminate_backend({pid});", pid=pid)

@@ -1,8 +1,9 @@
-"""The queue's tables and indexes: dead rows, statistics, sizes, transaction ids and storage parameters."""
+"""The queue's tables and indexes: dead rows, statistics, sizes, ids, storage parameters, and their part of the load."""
 
 import re
 import shlex
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from django.template.defaultfilters import filesizeformat
 from django.utils.translation import gettext
@@ -57,40 +58,39 @@ ALTER TABLE skipqueue_worker SET (
 def dead_rows(store: Store) -> Iterator[Finding]:
     for name, live, dead, vacuum_age, analyze_age in store.rows(sql.VACUUMS, {"tables": table_names()}):
         if dead > max(MANY_DEAD, live / 5) and (vacuum_age is None or vacuum_age > VACUUM_AGE):
-            yield Finding(
-                "dead-rows",
+            yield Finding.of(
                 Severity.WARNING,
-                gettext("Many dead rows in %(table)s") % {"table": name},
+                gettext("Many dead rows in %(table)s"),
                 gettext(
                     "%(dead)s rows are dead, and %(live)s are alive. Last vacuum: %(vacuum)s; last analyze: "
                     "%(analyze)s."
-                )
-                % {
+                ),
+                gettext(
+                    "Vacuum the table. If its dead rows stay, something holds an old snapshot: see the other findings."
+                ),
+                statement("VACUUM (VERBOSE, ANALYZE) {table};", table=Identifier(name)),
+                facts={
+                    "table": name,
                     "dead": grouped(dead),
                     "live": grouped(live),
                     "vacuum": _ago(vacuum_age),
                     "analyze": _ago(analyze_age),
                 },
-                gettext(
-                    "Vacuum the table. If its dead rows stay, something holds an old snapshot: see the other findings."
-                ),
-                statement("VACUUM (VERBOSE, ANALYZE) {table};", table=Identifier(name)),
             )
 
 
 def never_analyzed(store: Store) -> Iterator[Finding]:
     for name, size in store.rows(sql.NEVER_ANALYZED, {"tables": table_names(), "bytes": UNANALYZED_BYTES}):
-        yield Finding(
-            "never-analyzed",
+        yield Finding.of(
             Severity.WARNING,
-            gettext("The planner has no statistics of %(table)s") % {"table": name},
+            gettext("The planner has no statistics of %(table)s"),
             gettext(
                 "The table has %(size)s, and was never analyzed: after an upgrade of the server, or because autovacuum "
                 "is off. A plan may read all of it."
-            )
-            % {"size": filesizeformat(size)},
+            ),
             gettext("Analyze the table."),
             statement("ANALYZE {table};", table=Identifier(name)),
+            facts={"table": name, "size": filesizeformat(size)},
         )
 
 
@@ -100,38 +100,36 @@ def table_sizes(store: Store) -> Iterator[Finding]:
         % {"table": name, "size": filesizeformat(total), "indexes": filesizeformat(indexes)}
         for name, total, indexes in store.rows(sql.TABLE_SIZES, {"tables": table_names()})
     ]
-    yield Finding("table-sizes", Severity.OK, gettext("Sizes of the tables"), "; ".join(sizes))
+    yield Finding.of(Severity.OK, gettext("Sizes of the tables"), "; ".join(sizes))
 
 
 def bloated_indexes(store: Store) -> Iterator[Finding]:
     for name, size, entries in store.rows(sql.LARGE_INDEXES, {"tables": table_names(), "bytes": LARGE_INDEX}):
         if size > entries * ENTRY_BYTES + LARGE_INDEX:
-            yield Finding(
-                "index-bloat",
+            yield Finding.of(
                 Severity.WARNING if size >= HUGE_INDEX else Severity.INFO,
-                gettext("The index %(index)s is mostly empty") % {"index": name},
+                gettext("The index %(index)s is mostly empty"),
                 gettext(
                     "It has %(size)s for about %(entries)s entries. After a peak that is normal, and PostgreSQL uses "
                     "the space again; but the pages take room in memory."
-                )
-                % {"size": filesizeformat(size), "entries": grouped(entries)},
+                ),
                 gettext("Build it anew. Jobs are enqueued and claimed meanwhile."),
                 shlex.join(["python", "manage.py", "skipqueue", "reindex", "--index", name]),
+                facts={"index": name, "size": filesizeformat(size), "entries": grouped(entries)},
             )
 
 
 def invalid_indexes(store: Store) -> Iterator[Finding]:
     for name, size in store.rows(sql.INVALID_INDEXES, {"tables": table_names()}):
-        yield Finding(
-            "invalid-index",
+        yield Finding.of(
             Severity.WARNING,
-            gettext("The index %(index)s is invalid") % {"index": name},
+            gettext("The index %(index)s is invalid"),
             gettext(
                 "A build of it was interrupted. No query uses it, and every write maintains its %(size)s nevertheless."
-            )
-            % {"size": filesizeformat(size)},
+            ),
             gettext("Remove what was left, and build the index anew."),
             "python manage.py skipqueue reindex",
+            facts={"index": name, "size": filesizeformat(size)},
         )
 
 
@@ -140,23 +138,23 @@ def transaction_ids(store: Store) -> Iterator[Finding]:
         age, multixact_age, limit, multixact_limit = measured
         if age > limit * 1.1 or multixact_age > multixact_limit * 1.1:
             is_critical = max(age, multixact_age) > 2**31 - TRANSACTION_IDS_LEFT
-            yield Finding(
-                "transaction-ids",
+            yield Finding.of(
                 Severity.CRITICAL if is_critical else Severity.WARNING,
-                gettext("%(table)s was not frozen in time") % {"table": name},
+                gettext("%(table)s was not frozen in time"),
                 gettext(
                     "Its oldest transaction id is %(age)s transactions old (autovacuum freezes at %(limit)s), its "
                     "oldest multixact id %(multixact_age)s (%(multixact_limit)s). At about 2,100 million PostgreSQL "
                     "refuses to write."
-                )
-                % {
+                ),
+                gettext("First end whatever holds an old snapshot, then vacuum the table."),
+                statement("VACUUM (FREEZE, VERBOSE) {table};", table=Identifier(name)),
+                facts={
+                    "table": name,
                     "age": grouped(age),
                     "limit": grouped(limit),
                     "multixact_age": grouped(multixact_age),
                     "multixact_limit": grouped(multixact_limit),
                 },
-                gettext("First end whatever holds an old snapshot, then vacuum the table."),
-                statement("VACUUM (FREEZE, VERBOSE) {table};", table=Identifier(name)),
             )
 
 
@@ -165,29 +163,133 @@ def storage_parameters(store: Store) -> Iterator[Finding]:
     for name, options in store.rows(sql.STORAGE_PARAMETERS, {"tables": table_names()}):
         given = dict(option.split("=", 1) for option in options)
         if given.get("autovacuum_enabled", "on") in ("off", "false", "no", "0"):
-            yield Finding(
-                "storage-parameters",
+            yield Finding.of(
                 Severity.CRITICAL,
-                gettext("Autovacuum is off for %(table)s") % {"table": name},
+                gettext("Autovacuum is off for %(table)s"),
                 gettext("autovacuum_enabled is off for this table: nothing removes its dead rows."),
                 gettext("Turn it on."),
                 statement("ALTER TABLE {table} RESET (autovacuum_enabled);", table=Identifier(name)),
+                facts={"table": name},
             )
         missing = [each for each in re.findall(r"(\w+) =", STORAGE.get(name, "")) if each not in given]
         if missing:
-            yield Finding(
-                "storage-parameters",
+            yield Finding.of(
                 Severity.WARNING,
-                gettext("%(table)s lacks storage parameters") % {"table": name},
+                gettext("%(table)s lacks storage parameters"),
                 gettext(
                     "The migrations have set %(missing)s, and somebody has reset that. Without it, autovacuum comes "
                     "too late to a table that changes so quickly."
-                )
-                % {"missing": ", ".join(missing)},
+                ),
                 gettext("Set them again."),
                 STORAGE[name],
+                facts={"table": name, "missing": ", ".join(missing)},
             )
 
 
 def _ago(seconds: float | None) -> str:
     return gettext("never") if seconds is None else gettext("%(span)s ago") % {"span": span(seconds)}
+
+
+# database-load, metrics → the rows written, the pages read, and the pages found in memory since the statistics were
+# reset: of the queue's tables with their partitions, indexes and TOAST tables, and of the whole database.
+TABLE_LOAD = """
+SELECT
+    COALESCE(sum(stat.n_tup_ins + stat.n_tup_upd + stat.n_tup_del), 0)::bigint AS written,
+    COALESCE(sum(
+        COALESCE(io.heap_blks_read, 0) + COALESCE(io.idx_blks_read, 0)
+        + COALESCE(io.toast_blks_read, 0) + COALESCE(io.tidx_blks_read, 0)
+    ), 0)::bigint AS pages_read,
+    COALESCE(sum(
+        COALESCE(io.heap_blks_hit, 0) + COALESCE(io.idx_blks_hit, 0)
+        + COALESCE(io.toast_blks_hit, 0) + COALESCE(io.tidx_blks_hit, 0)
+    ), 0)::bigint AS pages_hit,
+    min(whole.tup_inserted + whole.tup_updated + whole.tup_deleted) AS all_written,
+    min(whole.blks_read) AS all_pages_read,
+    min(whole.blks_hit) AS all_pages_hit
+FROM
+    pg_stat_database AS whole
+    CROSS JOIN unnest(%(tables)s::text[]) AS ours (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
+    LEFT JOIN pg_stat_all_tables AS stat ON stat.relid = COALESCE(part.relid, to_regclass(ours.name))
+    LEFT JOIN pg_statio_all_tables AS io ON io.relid = stat.relid
+WHERE whole.datname = current_database()
+LIMIT 1
+"""
+
+# database-load, metrics → the schema of the extension `pg_stat_statements`, quoted; no row where it is not installed,
+# or where the server has not loaded it.
+STATEMENTS_SCHEMA = """
+SELECT quote_ident(space.nspname)
+FROM pg_extension AS extension JOIN pg_namespace AS space ON space.oid = extension.extnamespace
+WHERE extension.extname = 'pg_stat_statements' AND current_setting('pg_stat_statements.max', true) IS NOT NULL
+LIMIT 1
+"""
+
+# database-load, metrics → the seconds that PostgreSQL has executed statements for, since they are counted: those that
+# name the queue's tables, all of this database, and whether the text of any is hidden from this role. `schema`: that of
+# the extension.
+STATEMENT_TIMES = """
+SELECT
+    COALESCE(sum(total_exec_time) FILTER (WHERE query LIKE '%%skipqueue\\_%%'), 0) / 1000,
+    COALESCE(sum(total_exec_time), 0) / 1000,
+    COALESCE(bool_or(query IS NULL OR query = '<insufficient privilege>'), false)
+FROM {schema}.pg_stat_statements
+WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
+LIMIT 1
+"""
+
+
+class Share(NamedTuple):
+    """A number since the statistics were reset: of the queue, and of the whole database with it."""
+
+    queue: float
+    database: float
+
+    @property
+    def percent(self) -> str:
+        return f"{100 * self.queue / self.database:.0f}" if self.database else "0"
+
+
+class TableLoad(NamedTuple):
+    rows_written: Share
+    """Rows inserted, updated and deleted."""
+    pages_read: Share
+    """Pages of 8 kB that PostgreSQL did not have in its memory."""
+    pages_hit: Share
+    """Pages that it had."""
+
+
+def table_load(store: Store) -> TableLoad:
+    """Read two views of statistics, of the queue's tables alone."""
+    (row,) = store.rows(TABLE_LOAD, {"tables": table_names()})
+    return TableLoad(*(Share(of_queue, of_all) for of_queue, of_all in zip(row[:3], row[3:], strict=True)))
+
+
+def statement_seconds(store: Store) -> Share | None:
+    """The seconds of the statements that name the queue's tables, by `pg_stat_statements`.
+
+    `None` where that is not installed or not loaded, and where this role may not read every statement.
+    """
+    for (schema,) in store.rows(STATEMENTS_SCHEMA):
+        ((of_queue, of_all, is_hidden),) = store.rows(STATEMENT_TIMES.format(schema=schema), {})
+        return None if is_hidden else Share(of_queue, of_all)
+    return None
+
+
+def database_load(store: Store) -> Iterator[Finding]:
+    tables, statements = table_load(store), statement_seconds(store)
+    found = gettext(
+        "Of what was done in this database since its statistics were reset, the queue's tables have %(written)s %% of "
+        "the rows written, %(read)s %% of the pages read from the disk, and %(hit)s %% of those found in memory."
+    ) % {
+        "written": tables.rows_written.percent,
+        "read": tables.pages_read.percent,
+        "hit": tables.pages_hit.percent,
+    }
+    if statements is None:
+        found += " " + gettext("The time of statements is not known: pg_stat_statements is not there, or hides some.")
+    else:
+        found += " " + gettext("Its statements took %(percent)s %% of the time of all.") % {
+            "percent": statements.percent
+        }
+    yield Finding.of(Severity.OK, gettext("The queue's part of the database's load"), found)

@@ -1,15 +1,35 @@
-"""The metrics of the queue, beside those that are in a part, and the bounds of their labels. Pure.
+"""The metrics of the core: each with the function that reads its value, and the bounds of their labels.
 
 The labels `queue` and `task` have at most `MOST` values, whatever the names in the rows are, so that the number of
 series keeps within bounds. With several databases each metric has the label `database` as well, which
-`console.metrics.databases` adds.
+`console.metrics.scrape` adds.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from ...values.exposition import Family, Metric
+from ...models.expressions import table_names
+from ...queue.observe import QueueNow, queues_now
+from ...queue.queues import paused_queues
+from ...queue.store import Store
+from ...values.exposition import Family, Metric, Value
+from ..doctor import sql
+from ..doctor.tables import Share, statement_seconds, table_load
+from ..parts import consoles
+from ..queues_and_workers import Workforce, estimated_blocked
+
+MOST = 200
+"""Queues, and pairs of a queue and a task, that have series of their own."""
+
+OTHER = "(other)"
+"""The label of all others together."""
+
+T = TypeVar("T")
+
+Values: TypeAlias = Mapping[tuple[str, ...], Value]
+"""The values of a metric, by its labels."""
 
 
 @dataclass(frozen=True)
@@ -20,115 +40,183 @@ class Scraped:
     collect: Callable[[Any], Iterator[Family]]
     """Called with the `Store`."""
     metrics: tuple[Metric, ...] = ()
-    """Metrics of a part: the catalogue has those of the core."""
 
 
-QUEUE = ("queue",)
+def measured(name: str, *metrics: Metric) -> Callable[[Callable[[Store], Iterator[Values]]], Scraped]:
+    """Decorate a function that yields the values of these metrics, in their order."""
 
-QUEUED = Metric("skipqueue_queued_jobs", "gauge", "Jobs that wait for a worker; many are estimated.", QUEUE)
-OLDEST = Metric("skipqueue_oldest_queued_seconds", "gauge", "Seconds since the oldest queued job was due.", QUEUE)
-RUNNING = Metric("skipqueue_running_jobs", "gauge", "Jobs that run, or are claimed; an estimate above 2,000.", QUEUE)
-LONGEST = Metric(
-    "skipqueue_longest_running_seconds", "gauge", "Seconds since the first of the running jobs was claimed.", QUEUE
-)
-PAUSED = Metric("skipqueue_queue_paused", "gauge", "1 for each queue that is paused.", QUEUE)
+    def made(read: Callable[[Store], Iterator[Values]]) -> Scraped:
+        def collect(store: Store) -> Iterator[Family]:
+            for metric, values in zip(metrics, read(store), strict=True):
+                yield Family(metric, dict(values))
 
-BLOCKED = Metric(
-    "skipqueue_blocked_jobs",
-    "gauge",
-    "Jobs that wait for other jobs, or a permit; an estimate above 2,000.",
-    QUEUE,
-)
-HALTED = Metric(
-    "skipqueue_halted_sequences", "gauge", "Sequences with waiting jobs that wait for an operator after a failure."
-)
-LONGEST_HALT = Metric(
-    "skipqueue_longest_halt_seconds", "gauge", "Seconds since the first of these sequences has halted."
-)
-WAITING_KEYS = Metric(
-    "skipqueue_waiting_keys", "gauge", "Keys of limits and sequences with waiting jobs: at most 500 are counted."
-)
+        return Scraped(name, collect, metrics)
 
-WAITING_RATES = Metric(
-    "skipqueue_waiting_rate_keys", "gauge", "Keys of rates for which jobs wait: at most 500 are counted."
-)
-RATE_LATE = Metric(
-    "skipqueue_rate_late_seconds",
-    "gauge",
-    "Seconds since a job should have been admitted by its rate: below 1.",
-)
-
-WORKERS = Metric("skipqueue_workers", "gauge", "Workers, by the age of their heartbeats.", ("state",))
-
-SCHEDULE = ("schedule",)
-LAST_RUN = Metric(
-    "skipqueue_schedule_last_run_timestamp_seconds", "gauge", "When the schedule last enqueued a job.", SCHEDULE
-)
-NEXT_RUN = Metric("skipqueue_schedule_next_run_timestamp_seconds", "gauge", "When the schedule fires next.", SCHEDULE)
-LATE = Metric(
-    "skipqueue_schedule_late_seconds", "gauge", "Seconds since the schedule should have fired; 0 if paused.", SCHEDULE
-)
-
-OPEN_BATCHES = Metric("skipqueue_open_batches", "gauge", "Batches that are not finished: at most 10,000 are counted.")
-OLDEST_BATCH = Metric("skipqueue_oldest_open_batch_seconds", "gauge", "Seconds since the first of these was made.")
-
-TABLE_BYTES = Metric(
-    "skipqueue_table_bytes", "gauge", "Size of the table with its TOAST data, without indexes.", ("table",)
-)
-INDEX_BYTES = Metric("skipqueue_index_bytes", "gauge", "Size of the index.", ("table", "index"))
-LIVE_ROWS = Metric("skipqueue_table_live_rows", "gauge", "Live rows, by PostgreSQL's statistics.", ("table",))
-DEAD_ROWS = Metric("skipqueue_table_dead_rows", "gauge", "Dead rows, by PostgreSQL's statistics.", ("table",))
-VACUUM_AGE = Metric(
-    "skipqueue_table_vacuum_age_seconds", "gauge", "Seconds since the last vacuum, automatic or not.", ("table",)
-)
-PRUNE_LAG = Metric(
-    "skipqueue_prune_lag_seconds", "gauge", "Seconds for which the retention of the oldest job to delete has been over."
-)
-LOCK_WAITS = Metric(
-    "skipqueue_lock_waits", "gauge", "Sessions that use the queue's tables and wait for a lock: at most 10 are counted."
-)
-LONGEST_LOCK_WAIT = Metric(
-    "skipqueue_longest_lock_wait_seconds", "gauge", "Seconds for which the first of these sessions has waited."
-)
-
-SCOPE = ("scope",)
-ROWS_WRITTEN = Metric(
-    "skipqueue_rows_written_total",
-    "counter",
-    "Rows inserted, updated and deleted: in the queue's tables, and in all of the database.",
-    SCOPE,
-)
-PAGES_READ = Metric(
-    "skipqueue_pages_read_total", "counter", "Pages that PostgreSQL did not have in memory, likewise.", SCOPE
-)
-PAGES_HIT = Metric("skipqueue_pages_hit_total", "counter", "Pages that PostgreSQL had in memory, likewise.", SCOPE)
-STATEMENT_TIME = Metric(
-    "skipqueue_statement_seconds_total",
-    "counter",
-    "Seconds of the statements that name the queue's tables, and of all of the database; needs pg_stat_statements.",
-    SCOPE,
-)
-
-DATABASE_UP = Metric(
-    "skipqueue_database_up", "gauge", "1 if the database has answered the scrape; with several only.", ("database",)
-)
-ERROR = Metric("skipqueue_scrape_error", "gauge", "1 if this part of the metrics is missing.", ("part",))
-SCRAPE_TIME = Metric("skipqueue_scrape_seconds", "gauge", "Seconds that the queries of this scrape took.")
-
-METRICS = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
-"""All of this module. `console.metrics.scrape.metrics` has those of parts as well."""
-
-
-MOST = 200
-"""Queues, and pairs of a queue and a task, that have series of their own."""
-
-OTHER = "(other)"
-"""The label of all others together."""
-
-T = TypeVar("T")
+    return made
 
 
 def bounded(ordered: Iterable[tuple[tuple[str, ...], T]]) -> Iterator[tuple[tuple[str, ...], T]]:
     """The labels with their values; from the `MOST`th on, all have the label `OTHER`."""
     for number, (labels, value) in enumerate(ordered):
         yield (labels if number < MOST else (OTHER,) * len(labels)), value
+
+
+QUEUE = ("queue",)
+
+MOST_COUNTED, LEAST_COUNTED, MOST_TOGETHER = 1_000, 50, 10_000
+"""Queued jobs of one queue that are counted, fewer where there are many queues; of more, the planner's estimate is
+shown."""
+
+MOST_RUNNING = 2_000
+"""Running jobs that are counted, the longest ones first."""
+
+MOST_BLOCKED = 2_000
+"""Blocked jobs that are counted, those first that were enqueued first; of more, the planner's estimate is shown."""
+
+
+@measured(
+    "queues",
+    Metric("skipqueue_queued_jobs", "gauge", "Jobs that wait for a worker; many are estimated.", QUEUE),
+    Metric("skipqueue_oldest_queued_seconds", "gauge", "Seconds since the oldest queued job was due.", QUEUE),
+    Metric("skipqueue_running_jobs", "gauge", "Jobs that run, or are claimed; an estimate above 2,000.", QUEUE),
+    Metric(
+        "skipqueue_longest_running_seconds", "gauge", "Seconds since the first of the running jobs was claimed.", QUEUE
+    ),
+)
+def queues(store: Store) -> Iterator[Values]:
+    """The depth of each queue, and how long its jobs have waited and run. One without jobs has zeros."""
+    busy = queues_now(store, most=MOST_COUNTED, least=LEAST_COUNTED, together=MOST_TOGETHER, most_running=MOST_RUNNING)
+    now = {queue.name: queue for queue in busy}
+    for name in (name for part in consoles() if part.known_queues for name in part.known_queues(store, MOST)):
+        now.setdefault(name, QueueNow(name))
+    busiest = sorted(now.values(), key=lambda queue: -queue.queued - queue.running)
+    labelled: dict[tuple[str, ...], list[QueueNow]] = defaultdict(list)
+    for labels, queue in bounded(((queue.name,), queue) for queue in busiest):
+        labelled[labels].append(queue)
+    yield {labels: sum(queue.queued for queue in queues) for labels, queues in labelled.items()}
+    yield {labels: max(queue.oldest or 0.0 for queue in queues) for labels, queues in labelled.items()}
+    yield {labels: sum(queue.running for queue in queues) for labels, queues in labelled.items()}
+    yield {labels: max(queue.longest or 0.0 for queue in queues) for labels, queues in labelled.items()}
+
+
+@measured(
+    "blocked",
+    Metric(
+        "skipqueue_blocked_jobs",
+        "gauge",
+        "Jobs that wait for other jobs, or a permit; an estimate above 2,000.",
+        QUEUE,
+    ),
+)
+def blocked(store: Store) -> Iterator[Values]:
+    busiest = sorted(estimated_blocked(store, most=MOST_BLOCKED).items(), key=lambda item: (-item[1], item[0]))
+    numbers: dict[tuple[str, ...], int] = defaultdict(int)
+    for labels, number in bounded(((name,), number) for name, number in busiest):
+        numbers[labels] += number
+    yield numbers
+
+
+@measured("paused", Metric("skipqueue_queue_paused", "gauge", "1 for each queue that is paused.", QUEUE))
+def paused(store: Store) -> Iterator[Values]:
+    yield {(name,): 1 for name in paused_queues(store, limit=MOST)}
+
+
+@measured("workers", Metric("skipqueue_workers", "gauge", "Workers, by the age of their heartbeats.", ("state",)))
+def workers(store: Store) -> Iterator[Values]:
+    yield {(state,): number for state, number in Workforce.now(using=store.alias).by_state.items()}
+
+
+@measured(
+    "prune_lag",
+    Metric(
+        "skipqueue_prune_lag_seconds",
+        "gauge",
+        "Seconds for which the retention of the oldest job to delete has been over.",
+    ),
+)
+def prune_lag(store: Store) -> Iterator[Values]:
+    yield {(): store.prune_lag()}
+
+
+@measured(
+    "vacuums",
+    Metric("skipqueue_table_live_rows", "gauge", "Live rows, by PostgreSQL's statistics.", ("table",)),
+    Metric("skipqueue_table_dead_rows", "gauge", "Dead rows, by PostgreSQL's statistics.", ("table",)),
+    Metric(
+        "skipqueue_table_vacuum_age_seconds", "gauge", "Seconds since the last vacuum, automatic or not.", ("table",)
+    ),
+)
+def vacuums(store: Store) -> Iterator[Values]:
+    rows = store.rows(sql.DEAD_ROWS, {"tables": table_names()})
+    yield {(name,): live for name, live, _, _ in rows}
+    yield {(name,): dead for name, _, dead, _ in rows}
+    yield {(name,): age for name, _, _, age in rows if age is not None}
+
+
+@measured(
+    "sizes",
+    Metric("skipqueue_table_bytes", "gauge", "Size of the table with its TOAST data, without indexes.", ("table",)),
+    Metric("skipqueue_index_bytes", "gauge", "Size of the index.", ("table", "index")),
+)
+def sizes(store: Store) -> Iterator[Values]:
+    """The sizes of the tables, of which one with partitions is the sum of these, and of the indexes."""
+    rows = store.rows(sql.TABLE_SIZES, {"tables": table_names()})
+    yield {(name,): total - indexes for name, total, indexes in rows}
+    rows = store.rows(sql.INDEX_SIZES, {"tables": table_names()})
+    yield {(table, index): size for table, index, size in rows}
+
+
+@measured(
+    "locks",
+    Metric(
+        "skipqueue_lock_waits",
+        "gauge",
+        "Sessions that use the queue's tables and wait for a lock: at most 10 are counted.",
+    ),
+    Metric("skipqueue_longest_lock_wait_seconds", "gauge", "Seconds for which the first of these sessions has waited."),
+)
+def locks(store: Store) -> Iterator[Values]:
+    waits = {row[0]: row[1] for row in store.rows(sql.LOCK_WAITS, {"tables": table_names(), "seconds": 0.0})}
+    yield {(): len(waits)}
+    yield {(): max(waits.values(), default=0.0)}
+
+
+SCOPE = ("scope",)
+
+
+@measured(
+    "load",
+    Metric(
+        "skipqueue_rows_written_total",
+        "counter",
+        "Rows inserted, updated and deleted: in the queue's tables, and in all of the database.",
+        SCOPE,
+    ),
+    Metric("skipqueue_pages_read_total", "counter", "Pages that PostgreSQL did not have in memory, likewise.", SCOPE),
+    Metric("skipqueue_pages_hit_total", "counter", "Pages that PostgreSQL had in memory, likewise.", SCOPE),
+)
+def tables(store: Store) -> Iterator[Values]:
+    yield from map(_by_scope, table_load(store))
+
+
+@measured(
+    "statements",
+    Metric(
+        "skipqueue_statement_seconds_total",
+        "counter",
+        "Seconds of the statements that name the queue's tables, and of all of the database; needs pg_stat_statements.",
+        SCOPE,
+    ),
+)
+def statements(store: Store) -> Iterator[Values]:
+    """The time of statements: no series without `pg_stat_statements`."""
+    seconds = statement_seconds(store)
+    yield {} if seconds is None else _by_scope(seconds)
+
+
+def _by_scope(share: Share) -> Values:
+    return {("queue",): share.queue, ("database",): share.database}
+
+
+SCRAPED = (queues, blocked, paused, workers, prune_lag, vacuums, sizes, locks, tables, statements)
+"""What the core counts."""

@@ -11,7 +11,7 @@ from django.views.decorators.http import require_safe
 
 from ...conf import settings
 from ...values.exposition import CONTENT_TYPE, exposition
-from .databases import scrape_all
+from .scrape import scrape_all
 
 FORBIDDEN = "For staff who may view jobs, or with `Authorization: Bearer …` and the token SKIPQUEUE['METRICS_TOKEN'].\n"
 

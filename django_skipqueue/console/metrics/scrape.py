@@ -2,6 +2,9 @@
 
 Invariant: no query takes longer than `PART_SECONDS`, all of them together take `SCRAPE_SECONDS` at most, and none reads
 more rows than a bound.
+
+Several databases are read at once, each with the label `database`. One that is down, or does not answer, keeps no other
+out of the scrape.
 """
 
 import time
@@ -14,10 +17,10 @@ from ...events import liveness_logs
 from ...queue.session import short_transaction
 from ...queue.store import Store
 from ...values.exposition import Family, Metric
+from ..at_once import read_at_once
 from ..counts import TimeBudget
 from ..parts import consoles
-from . import catalogue, queues, tables
-from .catalogue import Scraped
+from .catalogue import SCRAPED, Scraped
 
 PART_SECONDS, LEAST_SECONDS = 1.0, 0.1
 """The statement timeout of a part, which is a transaction of its own, and what is left of it when others were slow."""
@@ -25,19 +28,11 @@ PART_SECONDS, LEAST_SECONDS = 1.0, 0.1
 SCRAPE_SECONDS = 5.0
 """Seconds for all parts. Prometheus waits for ten."""
 
-
-SCRAPED = (
-    Scraped("queues", queues.queues),
-    Scraped("blocked", queues.blocked),
-    Scraped("paused", queues.paused),
-    Scraped("workers", queues.workers),
-    Scraped("prune_lag", tables.prune_lag),
-    Scraped("vacuums", tables.vacuums),
-    Scraped("sizes", tables.sizes),
-    Scraped("locks", tables.locks),
-    Scraped("load", tables.tables),
-    Scraped("statements", tables.statements),
+DATABASE_UP = Metric(
+    "skipqueue_database_up", "gauge", "1 if the database has answered the scrape; with several only.", ("database",)
 )
+ERROR = Metric("skipqueue_scrape_error", "gauge", "1 if this part of the metrics is missing.", ("part",))
+SCRAPE_TIME = Metric("skipqueue_scrape_seconds", "gauge", "Seconds that the queries of this scrape took.")
 
 
 def scraped() -> tuple[Scraped, ...]:
@@ -46,15 +41,15 @@ def scraped() -> tuple[Scraped, ...]:
 
 
 def metrics() -> tuple[Metric, ...]:
-    """Every metric of the queue: those of the core, and those of the parts."""
-    return (*catalogue.METRICS, *(metric for each in scraped() for metric in each.metrics))
+    """Every metric of the queue: those of the scrape itself, those of the core, and those of the parts."""
+    return (DATABASE_UP, ERROR, SCRAPE_TIME, *(metric for each in scraped() for metric in each.metrics))
 
 
 def scrape(store: Store) -> Iterator[Family]:
     """All metrics as they are now. Raises no database error: `skipqueue_scrape_error` says which part is missing."""
     began, parts = time.perf_counter(), scraped()
     budget = TimeBudget(SCRAPE_SECONDS, parts=len(parts), most=PART_SECONDS, least=LEAST_SECONDS)
-    errors = Family(catalogue.ERROR)
+    errors = Family(ERROR)
     is_lost = False
     for part in parts:
         found = None if is_lost else _collected(part, store, budget.share())
@@ -62,7 +57,7 @@ def scrape(store: Store) -> Iterator[Family]:
         is_lost = is_lost or (found is None and not _is_usable(store))
         yield from found or ()
     yield errors
-    yield Family(catalogue.SCRAPE_TIME, {(): time.perf_counter() - began})
+    yield Family(SCRAPE_TIME, {(): time.perf_counter() - began})
 
 
 def _collected(part: Scraped, store: Store, seconds: float) -> list[Family] | None:
@@ -78,3 +73,37 @@ def _collected(part: Scraped, store: Store, seconds: float) -> list[Family] | No
 def _is_usable(store: Store) -> bool:
     """Whether the connection is open still. A host that does not answer would cost a timeout for each part."""
     return store.connection.connection is not None and store.connection.is_usable()
+
+
+CONNECT_SECONDS = 2.0
+"""To connect to each of several databases. The scrape of each takes `SCRAPE_SECONDS` and little more after that."""
+
+SPARE_SECONDS = 1.0
+"""For the last statements of the slowest. Prometheus waits for ten seconds in all."""
+
+LABEL = "database"
+
+
+def scrape_all() -> Iterator[Family]:
+    """All metrics as they are now, of each database that is served. Raises no database error."""
+    if not settings.serves_several:
+        yield from scrape(Store.default())
+        return
+    aliases = settings.served_databases
+    found = read_at_once(
+        aliases,
+        lambda store: list(scrape(store)),
+        connect_seconds=CONNECT_SECONDS,
+        seconds=CONNECT_SECONDS + SCRAPE_SECONDS + SPARE_SECONDS,
+    )
+    yield Family(DATABASE_UP, {(alias,): int(found[alias] is not None) for alias in aliases})
+    together: dict[str, Family] = {}  # Prometheus wants all series of a metric in one place
+    for alias, families in found.items():
+        for family in families or ():
+            all_of_it = together.setdefault(family.metric.name, Family(with_database(family.metric)))
+            all_of_it.values.update({(alias, *labels): value for labels, value in family.values.items()})
+    yield from together.values()
+
+
+def with_database(metric: Metric) -> Metric:
+    return metric._replace(labels=(LABEL, *metric.labels))

@@ -29,6 +29,11 @@ from ...console.waiting import LINE_LIMIT, place_in_queue
 from ...console.worker_health import Workforce, state_after
 from ...events.log_format import in_words
 from ...models import Job, Status, Worker
+from ...console.cli.subcommand import Alias
+from ...console.doctor.jobs_and_workers import listed
+from ...console.durations import span
+from ...console.parts import External, PartConsole
+from ...console.queues_and_workers import Workforce
 from ...queue.store import Store
 from ...values.codec import shorten
 from ...values.exposition import Family, Metric

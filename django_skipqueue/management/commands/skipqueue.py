@@ -1,16 +1,29 @@
 """`manage.py skipqueue …`: see and change the queue from a terminal. Its subcommands are in `console/cli/`."""
 
-from ...console.cli.dispatcher import Alias, Dispatcher
-from ...console.cli.subcommands import subcommands
+from ...console.cli.change_jobs import VERBS, ChangeJobs
+from ...console.cli.defer import Defer
+from ...console.cli.doctor import Doctor
+from ...console.cli.health import Health
+from ...console.cli.list_and_show import List, Show
+from ...console.cli.maintenance import Prune, Reindex
+from ...console.cli.pause import Pause, Resume
+from ...console.cli.status import Status
+from ...console.cli.subcommand import Alias, Dispatcher, Subcommand
+from ...console.parts import consoles
 from .importtasks import Command as ImportTasks
 from .runworker import Command as RunWorker
+
+CORE = (Defer, Doctor, Health, List, Pause, Prune, Reindex, Resume, Show, Status)
+"""The subcommands of the core beside the verbs."""
+
+
+def subcommands() -> tuple[Subcommand, ...]:
+    """Those of the core, and those of the parts, that are not another command under a second name."""
+    of_parts = (subcommand for console in consoles() for subcommand in console.subcommands)
+    return (*map(ChangeJobs, VERBS), *(subcommand() for subcommand in CORE), *of_parts)
 
 
 class Command(Dispatcher):
     """The dispatcher with its subcommands, and with the other commands under names that nothing shadows."""
 
-    subcommands = (
-        *subcommands(),
-        Alias("import-tasks", ImportTasks),
-        Alias("worker", RunWorker),
-    )
+    subcommands = (*subcommands(), Alias("import-tasks", ImportTasks), Alias("worker", RunWorker))

@@ -24,7 +24,6 @@ from django.urls import URLPattern, reverse
 from django.utils.translation import gettext
 
 from ...conf import settings
-from ...console import known_names
 from ...console.admin.jobs import job_cells
 from ...console.admin.jobs.changelist import JobChangeList
 from ...console.admin.jobs.filters import BEFORE, FIRST, PeriodFilter, QueueFilter, StateFilter, TaskFilter
@@ -39,6 +38,7 @@ from ...console.admin.verbs import log
 from ...console.admin.verbs.copies import TEXTS, insert_copy, why_held_elsewhere, why_not_copied
 from ...console.admin.verbs.table import BUTTONS, RUN_AGAIN
 from ...console.job_states import LAST_FINISHED, Indexed, Order, between
+from ...console.queues_and_workers import LONGEST_NAME
 from ...console.search import Search, is_id
 from ...models import FINISHED, ArchivedJob, Status
 
@@ -270,4 +270,4 @@ class ArchivedJobAdmin(OwnViews):
 
     def _others(self, job: ArchivedJob) -> str:
         query = urlencode({"task": job.task})
-        return f"{self.address('changelist')}?{query}" if len(job.task) <= known_names.LONGEST else ""
+        return f"{self.address('changelist')}?{query}" if len(job.task) <= LONGEST_NAME else ""

@@ -20,10 +20,10 @@ from ...console.cli.subcommand import Exit, Subcommand
 from ...console.cli.tables import GREEN, RED, YELLOW, Coloured
 from ...console.cli.terminal import Console
 from ...console.counts import CAP, grouped
+from ...console.cli.terminal import GREEN, RED, YELLOW, Coloured, Console
 from ...console.doctor.finding import Check, Finding, Severity
 from ...console.durations import distance
-from ...console.metrics import catalogue
-from ...console.metrics.catalogue import Scraped
+from ...console.metrics.catalogue import Values, measured
 from ...console.parts import PartConsole, PartFact, PartSection
 from ...events.log_format import job_name, printable
 from ...models import Dependency, Job, JobBatch
@@ -31,7 +31,7 @@ from ...events.job_names import job_name
 from ...events.log_format import printable
 from ...models import FINISHED, Dependency, Job, JobBatch, Status
 from ...queue.store import Store
-from ...values.exposition import Family
+from ...values.exposition import Metric
 from ...values.part import later
 from .dependencies import UnmetNeed, unmet_needs_of
 from .finish import batch_progress
@@ -207,10 +207,15 @@ LIMIT 1
 """
 
 
-def open_batches(store: Store) -> Iterator[Family]:
+@measured(
+    "batches",
+    Metric("skipqueue_open_batches", "gauge", "Batches that are not finished: at most 10,000 are counted."),
+    Metric("skipqueue_oldest_open_batch_seconds", "gauge", "Seconds since the first of these was made."),
+)
+def open_batches(store: Store) -> Iterator[Values]:
     [(number, seconds)] = store.rows(OPEN_BATCHES)
-    yield Family(catalogue.OPEN_BATCHES, {(): number})
-    yield Family(catalogue.OLDEST_BATCH, {(): max(seconds, 0.0)})
+    yield {(): number}
+    yield {(): max(seconds, 0.0)}
 
 
 # stuck-dependant → the jobs that wait for one that was deleted, or pruned, and had not completed, among the first
@@ -359,7 +364,7 @@ def _row(each: BatchState) -> list[str]:
 CONSOLE = PartConsole(
     subcommands=(Batches(),),
     checks=(Check("stuck-dependant", stuck_dependants, _("No job waits for a deleted one")),),
-    metrics=(Scraped("batches", open_batches),),
+    metrics=(open_batches,),
     sections=(
         PartSection(
             name="batches",

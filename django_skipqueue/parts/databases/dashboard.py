@@ -19,7 +19,7 @@ from ...console.at_once import read_at_once
 from ...console.counts import Count, grouped
 from ...console.durations import roughly
 from ...console.job_states import Indexed
-from ...console.worker_health import Workforce
+from ...console.queues_and_workers import Workforce
 from ...models import Status
 from ...queue.observe import queues_now
 from ...queue.session import short_transaction

@@ -11,7 +11,7 @@ from typing import Any
 from django.utils.http import urlencode
 
 from ...console.arguments import redacted
-from ...console.known_names import LONGEST
+from ...console.queues_and_workers import LONGEST_NAME
 from ...console.search import is_id
 from ...models import Job
 from ...queue.store import Store
@@ -38,7 +38,7 @@ class KeysPage:
 
     @classmethod
     def of(cls, store: Store, query: Mapping[str, str]) -> "KeysPage":
-        text = query.get("from", "").replace("\0", "")[:LONGEST].strip()
+        text = query.get("from", "").replace("\0", "")[:LONGEST_NAME].strip()
         after, key = _start(query.get("after", ""))
         found = [table.cards(store, text, key) for table in tables()]
         cards = [card for each in found for card in each.first] + [card for each in found for card in each.listed]

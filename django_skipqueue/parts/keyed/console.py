@@ -6,8 +6,8 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.db.models.functions import Now
 
-from ...console.cli.list import print_jobs
-from ...console.cli.option_types import positive
+from ...console.cli.list_and_show import print_jobs
+from ...console.cli.options import positive
 from ...console.cli.subcommand import Exit, Subcommand
 from ...console.cli.terminal import Console
 from ...console.parts import PartConsole, PartPage

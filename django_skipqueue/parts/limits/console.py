@@ -10,20 +10,19 @@ from django.db.models.lookups import LessThan
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ...console.cli.snapshot import count_as_json, counted, in_full
-from ...console.cli.tables import RED, Coloured
+from ...console.cli.status import count_as_json, counted, in_full
+from ...console.cli.terminal import RED, Coloured
 from ...console.counts import Count
 from ...console.doctor.finding import Check, Finding, Severity
 from ...console.durations import span
 from ...console.job_states import Indexed
-from ...console.metrics import catalogue
-from ...console.metrics.catalogue import Scraped
+from ...console.metrics.catalogue import Values, measured
 from ...console.parts import PartSection, PartStatus
 from ...events.log_format import in_words, job_name, printable
 from ...models import Job, Status
 from ...models.expressions import Row
 from ...queue.store import Store
-from ...values.exposition import Family
+from ...values.exposition import Metric
 from ..keyed.states import key_of_job
 from ..keyed.tables import Cards, KeyedConsole, KeyTable
 from .admit import blocked_keys
@@ -40,11 +39,21 @@ MOST_HALTING_SCRAPED = 1_000
 """Failed jobs of sequences that the metrics look at."""
 
 
-def keys(store: Store) -> Iterator[Family]:
+@measured(
+    "limits",
+    Metric(
+        "skipqueue_halted_sequences", "gauge", "Sequences with waiting jobs that wait for an operator after a failure."
+    ),
+    Metric("skipqueue_longest_halt_seconds", "gauge", "Seconds since the first of these sequences has halted."),
+    Metric(
+        "skipqueue_waiting_keys", "gauge", "Keys of limits and sequences with waiting jobs: at most 500 are counted."
+    ),
+)
+def keys(store: Store) -> Iterator[Values]:
     halted = halted_keys(store, limit=MOST_HALTING_SCRAPED)
-    yield Family(catalogue.HALTED, {(): len({each.key for each in halted})})
-    yield Family(catalogue.LONGEST_HALT, {(): max((each.seconds for each in halted), default=0.0)})
-    yield Family(catalogue.WAITING_KEYS, {(): len(waiting_keys(store, limit=MOST_KEYS))})
+    yield {(): len({each.key for each in halted})}
+    yield {(): max((each.seconds for each in halted), default=0.0)}
+    yield {(): len(waiting_keys(store, limit=MOST_KEYS))}
 
 
 def status(store: Store) -> PartStatus:
@@ -296,7 +305,7 @@ CONSOLE = KeyedConsole(
         Check("free-permit", free_permits, _("No permit is free while jobs wait for it")),
         Check("held-permit", held_permits, _("No permit is held by a job that no worker claims")),
     ),
-    metrics=(Scraped("limits", keys),),
+    metrics=(keys,),
     sections=(
         PartSection(
             name="limits",

@@ -8,7 +8,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ...console.admin.queues.setting_form import SettingForm
 from ...console.counts import grouped
-from ...console.queue_options import QueueOption
+from ...console.parts import QueueOption
 from ...models import Queue
 from ...values.settings import LARGEST_LIMIT
 from .queues import columns_of, limited_queues

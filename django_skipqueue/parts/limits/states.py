@@ -8,7 +8,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ...console.counts import Count
 from ...console.job_states import Key, Order
-from ...console.queue_options import QueueSetting
+from ...console.parts import QueueSetting
 from ...models import Job
 from ...queue.store import Store
 from ..keyed.queues import key_of

@@ -8,16 +8,15 @@ from django.db.models import F, Value
 from django.db.models.lookups import LessThan
 from django.utils.translation import gettext, ngettext
 
-from ...console.cli.snapshot import counted
+from ...console.cli.status import counted
 from ...console.counts import Count
 from ...console.durations import roughly
-from ...console.metrics import catalogue
-from ...console.metrics.catalogue import Scraped
+from ...console.metrics.catalogue import Values, measured
 from ...events.log_format import in_words
 from ...models import Job, RateBucket
 from ...models.expressions import MINUS_PRIORITY, Row
 from ...queue.store import Store
-from ...values.exposition import Family
+from ...values.exposition import Metric
 from ...values.rates import rate_text
 from ..keyed.states import key_of_job
 from ..keyed.tables import Cards, KeyedConsole, KeyTable
@@ -29,9 +28,18 @@ MOST_KEYS = 500
 """Keys that are counted."""
 
 
-def rates(store: Store) -> Iterator[Family]:
-    yield Family(catalogue.WAITING_RATES, {(): len(blocked_rates(store, limit=MOST_KEYS))})
-    yield Family(catalogue.RATE_LATE, {(): max(0.0, -(next_rate(store) or 0.0))})
+@measured(
+    "rates",
+    Metric("skipqueue_waiting_rate_keys", "gauge", "Keys of rates for which jobs wait: at most 500 are counted."),
+    Metric(
+        "skipqueue_rate_late_seconds",
+        "gauge",
+        "Seconds since a job should have been admitted by its rate: below 1.",
+    ),
+)
+def rates(store: Store) -> Iterator[Values]:
+    yield {(): len(blocked_rates(store, limit=MOST_KEYS))}
+    yield {(): max(0.0, -(next_rate(store) or 0.0))}
 
 
 def why_it_waits_for_its_rate(job: Job, now: datetime) -> str:
@@ -113,7 +121,7 @@ KEYS = KeyTable(
 
 CONSOLE = KeyedConsole(
     keys=KEYS,
-    metrics=(Scraped("rates", rates),),
+    metrics=(rates,),
     explain=why_it_waits_for_its_rate,
     job_keys=("rate_key",),
     queue_options=(RATES,),

@@ -7,7 +7,7 @@ from django.contrib.admin.widgets import AdminTextInputWidget
 from django.utils.translation import gettext_lazy as _
 
 from ...console.admin.queues.setting_form import SettingForm
-from ...console.queue_options import QueueOption
+from ...console.parts import QueueOption
 from ...exceptions import InvalidOption
 from ...models import Queue
 from ...values.rates import MOST, interval_of, rate_text

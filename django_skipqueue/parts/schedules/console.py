@@ -19,19 +19,20 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...console.cli.subcommand import Exit, Subcommand
-from ...console.cli.tables import GREEN, RED, YELLOW, Coloured
-from ...console.cli.terminal import Console, operator
+from ...console.cli.terminal import GREEN, RED, YELLOW, Coloured, Console, operator
 from ...console.doctor.finding import Check, Finding, Severity
 from ...console.durations import distance, span
 from ...console.metrics import catalogue
 from ...console.metrics.catalogue import Scraped
+from ...console.metrics.catalogue import MOST, Values, measured
 from ...console.parts import PartConsole, PartFact, PartSection
 from ...events.log_format import printable
 from ...exceptions import InvalidOption, SkipQueueError
 from ...models import Job, Schedule
 from ...queue.store import Store
-from ...values.exposition import Family
+from ...values.exposition import Metric
 from ...values.part import later
+from ...values.exposition import Metric
 from . import operate
 from .operate import LateSchedule, late_schedules, schedule_times
 from .timetable import parsed, timetable, upcoming, zone_of
@@ -246,13 +247,28 @@ def _with_states(schedules: "QuerySet[Schedule]") -> "QuerySet[Any]":
 def _state(row: Any) -> ScheduleState:
     return ScheduleState(row, row.now, row.last_status)
 
+SCHEDULE = ("schedule",)
 
-def schedules(store: Store) -> Iterator[Family]:
-    """The times of the first `catalogue.MOST` schedules, by name."""
-    found = schedule_times(store, limit=catalogue.MOST)
-    yield Family(catalogue.LAST_RUN, {(each.name,): each.last_run for each in found if each.last_run is not None})
-    yield Family(catalogue.NEXT_RUN, {(each.name,): each.next_run for each in found if each.next_run is not None})
-    yield Family(catalogue.LATE, {(each.name,): each.late for each in found})
+
+@measured(
+    "schedules",
+    Metric(
+        "skipqueue_schedule_last_run_timestamp_seconds", "gauge", "When the schedule last enqueued a job.", SCHEDULE
+    ),
+    Metric("skipqueue_schedule_next_run_timestamp_seconds", "gauge", "When the schedule fires next.", SCHEDULE),
+    Metric(
+        "skipqueue_schedule_late_seconds",
+        "gauge",
+        "Seconds since the schedule should have fired; 0 if paused.",
+        SCHEDULE,
+    ),
+)
+def schedules(store: Store) -> Iterator[Values]:
+    """The times of the first `MOST` schedules, by name."""
+    found = schedule_times(store, limit=MOST)
+    yield {(each.name,): each.last_run for each in found if each.last_run is not None}
+    yield {(each.name,): each.next_run for each in found if each.next_run is not None}
+    yield {(each.name,): each.late for each in found}
 
 
 MOST_LATE = 50
@@ -392,7 +408,7 @@ def _as_json(each: ScheduleState) -> dict[str, Any]:
 CONSOLE = PartConsole(
     subcommands=(Schedules(),),
     checks=(Check("late-schedule", late, _("Every schedule has fired in time")),),
-    metrics=(Scraped("schedules", schedules),),
+    metrics=(schedules,),
     sections=(
         PartSection(
             name="schedules",

@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django_skipqueue.console.admin import notices
 from django_skipqueue.console.admin.jobs.job_admin import JobAdmin
 from django_skipqueue.console.admin.notices import Notices, NoWorker, notices_cache
-from django_skipqueue.console.worker_health import state_after
+from django_skipqueue.console.queues_and_workers import state_after
 from django_skipqueue.models import Job, Queue, Worker
 
 from ...app import jobs

@@ -10,8 +10,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from playwright.sync_api import Page, expect
 
-from django_skipqueue.console import causes
-from django_skipqueue.console.causes import query_of
+from django_skipqueue.console.search import cause_query, cause_text
 from django_skipqueue.exceptions import WorkerDied
 from django_skipqueue.models import Job
 from django_skipqueue.parts.history.failures import MOST_ON_TOP, MOST_SHOWN, top_causes
@@ -30,11 +29,11 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def address_of(cause: Cause) -> str:
-    return f"{FAILURES}cause/?{query_of(cause)}"
+    return f"{FAILURES}cause/?{cause_query(cause)}"
 
 
 def list_of(cause: Cause, status: str = "failed") -> str:
-    return f"?status={status}&{query_of(cause)}"
+    return f"?status={status}&{cause_query(cause)}"
 
 
 class TestFailingNow:
@@ -169,7 +168,7 @@ class TestTheList:
         assert listed(operator, list_of(UNAVAILABLE)) == [failed.pk]
         assert listed(operator, list_of(UNAVAILABLE, "retrying")) == [retrying.pk]
         assert listed(operator, list_of(UNAVAILABLE, "completed")) == [recovered.pk]
-        without_task = f"?status=failed&cause={causes.text_of(UNAVAILABLE).replace(' ', '+')}"
+        without_task = f"?status=failed&cause={cause_text(UNAVAILABLE).replace(' ', '+')}"
         assert listed(operator, without_task) == [failed.pk]
         assert listed(operator, f"{list_of(UNAVAILABLE)}&q=%23{failed.pk}") == [failed.pk]
         assert listed(operator, f"{list_of(UNAVAILABLE)}&q=nothing") == []
@@ -199,7 +198,7 @@ class TestTheJobPage:
         roll_up(UNAVAILABLE, 12)
         text = operator.get(page("change", job.pk)).text
         assert "12 failed attempts with this cause in the last hour" in text
-        assert query_of(UNAVAILABLE).replace("&", "&amp;") in text
+        assert cause_query(UNAVAILABLE).replace("&", "&amp;") in text
 
     def test_other_jobs_do_not(self, operator: Client) -> None:
         roll_up(UNAVAILABLE, 12)

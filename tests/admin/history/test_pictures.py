@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from django_skipqueue.console.causes import query_of
+from django_skipqueue.console.search import cause_query
 
 from ...history.admin_pages import make_broken_release
 from ...history.failing import roll_up
@@ -26,4 +26,4 @@ def test_a_cause(take: Callable[..., None]) -> None:
         job.errors = [{**entry, "place": CAUSE.place, "line": 17} for entry in job.errors]
         job.save(update_fields=["errors"])
     roll_up(CAUSE, job_id=jobs[-1].pk, line=17)
-    take("cause", f"job/failures/cause/?{query_of(CAUSE)}", height=1100)
+    take("cause", f"job/failures/cause/?{cause_query(CAUSE)}", height=1100)

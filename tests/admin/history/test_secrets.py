@@ -3,7 +3,7 @@
 import pytest
 from django.test import Client
 
-from django_skipqueue.console.causes import query_of
+from django_skipqueue.console.search import cause_query
 from django_skipqueue.models import Job
 from django_skipqueue.values.records import Cause
 from django_skipqueue.values.redaction import MASK
@@ -20,7 +20,7 @@ def test_no_page_of_failures_shows_it(operator: Client, jobs: dict[str, Job], su
     roll_up(cause, job_id=jobs["failed"].pk)
     pages = {
         f"{LIST}failures/": TASK,
-        f"{LIST}failures/cause/?{query_of(cause)}": TASK,
+        f"{LIST}failures/cause/?{cause_query(cause)}": TASK,
         page("change", jobs["failed"].pk): MASK,
         f"{LIST}dashboard/": MASK,
     }

@@ -11,9 +11,8 @@ from django.utils.timezone import localtime
 from django_skipqueue.console.admin.bulk.run import queue_with_workers
 from django_skipqueue.console.admin.dashboard.dashboard import Dashboard
 from django_skipqueue.console.admin.notices import LONG, Notices, NoWorker
-from django_skipqueue.console.queue_states import queue_states
+from django_skipqueue.console.queues_and_workers import Workforce, queue_states
 from django_skipqueue.console.waiting import why_it_waits
-from django_skipqueue.console.worker_health import Workforce
 from django_skipqueue.models import Job
 
 from ...app.carriers import CARRIERS, make_carried, make_carrier, make_relay

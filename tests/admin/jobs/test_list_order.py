@@ -10,8 +10,8 @@ from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.console import search as window
 from django_skipqueue.console.admin.ui.time_limit import QUERY_SECONDS
-from django_skipqueue.console.causes import query_of
 from django_skipqueue.console.job_states import Indexed
+from django_skipqueue.console.search import cause_query
 from django_skipqueue.models import Job, Status
 from django_skipqueue.queue.session import limit_statements
 from django_skipqueue.queue.store import Store
@@ -110,7 +110,7 @@ def check_counts_of_a_cause(operator: Client, address: str) -> None:
         cursor.execute(FAIL, [])
         cursor.execute("VACUUM ANALYZE skipqueue_job")
     with CaptureQueriesContext(connection) as queries:
-        assert operator.get(f"{LIST}{address}{query_of(CAUSE)}").status_code == 200
+        assert operator.get(f"{LIST}{address}{cause_query(CAUSE)}").status_code == 200
     counts = [each["sql"] for each in queries if "hashtextextended" in each["sql"] and "COUNT(" in each["sql"]]
     assert len(counts) == 2  # of the failed and the retrying jobs
     for count in counts:

@@ -14,8 +14,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils.timezone import localtime
 
-from django_skipqueue.console import causes, counts
+from django_skipqueue.console import counts
 from django_skipqueue.console import search as window
+from django_skipqueue.console.search import cause_text
 from django_skipqueue.models import Job
 
 from ...app.failing import UNAVAILABLE, make_failing
@@ -190,7 +191,7 @@ class TestAPeriod:
 
     def test_with_a_cause_it_is_looked_for(self, operator: Client) -> None:
         old, new = (make_failing(UNAVAILABLE, finished_at=timedelta(hours=-hours)) for hours in (5, 1))
-        cause = {"task": UNAVAILABLE.task, "cause": causes.text_of(UNAVAILABLE), "status": "failed"}
+        cause = {"task": UNAVAILABLE.task, "cause": cause_text(UNAVAILABLE), "status": "failed"}
         before = f"{localtime() - timedelta(hours=3):%Y-%m-%dT%H:%M}"
         found = operator.get(LIST, cause | {"before": before}).context["cl"].result_list
         assert [job.pk for job in found] == [old.pk]

@@ -12,7 +12,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.console.admin.notices import notices_cache
-from django_skipqueue.console.queue_states import queue_states
+from django_skipqueue.console.queues_and_workers import queue_states
 from django_skipqueue.models import Queue
 
 from ...app.limit_rows import make_limited
@@ -63,8 +63,7 @@ class TestBlockedJobs:
         assert f'href="{LIST}?status=blocked&amp;queue=mail">4</a>' in text
 
     def test_many_are_not_counted(self, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in ("console.blocked_jobs", "console.queue_states"):
-            monkeypatch.setattr(f"django_skipqueue.{module}.MOST_BLOCKED", 2)
+        monkeypatch.setattr("django_skipqueue.console.queues_and_workers.MOST_BLOCKED", 2)
         make_limited("k", waiting=3, queue_name="mail")
         found = {queue.name: str(queue.blocked) for queue in queue_states()}
         assert (found["mail"], found["default"]) == ("2+", "0+")

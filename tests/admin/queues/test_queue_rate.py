@@ -6,7 +6,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 
-from django_skipqueue.console.queue_states import queue_states
+from django_skipqueue.console.queues_and_workers import queue_states
 from django_skipqueue.models import Queue
 
 from ...app.rows import make_job

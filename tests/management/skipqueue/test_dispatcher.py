@@ -10,9 +10,8 @@ from django.core.management import BaseCommand, CommandError, call_command
 from django.test import override_settings
 
 from django_skipqueue.conf import settings
-from django_skipqueue.console.cli.dispatcher import Alias
-from django_skipqueue.console.cli.subcommands import subcommands
-from django_skipqueue.management.commands.skipqueue import Command
+from django_skipqueue.console.cli.subcommand import Alias
+from django_skipqueue.management.commands.skipqueue import Command, subcommands
 from django_skipqueue.models import Job, Queue
 
 from ...app.rows import make_job

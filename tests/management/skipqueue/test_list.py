@@ -7,8 +7,8 @@ import pytest
 from django.utils.timezone import localtime
 
 from django_skipqueue import job
-from django_skipqueue.console import causes
 from django_skipqueue.console import search as window
+from django_skipqueue.console.search import cause_text
 from django_skipqueue.jobs.registry import Registry
 
 from ...app.failing import BAD_VALUE, UNAVAILABLE, make_failing
@@ -88,7 +88,7 @@ def test_waiting_jobs_have_a_time_with_two_ends_as_well() -> None:
 def test_jobs_are_found_by_the_exception_of_their_last_error() -> None:
     failed, retrying = make_failing(UNAVAILABLE), make_failing(UNAVAILABLE, "scheduled")
     make_failing(BAD_VALUE)
-    for name in ("Unavailable", "psp.errors.Unavailable", causes.text_of(UNAVAILABLE)):
+    for name in ("Unavailable", "psp.errors.Unavailable", cause_text(UNAVAILABLE)):
         assert listed("--exception", name) == [retrying.pk, failed.pk]
         assert listed("--failed", "--exception", name) == [failed.pk]
     assert listed("--exception", "psp.errors.Unavailable in elsewhere") == []

@@ -12,7 +12,7 @@ from ....values.codec import shorten
 from ...arguments import redacted
 from ...counts import Count, grouped
 from ...durations import span
-from ...worker_health import Workforce
+from ...queues_and_workers import Workforce
 from ..jobs.explanations import ShownState, why_it_waits
 from ..verbs import many_jobs
 from ..verbs.many_jobs import Tally

@@ -33,8 +33,8 @@ from ....jobs.context import JobContext
 from ....models import Job, Queue
 from ....values.codec import encode
 from ....values.outcomes import Discard
+from ...queues_and_workers import Workforce
 from ...search import Window
-from ...worker_health import Workforce
 from ..verbs import log, many_jobs
 from ..verbs.copies import BULK_TASK
 from ..verbs.forms import Instruction

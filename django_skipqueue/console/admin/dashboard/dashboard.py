@@ -9,8 +9,8 @@ from django.utils.http import urlencode
 
 from ....queue.store import Store
 from ...durations import span
-from ...known_names import LONGEST
 from ...parts import PartSection
+from ...queues_and_workers import LONGEST_NAME
 from .cards import Card, cards
 from .sections import Section, sections
 from .situation import RANGES, Range, Situation, range_of
@@ -32,7 +32,7 @@ class Dashboard:
         `may`: whether the user has a permission.
         """
         started = time.perf_counter()
-        queue_name = query.get("queue", "").replace("\0", "")[:LONGEST]
+        queue_name = query.get("queue", "").replace("\0", "")[:LONGEST_NAME]
         situation = Situation.of(Store.default(), range_of(query.get("range")), queue_name)
         shown = [(card, may(card.permission)) for card in cards(situation)]
         filled = [(section, section.content(situation)) for section in sections()]
@@ -52,7 +52,7 @@ class Dashboard:
 
     @property
     def queue_names(self) -> list[str]:
-        names = {queue.name for queue in self.situation.all_queues if len(queue.name) <= LONGEST}
+        names = {queue.name for queue in self.situation.all_queues if len(queue.name) <= LONGEST_NAME}
         return sorted(names | ({self.queue_name} if self.queue_name else set()))
 
     @property

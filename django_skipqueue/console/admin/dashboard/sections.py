@@ -15,7 +15,7 @@ from ....models import Job
 from ....values.records import worker_name
 from ...durations import span
 from ...parts import PartSection, consoles
-from ...worker_health import not_external
+from ...queues_and_workers import not_external
 from ..queues.columns import columns_for
 from .situation import Situation
 

@@ -10,8 +10,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from ....queue.store import Store
-from ...queue_states import QueueRate, QueueState, queue_states, rates_now
-from ...worker_health import Workforce
+from ...queues_and_workers import QueueRate, QueueState, Workforce, queue_states, rates_now
 from ..charts import LocalTimes, TimeAxis
 
 HOUR = 3_600

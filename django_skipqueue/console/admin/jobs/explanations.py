@@ -17,7 +17,7 @@ from ....values.backoff import RetryPolicy
 from ... import waiting
 from ...durations import exact, roughly
 from ...job_states import STATES, state_of
-from ...worker_health import Workforce
+from ...queues_and_workers import Workforce
 from ..verbs.table import RETRY
 from ..verbs.waiting_jobs import POSTPONE, RESCHEDULE
 from .attempts import Attempt

@@ -20,10 +20,10 @@ from ....models import Job, Status
 from ....models.expressions import has_cause
 from ....values.codec import shorten
 from ....values.records import Cause
-from ... import causes, known_names
 from ...arguments import redacted
 from ...job_states import STATES, Group, Key, between, is_in, is_indexed, time_column
-from ...search import is_id
+from ...queues_and_workers import known_queue_names, known_task_names
+from ...search import cause_of_text, has_raised, is_id
 from ..ui.cells import CELL_LIMIT
 
 TIMES: Mapping[str, tuple[timedelta, Any]] = {
@@ -108,7 +108,7 @@ class QueueFilter(NameFilter):
     column = "queue_name"
 
     def names(self) -> list[str]:
-        return known_names.queue_names()
+        return known_queue_names()
 
 
 MOST_LINKS = 15
@@ -134,7 +134,7 @@ class TaskFilter(NameFilter):
             yield {**choice, "module": module, "display": _breakable(function)}
 
     def names(self) -> list[str]:
-        return known_names.task_names()
+        return known_task_names()
 
 
 class CauseFilter(NameFilter):
@@ -158,13 +158,13 @@ class CauseFilter(NameFilter):
     def cause(self) -> Cause | None:
         """The cause, if the address has a task as well."""
         chosen = self.value()
-        return causes.of_task(self._task, chosen) if chosen and self._task else None
+        return cause_of_text(self._task, chosen) if chosen and self._task else None
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         if self.cause is not None:
             return queryset.filter(has_cause(self.cause))
         chosen = self.value()
-        return queryset.filter(causes.raised(chosen)) if chosen else queryset
+        return queryset.filter(has_raised(chosen)) if chosen else queryset
 
 
 class KeyFilter(NameFilter):

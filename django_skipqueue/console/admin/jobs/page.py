@@ -20,7 +20,7 @@ from ...arguments import as_call, named, redacted
 from ...durations import clock_time, span
 from ...operations import number_of_attempts
 from ...parts import PartFact, consoles, holder_of
-from ...worker_health import Workforce
+from ...queues_and_workers import Workforce
 from ..verbs.table import RETRY
 from .attempts import Attempt, attempts_of
 from .explanations import ShownState, why_it_waits, why_it_was_not_retried

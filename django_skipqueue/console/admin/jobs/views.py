@@ -14,9 +14,9 @@ from django.template.response import TemplateResponse
 from django.utils.translation import gettext
 
 from ....models import Job
-from ... import known_names
 from ...metrics.page import page as metrics_page
 from ...parts import PartPage, consoles
+from ...queues_and_workers import LONGEST_NAME
 from ...search import is_id
 from ..dashboard.dashboard import Dashboard
 from ..doctor_page import DoctorPage
@@ -131,4 +131,4 @@ class JobViews(OwnViews, JobPermissions):
 
     def _others(self, job: Job) -> str:
         query = urlencode({"task": job.task})
-        return f"{self.address('changelist')}?{query}" if len(job.task) <= known_names.LONGEST else ""
+        return f"{self.address('changelist')}?{query}" if len(job.task) <= LONGEST_NAME else ""

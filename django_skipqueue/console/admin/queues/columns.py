@@ -15,12 +15,10 @@ from django.utils.translation import gettext_lazy as _
 
 from ....conf import settings
 from ....values.counting import quantile
-from ... import queue_states as pauses
 from ...counts import grouped, rate_in_words
 from ...durations import span
-from ...parts import processes_in_words, queue_options
-from ...queue_options import QueueOption
-from ...queue_states import QueueState, has_rates
+from ...parts import QueueOption, processes_in_words, queue_options
+from ...queues_and_workers import QueueState, has_rates, pause_end
 from ..ui.cells import badge, shortened
 from ..ui.columns import NOTHING, Cell, Column
 
@@ -84,7 +82,7 @@ def _pause(queue: QueueState) -> Cell:
     until = queue.pause.paused_until
     return format_html(
         '{}<span class="skipqueue-detail">{}</span><span class="skipqueue-detail">{}</span>',
-        gettext("until %(time)s") % {"time": pauses.moment(until)} if until else gettext("until it is resumed"),
+        gettext("until %(time)s") % {"time": pause_end(until)} if until else gettext("until it is resumed"),
         gettext("by %(user)s") % {"user": shortened(queue.pause.paused_by)} if queue.pause.paused_by else "",
         queue.pause.reason,
     )

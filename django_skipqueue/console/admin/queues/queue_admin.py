@@ -19,10 +19,8 @@ from django.utils.translation import gettext
 from ....exceptions import InvalidArguments, InvalidOption
 from ....models import Queue
 from ....values.columns import check_columns
-from ... import queue_states as pauses
-from ...parts import queue_options
-from ...queue_options import QueueOption
-from ...queue_states import MOST, QueueState, queue_states
+from ...parts import QueueOption, queue_options
+from ...queues_and_workers import MOST_QUEUES, QueueState, pause_sentence, queue_states
 from ..notices import notices_cache
 from ..ui.columns import Column
 from ..ui.views import OwnViews, refreshing
@@ -74,7 +72,7 @@ class QueueAdmin(OwnViews):
         context = self.context(request, None, title=capfirst(str(self.opts.verbose_name_plural))) | {
             "columns": columns,
             "rows": [self._row(queue, columns, may_change=may_change) for queue in queues],
-            "most": MOST if len(queues) == MOST else 0,
+            "most": MOST_QUEUES if len(queues) == MOST_QUEUES else 0,
             "may_change": may_change,
             "resume": self.address("resume"),
         }
@@ -90,7 +88,7 @@ class QueueAdmin(OwnViews):
         if form.is_valid():
             reason = form.cleaned_data["reason"]
             Queue.pause(name, for_=form.duration, by=request.user.get_username(), reason=reason)
-            return self._done(request, name, pauses.sentence(Queue.objects.get(name=name)))
+            return self._done(request, name, pause_sentence(Queue.objects.get(name=name)))
         title = gettext("Pause the queue “%(queue)s”?") % {"queue": name}
         explanation = gettext("Workers stop taking jobs from this queue. Jobs already running finish.")
         return self._ask(request, form, gettext("Pause the queue"), title, explanation)

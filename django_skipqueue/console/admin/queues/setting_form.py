@@ -5,7 +5,7 @@ from typing import Any, ClassVar, cast
 from django import forms
 from django.utils.translation import gettext
 
-from ...queue_options import QueueSetting
+from ...parts import QueueSetting
 
 SETTINGS, NONE, OWN = "settings", "none", "own"
 

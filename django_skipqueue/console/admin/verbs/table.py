@@ -13,8 +13,8 @@ from django.utils.translation import ngettext_lazy
 
 from ....models import FINISHED, UNFINISHED, WAITING, Job, Status
 from ....queue.store import Store
-from ...criteria import delete_jobs
 from ...parts import consoles
+from ...search import delete_jobs
 from .copies import copy_jobs, why_held_elsewhere, why_not_copied
 from .forms import DeleteForm, SpreadForm
 from .verb import Action, Button, Past, Verb, by_store, themselves

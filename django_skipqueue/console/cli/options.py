@@ -1,4 +1,7 @@
-"""The jobs that a subcommand is for: those with some ids, or those that meet criteria, and the options that say which.
+"""Options that several subcommands have: what may be typed, and which jobs a subcommand is for.
+
+A type of options is a function that reads a text from the command line, for `argparse`. It raises `ArgumentTypeError`,
+whose message becomes a usage error.
 
 Invariant: jobs are read a window at a time. Without `--all` a task, an error, an argument or a text is searched for in
 the first window of each list, and the subcommand says how many jobs of the list it has not looked at.
@@ -7,24 +10,99 @@ The names of tasks and queues that an operator types are completed, or refused w
 """
 
 import difflib
+import re
+from argparse import ArgumentTypeError
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime, time, timedelta
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.db.models import QuerySet
+from django.utils.dateparse import parse_date, parse_datetime
+from django.utils.timezone import get_current_timezone, is_naive, localdate, make_aware
 
 from ...events.log_format import counted, printable
 from ...jobs.registry import registry
 from ...jobs.task import Task
 from ...models import Job
-from .. import known_names
-from .. import search as window
-from ..criteria import Criteria
 from ..job_states import STATES
-from ..search import Window
-from . import option_types
+from ..queues_and_workers import known_queue_names, known_task_names
+from ..search import WINDOW_SIZE, Criteria, Window, is_id
 from .subcommand import Exit
+
+UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+"""Seconds of each unit."""
+
+DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+|\d+(?:\.\d+)?", re.ASCII)
+
+DAYS_AGO = {"today": 0, "yesterday": 1}
+
+PART = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
+
+LONGEST = timedelta(days=3_650)
+
+
+def duration(text: str) -> timedelta:
+    """`90s`, `15m`, `1h30m`, `2d`; a number without a unit is seconds."""
+    if not DURATION.fullmatch(text):
+        raise ArgumentTypeError(f"{text!r} is not a duration such as 90s, 15m, 1h30m or 2d.")
+    seconds = sum(float(number) * UNITS[unit or "s"] for number, unit in PART.findall(text))
+    if not 0 < seconds <= LONGEST.total_seconds():
+        raise ArgumentTypeError(f"{text!r} must be more than 0, and at most {LONGEST.days}d.")
+    return timedelta(seconds=seconds)
+
+
+def moment(text: str) -> timedelta | datetime:
+    """A duration, which means how long ago, or a time of the project's time zone: `today`, `2026-11-25 14:00`."""
+    if DURATION.fullmatch(text):
+        return duration(text)
+    try:
+        days_ago = DAYS_AGO.get(text)
+        day = parse_date(text) if days_ago is None else localdate() - timedelta(days=days_ago)
+        found = parse_datetime(text) if day is None else datetime.combine(day, time())
+        if found is not None:
+            return make_aware(found, get_current_timezone()) if is_naive(found) else found
+    except (ValueError, OverflowError):  # of a date that does not exist
+        pass
+    raise ArgumentTypeError(
+        f"{text!r} is neither a duration such as 15m or 2d, nor a time such as yesterday, 2026-11-25 or "
+        "2026-11-25 14:00."
+    )
+
+
+class JobId(int):
+    """The id of a job, with the alias of its database if that was given."""
+
+    database: str | None = None
+
+
+def job_id(text: str) -> JobId:
+    """`42`, `#42` as in the admin, or the handle `queue_1:42`."""
+    alias, colon, number = text.removeprefix("#").rpartition(":")
+    if not is_id(number) or (colon and not alias):
+        raise ArgumentTypeError(f"{text!r} is not the id of a job.")
+    made = JobId(number)
+    made.database = alias or None
+    return made
+
+
+def argument(text: str) -> tuple[str, str]:
+    """`payment_id=42`, `order.id=7`: the name of an argument, or a path into one, and its value."""
+    path, equals, value = text.partition("=")
+    if not equals or not path:
+        raise ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE, such as payment_id=42.")
+    return path, value
+
+
+LONGEST_NUMBER = 18
+"""Digits of a number that PostgreSQL counts to."""
+
+
+def positive(text: str) -> int:
+    if not text.isdecimal() or len(text) > LONGEST_NUMBER or not int(text):
+        raise ArgumentTypeError(f"{text!r} is not a whole number above 0, of at most {LONGEST_NUMBER} digits.")
+    return int(text)
 
 
 @dataclass(frozen=True)
@@ -89,30 +167,28 @@ def add_criteria(parser: CommandParser) -> None:
         dest="arguments",
         action="append",
         default=[],
-        type=option_types.argument,
+        type=argument,
         metavar="NAME=VALUE",
         help="with this argument, or this value within one; several must all match",
     )
     add("--search", metavar="TEXT", default="", help="with this text, as in the search box of the admin")
     add(
         "--since",
-        type=option_types.moment,
+        type=moment,
         metavar="TIME",
         help="finished or claimed since this time: 90s, 15m, 1h, 2d ago, today, yesterday, 2026-11-25, "
         '"2026-11-25 14:00"; those that wait: enqueued',
     )
-    add("--until", type=option_types.moment, metavar="TIME", help="finished, claimed or enqueued before this time")
+    add("--until", type=moment, metavar="TIME", help="finished, claimed or enqueued before this time")
     add(
         "--all",
         action="store_true",
-        help=f"search each list to its end, not its first {window.WINDOW_SIZE:,} jobs only",
+        help=f"search each list to its end, not its first {WINDOW_SIZE:,} jobs only",
     )
 
 
-def has_criteria(options: dict[str, Any]) -> bool:
-    return any(
-        options[name] for name in ("state", "queue", "task", "exception", "arguments", "search", "since", "until")
-    )
+CRITERIA = ("state", "queue", "task", "exception", "arguments", "search", "since", "until")
+"""The options of `add_criteria` that say which jobs."""
 
 
 def by_criteria(options: dict[str, Any], states: Collection[str | None] = (None,)) -> Choice:
@@ -139,7 +215,7 @@ def by_criteria(options: dict[str, Any], states: Collection[str | None] = (None,
 def by_ids_or_criteria(options: dict[str, Any], states: Collection[str | None]) -> Choice:
     """The jobs that a verb is for. Raise `CommandError` unless the options say which, in one of the two ways."""
     ids = tuple(dict.fromkeys(options["ids"]))
-    if bool(ids) == has_criteria(options):
+    if bool(ids) == any(options[name] for name in CRITERIA):
         way = "not both" if ids else "such as --failed or --task"
         raise CommandError(f"Give the ids of jobs, or options that say which jobs, {way}.", returncode=Exit.USAGE)
     if ids:
@@ -170,13 +246,13 @@ def task_problem(name: str) -> str:
     """Why there is no job of this task: nothing has this name. Empty if a registered task has, or one of a job."""
     if name in _registered():
         return ""
-    names = known_names.task_names()
+    names = known_task_names()
     return "" if name in names else _unknown_task(name, names)
 
 
 def queue_problem(name: str) -> str:
     """Why there is no job in this queue: nothing has this name. Empty if a task, a worker or a job has."""
-    names = known_names.queue_names()
+    names = known_queue_names()
     return "" if name in names else f"No task, worker or job has the queue {name!r}.{_meant(name, names)}"
 
 

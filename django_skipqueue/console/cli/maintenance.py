@@ -1,0 +1,210 @@
+"""`skipqueue reindex`: rebuild the indexes of the queue's tables; `skipqueue prune`: delete old jobs.
+
+`{schema}` and `{index}` in a statement are identifiers of the catalog, which `psycopg` quotes.
+"""
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+from django.db import OperationalError, connections
+from django.template.defaultfilters import filesizeformat
+from django.utils import translation
+from psycopg import errors
+from psycopg import sql as psycopg_sql
+
+from ...conf import settings
+from ...models.expressions import table_names
+from ...queue.store import Store
+from ...supervisor.prune import Pruner
+from ...worker.preflight import pools_transactions
+from ..durations import span
+from ..parts import consoles
+from .options import duration
+from .subcommand import Exit, Subcommand, chosen_database
+from .terminal import Console
+
+# reindex → the indexes of our tables and of their partitions: schema, name, bytes, and whether each is left over from
+# an interrupted rebuild.
+INDEXES = """
+SELECT
+    namespace.nspname,
+    class.relname,
+    pg_relation_size(class.oid),
+    NOT index.indisvalid AND class.relname ~ '_cc(new|old)[0-9]*$'
+FROM
+    unnest(%(tables)s::text[]) AS ours (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
+    JOIN pg_index AS index ON index.indrelid = COALESCE(part.relid, to_regclass(ours.name))
+    JOIN pg_class AS class ON class.oid = index.indexrelid
+    JOIN pg_namespace AS namespace ON namespace.oid = class.relnamespace
+WHERE class.relkind = 'i'
+ORDER BY class.relname
+LIMIT 10000
+"""
+
+# reindex: sets how long a statement of this session waits for a lock, and lets it run for as long as it takes.
+LIMIT_LOCK_WAITS = """
+SELECT set_config('lock_timeout', %(lock_timeout)s, false), set_config('statement_timeout', '0', false)
+"""
+
+# reindex: builds an index anew beside the old one, which is used until the new one is ready.
+REINDEX = "REINDEX INDEX CONCURRENTLY {schema}.{index}"
+
+# reindex: removes what an interrupted rebuild has left.
+DROP_INDEX = "DROP INDEX CONCURRENTLY IF EXISTS {schema}.{index}"
+
+
+@dataclass(frozen=True)
+class Index:
+    schema: str
+    name: str
+    size: int
+    """In bytes."""
+    is_left_over: bool
+    """Whether it is what an interrupted rebuild has left: invalid, and named …_ccnew or …_ccold."""
+
+
+class Indexes:
+    """The indexes of one database's queue. Its methods need a connection in autocommit that no pooler shares."""
+
+    def __init__(self, store: Store, *, lock_timeout: float) -> None:
+        """lock_timeout: seconds that a statement waits for a lock before it fails."""
+        self._store = store
+        store.rows(LIMIT_LOCK_WAITS, {"lock_timeout": f"{lock_timeout * 1000:.0f}ms"})
+
+    def all(self) -> list[Index]:
+        return [Index(*row) for row in self._store.rows(INDEXES, {"tables": table_names()})]
+
+    def rebuild(self, index: Index) -> Index:
+        """Rebuild the index, and return it as it is then. If that is interrupted, an index is left over."""
+        self._run(REINDEX, index)
+        return next(each for each in self.all() if (each.schema, each.name) == (index.schema, index.name))
+
+    def drop(self, index: Index) -> None:
+        self._run(DROP_INDEX, index)
+
+    def _run(self, template: str, index: Index) -> None:
+        """Run a statement on one index. Its names are quoted as identifiers, which no parameter can be."""
+        names = {"schema": psycopg_sql.Identifier(index.schema), "index": psycopg_sql.Identifier(index.name)}
+        statement = psycopg_sql.SQL(template).format(**names)
+        with self._store.connection.cursor() as cursor:
+            cursor.execute(statement)
+
+
+class Reindex(Subcommand):
+    """May be interrupted at any time, and run again: it begins with what an interrupted run has left."""
+
+    name = "reindex"
+    help = "Build the indexes of the queue's tables anew, one at a time, while jobs run"
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--index", metavar="NAME", help="only this index; default: all")
+        parser.add_argument("--dry-run", action="store_true", help="show what would be done, and change nothing")
+        parser.add_argument(
+            "--lock-timeout",
+            type=duration,
+            default=duration("30s"),
+            metavar="DURATION",
+            help="how long to wait for a lock or an old transaction; default: 30s",
+        )
+
+    def execute(self, console: Console, **options: Any) -> Exit:
+        alias = chosen_database(options)
+        if alias in connections and connections[alias].in_atomic_block:
+            raise CommandError("REINDEX CONCURRENTLY waits for all open transactions, and the caller has one open.")
+        return super().execute(console, **options)
+
+    def run(self, console: Console, **options: Any) -> Exit:
+        alias = settings.database
+        if pools_transactions(alias):
+            raise CommandError(
+                f"A pooler in transaction mode is between here and the server of the database {alias!r}, so a lock "
+                "timeout does not hold from one statement to the next. Connect to the server itself."
+            )
+        with translation.override(None):
+            try:
+                indexes = Indexes(Store(alias), lock_timeout=options["lock_timeout"].total_seconds())
+                return _rebuild(console, indexes, dry_run=options["dry_run"], only=options["index"])
+            except OperationalError as error:
+                if isinstance(error.__cause__, errors.LockNotAvailable):
+                    raise CommandError(
+                        f"Waited {span(options['lock_timeout'])} for a lock or an old transaction. "
+                        "`skipqueue doctor` shows who has it. Run this again to go on."
+                    ) from error
+                raise
+
+
+def _rebuild(console: Console, indexes: Indexes, *, dry_run: bool, only: str | None) -> Exit:
+    found = indexes.all()
+    chosen = [index for index in found if not index.is_left_over and only in (None, index.name)]
+    if not chosen:
+        names = ", ".join(index.name for index in found)
+        raise CommandError(f"No table of the queue has an index {only!r}. The indexes: {names}.")
+    for index in (index for index in found if index.is_left_over):
+        if not dry_run:
+            indexes.drop(index)
+        console.line(
+            f"{index.name}: left over from an interrupted rebuild, {'would be dropped' if dry_run else 'dropped'}"
+        )
+    for index in chosen:
+        size = filesizeformat(index.size)
+        if dry_run:
+            console.line(f"{index.name}: {size}, would be rebuilt")
+        else:
+            start = time.monotonic()
+            rebuilt = filesizeformat(indexes.rebuild(index).size)
+            console.line(f"{index.name}: {size} → {rebuilt} in {span(time.monotonic() - start)}")
+    return Exit.DONE
+
+
+def prune_all(store: Store) -> Counter[str]:
+    """Prune until no job is left to prune. Returns the number of jobs, by status.
+
+    In batches, each a transaction of its own, so that it may be stopped at any time.
+    """
+    pruner = Pruner(store)
+    pruned = Counter(pruner.batch())
+    while pruner.has_more:
+        pruned.update(pruner.batch())
+    return pruned
+
+
+def summary(pruned: Counter[str]) -> str:
+    by_status = ", ".join(f"{count:,} {status}" for status, count in sorted(pruned.items())) or "none were old enough"
+    become = next((name.capitalize() for name, is_so in what_becomes().items() if is_so), "Deleted")
+    return f"{become} {pruned.total():,} jobs: {by_status}."
+
+
+def what_becomes() -> dict[str, bool]:
+    """What parts do with the jobs that are pruned."""
+    return {name: is_so for part in consoles() if part.pruned for name, is_so in part.pruned().items()}
+
+
+def after_prune(store: Store) -> None:
+    """Have parts do what they do when a command has pruned."""
+    for part in consoles():
+        if part.after_prune:
+            part.after_prune(store)
+
+
+class Prune(Subcommand):
+    """What `manage.py prunejobs` does, with its exit codes: a table without old jobs is no problem."""
+
+    name = "prune"
+    help = "Delete finished jobs past their retention, or move them to the archive"
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--json", action="store_true", help="print a JSON object")
+
+    def run(self, console: Console, **options: Any) -> Exit:
+        store = Store(settings.database)
+        pruned = prune_all(store)
+        if options["json"]:
+            console.json({"jobs": pruned.total(), **what_becomes(), "statuses": dict(pruned)})
+        else:
+            console.line(summary(pruned))
+        after_prune(store)
+        return Exit.DONE

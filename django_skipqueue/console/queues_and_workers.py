@@ -1,0 +1,310 @@
+"""The queues and the workers as operators see them: what waits and runs, who serves it, who is alive, what is paused.
+
+A queue is a name: there is no table of all of them. Those that are known have jobs, tasks, workers, a limit or a pause.
+Which workers are alive is known by the age of their heartbeats on the database's clock.
+
+Invariant: a few probes of indexes and a few rows of workers, whatever the number of jobs. No name is looked for in the
+job table.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Literal, NamedTuple
+
+from django.db.models import F, Q
+from django.db.models.functions import Left, Now
+from django.utils.formats import date_format
+from django.utils.functional import Promise
+from django.utils.timezone import localtime
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ..conf import settings
+from ..jobs.registry import registry
+from ..models import Job, Queue, Worker
+from ..queue.observe import QueueNow, queues_now, raised
+from ..queue.store import Store
+from ..values.codec import shorten
+from ..values.counting import empty
+from ..values.records import serves
+from .counts import Count
+from .durations import span
+from .parts import QueueSetting, consoles, queue_options
+
+State = Literal["live", "late", "stale"]
+
+STATES: dict[State, str | Promise] = {"live": _("live"), "late": _("late"), "stale": _("stale")}
+"""The label of each state."""
+
+MOST_WORKERS = 1_000
+"""The maximum of workers that are read."""
+
+
+def state_after(age: timedelta) -> State:
+    """The state of a worker by the age of its heartbeat: `late` after two missed ones, `stale` if it counts as dead."""
+    interval = min(settings.heartbeat_interval, settings.worker_timeout / 4)
+    if age >= timedelta(seconds=settings.worker_timeout):
+        return "stale"
+    return "late" if age >= timedelta(seconds=2.5 * interval) else "live"
+
+
+@dataclass(frozen=True)
+class WorkerHealth:
+    id: str
+    name: str
+    queues: tuple[str, ...]
+    """Empty: it serves all."""
+    slots: int
+    """How many jobs it runs at once; 0: it hands those that it claims on."""
+    age: timedelta
+    """Since its last heartbeat."""
+
+    @property
+    def state(self) -> State:
+        return state_after(self.age)
+
+    @property
+    def is_live(self) -> bool:
+        return self.state != "stale"
+
+    @property
+    def age_in_words(self) -> str:
+        return span(self.age)
+
+    def serves(self, queue_name: str) -> bool:
+        return serves(self.queues, queue_name, external=settings.external_queues)
+
+
+EVERYBODY = Q()
+
+
+@dataclass(frozen=True)
+class Workforce:
+    """All workers, at one moment: those without slots among them, and nobody external."""
+
+    workers: tuple[WorkerHealth, ...]
+
+    @classmethod
+    def now(cls, condition: Q = EVERYBODY, *, using: str | None = None) -> "Workforce":
+        """As the rows on this condition are now, in the database `using`; default: that of the setting.
+
+        The youngest heartbeats come first.
+        """
+        rows = Worker.objects.db_manager(using).filter(condition, is_external=False).order_by("-heartbeat_at")
+        columns = rows.annotate(age=Now() - F("heartbeat_at")).values_list("id", "name", "queues", "concurrency", "age")
+        return cls(
+            tuple(
+                WorkerHealth(str(worker_id), name, tuple(map(str, queues)), slots, age)
+                for worker_id, name, queues, slots, age in columns[:MOST_WORKERS]
+            )
+        )
+
+    @property
+    def not_dead(self) -> list[WorkerHealth]:
+        return [worker for worker in self.workers if worker.is_live]
+
+    @property
+    def runners(self) -> list[WorkerHealth]:
+        return [worker for worker in self.not_dead if worker.slots]
+
+    @property
+    def by_state(self) -> dict[str, int]:
+        """The numbers of live, late and stale workers. Those without slots are not among them."""
+        states = [worker.state for worker in self.workers if worker.slots]
+        return {state: states.count(state) for state in STATES}
+
+    @property
+    def late_or_stale(self) -> list[WorkerHealth]:
+        found = (worker for worker in self.workers if worker.state != "live")
+        return sorted(found, key=lambda worker: worker.age)
+
+    def serving(self, queue_name: str) -> list[WorkerHealth]:
+        return [worker for worker in self.not_dead if worker.serves(queue_name)]
+
+    def unserved(self, queue_names: Iterable[str]) -> list[str]:
+        """Of these queues, those that no live worker serves; none whose jobs run outside of the workers."""
+        return [name for name in queue_names if name not in settings.external_queues and not self.serving(name)]
+
+    def get(self, worker_id: str) -> WorkerHealth | None:
+        return next((worker for worker in self.workers if worker.id == worker_id), None)
+
+
+def recovered(workforce: Workforce, *, using: str | None = None) -> list[WorkerHealth]:
+    """The dead workers that need nobody: another worker is live, and they hold no running job. Index: recover."""
+    dead = [worker for worker in workforce.workers if not worker.is_live]
+    if not dead or not any(worker.state == "live" for worker in workforce.workers):
+        return []
+    held = Job.objects.db_manager(using).running().filter(locked_by__in=[worker.id for worker in dead])
+    holders = set(held.values_list("locked_by", flat=True).distinct())
+    return [worker for worker in dead if worker.id not in holders]
+
+
+def not_external(jobs: Any) -> Any:
+    """Of these jobs, those that a worker holds: how long one waits and runs elsewhere, its row does not say."""
+    return jobs.exclude(locked_by__in=Worker._base_manager.filter(is_external=True).values("id"))
+
+
+# pages, commands, metrics → the number of blocked jobs by queue. Of all blocked jobs, `limit` are looked at, those
+# first that were enqueued first. Index: blocked.
+BLOCKED_BY_QUEUE = """
+SELECT queue_name, count(*)
+FROM (
+    SELECT queue_name FROM skipqueue_job WHERE status = 'blocked' ORDER BY id LIMIT %(limit)s
+) AS job
+GROUP BY queue_name
+"""
+
+# metrics, where more jobs are blocked than `BLOCKED_BY_QUEUE` looks at → how many the planner expects. Reads no row.
+EXPECTED_BLOCKED = """
+EXPLAIN (FORMAT JSON) SELECT FROM skipqueue_job WHERE status = 'blocked'
+"""
+
+MOST_BLOCKED = 10_000
+"""Blocked jobs that are counted by queue."""
+
+
+def blocked_now(store: Store) -> tuple[dict[str, int], bool]:
+    """The number of blocked jobs by queue, and whether there are more blocked jobs than were counted."""
+    queues = dict(store.rows(BLOCKED_BY_QUEUE, {"limit": MOST_BLOCKED + 1}))
+    return queues, sum(queues.values()) > MOST_BLOCKED
+
+
+def estimated_blocked(store: Store, *, most: int) -> dict[str, int]:
+    """The number of blocked jobs of each queue that has any. If there are more than `most`, it is estimated."""
+    counts = dict(store.rows(BLOCKED_BY_QUEUE, {"limit": most}))
+    if sum(counts.values()) < most:
+        return counts
+    return raised(counts, store.expected_rows(EXPECTED_BLOCKED))
+
+
+MOST_QUEUES = 500
+"""The maximum of queues in a list."""
+
+MOST_PAUSED = 1_000
+"""Paused queues that are read."""
+
+
+class QueueRate(NamedTuple):
+    per_minute: float
+    """Jobs that ended: completed, failed or discarded."""
+    waited: list[int]
+    """The histogram of the times from the due time to the start of an attempt."""
+
+
+def has_rates() -> bool:
+    """Whether a part knows the rates of queues."""
+    return any(part.queue_rates for part in consoles())
+
+
+def rates_now(store: Store) -> dict[str, QueueRate]:
+    """The rates of the queues in which jobs have ended lately, by name; an empty name: of all queues together."""
+    return {name: rate for part in consoles() if part.queue_rates for name, rate in part.queue_rates(store).items()}
+
+
+@dataclass(frozen=True)
+class QueueState:
+    now: QueueNow
+    """Its queued and running jobs."""
+    workers: list[WorkerHealth]
+    """The workers that serve it and do not count as dead."""
+    pause: Queue | None
+    """Its row, if it is paused."""
+    rate: QueueRate | None
+    """Of the last minutes; `None` if no part knows rates."""
+    blocked: Count
+    """Its jobs that wait for other jobs, or for a permit."""
+    settings: Mapping[str, QueueSetting[Any]] = field(default_factory=dict)
+    """By the name of the option. Of an option that it does not have, no value could be changed."""
+
+    @property
+    def name(self) -> str:
+        return self.now.name
+
+
+def queue_states(rates: Mapping[str, QueueRate] | None = None, workforce: Workforce | None = None) -> list[QueueState]:
+    """The known queues, at most `MOST_QUEUES`: the paused ones, then those that have jobs, and then all others by name.
+
+    `rates`: what `rates_now` returns. Queries them, and the `workforce`, unless they are given.
+    """
+    workforce = Workforce.now() if workforce is None else workforce
+    options = {option.name: option.of_all() for option in queue_options()}
+    others = {task.options.queue_name for task in registry}.union(*options.values())
+    others.update(*(worker.queues for worker in workforce.not_dead))
+    return [
+        replace(queue, settings={name: of[queue.name] for name, of in options.items() if queue.name in of})
+        for queue in active_queues(rates, workforce, others=others, most=MOST_QUEUES)
+    ]
+
+
+def active_queues(
+    rates: Mapping[str, QueueRate] | None, workforce: Workforce, *, others: Iterable[str] = (), most: int | None = None
+) -> list[QueueState]:
+    """The paused queues, those that have jobs, and those that have a rate or are among the others, without settings."""
+    rates = rates_now(Store.default()) if rates is None else rates
+    busy = {queue.name: queue for queue in queues_now(Store.default())}
+    paused = {queue.name: queue for queue in Queue.objects.paused().order_by("name")[:MOST_PAUSED]}
+    blocked, is_least = blocked_now(Store.default())
+    unrated = QueueRate(0.0, empty()) if has_rates() else None
+    names = dict.fromkeys([*paused, *busy, *sorted(blocked), *sorted({*rates, *others} - {""})])
+    return [
+        QueueState(
+            busy.get(name, QueueNow(name)),
+            workforce.serving(name),
+            pause=paused.get(name),
+            rate=rates.get(name, unrated),
+            blocked=Count(blocked.get(name, 0), is_least, MOST_BLOCKED),
+        )
+        for name in list(names)[:most]
+    ]
+
+
+NAME_LIMIT = 200
+
+
+def pause_of(queue_name: str) -> Queue | None:
+    return Queue.objects.paused().filter(name=queue_name).first()
+
+
+def pause_sentence(queue: Queue) -> str:
+    values = {"queue": shorten(queue.name, NAME_LIMIT), "by": shorten(queue.paused_by, NAME_LIMIT)}
+    if queue.paused_until:
+        values["time"] = pause_end(queue.paused_until)
+        text = gettext("The queue “%(queue)s” is paused until %(time)s")
+        if queue.paused_by:
+            text = gettext("The queue “%(queue)s” is paused by %(by)s until %(time)s")
+    else:
+        text = gettext("The queue “%(queue)s” is paused until it is resumed")
+        if queue.paused_by:
+            text = gettext("The queue “%(queue)s” is paused by %(by)s until it is resumed")
+    return f"{text % values}: {queue.reason}" if queue.reason else f"{text % values}."
+
+
+def pause_end(time: datetime) -> str:
+    """The end of a pause, to the minute, in the time zone of the site."""
+    return date_format(localtime(time), "Y-m-d H:i T")
+
+
+NAME_SAMPLE = 1_000
+
+LONGEST_NAME = 200
+"""The longest name to choose from, in characters. A thousand longer ones would fill the page."""
+
+
+def known_queue_names() -> list[str]:
+    names = {*Store.default().queues_with_jobs(with_paused=True), *(task.options.queue_name for task in registry)}
+    for served in Worker.objects.values_list("queues", flat=True):
+        names.update(served)
+    names.update(_sample("queue_name"))
+    return sorted(name for name in names if len(name) <= LONGEST_NAME)
+
+
+def known_task_names() -> list[str]:
+    return sorted({*(task.name for task in registry if not task.is_internal), *_sample("task")})
+
+
+def _sample(column: str) -> set[str]:
+    name = Left(column, LONGEST_NAME + 1)
+    newest = Job.objects.order_by("-id").values_list(name, flat=True)[:NAME_SAMPLE]
+    failed = Job.objects.failed().order_by("-finished_at").values_list(name, flat=True)[:NAME_SAMPLE]
+    return {name for name in newest.union(failed, all=True) if len(name) <= LONGEST_NAME}
