@@ -262,10 +262,6 @@ def active_queues(
 NAME_LIMIT = 200
 
 
-def pause_of(queue_name: str) -> Queue | None:
-    return Queue.objects.paused().filter(name=queue_name).first()
-
-
 def pause_sentence(queue: Queue) -> str:
     values = {"queue": shorten(queue.name, NAME_LIMIT), "by": shorten(queue.paused_by, NAME_LIMIT)}
     if queue.paused_until:

@@ -14,18 +14,18 @@ from django.utils.translation import gettext, ngettext
 
 from ..conf import settings
 from ..exceptions import UnknownTask
-from ..models import Job, Status
+from ..models import Job, Queue, Status
 from ..models.expressions import CLAIM_ORDER, MINUS_PRIORITY, Row
 from ..values.codec import shorten
-from . import queue_states as pauses
 from .arguments import redacted
 from .counts import Count
 from .durations import exact, roughly, span
 from .operations import number_of_attempts
 from .parts import consoles, externals
-from .queues_and_workers import Workforce, pause_of, pause_sentence
+from .queues_and_workers import Workforce, pause_sentence
 
 LINE_LIMIT = 200
+"""Characters of a name or a key in a sentence."""
 
 UNKNOWN_TASK = f"{UnknownTask.__name__}: "
 """The start of the error of a job whose worker does not have the task."""
@@ -39,17 +39,11 @@ def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
         case Status.SCHEDULED:
             return _why_it_is_scheduled(job, now, workforce)
         case Status.BLOCKED:
-            return _why_it_is_blocked(job, now)
+            sentences = (console.explain(job, now) for console in consoles() if console.explain)
+            return next(filter(None, sentences), gettext("It is due, and waits for a limit or another job."))
         case Status.RUNNING:
             return _by_who_is_external(job, now, workforce) or _whether_its_worker_is_late(job, workforce)
     return ""
-
-
-def _why_it_is_blocked(job: Job, now: datetime) -> str:
-    for console in consoles():
-        if console.explain and (sentence := console.explain(job, now)):
-            return sentence
-    return gettext("It is due, and waits for a limit or another job.")
 
 
 def _by_who_is_external(job: Job, now: datetime, workforce: Workforce) -> str:
@@ -57,7 +51,7 @@ def _by_who_is_external(job: Job, now: datetime, workforce: Workforce) -> str:
 
 
 def _why_it_is_queued(job: Job, now: datetime, workforce: Workforce) -> str:
-    if pause := pause_of(job.queue_name):
+    if pause := Queue.objects.paused().filter(name=job.queue_name).first():
         return pause_sentence(pause)
     if sentence := _by_who_is_external(job, now, workforce):
         return sentence
@@ -71,7 +65,10 @@ def _why_it_is_queued(job: Job, now: datetime, workforce: Workforce) -> str:
 
 def place_in_queue(job: Job, text_of_next: str) -> str:
     """How many jobs come before it; of the next job this text, which may have its `queue`."""
-    before = _jobs_before(job)
+    place = Row(Value(-job.priority), Value(job.run_after), Value(job.pk))
+    earlier = LessThan(Row(MINUS_PRIORITY, F("run_after"), F("id")), place)
+    queued = Job.objects.queued().filter(earlier, queue_name=job.queue_name)
+    before = Count.of(queued.order_by(*CLAIM_ORDER))  # index: claim
     if not before.found:
         return text_of_next % _queue(job)
     return ngettext(
@@ -91,40 +88,24 @@ def _why_it_is_scheduled(job: Job, now: datetime, workforce: Workforce) -> str:
         return gettext("It was due %(span)s ago, but no worker is alive.") % values
     if job.run_after <= now:
         return gettext("It is due now, and goes into its queue within a second or two.")
+    text = gettext("Scheduled: due in %(span)s, at %(time)s.")
     if job.last_error.startswith(UNKNOWN_TASK):
-        return (
-            gettext(
-                "The worker that claimed it does not have its task: the task has another name now, or the worker runs "
-                "old code. Another try is due in %(span)s, at %(time)s."
-            )
-            % values
+        text = gettext(
+            "The worker that claimed it does not have its task: the task has another name now, or the worker runs "
+            "old code. Another try is due in %(span)s, at %(time)s."
         )
-    if job.attempts:
-        return gettext("Attempt %(attempt)s is due in %(span)s, at %(time)s.") % values
-    return gettext("Scheduled: due in %(span)s, at %(time)s.") % values
+    elif job.attempts:
+        text = gettext("Attempt %(attempt)s is due in %(span)s, at %(time)s.")
+    return text % values
 
 
 def _whether_its_worker_is_late(job: Job, workforce: Workforce) -> str:
     worker = workforce.get(job.locked_by)
     if worker is None or worker.state == "live":
         return ""
-    values = {
-        "worker": shorten(worker.name, LINE_LIMIT),
-        "time": span(worker.age),
-        "timeout": span(settings.worker_timeout),
-    }
-    return (
-        gettext("Its worker %(worker)s has sent no heartbeat for %(time)s. After %(timeout)s the job is taken back.")
-        % values
-    )
-
-
-def _jobs_before(job: Job) -> Count:
-    """The number of jobs that will be claimed first, up to the limit of a count. Index: claim."""
-    place = Row(Value(-job.priority), Value(job.run_after), Value(job.pk))
-    queue = Job.objects.queued().filter(queue_name=job.queue_name)
-    before = queue.filter(LessThan(Row(MINUS_PRIORITY, F("run_after"), F("id")), place))
-    return Count.of(before.order_by(*CLAIM_ORDER))
+    text = gettext("Its worker %(worker)s has sent no heartbeat for %(time)s. After %(timeout)s the job is taken back.")
+    name, timeout = shorten(worker.name, LINE_LIMIT), span(settings.worker_timeout)
+    return text % {"worker": name, "time": span(worker.age), "timeout": timeout}
 
 
 def _queue(job: Job) -> dict[str, str]:

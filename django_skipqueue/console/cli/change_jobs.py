@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.db.models import Count, ExpressionWrapper, Q
@@ -48,9 +48,6 @@ class Instruction:
     """The new due time of postponed jobs. A fixed one, so that no job is postponed twice."""
 
 
-Change: TypeAlias = Callable[[Store, Collection[int], Instruction], Collection[int]]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Verb:
     name: str
@@ -64,7 +61,7 @@ class Verb:
     """Whether failed jobs that hold others up can be changed as well."""
     states: tuple[str, ...]
     """Where jobs are looked for, if the options do not say in which status. Empty: the options must say so."""
-    change: Change
+    change: Callable[[Store, Collection[int], Instruction], Collection[int]]
     """Change the jobs that allow it; returns their ids."""
     exception: str = "that changed meanwhile"
     """Why a job whose status allows the verb may stay as it is."""
@@ -279,7 +276,14 @@ class ChangeJobs(Subcommand):
         if len(choice.ids) != 1 and not options["yes"] and not self._is_confirmed(console, survey):
             console.say("Nothing was changed.")
             return Exit.NEGATIVE
-        tally = change(self._verb, choice, _instruction(options), console=console, total=survey.eligible)
+        delay = options.get("delay")
+        told = Instruction(
+            by=operator(),
+            reason=options.get("reason", ""),
+            over=options.get("over"),
+            run_after=delay and Store.default().heartbeats()[0] + delay,
+        )
+        tally = change(self._verb, choice, told, console=console, total=survey.eligible)
         if tally.unchanged and len(choice.ids) == 1 and (why := why_unchanged(choice.ids[0])):
             console.say(why)
         return self._report(console, tally, survey, in_json=options["json"])
@@ -310,13 +314,3 @@ class ChangeJobs(Subcommand):
             console.say("Interrupted. Run the command again to go on.")
             return Exit.INTERRUPTED
         return Exit.PARTIAL if survey.cut else Exit.DONE if tally.changed else Exit.NEGATIVE
-
-
-def _instruction(options: dict[str, Any]) -> Instruction:
-    delay = options.get("delay")
-    return Instruction(
-        by=operator(),
-        reason=options.get("reason", ""),
-        over=options.get("over"),
-        run_after=delay and Store.default().heartbeats()[0] + delay,
-    )

@@ -60,7 +60,12 @@ def _lines(findings: list[Finding], seconds: float, *, names_all: bool) -> Itera
             yield severity.upper()
             yield ""
             for finding in of_this:
-                yield from _described(finding)
+                yield from _wrapped(f"{finding.title} ({finding.code})", INDENT[:2])
+                yield from (line for text in (finding.found, finding.advice) for line in _wrapped(text, INDENT))
+                if finding.command:
+                    yield ""
+                    yield from map(printable, textwrap.indent(finding.command, INDENT * 2).splitlines())
+                yield ""
     well = [each for each in findings if each.severity == Severity.OK]
     opening = "All is well: " if _exit_code(findings) == Exit.DONE else ""
     summary = f"{opening}{len(well)} checks found nothing, in {seconds:.2f} s"
@@ -71,16 +76,6 @@ def _lines(findings: list[Finding], seconds: float, *, names_all: bool) -> Itera
     for finding in well:
         if finding.found:
             yield from _wrapped(finding.found, "")
-
-
-def _described(finding: Finding) -> Iterator[str]:
-    yield from _wrapped(f"{finding.title} ({finding.code})", INDENT[:2])
-    for text in (finding.found, finding.advice):
-        yield from _wrapped(text, INDENT)
-    if finding.command:
-        yield ""
-        yield from map(printable, textwrap.indent(finding.command, INDENT * 2).splitlines())
-    yield ""
 
 
 def _wrapped(text: str, indent: str) -> list[str]:

@@ -139,9 +139,11 @@ class Choice:
     def explain_nothing(self) -> None:
         """Raise `CommandError` if no job can match, because nothing has the name of the task or the queue."""
         for criteria in self.criteria[:1]:
-            problem = criteria.task and task_problem(criteria.task)
-            if problem := problem or (criteria.queue_name and queue_problem(criteria.queue_name)):
-                raise CommandError(problem)
+            task = criteria.task
+            if task and task not in _registered() and task not in (names := known_task_names()):
+                raise CommandError(_unknown_task(task, names))
+            if criteria.queue_name:
+                require_known_queue(criteria.queue_name)
 
 
 def cut_note(cut: Sequence[Window]) -> str:
@@ -242,24 +244,10 @@ def registered_task(typed: str) -> Task[Any, Any]:
     return registry.get(name)
 
 
-def task_problem(name: str) -> str:
-    """Why there is no job of this task: nothing has this name. Empty if a registered task has, or one of a job."""
-    if name in _registered():
-        return ""
-    names = known_task_names()
-    return "" if name in names else _unknown_task(name, names)
-
-
-def queue_problem(name: str) -> str:
-    """Why there is no job in this queue: nothing has this name. Empty if a task, a worker or a job has."""
-    names = known_queue_names()
-    return "" if name in names else f"No task, worker or job has the queue {name!r}.{_meant(name, names)}"
-
-
 def require_known_queue(name: str) -> None:
-    """Raise `CommandError` if nothing has this queue."""
-    if problem := queue_problem(name):
-        raise CommandError(problem)
+    """Raise `CommandError` if nothing has this queue: no task, no worker, and no job."""
+    if name not in (names := known_queue_names()):
+        raise CommandError(f"No task, worker or job has the queue {name!r}.{_meant(name, names)}")
 
 
 def _unknown_task(name: str, known: list[str]) -> str:

@@ -56,20 +56,16 @@ def configure(
             logs.log_format_ignored(log_format)
     else:
         handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(_formatter(log_format, colour, tracebacks))
+        if log_format == JSON:
+            handler.setFormatter(JsonFormatter())
+        else:
+            colour = wants_colour(sys.stderr) if colour is None else colour
+            handler.setFormatter(LineFormatter(colour=colour, tracebacks=tracebacks or sys.stderr.isatty()))
         handler.addFilter(JobContextFilter())
         handler.addFilter(lambda record: shows_django or record.name.partition(".")[0] != "django")
         logging.getLogger().addHandler(handler)
     if package.level == logging.NOTSET:
         package.setLevel({0: logging.WARNING, 1: logging.INFO}.get(verbosity, logging.DEBUG))
-
-
-def _formatter(log_format: str | None, colour: bool | None, tracebacks: bool) -> logging.Formatter:
-    if log_format == JSON:
-        return JsonFormatter()
-    return LineFormatter(
-        colour=wants_colour(sys.stderr) if colour is None else colour, tracebacks=tracebacks or sys.stderr.isatty()
-    )
 
 
 ON, OFF = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
@@ -212,7 +208,7 @@ def set_up(add: Options, options: dict[str, Any]) -> None:
         raise CommandError(" ".join(add.wrong_variables))
     configure(
         options["verbosity"],
-        colour=_colour(options),
+        colour=False if options.get("no_color") else True if options.get("force_color") else None,
         tracebacks=django_settings.DEBUG,
         log_format=options["log_format"],
         shows_django=not django_settings.DEBUG,
@@ -309,8 +305,3 @@ def listen_for_probes(options: dict[str, Any]) -> socket.socket | None:
         return open_port(host, port)
     except OSError as error:
         raise CommandError(f"--health-port: cannot listen on {host}, port {port}: {error.strerror or error}.") from None
-
-
-def _colour(options: dict[str, Any]) -> bool | None:
-    """The choice by Django's `--no-color` and `--force-color`; `None`: neither was given."""
-    return False if options.get("no_color") else True if options.get("force_color") else None

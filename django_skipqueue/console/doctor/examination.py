@@ -91,7 +91,9 @@ def examine(store: Store) -> list[Finding]:
         budget = TimeBudget(EXAMINATION_SECONDS, parts=len(checks), most=CHECK_SECONDS, least=LEAST_SECONDS)
         for check in checks:
             findings += _run(check, store, budget.share())
-        findings = _explained(findings)
+        if any(each.code == "migrations" and each.severity != Severity.OK for each in findings):
+            # what failed, failed for want of tables or columns
+            findings = [each for each in findings if each.code != "check-failed"]
     except Error as error:
         findings.append(_out_of_reach(in_a_line(error)))
     return sorted(findings, key=lambda finding: finding.severity.rank)
@@ -104,21 +106,9 @@ def examine_at_once(aliases: Sequence[str]) -> dict[str, list[Finding]]:
         connect_seconds=CONNECT_SECONDS,
         seconds=CONNECT_SECONDS + EXAMINATION_SECONDS + SPARE_SECONDS,
     )
-    return {alias: _of_one(alias, found) for alias in aliases}
-
-
-def _of_one(alias: str, found: dict[str, list[Finding] | None]) -> list[Finding]:
-    if alias not in found:
-        return examine(Store(alias))  # which says what is wrong with the setting
-    silent = gettext("It cannot be reached, or does not answer in time.")
-    return found[alias] or [_out_of_reach(silent)]
-
-
-def _explained(findings: list[Finding]) -> list[Finding]:
-    """The findings, where migrations are missing without the checks that failed: for want of tables or columns."""
-    if not any(each.code == "migrations" and each.severity != Severity.OK for each in findings):
-        return findings
-    return [each for each in findings if each.code != "check-failed"]
+    silent = [_out_of_reach(gettext("It cannot be reached, or does not answer in time."))]
+    # of a database that was not asked, `examine` says what is wrong with its setting
+    return {alias: found[alias] or silent if alias in found else examine(Store(alias)) for alias in aliases}
 
 
 def _run(check: Check, store: Store, seconds: float) -> list[Finding]:

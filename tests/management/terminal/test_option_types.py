@@ -1,4 +1,4 @@
-"""`option_types`: what may be typed, and what it means."""
+"""The types of options: what may be typed, and what it means."""
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable
