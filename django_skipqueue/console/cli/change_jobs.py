@@ -183,9 +183,6 @@ def _batches(verb: Verb, choice: Choice) -> Iterator[list[int]]:
             yield batch
 
 
-HAS_RUN = ExpressionWrapper(Q(attempts__gt=0), BooleanField())
-
-
 @dataclass(frozen=True)
 class Survey:
     kinds: Counter[tuple[str, str, bool]]
@@ -195,14 +192,14 @@ class Survey:
     @classmethod
     def of(cls, choice: Choice, fits: Q, console: Console) -> "Survey":
         kinds: Counter[tuple[str, str, bool]] = Counter()
-        does_fit = ExpressionWrapper(fits, BooleanField())
+        has_run, does_fit = (ExpressionWrapper(each, BooleanField()) for each in (Q(attempts__gt=0), fits))
         cut: list[Window] = []
         for part in choice.parts():
             cut += [part.cut_after] if part.cut_after else []
-            jobs = part.jobs.order_by().annotate(has_run=HAS_RUN, fits=does_fit)
+            jobs = part.jobs.order_by().annotate(has_run=has_run, fits=does_fit)
             groups = jobs.values_list("status", "has_run", "task", "fits").annotate(number=Count("pk"))
-            for status, has_run, task, fit, number in groups:
-                state = RETRYING if status == Status.SCHEDULED and has_run else status
+            for status, was_run, task, fit, number in groups:
+                state = RETRYING if status == Status.SCHEDULED and was_run else status
                 kinds[state, task, bool(fit)] += number
             console.progress(f"{kinds.total():,} jobs found …")
         console.end_progress()

@@ -149,7 +149,7 @@ LABEL_WIDTH = 14
 
 def details_as_json(job: Any, workforce: Workforce) -> dict[str, Any]:
     """The fields that lists have, and all other fields. `job.now`: the time."""
-    call = call_of(job)
+    call, progress = call_of(job), job.current_progress
     return {
         **as_json(job),
         "timeout": job.timeout,
@@ -158,8 +158,16 @@ def details_as_json(job: Any, workforce: Workforce) -> dict[str, Any]:
         **{name: key and call.text(key) for name, key in _keys(job).items()},
         "result": masked(job, job.result),
         "metadata": masked(job, job.metadata),
-        "progress": _progress_as_json(job, call),
-        "logs": [_log_as_json(log, call) for log in logs_of(job.logs)],
+        "progress": progress and {"value": progress.value, "text": call.text(progress.text), "at": progress.at},
+        "logs": [
+            {
+                "attempt": log.attempt,
+                "worker": log.worker,
+                "dropped": log.dropped,
+                "lines": [line._replace(message=call.text(line.message))._asdict() for line in log.lines],
+            }
+            for log in logs_of(job.logs)
+        ],
         "errors": [_masked_texts(entry, call) for entry in job.errors],
         "operations": [_masked_texts(entry, call) for entry in job.operations or []],
     }
@@ -239,16 +247,6 @@ def _log(log: AttemptLog, call: Redacted, job: Job) -> list[str]:
         first, *others = call.text(line.message).splitlines() or [""]
         lines += [f"{at}{line.level}{source} {first}", *(f"    {other}" for other in others)]
     return lines
-
-
-def _log_as_json(log: AttemptLog, call: Redacted) -> dict[str, Any]:
-    lines = [line._replace(message=call.text(line.message))._asdict() for line in log.lines]
-    return {"attempt": log.attempt, "worker": log.worker, "dropped": log.dropped, "lines": lines}
-
-
-def _progress_as_json(job: Job, call: Redacted) -> dict[str, Any] | None:
-    progress = job.current_progress
-    return progress and {"value": progress.value, "text": call.text(progress.text), "at": progress.at}
 
 
 def _objects(entries: Any) -> list[dict[str, Any]]:

@@ -156,7 +156,13 @@ def _show(console: Console, snapshot: Snapshot, *, in_json: bool) -> None:
     last_hour = in_full(jobs[FAILED_IN_LAST_HOUR])
     texts = [f"{in_full(count)} {name}" for name, count in jobs.items() if name != FAILED_IN_LAST_HOUR]
     console.line(f"Jobs: {', '.join(texts)} ({last_hour} in the last hour).")
-    console.line(_workers(snapshot))
+    late = [
+        f"{worker.name} {worker.state} for {in_words(worker.age.total_seconds())}"
+        for worker in snapshot.workforce.late_or_stale[:5]
+    ]
+    numbers = ", ".join(f"{number} {state}" for state, number in snapshot.workforce.by_state.items())
+    named = f" ({', '.join(late)})" if late else ""
+    console.line(printable(f"Workers: {numbers}{named}."))
     for part in snapshot.parts:
         for line in part.lines:
             console.line(printable(line))
@@ -193,10 +199,3 @@ def _note(queue: QueueState) -> str:
         return Coloured(unserved[0] if unserved else "no worker serves it", RED) if queue.now.queued else ""
     late = sum(worker.state == "late" for worker in queue.workers)
     return Coloured(f"{late} of its workers late", YELLOW) if late else ""
-
-
-def _workers(snapshot: Snapshot) -> str:
-    late = snapshot.workforce.late_or_stale
-    named = ", ".join(f"{worker.name} {worker.state} for {in_words(worker.age.total_seconds())}" for worker in late[:5])
-    numbers = ", ".join(f"{number} {state}" for state, number in snapshot.workforce.by_state.items())
-    return printable(f"Workers: {numbers}{f' ({named})' if named else ''}.")

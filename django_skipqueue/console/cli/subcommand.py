@@ -44,6 +44,8 @@ class Subcommand:
     name: str
     help: str
     """One sentence, without its full stop."""
+    needs_all = False
+    """Whether the answer is no as soon as it is no for one of several databases."""
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
@@ -78,7 +80,11 @@ class Subcommand:
                 codes.append(error.returncode)
             if codes[-1] == Exit.INTERRUPTED:
                 break
-        return self._worst(codes)
+        for code in (Exit.INTERRUPTED, Exit.USAGE, Exit.ERROR, Exit.PARTIAL):
+            if code in codes:
+                return code
+        is_no = (any if self.needs_all else all)(code == Exit.NEGATIVE for code in codes)
+        return Exit.NEGATIVE if is_no else Exit.DONE
 
     def _parts(self, options: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         """The databases, each with the options for it: the ids of its own jobs among them."""
@@ -92,16 +98,6 @@ class Subcommand:
             ]
         is_for_all = options["database"] is None and self.goes_over_all(options)
         return [(alias, options) for alias in (chosen_or_all() if is_for_all else (home,))]
-
-    needs_all = False
-    """Whether the answer is no as soon as it is no for one of several databases."""
-
-    def _worst(self, codes: Sequence[int]) -> Exit:
-        for code in (Exit.INTERRUPTED, Exit.USAGE, Exit.ERROR, Exit.PARTIAL):
-            if code in codes:
-                return code
-        is_no = (any if self.needs_all else all)(code == Exit.NEGATIVE for code in codes)
-        return Exit.NEGATIVE if is_no else Exit.DONE
 
     def _execute(self, alias: str, console: Console, **options: Any) -> Exit:
         """Run it on a connection of its own. An error of the database becomes one sentence."""

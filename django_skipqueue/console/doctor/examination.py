@@ -95,7 +95,7 @@ def examine(store: Store) -> list[Finding]:
             # what failed, failed for want of tables or columns
             findings = [each for each in findings if each.code != "check-failed"]
     except Error as error:
-        findings.append(_out_of_reach(in_a_line(error)))
+        findings.append(_unusable(in_a_line(error)))
     return sorted(findings, key=lambda finding: finding.severity.rank)
 
 
@@ -106,7 +106,7 @@ def examine_at_once(aliases: Sequence[str]) -> dict[str, list[Finding]]:
         connect_seconds=CONNECT_SECONDS,
         seconds=CONNECT_SECONDS + EXAMINATION_SECONDS + SPARE_SECONDS,
     )
-    silent = [_out_of_reach(gettext("It cannot be reached, or does not answer in time."))]
+    silent = [_unusable(gettext("It cannot be reached, or does not answer in time."))]
     # of a database that was not asked, `examine` says what is wrong with its setting
     return {alias: found[alias] or silent if alias in found else examine(Store(alias)) for alias in aliases}
 
@@ -149,11 +149,7 @@ def _failed(check: Check, error: Error, seconds: float) -> Finding:
     )
 
 
-def _out_of_reach(found: str) -> Finding:
-    return _unusable(found, gettext("See whether the server runs, and whether its log says why."))
-
-
-def _unusable(found: str, advice: str) -> Finding:
-    return Finding(
-        "database-unusable", Severity.CRITICAL, gettext("The queue's database cannot be used"), found, advice
-    )
+def _unusable(found: str, advice: str = "") -> Finding:
+    advice = advice or gettext("See whether the server runs, and whether its log says why.")
+    title = gettext("The queue's database cannot be used")
+    return Finding("database-unusable", Severity.CRITICAL, title, found, advice)

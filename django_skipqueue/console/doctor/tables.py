@@ -281,11 +281,7 @@ def database_load(store: Store) -> Iterator[Finding]:
     found = gettext(
         "Of what was done in this database since its statistics were reset, the queue's tables have %(written)s %% of "
         "the rows written, %(read)s %% of the pages read from the disk, and %(hit)s %% of those found in memory."
-    ) % {
-        "written": tables.rows_written.percent,
-        "read": tables.pages_read.percent,
-        "hit": tables.pages_hit.percent,
-    }
+    ) % {"written": tables.rows_written.percent, "read": tables.pages_read.percent, "hit": tables.pages_hit.percent}
     if statements is None:
         found += " " + gettext("The time of statements is not known: pg_stat_statements is not there, or hides some.")
     else:

@@ -102,10 +102,7 @@ def queues(store: Store) -> Iterator[Values]:
 @measured(
     "blocked",
     Metric(
-        "skipqueue_blocked_jobs",
-        "gauge",
-        "Jobs that wait for other jobs, or a permit; an estimate above 2,000.",
-        QUEUE,
+        "skipqueue_blocked_jobs", "gauge", "Jobs that wait for other jobs, or a permit; an estimate above 2,000.", QUEUE
     ),
 )
 def blocked(store: Store) -> Iterator[Values]:

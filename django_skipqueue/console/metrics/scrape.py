@@ -54,7 +54,9 @@ def scrape(store: Store) -> Iterator[Family]:
     for part in parts:
         found = None if is_lost else _collected(part, store, budget.share())
         errors.values[part.name,] = int(found is None)
-        is_lost = is_lost or (found is None and not _is_usable(store))
+        if found is None and not is_lost:
+            # a host that does not answer would cost a timeout for each part
+            is_lost = store.connection.connection is None or not store.connection.is_usable()
         yield from found or ()
     yield errors
     yield Family(SCRAPE_TIME, {(): time.perf_counter() - began})
@@ -68,11 +70,6 @@ def _collected(part: Scraped, store: Store, seconds: float) -> list[Family] | No
     except Error as error:
         liveness_logs.scrape_failed(part.name, error, database=store.alias if settings.serves_several else None)
         return None
-
-
-def _is_usable(store: Store) -> bool:
-    """Whether the connection is open still. A host that does not answer would cost a timeout for each part."""
-    return store.connection.connection is not None and store.connection.is_usable()
 
 
 CONNECT_SECONDS = 2.0

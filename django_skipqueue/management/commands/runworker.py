@@ -33,7 +33,36 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         self._add = add = Options(parser)
         settings = conf.load_or_default()
-        _add_what_it_runs(add)
+        add(
+            "-q",
+            "--queues",
+            help="queues to serve, separated by commas, in this order; default: all that have jobs, without those that "
+            "carriers run",
+        )
+        add(
+            "-c",
+            "--concurrency",
+            type=within("concurrency"),
+            default=4,
+            help="`def` tasks that one process runs at once, in threads, and as many `async def` tasks beside them",
+        )
+        add("--processes", type=within("processes"), default=1, help="worker processes")
+        add.flag("--drain", help="stop when nothing is runnable")
+        add(
+            "--max-jobs",
+            type=within("max_jobs"),
+            help="end each process after so many attempts, and the command with them",
+        )
+        add(
+            "--max-jobs-per-worker",
+            type=within("max_jobs_per_worker"),
+            help="replace each process by a fresh one after so many attempts",
+        )
+        add(
+            "--max-memory-mb",
+            type=within("max_memory_mb"),
+            help="replace each process by a fresh one that uses more MiB of memory",
+        )
         serving.add_times(add, settings)
         serving.add_place(add, settings)
         add.switch("--reload", help="restart when code changes; default: when DEBUG is on and this is a terminal")
@@ -65,39 +94,6 @@ class Command(BaseCommand):
             max_jobs_per_worker=options["max_jobs_per_worker"],
             max_memory_mb=options["max_memory_mb"],
         )
-
-
-def _add_what_it_runs(add: Options) -> None:
-    add(
-        "-q",
-        "--queues",
-        help="queues to serve, separated by commas, in this order; default: all that have jobs, without those that "
-        "carriers run",
-    )
-    add(
-        "-c",
-        "--concurrency",
-        type=within("concurrency"),
-        default=4,
-        help="`def` tasks that one process runs at once, in threads, and as many `async def` tasks beside them",
-    )
-    add("--processes", type=within("processes"), default=1, help="worker processes")
-    add.flag("--drain", help="stop when nothing is runnable")
-    add(
-        "--max-jobs",
-        type=within("max_jobs"),
-        help="end each process after so many attempts, and the command with them",
-    )
-    add(
-        "--max-jobs-per-worker",
-        type=within("max_jobs_per_worker"),
-        help="replace each process by a fresh one after so many attempts",
-    )
-    add(
-        "--max-memory-mb",
-        type=within("max_memory_mb"),
-        help="replace each process by a fresh one that uses more MiB of memory",
-    )
 
 
 def _name_unknown_queues(workers: list[WorkerOptions]) -> None:
