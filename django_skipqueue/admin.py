@@ -5,7 +5,7 @@ page reads the job table by an index, or at most `WINDOW_SIZE` rows of it.
 """
 
 from .console.admin.jobs.job_admin import JobAdmin
-from .console.admin.queues.queue_admin import QueueAdmin
+from .console.admin.queues import QueueAdmin
 from .console.admin.workers import WorkerAdmin
 from .parts.archive.admin import ArchivedJobAdmin
 from .parts.batches.admin import BatchAdmin

@@ -9,6 +9,6 @@ from ..jobs.decorator import job
 @job(name="django_skipqueue.apply_to_all", takes_context=True)
 def apply_to_all(context: JobContext, /, **action: Any) -> dict[str, int]:
     """Apply a verb to all jobs that match a list of the admin. `console.admin.bulk` defers it, and has the code."""
-    from .admin.bulk.run import run  # workers of a project without the admin import this module too
+    from .admin.bulk import run  # workers of a project without the admin import this module too
 
     return run(context, action)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .admin.dashboard.cards import Card
     from .admin.dashboard.situation import Situation
     from .admin.queues.setting_form import SettingForm
+    from .admin.dashboard import Card, Situation
     from .cli.subcommand import Subcommand
     from .doctor.finding import Check
     from .metrics.catalogue import Scraped

@@ -7,7 +7,7 @@ import pytest
 from django.contrib.auth.models import User
 from playwright.sync_api import Page, expect
 
-from django_skipqueue.console.admin.jobs import actions
+from django_skipqueue.console.admin.jobs import job_admin
 from django_skipqueue.models import Job
 
 from ..app.jobs import add
@@ -88,7 +88,7 @@ def test_a_worker_changes_many_jobs_and_the_page_follows(
     runworker: Callable[..., object],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(actions, "MANY", 2)
+    monkeypatch.setattr(job_admin, "MANY", 2)
     jobs = [make_job("failed", task="gone.jobs.task", queue_name="nobody") for _ in range(5)]
     process = runworker("--queues", "default", settings=ADMIN)
     wait_until(lambda: workers(1))

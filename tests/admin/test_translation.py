@@ -18,7 +18,7 @@ from django.test import Client
 from django_skipqueue.console import counts
 from django_skipqueue.console.admin.notices import notices_cache
 from django_skipqueue.console.admin.verbs import many_jobs
-from django_skipqueue.console.admin.verbs.selection import Summary
+from django_skipqueue.console.admin.verbs.many_jobs import Summary
 from django_skipqueue.console.admin.verbs.table import ACTIONS, BUTTONS
 from django_skipqueue.console.counts import Count
 from django_skipqueue.jobs.registry import Registry

@@ -8,7 +8,7 @@ from django.contrib import admin
 from django.http import HttpResponse
 from django.test import RequestFactory
 
-from django_skipqueue.console.admin.dashboard.sections import SECTIONS, sections
+from django_skipqueue.console.admin.dashboard import SECTIONS, sections
 from django_skipqueue.console.cli import run
 from django_skipqueue.console.doctor.examination import CHECKS, checks_of
 from django_skipqueue.console.doctor.finding import Check

@@ -13,9 +13,7 @@ from django.http import HttpRequest, HttpResponse
 from django.test import Client
 
 from django_skipqueue.checks import register_all
-from django_skipqueue.console.admin.dashboard.cards import CARDS, Card
-from django_skipqueue.console.admin.dashboard.dashboard import Dashboard
-from django_skipqueue.console.admin.dashboard.sections import SECTIONS, sections
+from django_skipqueue.console.admin.dashboard import CARDS, SECTIONS, Card, Dashboard, sections
 from django_skipqueue.console.admin.jobs.filters import GroupFilter
 from django_skipqueue.console.admin.jobs.page import JobPage
 from django_skipqueue.console.admin.notices import Notices

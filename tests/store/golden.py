@@ -9,13 +9,11 @@ from pkgutil import walk_packages
 from types import ModuleType
 
 from django_skipqueue import parts
-from django_skipqueue.console.admin.dashboard import situation
 from django_skipqueue.console.cli import maintenance
 from django_skipqueue.console.doctor import jobs_and_workers, tables
+from django_skipqueue.console.admin import dashboard
 from django_skipqueue.console.doctor import sql as of_doctor
-from django_skipqueue.console.metrics import sql as of_metrics
 from django_skipqueue.contrib.celery import console as of_carriers
-from django_skipqueue.contrib.celery import states
 
 from .statements import FIRST_WORD, MODULES
 
@@ -32,7 +30,7 @@ ALL_MODULES: tuple[ModuleType, ...] = (
     *MODULES,
     of_carriers,
     *(module for module in _modules_of_parts() if module not in MODULES),
-    *(jobs_and_workers, tables, of_doctor, situation, maintenance),
+    *(jobs_and_workers, tables, of_doctor, dashboard, maintenance),
 )
 
 MAINTENANCE = r"\s*(DROP|REINDEX) "

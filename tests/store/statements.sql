@@ -5505,7 +5505,7 @@ GROUP BY ours.name
 ORDER BY ours.name
 LIMIT 200
 
--- NOW (console.admin.dashboard.situation)
+-- NOW (console.admin.dashboard)
 SELECT date_part('epoch', statement_timestamp())
 
 -- INDEXES (console.indexes)

@@ -14,11 +14,9 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
-from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.db.models.functions import Now
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.template.response import TemplateResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, reverse
 from django.utils.functional import lazy
 from django.utils.html import format_html, format_html_join
@@ -37,7 +35,7 @@ from ..parts import externals
 from ..queues_and_workers import STATES, state_after
 from .notices import NoWorker, notices_cache
 from .ui.cells import badge, shortened
-from .ui.views import OwnViews, refreshing
+from .ui.views import READ_OR_CHANGE, OwnViews, guarded, refreshing
 
 
 @dataclass(frozen=True)
@@ -192,30 +190,24 @@ class WorkerAdmin(OwnViews):
             *super().get_urls(),
         ]
 
+    @guarded(*READ_OR_CHANGE, may=lambda _, request: request.user.has_perm(MAY_CHANGE))
     def request_view(self, request: HttpRequest, *, asked: RequestButton) -> HttpResponse:
-        if request.method not in ("GET", "HEAD", "POST"):
-            return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
-        if not (request.user.has_perm(MAY_CHANGE) and self.has_view_permission(request)):
-            raise PermissionDenied
         worker_id = request.GET.get("worker", "").replace("\0", "")
         worker = Worker.objects.filter(pk=worker_id, is_external=False).first()
-        if worker is None:
-            self.message_user(request, gettext("This worker has ended."), messages.WARNING)
-            return HttpResponseRedirect(self.address("changelist"))
-        if request.method == "POST":
-            return self._request(request, worker, asked)
-        context = self.context(request, str(asked.label), title=asked.question % {"worker": shortened(worker.name)}) | {
-            "explanation": asked.explanation,
-            "can_be_done": True,
-            "is_dangerous": asked.is_dangerous,
-            "target": request.get_full_path(),
-            "back": self.address("changelist"),
-        }
-        return TemplateResponse(request, "admin/django_skipqueue/job/confirm.html", context)
-
-    def _request(self, request: HttpRequest, worker: Worker, asked: RequestButton) -> HttpResponse:
-        if asked.request(worker):
-            message = asked.done % {"worker": shortened(worker.name)}
+        name = shortened(worker.name) if worker else ""
+        if worker and request.method != "POST":
+            return self.ask(
+                request,
+                title=asked.question % {"worker": name},
+                subject=str(asked.label),
+                explanation=asked.explanation,
+                can_be_done=True,
+                is_dangerous=asked.is_dangerous,
+                target=request.get_full_path(),
+                back=self.address("changelist"),
+            )
+        if worker and asked.request(worker):
+            message = asked.done % {"worker": name}
             self.log_change(request, worker, message)
             self.message_user(request, message, messages.SUCCESS)
         else:

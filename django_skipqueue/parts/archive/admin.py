@@ -25,14 +25,12 @@ from django.utils.translation import gettext
 
 from ...conf import settings
 from ...console.admin.jobs import job_cells
-from ...console.admin.jobs.changelist import JobChangeList
+from ...console.admin.jobs.changelist import CappedPaginator, JobChangeList, Tab
 from ...console.admin.jobs.filters import BEFORE, FIRST, PeriodFilter, QueueFilter, StateFilter, TaskFilter
 from ...console.admin.jobs.history import history_of
 from ...console.admin.jobs.job_admin import JobAdmin
 from ...console.admin.jobs.page import JobPage
-from ...console.admin.jobs.tabs import Tab
 from ...console.admin.ui.cells import badge_of
-from ...console.admin.ui.paginator import CappedPaginator
 from ...console.admin.ui.views import OwnViews
 from ...console.admin.verbs import log
 from ...console.admin.verbs.copies import TEXTS, insert_copy, why_held_elsewhere, why_not_copied

@@ -28,6 +28,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
+from ...console.admin.jobs.changelist import CappedPaginator
 from ...console.admin.jobs.filters import GroupFilter
 from ...console.admin.ui.cells import badge, shortened
 from ...console.admin.ui.columns import NOTHING, Cell, Column, rows

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ...console.admin.ui.columns import Column, Rows, rows
+from ...console.admin.ui.cells import Column, Rows, rows
 from ...console.parts import PartConsole, consoles
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ...console.admin.ui.cells import badge
-from ...console.admin.ui.columns import Cell, Column, rows
+from ...console.admin.ui.cells import Cell, Column, badge, rows
 from ...console.counts import grouped
 from ...console.durations import span
 from ...models import Status

@@ -6,7 +6,7 @@ from django import forms
 from django.contrib.admin.widgets import AdminIntegerFieldWidget
 from django.utils.translation import gettext_lazy as _
 
-from ...console.admin.queues.setting_form import SettingForm
+from ...console.admin.queue_forms import SettingForm
 from ...console.counts import grouped
 from ...console.parts import QueueOption
 from ...models import Queue

@@ -9,7 +9,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ...console.admin.ui.columns import Cell, Column
+from ...console.admin.ui.cells import Cell, Column
 from ...console.counts import grouped
 from ...console.durations import roughly, span
 from ...queue.store import Store

@@ -8,6 +8,8 @@ from django.utils.translation import gettext_lazy as _
 
 from ...console.admin.queues.setting_form import SettingForm
 from ...console.parts import QueueOption
+from ...console.admin.queue_forms import SettingForm
+from ...console.queue_options import QueueOption
 from ...exceptions import InvalidOption
 from ...models import Queue
 from ...values.rates import MOST, interval_of, rate_text

@@ -19,10 +19,9 @@ from django.urls import reverse
 
 from django_skipqueue.console import counts
 from django_skipqueue.console import search as window
-from django_skipqueue.console.admin.bulk.progress import Progress
-from django_skipqueue.console.admin.bulk.run import BulkAction, queue_with_workers
-from django_skipqueue.console.admin.jobs import actions
-from django_skipqueue.console.admin.verbs import selection
+from django_skipqueue.console.admin.bulk import BulkAction, Progress, queue_with_workers
+from django_skipqueue.console.admin.jobs import job_admin
+from django_skipqueue.console.admin.verbs import many_jobs
 from django_skipqueue.console.admin.verbs.copies import BULK_TASK
 from django_skipqueue.console.admin.verbs.table import ACTIONS, RETRY
 from django_skipqueue.exceptions import InvalidTask
@@ -45,8 +44,8 @@ FAILED = f"{LIST}?status=failed"
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three jobs are many, and two are a batch."""
-    monkeypatch.setattr(actions, "MANY", 2)
-    monkeypatch.setattr(selection, "BATCH", 2)
+    monkeypatch.setattr(job_admin, "MANY", 2)
+    monkeypatch.setattr(many_jobs, "BATCH", 2)
 
 
 def retry_all(client: Client, address: str = FAILED, *, action: str = "retry_selected", **more: str) -> Any:

@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from django_skipqueue.console.admin.dashboard.dashboard import Dashboard
+from django_skipqueue.console.admin.dashboard import Dashboard
 from django_skipqueue.models import JobBatch, Queue
 
 from ...app.rows import make_job, make_worker
@@ -98,8 +98,8 @@ def test_the_jobs_that_run_for_the_longest_time() -> None:
         for hours in (1, 8, 3, 4, 5, 6, 7)
     ]
     found = content("longest_jobs")
-    assert [each.id for each in found] == [jobs[index].pk for index in (1, 6, 5, 4, 3)]
-    assert (found[0].ran, found[0].worker) == ("8 h", "web/1")
+    assert [each["id"] for each in found] == [jobs[index].pk for index in (1, 6, 5, 4, 3)]
+    assert (found[0]["ran"], found[0]["worker"]) == ("8 h", "web/1")
     assert content("longest_jobs", queue="other") == []
 
 

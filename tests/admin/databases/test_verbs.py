@@ -7,7 +7,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 
 from django_skipqueue.conf import using_database
-from django_skipqueue.console.admin.jobs import actions
+from django_skipqueue.console.admin.jobs import job_admin
 from django_skipqueue.console.admin.verbs.copies import BULK_TASK
 from django_skipqueue.console.admin.verbs.table import ACTIONS, BUTTONS
 from django_skipqueue.models import Job, Queue, Schedule, Worker, WorkerRequest
@@ -91,7 +91,7 @@ def test_the_delete_page_of_one_job(operator: Client) -> None:
 
 def test_a_verb_that_a_worker_applies(operator: Client, monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("default", "other"), "PLACEMENT": "spread"}
-    monkeypatch.setattr(actions, "MANY", 2)
+    monkeypatch.setattr(job_admin, "MANY", 2)
     make_worker(using="other", queues=["default"])
     for alias in ("default", "other"):
         for number in range(4):

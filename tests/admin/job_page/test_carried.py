@@ -8,8 +8,8 @@ import pytest
 from django.test import Client
 from django.utils.timezone import localtime
 
-from django_skipqueue.console.admin.bulk.run import queue_with_workers
-from django_skipqueue.console.admin.dashboard.dashboard import Dashboard
+from django_skipqueue.console.admin.bulk import queue_with_workers
+from django_skipqueue.console.admin.dashboard import Dashboard
 from django_skipqueue.console.admin.notices import LONG, Notices, NoWorker
 from django_skipqueue.console.queues_and_workers import Workforce, queue_states
 from django_skipqueue.console.waiting import why_it_waits

@@ -17,10 +17,9 @@ from django.test import Client, RequestFactory
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.console import counts
-from django_skipqueue.console.admin.jobs import actions
+from django_skipqueue.console.admin.jobs import job_admin
 from django_skipqueue.console.admin.jobs.job_admin import JobAdmin
-from django_skipqueue.console.admin.verbs import many_jobs, selection
-from django_skipqueue.console.admin.verbs import selection as summary
+from django_skipqueue.console.admin.verbs import many_jobs
 from django_skipqueue.models import Job
 
 from ...app.rows import STATUSES, make_job
@@ -122,7 +121,7 @@ class TestTheQuestion:
         assert Job.objects.get(pk=job.pk).status == "queued"
 
     def test_above_the_cap_it_says_that_there_are_more(self, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(summary, "MOST_READ", 2)
+        monkeypatch.setattr(many_jobs, "MOST_READ", 2)
         jobs = [make_job("failed") for _ in range(6)]
         response = post(operator, "retry_selected", jobs[:1], select_across="1")
         assert response.context["title"] == "Retry 6 jobs?"
@@ -137,8 +136,8 @@ class TestTheQuestion:
     def test_the_jobs_are_counted_once_by_their_ids_alone(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch, cause: str
     ) -> None:
-        monkeypatch.setattr(summary, "MOST_READ", 2)
-        monkeypatch.setattr(actions, "MANY", 2)
+        monkeypatch.setattr(many_jobs, "MOST_READ", 2)
+        monkeypatch.setattr(job_admin, "MANY", 2)
         jobs = [make_job("failed", task="a.pay", errors=[{"exception": "KeyError"}]) for _ in range(4)]
         with CaptureQueriesContext(connection) as queries:
             response = post(operator, "retry_selected", jobs[:1], address=f"{FAILED}{cause}", select_across="1")
@@ -192,7 +191,7 @@ class TestTheAnswer:
     def test_all_matching_means_the_filters_and_not_the_page(
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(selection, "BATCH", 2)
+        monkeypatch.setattr(many_jobs, "BATCH", 2)
         mails = [make_job("failed", queue_name="mail") for _ in range(5)]
         make_job("failed", queue_name="default")
         response = post(
@@ -243,7 +242,7 @@ class TestTheAnswer:
         assert {job.pk for job in soon} == {job.pk for job in jobs}
 
     def test_who_deletes_very_many_types_their_number(self, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(actions, "MANY", 2)
+        monkeypatch.setattr(job_admin, "MANY", 2)
         jobs = [make_job("completed") for _ in range(4)]
         everything = {"select_across": "1"}
         response = post(operator, "delete_selected", jobs[:1], **everything)
@@ -260,8 +259,8 @@ class TestTheAnswer:
         self, operator: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """And not the number at which the count stops, which may be a thousandth of it."""
-        monkeypatch.setattr(actions, "MANY", 2)
-        monkeypatch.setattr(summary, "MOST_READ", 2)
+        monkeypatch.setattr(job_admin, "MANY", 2)
+        monkeypatch.setattr(many_jobs, "MOST_READ", 2)
         monkeypatch.setattr(counts, "CAP", 3)
         monkeypatch.setattr(counts, "expected", lambda jobs: 9_999_123)
         jobs = [make_job("completed") for _ in range(5)]

@@ -3,7 +3,7 @@
 import pytest
 
 from django_skipqueue.console import counts
-from django_skipqueue.console.admin.ui.paginator import CappedPaginator
+from django_skipqueue.console.admin.jobs.changelist import CappedPaginator
 from django_skipqueue.models import Job
 
 from ...app.rows import make_job

@@ -128,7 +128,7 @@ def test_another_error_is_not_hidden(operator: Client, monkeypatch: pytest.Monke
     def fail(*args: object) -> None:
         raise OperationalError("the connection is lost")
 
-    monkeypatch.setattr("django_skipqueue.console.admin.queues.queue_admin.queue_states", fail)
+    monkeypatch.setattr("django_skipqueue.console.admin.queues.queue_states", fail)
     with pytest.raises(OperationalError, match="the connection is lost"):
         operator.get(QUEUES)
 

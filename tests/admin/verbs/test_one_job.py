@@ -4,10 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from django_skipqueue.console.admin.verbs.forms import Instruction
 from django_skipqueue.console.admin.verbs.one_job import apply
 from django_skipqueue.console.admin.verbs.table import BUTTONS, RETRY
-from django_skipqueue.console.admin.verbs.verb import Button, Verb
+from django_skipqueue.console.admin.verbs.verb import Button, Instruction, Verb
 from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
 

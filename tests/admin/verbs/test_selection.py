@@ -1,9 +1,9 @@
-"""`selection`: the jobs that an action is for, in batches."""
+"""`many_jobs`: the jobs that an action is for, in batches."""
 
 import pytest
 
-from django_skipqueue.console.admin.verbs import selection
-from django_skipqueue.console.admin.verbs.selection import Selection
+from django_skipqueue.console.admin.verbs import many_jobs
+from django_skipqueue.console.admin.verbs.many_jobs import Selection
 from django_skipqueue.models import Job
 
 from ...app.rows import make_job
@@ -12,9 +12,9 @@ pytestmark = pytest.mark.django_db
 
 
 def test_ids_ascend_and_end_with_the_newest_there_was_at_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selection, "BATCH", 2)
+    monkeypatch.setattr(many_jobs, "BATCH", 2)
     jobs = [make_job("failed").pk for _ in range(3)]
-    batches = Selection.all_matching(Job.objects.failed().order_by("-finished_at")).batches()
+    batches = Selection(Job.objects.failed().order_by("-finished_at")).batches()
     assert next(batches) == jobs[:2]
     make_job("failed")
     assert list(batches) == [jobs[2:]]

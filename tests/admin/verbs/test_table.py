@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Permission
 
-from django_skipqueue.console.admin.verbs.forms import Instruction
 from django_skipqueue.console.admin.verbs.table import ACTIONS, BUTTONS, DELETE, PAST, VERBS
+from django_skipqueue.console.admin.verbs.verb import Instruction
 from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
 

@@ -1,4 +1,4 @@
-"""The attempts of a job, read from its row: those with an error, and the last one; and their tracebacks in parts.
+"""The attempts of a job, read from its row: those with an error, and the last one; their tracebacks, and their logs.
 
 The entries may come from a worker of any version: a value that is missing, or has another type, is not shown. A manual
 retry starts the count of the row at 1 again; the numbers here continue.
@@ -8,7 +8,7 @@ of all parts, in order, are the lines of any text.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -19,13 +19,14 @@ from django.utils.translation import gettext
 
 from ....exceptions import WorkerDied
 from ....models import Job, Status
+from ....values.codec import clean, shorten
+from ....values.notes import LINE_LIMIT, MOST_LINES, logs_of
 from ....values.outcomes import Discard
 from ....values.tracebacks import LIBRARY
 from ...durations import moment_of, span
 from ...operations import attempts_before, number_of_attempt, was_cancelled
 from ..verbs.table import CANCEL
 from .history import Operation, operations_of
-from .logs import ShownLog
 
 FRAME = re.compile(r'  File "(?P<file>.+?)", line \d+')
 LINK = re.compile(r"Traceback \(most recent call last\):|The above exception was the |During handling of the above ")
@@ -73,22 +74,22 @@ def _blocks(lines: Iterable[str]) -> Iterator[Part]:
     """Frames, each with what is indented below it, and the texts between them."""
     block: list[str] = []
     file = ""
+
+    def ended() -> Part:
+        kind = "raised" if not file else "library" if LIBRARY.search(file) else "own"
+        return Part(kind, tuple(block), 1 if file else 0)
+
     for line in lines:
         frame = FRAME.match(line)
         goes_on = line.startswith(("    ", "  [Previous line")) if file else not frame
         if block and not goes_on:
-            yield _block(block, file)
+            yield ended()
             block = []
         if not block:
             file = frame["file"] if frame else ""
         block.append(line)
     if block:
-        yield _block(block, file)
-
-
-def _block(lines: list[str], file: str) -> Part:
-    kind = "raised" if not file else "library" if LIBRARY.search(file) else "own"
-    return Part(kind, tuple(lines), 1 if file else 0)
+        yield ended()
 
 
 def _raised(lines: tuple[str, ...]) -> Iterator[Part]:
@@ -102,6 +103,52 @@ def _raised(lines: tuple[str, ...]) -> Iterator[Part]:
         for part in (Part("raised", first), Part("raised", rest, is_folded=True), Part("link", lines[end:]))
         if part.lines
     )
+
+
+NAME_LIMIT = 200
+"""Characters of the name of a level or a logger."""
+
+WARNING_LEVELS = ("WARNING", "ERROR", "CRITICAL")
+"""The levels that stand out."""
+
+
+@dataclass(frozen=True)
+class ShownLine:
+    at: datetime | None
+    level: str
+    logger: str
+    message: str
+
+    @property
+    def stands_out(self) -> bool:
+        return self.level in WARNING_LEVELS
+
+
+@dataclass(frozen=True)
+class ShownLog:
+    number: int
+    """Of the attempt."""
+    lines: list[ShownLine]
+    dropped: int
+    """The number of earlier lines that were not kept."""
+
+
+def shown_logs(job: Job, masked: Callable[[str], str]) -> list[ShownLog]:
+    """The newest first. `masked`: masks the secret arguments of the job in a text."""
+    operations, found = operations_of(job), []
+    for log in reversed([log for log in logs_of(job.logs) if log.lines]):
+        before = attempts_before(operations, log.started) if log.started else 0
+        lines = [
+            ShownLine(
+                line.at,
+                shorten(line.level, NAME_LIMIT),
+                shorten(line.logger, NAME_LIMIT),
+                clean(masked(line.message), LINE_LIMIT),
+            )
+            for line in log.lines[-MOST_LINES:]
+        ]
+        found.append(ShownLog(log.attempt + before, lines, log.dropped))
+    return found
 
 
 DIED = f"{WorkerDied.__module__}.{WorkerDied.__qualname__}"
@@ -188,13 +235,8 @@ def _as_the_last(attempt: Attempt, job: Job, operations: Sequence[Operation]) ->
         was_stuck = was_cancelled(job, attempt.ended_at)
         return replace(attempt, status=Status.DISCARDED, is_cancelled=True) if was_stuck else attempt
     is_newest = attempt.number == job.attempts + attempts_before(operations, None)
-    return (
-        replace(attempt, status=Status.DISCARDED) if is_newest and _has_last_error(attempt, job.last_error) else attempt
-    )
-
-
-def _has_last_error(attempt: Attempt, line: str) -> bool:
-    return line.endswith(attempt.headline[:100]) if attempt.headline else True
+    has_last_error = job.last_error.endswith(attempt.headline[:100])
+    return replace(attempt, status=Status.DISCARDED) if is_newest and has_last_error else attempt
 
 
 def _without_error(job: Job, operations: Sequence[Operation], newest: int) -> Iterator[Attempt]:

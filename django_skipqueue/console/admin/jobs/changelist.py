@@ -1,16 +1,17 @@
-"""The list of jobs: in the order of an index, with a count that stops, and tabs over it.
+"""The list of jobs: in the order of an index, with a count that stops, tabs over it, and its pages.
 
 Invariant: opening the list, however it is filtered, reads a page from an index, or searches one window of it.
 """
 
 import shlex
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
+from django.core.paginator import Paginator
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.text import capfirst
@@ -18,12 +19,10 @@ from django.utils.translation import gettext
 
 from ....conf import settings
 from ....models import Job, Status
-from ....values.records import Cause
 from ... import counts
 from ...counts import Count
-from ...job_states import RETRYING, STATES, Group, Indexed, Key, ScheduledCounts, is_indexed, time_column
+from ...job_states import RETRYING, STATES, Indexed, ScheduledCounts, is_indexed, time_column
 from ...search import Search, Window, is_id
-from ..ui.paginator import Found
 from .filters import (
     TIMES,
     CauseFilter,
@@ -38,7 +37,11 @@ from .filters import (
     longer_than,
     since,
 )
-from .tabs import Tab
+
+if TYPE_CHECKING:
+    JobPaginator = Paginator[Job]
+else:
+    JobPaginator = Paginator
 
 WINDOW_VAR = "look"
 """In the address: the number of the window that is searched."""
@@ -47,6 +50,56 @@ HOUR = timedelta(hours=1)
 
 NARROWING = (CauseFilter, KeyFilter, QueueFilter, RunsFilter, TaskFilter, TimeFilter)
 """The filters of which the index of a group knows nothing."""
+
+
+class CappedPaginator(JobPaginator):
+    """Pages through the first `CAP` jobs of a list, so that no page skips more rows than that."""
+
+    @cached_property
+    def total(self) -> Count:
+        return Count.of(cast("QuerySet[Job]", self.object_list))
+
+    @property
+    def count(self) -> int:  # Django caches it; here `total` does
+        return self.total.shown
+
+
+class IndexedPaginator(CappedPaginator):
+    """Pages through jobs that an index finds, or that were found in a window."""
+
+    @cached_property
+    def total(self) -> Count:
+        jobs: Any = self.object_list
+        return Count.in_any_order(jobs) if isinstance(jobs, QuerySet) else super().total
+
+
+class Found:
+    """Jobs whose ids are known, in the order of the list. It is counted and cut like a query set, without a query."""
+
+    def __init__(self, jobs: "QuerySet[Any]", ids: Sequence[int]) -> None:
+        self._jobs = jobs
+        self._ids = ids
+
+    def __getitem__(self, part: slice) -> "Found":
+        return Found(self._jobs, self._ids[part])
+
+    def count(self) -> int:
+        return len(self._ids)
+
+    def all(self) -> "QuerySet[Any]":
+        return self._jobs.filter(pk__in=self._ids)
+
+    _clone = all
+    """Django's list calls it for a list of one page."""
+
+
+@dataclass(frozen=True)
+class Tab:
+    state: str
+    label: Any
+    address: str
+    is_selected: bool
+    count: Count | None
 
 
 class JobChangeList(ChangeList):
@@ -116,16 +169,16 @@ class JobChangeList(ChangeList):
 
     @property
     def indexed(self) -> Indexed:
-        return self._indexed_in(self.state, group=self._group)
+        return self._indexed_in(self.state)
 
-    def _indexed_in(self, state: str | None, group: Group | None = None) -> Indexed:
+    def _indexed_in(self, state: str | None) -> Indexed:
         return Indexed.covering(
             state,
             self._chosen(QueueFilter),
             self._first,
-            cause=self._cause,
-            key=self._key,
-            group=group,
+            cause=getattr(self._filter(CauseFilter), "cause", None),
+            key=getattr(self._filter(KeyFilter), "key", None),
+            group=getattr(self._filter(GroupFilter), "group", None),
             before=self._before,
         )
 
@@ -159,13 +212,14 @@ class JobChangeList(ChangeList):
         time = self._chosen(TimeFilter)
         if any(map(self._chosen, (GroupFilter, KeyFilter, RunsFilter))) or (time and self._first):
             return ""
+        first, before = (f"{each:%Y-%m-%dT%H:%M%z}" if each else "" for each in (self._first, self._before))
         options = {
             "status": self.state,
             "queue": self._chosen(QueueFilter),
             "task": self._chosen(TaskFilter),
             "exception": self._chosen(CauseFilter),
-            "since": _as_option(self._first) or (time and f"{TIMES[time][0] // HOUR}h"),
-            "until": _as_option(self._before),
+            "since": first or (time and f"{TIMES[time][0] // HOUR}h"),
+            "until": before,
             "search": self.query,
             "database": settings.database if settings.serves_several else "",
         }
@@ -197,21 +251,20 @@ class JobChangeList(ChangeList):
 
     @property
     def is_narrowed(self) -> bool:
-        return bool(self.query) or self._has_period or any(map(self._chosen, (GroupFilter, *NARROWING)))
+        has_period = self._first is not None or self._before is not None
+        return bool(self.query) or has_period or any(map(self._chosen, (GroupFilter, *NARROWING)))
 
     @cached_property
     def tabs(self) -> list[Tab]:
         everything = Tab("", gettext("all"), self._address(None), self.state is None, None)
+        shows_blocked = (
+            self.state == Status.BLOCKED or Job.objects.blocked().exists()
+        )  # a project without limits has none
         return [everything] + [
             Tab(state, label, self._address(state), state == self.state, self._count_for_tab(state))
             for state, label in STATES.items()
-            if state != Status.BLOCKED or self._shows_blocked
+            if state != Status.BLOCKED or shows_blocked
         ]
-
-    @cached_property
-    def _shows_blocked(self) -> bool:
-        """Whether there is a tab for blocked jobs: a project without limits has none."""
-        return self.state == Status.BLOCKED or Job.objects.blocked().exists()
 
     def _address(self, state: str | None) -> str:
         return self.get_query_string({StateFilter.parameter_name: state}, remove=[WINDOW_VAR])
@@ -224,35 +277,15 @@ class JobChangeList(ChangeList):
 
     def _count(self, state: str) -> Count | None:
         """The number of jobs in this state that pass the filters; `None` where no index has it."""
-        queue_name, time, column = self._chosen(QueueFilter), self._chosen(TimeFilter), time_column(state)
-        if self._group is not None:
-            return self._count_of_group(state)
         indexed = self._indexed_in(state)
-        is_period_left = self._is_left_to_search(indexed)
-        if indexed.cause is not None and queue_name is time is None and not self.query and not is_period_left:
-            return indexed.count()
-        if indexed.key is not None and not self._is_narrowed_within_a_key:
-            return indexed.count()
-        if (
-            self.query
-            or self._chosen(TaskFilter) is not None
-            or self._chosen(CauseFilter) is not None
-            or self._key is not None
-            or queue_name != indexed.queue_name
-            or (time is not None and not is_indexed(column))
-            or is_period_left
-        ):
+        if not self._is_found_by(indexed, state, is_searched=bool(self.query)):
             return None
+        if _is_of_few(indexed):
+            return indexed.count()
         if indexed.status == Status.SCHEDULED:
             return self._scheduled.retrying if state == RETRYING else self._scheduled.first
         condition = longer_than(self._chosen(RunsFilter)) if state == Status.RUNNING else Q()
-        return indexed.count(condition & since(time, column))
-
-    def _count_of_group(self, state: str) -> Count | None:
-        """The number of jobs of the group; `None` where its index does not have it."""
-        if self.query or state in (RETRYING, Status.SCHEDULED) or self._is_narrowed_within_a_group:
-            return None
-        return Indexed.covering(state, group=self._group).count()
+        return indexed.count(condition & since(self._chosen(TimeFilter), time_column(state)))
 
     @cached_property
     def _scheduled(self) -> ScheduledCounts:
@@ -260,71 +293,36 @@ class JobChangeList(ChangeList):
 
     @property
     def _needs_a_window(self) -> bool:
-        search = Search(self.query)
+        search, indexed = Search(self.query), self.indexed
         if search.names_an_id:
             return False
-        time = self._filter(TimeFilter)
-        if self._group is not None:
-            is_narrowed = self._is_narrowed_within_a_group or self.state in (RETRYING, Status.SCHEDULED)
-            return bool(search.words) or is_narrowed
-        if self.indexed.cause is not None:
+        if not self._is_found_by(indexed, self.state, is_searched=bool(search.words)):
+            return True
+        is_scheduled = indexed.status == Status.SCHEDULED and not _is_of_few(indexed)
+        return is_scheduled and self._scheduled.are_mostly_retries != (self.state == RETRYING)
+
+    def _is_found_by(self, indexed: Indexed, state: str | None, *, is_searched: bool) -> bool:
+        """Whether the index finds the jobs in this state that pass the filters, and no others."""
+        others: tuple[type[Any], ...] = (CauseFilter, KeyFilter, TaskFilter)
+        is_narrower = (self._first, self._before) != (indexed.since, indexed.before)
+        if indexed.group is not None:
+            others, is_narrower = NARROWING, is_narrower or state in (RETRYING, Status.SCHEDULED)
+        elif indexed.cause is not None:
             others = (KeyFilter, QueueFilter, TimeFilter)
-            return bool(search.words) or self._has_period or any(map(self._chosen, others))
-        if self.indexed.key is not None:
-            return self._is_narrowed_within_a_key
-        return (
-            bool(search.words)
-            or self._chosen(TaskFilter) is not None
-            or self._chosen(CauseFilter) is not None
-            or self._key is not None
-            or self._chosen(QueueFilter) != self.indexed.queue_name
-            or (time is not None and time.value() is not None and not time.is_indexed)
-            or self._is_left_to_search(self.indexed)
-            or (self.state == RETRYING and not self._scheduled.are_mostly_retries)
-            or (self.state == Status.SCHEDULED and self._scheduled.are_mostly_retries)
-        )
-
-    @property
-    def _is_narrowed_within_a_key(self) -> bool:
-        filters = (CauseFilter, QueueFilter, TaskFilter, TimeFilter)
-        return bool(self.query) or self._has_period or any(map(self._chosen, filters))
-
-    @property
-    def _is_narrowed_within_a_group(self) -> bool:
-        return self._has_period or any(map(self._chosen, NARROWING))
-
-    def _is_left_to_search(self, indexed: Indexed) -> bool:
-        """Whether a period is chosen that this index does not find."""
-        return (self._first, self._before) != (indexed.since, indexed.before)
-
-    @property
-    def _has_period(self) -> bool:
-        return self._first is not None or self._before is not None
+        elif indexed.key is not None:
+            others = (CauseFilter, QueueFilter, TaskFilter, TimeFilter)
+        else:
+            has_time = self._chosen(TimeFilter) is not None and not is_indexed(time_column(state))
+            is_narrower |= has_time or self._chosen(QueueFilter) != indexed.queue_name
+        return not (is_searched or is_narrower or any(map(self._chosen, others)))
 
     @property
     def _first(self) -> datetime | None:
-        chosen = self._filter(PeriodFilter)
-        return None if chosen is None else chosen.first
+        return getattr(self._filter(PeriodFilter), "first", None)
 
     @property
     def _before(self) -> datetime | None:
-        chosen = self._filter(PeriodFilter)
-        return None if chosen is None else chosen.before
-
-    @property
-    def _cause(self) -> Cause | None:
-        chosen = self._filter(CauseFilter)
-        return None if chosen is None else chosen.cause
-
-    @property
-    def _key(self) -> Key | None:
-        chosen = self._filter(KeyFilter)
-        return None if chosen is None else chosen.key
-
-    @property
-    def _group(self) -> Group | None:
-        chosen = self._filter(GroupFilter)
-        return None if chosen is None else chosen.group
+        return getattr(self._filter(PeriodFilter), "before", None)
 
     def _chosen(self, kind: type[Any]) -> str | None:
         chosen = self._filter(kind)
@@ -334,5 +332,6 @@ class JobChangeList(ChangeList):
         return next((each for each in self.filter_specs if isinstance(each, kind)), None)
 
 
-def _as_option(moment: datetime | None) -> str:
-    return f"{moment:%Y-%m-%dT%H:%M%z}" if moment else ""
+def _is_of_few(indexed: Indexed) -> bool:
+    """Whether an index has the jobs of a group, of a cause or of a key."""
+    return indexed.group is not None or indexed.cause is not None or indexed.key is not None

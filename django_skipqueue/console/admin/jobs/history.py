@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from ....models import Job, Status
 from ... import operations
 from ...arguments import redacted
-from ..ui.own_log import logged_id
+from ..ui.views import logged_id
 from ..verbs.table import PAST
 from ..verbs.verb import Past
 

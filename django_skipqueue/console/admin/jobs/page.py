@@ -1,32 +1,45 @@
-"""The page of one job: its state, its times, its arguments, and the outcome of each attempt."""
+"""The page of one job: its state, its times, its arguments, and the outcome of each attempt.
+
+It says why a job is not finished yet, and why one that failed was not tried again. An explanation is a sentence, or
+nothing. Invariant: nothing is guessed. There is no sentence where neither the row nor the code of this process has the
+reason.
+"""
 
 import json
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import chain, islice
 from typing import Any
 
+from django.utils.text import capfirst
 from django.utils.translation import gettext, ngettext
 
 from ....conf import settings
-from ....models import WAITING, Status
+from ....exceptions import UnknownTask, UnstorableResult, WorkerDied
+from ....jobs.registry import registry
+from ....models import WAITING, Job, Status
+from ....values.backoff import RetryPolicy
 from ....values.codec import clean, shorten
 from ....values.notes import Progress
 from ....values.outcomes import MESSAGE_LIMIT
 from ....values.records import worker_name
 from ....values.redaction import MASK, Redacted
+from ... import waiting
 from ...arguments import as_call, named, redacted
-from ...durations import clock_time, span
+from ...durations import clock_time, exact, roughly, span
+from ...job_states import STATES, state_of
 from ...operations import number_of_attempts
 from ...parts import PartFact, consoles, holder_of
 from ...queues_and_workers import Workforce
 from ..verbs.table import RETRY
 from .attempts import Attempt, attempts_of
 from .explanations import ShownState, why_it_waits, why_it_was_not_retried
+from ...worker_health import Workforce
+from ..verbs.table import POSTPONE, RESCHEDULE, RETRY
+from .attempts import Attempt, ShownLog, attempts_of, shown_logs
 from .history import operations_of
 from .links import defer_call, links_of_attempt, links_of_job
-from .logs import ShownLog, log_of, shown_logs
 from .timeline import Moment, timeline
 
 JSON_LIMIT = 20_000
@@ -36,6 +49,75 @@ ARGUMENTS_SHOWN = 50
 
 LINE_LIMIT = 500
 """Characters of a name, a key, or another text of one line."""
+
+ENDED_BY_THE_QUEUE = {WorkerDied.__name__, UnknownTask.__name__, UnstorableResult.__name__}
+
+
+def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
+    """The condition that a job waits for, or the operator who chose its time; whether the worker of one is late."""
+    if job.status == Status.SCHEDULED and job.run_after > now:
+        timed = (RETRY.name, POSTPONE.name, RESCHEDULE.name)
+        last = next((each for each in reversed(operations_of(job)) if each.verb in timed), None)
+        if last and not (last.verb == RETRY.name and job.attempts):  # after a retry, no attempt has failed
+            return gettext("%(operation)s: due in %(span)s, at %(time)s.") % {
+                "time": exact(job.run_after),
+                "span": roughly(job.run_after - now),
+                "operation": capfirst(last.done_by),
+            }
+    return waiting.why_it_waits(job, now, workforce)
+
+
+def why_it_was_not_retried(job: Job, attempts: list[Attempt]) -> str:
+    last = attempts[0] if attempts else None
+    if last is None or last.is_cancelled or job.status not in (Status.FAILED, Status.DISCARDED):
+        return ""
+    name = last.exception.rpartition(".")[2]
+    policy: RetryPolicy | None
+    try:
+        policy = registry.get(job.task).policy
+    except UnknownTask:
+        policy = None
+    text = ""
+    if last.status != job.status:
+        pass  # an operator discarded the job later
+    elif job.status == Status.DISCARDED and name == "Discard":
+        text = gettext("Not retried: the task itself discarded its job.")
+    elif job.status == Status.DISCARDED:
+        if policy and policy.discard_on:
+            text = gettext("Not retried: %(exception)s is in the task's discard_on.")
+    elif job.attempts >= job.max_attempts:
+        text = ngettext(
+            "Not retried: it had only one attempt.",
+            "Not retried: that was the last of %(number)s attempts.",
+            job.max_attempts,
+        )
+    elif not last.worker or name in ENDED_BY_THE_QUEUE:
+        pass  # without the task's policy: the message has the reason
+    elif policy and policy.retry_on is not None and name not in {kind.__name__ for kind in policy.retry_on}:
+        text = gettext("Not retried: %(exception)s is not in the task's retry_on.")
+    return text % {"exception": name, "number": job.max_attempts}
+
+
+@dataclass(frozen=True)
+class ShownState:
+    """The state of one job, for pages that show it; `now` is the database's time."""
+
+    job: Job
+    now: datetime
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the job no longer changes by itself, so that the page need not be fetched again."""
+        return Status(self.job.status).is_finished
+
+    @property
+    def state(self) -> str:
+        """The status; `retrying` for a scheduled job that has failed before."""
+        return state_of(self.job)
+
+    @property
+    def state_label(self) -> str:
+        return str(STATES[self.state])
 
 
 @dataclass(frozen=True)
@@ -180,7 +262,7 @@ class JobPage(ShownState):
         return ngettext(
             "%(made)s/%(most)s · %(earlier)s before the retry",
             "%(made)s/%(most)s · %(earlier)s before the retries",
-            self._retries,
+            sum(each.verb == RETRY.name for each in operations_of(self.job)),
         ) % {"made": self.job.attempts, "most": self.job.max_attempts, "earlier": earlier}
 
     @cached_property
@@ -214,15 +296,12 @@ class JobPage(ShownState):
     def facts_of_parts(self) -> list[tuple[PartFact, Any]]:
         return [(fact, fact.content(self.job)) for part in consoles() for fact in part.job_facts]
 
-    @property
-    def _retries(self) -> int:
-        return sum(each.verb == RETRY.name for each in operations_of(self.job))
-
     def _shown(self, attempt: Attempt) -> Attempt:
         """The attempt, masked and cut. A row's texts are short, unless another program has written them."""
         return replace(
             attempt,
-            log=log_of(self.logs, attempt.number),
+            # The newest, of an attempt that cost nothing and was made again.
+            log=next((log for log in self.logs if log.number == attempt.number), None),
             worker=shorten(worker_name(attempt.worker), LINE_LIMIT),
             exception=shorten(attempt.exception, LINE_LIMIT),
             sentry_event_id=shorten(attempt.sentry_event_id, LINE_LIMIT),

@@ -1,30 +1,49 @@
-"""The views behind the buttons of a job, and the question before a verb is applied to one job or to many.
+"""The views that change jobs: the buttons of a job, the question before a verb is applied, and what a worker applies.
 
-Invariant: every view checks the user's permission itself, a GET changes nothing, and every change is logged.
+Invariant: every view checks the user's permission itself, a GET changes nothing, and every change is logged. A job that
+waits is taken back from the workers before the server applies its verb itself.
 """
 
+from dataclasses import asdict
 from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.db.models.functions import Now
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseNotAllowed,
+    HttpResponseNotFound,
+    HttpResponseRedirect,
+)
 from django.template.response import TemplateResponse
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 
+from ....conf import settings, using_database
+from ....exceptions import UnknownTask
+from ....jobs.registry import registry
 from ....models import Job
+from ....queue.store import Store
+from ....values.codec import shorten
+from ...waiting import key_is_held
+from ..bulk import BulkAction
 from ..ui.cells import badge_of
+from ..ui.views import DATABASE, READ, READ_OR_CHANGE, guarded
 from ..verbs import log, many_jobs, one_job
-from ..verbs.forms import Instruction, ReasonForm
-from ..verbs.selection import SAMPLE, Selection, Summary
-from ..verbs.table import ACTIONS, DELETE
-from ..verbs.verb import Action, Button, Verb
+from ..verbs.copies import BULK_TASK, EDIT, LOG_ENTRY, LOG_ENTRY_OF_COPY, EditForm, why_not_copied, why_not_edited
+from ..verbs.many_jobs import SAMPLE, Selection, Summary
+from ..verbs.table import ACTIONS, CANCEL, DELETE, RUN_AGAIN
+from ..verbs.verb import Action, Button, Instruction, ReasonForm, Verb
+from .changelist import WINDOW_VAR
+from .progress_page import ProgressPage
 from .views import JobViews
 
 
 class VerbViews(JobViews):
     def verb_view(self, request: HttpRequest, job_id: int, *, verb: Verb, button: Button) -> HttpResponse:
-        methods = ["GET", "HEAD", "POST"] if button.asks else ["POST"]
+        methods = READ_OR_CHANGE if button.asks else ("POST",)
         if request.method not in methods:
             return HttpResponseNotAllowed(methods)
         if not self.may(request, verb):
@@ -32,22 +51,46 @@ class VerbViews(JobViews):
         job = Job.objects.filter(pk=job_id).first()
         if job is None:
             return self.redirect_job_missing(request, str(job_id))
-        button = button.for_job(job)
-        if not button.asks:
-            return self._apply(request, verb, button, job, Instruction(request.user.get_username()))
+        button, page = button.for_job(job), self.address("change", job.pk)
         form = verb.form(request.POST, job=job)
-        if form.is_valid():
-            return self._apply(request, verb, button, job, form.instruction(request.user.get_username()))
-        return self._ask_for_one(request, verb, button, job, form)
+        if not button.asks or form.is_valid():
+            user = request.user.get_username()
+            instruction = form.instruction(user) if button.asks else Instruction(user)
+            shown_id = self._apply_to_one(request, verb, button, job, instruction)
+            return HttpResponseRedirect(self.address("change", shown_id))
+        if not verb.fits(job):
+            self.message_user(request, one_job.does_not_fit(button, job), messages.WARNING)
+            return HttpResponseRedirect(page)
+        return self._ask_for_one(
+            request, button, job, form, target=self.address(verb.name, job.pk), is_dangerous=verb.is_dangerous
+        )
 
+    @guarded(*READ_OR_CHANGE, may=lambda self, request: self.may(request, RUN_AGAIN))
+    def edit_view(self, request: HttpRequest, job_id: int) -> HttpResponse:
+        """Run a finished job again with other arguments."""
+        job = Job.objects.filter(pk=job_id).first()
+        if job is None:
+            return self.redirect_job_missing(request, str(job_id))
+        fits = job.status in RUN_AGAIN.statuses
+        if reason := (why_not_copied(job) or why_not_edited(job)) if fits else one_job.does_not_fit(EDIT, job):
+            return self._refuse(request, job, reason)
+        try:
+            task = registry.get(job.task)
+        except UnknownTask:
+            reason = gettext("The task %(task)s is not registered in this process, so its arguments cannot be checked.")
+            return self._refuse(request, job, reason % {"task": shorten(job.task, one_job.TEXT_LIMIT)})
+        form = EditForm(job, task, request.POST)
+        if form.is_valid() and (made := form.enqueue()):
+            if made.created:
+                return self._show_made(request, job, made)
+            form.add_error(None, key_is_held(job, made))
+        return self._ask_for_one(request, EDIT, job, form, target=self.address("edit", job.pk))
+
+    @guarded(*READ, may=lambda self, request: self.may(request, DELETE))
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Ask whether to delete one job. The answer goes to the list's action: jobs are deleted in one way only."""
-        if request.method not in ("GET", "HEAD"):
-            return HttpResponseNotAllowed(["GET", "HEAD"])
-        if not self.may(request, DELETE):
-            raise PermissionDenied
         selection = Selection.by_hand([object_id])
         if not selection.jobs.exists():
             return self.redirect_job_missing(request, object_id)
@@ -70,13 +113,14 @@ class VerbViews(JobViews):
         `is_for_workers`: they are so many, or may be, that a worker changes them.
         """
         summary = Summary.of(selection, verb.statuses, is_least=selection.is_part and is_for_workers)
+        sample = selection.sample() if summary.count.found <= SAMPLE else []
         return self.ask(
             request,
             title=many_jobs.question_of(action, summary),
             subject=many_jobs.question_title_of(action, summary),
             explanation=action.full_explanation,
             summary=summary,
-            sample=_with_badges(selection.sample()) if summary.count.found <= SAMPLE else [],
+            sample=[(job, badge_of(job)) for job in sample],
             can_be_done=summary.can_change_any,
             hidden=[("action", verb.action_name), ("number", form.number), *selection.posted()],
             takes_long=bool(form.number),
@@ -89,42 +133,113 @@ class VerbViews(JobViews):
             back=request.get_full_path(),
         )
 
-    def _ask_for_one(
-        self, request: HttpRequest, verb: Verb, button: Button, job: Job, form: ReasonForm
+    def hand_to_workers(
+        self,
+        request: HttpRequest,
+        verb: Verb,
+        instruction: Instruction,
+        queue_name: str,
+        *,
+        number: int,
+        is_least: bool,
     ) -> HttpResponse:
-        """Ask whether to apply the verb to this job, unless its status does not allow it."""
-        page = self.address("change", job.pk)
-        if not verb.fits(job):
-            self.message_user(request, one_job.does_not_fit(button, job), messages.WARNING)
-            return HttpResponseRedirect(page)
-        question_title = str(button.question_title) % {"id": job.pk}
+        """Enqueue a job that applies the verb to all jobs of this list, and show its progress.
+
+        `is_least`: there may be more than this number.
+        """
+        values = asdict(instruction)
+        del values["run_after"]  # no verb for many jobs has it
+        query = request.GET.copy()
+        query.pop(WINDOW_VAR, None)
+        bulk = BulkAction(
+            action=verb.action_name,
+            query=query.urlencode(),
+            site=self.admin_site.name,
+            user_id=request.user.pk,
+            number=number,
+            is_least=is_least,
+            **values,
+        )
+        return HttpResponseRedirect(self.address("progress", bulk.enqueue(queue_name).pk))
+
+    @guarded(*READ_OR_CHANGE)
+    def progress_view(self, request: HttpRequest, job_id: int) -> HttpResponse:
+        """Show how far the job of a bulk action is; a POST cancels it. What it has done stays done."""
+        job: Any = Job.objects.annotate(now=Now()).filter(pk=job_id, task=BULK_TASK).first()
+        is_fragment = "fragment" in request.GET
+        if job is None:
+            return HttpResponseNotFound() if is_fragment else self.redirect_job_missing(request, str(job_id))
+        bulk = BulkAction.of(job)
+        if bulk is None:
+            raise Http404
+        may_stop = self.may(request, CANCEL) or bulk.user_id == request.user.pk
+        if request.method == "POST":
+            if not may_stop:
+                raise PermissionDenied
+            assert CANCEL.button is not None  # noqa: S101 (a verb of the table)
+            self._apply_to_one(request, CANCEL, CANCEL.button, job, Instruction(request.user.get_username()))
+            return HttpResponseRedirect(self.address("progress", job.pk))
+        content: dict[str, Any] = {
+            "content": "admin/django_skipqueue/job/progress.html",
+            "page": ProgressPage(job, job.now, bulk),
+            "list": f"{self.address('changelist')}?{bulk.query}",
+            "job": self.address("change", job.pk),
+            "may_stop": may_stop,
+            "may_apply": self.may(request, bulk.verb),
+        }
+        if is_fragment:
+            return TemplateResponse(request, content["content"], content)
+        title = gettext("Progress of job %(id)s") % {"id": job.pk}
+        return self.show(request, "job/page.html", title, content, title=title)
+
+    def _ask_for_one(
+        self, request: HttpRequest, button: Button, job: Job, form: Any, *, target: str, is_dangerous: bool = False
+    ) -> HttpResponse:
+        subject = str(button.question_title) % {"id": job.pk}
         return self.ask(
             request,
-            title=gettext("%(order)s?") % {"order": question_title},
-            subject=question_title,
+            title=gettext("%(order)s?") % {"order": subject},
+            subject=subject,
             explanation=button.hint,
-            sample=_with_badges([job]),
+            sample=[(job, badge_of(job))],
             can_be_done=True,
             form=form,
-            is_dangerous=verb.is_dangerous,
-            target=self.address(verb.name, job.pk),
-            back=page,
+            is_dangerous=is_dangerous,
+            target=target,
+            back=self.address("change", job.pk),
         )
 
-    def ask(self, request: HttpRequest, *, title: str, subject: str, **context: Any) -> HttpResponse:
-        """Show a question; `subject` is also the text of the button below it."""
-        context |= self.context(request, subject, title=title)
-        return TemplateResponse(request, "admin/django_skipqueue/job/confirm.html", context)
-
-    def _apply(
+    def _apply_to_one(
         self, request: HttpRequest, verb: Verb, button: Button, job: Job, instruction: Instruction
-    ) -> HttpResponse:
+    ) -> int:
+        """Apply the verb, and say what was done. Returns the id of the job to show next."""
         result = one_job.apply(verb, button, job, instruction)
         for pk, name, entry in result.log_entries:
             log.record(request, {pk: name}, entry, flag=verb.log_flag)
         self.message_user(request, result.message, messages.SUCCESS if result.log_entries else messages.WARNING)
-        return HttpResponseRedirect(self.address("change", result.shown_id))
+        return result.shown_id
+
+    def _show_made(self, request: HttpRequest, job: Job, made: Job) -> HttpResponse:
+        values = {"id": job.pk, "copy": made.pk}
+        log.record(request, {job.pk: str(job)}, str(LOG_ENTRY) % values)
+        with using_database(made._state.db or settings.database):
+            log.record(request, {made.pk: str(made)}, str(LOG_ENTRY_OF_COPY) % values)
+            query = {DATABASE: settings.database} if settings.serves_several else None
+        self.message_user(request, str(EDIT.done) % values, messages.SUCCESS)
+        return HttpResponseRedirect(self.address("change", made.pk, query=query))
+
+    def _refuse(self, request: HttpRequest, job: Job, reason: str) -> HttpResponse:
+        self.message_user(request, reason, messages.WARNING)
+        return HttpResponseRedirect(self.address("change", job.pk))
 
 
-def _with_badges(jobs: list[Job]) -> list[tuple[Job, SafeString]]:
-    return [(job, badge_of(job)) for job in jobs]
+BY_HAND = "by_hand"
+"""The form field with the id of a job that waits for a worker, and whose verb the server is to apply."""
+
+
+def discard_bulk_job(job_id: int, verb: Verb, query: str, instruction: Instruction) -> bool:
+    """Discard a job that waits for a worker to apply the verb to this list. Returns whether it still waited."""
+    job = Job.objects.filter(pk=job_id, task=BULK_TASK).first()
+    bulk = BulkAction.of(job) if job else None
+    is_the_same = bulk is not None and (bulk.action, bulk.query) == (verb.action_name, query)
+    return is_the_same and bool(Store.default().discard([job_id], by=instruction.user))

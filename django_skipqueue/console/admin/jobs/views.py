@@ -1,111 +1,127 @@
-"""The page of one job, its history, and the doctor's; what all views of jobs share: a job that is gone.
+"""The pages of one job, of the dashboard and of the doctor; what all views of jobs share: permissions, a missing job.
 
 Invariant: every view checks the user's permission itself, and a GET changes nothing.
 """
 
+import time
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied
+from django.contrib.auth import get_permission_codename
 from django.db.models.functions import Now
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseNotFound, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseNotFound, HttpResponseRedirect
 from django.template.response import TemplateResponse
+from django.utils.functional import Promise
+from django.utils.safestring import SafeString
+from django.utils.timezone import localtime
 from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from ....models import Job
+from ....conf import settings
+from ....models import Job, Status
+from ....queue.store import Store
+from ... import known_names
+from ...doctor.examination import examine, examine_at_once
+from ...doctor.finding import Finding, Severity
+from ...durations import span
 from ...metrics.page import page as metrics_page
 from ...parts import PartPage, consoles
 from ...queues_and_workers import LONGEST_NAME
 from ...search import is_id
-from ..dashboard.dashboard import Dashboard
-from ..doctor_page import DoctorPage
+from ..dashboard import Dashboard
+from ..ui.cells import badge
 from ..ui.time_limit import limits_itself
-from ..ui.views import OwnViews, refreshing
+from ..ui.views import READ, OwnViews, guarded, refreshing
 from ..verbs.copies import BULK_TASK, EDIT, why_not_copied
-from ..verbs.table import BUTTONS, RUN_AGAIN
-from ..verbs.verb import Button
+from ..verbs.table import BUTTONS, DELETE, RUN_AGAIN
+from ..verbs.verb import Button, Verb
 from .history import history_of
 from .page import JobPage
-from .permissions import JobPermissions
 
 
-class JobViews(OwnViews, JobPermissions):
+class JobViews(OwnViews):
+    """Nobody adds or edits a job; everything else has a permission.
+
+    View, add and delete are Django's own permissions, retry and discard the model's. Each verb names the one it needs.
+    """
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
+        """A running job is not deleted: a worker holds it."""
+        return super().has_delete_permission(request, obj) and (obj is None or obj.status != Status.RUNNING)
+
+    def may(self, request: HttpRequest, verb: Verb) -> bool:
+        """Whether the user may apply the verb. A user who may not view jobs may not change them either."""
+        if verb is DELETE:  # a project may override the method that Django calls
+            allowed = self.has_delete_permission(request)
+        else:
+            codename = get_permission_codename(verb.permission, self.opts)
+            allowed = request.user.has_perm(f"{self.opts.app_label}.{codename}")
+        return allowed and self.has_view_permission(request)
+
+    @guarded(*READ)
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show a job. Accepts no POST."""
-        if request.method not in ("GET", "HEAD"):
-            return HttpResponseNotAllowed(["GET", "HEAD"])
-        if not self.has_view_permission(request):
-            raise PermissionDenied
+        """Show a job."""
         job: Any = Job.objects.annotate(now=Now()).filter(pk=object_id).first() if is_id(object_id) else None
         is_fragment = "fragment" in request.GET  # asked for by the script of a page that is open
         if job is None:
             return HttpResponseNotFound() if is_fragment else self.redirect_job_missing(request, object_id)
-        context: dict[str, Any] = {
+        others = f"{self.address('changelist')}?{urlencode({'task': job.task})}"
+        content: dict[str, Any] = {
             "page": JobPage(job, job.now),
             "progress": self.address("progress", job.pk) if job.task == BULK_TASK else "",
             "buttons": self._buttons_for(request, job),
-            "others": self._others(job),
+            "others": others if len(job.task) <= known_names.LONGEST else "",
             "notes": [note for part in consoles() if part.about_job and (note := part.about_job(job))],
             "history": self.address("history", job.pk),
             "delete": self.address("delete", job.pk) if self.has_delete_permission(request, job) else "",
         }
         if is_fragment:
-            return TemplateResponse(request, "admin/django_skipqueue/job/job.html", context)
-        context |= self.context(request, job, title=str(job)) | (extra_context or {})
-        return TemplateResponse(request, "admin/django_skipqueue/job/page.html", context)
+            return TemplateResponse(request, "admin/django_skipqueue/job/job.html", content)
+        return self.show(request, "job/page.html", job, content | (extra_context or {}), title=str(job))
 
+    @guarded()
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        if not self.has_view_permission(request):
-            raise PermissionDenied
         job = Job.objects.filter(pk=object_id).first() if is_id(object_id) else None
         if job is None:
             return self.redirect_job_missing(request, object_id)
-        context = self.context(request, job, title=gettext("History: %(job)s") % {"job": job}) | {
-            "job": job,
-            "entries": history_of(job),
-        }
-        return TemplateResponse(
-            request, "admin/django_skipqueue/job/object_history.html", context | (extra_context or {})
-        )
+        title = gettext("History: %(job)s") % {"job": job}
+        content = {"job": job, "entries": history_of(job)} | (extra_context or {})
+        return self.show(request, "job/object_history.html", job, content, title=title)
 
+    @guarded(*READ)
     def part_page_view(self, request: HttpRequest, *, page: PartPage) -> HttpResponse:
-        """Show a page of a part. Accepts no POST."""
-        if request.method not in ("GET", "HEAD"):
-            return HttpResponseNotAllowed(["GET", "HEAD"])
-        if not self.has_view_permission(request):
-            raise PermissionDenied
         return page.view(self, request)
 
     @refreshing
+    @guarded(*READ)
     def dashboard_view(self, request: HttpRequest) -> HttpResponse:
-        """Show whether the queue is well. Accepts no POST."""
-        if request.method not in ("GET", "HEAD"):
-            return HttpResponseNotAllowed(["GET", "HEAD"])
-        if not self.has_view_permission(request):
-            raise PermissionDenied
+        """Show whether the queue is well."""
         dashboard = Dashboard.of(request.GET, request.user.has_perm)
-        context = self.context(request, None, title=gettext("Dashboard")) | {"dashboard": dashboard}
-        return TemplateResponse(request, "admin/django_skipqueue/dashboard/page.html", context)
+        return self.show(request, "dashboard/page.html", None, {"dashboard": dashboard}, title=gettext("Dashboard"))
 
     @limits_itself
+    @guarded(*READ)
     def doctor_view(self, request: HttpRequest) -> HttpResponse:
-        """Examine the queue and its database, and show what is wrong. Accepts no POST."""
-        if request.method not in ("GET", "HEAD"):
-            return HttpResponseNotAllowed(["GET", "HEAD"])
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        context = self.context(request, None, title=gettext("Doctor")) | {"page": DoctorPage.now()}
-        return TemplateResponse(request, "admin/django_skipqueue/doctor.html", context)
+        """Examine the queue and its database, and show what is wrong."""
+        return self.show(request, "doctor.html", None, {"page": DoctorPage.now()}, title=gettext("Doctor"))
 
     @limits_itself
+    @guarded()
     def metrics_view(self, request: HttpRequest) -> HttpResponse:
-        if not self.has_view_permission(request):
-            raise PermissionDenied
         return metrics_page()
 
     def redirect_job_missing(self, request: HttpRequest, job_id: str) -> HttpResponse:
@@ -129,6 +145,53 @@ class JobViews(OwnViews, JobPermissions):
         copying = (EDIT, RUN_AGAIN.button) if why_not_copied(job) else ()
         return [(button, address) for button, address in buttons if button not in copying]
 
-    def _others(self, job: Job) -> str:
-        query = urlencode({"task": job.task})
-        return f"{self.address('changelist')}?{query}" if len(job.task) <= LONGEST_NAME else ""
+
+SEVERITY_LABELS: dict[Severity, str | Promise] = {
+    Severity.CRITICAL: _("critical"),
+    Severity.WARNING: _("warning"),
+    Severity.INFO: _("info"),
+    Severity.OK: _("ok"),
+}
+
+
+@dataclass(frozen=True)
+class ShownFinding:
+    finding: Finding
+    database: str = ""
+    """The alias of the database, of several; empty: there is only one."""
+
+    @property
+    def badge(self) -> SafeString:
+        return badge(self.finding.severity, SEVERITY_LABELS[self.finding.severity])
+
+
+@dataclass(frozen=True)
+class DoctorPage:
+    """The findings of this moment, the worst first; of the same severity, those of each database together."""
+
+    problems: tuple[ShownFinding, ...]
+    well: tuple[ShownFinding, ...]
+    """The checks that found nothing."""
+    seconds: float
+    """How long the examination took."""
+    at: datetime
+
+    @classmethod
+    def now(cls) -> "DoctorPage":
+        at, start = localtime(), time.monotonic()
+        if settings.serves_several:
+            found = examine_at_once(settings.served_databases)
+            shown = [ShownFinding(each, alias) for alias, findings in found.items() for each in findings]
+            shown.sort(key=lambda each: each.finding.severity.rank)
+        else:
+            shown = [ShownFinding(each) for each in examine(Store.default())]
+        return cls(
+            tuple(each for each in shown if each.finding.severity != Severity.OK),
+            tuple(each for each in shown if each.finding.severity == Severity.OK),
+            time.monotonic() - start,
+            at,
+        )
+
+    @property
+    def duration(self) -> str:
+        return span(self.seconds)

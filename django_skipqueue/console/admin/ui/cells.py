@@ -1,7 +1,12 @@
-"""Cells of a list: short, and safe whatever the row carries."""
+"""Cells of a list: short, and safe whatever the row carries; and columns.
+
+A column is a name, a title, and a function of what a row is about.
+"""
 
 import json
-from typing import Any
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from django.utils.functional import Promise
 from django.utils.html import format_html
@@ -31,12 +36,32 @@ def shortened(text: str) -> str:
 
 def arguments(task: str, call: Redacted) -> str:
     """The arguments as in a call: `payment_id=42, email="x"`; a value alone where its place has no known name."""
+    dumped = partial(json.dumps, ensure_ascii=False)
     names = names_in_order(task, call.args)
-    shown = [f"{name}={_dumped(value)}" for name, value in zip(names, call.args, strict=False)]
-    shown += [_dumped(value) for value in call.args[len(names) :]]
-    shown += [f"{name}={_dumped(value)}" for name, value in call.kwargs.items()]
+    shown = [f"{name}={dumped(value)}" for name, value in zip(names, call.args, strict=False)]
+    shown += [dumped(value) for value in call.args[len(names) :]]
+    shown += [f"{name}={dumped(value)}" for name, value in call.kwargs.items()]
     return shortened(", ".join(shown))
 
 
-def _dumped(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+T = TypeVar("T")
+
+Cell = SafeString | str
+
+NOTHING = "\N{EN DASH}"
+"""In a cell of which there is nothing to say."""
+
+
+class Column(NamedTuple, Generic[T]):
+    name: str
+    """For the style sheet: the class of its cells is `field-NAME`."""
+    title: Any
+    cell: Callable[[T], Cell]
+
+
+Rows = list[list[tuple[Column[T], Cell]]]
+"""For each row its columns, and their cells."""
+
+
+def rows(columns: Iterable[Column[T]], listed: Iterable[T]) -> Rows[T]:
+    return [[(column, column.cell(each)) for column in columns] for each in listed]

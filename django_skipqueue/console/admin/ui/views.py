@@ -1,31 +1,58 @@
-"""What the admins of all models need for views of their own: addresses, contexts of templates, pages that refresh.
+"""What the admins of all models need for views of their own: addresses, templates, who may see them, the log.
 
 Invariant: every view, ours or Django's, has the time limit of `console.admin.ui.time_limit`, unless it is marked as
 having one; and parts may wrap it.
 
 A page that a script fetches again and again gets an answer without content while its content does not change.
+
+Django's log of admin actions is in the project's default database. Invariant: an entry stands in the history of its
+object alone, and not of the one with the same id in another database.
 """
 
 import hashlib
 import re
 from collections.abc import Callable
+from copy import copy
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-from django.http import Http404, HttpRequest, HttpResponse
+from django.contrib import admin
+from django.contrib.admin.models import LogEntry
+from django.contrib.admin.utils import unquote
+from django.contrib.admin.views.main import PAGE_VAR
+from django.contrib.contenttypes.models import ContentType
+from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.cache import get_conditional_response
 
+from ....conf import load, settings
 from ...parts import consoles
-from .own_log import OwnLog
-from .time_limit import time_limited
+from .time_limit import View, time_limited
+
+if TYPE_CHECKING:
+    AnyModelAdmin = admin.ModelAdmin[Any]
+else:
+    AnyModelAdmin = admin.ModelAdmin
+
 
 DATABASE = "database"
 """In the query of an address, if there are several databases: the alias of the one that the page shows."""
 
 
-def without_nul(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+SHOWN = 100
+"""Entries on a page of a history."""
+
+
+def logged_id(pk: object) -> str:
+    """The id of an object in Django's log: with its database, unless that is the one of an address that names none."""
+    is_home = not settings.serves_several or settings.database == load().database
+    return str(pk) if is_home else f"{settings.database}:{pk}"
+
+
+def without_nul(view: View) -> View:
     """The view; 404 for an id with a NUL, which PostgreSQL would refuse with an error."""
 
     @wraps(view)
@@ -37,7 +64,7 @@ def without_nul(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse
     return shown
 
 
-class OwnViews(OwnLog):
+class OwnViews(AnyModelAdmin):
     """For classes that the admin registers. A view has the name `django_skipqueue_MODEL_NAME`, as Django's own have."""
 
     @property
@@ -52,7 +79,7 @@ class OwnViews(OwnLog):
             pattern.callback = without_nul(view)
         return patterns
 
-    def page(self, address: str, name: str, view: Callable[..., HttpResponse]) -> URLPattern:
+    def page(self, address: str, name: str, view: View) -> URLPattern:
         return path(address, self.admin_site.admin_view(view), name=self._full_name(name))
 
     def address(self, name: str, *args: Any, query: dict[str, Any] | None = None) -> str:
@@ -69,14 +96,78 @@ class OwnViews(OwnLog):
             "has_view_permission": True,
         }
 
+    def show(
+        self, request: HttpRequest, template: str, subject: object, content: dict[str, Any], *, title: str
+    ) -> HttpResponse:
+        """Show a page by a template of ours, with this content."""
+        context = self.context(request, subject, title=title) | content
+        return TemplateResponse(request, f"admin/django_skipqueue/{template}", context)
+
+    def ask(self, request: HttpRequest, *, title: str, subject: str, **content: Any) -> HttpResponse:
+        """Show a question; `subject` is also the text of the button below it."""
+        return self.show(request, "job/confirm.html", subject, content, title=title)
+
     def _full_name(self, name: str) -> str:
         return f"{self.opts.app_label}_{self.opts.model_name}_{name}"
+
+    def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
+        return super().log_addition(request, _as_logged(obj), message)
+
+    def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
+        return super().log_change(request, _as_logged(obj), message)
+
+    def log_deletions(self, request: HttpRequest, queryset: Any) -> Any:
+        return super().log_deletions(request, cast("Any", [_as_logged(each) for each in queryset]))
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        pk = unquote(object_id)
+        if logged_id(pk) == pk:
+            return super().history_view(request, object_id, extra_context)
+        about = ContentType.objects.get_for_model(self.model)
+        entries = LogEntry.objects.filter(content_type=about, object_id=logged_id(pk)).select_related("user")
+        shown = Paginator(entries.order_by("action_time"), SHOWN).get_page(request.GET.get(PAGE_VAR, 1))
+        context = {
+            "action_list": shown,
+            "page_range": shown.paginator.get_elided_page_range(shown.number),
+            "pagination_required": shown.paginator.num_pages > 1,
+        }
+        return super().history_view(request, object_id, context | (extra_context or {}))
+
+
+def _as_logged(obj: Any) -> Any:
+    logged = copy(obj)
+    logged.pk = logged_id(obj.pk)
+    return logged
+
+
+READ = ("GET", "HEAD")
+READ_OR_CHANGE = (*READ, "POST")
+
+
+def guarded(*methods: str, may: Callable[[Any, HttpRequest], bool] = lambda *_: True) -> Callable[[View], View]:
+    """Decorate a view of a `ModelAdmin`: it is for those who may view the model, and for whom `may` holds.
+
+    `methods`: those that it accepts; without any, it accepts all.
+    """
+
+    def decorate(view: View) -> View:
+        @wraps(view)
+        def guarding(self: Any, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            if methods and request.method not in methods:
+                return HttpResponseNotAllowed(methods)
+            if not (self.has_view_permission(request) and may(self, request)):
+                raise PermissionDenied
+            return view(self, request, *args, **kwargs)
+
+        return guarding
+
+    return decorate
 
 
 VOLATILE = re.compile(rb'name="csrfmiddlewaretoken" value="[^"]*"|<span data-volatile>[^<]*</span>')
 """The parts that differ each time: tokens, and elements with the attribute `data-volatile`."""
-
-View = Callable[..., HttpResponse]
 
 
 def refreshing(view: View) -> View:

@@ -34,8 +34,7 @@ from ....values.records import EncodedCall, JobSpec
 from ....values.redaction import UnknownMask, restored
 from ...arguments import may_be_searched
 from ...parts import consoles
-from .forms import CONFIRMED
-from .verb import Button, Changed
+from .verb import CONFIRMED, Button, Changed
 
 BULK_TASK = "django_skipqueue.apply_to_all"
 """Its jobs change other jobs, with the permissions of the user who asked for that."""

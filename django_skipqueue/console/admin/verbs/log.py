@@ -9,9 +9,8 @@ from django.http import HttpRequest
 from django.utils.translation import gettext
 
 from ....models import Job
-from ..ui.own_log import logged_id
-from .forms import Instruction
-from .verb import Verb
+from ..ui.views import logged_id
+from .verb import Instruction, Verb
 
 
 def record(request: HttpRequest, jobs: Mapping[int, str], message: str, *, flag: int = CHANGE) -> None:

@@ -1,20 +1,172 @@
-"""Applying a verb to many jobs: in batches, skipping and counting what cannot be changed.
+"""The jobs that an action is for, their summary before they are changed, and how a verb is applied to them.
 
-Invariant: each batch is one statement of the queue, committed by itself. An action stops within the time that web
-servers allow. Then its message says how many jobs are left, and the operator can run it again.
+The summary says how many jobs there are, of which tasks and errors. Invariant: at most `MOST_READ` jobs are read, and
+counted as far as in a list, whatever the size of the table.
+
+Jobs are changed in batches; what cannot be changed is skipped and counted. Invariant: each batch is one statement of
+the queue, committed by itself. An action stops within the time that web servers allow. Then its message says how many
+jobs are left, and the operator can run it again.
 """
 
+import re
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.db.models import QuerySet
+from django.db.models.functions import Left
 from django.utils.text import capfirst
 from django.utils.translation import gettext, ngettext
 
+from ....models import Job, Status
+from ....queue.parameters import BATCH
 from ...counts import Count, grouped
-from .forms import Instruction
-from .selection import Selection, Summary
-from .verb import Action, Changed, Verb
+from ...search import is_id
+from .verb import Action, Instruction, Verb
+
+SAMPLE = 5
+"""Jobs that are shown one by one."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Read in batches by id, so that no transaction and no list in memory grows with the number of jobs."""
+
+    jobs: QuerySet[Job]
+    ids: tuple[int, ...] | None = None
+    """Those chosen by hand, even if the list no longer shows them; `None`: all that match."""
+    is_part: bool = False
+    """Whether these are all that match in a part of the list only. A worker searches the rest of it."""
+    listed: Count | None = None
+    """Their number, if their list has counted them."""
+    expected: Callable[[], int] = int
+    """About how many match in all of the list, by the database's statistics; 0 if these do not say."""
+
+    @classmethod
+    def by_hand(cls, chosen: Iterable[str]) -> "Selection":
+        ids = tuple(sorted({int(each) for each in chosen if is_id(each)}))
+        return cls(Job.objects.filter(pk__in=ids).order_by("pk"), ids)
+
+    def posted(self) -> list[tuple[str, str]]:
+        if self.ids is None:
+            return [("select_across", "1"), (ACTION_CHECKBOX_NAME, "all")]
+        return [(ACTION_CHECKBOX_NAME, str(pk)) for pk in self.ids]
+
+    @cached_property
+    def total(self) -> Count:
+        counted = replace(self.listed or Count.in_any_order(self.jobs), is_least=self.is_part)
+        return counted.or_about(self.expected()) if counted.is_capped else counted
+
+    def count_from(self, first: int) -> Count:
+        if self.ids is not None:
+            return Count(sum(pk >= first for pk in self.ids))
+        return Count.of(self.jobs.order_by("pk").filter(pk__gte=first))
+
+    def sample(self) -> list[Job]:
+        return list(self.jobs.only("pk", "task", "status", "attempts")[:SAMPLE])
+
+    def batches(self, *, after: int = 0, newest: int | None = None) -> Iterator[list[int]]:
+        """The ids, ascending, above `after` up to `newest`, by default the newest now: later jobs are left out."""
+        if self.ids is not None:
+            yield from (list(self.ids[start : start + BATCH]) for start in range(0, len(self.ids), BATCH))
+            return
+        if newest is None:
+            newest = newest_id()
+        by_id = self.jobs.order_by("pk").filter(pk__lte=newest).values_list("pk", flat=True)
+        while ids := list(by_id.filter(pk__gt=after)[:BATCH]):
+            yield ids
+            after = ids[-1]
+
+
+def newest_id() -> int:
+    """The highest id of a job; 0 if there is none."""
+    return Job.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
+
+
+KINDS_SHOWN = 8
+
+MOST_READ = 5_000
+"""Jobs whose tasks and errors are looked at: their rows may be anywhere in the table."""
+
+EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?=:|$)")
+"""The class of an exception, at the start of the line about an error."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    number: int
+    task: str
+    exception: str
+
+    @property
+    def shown(self) -> str:
+        return grouped(self.number)
+
+
+@dataclass(frozen=True)
+class Summary:
+    count: Count
+    eligible: int
+    """The number of jobs in a status that the verb allows."""
+    refused: list[tuple[int, Any]]
+    """The number of jobs of each other status, and its label; empty where there may be more jobs."""
+    looked_at: int
+    """The number of jobs that were read."""
+    kinds: list[Kind]
+    """The kinds of the jobs that the verb can change, the most frequent first."""
+
+    @classmethod
+    def of(cls, selection: Selection, statuses: Collection[str], *, is_least: bool = False) -> "Summary":
+        """Read the jobs of the selection, for a verb that these statuses allow. `is_least`: there may be more."""
+        columns = ("status", "attempts", Left("task", 200), Left("last_error", 200))
+        rows = list(selection.jobs.values_list(*columns)[:MOST_READ])
+        is_all = len(rows) < MOST_READ and not is_least
+        count = Count(len(rows)) if is_all else replace(selection.total, is_least=is_least)
+        found = Counter(status for status, *_ in rows)
+        refused = [(found[status], status.label) for status in Status if found[status] and status not in statuses]
+        kinds = Counter(
+            (task, _exception(status, attempts, error)) for status, attempts, task, error in rows if status in statuses
+        )
+        return cls(
+            count,
+            kinds.total(),
+            refused if count.found == len(rows) and not count.is_least else [],
+            len(rows),
+            [Kind(number, *kind) for kind, number in kinds.most_common()],
+        )
+
+    @property
+    def can_change_any(self) -> bool:
+        """Whether there are jobs that the verb can change, or may be among those that were not read."""
+        return self.eligible > 0 or self.is_partial
+
+    @property
+    def is_partial(self) -> bool:
+        return self.count.is_least or self.count.found > self.looked_at
+
+    @property
+    def read(self) -> str:
+        return grouped(self.looked_at)
+
+    @property
+    def kinds_shown(self) -> list[Kind]:
+        return self.kinds[:KINDS_SHOWN]
+
+    @property
+    def others(self) -> int:
+        return sum(kind.number for kind in self.kinds[KINDS_SHOWN:])
+
+
+def _exception(status: str, attempts: int, error: str) -> str:
+    """The class that the last attempt raised. Empty if it raised none: a reason may contain a secret."""
+    has_failed = status == Status.FAILED or (status == Status.SCHEDULED and attempts > 0)
+    found = EXCEPTION.match(error) if has_failed else None
+    return found[0] if found else ""
+
 
 TIME_LIMIT = 20.0
 """Seconds; web servers commonly give up on a request after 30."""
@@ -29,10 +181,6 @@ class Tally:
     ids: list[int] = field(default_factory=list)
     """The ids of the changed jobs; empty if the selection is "all that match"."""
 
-    def add(self, ids: Sequence[int], changed: Changed) -> None:
-        self.changed += len(changed)
-        self.skipped += len(ids) - len(changed)
-
 
 def apply(verb: Verb, selection: Selection, instruction: Instruction) -> Tally:
     """Apply the verb to all jobs of the selection, as far as time allows."""
@@ -43,7 +191,8 @@ def apply(verb: Verb, selection: Selection, instruction: Instruction) -> Tally:
             tally.left = selection.count_from(ids[0])
             break
         changed = verb.change(ids, instruction)
-        tally.add(ids, changed)
+        tally.changed += len(changed)
+        tally.skipped += len(ids) - len(changed)
         if selection.ids is not None:
             tally.ids += sorted(changed)
     return tally
@@ -55,8 +204,9 @@ def question_title_of(action: Action, summary: Summary) -> str:
     if not summary.can_change_any:
         return str(action.refusal % number)
     if not summary.refused:
-        title = str(action.question_title % number)
-        return capfirst(title)  # a language may begin it with the number, which may be in words
+        return capfirst(
+            str(action.question_title % number)
+        )  # a language may begin it with the number, which may be in words
     return str(action.question_title_partial) % {**number, "some": grouped(summary.eligible)}
 
 

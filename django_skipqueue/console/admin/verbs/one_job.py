@@ -16,6 +16,8 @@ from ...durations import exact
 from ...parts import why_unchanged
 from .forms import Instruction
 from .verb import Button, Text, Verb
+from ...waiting import why_its_key_is_taken
+from .verb import Button, Instruction, Text, Verb
 
 TEXT_LIMIT = 200
 """Characters of a name in a message."""

@@ -14,10 +14,11 @@ from ...counts import Count, grouped
 from ...durations import span
 from ...queues_and_workers import Workforce
 from ..jobs.explanations import ShownState, why_it_waits
+from ...worker_health import Workforce
+from ..bulk import BulkAction, Progress
 from ..verbs import many_jobs
 from ..verbs.many_jobs import Tally
-from .progress import Progress
-from .run import BulkAction
+from .page import ShownState, why_it_waits
 
 
 @dataclass(frozen=True)

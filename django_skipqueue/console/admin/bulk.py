@@ -1,4 +1,4 @@
-"""Applies a verb to all jobs of a list, in a worker.
+"""Applies a verb to all jobs of a list, in a worker: to more jobs than one request can change.
 
 The verb and the list are the arguments of the job that applies it. Invariant: the list is stored as the query of its
 address, and evaluated by the code of the admin itself.
@@ -6,13 +6,14 @@ address, and evaluated by the code of the admin itself.
 The jobs of the list are read a window at a time, from its front to its end. Invariant: a job that the action has
 changed is not found again, wherever in the list the change has moved it.
 
-Invariant: each batch and the progress are written in one transaction. After a crash the job goes on behind the last
-batch, so no job is changed twice, and none is left out.
+How far the job is stands in its metadata. Invariant: each batch and the progress are written in one transaction. After
+a crash the job goes on behind the last batch, so no job is changed twice, and none is left out.
 """
 
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from datetime import datetime
 from typing import Any
 
 from django.contrib.admin import ModelAdmin
@@ -43,6 +44,20 @@ from ..verbs.selection import Selection
 from ..verbs.table import ACTIONS
 from ..verbs.verb import Action, Verb
 from .progress import Progress
+from ...conf import settings, using_database
+from ...exceptions import LeaseLost
+from ...jobs.context import JobContext
+from ...models import Job, Queue
+from ...values.codec import encode
+from ...values.outcomes import Discard
+from ..durations import moment_of
+from ..search import Window
+from ..worker_health import Workforce
+from .verbs import log, many_jobs
+from .verbs.copies import BULK_TASK
+from .verbs.many_jobs import Selection, Tally, newest_id
+from .verbs.table import ACTIONS
+from .verbs.verb import Action, Instruction, Verb
 
 PRIORITY = 100
 """An operator who acts on so many jobs does not wait for the jobs that are in the way."""
@@ -117,7 +132,7 @@ class BulkAction:
         return next(site for site in all_sites if site.name == self.site)._registry[Job]
 
     def enqueue(self, queue_name: str) -> Job:
-        """Enqueue the job. Its task is the package's own, so `.defer()` would refuse it."""
+        """Sign it, and enqueue the job. Its task is the package's own, so `.defer()` would refuse it."""
         kwargs = encode("kwargs", asdict(self.signed()))
         return Job.objects.enqueue(BULK_TASK, kwargs=kwargs, queue_name=queue_name, priority=PRIORITY)
 
@@ -137,6 +152,59 @@ def queue_with_workers() -> str | None:
     return next((name for name in names if name not in closed and workforce.serving(name)), None)
 
 
+KEY = "progress"
+"""In the metadata."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    newest: int
+    """The highest id at the start: jobs that are added later are left out."""
+    edges: tuple[Any, Any] = (None, None)
+    """The start and the end of the window of the list that is being changed."""
+    after: int = 0
+    """The last id that is done in this window."""
+    counted: int | None = None
+    """The jobs that matched at the start, in all windows; `None`: nobody has searched them all."""
+    changed: int = 0
+    skipped: int = 0
+
+    @classmethod
+    def of(cls, job: Job) -> "Progress | None":
+        """Read it from the job; `None` if the job has not begun, or somebody has written something else there."""
+        written = job.metadata.get(KEY) if isinstance(job.metadata, dict) else None
+        try:
+            start, end = map(_from_json, written["edges"])  # type: ignore[index]
+            read = cls(**{**written, "edges": (start, end)})  # type: ignore[dict-item]
+        except (TypeError, ValueError, KeyError):
+            return None
+        numbers = (read.newest, read.after, read.counted or 0, read.changed, read.skipped)
+        return read if all(isinstance(number, int) for number in numbers) else None
+
+    def within(self, window: Window) -> "Progress":
+        """This progress in this window: of every window but the last one, nothing is done."""
+        edges = (window.start, window.end)
+        return self if edges == self.edges else replace(self, edges=edges, after=0)
+
+    @property
+    def done(self) -> int:
+        return self.changed + self.skipped
+
+    def save(self, context: JobContext) -> None:
+        """Write it into the job. Raises `LeaseLost` if it was cancelled, or another worker has taken it over."""
+        written = {KEY: {**asdict(self), "edges": [_to_json(edge) for edge in self.edges]}}
+        if not Job.objects.running().filter(pk=context.job_id, lease=context.lease).update(metadata=written):
+            raise LeaseLost(f"Job {context.job_id} was cancelled, or taken over by another worker.")
+
+
+def _to_json(edge: tuple[Any, ...] | None) -> list[Any] | None:
+    return None if edge is None else [key.isoformat() if isinstance(key, datetime) else key for key in edge]
+
+
+def _from_json(edge: list[Any] | None) -> tuple[Any, ...] | None:
+    return None if edge is None else tuple(moment_of(key) or key for key in edge)
+
+
 @dataclass(frozen=True)
 class Walk:
     bulk: BulkAction
@@ -146,9 +214,14 @@ class Walk:
     changelist: Any
     """A `JobChangeList`."""
 
-    def front(self) -> Window:
-        """The first window; the whole list, if an index finds all that match."""
-        return self.changelist.window or Window.whole(self.changelist.indexed)
+    def begin(self) -> Progress:
+        """Count the jobs, if the question could not say how many they are. Returns the progress before the first."""
+        front = self.changelist.window or Window.whole(self.changelist.indexed)  # an index finds all that match
+        progress = Progress(newest_id(), (front.start, front.end))
+        if not self.bulk.is_least:
+            return progress
+        found = (self.within(window).jobs.filter(pk__lte=progress.newest) for window in self.windows(progress.edges))
+        return replace(progress, counted=sum(jobs.count() for jobs in found))
 
     def windows(self, edges: tuple[Any, Any]) -> Iterator[Window]:
         window: Window | None = Window(self.changelist.indexed, 1, *edges)
@@ -158,12 +231,7 @@ class Walk:
 
     def within(self, window: Window) -> Selection:
         jobs = self.changelist.jobs_within(window, self.request).exclude(pk=self.job.pk)  # it may match itself
-        return Selection.all_matching(jobs if window.start is None else jobs.filter(self._is_not_done()))
-
-    def count(self, newest: int) -> int:
-        front = self.front()
-        windows = map(self.within, self.windows((front.start, front.end)))
-        return sum(selection.jobs.filter(pk__lte=newest).count() for selection in windows)
+        return Selection(jobs if window.start is None else jobs.filter(self._is_not_done()))
 
     def _is_not_done(self) -> Q:
         """The condition that the last operation on a job is not this action, which has its time, verb and user."""
@@ -184,29 +252,31 @@ def run(context: JobContext, action: Mapping[str, Any]) -> dict[str, int]:
     All of it is in the database of this job: the jobs of the list, and their verbs.
     """
     with using_database(context.database):
-        return _run(context, action)
-
-
-def _run(context: JobContext, action: Mapping[str, Any]) -> dict[str, int]:
-    bulk = BulkAction(**action)
-    request = _request(bulk, context.job)
-    walk = Walk(bulk, context.job, request, bulk.model_admin().get_changelist_instance(request))
-    progress = Progress.of(context.job) or _begin(walk)
-    number = progress.counted or bulk.number
-    try:
-        for window in walk.windows(progress.edges):
-            progress = progress.within(window)
-            for ids in walk.within(window).batches(after=progress.after, newest=progress.newest):
-                with transaction.atomic(using=context.database):
-                    further = progress.plus(ids, bulk.verb.change(ids, bulk.instruction))
-                    _save(further, context)
-                progress = further
-                context.progress(progress.share_of(number), progress.text(number))
-    finally:  # what is done stays done, even if somebody has stopped the job
-        if progress.changed:
-            message = many_jobs.message_of(bulk.texts, Tally(progress.changed, progress.skipped))
-            log.record_all(request, bulk.verb, message, bulk.instruction)
-    return {"changed": progress.changed, "skipped": progress.skipped}
+        bulk = BulkAction(**action)
+        request = _request(bulk, context.job)
+        walk = Walk(bulk, context.job, request, bulk.model_admin().get_changelist_instance(request))
+        progress = Progress.of(context.job) or walk.begin()
+        try:
+            for window in walk.windows(progress.edges):
+                progress = progress.within(window)
+                for ids in walk.within(window).batches(after=progress.after, newest=progress.newest):
+                    with transaction.atomic(using=context.database):
+                        changed = len(bulk.verb.change(ids, bulk.instruction))
+                        further = replace(
+                            progress,
+                            after=max(ids),
+                            changed=progress.changed + changed,
+                            skipped=progress.skipped + len(ids) - changed,
+                        )
+                        further.save(context)
+                    progress = further
+                    most = max(progress.counted or bulk.number, progress.done)  # more may be found than were counted
+                    context.progress(progress.done / max(most, 1), f"{progress.done:,} of {most:,}")
+        finally:  # what is done stays done, even if somebody has stopped the job
+            if progress.changed:
+                message = many_jobs.message_of(bulk.texts, Tally(progress.changed, progress.skipped))
+                log.record_all(request, bulk.verb, message, bulk.instruction)
+        return {"changed": progress.changed, "skipped": progress.skipped}
 
 
 def _request(bulk: BulkAction, job: Job) -> HttpRequest:
@@ -233,14 +303,3 @@ def _request(bulk: BulkAction, job: Job) -> HttpRequest:
     if not model_admin.admin_site.has_permission(request) or not model_admin.may(request, bulk.verb):
         raise Discard(f"{bulk.user} may not {bulk.verb.name} jobs.")
     return request
-
-
-def _begin(walk: Walk) -> Progress:
-    """Count the jobs, if the question could not say how many they are. Returns the progress before the first."""
-    progress = Progress.at_the_start(walk.front())
-    return replace(progress, counted=walk.count(progress.newest)) if walk.bulk.is_least else progress
-
-
-def _save(progress: Progress, context: JobContext) -> None:
-    if not progress.save(context.job_id, context.lease):
-        raise LeaseLost(f"Job {context.job_id} was cancelled, or taken over by another worker.")

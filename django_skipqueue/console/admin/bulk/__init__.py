@@ -1,1 +1,0 @@
-"""Verbs that a worker applies to more jobs than one request can."""

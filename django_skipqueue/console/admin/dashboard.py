@@ -1,0 +1,326 @@
+"""The dashboard: cards, charts and tables that say in one minute whether all is well.
+
+A `Situation` is what several of them show, read once. A card is one number, with a link to the list behind it: a
+further one is a function, and a line in `CARDS`. The sections stand below the cards: a further one is a function of a
+`Situation`, a template, and a line in `SECTIONS`. Cards and sections of a part are in its console.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from typing import Any, Literal
+
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.http import urlencode
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
+
+from ...conf import settings
+from ...models import Job, Status
+from ...queue.store import Store
+from ...values.records import worker_name
+from ..counts import grouped
+from ..durations import roughly, span
+from ..job_states import RETRYING, Indexed, ScheduledCounts
+from ..known_names import LONGEST
+from ..parts import PartSection, consoles, processes_in_words
+from ..queue_states import QueueRate, QueueState, queue_states, rates_now
+from ..worker_health import Workforce, not_external
+from .charts import NOTHING, LocalTimes, TimeAxis
+from .queues import columns_for
+
+HOUR = 3_600
+
+
+@dataclass(frozen=True)
+class Range:
+    """A stretch of time that the dashboard can show."""
+
+    slug: str
+    label: Any
+    bucket: int
+    """Seconds."""
+    buckets: int
+    mark_every: timedelta
+    """The distance of the labels of the time axis."""
+    bucket_label: Any
+    """The length of a bucket, as text."""
+
+
+RANGES = (
+    Range("1h", _("1 hour"), 60, 60, timedelta(minutes=10), _("1 min")),
+    Range("6h", _("6 hours"), 5 * 60, 72, timedelta(hours=1), _("5 min")),
+    Range("24h", _("24 hours"), 15 * 60, 96, timedelta(hours=4), _("15 min")),
+    Range("7d", _("7 days"), 2 * HOUR, 84, timedelta(days=1), _("2 h")),
+)
+
+
+# dashboard → the time on the database's clock, in seconds since the epoch.
+NOW = "SELECT date_part('epoch', statement_timestamp())"
+
+
+@dataclass(frozen=True)
+class Situation:
+    store: Store
+    range: Range
+    queue_name: str
+    """Only this queue is shown; empty: all are."""
+    now: float
+    """By the database's clock, in seconds since the epoch."""
+
+    @classmethod
+    def of(cls, store: Store, range: Range, queue_name: str) -> "Situation":
+        ((now,),) = store.rows(NOW)
+        return cls(store, range, queue_name, now)
+
+    @property
+    def axis(self) -> TimeAxis:
+        return TimeAxis.up_to(self.now, width=self.range.bucket, buckets=self.range.buckets)
+
+    @cached_property
+    def times(self) -> LocalTimes:
+        """The time axis as text, in the time zone of the project, or in the one that it has activated for the user."""
+        return LocalTimes(self.axis, timezone.get_current_timezone(), self.range.mark_every)
+
+    @cached_property
+    def all_queues(self) -> list[QueueState]:
+        return queue_states(self.rates, self.workforce)
+
+    @property
+    def queues(self) -> Sequence[QueueState]:
+        return [queue for queue in self.all_queues if self.queue_name in ("", queue.name)]
+
+    @cached_property
+    def workforce(self) -> Workforce:
+        return Workforce.now()
+
+    @cached_property
+    def rates(self) -> dict[str, QueueRate]:
+        """The rates of the last minutes by queue; an empty name: of all together."""
+        return rates_now(self.store)
+
+
+LONG_WAIT = 60.0
+"""Seconds after which a job that waits deserves a look."""
+
+VERY_LONG_WAIT = 900.0
+
+Level = Literal["", "warning", "alarm"]
+
+
+@dataclass(frozen=True)
+class Card:
+    label: Any
+    value: str
+    detail: str
+    """What belongs to the number, in a few words."""
+    address: str
+    """The list behind the number."""
+    level: Level = ""
+    permission: str = "django_skipqueue.view_job"
+    """Who has it can follow the link."""
+
+
+def queued(situation: Situation) -> Card:
+    waiting = [queue.now for queue in situation.queues if queue.now.queued]
+    number = grouped(sum(queue.queued for queue in waiting))
+    value = gettext("about %(number)s") % {"number": number} if any(q.is_estimate for q in waiting) else number
+    detail = ngettext("in %(number)s queue", "in %(number)s queues", len(waiting)) % {"number": grouped(len(waiting))}
+    return Card(
+        _("queued"),
+        value,
+        detail if waiting and not situation.queue_name else "",
+        list_of(situation, status=Status.QUEUED),
+    )
+
+
+def oldest(situation: Situation) -> Card:
+    """The job that has waited for the longest time. Those of paused queues wait on purpose, and alarm nobody."""
+    waits = ((queue.pause is None, queue.now.oldest or 0.0, queue.name) for queue in situation.queues)
+    runs, seconds, name = max((each for each in waits if each[1] > 0), default=(True, 0.0, ""))
+    if seconds <= 0:
+        return Card(_("oldest waiting"), NOTHING, gettext("no job waits"), list_of(situation, status=Status.QUEUED))
+    level: Level = "alarm" if seconds >= VERY_LONG_WAIT else "warning" if seconds >= LONG_WAIT else ""
+    detail = gettext("in %(queue)s") if runs else gettext("in %(queue)s, paused")
+    address = list_of(situation, status=Status.QUEUED, queue=name)
+    return Card(_("oldest waiting"), roughly(seconds), detail % {"queue": name}, address, level if runs else "")
+
+
+def running(situation: Situation) -> Card:
+    held = [queue.now for queue in situation.queues if queue.now.running]
+    external = [queue for queue in held if queue.name in settings.external_queues]
+    longest = max((queue.longest or 0.0 for queue in held if queue not in external), default=0.0)
+    detail = gettext("the longest for %(span)s") % {"span": roughly(max(longest, 0.0))} if held else ""
+    if external:  # how long one has run there, and not waited, nobody here knows
+        detail = gettext("%(number)s in carried queues") % {"number": grouped(sum(queue.running for queue in external))}
+    number = grouped(sum(queue.running for queue in held))
+    return Card(_("running"), number, detail, list_of(situation, status=Status.RUNNING))
+
+
+def retrying(situation: Situation) -> Card:
+    if situation.queue_name:
+        return Card(_("retrying"), NOTHING, gettext("not counted by queue"), list_of(situation, status=RETRYING))
+    number = ScheduledCounts.now().retrying
+    detail = gettext("wait for another attempt") if number.found else ""
+    return Card(_("retrying"), str(number), detail, list_of(situation, status=RETRYING))
+
+
+def failed(situation: Situation) -> Card:
+    indexed = Indexed.covering(Status.FAILED, situation.queue_name or None)
+    of_day, of_hour = (indexed.count(Q(finished_at__gte=Now() - timedelta(hours=hours))) for hours in (24, 1))
+    level: Level = "alarm" if of_hour.found else "warning" if of_day.found else ""
+    detail = gettext("%(number)s in the last hour") % {"number": of_hour} if of_day.found else ""
+    return Card(_("failed in 24 h"), str(of_day), detail, list_of(situation, status=Status.FAILED, time="day"), level)
+
+
+def workers(situation: Situation) -> Card:
+    force = situation.workforce
+    processes = force.serving(situation.queue_name) if situation.queue_name else force.not_dead
+    alive = [worker for worker in processes if worker.slots]
+    late = [worker for worker in force.late_or_stale if not situation.queue_name or worker in processes]
+    slots = sum(worker.slots for worker in alive)
+    detail = ngettext("%(number)s slot", "%(number)s slots", slots) % {"number": grouped(slots)} if alive else ""
+    if others := len(processes) - len(alive):
+        detail = " · ".join(filter(None, [detail, processes_in_words(others)]))
+    if late:
+        detail = ngettext("%(number)s is late or dead", "%(number)s are late or dead", len(late)) % {
+            "number": grouped(len(late))
+        }
+    elif not processes:
+        detail = gettext("none is alive")
+    level: Level = "alarm" if not processes else "warning" if late else ""
+    address = reverse("admin:django_skipqueue_worker_changelist")
+    return Card(_("workers alive"), grouped(len(alive)), detail, address, level, "django_skipqueue.view_worker")
+
+
+CARDS = (queued, oldest, running, retrying, failed, workers)
+
+
+def cards(situation: Situation) -> Iterator[Card]:
+    """The cards, each with those of parts that stand after it."""
+    of_parts = [card for part in consoles() for card in part.cards]
+    for make in CARDS:
+        yield make(situation)
+        yield from (each.make(situation) for each in of_parts if each.after == make.__name__)
+
+
+def list_of(situation: Situation, **query: str) -> str:
+    if situation.queue_name:
+        query["queue"] = situation.queue_name
+    return f"{reverse('admin:django_skipqueue_job_changelist')}?{urlencode(query)}"
+
+
+MOST_LONG_JOBS = 5
+
+
+def _longest_jobs(situation: Situation) -> list[dict[str, Any]]:
+    """Query the jobs that workers run. How long one has run elsewhere, nobody here knows. Index: recover."""
+    running: Any = not_external(Job.objects.running()).annotate(now=Now()).order_by("locked_at")
+    if situation.queue_name:
+        running = running.filter(queue_name=situation.queue_name)
+    columns = ("id", "task", "queue_name", "locked_at", "locked_by", "now")
+    return [
+        {
+            "id": id,
+            "address": reverse("admin:django_skipqueue_job_change", args=[id]),
+            "task": task,
+            "queue_name": queue_name,
+            "ran": span(now - locked_at),
+            "worker": worker_name(locked_by or ""),
+        }
+        for id, task, queue_name, locked_at, locked_by, now in running.values_list(*columns)[:MOST_LONG_JOBS]
+    ]
+
+
+MOST_QUEUES = 10
+
+
+@dataclass(frozen=True)
+class Section:
+    name: str
+    """Of its template, `admin/django_skipqueue/dashboard/NAME.html`."""
+    content: Callable[[Situation], Any]
+
+    @property
+    def template(self) -> str:
+        return f"admin/django_skipqueue/dashboard/{self.name}.html"
+
+
+def _queues(situation: Situation) -> dict[str, Any]:
+    shown = situation.queues[:MOST_QUEUES]
+    columns = columns_for(shown)
+    return {
+        "columns": columns,
+        "rows": [[(column, column.cell(queue)) for column in columns] for queue in shown],
+        "hidden": len(situation.queues) - len(shown),
+    }
+
+
+SECTIONS = (Section("queues", _queues), Section("longest_jobs", _longest_jobs))
+"""In the order of the page."""
+
+
+def sections() -> Iterator[Section | PartSection]:
+    """The sections, each with those of parts that stand after it."""
+    of_parts = [section for part in consoles() for section in part.sections]
+    yield from (each for each in of_parts if not each.after)
+    for section in SECTIONS:
+        yield section
+        yield from (each for each in of_parts if each.after == section.name)
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    situation: Situation
+    cards: list[tuple[Card, bool]]
+    """Each with whether its link can be followed."""
+    sections: list[tuple[Section | PartSection, Any]]
+    seconds: float
+    """That it took to gather all of it."""
+
+    @classmethod
+    def of(cls, query: Mapping[str, str], may: Callable[[str], bool]) -> "Dashboard":
+        """Gather what the address asks for: `range=6h`, `queue=emails`.
+
+        `may`: whether the user has a permission.
+        """
+        started = time.perf_counter()
+        queue_name = query.get("queue", "").replace("\0", "")[:LONGEST]
+        range = next((each for each in RANGES if each.slug == query.get("range")), RANGES[0])
+        situation = Situation.of(Store.default(), range, queue_name)
+        shown = [(card, may(card.permission)) for card in cards(situation)]
+        filled = [(section, section.content(situation)) for section in sections()]
+        return cls(situation, shown, filled, time.perf_counter() - started)
+
+    @property
+    def ranges(self) -> list[tuple[Range, str, bool]]:
+        return [
+            (each, self._address(range=each.slug, queue=self.queue_name), each is self.situation.range)
+            for each in RANGES
+        ]
+
+    @property
+    def queue_name(self) -> str:
+        """The only queue that is shown; empty: all are."""
+        return self.situation.queue_name
+
+    @property
+    def queue_names(self) -> list[str]:
+        names = {queue.name for queue in self.situation.all_queues if len(queue.name) <= LONGEST}
+        return sorted(names | ({self.queue_name} if self.queue_name else set()))
+
+    @property
+    def all_queues_address(self) -> str:
+        return self._address(range=self.situation.range.slug)
+
+    @property
+    def took(self) -> str:
+        return span(self.seconds)
+
+    def _address(self, **query: str) -> str:
+        return f"?{urlencode({name: value for name, value in query.items() if value})}"
