@@ -64,9 +64,14 @@ SINKS: list[Sink] = [LogSink(), SignalSink()]
 
 
 def wanted(kind: type[Event]) -> bool:
-    for sink in SINKS:  # noqa: SIM110 (a generator takes twice as long)
-        if _wants(sink, kind):
-            return True
+    for sink in SINKS:
+        try:
+            if sink.wants(kind):
+                return True
+        except JobInterrupted:
+            raise
+        except BaseException as error:
+            _log_broken(sink, error)
     return False
 
 
@@ -80,23 +85,13 @@ def send(event: Event, alive: Alive = _ignore) -> None:
     Raises only `JobInterrupted`, which interrupts the attempt that runs in this thread.
     """
     for sink in SINKS:
-        if _wants(sink, type(event)):
-            try:
+        try:
+            if sink.wants(type(event)):
                 sink.handle(event, alive)
-            except JobInterrupted:
-                raise
-            except BaseException as error:
-                _log_broken(sink, error)
-
-
-def _wants(sink: Sink, kind: type[Event]) -> bool:
-    try:
-        return sink.wants(kind)
-    except JobInterrupted:
-        raise
-    except BaseException as error:
-        _log_broken(sink, error)
-        return False
+        except JobInterrupted:
+            raise
+        except BaseException as error:
+            _log_broken(sink, error)
 
 
 def _log_broken(sink: Sink, error: BaseException) -> None:

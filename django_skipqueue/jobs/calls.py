@@ -50,15 +50,6 @@ def texts_of(
     return f"[{values}]", f"{{{pairs}}}"
 
 
-def declared_values(
-    task: "Task[Any, Any]", args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments with the values of members of enumerations where an annotation such as `str` asks for those."""
-    from .arguments.annotations import CallTypes  # loads Django's models: tasks are made while apps are loading
-
-    return CallTypes.of_values(task.__wrapped__, task.signature).encode(args, kwargs)
-
-
 Place = Callable[[Sequence[Any], Mapping[str, Any]], Any]
 """Takes one argument from the positional arguments and the keyword arguments of a call."""
 
@@ -148,10 +139,11 @@ def places_of(signature: inspect.Signature, count: int, keywords: Sequence[str])
         elif parameter.kind is parameter.VAR_KEYWORD:
             places |= {keyword: _keyword(keyword) for keyword in sorted(bound.get(name, ()))}
         elif name not in bound:
-            places[name] = _default(parameter.default)
+            places[name] = lambda *_, default=parameter.default: default
+        elif isinstance(at := bound[name], int):
+            places[name] = _positional(at)
         else:
-            at = bound[name]
-            places[name] = _positional(at) if isinstance(at, int) else _keyword(at)
+            places[name] = _keyword(at)
     return places
 
 
@@ -165,10 +157,6 @@ def _rest(first: int) -> Place:
 
 def _keyword(name: str) -> Place:
     return lambda _, kwargs: kwargs[name]
-
-
-def _default(value: Any) -> Place:
-    return lambda *_: value
 
 
 def arguments_by_name(task: "Task[Any, Any]", args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

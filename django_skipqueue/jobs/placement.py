@@ -83,11 +83,6 @@ def _as_json(task: "Task[Any, Any]", name: str, value: Any) -> Any:
     return task.encoded_argument(name, value) if parameter is not None and value is parameter.default else value
 
 
-def database_of(task: "Task[Any, Any]", spec: JobSpec, call: EncodedCall) -> str:
-    """The alias of the database for a job. Raises `InvalidOption` as `Placement.choose` does."""
-    return placement().choose(spec, call, named=task.named_database, shard=shard_of(task, call))
-
-
 def database_of_schedule(task: "Task[Any, Any]", call: EncodedCall) -> str:
     """The alias of the database for a schedule and its jobs: the same whenever it is asked. Raises as `choose` does."""
     chosen = placement().choose_fixed(task.spec(), call, named=task.named_database, shard=shard_of(task, call))

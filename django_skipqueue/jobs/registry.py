@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
+from django.conf import settings
 
 from ..exceptions import DuplicateTask, UnknownTask
 from ..queue.queues import DECLARED
@@ -84,17 +85,17 @@ class Registry:
         task = self._tasks.get(name)
         return task is not None and task.is_async
 
-    def check_unique(self, task: "Task[Any, Any]") -> None:
-        """Raise `DuplicateTask` if two functions have the task's name: a worker might run either of them."""
+    def require_findable(self, task: "Task[Any, Any]") -> None:
+        """Raise `DuplicateTask` if two functions have the task's name: a worker might run either of them.
+
+        Under `DEBUG`, warn once about a task whose module this process has imported, but a worker does not at start.
+        """
         if task.name in self.duplicates:
             raise DuplicateTask(describe_duplicate(*self.duplicates[task.name]))
-
-    def warn_unless_found(self, task: "Task[Any, Any]") -> None:
-        """Warn once about a task whose module this process has imported, but a worker does not import at start."""
-        if task.name in self._late:
+        if settings.DEBUG and task.name in self._late:
             self._late.remove(task.name)
             message = f"A worker may not find {task.name}: {where_to_put(task.__module__)}"
-            warnings.warn(message, RuntimeWarning, stacklevel=4)
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
 registry = Registry()

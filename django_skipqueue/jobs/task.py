@@ -23,18 +23,18 @@ from ..values.records import ClaimedJob, DeferredJobs, EncodedCall, JobSpec
 from ..values.redaction import Redacted
 from ..values.redaction import redact as redacted_call
 from .advice import check_names, explain, instead_of_method, wrong_keyword
-from .calls import Place, call_columns, declared_values, parts_of, places_of, texts_of
+from .calls import call_columns, parts_of, places_of, texts_of
 from .context import JobContext
 from .options import Options, TaskOptions, UsingOptions, check_size, metadata_column
-from .placement import database_of, insert_many, shard_of
+from .placement import insert_many, placement, shard_of
 from .registry import EVENT_LOOP, THREADS, registry
 from .task_call import TaskCall
 
 if TYPE_CHECKING:
     from ..models import Job
     from ..models.job import AbstractJob
-    from .arguments.annotations import CallTypes
-    from .arguments.codec import Codec
+    from .annotations import CallTypes
+    from .codecs import Codec
 
 
 P = ParamSpec("P")
@@ -74,7 +74,8 @@ class Task(Generic[P, R]):
         self.runner = EVENT_LOOP if self.is_async else THREADS
         self.signature = _signature(function, takes_context)
         self._form = lru_cache(maxsize=64)(self._check_form)
-        self.places = lru_cache(maxsize=64)(self._find_places)
+        # Cached for each form of call: `places_of` takes ten times as long as the rest.
+        self.places = lru_cache(maxsize=64)(lambda count, keywords: places_of(self.signature, count, keywords))
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
         self.__qualname__ = function.__qualname__
@@ -103,9 +104,9 @@ class Task(Generic[P, R]):
         from ..models import Job  # tasks are made while apps are loading
 
         call, spec, alias = self.encoded(args, kwargs), self.spec(), ""
-        self._check_findable()
+        registry.require_findable(self)
         try:
-            alias = database_of(self, spec, call)
+            alias = placement().choose(spec, call, named=self.named_database, shard=shard_of(self, call))
             return Job.objects.insert(spec, call, database=alias)
         except (DatabaseError, SynchronousOnlyOperation) as error:
             explain(error, alias or self.database)
@@ -126,7 +127,7 @@ class Task(Generic[P, R]):
         Raises as `defer` does, and `InvalidOption` for a call of another task, or one with other options.
         """
         checked = list(self._calls(calls))
-        self._check_findable()
+        registry.require_findable(self)
         return insert_many(self, checked)
 
     async def adefer_many(self, calls: Sequence[TaskCall | Mapping[str, Any] | Sequence[Any]]) -> DeferredJobs:
@@ -169,22 +170,22 @@ class Task(Generic[P, R]):
 
         Read at the first call, and not at import: the annotations may name what is imported later.
         """
-        from .arguments.annotations import CallTypes  # loads Django's models: tasks are made while apps are loading
+        from .annotations import CallTypes  # loads Django's models: tasks are made while apps are loading
 
         return CallTypes.of(self.__wrapped__, self.signature)
 
     @cached_property
     def _scalars(self) -> "CallTypes":
-        from .arguments.annotations import CallTypes
+        from .annotations import CallTypes
 
         return CallTypes.of_scalars(self.__wrapped__, self.signature)
 
     @cached_property
     def result_type(self) -> "Codec | None":
         """The type of what the task returns, by its annotation; `None` if it is plain JSON, or not annotated."""
-        from .arguments.annotations import codec_of_result
+        from .annotations import annotations_of, codec_of
 
-        return codec_of_result(self.__wrapped__)
+        return codec_of(annotations_of(self.__wrapped__).get("return"))
 
     def encoded_result(self, result: Any) -> str:
         """A result as JSON. One that does not fit the annotation is stored if it is plain JSON.
@@ -228,7 +229,11 @@ class Task(Generic[P, R]):
         try:
             texts = texts_of(names, keys, plain, named)
         except FlattenedValue:
-            texts = texts_of(names, keys, *declared_values(self, plain, named))
+            from .annotations import CallTypes
+
+            # Members of enumerations count as their values where an annotation such as `str` asks for those.
+            values = CallTypes.of_values(self.__wrapped__, self.signature).encode(plain, named)
+            texts = texts_of(names, keys, *values)
         return check_size(EncodedCall(*texts, call_columns(self, args, kwargs)), load().max_argument_bytes)
 
     def require_fit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -325,15 +330,6 @@ class Task(Generic[P, R]):
             raise InvalidArguments(f"{self.name}{self.signature}: {problem}") from None
         keys = [f"{encode(f'the name {keyword!r}', keyword)}:" for keyword in keywords]
         return self.argument_names(args), keys, self.call_types
-
-    def _find_places(self, count: int, keywords: tuple[str, ...]) -> dict[str, Place]:
-        """`places_of` a call of this task. Cached for each form of call: it takes ten times as long as the rest."""
-        return places_of(self.signature, count, keywords)
-
-    def _check_findable(self) -> None:
-        registry.check_unique(self)
-        if django_settings.DEBUG:
-            registry.warn_unless_found(self)
 
 
 class ContextTask(Task[P, R]):

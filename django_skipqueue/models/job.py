@@ -24,6 +24,9 @@ from ..values.columns import MAX_KEY_BYTES
 from ..values.notes import Progress, progress_of
 from ..values.outcomes import COMPLETED, Outcome, Settlement, error_entry
 from ..values.records import LeaseRef, handle_of, worker_name
+from ..values.records import LeaseRef
+from ..values.settings import INTERVALS
+from .abstract_job import AbstractJob
 from .expressions import (
     CAUSE,
     CLAIM_ORDER,

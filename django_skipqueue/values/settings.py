@@ -1,13 +1,14 @@
-"""The settings that are more than a number or a text: the databases, retentions, and the limits of queues. Pure."""
+"""Settings that are more than a number or a text: the databases, retentions, rates, and the limits of queues. Pure."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from math import isclose
 from typing import Any
 
 from ..exceptions import InvalidOption
 from .bounds import whole
-from .rates import FORM, MOST, interval_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +72,58 @@ def is_retention(kept: object) -> bool:
     return kept is None or (isinstance(kept, int | float) and 0 <= kept <= LONGEST_RETENTION.total_seconds())
 
 
+MOST_A_SECOND = 10_000
+"""The most jobs a second, and the largest burst: the queued jobs of a key are counted when others are admitted."""
+
+LONGEST_PERIOD = 366 * 86_400
+
+INTERVALS = (1 / MOST_A_SECOND, float(LONGEST_PERIOD))
+"""The least and the greatest number of seconds for each job."""
+
+UNIT_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+"""The seconds of each unit."""
+
+RATE = re.compile(r"([0-9]{1,9})/([0-9]{0,9})([smhd])", re.ASCII)
+
+RATE_FORM = 'a number of jobs and a time, such as "50/s", "100/m", "10/h", "1/d" or "3/10s"'
+
+
+def interval_of(text: Any) -> float:
+    """The seconds for each job. Raises `InvalidOption` for a text that is no rate."""
+    found = RATE.fullmatch(text) if isinstance(text, str) else None
+    if not found:
+        raise InvalidOption(f"rate takes {RATE_FORM}, not {text!r}.")
+    jobs, period = int(found[1]), int(found[2] or 1) * UNIT_SECONDS[found[3]]
+    if not (jobs and 0 < period <= LONGEST_PERIOD and jobs <= MOST_A_SECOND * period):
+        raise InvalidOption(
+            f"rate takes at least 1 job in {LONGEST_PERIOD // 86_400} days, at most {MOST_A_SECOND:,} jobs in a "
+            f"second, not {text!r}."
+        )
+    return period / jobs
+
+
+def burst_of(burst: Any, interval: float) -> int:
+    """The burst, or the default. Raises `InvalidOption` for a number that cannot be used."""
+    if burst is None:
+        return max(1, int(1 / interval + 1e-9))
+    if isinstance(burst, bool) or not isinstance(burst, int) or not 1 <= burst <= MOST_A_SECOND:
+        raise InvalidOption(f"burst must be a whole number of jobs from 1 to {MOST_A_SECOND:,}, not {burst!r}.")
+    return burst
+
+
+def rate_text(interval: float) -> str:
+    """The rate as a text that `rate` takes, by the shortest unit in which it is a whole number."""
+    for unit, seconds in UNIT_SECONDS.items():
+        jobs = seconds / interval
+        if jobs > 0.5 and isclose(jobs, round(jobs), rel_tol=1e-9):
+            return f"{round(jobs)}/{unit}"
+    for unit, seconds in reversed(UNIT_SECONDS.items()):
+        units = interval / seconds
+        if units > 0.5 and isclose(units, round(units), rel_tol=1e-9):
+            return f"1/{round(units)}{unit}"
+    return f"{1 / interval:.3g}/s" if interval < 1 else f"1/{interval:.3g}s"
+
+
 LARGEST_LIMIT = 10_000
 """The largest number of permits of one key: those that are held are counted whenever one of its jobs is admitted."""
 
@@ -94,8 +147,8 @@ def _rate_problems(place: str, value: object) -> Iterator[str]:
         interval_of(value)
     except InvalidOption:
         yield (
-            f"{place} must be {FORM}, at most {MOST:,} in a second, or None for a rate that is set in the admin, "
-            f"not {value!r}."
+            f"{place} must be {RATE_FORM}, at most {MOST_A_SECOND:,} in a second, or None for a rate that is set in "
+            f"the admin, not {value!r}."
         )
 
 

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from django_skipqueue.exceptions import InvalidArguments, UndecodableArguments
-from django_skipqueue.jobs.arguments.annotations import annotations_of, codec_of
-from django_skipqueue.jobs.arguments.codec import Codec
+from django_skipqueue.jobs.annotations import annotations_of, codec_of
+from django_skipqueue.jobs.codecs import Codec
 from django_skipqueue.values.codec import encode
 
 from ..app.typed_jobs import Access, Cents, Level, Line, Order, Place, Plan, Size

@@ -18,7 +18,7 @@ from django_skipqueue.contrib.celery import logs as relay_logs
 from django_skipqueue.contrib.celery.settings import CarrierSettings
 from django_skipqueue.events import events, liveness_logs, log_context, logs, sinks
 from django_skipqueue.events import logs as queue_logs
-from django_skipqueue.integrations.django_tasks.options import BackendOptions
+from django_skipqueue.integrations.django_tasks.mapping import BackendOptions
 from django_skipqueue.jobs.registry import Registry, registry
 from django_skipqueue.parts.batches.values import BatchProgress, FinishedBatch
 from django_skipqueue.parts.databases.choose import CallToPlace

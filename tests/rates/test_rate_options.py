@@ -6,7 +6,7 @@ from django_skipqueue import job, rate, with_options
 from django_skipqueue.exceptions import InvalidArguments, InvalidOption
 from django_skipqueue.models import Job
 from django_skipqueue.testing import run_jobs
-from django_skipqueue.values.rates import rate_text
+from django_skipqueue.values.settings import rate_text
 
 from ..app.rates.jobs import free_hundred, shares_rate, three_at_once
 from ..harness.processes import statuses

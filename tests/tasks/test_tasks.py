@@ -280,12 +280,12 @@ class TestRegistry:
         again = job(plain)
         assert not registry.duplicates
         assert registry.get(again.name) is again
-        registry.check_unique(again)
+        registry.require_findable(again)
 
     def test_other_names_are_not_affected_by_a_duplicate(self, registry: Registry) -> None:
         job(name="sums")(plain)
         job(name="sums")(namesake)
-        registry.check_unique(job(coroutine))
+        registry.require_findable(job(coroutine))
 
 
 def test_the_runners_that_a_task_can_name_are_those_that_there_are() -> None:

@@ -29,7 +29,6 @@ from ...jobs.task_call import TaskCall
 from ...signals import dependant_discarded, job_cancelled, job_completed, job_discarded, job_failed, job_recovered
 from ...values.codec import decode
 from ...values.records import LEFT_OUT, Attempt, Dependant, RecoveredJob, handle_of, parse_handle
-from . import options
 from .definition import SkipQueueTask, definition_of, entry, options_of, registered
 from .framework import (
     AnyResult,
@@ -45,7 +44,7 @@ from .framework import (
     task_enqueued,
     task_finished,
 )
-from .mapping import ALIAS, result_of, spec, task_status, variant
+from .mapping import ALIAS, option_problems, parsed_options, result_of, spec, task_status, unread, variant
 
 if TYPE_CHECKING:
     from ...models import Job
@@ -103,7 +102,7 @@ class SkipQueueBackend(BaseTaskBackend):
     def call_of(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskCall:
         """The task with arguments. Raises as `enqueue` does."""
         self.validate_task(task)
-        own, given = options_of(task), options.parsed(self.options)
+        own, given = options_of(task), parsed_options(self.options)
         known = registered(task)
         checked = check_size(known.normalized(args, kwargs), settings.max_argument_bytes)
         wanted = spec(task, own, given, alias=self.alias)
@@ -138,14 +137,14 @@ class SkipQueueBackend(BaseTaskBackend):
                 hint="The how-to “Use Django's tasks” lists every option with its type.",
                 id="skipqueue.E007",
             )
-            for problem in options.problems(self.options)
+            for problem in option_problems(self.options)
         ]
         return found
 
     def _find(self, result_id: object) -> "Job | None":
         from ...models import Job
 
-        home = options.parsed(self.options).default_database
+        home = parsed_options(self.options).default_database
         try:
             named = parse_handle(str(result_id))
         except ValueError:  # no handle, or a number of thousands of digits
@@ -176,16 +175,14 @@ def _ended(attempt: Attempt, **_: Any) -> None:
     if task is None or not _has_listeners(outcome.status):
         return
     if job.args != LEFT_OUT:
-        _send(task.result(job, status=outcome.status, database=attempt.database), outcome.error)
-    elif row := _row(attempt):
-        _send(result_of(row, task.definition), outcome.error)
-
-
-def _row(attempt: Attempt) -> "Job | None":
-    """The row of the attempt's job: it has the arguments. `None` if somebody has deleted it, or has retried it."""
+        result = unread(job, task.definition, status=outcome.status, database=attempt.database)
+        _send(result, outcome.error)
+        return
     from ...models import Job
 
-    return Job.objects.using(attempt.database).filter(pk=attempt.job.id, status=attempt.outcome.status).first()
+    row = Job.objects.using(attempt.database).filter(pk=job.id, status=outcome.status).first()
+    if row is not None:  # it has the arguments; somebody may have deleted it, or retried it
+        _send(result_of(row, task.definition), outcome.error)
 
 
 def _recovered(job: RecoveredJob, database: str, **_: Any) -> None:

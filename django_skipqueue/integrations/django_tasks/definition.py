@@ -40,8 +40,7 @@ from .framework import (
     sender_for,
     task_started,
 )
-from .mapping import ALIAS, UnreadResult, call, spec, stand_in, storable, unread
-from .options import options_for, resolved
+from .mapping import ALIAS, UnreadResult, call, options_for, resolved, spec, stand_in, storable, unread
 
 if TYPE_CHECKING:
     from ...models import Job
@@ -131,9 +130,6 @@ class DjangoTask(Task[..., Any]):
         """The columns with which `.enqueue()` inserts its jobs, those from the `OPTIONS` of its alias among them."""
         given = options_for(self.definition.backend)
         return spec(self.definition, options_of(self.definition), given, alias=self.definition.backend)
-
-    def result(self, job: ClaimedJob, *, status: str, database: str) -> UnreadResult:
-        return unread(job, self.definition, status=status, database=database)
 
 
 class Policy(RetryPolicy):

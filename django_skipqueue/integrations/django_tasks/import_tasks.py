@@ -23,8 +23,7 @@ from ...values.records import EncodedCall
 from .backend import SkipQueueBackend
 from .definition import DjangoTask, options_of
 from .framework import task_backends
-from .mapping import call, spec, variant
-from .options import parsed
+from .mapping import call, parsed_options, spec, variant
 
 BATCH = 1_000
 
@@ -72,7 +71,7 @@ def _backend(alias: str) -> SkipQueueBackend:
 
 
 def _move(waiting: models.QuerySet[Any], known: Mapping[str, DjangoTask], backend: SkipQueueBackend) -> Counter[str]:
-    given = parsed(backend.options)
+    given = parsed_options(backend.options)
     skip_locked = connections[waiting.db].features.has_select_for_update_skip_locked
     with transaction.atomic(using=waiting.db), ExitStack() as transactions:
         rows = list(waiting.select_for_update(skip_locked=skip_locked).order_by("enqueued_at", "pk")[:BATCH])

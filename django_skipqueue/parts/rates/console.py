@@ -18,6 +18,8 @@ from ...models.expressions import MINUS_PRIORITY, Row
 from ...queue.store import Store
 from ...values.exposition import Metric
 from ...values.rates import rate_text
+from ...values.exposition import Family
+from ...values.settings import rate_text
 from ..keyed.states import key_of_job
 from ..keyed.tables import Cards, KeyedConsole, KeyTable
 from .admit import blocked_rates, next_rate

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ...events import logs
 from ...events.events import Event
-from ...values.rates import rate_text
+from ...values.settings import rate_text
 
 
 @dataclass(frozen=True)

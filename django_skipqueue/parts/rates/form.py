@@ -12,7 +12,7 @@ from ...console.admin.queue_forms import SettingForm
 from ...console.queue_options import QueueOption
 from ...exceptions import InvalidOption
 from ...models import Queue
-from ...values.rates import MOST, interval_of, rate_text
+from ...values.settings import MOST_A_SECOND, interval_of, rate_text
 from .queues import rate_columns_of, rated_queues
 
 
@@ -38,7 +38,7 @@ class RateForm(SettingForm):
             interval_of(typed)
         except InvalidOption:
             wrong = _("A number of jobs and a time, such as 50/s, 100/m or 3/10s; at most %(most)s in a second.")
-            return wrong % {"most": f"{MOST:,}"}
+            return wrong % {"most": f"{MOST_A_SECOND:,}"}
         return ""
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 from ...exceptions import InvalidOption
 from ...values.keys import checked_name, key_of, names_of, require_arguments
 from ...values.part import CallArguments, PartOptions
-from ...values.rates import burst_of, interval_of
+from ...values.settings import burst_of, interval_of
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from ...queue.gates import admit_after_commit
 from ...queue.notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, RATE_PREFIX, notify_of_keys, notify_supervisors
 from ...queue.parameters import BATCH, noted
 from ...values.columns import check_columns
-from ...values.rates import burst_of, interval_of
 from ...values.records import EncodedCall
+from ...values.settings import burst_of, interval_of
 from ..keyed.queues import key_of
 from .events import QueueRated
 

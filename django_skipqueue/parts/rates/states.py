@@ -9,7 +9,7 @@ from django.db.models import QuerySet
 from ...models import Job
 from ...models.expressions import MINUS_PRIORITY
 from ...queue.store import Store
-from ...values.rates import burst_of, rate_text
+from ...values.settings import burst_of, rate_text
 from ..keyed.queues import key_of
 from ..keyed.states import KeyState
 from .admit import blocked_rates

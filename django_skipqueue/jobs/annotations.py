@@ -21,7 +21,7 @@ from typing import Any
 
 from django.db.models import Model
 
-from .codec import (
+from .codecs import (
     BOOL,
     EVERY_KIND,
     LIST,
@@ -32,14 +32,19 @@ from .codec import (
     STRING,
     CheckedScalar,
     Codec,
+    Dataclass,
+    DictOf,
     Enumeration,
+    ListOf,
     MemberValue,
+    NamedTupleOf,
+    OneOf,
     Reference,
+    TupleOf,
     decode_part,
     encode_part,
     kind_of,
 )
-from .collections import Dataclass, DictOf, ListOf, NamedTupleOf, OneOf, TupleOf
 
 KINDS: dict[Any, frozenset[str]] = {
     type(None): frozenset((NULL,)),
@@ -84,24 +89,20 @@ def _codec_of(annotation: Any, known: Known) -> Codec | None:
     return _of_class(annotation, known) if isinstance(annotation, type) and origin is None else None
 
 
-def codec_of_result(function: Callable[..., Any]) -> Codec | None:
-    """The codec of what a function returns; `None`: plain JSON."""
-    return codec_of(annotations_of(function).get("return"))
-
-
 def plain_types(annotation: Any) -> tuple[type, ...]:
     """`str`, `int` and `float`, as far as the annotation is one of them, or a union with them."""
-    annotation = _bare(annotation)
-    members = typing.get_args(annotation) if typing.get_origin(annotation) in UNIONS else (annotation,)
-    return tuple(kind for kind in (str, int, float) if kind in map(_bare, members))
+    return tuple(kind for kind in (str, int, float) if kind in _members(annotation))
 
 
 def scalar_types(annotation: Any) -> tuple[type, ...]:
     """The members of an annotation of texts, numbers, bools and None alone; of another annotation none."""
-    annotation = _bare(annotation)
-    members = typing.get_args(annotation) if typing.get_origin(annotation) in UNIONS else (annotation,)
-    kinds = tuple(map(_bare, members))
+    kinds = _members(annotation)
     return kinds if set(kinds) <= {str, int, float, bool, types.NoneType} else ()
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    annotation = _bare(annotation)
+    return tuple(map(_bare, typing.get_args(annotation) if typing.get_origin(annotation) in UNIONS else (annotation,)))
 
 
 def resolved(annotations: Mapping[str, Any], names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
