@@ -19,7 +19,6 @@ from typing import Any
 from django.contrib.admin import ModelAdmin
 from django.contrib.admin.sites import all_sites
 from django.contrib.auth import get_user_model
-from django.core.exceptions import ObjectDoesNotExist
 from django.core.signing import BadSignature, Signer
 from django.db import transaction
 from django.db.models import DateTimeField, Q, Value
@@ -119,14 +118,6 @@ class BulkAction:
     @property
     def instruction(self) -> Instruction:
         return Instruction(self.user, self.reason, self.minutes, queue_name=self.queue_name, priority=self.priority)
-
-    def request(self) -> HttpRequest:
-        request = HttpRequest()
-        request.method = "POST"
-        request.GET = QueryDict(self.query)
-        users: Any = get_user_model()._default_manager
-        request.user = users.get(pk=self.user_id)
-        return request
 
     def model_admin(self) -> "ModelAdmin[Job]":
         return next(site for site in all_sites if site.name == self.site)._registry[Job]
@@ -295,10 +286,12 @@ def _request(bulk: BulkAction, job: Job) -> HttpRequest:
     for each in operations:
         if each["verb"] == "retry" and each["by"] not in ("", bulk.user):
             raise Discard(f"The job acts for {bulk.user}, but {each['by']} has retried it.")
-    try:
-        request = bulk.request()
-    except ObjectDoesNotExist:
-        raise Discard(f"The user {bulk.user} was deleted.") from None
+    users: Any = get_user_model()._default_manager
+    request = HttpRequest()
+    request.method, request.GET = "POST", QueryDict(bulk.query)
+    request.user = users.filter(pk=bulk.user_id).first()
+    if request.user is None:
+        raise Discard(f"The user {bulk.user} was deleted.")
     model_admin: Any = bulk.model_admin()
     if not model_admin.admin_site.has_permission(request) or not model_admin.may(request, bulk.verb):
         raise Discard(f"{bulk.user} may not {bulk.verb.name} jobs.")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from functools import cached_property
 from html import escape
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 from django.utils.formats import date_format
@@ -211,15 +211,9 @@ def bars(layers: Sequence[Sequence[float]]) -> list[str]:
 
 
 def _runs(shares: Sequence[Share]) -> Iterator[list[tuple[int, float]]]:
-    run: list[tuple[int, float]] = []
-    for place, share in enumerate(shares):
-        if share is not None:
-            run.append((place, share))
-        elif run:
-            yield run
-            run = []
-    if run:
-        yield run
+    for is_gap, run in groupby(enumerate(shares), key=lambda each: each[1] is None):
+        if not is_gap:
+            yield [(place, share) for place, share in run if share is not None]
 
 
 def _y(share: float) -> str:

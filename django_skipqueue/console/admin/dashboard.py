@@ -28,11 +28,11 @@ from ..counts import grouped
 from ..durations import roughly, span
 from ..job_states import RETRYING, Indexed, ScheduledCounts
 from ..known_names import LONGEST
-from ..parts import PartSection, consoles, processes_in_words
+from ..parts import PartSection, consoles
 from ..queue_states import QueueRate, QueueState, queue_states, rates_now
 from ..worker_health import Workforce, not_external
 from .charts import NOTHING, LocalTimes, TimeAxis
-from .queues import columns_for
+from .queues import columns_for, slots_in_words
 
 HOUR = 3_600
 
@@ -181,12 +181,8 @@ def failed(situation: Situation) -> Card:
 def workers(situation: Situation) -> Card:
     force = situation.workforce
     processes = force.serving(situation.queue_name) if situation.queue_name else force.not_dead
-    alive = [worker for worker in processes if worker.slots]
     late = [worker for worker in force.late_or_stale if not situation.queue_name or worker in processes]
-    slots = sum(worker.slots for worker in alive)
-    detail = ngettext("%(number)s slot", "%(number)s slots", slots) % {"number": grouped(slots)} if alive else ""
-    if others := len(processes) - len(alive):
-        detail = " · ".join(filter(None, [detail, processes_in_words(others)]))
+    detail = slots_in_words(processes)
     if late:
         detail = ngettext("%(number)s is late or dead", "%(number)s are late or dead", len(late)) % {
             "number": grouped(len(late))
@@ -195,7 +191,8 @@ def workers(situation: Situation) -> Card:
         detail = gettext("none is alive")
     level: Level = "alarm" if not processes else "warning" if late else ""
     address = reverse("admin:django_skipqueue_worker_changelist")
-    return Card(_("workers alive"), grouped(len(alive)), detail, address, level, "django_skipqueue.view_worker")
+    alive = grouped(sum(worker.slots > 0 for worker in processes))
+    return Card(_("workers alive"), alive, detail, address, level, "django_skipqueue.view_worker")
 
 
 CARDS = (queued, oldest, running, retrying, failed, workers)

@@ -51,7 +51,8 @@ class NoWorker:
     def of(cls, workforce: Workforce, waiting: Sequence[str]) -> "NoWorker | None":
         own = [name for name in waiting if name not in settings.external_queues]
         if not workforce.not_dead:
-            return cls(()) if own or _is_overdue() else None
+            due = Job.objects.scheduled().filter(run_after__lte=Now()).order_by("run_after").values_list("pk")
+            return cls(()) if own or due.first() else None  # a live supervisor would have admitted it
         unserved = sorted(workforce.unserved(own))[:MOST]
         return cls(tuple(map(printed, unserved))) if unserved else None
 
@@ -136,20 +137,16 @@ class _Cache:
         database = settings.database
         cached_of, cached_at, notices = self._cached
         if cached_of != database or time.monotonic() - cached_at >= CACHE_SECONDS:
-            notices = self._query()
+            try:
+                with short_transaction(Store.default(), QUERY_SECONDS):  # an error undoes no more than this block
+                    notices = Notices.now()
+            except DatabaseError:  # the admin's index works without the queue's database
+                notices = None
             self._cached = (database, time.monotonic(), notices)
         return notices
 
     def clear(self) -> None:
         self._cached = ("", 0.0, None)
-
-    def _query(self) -> Notices | None:
-        """The notices; `None` after a database error: the admin's index works without the queue's database."""
-        try:
-            with short_transaction(Store.default(), QUERY_SECONDS):  # an error undoes no more than this block
-                return Notices.now()
-        except DatabaseError:
-            return None
 
 
 notices_cache = _Cache()
@@ -195,9 +192,3 @@ def wait_of(queue_name: str) -> timedelta | None:
 
 def printed(name: str) -> str:
     return printable(shorten(name, MAX_KEY_BYTES))
-
-
-def _is_overdue() -> bool:
-    """Whether a scheduled job is overdue: a live supervisor would have admitted it."""
-    due = Job.objects.scheduled().filter(run_after__lte=Now()).order_by("run_after")
-    return due.values_list("pk").first() is not None

@@ -29,10 +29,11 @@ from ..durations import span
 from ..parts import processes_in_words, queue_options
 from ..queue_options import QueueOption
 from ..queue_states import MOST, QueueState, has_rates, queue_states
+from ..worker_health import WorkerHealth
 from .notices import notices_cache
 from .queue_forms import PauseForm
 from .ui.cells import NOTHING, Cell, Column, badge, shortened
-from .ui.views import READ, READ_OR_CHANGE, OwnViews, guarded, refreshing
+from .ui.views import READ, READ_OR_CHANGE, ReadOnlyViews, guarded, refreshing
 
 
 def _queue(queue: QueueState) -> Cell:
@@ -75,17 +76,19 @@ def _waited(queue: QueueState) -> Cell:
     return NOTHING if seconds is None else span(seconds)
 
 
+def slots_in_words(workers: Iterable[WorkerHealth]) -> str:
+    """The number of their slots, and of the processes that have none."""
+    numbers = [worker.slots for worker in workers]
+    slots, others = sum(numbers), numbers.count(0)
+    words = ngettext("%(number)s slot", "%(number)s slots", slots) % {"number": grouped(slots)} if slots else ""
+    return " · ".join(filter(None, [words, processes_in_words(others) if others else ""]))
+
+
 def _workers(queue: QueueState) -> Cell:
     if not queue.workers:
         return gettext("none")
-    slots = sum(worker.slots for worker in queue.workers)
-    others = sum(not worker.slots for worker in queue.workers)
-    details = [ngettext("%(number)s slot", "%(number)s slots", slots) % {"number": grouped(slots)}] if slots else []
-    if others:
-        details.append(processes_in_words(others))
-    return format_html(
-        '{} <span class="skipqueue-detail">{}</span>', grouped(len(queue.workers) - others), " · ".join(details)
-    )
+    number = grouped(sum(worker.slots > 0 for worker in queue.workers))
+    return format_html('{} <span class="skipqueue-detail">{}</span>', number, slots_in_words(queue.workers))
 
 
 def _pause(queue: QueueState) -> Cell:
@@ -149,22 +152,11 @@ def _may_change(_: Any, request: HttpRequest) -> bool:
 
 
 @admin.register(Queue)
-class QueueAdmin(OwnViews):
-    """Most queues are names without a row, so the list is a view of its own."""
+class QueueAdmin(ReadOnlyViews):
+    """Most queues are names without a row, so the list is a view of its own: a queue is there when a job names it."""
 
     class Media:
         css = {"all": ["django_skipqueue/admin.css", "django_skipqueue/queue_list.css"]}
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """A queue is there when a job or a task names it."""
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Queue | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Queue | None = None) -> bool:
-        """The row of a queue takes no room that matters."""
-        return False
 
     def get_urls(self) -> list[URLPattern]:
         return [
@@ -207,10 +199,7 @@ class QueueAdmin(OwnViews):
             title=gettext("Pause the queue “%(queue)s”?") % {"queue": name},
             subject=gettext("Pause the queue"),
             explanation=gettext("Workers stop taking jobs from this queue. Jobs already running finish."),
-            can_be_done=True,
             form=form,
-            target=request.get_full_path(),
-            back=self.address("changelist"),
         )
 
     @guarded("POST", may=_may_change)
@@ -241,8 +230,6 @@ class QueueAdmin(OwnViews):
             explanation=str(option.explanation if form else option.without),
             can_be_done=form is not None,
             form=form,
-            target=request.get_full_path(),
-            back=self.address("changelist"),
         )
 
     def _done(self, request: HttpRequest, name: str, message: str) -> HttpResponse:

@@ -35,7 +35,7 @@ from ..parts import externals
 from ..queues_and_workers import STATES, state_after
 from .notices import NoWorker, notices_cache
 from .ui.cells import badge, shortened
-from .ui.views import READ_OR_CHANGE, OwnViews, guarded, refreshing
+from .ui.views import READ_OR_CHANGE, ReadOnlyViews, guarded, refreshing
 
 
 @dataclass(frozen=True)
@@ -87,12 +87,8 @@ REQUESTED = {each.name: each.requested for each in REQUESTS}
 """The state of a worker by what is requested of it."""
 
 
-def _actions() -> SafeString:
-    """The title of a column that has none on the screen."""
-    return format_html('<span class="visually-hidden">{}</span>', gettext("Actions"))
-
-
-ACTIONS: Any = lazy(_actions, SafeString)()
+ACTIONS: Any = lazy(lambda: format_html('<span class="visually-hidden">{}</span>', gettext("Actions")), SafeString)()
+"""The title of a column that has none on the screen."""
 
 SHOWN_JOBS = 5
 
@@ -153,8 +149,11 @@ def _by_part_or(column: Callable[[Any, Any], str]) -> Callable[[Any, Any], str]:
 
 
 @admin.register(Worker)
-class WorkerAdmin(OwnViews):
-    """The processes that run jobs. Workers and their supervisors write the rows; nobody edits them here."""
+class WorkerAdmin(ReadOnlyViews):
+    """The processes that run jobs. Workers and their supervisors write the rows.
+
+    A change of its row would not change the process, and the row of one that holds jobs stays until they are recovered.
+    """
 
     list_display = ("state", "worker", "queue_names", "slots", "runs_now", "memory", "last_heartbeat", "started")
     list_display_links = None
@@ -165,17 +164,6 @@ class WorkerAdmin(OwnViews):
 
     class Media:
         css = {"all": ["django_skipqueue/admin.css", "django_skipqueue/worker_list.css"]}
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Worker | None = None) -> bool:
-        """Nobody edits a worker: a change of its row would not change the process."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Worker | None = None) -> bool:
-        """The row of a process that holds jobs stays until they are recovered."""
-        return False
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
         """Allow no lookup in the address: the list has no filters."""
@@ -201,10 +189,7 @@ class WorkerAdmin(OwnViews):
                 title=asked.question % {"worker": name},
                 subject=str(asked.label),
                 explanation=asked.explanation,
-                can_be_done=True,
                 is_dangerous=asked.is_dangerous,
-                target=request.get_full_path(),
-                back=self.address("changelist"),
             )
         if worker and asked.request(worker):
             message = asked.done % {"worker": name}
@@ -311,15 +296,15 @@ class WorkerAdmin(OwnViews):
         jobs = worker.held.jobs
         if not jobs:
             return gettext("nothing")
-        shown = min(SHOWN_JOBS, Held.by(worker).running)
+        running = Held.by(worker).running
+        shown = min(SHOWN_JOBS, running)
         links = format_html_join(
             " ",
             '<span class="skipqueue-running"><a href="{}">{} <span class="skipqueue-detail">#{}</span></a>'
             ' <span class="skipqueue-detail">{}</span></span>',
             (self._link(worker.now, **job) for job in jobs[:shown]),
         )
-        more = gettext("and more") if Held.by(worker).running > shown else ""
-        return format_html("{} {}", links, more)
+        return format_html("{} {}", links, gettext("and more") if running > shown else "")
 
     def _link(self, now: datetime, *, id: int, task: str, since: str) -> tuple[str, str, int, str]:
         address = reverse("admin:django_skipqueue_job_change", args=[id], current_app=self.admin_site.name)

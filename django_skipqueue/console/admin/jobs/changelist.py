@@ -257,23 +257,22 @@ class JobChangeList(ChangeList):
     @cached_property
     def tabs(self) -> list[Tab]:
         everything = Tab("", gettext("all"), self._address(None), self.state is None, None)
-        shows_blocked = (
-            self.state == Status.BLOCKED or Job.objects.blocked().exists()
-        )  # a project without limits has none
+        # A project without limits has no blocked jobs.
+        shows_blocked = self.state == Status.BLOCKED or Job.objects.blocked().exists()
         return [everything] + [
             Tab(state, label, self._address(state), state == self.state, self._count_for_tab(state))
             for state, label in STATES.items()
             if state != Status.BLOCKED or shows_blocked
         ]
 
-    def _address(self, state: str | None) -> str:
-        return self.get_query_string({StateFilter.parameter_name: state}, remove=[WINDOW_VAR])
-
     def _count_for_tab(self, state: str) -> Count | None:
         """The number of jobs that the list would have for this state; it has counted its own."""
         if state == self.state:
             return replace(self.total, is_least=self.unsearched is not None)
         return self._count(state)
+
+    def _address(self, state: str | None) -> str:
+        return self.get_query_string({StateFilter.parameter_name: state}, remove=[WINDOW_VAR])
 
     def _count(self, state: str) -> Count | None:
         """The number of jobs in this state that pass the filters; `None` where no index has it."""

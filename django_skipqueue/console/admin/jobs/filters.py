@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils.dateparse import parse_datetime
 from django.utils.html import format_html_join
-from django.utils.safestring import SafeString, mark_safe
+from django.utils.safestring import mark_safe
 from django.utils.timezone import get_current_timezone, is_naive, make_aware
 from django.utils.translation import gettext_lazy as _
 
@@ -24,6 +24,8 @@ from ...arguments import redacted
 from ...job_states import STATES, Group, Key, between, is_in, is_indexed, time_column
 from ...queues_and_workers import known_queue_names, known_task_names
 from ...search import cause_of_text, has_raised, is_id
+from ...job_states import STATES, Group, Key, between, is_in, time_column
+from ...search import is_id
 from ..ui.cells import CELL_LIMIT
 
 TIMES: Mapping[str, tuple[timedelta, Any]] = {
@@ -91,7 +93,8 @@ class NameFilter(admin.SimpleListFilter):
         return [(name, name) for name in sorted({*self.names(), *([chosen] if chosen else [])})]
 
     def names(self) -> list[str]:
-        raise NotImplementedError
+        """The choices. A filter that is offered in links only has none."""
+        return []
 
     def value(self) -> str | None:
         """The chosen name, as PostgreSQL can compare it."""
@@ -131,7 +134,8 @@ class TaskFilter(NameFilter):
         yield {**every, "module": ""}
         for choice in sorted(tasks, key=lambda choice: str(choice["display"]).rpartition(".")):
             module, _, function = str(choice["display"]).rpartition(".")
-            yield {**choice, "module": module, "display": _breakable(function)}
+            display = format_html_join(mark_safe("_<wbr>"), "{}", ([word] for word in function.split("_")))
+            yield {**choice, "module": module, "display": display}
 
     def names(self) -> list[str]:
         return known_task_names()
@@ -149,10 +153,6 @@ class CauseFilter(NameFilter):
     def __init__(self, request: HttpRequest, params: dict[str, Any], model: type[Job], model_admin: Any) -> None:
         super().__init__(request, params, model, model_admin)
         self._task = request.GET.get(TaskFilter.parameter_name, "").replace("\0", "")
-
-    def names(self) -> list[str]:
-        """None but the one in the address."""
-        return []
 
     @property
     def cause(self) -> Cause | None:
@@ -179,17 +179,17 @@ class KeyFilter(NameFilter):
     def index(self, text: str) -> Key:
         raise NotImplementedError
 
-    def names(self) -> list[str]:
-        """None but the one in the address."""
-        return []
-
     @cached_property
     def key(self) -> Key | None:
         """The key; `None`: no job is chosen. An empty one if the job is gone, or has none."""
         return None if self.value() is None else self.index(self._text or "")
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(str(chosen), self._label) for chosen in [self.value()] if chosen]
+        label = str(self.without)
+        if self._job is not None and self._text is not None:
+            shown = redacted(self._job.task, self._job.args, self._job.kwargs).text(self._text)
+            label = shorten(shown, CELL_LIMIT)
+        return [(str(chosen), label) for chosen in [self.value()] if chosen]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         if self.key is None:
@@ -206,16 +206,6 @@ class KeyFilter(NameFilter):
     @property
     def _text(self) -> str | None:
         return getattr(self._job, self.column, None)
-
-    @property
-    def _label(self) -> str:
-        if self._job is None or self._text is None:
-            return str(self.without)
-        return shorten(redacted(self._job.task, self._job.args, self._job.kwargs).text(self._text), CELL_LIMIT)
-
-
-def _breakable(name: str) -> SafeString:
-    return format_html_join(mark_safe("_<wbr>"), "{}", ([word] for word in name.split("_")))
 
 
 class GroupFilter(admin.SimpleListFilter):
@@ -240,29 +230,29 @@ class GroupFilter(admin.SimpleListFilter):
         return queryset if self.group is None else queryset.filter(self.group.condition)
 
 
-class TimeFilter(admin.SimpleListFilter):
-    """By the time that orders the list: when jobs finished, or started; of all others, when they were enqueued."""
-
-    parameter_name = "time"
-    title = _("time")
-
-    def __init__(self, request: HttpRequest, params: dict[str, Any], model: type[Job], model_admin: Any) -> None:
-        super().__init__(request, params, model, model_admin)
-        self.column = time_column(request.GET.get(StateFilter.parameter_name))
-        self.title = TIME_TITLES[self.column]
-
-    @property
-    def is_indexed(self) -> bool:
-        """Whether the order of the list is the order of this time."""
-        return is_indexed(self.column)
+class PresetFilter(admin.SimpleListFilter):
+    presets: Mapping[str, tuple[timedelta, Any]]
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, Any]]:
-        return [(name, label) for name, (_, label) in TIMES.items()]
+        return [(name, label) for name, (_, label) in self.presets.items()]
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         every, *presets = super().choices(changelist)
         yield {**every, "display": _("Any time")}
         yield from presets
+
+
+class TimeFilter(PresetFilter):
+    """By the time that orders the list: when jobs finished, or started; of all others, when they were enqueued."""
+
+    parameter_name = "time"
+    title = _("time")
+    presets = TIMES
+
+    def __init__(self, request: HttpRequest, params: dict[str, Any], model: type[Job], model_admin: Any) -> None:
+        super().__init__(request, params, model, model_admin)
+        self.column = time_column(request.GET.get(StateFilter.parameter_name))
+        self.title = TIME_TITLES[self.column]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         return queryset.filter(since(self.value(), self.column))
@@ -297,7 +287,11 @@ class PeriodFilter(admin.ListFilter):
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         """The two fields, and the other parameters of the address, which its form has to keep."""
         others = _others(changelist, FIRST, BEFORE)
-        yield {"first": _typed(self.first), "before": _typed(self.before), "others": others}
+        zone = get_current_timezone()
+        first, before = (
+            f"{each.astimezone(zone):%Y-%m-%dT%H:%M}" if each else "" for each in (self.first, self.before)
+        )
+        yield {"first": first, "before": before, "others": others}
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset.filter(between(self.column, self.first, self.before))
@@ -317,27 +311,19 @@ def _moment(text: str) -> datetime | None:
         return None
 
 
-def _typed(moment: datetime | None) -> str:
-    return "" if moment is None else f"{moment.astimezone(get_current_timezone()):%Y-%m-%dT%H:%M}"
-
-
-class RunsFilter(admin.SimpleListFilter):
+class RunsFilter(PresetFilter):
     """By the time that jobs have run. It is there for running jobs only."""
 
     title = _("running time")
     parameter_name = "runs"
+    presets = RUNS
 
     def __init__(self, request: HttpRequest, params: dict[str, Any], model: type[Job], model_admin: Any) -> None:
         self.is_offered = request.GET.get(StateFilter.parameter_name) == Status.RUNNING
         super().__init__(request, params, model, model_admin)
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, Any]]:
-        return [(name, label) for name, (_, label) in RUNS.items()] if self.is_offered else []
-
-    def choices(self, changelist: ChangeList) -> Iterator[Any]:
-        every, *presets = super().choices(changelist)
-        yield {**every, "display": _("Any time")}
-        yield from presets
+        return super().lookups(request, model_admin) if self.is_offered else []
 
     def value(self) -> str | None:
         return super().value() if self.is_offered else None

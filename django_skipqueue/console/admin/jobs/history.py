@@ -10,8 +10,6 @@ from datetime import datetime, timedelta
 
 from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
-from django.db.models import QuerySet
-from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ....models import Job, Status
@@ -37,23 +35,23 @@ KNOWN = {
 @dataclass(frozen=True, kw_only=True)
 class Operation(operations.Operation):
     @property
+    def _past(self) -> Past:
+        unknown = Past(done=self.verb, done_by=_("%(verb)s by %(user)s"), leads_to=Status.SCHEDULED)
+        return KNOWN.get(self.verb, unknown)
+
+    @property
     def done(self) -> str:
         """The verb as a participle: `retried`."""
-        past = KNOWN.get(self.verb)
-        return str(past.done) if past else self.verb
+        return str(self._past.done)
 
     @property
     def done_by(self) -> str:
         """The verb as a participle, with the user if the row has one."""
-        past = KNOWN.get(self.verb)
-        if not self.by:
-            return self.done
-        return str(past.done_by if past else gettext("%(verb)s by %(user)s")) % {"verb": self.verb, "user": self.by}
+        return str(self._past.done_by) % {"verb": self.verb, "user": self.by} if self.by else self.done
 
     @property
     def status(self) -> Status:
-        past = KNOWN.get(self.verb)
-        return past.leads_to if past else Status.SCHEDULED
+        return self._past.leads_to
 
     @property
     def finished_the_job(self) -> bool:
@@ -89,7 +87,10 @@ def history_of(job: Job) -> list[Entry]:
     The secrets of the job are masked: a reason may quote one.
     """
     masked = redacted(job.task, job.args, job.kwargs).text
-    entries = list(_logged(job).select_related("user").order_by("-action_time")[:SHOWN])
+    newest = LogEntry.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
+    about_job = {"content_type": ContentType.objects.get_for_model(Job), "object_id": logged_id(job.pk)}
+    logged = LogEntry.objects.filter(pk__gt=newest - LOOKED_AT, **about_job)  # a range of the primary key
+    entries = list(logged.select_related("user").order_by("-action_time")[:SHOWN])
     history: list[Entry] = []
     for operation in reversed([each for each in operations_of(job) if each.verb != SNOOZE]):
         text = f"{operation.done}: {operation.change}" if operation.change else operation.done
@@ -99,13 +100,6 @@ def history_of(job: Job) -> list[Entry]:
     history += (Entry(entry.action_time, entry.user.get_username(), entry.get_change_message()) for entry in entries)
     shown = [replace(entry, text=masked(entry.text), reason=masked(entry.reason)) for entry in history]
     return sorted(shown, key=lambda entry: entry.at, reverse=True)
-
-
-def _logged(job: Job) -> QuerySet[LogEntry]:
-    """The entries about the job among the newest `LOOKED_AT` entries of Django's log, a range of the primary key."""
-    newest = LogEntry.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
-    about_jobs = ContentType.objects.get_for_model(Job)
-    return LogEntry.objects.filter(pk__gt=newest - LOOKED_AT, content_type=about_jobs, object_id=logged_id(job.pk))
 
 
 def _twin(operation: Operation, entries: Iterable[LogEntry]) -> LogEntry | None:

@@ -16,16 +16,17 @@ from django.contrib.admin import helpers
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ....models import Job
+from ....models import Job, Status
 from ...job_states import STATES, status_of
 from ...parts import consoles, pages
 from ...search import is_id
 from ..bulk import queue_with_workers
-from ..ui.cells import badge_of
+from ..ui.cells import arguments, badge_of, shortened
 from ..ui.time_limit import Afterwards
 from ..ui.views import refreshing
 from ..verbs import log, many_jobs
@@ -181,7 +182,8 @@ class JobAdmin(VerbViews):
     def _apply_now(
         self, request: HttpRequest, verb: Verb, action: Action, selection: Selection, instruction: Instruction
     ) -> HttpResponse:
-        names = log.job_names(selection.ids or ())
+        chosen = Job.objects.filter(pk__in=selection.ids or ()).only("pk", "task")
+        names = {job.pk: str(job) for job in chosen}
         tally = many_jobs.apply(verb, selection, instruction)
         message = many_jobs.message_of(action, tally)
         if selection.ids is None:
@@ -200,15 +202,30 @@ class JobAdmin(VerbViews):
 
     @admin.display(description=_("job"))
     def job(self, job: Job) -> SafeString:
-        return job_cells.task(job)
+        """The name of the function, which people look for first; its module and the id below it."""
+        module, _, function = job.task.rpartition(".")
+        return format_html(
+            '<span class="skipqueue-name">{}</span> <span class="skipqueue-detail" title="{}">#{}{}</span>',
+            shortened(function or job.task),
+            shortened(job.task),
+            job.pk,
+            f" · {shortened(module)}" if module and function else "",
+        )
 
     @admin.display(description=_("arguments, last error"))
     def call_and_error(self, job: Any) -> SafeString:
-        return job_cells.call_and_error(job)
+        """The arguments, and below them the first line of the last error, unless the job has succeeded since."""
+        call = job_cells.called(job.task, job.args_text, job.kwargs_text)
+        error = "" if job.status == Status.COMPLETED else call.text(job.last_error).strip().partition("\n")[0]
+        return format_html(
+            '<span class="skipqueue-call" title="{0}">{0}</span>{1}',
+            arguments(job.task, call),
+            format_html('<span class="skipqueue-error" title="{0}">{0}</span>', shortened(error)) if error else "",
+        )
 
     @admin.display(description=_("queue"))
     def queue(self, job: Job) -> SafeString:
-        return job_cells.queue(job)
+        return format_html('<span class="skipqueue-queue" title="{0}">{0}</span>', shortened(job.queue_name))
 
     @admin.display(description=_("attempts"))
     def attempts_made(self, job: Job) -> str:

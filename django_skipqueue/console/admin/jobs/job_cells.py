@@ -24,7 +24,7 @@ from ...arguments import redacted
 from ...durations import distance, held_since, roughly, span
 from ...job_states import RETRYING, state_of
 from ...parts import holder_of
-from ..ui.cells import CELL_LIMIT, arguments, shortened
+from ..ui.cells import CELL_LIMIT, shortened
 
 TOKEN = re.compile(r'"(?:[^"\\]|\\(?:u[0-9a-fA-F]{4}|[^u]))*"?|[][{},:]|[^][{},:"\s]+')
 UNFINISHED_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:u[0-9a-fA-F]{0,3})?\Z")
@@ -45,20 +45,15 @@ def decoded(text: str) -> Any:
             brackets.append(CLOSERS[token])
         elif token in ("}", "]") and brackets:
             brackets.pop()
-    beginning, closed = _without_incomplete_end(tokens), "".join(reversed(brackets))
+    if tokens and tokens[-1] == ",":
+        tokens.pop()
+    elif tokens and tokens[-1][0] not in '"[]{}:':  # some digits of a number may be missing
+        tokens[-1] = '"…"'
+    beginning, closed = "".join(tokens), "".join(reversed(brackets))
     for ending in ENDINGS:
         with suppress(ValueError, RecursionError):
             return json.loads(f"{beginning}{ending}{closed}")
     return None
-
-
-def _without_incomplete_end(tokens: list[str]) -> str:
-    """Remove a comma from the end, and a number, because some of its digits may be missing."""
-    if tokens and tokens[-1] == ",":
-        tokens = tokens[:-1]
-    elif tokens and tokens[-1][0] not in '"[]{}:':
-        tokens = [*tokens[:-1], '"…"']
-    return "".join(tokens)
 
 
 def with_cells(jobs: Any) -> Any:
@@ -66,33 +61,6 @@ def with_cells(jobs: Any) -> Any:
     args, kwargs = (Left(Cast(name, TextField()), CELL_LIMIT * 4) for name in ("args", "kwargs"))
     listed = jobs.defer("args", "kwargs", "result", "errors", "metadata", "logs")
     return listed.annotate(now=Now(), args_text=args, kwargs_text=kwargs)
-
-
-def task(job: Job) -> SafeString:
-    """The name of the function, which people look for first; its module and the id below it."""
-    module, _, function = job.task.rpartition(".")
-    return format_html(
-        '<span class="skipqueue-name">{}</span> <span class="skipqueue-detail" title="{}">#{}{}</span>',
-        shortened(function or job.task),
-        shortened(job.task),
-        job.pk,
-        f" · {shortened(module)}" if module and function else "",
-    )
-
-
-def call_and_error(job: Any) -> SafeString:
-    """The arguments, and below them the first line of the last error, unless the job has succeeded since."""
-    call = called(job.task, job.args_text, job.kwargs_text)
-    error = "" if job.status == Status.COMPLETED else call.text(job.last_error).strip().partition("\n")[0]
-    return format_html(
-        '<span class="skipqueue-call" title="{0}">{0}</span>{1}',
-        arguments(job.task, call),
-        format_html('<span class="skipqueue-error" title="{0}">{0}</span>', shortened(error)) if error else "",
-    )
-
-
-def queue(job: Job) -> SafeString:
-    return format_html('<span class="skipqueue-queue" title="{0}">{0}</span>', shortened(job.queue_name))
 
 
 def called(task: str, args: str, kwargs: str) -> Redacted:
@@ -123,13 +91,12 @@ def _progress(job: Job) -> SafeString:
     progress = job.current_progress if job.status == Status.RUNNING else None
     if progress is None:
         return SafeString("")
-    line = shortened(progress.line)
     return format_html(
         '<progress class="skipqueue-progress" max="1" value="{}" aria-label="{}"></progress>'
         '<span class="skipqueue-detail">{}</span>',
         f"{progress.value:.4f}",
         gettext("Progress"),
-        line,
+        shortened(progress.line),
     )
 
 

@@ -25,52 +25,35 @@ from .attempts import Attempt
 
 def links_of_job(job: Job, now: datetime) -> list[tuple[str, str]]:
     """Label and address of each link; a job that is not finished has `now` for its end."""
-    values = {
-        **_values_of_all(job),
-        "worker": job.worker_name,
-        "attempt": job.attempts,
-        **_times("started_at", job.started_at),
-        **_times("finished_at", job.finished_at or now),
-    }
-    return list(_links(job, values, of_attempt=False))
+    values = {"worker": job.worker_name, "attempt": job.attempts, **_times("started_at", job.started_at)}
+    return _links(job, values | _times("finished_at", job.finished_at or now), of_attempt=False)
 
 
 def links_of_attempt(job: Job, attempt: Attempt, now: datetime) -> list[tuple[str, str]]:
     """Label and address of each link whose address names the attempt's event in Sentry."""
-    values = {
-        **_values_of_all(job),
-        OF_AN_ATTEMPT: attempt.sentry_event_id,
-        "worker": attempt.worker,
-        "attempt": attempt.number,
-        **_times("started_at", attempt.started_at),
-        **_times("finished_at", attempt.ended_at or now),
-    }
-    return list(_links(job, values, of_attempt=True))
+    values = {"worker": attempt.worker, "attempt": attempt.number, **_times("started_at", attempt.started_at)}
+    values |= {OF_AN_ATTEMPT: attempt.sentry_event_id, **_times("finished_at", attempt.ended_at or now)}
+    return _links(job, values, of_attempt=True)
 
 
-def _links(job: Job, values: Mapping[str, Any], *, of_attempt: bool) -> Iterator[tuple[str, str]]:
-    for label, template in settings.links.items():
-        if (OF_AN_ATTEMPT in fields_of(template)) == of_attempt:
-            link = address(template, values, _shown(job.metadata))
-            if link is not None:
-                yield label, link
-
-
-def _values_of_all(job: Job) -> dict[str, Any]:
-    return {"job_id": job.pk, "task": job.task, "queue_name": job.queue_name, **_times("enqueued_at", job.enqueued_at)}
+def _links(job: Job, own: Mapping[str, Any], *, of_attempt: bool) -> list[tuple[str, str]]:
+    of_all = {"job_id": job.pk, "task": job.task, "queue_name": job.queue_name}
+    values = {**of_all, **_times("enqueued_at", job.enqueued_at), **own}
+    metadata = job.metadata if isinstance(job.metadata, dict) else {}
+    masked = redact(kwargs=metadata, also=settings.redact).kwargs
+    shown = {key: value for key, value in metadata.items() if masked[key] == value}
+    links = (
+        (label, address(template, values, shown))
+        for label, template in settings.links.items()
+        if (OF_AN_ATTEMPT in fields_of(template)) == of_attempt
+    )
+    return [(label, link) for label, link in links if link is not None]
 
 
 def _times(name: str, moment: datetime | None) -> dict[str, Any]:
     if moment is None:
         return {}
     return {name: moment.isoformat(), f"{name}_ms": round(moment.timestamp() * 1000)}
-
-
-def _shown(metadata: object) -> dict[str, Any]:
-    if not isinstance(metadata, dict):
-        return {}
-    masked = redact(kwargs=metadata, also=settings.redact).kwargs
-    return {key: value for key, value in metadata.items() if masked[key] == value}
 
 
 LIMIT = 20_000
@@ -92,10 +75,7 @@ def defer_call(job: Job, call: Redacted) -> str:
         return ""
     if not isinstance(job.args, list) or not isinstance(job.kwargs, dict):
         return ""
-    if task.alias is None:
-        method, options = "defer", ", ".join(_options(job, task, call))
-    else:
-        method, options = "enqueue", ", ".join(_djangos_options(job, task))
+    method, options = "defer" if task.alias is None else "enqueue", ", ".join(_options(job, task, call))
     using = f".using({options})" if options else ""
     arguments = ", ".join(_arguments(job, call))
     code = f"from {task.__module__} import {task.__name__}\n\n{task.__name__}{using}.{method}({arguments})"
@@ -105,29 +85,17 @@ def defer_call(job: Job, call: Redacted) -> str:
 def _options(job: Job, task: Task[Any, Any], call: Redacted) -> Iterator[str]:
     """The options in which the job differs from others of its task, except for its due time."""
     own = task.options
-    for name, default in (
-        ("queue_name", own.queue_name),
-        ("priority", own.priority),
-        ("max_attempts", own.max_attempts or settings.max_attempts),
-        ("timeout", None),
-    ):
-        value = getattr(job, name)
-        if value != default:
-            yield f"{name}={_literal(value, value)}"
+    usual: dict[str, Any] = {"queue_name": own.queue_name, "priority": own.priority}
+    if task.alias is None:
+        usual |= {"max_attempts": own.max_attempts or settings.max_attempts, "timeout": None}
+    given = {name: getattr(job, name) for name in usual}
+    if task.alias is not None:  # a task of `django.tasks`: its `.using()` takes fewer
+        metadata = job.metadata if isinstance(job.metadata, dict) else {}
+        usual["backend"], given["backend"] = task.alias, metadata.get("backend", task.alias)
+    yield from (f"{name}={_literal(value, value)}" for name, value in given.items() if value != usual[name])
     key = call_of(job, "", "").unique_key
-    if key is not None and not own.makes_key and key != own.fixed_key:
+    if task.alias is None and key is not None and not own.makes_key and key != own.fixed_key:
         yield f"unique_key={_literal(key, key) if call.text(key) == key else SECRET}"
-
-
-def _djangos_options(job: Job, task: Task[Any, Any]) -> Iterator[str]:
-    """The options in which a job of `django.tasks` differs from others of its task: its `.using()` takes fewer."""
-    own = {"queue_name": task.options.queue_name, "priority": task.options.priority, "backend": task.alias}
-    given = {name: getattr(job, name) for name in ("queue_name", "priority")}
-    metadata = job.metadata if isinstance(job.metadata, dict) else {}
-    given["backend"] = metadata.get("backend", task.alias)
-    for name, value in given.items():
-        if value != own[name]:
-            yield f"{name}={_literal(value, value)}"
 
 
 def _arguments(job: Job, call: Redacted) -> Iterator[str]:

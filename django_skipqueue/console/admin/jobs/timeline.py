@@ -54,8 +54,7 @@ class Moment:
 def timeline(job: Job, attempts: Sequence[Attempt], now: datetime) -> list[Moment]:
     """The oldest first. `attempts` are those of the job, the newest first."""
     operations = operations_of(job)
-    moments = [*_enqueued(job, operations)]
-    moments += [_by_worker(each, operations) if each.verb in ENDS else _operated(each) for each in operations]
+    moments = [*_enqueued(job, operations), *(_operated(each, operations) for each in operations)]
     ended_at: datetime | None = None
     for attempt in reversed(attempts):
         moments += _attempted(attempt, now, ended_at, holder="" if attempt.ended_at else holder_of(job))
@@ -75,21 +74,16 @@ def _enqueued(job: Job, operations: Sequence[Operation]) -> Iterator[Moment]:
         yield Moment(label=label, at=job.run_after, status=Status.SCHEDULED)
 
 
-def _operated(operation: Operation) -> Moment:
-    return Moment(
-        label=operation.done_by,
-        at=operation.at,
-        status=operation.status,
-        details=(operation.change,) if operation.change else (),
-        reason=operation.reason,
-    )
+def _operated(operation: Operation, operations: Sequence[Operation]) -> Moment:
+    """An act of an operator; or an attempt that has no number of its own, since the next one has the same.
 
-
-def _by_worker(operation: Operation, operations: Sequence[Operation]) -> Moment:
-    """An attempt whose worker stopped, or whose task snoozed. It has no number of its own: the next one has the same.
-
-    Of snoozes in a row, the row has the last one.
+    Its worker stopped, or its task snoozed. Of snoozes in a row, the row has the last one.
     """
+    if operation.verb not in ENDS:
+        details = (operation.change,) if operation.change else ()
+        return Moment(
+            label=operation.done_by, at=operation.at, status=operation.status, details=details, reason=operation.reason
+        )
     number = operation.attempts + attempts_before(operations, operation.at)
     ran = [gettext("ran %(span)s") % {"span": span(operation.at - operation.since)}] if operation.since else []
     label = SNOOZES if operation.times > 1 else ENDS[operation.verb]

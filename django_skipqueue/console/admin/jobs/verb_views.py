@@ -32,7 +32,7 @@ from ..bulk import BulkAction
 from ..ui.cells import badge_of
 from ..ui.views import DATABASE, READ, READ_OR_CHANGE, guarded
 from ..verbs import log, many_jobs, one_job
-from ..verbs.copies import BULK_TASK, EDIT, LOG_ENTRY, LOG_ENTRY_OF_COPY, EditForm, why_not_copied, why_not_edited
+from ..verbs.copies import BULK_TASK, EDIT, LOG_ENTRY, LOG_ENTRY_OF_COPY, EditForm, why_not_copied
 from ..verbs.many_jobs import SAMPLE, Selection, Summary
 from ..verbs.table import ACTIONS, CANCEL, DELETE, RUN_AGAIN
 from ..verbs.verb import Action, Button, Instruction, ReasonForm, Verb
@@ -72,7 +72,11 @@ class VerbViews(JobViews):
         if job is None:
             return self.redirect_job_missing(request, str(job_id))
         fits = job.status in RUN_AGAIN.statuses
-        if reason := (why_not_copied(job) or why_not_edited(job)) if fits else one_job.does_not_fit(EDIT, job):
+        reason = why_not_copied(job) if fits else one_job.does_not_fit(EDIT, job)
+        if not reason and not (isinstance(job.args, list) and isinstance(job.kwargs, dict)):  # written by hand
+            text = gettext("The arguments of job %(id)s are no list and no object, so they cannot be edited.")
+            reason = text % {"id": job.pk}
+        if reason:
             return self._refuse(request, job, reason)
         try:
             task = registry.get(job.task)
@@ -202,7 +206,6 @@ class VerbViews(JobViews):
             subject=subject,
             explanation=button.hint,
             sample=[(job, badge_of(job))],
-            can_be_done=True,
             form=form,
             is_dangerous=is_dangerous,
             target=target,

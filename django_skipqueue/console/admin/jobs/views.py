@@ -4,8 +4,6 @@ Invariant: every view checks the user's permission itself, and a GET changes not
 """
 
 import time
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -15,7 +13,6 @@ from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse, HttpResponseNotFound, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.utils.functional import Promise
-from django.utils.safestring import SafeString
 from django.utils.timezone import localtime
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -26,7 +23,7 @@ from ....models import Job, Status
 from ....queue.store import Store
 from ... import known_names
 from ...doctor.examination import examine, examine_at_once
-from ...doctor.finding import Finding, Severity
+from ...doctor.finding import Severity
 from ...durations import span
 from ...metrics.page import page as metrics_page
 from ...parts import PartPage, consoles
@@ -117,7 +114,7 @@ class JobViews(OwnViews):
     @guarded(*READ)
     def doctor_view(self, request: HttpRequest) -> HttpResponse:
         """Examine the queue and its database, and show what is wrong."""
-        return self.show(request, "doctor.html", None, {"page": DoctorPage.now()}, title=gettext("Doctor"))
+        return self.show(request, "doctor.html", None, {"page": _examined()}, title=gettext("Doctor"))
 
     @limits_itself
     @guarded()
@@ -154,44 +151,22 @@ SEVERITY_LABELS: dict[Severity, str | Promise] = {
 }
 
 
-@dataclass(frozen=True)
-class ShownFinding:
-    finding: Finding
-    database: str = ""
-    """The alias of the database, of several; empty: there is only one."""
-
-    @property
-    def badge(self) -> SafeString:
-        return badge(self.finding.severity, SEVERITY_LABELS[self.finding.severity])
-
-
-@dataclass(frozen=True)
-class DoctorPage:
+def _examined() -> dict[str, Any]:
     """The findings of this moment, the worst first; of the same severity, those of each database together."""
-
-    problems: tuple[ShownFinding, ...]
-    well: tuple[ShownFinding, ...]
-    """The checks that found nothing."""
-    seconds: float
-    """How long the examination took."""
-    at: datetime
-
-    @classmethod
-    def now(cls) -> "DoctorPage":
-        at, start = localtime(), time.monotonic()
-        if settings.serves_several:
-            found = examine_at_once(settings.served_databases)
-            shown = [ShownFinding(each, alias) for alias, findings in found.items() for each in findings]
-            shown.sort(key=lambda each: each.finding.severity.rank)
-        else:
-            shown = [ShownFinding(each) for each in examine(Store.default())]
-        return cls(
-            tuple(each for each in shown if each.finding.severity != Severity.OK),
-            tuple(each for each in shown if each.finding.severity == Severity.OK),
-            time.monotonic() - start,
-            at,
-        )
-
-    @property
-    def duration(self) -> str:
-        return span(self.seconds)
+    at, start = localtime(), time.monotonic()
+    if not settings.serves_several:
+        found = [(each, "") for each in examine(Store.default())]
+    else:
+        of_all = examine_at_once(settings.served_databases)
+        found = [(each, alias) for alias, findings in of_all.items() for each in findings]
+        found.sort(key=lambda pair: pair[0].severity.rank)
+    shown: list[dict[str, Any]] = [
+        {"finding": each, "database": alias, "badge": badge(each.severity, SEVERITY_LABELS[each.severity])}
+        for each, alias in found
+    ]
+    return {
+        "problems": [each for each in shown if each["finding"].severity != Severity.OK],
+        "well": [each for each in shown if each["finding"].severity == Severity.OK],
+        "duration": span(time.monotonic() - start),
+        "at": at,
+    }

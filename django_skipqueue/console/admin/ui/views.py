@@ -104,8 +104,12 @@ class OwnViews(AnyModelAdmin):
         return TemplateResponse(request, f"admin/django_skipqueue/{template}", context)
 
     def ask(self, request: HttpRequest, *, title: str, subject: str, **content: Any) -> HttpResponse:
-        """Show a question; `subject` is also the text of the button below it."""
-        return self.show(request, "job/confirm.html", subject, content, title=title)
+        """Show a question; `subject` is also the text of the button below it.
+
+        By default the answer is posted to where the question was, and who does not answer goes back to the list.
+        """
+        usual = {"can_be_done": True, "target": request.get_full_path(), "back": self.address("changelist")}
+        return self.show(request, "job/confirm.html", subject, usual | content, title=title)
 
     def _full_name(self, name: str) -> str:
         return f"{self.opts.app_label}_{self.opts.model_name}_{name}"
@@ -134,6 +138,19 @@ class OwnViews(AnyModelAdmin):
             "pagination_required": shown.paginator.num_pages > 1,
         }
         return super().history_view(request, object_id, context | (extra_context or {}))
+
+
+class ReadOnlyViews(OwnViews):
+    """Nobody adds, edits or deletes rows here."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
 
 
 def _as_logged(obj: Any) -> Any:

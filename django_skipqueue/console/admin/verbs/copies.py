@@ -145,12 +145,6 @@ class Argument:
         return str(self.parameter.replace(annotation=MISSING, default=MISSING))
 
     @property
-    def is_required(self) -> bool:
-        """Whether there is neither a default nor a collection that may be empty."""
-        has_stars = self.parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-        return self.parameter.default is MISSING and not has_stars
-
-    @property
     def description(self) -> str:
         annotation = self.parameter.annotation
         texts = [] if annotation is MISSING else [shorten(formatannotation(annotation), TEXT_LIMIT)]
@@ -158,13 +152,6 @@ class Argument:
             default = shorten(repr(self.parameter.default), TEXT_LIMIT)
             texts.append(gettext("left empty: %(default)s") % {"default": default})
         return " · ".join(texts)
-
-
-def why_not_edited(job: Job) -> str:
-    """The message for a job whose arguments somebody has written by hand as no call; empty for all others."""
-    if isinstance(job.args, list) and isinstance(job.kwargs, dict):
-        return ""
-    return gettext("The arguments of job %(id)s are no list and no object, so they cannot be edited.") % {"id": job.pk}
 
 
 def arguments_of(job: Job, task: Task[Any, Any]) -> list[Argument]:
@@ -196,11 +183,12 @@ class ArgumentField(forms.CharField):
         """`check` raises `InvalidArguments` for a value that the parameter does not take; `masked` hides secrets."""
         text = "" if argument.shown is MISSING else json.dumps(argument.shown, indent=2, ensure_ascii=False)
         rows = min(max(text.count("\n") + 1, 2), 20)
+        may_be_empty = argument.parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
         super().__init__(
             label=argument.name,
             help_text=argument.description,
             initial=text,
-            required=argument.is_required,
+            required=argument.parameter.default is MISSING and not may_be_empty,
             widget=forms.Textarea({"rows": rows, "class": "vLargeTextField", "spellcheck": "false"}),
         )
         self.argument = argument
@@ -268,7 +256,9 @@ class EditForm(forms.Form):
         """Check the call as a whole: its form, its size, the task's own function for a unique key, and its database."""
         if not self.errors:
             try:
-                self.encoded = self._encoded()
+                encoded = self.task.encoded(*self.call)
+                key = encoded.unique_key if self.task.options.makes_key else call_of(self.job, "", "").unique_key
+                self.encoded = encoded.with_unique_key(key)
                 self.database = database_of_key(spec_of(self.job), self.encoded, self.task)
             except Exception as error:  # also one that the project's function for the unique key raises
                 raise forms.ValidationError(self._masked(str(error)) or type(error).__name__) from None
@@ -290,10 +280,6 @@ class EditForm(forms.Form):
                 raise
         self.add_error(None, reason)
         return None
-
-    def _encoded(self) -> EncodedCall:
-        encoded = self.task.encoded(*self.call)
-        return encoded if self.task.options.makes_key else encoded.with_unique_key(call_of(self.job, "", "").unique_key)
 
 
 def _checked(value: Any, kind: type[Any], argument: Argument) -> Any:

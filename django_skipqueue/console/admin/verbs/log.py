@@ -1,6 +1,6 @@
 """Entries in Django's log of admin actions. The log is in the project's default database, wherever the queue is."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from urllib.parse import unquote_plus
 
 from django.contrib.admin.models import CHANGE, LogEntry
@@ -35,10 +35,6 @@ def with_reason(entry: str, instruction: Instruction) -> str:
         return entry
     reason = gettext("Reason: %(reason)s") % {"reason": instruction.reason}
     return f"{entry} {reason}"
-
-
-def job_names(ids: Iterable[int]) -> dict[int, str]:
-    return {job.pk: str(job) for job in Job.objects.filter(pk__in=ids).only("pk", "task")}
 
 
 def _entry(request: HttpRequest, message: str, flag: int, object_id: str | None, name: str) -> LogEntry:

@@ -4,9 +4,7 @@ Invariant: the statement of the verb decides. A status that was read before says
 of a job that no longer allows it is refused, and the message says why.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from django.utils.translation import gettext
 
@@ -17,7 +15,7 @@ from ...parts import why_unchanged
 from .forms import Instruction
 from .verb import Button, Text, Verb
 from ...waiting import why_its_key_is_taken
-from .verb import Button, Instruction, Text, Verb
+from .verb import Button, Instruction, Verb
 
 TEXT_LIMIT = 200
 """Characters of a name in a message."""
@@ -45,10 +43,10 @@ def apply(verb: Verb, button: Button, job: Job, instruction: Instruction) -> Res
         "new_queue": shorten(instruction.queue_name, TEXT_LIMIT),
         "priority": instruction.priority,
     }
-    entries = [(job.pk, str(job), _filled(verb.log_entry, values))]
+    entries = [(job.pk, str(job), str(verb.log_entry) % values)]
     if shown_id != job.pk:
-        entries.append((shown_id, str(Job(pk=shown_id, task=job.task)), _filled(verb.log_entry_of_copy, values)))
-    return Result(_filled(button.done, values), shown_id, tuple(entries))
+        entries.append((shown_id, str(Job(pk=shown_id, task=job.task)), str(verb.log_entry_of_copy) % values))
+    return Result(str(button.done) % values, shown_id, tuple(entries))
 
 
 def _refusal(verb: Verb, button: Button, job: Job, instruction: Instruction) -> str:
@@ -68,7 +66,3 @@ def _refusal(verb: Verb, button: Button, job: Job, instruction: Instruction) -> 
 def does_not_fit(button: Button, job: Job) -> str:
     values = {"id": job.pk, "status": job.get_status_display(), "verb": button.label}
     return gettext("“%(verb)s” did nothing: job %(id)s is %(status)s now.") % values
-
-
-def _filled(text: Text, values: Mapping[str, Any]) -> str:
-    return str(text) % values

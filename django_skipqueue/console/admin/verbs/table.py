@@ -323,18 +323,7 @@ CHANGE_PRIORITY = Verb(
 )
 
 
-VERBS = (
-    RETRY,
-    RUN_NOW,
-    POSTPONE,
-    RESCHEDULE,
-    CHANGE_QUEUE,
-    CHANGE_PRIORITY,
-    DISCARD,
-    CANCEL,
-    DELETE,
-    RUN_AGAIN,
-)
+VERBS = (RETRY, RUN_NOW, POSTPONE, RESCHEDULE, CHANGE_QUEUE, CHANGE_PRIORITY, DISCARD, CANCEL, DELETE, RUN_AGAIN)
 """In the order of the buttons and of the actions."""
 
 BUTTONS = tuple((verb, verb.button) for verb in VERBS if verb.button)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from django import forms
 from django.contrib.admin.models import CHANGE
 from django.contrib.admin.widgets import AdminIntegerFieldWidget, AdminTextInputWidget
+from django.utils.functional import lazy
 from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -97,20 +98,19 @@ class PostponeForm(ReasonForm):
     field_order = ("minutes", "reason")
 
 
+def _in_which_zone() -> str:
+    return gettext("In the time zone %(zone)s. A time in the past: now.") % {"zone": get_current_timezone_name()}
+
+
 class RescheduleForm(ReasonForm):
     run_after = forms.DateTimeField(
         label=_("Due at"),
+        help_text=lazy(_in_which_zone, str)(),
         widget=forms.DateTimeInput(
             {"type": "datetime-local", "step": "1", "class": "vTextField"}, format="%Y-%m-%dT%H:%M:%S"
         ),
     )
     field_order = ("run_after", "reason")
-
-    def __init__(self, posted: Any = None, *, number: int = 0, job: Job | None = None) -> None:
-        super().__init__(posted, number=number, job=job)
-        self.fields["run_after"].help_text = gettext("In the time zone %(zone)s. A time in the past: now.") % {
-            "zone": get_current_timezone_name()
-        }
 
     def clean_run_after(self) -> datetime:
         run_after: datetime = self.cleaned_data["run_after"]
@@ -153,11 +153,9 @@ class DeleteForm(ReasonForm):
     def __init__(self, posted: Any = None, *, number: int = 0, job: Job | None = None) -> None:
         super().__init__(posted, number=number, job=job)
         self.fields["reason"].help_text = _("Optional. It is kept in the admin's log.")
-        if number:
-            self.fields["typed"].help_text = gettext("Type %(number)s to delete these jobs.") % {
-                "number": grouped(number)
-            }
-        else:
+        help_text = gettext("Type %(number)s to delete these jobs.") % {"number": grouped(number)}
+        self.fields["typed"].help_text = help_text
+        if not number:
             del self.fields["typed"]
 
     def clean_typed(self) -> str:
