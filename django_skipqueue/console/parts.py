@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from ..models.job import AbstractJob
     from ..queue.store import Store
     from ..values.records import EncodedCall, JobSpec
-    from .admin.dashboard.cards import Card
-    from .admin.dashboard.situation import Situation
-    from .admin.queues.setting_form import SettingForm
     from .admin.dashboard import Card, Situation
+    from .admin.queue_forms import SettingForm
     from .cli.subcommand import Subcommand
     from .doctor.finding import Check
     from .metrics.catalogue import Scraped

@@ -17,7 +17,6 @@ from ..exceptions import UnknownTask
 from ..models import Job, Queue, Status
 from ..models.expressions import CLAIM_ORDER, MINUS_PRIORITY, Row
 from ..values.codec import shorten
-from .arguments import redacted
 from .counts import Count
 from .durations import exact, roughly, span
 from .operations import number_of_attempts

@@ -12,7 +12,7 @@ from django.db.models.lookups import Exact, IsNull, LessThanOrEqual
 from django.utils.translation import gettext_lazy as _
 
 from ..conf import settings
-from ..events.job_names import job_name
+from ..events.log_format import job_name
 from ..exceptions import LeaseLost
 from ..parts.batches import models as of_batches
 from ..parts.limits import models as of_limits
@@ -24,9 +24,6 @@ from ..values.columns import MAX_KEY_BYTES
 from ..values.notes import Progress, progress_of
 from ..values.outcomes import COMPLETED, Outcome, Settlement, error_entry
 from ..values.records import LeaseRef, handle_of, worker_name
-from ..values.records import LeaseRef
-from ..values.settings import INTERVALS
-from .abstract_job import AbstractJob
 from .expressions import (
     CAUSE,
     CLAIM_ORDER,

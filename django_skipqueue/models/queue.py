@@ -14,7 +14,6 @@ from ..parts.rates import models as of_rates
 from ..parts.rates.queue_verbs import RateVerbs
 from ..queue.queues import DECLARED, pause_queue, resume_queue
 from ..queue.store import Store, in_each
-from ..values.settings import INTERVALS
 from .expressions import are_times
 from .managers import QueueManager
 from .worker import Worker

@@ -15,21 +15,15 @@ from ..queue.claim import first_in_queues
 from ..queue.notify import jobs_in
 from ..queue.parameters import ExchangeResult
 from ..queue.store import Store
-from ..values.records import Attempt, QueuePosition
-from .claiming import Claim, ClaimPolicy, Free, Half, Plan, Work, next_plan
 from ..values.records import Attempt, ClaimedJob, QueuePosition
-from .capacity import Free
-from .claiming import Claim, ClaimPolicy
+from .claiming import Claim, ClaimPolicy, Free, Half, Plan, Work, next_plan
 from .control_connection import ANSWER_TIME, ControlConnection
-from .dispatcher import EventDispatcher
+from .dispatcher import EventDispatcher, Observers, SettleService
 from .in_exchange import InExchange
-from .outcomes import PendingOutcomes
 from .loop import Service
-from .observers import Observers, SettleService
+from .notes import WriteNotes
 from .outcomes import OutcomeReports, PendingOutcomes
-from .plan import Half, Plan, Work, next_plan
 from .protocol import Standby
-from .write_notes import WriteNotes
 
 SEARCH_TIME = 20.0
 """Seconds that the search for a position to claim from may take: longer than any other statement."""
@@ -214,7 +208,7 @@ class RoundTrips(Service):
         self.pending = PendingOutcomes()
         self.observers = Observers()
         self.observing = self.observers.services(store)
-        self.reports = OutcomeReports(dispatcher, self.observers, remembered=remembered, not_held=not_held)
+        self.reports = OutcomeReports(dispatcher, self.observers.made, remembered=remembered, not_held=not_held)
         self._holder, self._in_exchange = holder, in_exchange
         self._store, self._control, self._standby = store, control, standby
         self._exchanger = Exchanger(store, claiming, self.pending, control, worker_id=id, in_exchange=in_exchange)
@@ -286,14 +280,14 @@ class RoundTrips(Service):
         exchanged, self._waiting = self._waiting, None
         answer = exchanged.answer
         if ahead := self._in_exchange.claimed_ahead(answer):
-            self.observers.claimed(ahead)
+            self._observe(ahead)
             self._holder.take_ahead(ahead)
         if exchanged.attempts:
             self._written(exchanged.attempts, answer)
         claimed = answer.claimed()
         if claimed:
             self.jobs_claimed += len(claimed)
-            self.observers.claimed(claimed)
+            self._observe(claimed)
             self._in_exchange.claimed(claimed)
             self._holder.take(claimed, exchanged.free)
         return exchanged.room > 0 and self.claiming.claimed(
@@ -304,6 +298,10 @@ class RoundTrips(Service):
             started=exchanged.started,
             ended=exchanged.ended,
         )
+
+    def _observe(self, claimed: list[ClaimedJob]) -> None:
+        for observer in self.observers.made:
+            observer.claimed(claimed)
 
     def _written(self, attempts: list[Attempt], answer: ExchangeResult) -> None:
         settled = answer.settled()

@@ -5,12 +5,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from django_skipqueue.parts.limits.sql import LOCK_KEYS
 
 from django_skipqueue.models.status import Status
 from django_skipqueue.parts.limits import admit as sql
 from django_skipqueue.parts.limits import lone as lone_sql
 from django_skipqueue.parts.limits import now as limits_now
+from django_skipqueue.parts.limits.sql import LOCK_KEYS
 from django_skipqueue.parts.rates import admit as rate_sql
 from django_skipqueue.parts.rates import now as rates_now
 from django_skipqueue.parts.rates.admit import LOCK_RATES

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import pytest
 from django.db import connection, transaction
-from django_skipqueue.parts.limits.sql import LOCK_KEYS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_skipqueue.models import Job, Queue
 from django_skipqueue.parts.limits import admit as sql
 from django_skipqueue.parts.limits.claim import CLAIM_OR_ADMIT
+from django_skipqueue.parts.limits.sql import LOCK_KEYS
 from django_skipqueue.queue.claim import CLAIM
 from django_skipqueue.queue.parameters import Admitted, ExchangeResult, claim_values, in_claim_order
 from django_skipqueue.queue.store import Store

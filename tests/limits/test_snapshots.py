@@ -5,9 +5,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from django_skipqueue.parts.limits.sql import LOCK_KEYS
 
 from django_skipqueue.parts.limits import admit as sql
+from django_skipqueue.parts.limits.sql import LOCK_KEYS
 
 from ..app.limit_rows import make_keyed
 from ..app.sessions import connect

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from django.db import connection, transaction
-from django_skipqueue.parts.limits.sql import LOCK_KEYS
 
 from django_skipqueue import by, job, limit
 from django_skipqueue.exceptions import InvalidOption
@@ -15,6 +14,7 @@ from django_skipqueue.parts.keyed import gate as keyed_gate
 from django_skipqueue.parts.limits import admit as limits
 from django_skipqueue.parts.limits import admit as sql
 from django_skipqueue.parts.limits.admit import blocked_keys
+from django_skipqueue.parts.limits.sql import LOCK_KEYS
 from django_skipqueue.queue import gates
 from django_skipqueue.queue.gates import sweep_gates
 from django_skipqueue.queue.parameters import Admitted

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from django.test import override_settings
-from django_skipqueue.parts.limits.sql import LOCK_KEYS
 
 from django_skipqueue.models import Job, Queue
+from django_skipqueue.parts.limits.sql import LOCK_KEYS
 
 from ..app import jobs
 from ..app.limits.jobs import free_two, going_on, in_order, two_at_once

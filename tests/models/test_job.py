@@ -268,7 +268,7 @@ class TestRows:
             )
         job = Job.objects.get()
         assert (job.priority, job.attempts, job.max_attempts, job.lease, job.locked_by) == (0, 0, 10, 0, "")
-        assert (job.errors, job.metadata, job.result, job.unique_key, job.last_error) == ([], {}, None, None, "")
+        assert (job.errors, job.metadata, job.result, job.last_error) == ([], {}, None, "")
         assert job.run_after == job.enqueued_at
 
 

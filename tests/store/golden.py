@@ -9,9 +9,9 @@ from pkgutil import walk_packages
 from types import ModuleType
 
 from django_skipqueue import parts
+from django_skipqueue.console.admin import dashboard
 from django_skipqueue.console.cli import maintenance
 from django_skipqueue.console.doctor import jobs_and_workers, tables
-from django_skipqueue.console.admin import dashboard
 from django_skipqueue.console.doctor import sql as of_doctor
 from django_skipqueue.contrib.celery import console as of_carriers
 

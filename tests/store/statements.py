@@ -6,11 +6,9 @@ from pkgutil import iter_modules
 from types import ModuleType
 
 from django_skipqueue import queue
-from django_skipqueue.console import blocked_jobs
+from django_skipqueue.console import queues_and_workers
 from django_skipqueue.contrib.celery import rows as of_relays
 from django_skipqueue.contrib.celery import window as of_windows
-from django_skipqueue.console import queues_and_workers
-from django_skipqueue.contrib.celery import sql as of_relays
 from django_skipqueue.models import managers
 from django_skipqueue.parts.archive import move
 from django_skipqueue.parts.batches import dependencies, finish

@@ -1306,7 +1306,8 @@ def test_too_many_untold_events_pause_claiming_which_is_said(
         worker = worker_thread(poll_interval=0.05)
         wait_until(lambda: worker.worker._dispatcher.backlog > 50)
         wait_until(
-            lambda: not worker.worker._in_flight.jobs and worker.worker._in_flight.room(time.monotonic()) == 0, "it has paused"
+            lambda: not worker.worker._in_flight.jobs and worker.worker._in_flight.room(time.monotonic()) == 0,
+            "it has paused",
         )
         assert Job.objects.queued().exists()
         wait_until(lambda: "claiming paused" in caplog.text)

@@ -27,22 +27,6 @@ from django.db.models.functions import Cast
 from django.db.models.lookups import GreaterThanOrEqual
 from django.http import HttpRequest, QueryDict
 
-from ....conf import settings, using_database
-from ....exceptions import LeaseLost
-from ....jobs.context import JobContext
-from ....models import Job, Queue
-from ....values.codec import encode
-from ....values.outcomes import Discard
-from ...queues_and_workers import Workforce
-from ...search import Window
-from ..verbs import log, many_jobs
-from ..verbs.copies import BULK_TASK
-from ..verbs.forms import Instruction
-from ..verbs.many_jobs import Tally
-from ..verbs.selection import Selection
-from ..verbs.table import ACTIONS
-from ..verbs.verb import Action, Verb
-from .progress import Progress
 from ...conf import settings, using_database
 from ...exceptions import LeaseLost
 from ...jobs.context import JobContext
@@ -50,8 +34,8 @@ from ...models import Job, Queue
 from ...values.codec import encode
 from ...values.outcomes import Discard
 from ..durations import moment_of
+from ..queues_and_workers import Workforce
 from ..search import Window
-from ..worker_health import Workforce
 from .verbs import log, many_jobs
 from .verbs.copies import BULK_TASK
 from .verbs.many_jobs import Selection, Tally, newest_id

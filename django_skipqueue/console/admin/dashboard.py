@@ -27,10 +27,8 @@ from ...values.records import worker_name
 from ..counts import grouped
 from ..durations import roughly, span
 from ..job_states import RETRYING, Indexed, ScheduledCounts
-from ..known_names import LONGEST
 from ..parts import PartSection, consoles
-from ..queue_states import QueueRate, QueueState, queue_states, rates_now
-from ..worker_health import Workforce, not_external
+from ..queues_and_workers import LONGEST_NAME, QueueRate, QueueState, Workforce, not_external, queue_states, rates_now
 from .charts import NOTHING, LocalTimes, TimeAxis
 from .queues import columns_for, slots_in_words
 
@@ -287,7 +285,7 @@ class Dashboard:
         `may`: whether the user has a permission.
         """
         started = time.perf_counter()
-        queue_name = query.get("queue", "").replace("\0", "")[:LONGEST]
+        queue_name = query.get("queue", "").replace("\0", "")[:LONGEST_NAME]
         range = next((each for each in RANGES if each.slug == query.get("range")), RANGES[0])
         situation = Situation.of(Store.default(), range, queue_name)
         shown = [(card, may(card.permission)) for card in cards(situation)]
@@ -308,7 +306,7 @@ class Dashboard:
 
     @property
     def queue_names(self) -> list[str]:
-        names = {queue.name for queue in self.situation.all_queues if len(queue.name) <= LONGEST}
+        names = {queue.name for queue in self.situation.all_queues if len(queue.name) <= LONGEST_NAME}
         return sorted(names | ({self.queue_name} if self.queue_name else set()))
 
     @property

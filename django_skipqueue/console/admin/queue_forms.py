@@ -11,8 +11,7 @@ from django.contrib.admin.widgets import AdminIntegerFieldWidget, AdminTextInput
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ...parts import QueueSetting
-from ..queue_options import QueueSetting
+from ..parts import QueueSetting
 
 SETTINGS, NONE, OWN = "settings", "none", "own"
 

@@ -23,13 +23,18 @@ from ...exceptions import InvalidArguments, InvalidOption
 from ...models import Queue
 from ...values.columns import check_columns
 from ...values.counting import quantile
-from .. import queue_states as pauses
 from ..counts import grouped, rate_in_words
 from ..durations import span
-from ..parts import processes_in_words, queue_options
-from ..queue_options import QueueOption
-from ..queue_states import MOST, QueueState, has_rates, queue_states
-from ..worker_health import WorkerHealth
+from ..parts import QueueOption, processes_in_words, queue_options
+from ..queues_and_workers import (
+    MOST_QUEUES,
+    QueueState,
+    WorkerHealth,
+    has_rates,
+    pause_end,
+    pause_sentence,
+    queue_states,
+)
 from .notices import notices_cache
 from .queue_forms import PauseForm
 from .ui.cells import NOTHING, Cell, Column, badge, shortened
@@ -97,7 +102,7 @@ def _pause(queue: QueueState) -> Cell:
     until = queue.pause.paused_until
     return format_html(
         '{}<span class="skipqueue-detail">{}</span><span class="skipqueue-detail">{}</span>',
-        gettext("until %(time)s") % {"time": pauses.moment(until)} if until else gettext("until it is resumed"),
+        gettext("until %(time)s") % {"time": pause_end(until)} if until else gettext("until it is resumed"),
         gettext("by %(user)s") % {"user": shortened(queue.pause.paused_by)} if queue.pause.paused_by else "",
         queue.pause.reason,
     )
@@ -179,7 +184,7 @@ class QueueAdmin(ReadOnlyViews):
         content = {
             "columns": columns,
             "rows": [self._row(queue, columns, may_change=may_change) for queue in queues],
-            "most": MOST if len(queues) == MOST else 0,
+            "most": MOST_QUEUES if len(queues) == MOST_QUEUES else 0,
             "may_change": may_change,
             "resume": self.address("resume"),
         }
@@ -193,7 +198,7 @@ class QueueAdmin(ReadOnlyViews):
         if form.is_valid():
             reason = form.cleaned_data["reason"]
             Queue.pause(name, for_=form.duration, by=request.user.get_username(), reason=reason)
-            return self._done(request, name, pauses.sentence(Queue.objects.get(name=name)))
+            return self._done(request, name, pause_sentence(Queue.objects.get(name=name)))
         return self.ask(
             request,
             title=gettext("Pause the queue “%(queue)s”?") % {"queue": name},

@@ -26,11 +26,7 @@ from ...queue.parameters import BATCH
 from ...queue.store import Store
 from ..job_states import RETRYING, STATES
 from ..parts import consoles, why_unchanged
-from ..search import Window
-from . import option_types
-from .choosing import Choice, add_criteria, by_ids_or_criteria, cut_note
 from ..search import Window, delete_jobs
-from ..waiting import why_its_key_is_taken
 from .options import Choice, add_criteria, by_ids_or_criteria, cut_note, duration, job_id
 from .subcommand import Exit, Subcommand
 from .terminal import Console, operator, until_interrupted

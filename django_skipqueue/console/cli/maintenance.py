@@ -18,7 +18,7 @@ from psycopg import sql as psycopg_sql
 from ...conf import settings
 from ...models.expressions import table_names
 from ...queue.store import Store
-from ...supervisor.prune import Pruner
+from ...supervisor.services import Pruner
 from ...worker.preflight import pools_transactions
 from ..durations import span
 from ..parts import consoles

@@ -13,7 +13,6 @@ from psycopg.sql import Identifier
 from ...conf import settings
 from ...events.log_format import job_name, printable
 from ...jobs.registry import registry
-from ...models import Job
 from ...queue import queues as queue_verbs
 from ...queue.observe import QueueNow, queues_now
 from ...queue.store import Store

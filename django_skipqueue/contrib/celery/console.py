@@ -18,22 +18,17 @@ from django.utils.translation import gettext_lazy as _
 from ...conf import settings
 from ...console.admin.notices import MOST, printed
 from ...console.admin.ui.cells import badge, shortened
-from ...console.cli.dispatcher import Alias
+from ...console.cli.subcommand import Alias
 from ...console.counts import grouped
 from ...console.doctor.finding import Check, Finding, Severity
-from ...console.doctor.jobs import listed
+from ...console.doctor.jobs_and_workers import listed
 from ...console.durations import clock_time, span
 from ...console.metrics.catalogue import Scraped
 from ...console.parts import External, PartConsole, PartNotice, PartStatus
+from ...console.queues_and_workers import Workforce, state_after
 from ...console.waiting import LINE_LIMIT, place_in_queue
-from ...console.worker_health import Workforce, state_after
 from ...events.log_format import in_words
 from ...models import Job, Status, Worker
-from ...console.cli.subcommand import Alias
-from ...console.doctor.jobs_and_workers import listed
-from ...console.durations import span
-from ...console.parts import External, PartConsole
-from ...console.queues_and_workers import Workforce
 from ...queue.store import Store
 from ...values.codec import shorten
 from ...values.exposition import Family, Metric

@@ -21,25 +21,16 @@ from ...exceptions import MessageTooLarge, UnreadableOutcome
 from ...values.outcomes import Outcome, error_entry, summary
 from ...values.records import Attempt, ClaimedJob
 from ...worker.attempts.running_attempt import RunningJobs
+from ...worker.claiming import ClaimPolicy, Free, Plan
 from ...worker.control_loop import ControlLoop, WatchItself
-from ...worker.dispatcher import ReceiverCheck
-from ...worker.loop import Periodic, Service
+from ...worker.dispatcher import ReceiverCheck, settle_services
+from ...worker.in_exchange import make_in_exchange
+from ...worker.loop import Service
+from ...worker.notes import WriteNotes
 from ...worker.options import WorkerOptions
 from ...worker.protocol import EXIT_BLOCKED, EXIT_RECYCLED, Stamps, Standby
-from ...worker.watchers import OrphanCheck
-from ...worker.capacity import Free
-from ...worker.claiming import ClaimPolicy
-from ...worker.control_loop import ControlLoop
-from ...worker.in_exchange import make_in_exchange
-from ...worker.lease_checks import OrphanCheck
-from ...worker.loop import Service
-from ...worker.observers import settle_services
-from ...worker.own_row import WatchItself
-from ...worker.plan import Plan
-from ...worker.round_trips import RoundTrips, SettleAndClaim
-from ...worker.protocol import EXIT_BLOCKED, EXIT_RECYCLED, Stamps, Standby
 from ...worker.round_trips import RoundTrips
-from ...worker.write_notes import WriteNotes
+from ...worker.watchers import OrphanCheck
 from . import logs as relay_logs
 from . import wire
 from .carrier import Carrier, CarrierConnection, ReturnedJob, Taken, TooLarge, carrier_id

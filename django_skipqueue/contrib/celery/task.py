@@ -36,8 +36,8 @@ from ...queue.store import Store
 from ...values.records import NEVER, Attempt, ClaimedJob, LeaseRef
 from ...worker.attempts.executor import Executor
 from ...worker.attempts.forked_children import children
-from ...worker.attempts.interruption import Interrupter
 from ...worker.attempts.pool import Pool
+from ...worker.attempts.running_attempt import Interrupter
 from ...worker.loop import Wakeup
 from ...worker.notes import capturing
 from ...worker.own_connections import dedicated_connection, guard

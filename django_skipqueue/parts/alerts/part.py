@@ -1,9 +1,7 @@
 """Alerts, as the core sees them."""
 
 from ... import signals
-from ...values.part import Part
 from ...values.part import Part, console_of
-from .events import LINES, SIGNALS
 from .watch import WatchAlerts
 from .webhook import post_over, post_raised
 

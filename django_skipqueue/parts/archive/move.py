@@ -13,9 +13,9 @@ from collections.abc import Callable
 from django.db import DatabaseError, transaction
 
 from ...conf import settings
-from ...queue.fragments import KEPT, PIECES, joined
 from ...events.log_format import in_a_line, in_words
 from ...events.logs import write
+from ...queue.fragments import KEPT, PIECES, joined
 from ...queue.parameters import as_array
 from ...queue.session import SET_LOCK_TIMEOUT
 from ...queue.store import Store

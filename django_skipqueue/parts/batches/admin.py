@@ -30,9 +30,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ...console.admin.jobs.changelist import CappedPaginator
 from ...console.admin.jobs.filters import GroupFilter
-from ...console.admin.ui.cells import badge, shortened
-from ...console.admin.ui.columns import NOTHING, Cell, Column, rows
-from ...console.admin.ui.paginator import CappedPaginator
+from ...console.admin.ui.cells import NOTHING, Cell, Column, badge, rows, shortened
 from ...console.admin.ui.views import OwnViews, refreshing
 from ...console.admin.verbs.table import CANCEL, DISCARD, RETRY
 from ...console.admin.verbs.verb import Verb
@@ -41,7 +39,7 @@ from ...console.durations import distance, exact, span
 from ...console.job_states import Group, Indexed
 from ...console.search import is_id
 from ...models import FINISHED, Dependency, Job, JobBatch, Status
-from ...models.abstract_job import AbstractJob
+from ...models.job import AbstractJob
 from .console import (
     CALLBACKS,
     CONDITIONS,

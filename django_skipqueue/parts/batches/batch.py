@@ -67,7 +67,7 @@ def in_current_batch(spec: JobSpec, connection: BaseDatabaseWrapper) -> JobSpec:
     back, alone.
     """
     current = current_batch.get()
-    if current is None or spec.batch_id is not None:
+    if current is None or "batch_id" in spec.columns:
         return spec
     if connection.alias != current.connection.alias:
         raise InvalidOption(
@@ -79,7 +79,7 @@ def in_current_batch(spec: JobSpec, connection: BaseDatabaseWrapper) -> JobSpec:
             "A job of a batch must be deferred in the thread of its with block: another thread has a transaction of "
             "its own. Put the with block into the function that runs in that thread."
         )
-    return spec._replace(batch_id=current.id)
+    return spec.with_columns(batch_id=current.id)
 
 
 def defer_all(calls: Iterable[TaskCall]) -> "list[Job]":

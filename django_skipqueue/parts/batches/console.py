@@ -17,18 +17,13 @@ from django.utils.translation import gettext_lazy as _
 
 from ...conf import settings
 from ...console.cli.subcommand import Exit, Subcommand
-from ...console.cli.tables import GREEN, RED, YELLOW, Coloured
-from ...console.cli.terminal import Console
-from ...console.counts import CAP, grouped
 from ...console.cli.terminal import GREEN, RED, YELLOW, Coloured, Console
+from ...console.counts import CAP, grouped
 from ...console.doctor.finding import Check, Finding, Severity
 from ...console.durations import distance
 from ...console.metrics.catalogue import Values, measured
 from ...console.parts import PartConsole, PartFact, PartSection
 from ...events.log_format import job_name, printable
-from ...models import Dependency, Job, JobBatch
-from ...events.job_names import job_name
-from ...events.log_format import printable
 from ...models import FINISHED, Dependency, Job, JobBatch, Status
 from ...queue.store import Store
 from ...values.exposition import Metric

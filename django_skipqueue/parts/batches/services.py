@@ -16,8 +16,8 @@ from collections.abc import Callable, Collection, Mapping
 
 from ...queue.store import Store
 from ...values.records import NEVER, LeaseRef
+from ...worker.dispatcher import SettleService
 from ...worker.loop import Periodic
-from ...worker.observers import SettleService
 from .dependencies import admit_dependants
 from .finish import Looked, finish_batches, finish_open_batches, prune_batches
 

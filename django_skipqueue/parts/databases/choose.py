@@ -11,7 +11,7 @@ A database in `RETIRING` gets no new jobs, except calls whose unique key one of 
 
 import itertools
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -21,9 +21,9 @@ from django.utils.module_loading import import_string
 from ...conf import settings
 from ...exceptions import InvalidOption
 from ...jobs.placement import Placement
-from ...queue.unique_keys import unique_keys
 from ...queue.fragments import KEYS
 from ...queue.reachable import can_be_reached
+from ...queue.unique_keys import unique_keys
 from ...values.codec import decode
 from ...values.part import installed_parts
 from ...values.records import EncodedCall, JobSpec

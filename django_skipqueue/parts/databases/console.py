@@ -12,14 +12,13 @@ from django.utils.translation import gettext_lazy as _
 
 from ...conf import settings
 from ...console.doctor.finding import Check, Finding, Severity
-from ...console.parts import PartConsole, PartSection
-from ...console.parts import why_existing
+from ...console.parts import PartConsole, PartSection, why_existing
 from ...exceptions import InvalidArguments, InvalidOption, UnknownTask
 from ...jobs.placement import database_of_key
 from ...jobs.registry import registry
 from ...models import Job
-from ...queue.unique_keys import unique_keys
 from ...queue.store import Store
+from ...queue.unique_keys import unique_keys
 from ...values.part import later
 from ...values.records import EncodedCall, JobSpec
 from .checks import in_figures, unfinished

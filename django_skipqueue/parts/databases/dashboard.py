@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 from django.urls import reverse
 
 from ...conf import settings
-from ...console.admin.dashboard.situation import Situation
+from ...console.admin.dashboard import Situation
 from ...console.admin.ui.views import DATABASE
 from ...console.at_once import read_at_once
 from ...console.counts import Count, grouped

@@ -9,7 +9,7 @@ from psycopg.sql import Identifier
 from ...console.counts import grouped
 from ...console.doctor.finding import Check, Finding, Severity, statement
 from ...console.parts import PartCard, PartConsole, PartSection
-from ...console.queue_states import QueueRate
+from ...console.queues_and_workers import QueueRate
 from ...events.log_format import printable
 from ...queue.store import Store
 from ...values import counting

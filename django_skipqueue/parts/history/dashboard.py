@@ -16,8 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ...console.admin import charts as scale
 from ...console.admin.charts import NOTHING, Chart, Series
-from ...console.admin.dashboard.cards import Card, Level, list_of
-from ...console.admin.dashboard.situation import HOUR, Range, Situation
+from ...console.admin.dashboard import HOUR, Card, Level, Range, Situation, list_of
 from ...console.counts import grouped, rate_in_words
 from ...console.durations import roughly, span
 from ...models import Status

@@ -22,19 +22,18 @@ from django.utils.timezone import get_current_timezone, localtime
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ...console import causes
 from ...console.admin import charts
 from ...console.admin.charts import Chart, LocalTimes, Series, TimeAxis
 from ...console.admin.jobs.attempts import Attempt
 from ...console.admin.jobs.page import JobPage
 from ...console.admin.ui.views import refreshing
-from ...console.admin.verbs.table import DISCARD, RETRY
+from ...console.admin.verbs.table import DISCARD, RETRY, RUN_NOW
 from ...console.admin.verbs.verb import Verb
-from ...console.admin.verbs.waiting_jobs import RUN_NOW
 from ...console.counts import Count, grouped
 from ...console.durations import distance, roughly
 from ...console.job_states import RETRYING, STATES, Indexed, state_of, status_of
 from ...console.parts import PartNotice, PartPage
+from ...console.search import cause_of_text, cause_query
 from ...models import Job, Status
 from ...queue.store import Store
 from ...values.records import Cause
@@ -252,7 +251,7 @@ class FailureCounts(NamedTuple):
 
     @property
     def query(self) -> str:
-        return causes.query_of(self.cause)
+        return cause_query(self.cause)
 
 
 def failing_causes(store: Store, *, limit: int) -> list[FailureCounts]:
@@ -390,7 +389,7 @@ def failures_view(admin: "JobAdmin", request: HttpRequest) -> HttpResponse:
 
 def cause_view(admin: "JobAdmin", request: HttpRequest) -> HttpResponse:
     task, text = (request.GET.get(name, "").replace("\0", "") for name in ("task", "cause"))
-    counts = failures_of(Store.default(), causes.of_task(task, text))
+    counts = failures_of(Store.default(), cause_of_text(task, text))
     if counts is None:
         admin.message_user(request, gettext("No failed attempt with this cause is known."), messages.WARNING)
         return HttpResponseRedirect(admin.address("failures"))

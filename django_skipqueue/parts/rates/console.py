@@ -17,8 +17,6 @@ from ...models import Job, RateBucket
 from ...models.expressions import MINUS_PRIORITY, Row
 from ...queue.store import Store
 from ...values.exposition import Metric
-from ...values.rates import rate_text
-from ...values.exposition import Family
 from ...values.settings import rate_text
 from ..keyed.states import key_of_job
 from ..keyed.tables import Cards, KeyedConsole, KeyTable

@@ -6,10 +6,8 @@ from django import forms
 from django.contrib.admin.widgets import AdminTextInputWidget
 from django.utils.translation import gettext_lazy as _
 
-from ...console.admin.queues.setting_form import SettingForm
-from ...console.parts import QueueOption
 from ...console.admin.queue_forms import SettingForm
-from ...console.queue_options import QueueOption
+from ...console.parts import QueueOption
 from ...exceptions import InvalidOption
 from ...models import Queue
 from ...values.settings import MOST_A_SECOND, interval_of, rate_text

@@ -5,7 +5,7 @@ from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
 from ...models.expressions import MINUS_PRIORITY
-from ...values.rates import INTERVALS
+from ...values.settings import INTERVALS
 
 
 class RateBucket(models.Model):

@@ -30,8 +30,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...conf import settings as queue_settings
-from ...console.admin.ui.cells import arguments, badge, shortened
-from ...console.admin.ui.columns import NOTHING, Cell, Column, rows
+from ...console.admin.ui.cells import NOTHING, Cell, Column, arguments, badge, rows, shortened
 from ...console.admin.ui.views import OwnViews, refreshing
 from ...console.arguments import redacted
 from ...console.durations import distance, exact
@@ -40,12 +39,10 @@ from ...exceptions import InvalidOption, SkipQueueError
 from ...jobs.registry import registry
 from ...models import Schedule, Status
 from ...models.job import AbstractJob
-from ...models.schedule import CatchUp, Overlap
-from ...models.abstract_job import AbstractJob
 from ...queue.store import Store
 from ...values.redaction import UnknownMask, restored
 from . import operate
-from .console import MOST, STATES, ScheduleState, first_schedules, schedule_states
+from .console import MOST_SHOWN, STATES, ScheduleState, first_schedules, schedule_states
 from .entry import Entry, jitter_seconds
 from .fire import METADATA_KEY
 from .models import CatchUp, Overlap
@@ -337,7 +334,7 @@ class ScheduleAdmin(OwnViews):
                 }
                 for schedule, cells in zip(found, rows(COLUMNS, found), strict=True)
             ],
-            "most": MOST if len(found) == MOST else 0,
+            "most": MOST_SHOWN if len(found) == MOST_SHOWN else 0,
             "may_run": may_run,
             "add": self.address("add") if self.has_add_permission(request) else "",
         }

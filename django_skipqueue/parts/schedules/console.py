@@ -22,8 +22,6 @@ from ...console.cli.subcommand import Exit, Subcommand
 from ...console.cli.terminal import GREEN, RED, YELLOW, Coloured, Console, operator
 from ...console.doctor.finding import Check, Finding, Severity
 from ...console.durations import distance, span
-from ...console.metrics import catalogue
-from ...console.metrics.catalogue import Scraped
 from ...console.metrics.catalogue import MOST, Values, measured
 from ...console.parts import PartConsole, PartFact, PartSection
 from ...events.log_format import printable
@@ -32,7 +30,6 @@ from ...models import Job, Schedule
 from ...queue.store import Store
 from ...values.exposition import Metric
 from ...values.part import later
-from ...values.exposition import Metric
 from . import operate
 from .operate import LateSchedule, late_schedules, schedule_times
 from .timetable import parsed, timetable, upcoming, zone_of
@@ -141,7 +138,7 @@ def _listed(texts: Sequence[str]) -> str:
     return gettext("%(first)s and %(last)s") % {"first": ", ".join(texts[:-1]), "last": texts[-1]}
 
 
-MOST = 500
+MOST_SHOWN = 500
 """Schedules that are shown."""
 
 NEXT_RUNS = 5
@@ -226,14 +223,14 @@ class FirstSchedules:
 
 
 def schedule_states(**filters: object) -> list[ScheduleState]:
-    """The schedules by name, in one query; the first `MOST`."""
-    rows = _with_states(Schedule.objects.filter(**filters)).order_by("name", "pk")[:MOST]
+    """The schedules by name, in one query; the first `MOST_SHOWN`."""
+    rows = _with_states(Schedule.objects.filter(**filters)).order_by("name", "pk")[:MOST_SHOWN]
     return [_state(row) for row in rows]
 
 
 def first_schedules(most: int) -> FirstSchedules:
     """Of those in `schedule_states`, the ones in trouble, and then those that fire next: `most`, in one query."""
-    listed = Schedule.objects.order_by("name", "pk").values("pk")[:MOST]
+    listed = Schedule.objects.order_by("name", "pk").values("pk")[:MOST_SHOWN]
     found = _with_states(Schedule.objects.filter(pk__in=listed)).annotate(number=Window(Count("*")))
     rows = list(found.order_by(IN_TROUBLE.desc(), NEXT_RUN.asc(nulls_last=True), "name", "pk")[:most])
     return FirstSchedules([_state(row) for row in rows], rows[0].number - len(rows) if rows else 0)
@@ -246,6 +243,7 @@ def _with_states(schedules: "QuerySet[Schedule]") -> "QuerySet[Any]":
 
 def _state(row: Any) -> ScheduleState:
     return ScheduleState(row, row.now, row.last_status)
+
 
 SCHEDULE = ("schedule",)
 

@@ -7,11 +7,10 @@ from django.utils.translation import gettext_lazy as _
 
 from ...console.arguments import redacted
 from ...console.doctor.finding import Check, Finding, Severity
-from ...console.doctor.jobs import number_of
+from ...console.doctor.jobs_and_workers import number_of
 from ...console.durations import span
 from ...console.parts import PartConsole, PartFact
-from ...events.job_names import job_name
-from ...events.log_format import printable
+from ...events.log_format import job_name, printable
 from ...models import Job
 from ...models.job import AbstractJob
 from ...queue.store import Store

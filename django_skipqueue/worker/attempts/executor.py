@@ -32,9 +32,7 @@ from ...events import log_context, logs, tracing
 from ...events.events import AttemptStarted
 from ...events.sinks import send, wanted
 from ...exceptions import InvalidArguments, UnknownTask, UnreadableArguments, UnstorableResult
-from ...jobs.arguments import annotations  # noqa: F401 (a task imports them at its first call: too late)
-from ...jobs import (
-    annotations,  # noqa: F401 (a task imports them at its first call: too late)
+from ...jobs import annotations  # noqa: F401 (a task imports them at its first call: too late)
 from ...jobs.context import JobContext, complete, current_attempt
 from ...jobs.registry import registry, where_to_look
 from ...jobs.task import Task

@@ -12,10 +12,8 @@ from django.utils import timezone
 from django_skipqueue import job as register
 from django_skipqueue.console import counts
 from django_skipqueue.console.admin.jobs.attempts import attempts_of
-from django_skipqueue.console.admin.jobs.explanations import why_it_waits, why_it_was_not_retried
-from django_skipqueue.console.queues_and_workers import Workforce
 from django_skipqueue.console.admin.jobs.page import why_it_waits, why_it_was_not_retried
-from django_skipqueue.console.worker_health import Workforce
+from django_skipqueue.console.queues_and_workers import Workforce
 from django_skipqueue.models import Job, Queue, RateBucket
 
 from ...app.rows import make_job, make_worker

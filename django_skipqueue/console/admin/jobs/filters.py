@@ -21,11 +21,9 @@ from ....models.expressions import has_cause
 from ....values.codec import shorten
 from ....values.records import Cause
 from ...arguments import redacted
-from ...job_states import STATES, Group, Key, between, is_in, is_indexed, time_column
+from ...job_states import STATES, Group, Key, between, is_in, time_column
 from ...queues_and_workers import known_queue_names, known_task_names
 from ...search import cause_of_text, has_raised, is_id
-from ...job_states import STATES, Group, Key, between, is_in, time_column
-from ...search import is_id
 from ..ui.cells import CELL_LIMIT
 
 TIMES: Mapping[str, tuple[timedelta, Any]] = {

@@ -32,10 +32,6 @@ from ...job_states import STATES, state_of
 from ...operations import number_of_attempts
 from ...parts import PartFact, consoles, holder_of
 from ...queues_and_workers import Workforce
-from ..verbs.table import RETRY
-from .attempts import Attempt, attempts_of
-from .explanations import ShownState, why_it_waits, why_it_was_not_retried
-from ...worker_health import Workforce
 from ..verbs.table import POSTPONE, RESCHEDULE, RETRY
 from .attempts import Attempt, ShownLog, attempts_of, shown_logs
 from .history import operations_of

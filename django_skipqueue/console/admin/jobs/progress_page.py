@@ -13,8 +13,6 @@ from ...arguments import redacted
 from ...counts import Count, grouped
 from ...durations import span
 from ...queues_and_workers import Workforce
-from ..jobs.explanations import ShownState, why_it_waits
-from ...worker_health import Workforce
 from ..bulk import BulkAction, Progress
 from ..verbs import many_jobs
 from ..verbs.many_jobs import Tally

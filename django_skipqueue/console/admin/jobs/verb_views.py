@@ -27,7 +27,7 @@ from ....jobs.registry import registry
 from ....models import Job
 from ....queue.store import Store
 from ....values.codec import shorten
-from ...waiting import key_is_held
+from ...parts import why_existing
 from ..bulk import BulkAction
 from ..ui.cells import badge_of
 from ..ui.views import DATABASE, READ, READ_OR_CHANGE, guarded
@@ -87,7 +87,7 @@ class VerbViews(JobViews):
         if form.is_valid() and (made := form.enqueue()):
             if made.created:
                 return self._show_made(request, job, made)
-            form.add_error(None, key_is_held(job, made))
+            form.add_error(None, why_existing(job, made))
         return self._ask_for_one(request, EDIT, job, form, target=self.address("edit", job.pk))
 
     @guarded(*READ, may=lambda self, request: self.may(request, DELETE))

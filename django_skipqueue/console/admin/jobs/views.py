@@ -17,11 +17,9 @@ from django.utils.timezone import localtime
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ....models import Job
 from ....conf import settings
 from ....models import Job, Status
 from ....queue.store import Store
-from ... import known_names
 from ...doctor.examination import examine, examine_at_once
 from ...doctor.finding import Severity
 from ...durations import span
@@ -79,7 +77,7 @@ class JobViews(OwnViews):
             "page": JobPage(job, job.now),
             "progress": self.address("progress", job.pk) if job.task == BULK_TASK else "",
             "buttons": self._buttons_for(request, job),
-            "others": others if len(job.task) <= known_names.LONGEST else "",
+            "others": others if len(job.task) <= LONGEST_NAME else "",
             "notes": [note for part in consoles() if part.about_job and (note := part.about_job(job))],
             "history": self.address("history", job.pk),
             "delete": self.address("delete", job.pk) if self.has_delete_permission(request, job) else "",

@@ -12,9 +12,6 @@ from ....models import Job
 from ....values.codec import shorten
 from ...durations import exact
 from ...parts import why_unchanged
-from .forms import Instruction
-from .verb import Button, Text, Verb
-from ...waiting import why_its_key_is_taken
 from .verb import Button, Instruction, Verb
 
 TEXT_LIMIT = 200
