@@ -103,16 +103,17 @@ RUNS_SQL = {"execute", "executemany", "raw", "RawSQL", "RunSQL", "copy", "stream
 """`SQL` is psycopg's: a template, into which only identifiers and literals are put, each of them quoted."""
 
 COMPOSERS = {
-    *("joined", "entering", "recording", "to_run", "locking", "admitting_lone", "guards", "recovering"),
-    *("_keyed", "indented", "on_one_line", "walking"),  # of `parts/keyed`
+    *("joined", "entering", "returning", "_of_lost", "recording", "to_run", "guards", "recovering"),
+    *("Condition", "PartColumns"),  # the pieces of a part
+    *("locking", "admitting_lone", "_keyed", "contesting", "swapping", "indented", "on_one_line", "walking"),
 }
 """`joined` puts pieces into a statement, when the module is imported. The others make pieces, or call `joined`."""
 
 QUOTED = "STATEMENT_TIMES"
 """Into this statement the name of a schema is put where it is run. PostgreSQL itself has quoted the name."""
 
-FRAGMENTS = "queue/fragments.py"
-"""Its texts are the beginnings and ends of other files' statements: nobody sends them."""
+FRAGMENTS = re.compile(r"queue/fragments\.py|parts/\w+/columns\.py")
+"""The texts of these files are the beginnings and ends of other files' statements: nobody sends them."""
 
 
 def statements(module: Module) -> Iterator[tuple[str, int, ast.expr]]:
@@ -226,9 +227,16 @@ def is_literal(value: ast.expr) -> bool:
     match value:
         case ast.Constant():
             return True
-        case ast.Name(id=name) | ast.FormattedValue(value=ast.Name(id=name)):
+        case (
+            ast.Name(id=name)
+            | ast.FormattedValue(value=ast.Name(id=name))
+            | ast.Starred(value=ast.Name(id=name))
+            | ast.Subscript(value=ast.Name(id=name))
+        ):
             return name.isupper()
-        case ast.JoinedStr(values=values) | ast.Dict(values=values):
+        case ast.Lambda():
+            return True
+        case ast.JoinedStr(values=values) | ast.Dict(values=values) | ast.Tuple(elts=values):
             return all(map(is_literal, values))
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if name in COMPOSERS:
             return all(map(is_literal, (*args, *(each.value for each in keywords))))
@@ -262,7 +270,7 @@ def lines_with(pattern: str, nodes: Iterable[ast.AST]) -> Findings:
 
 def statement_caller(module: Module) -> Findings:
     """No comment says who calls the statement and what it returns: "callers → rows", above `NAME` or above `_NAME`."""
-    found = list(statements(module)) if module.path != FRAGMENTS else []
+    found = list(statements(module)) if not FRAGMENTS.fullmatch(module.path) else []
     told = {name for name, line, _ in found if re.match(r"# [^→:]*[→:]", above(module, line))}
     for name, line, value in found:
         is_whole = is_statement(value, ()) or isinstance(value, ast.Call | ast.JoinedStr)

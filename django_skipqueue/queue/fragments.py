@@ -28,10 +28,12 @@ OF_PARTS: tuple[PartColumns, ...] = (
 )
 """What the columns of parts add. A job meets the gates of parts in this order."""
 
+_GATES_OF_PARTS = tuple(part.gate for part in OF_PARTS if part.gate)
+
 CONDITIONS = (
     Condition(gate="time", status="scheduled", holds="{run_after} > statement_timestamp()"),
     Condition(gate="held", holds="{held}::boolean"),
-    *(part.gate for part in OF_PARTS if part.gate),
+    *_GATES_OF_PARTS,
 )
 """In the order in which a job meets the gates."""
 
@@ -146,12 +148,16 @@ OF_CALL = {name: type for key, of_key in KEYS.items() for name, type in {key: "t
 KEPT = [name for part in OF_PARTS if part.are_kept for name in (*part.of_spec, part.key, *part.of_key) if name]
 """The columns of parts that a job in an archive, and a copy of a job, have."""
 
+_NAMES = ", ".join((*OF_SPEC, *OF_CALL))
+
 # The columns of a job that are written when it is inserted.
 _INSERT_INTO = f"""INSERT INTO skipqueue_job AS job
     (queue_name, task, args, kwargs, status, gate, priority, max_attempts, run_after, timeout, retention, metadata,
-    {", ".join(("held", *OF_SPEC, *OF_CALL))})"""
+    held, {_NAMES})"""
 
 _DUE = "COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))"
+
+_VALUES = "".join(f", %({name})s" for name in (*OF_SPEC, *OF_CALL))
 
 # One job. A delay counts from now. A job that is not due yet enters as scheduled.
 # VALUES and few returned columns take half the time of a SELECT that computes the due time once, with RETURNING *.
@@ -169,7 +175,7 @@ VALUES (
 """,
     into=_INSERT_INTO,
     due=_DUE,
-    of_parts="".join(f", %({name})s" for name in (*OF_SPEC, *OF_CALL)),
+    of_parts=_VALUES,
     **entering(column="%({})s", run_after=_DUE),
 )
 
@@ -180,15 +186,23 @@ COLUMNS_OF_CALL = {
 }
 """The expression for each column of `OF_CALL`. What a call has beside a key is NULL in a call without this key."""
 
+_KEY_VALUES = "".join(f", unnest(%({key}s)s::text[])" for key in KEYS)
+_KEY_NAMES = "".join(f", {key}" for key in KEYS)
+
 # Each call, in the order of the calls. `args` and `kwargs` have a line for each call: encoded JSON contains no line
 # break. A parameter such as `limit_keys` has an element for each call, or none at all: NULL.
 CALLS = joined(
     """ROWS FROM (
         string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)){values}
     ) AS call (args, kwargs{keys})""",
-    values="".join(f", unnest(%({key}s)s::text[])" for key in KEYS),
-    keys="".join(f", {key}" for key in KEYS),
+    values=_KEY_VALUES,
+    keys=_KEY_NAMES,
 )
+
+_VALUES_OF_SPEC = [f"%({name})s::{type}" for name, type in OF_SPEC.items()]
+_VALUES_OF_CALLS = "".join(f", {value}" for value in (*_VALUES_OF_SPEC, *COLUMNS_OF_CALL.values()))
+
+KEYS_OF_CALL = {key: f"call.{key}" for key in KEY_COLUMNS.values()}
 
 # A job for each call, in the order of the calls.
 INSERT_CALLS = joined(
@@ -205,14 +219,8 @@ FROM
     into=_INSERT_INTO,
     due=_DUE,
     calls=CALLS,
-    of_parts="".join(
-        f", {value}"
-        for value in (
-            *(f"%({name})s::{type}" for name, type in OF_SPEC.items()),
-            *COLUMNS_OF_CALL.values(),
-        )
-    ),
-    **entering(column="%({})s", run_after="due.run_after", **{key: f"call.{key}" for key in KEY_COLUMNS.values()}),
+    of_parts=_VALUES_OF_CALLS,
+    **entering(column="%({})s", run_after="due.run_after", **KEYS_OF_CALL),
 )
 
 
@@ -227,6 +235,9 @@ WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
 {claimed}"""
 
 # The columns of `ClaimedJob`. `claim_seconds` is the time from the start of the statement until this row was updated.
+_HOLDS_PERMIT = " OR ".join(f"job.{gate.key} IS NOT NULL" for gate in CONDITIONS if gate.grants_permits) or "false"
+_PERMIT_KEY = _of_lost(lambda gate: "NULL" if gate.keeps_released else f"job.{gate.key}")
+
 CLAIMED = joined(
     """RETURNING
     job.id,
@@ -247,8 +258,8 @@ CLAIMED = joined(
     date_part('epoch', clock_timestamp() - statement_timestamp()) AS claim_seconds,
     jsonb_array_length(job.deaths) >= 2 AS is_suspect,
     {permit_key} AS permit_key""",
-    holds_permit=" OR ".join(f"job.{gate.key} IS NOT NULL" for gate in CONDITIONS if gate.grants_permits) or "false",
-    permit_key=_of_lost(lambda gate: "NULL" if gate.keeps_released else f"job.{gate.key}"),
+    holds_permit=_HOLDS_PERMIT,
+    permit_key=_PERMIT_KEY,
 )
 
 

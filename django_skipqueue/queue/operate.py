@@ -61,7 +61,11 @@ SET status = {status},
 RETURNING job.id, job.queue_name, job.status
 """,
     **entering(column="job.{}", run_after="statement_timestamp() + make_interval(secs => %(over)s::float8)"),
-    **{name: PIECES[f"retry_{name}"] for name in ("named", "ids", "order", "started_at", "spread")},
+    named=PIECES["retry_named"],
+    ids=PIECES["retry_ids"],
+    order=PIECES["retry_order"],
+    started_at=PIECES["retry_started_at"],
+    spread=PIECES["retry_spread"],
     operations=recording("retry"),
 )
 

@@ -74,6 +74,29 @@ def _keeps_permit(condition: Condition) -> str:
     return f"COALESCE({own} AND (status = 'queued'{''.join(later)}), false) AS keeps_{condition.gate}"
 
 
+_CHOSEN_COLUMNS = "".join(
+    f",\n        {each}"
+    for gate in _GATES
+    for each in (
+        *(_own_or_queue(name, type, key=gate.key) for name, type in {gate.key: "text", **KEYS[gate.key]}.items()),
+        *([_keeps_permit(gate)] if gate.grants_permits else []),
+    )
+)
+
+_KEYS_OF_JOB = "".join(f", job.{gate.key}" for gate in _GATES)
+_KEYS_CHOSEN = "".join(f", chosen.{gate.key}" for gate in _GATES)
+
+_SET_COLUMNS = "".join(f"\n    {name} = chosen.{name}," for gate in _GATES for name in (gate.key, *KEYS[gate.key]))
+
+_NEW_KEYS = {
+    gate.key: f"(CASE WHEN NOT chosen.keeps_{gate.gate} THEN chosen.{gate.key} END)"
+    if gate.grants_permits
+    else f"chosen.{gate.key}"
+    for gate in _GATES
+}
+
+_ENTERING = entering(column="job.{}", past="time", **_NEW_KEYS)
+
 # operators → the waiting jobs that are now in another queue. A worker that claims one of them at the same moment keeps
 # it: then the job is locked, or running. A job without a key of its own has that of its new queue, once for each gate.
 # If a key changes, the job passes the gates again; but a permit of a key that stays is kept: the job waits at a later
@@ -96,12 +119,12 @@ UPDATE skipqueue_job AS job
 SET queue_name = %(queue_name)s::text,
     status = CASE
         WHEN job.status = 'scheduled' THEN job.status
-        WHEN {unchanged} THEN job.status
+        WHEN (job.id{keys_of_job}) IS NOT DISTINCT FROM (chosen.id{keys_chosen}) THEN job.status
         ELSE {status}
     END,
     gate = CASE
         WHEN job.status = 'scheduled' THEN NULL
-        WHEN {unchanged} THEN job.gate
+        WHEN (job.id{keys_of_job}) IS NOT DISTINCT FROM (chosen.id{keys_chosen}) THEN job.gate
         ELSE {gate}
     END,{columns}
     operations = {operations}
@@ -109,26 +132,11 @@ FROM chosen
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen)) AND job.id = chosen.id
 RETURNING job.id, job.queue_name, job.status
 """,
-    chosen="".join(
-        f",\n        {each}"
-        for gate in _GATES
-        for each in (
-            *(_own_or_queue(name, type, key=gate.key) for name, type in {gate.key: "text", **KEYS[gate.key]}.items()),
-            *([_keeps_permit(gate)] if gate.grants_permits else []),
-        )
-    ),
-    unchanged=" AND ".join(f"job.{gate.key} IS NOT DISTINCT FROM chosen.{gate.key}" for gate in _GATES) or "true",
-    columns="".join(f"\n    {name} = chosen.{name}," for gate in _GATES for name in (gate.key, *KEYS[gate.key])),
-    **entering(
-        column="job.{}",
-        past="time",
-        **{
-            gate.key: f"(CASE WHEN NOT chosen.keeps_{gate.gate} THEN chosen.{gate.key} END)"
-            if gate.grants_permits
-            else f"chosen.{gate.key}"
-            for gate in _GATES
-        },
-    ),
+    chosen=_CHOSEN_COLUMNS,
+    keys_of_job=_KEYS_OF_JOB,
+    keys_chosen=_KEYS_CHOSEN,
+    columns=_SET_COLUMNS,
+    **_ENTERING,
     operations=recording("change_queue", more={"from": "job.queue_name", "to": "%(queue_name)s::text"}),
 )
 

@@ -814,12 +814,12 @@ UPDATE skipqueue_job AS job
 SET queue_name = %(queue_name)s::text,
     status = CASE
         WHEN job.status = 'scheduled' THEN job.status
-        WHEN job.limit_key IS NOT DISTINCT FROM chosen.limit_key AND job.rate_key IS NOT DISTINCT FROM chosen.rate_key THEN job.status
+        WHEN (job.id, job.limit_key, job.rate_key) IS NOT DISTINCT FROM (chosen.id, chosen.limit_key, chosen.rate_key) THEN job.status
         ELSE CASE WHEN job.held::boolean THEN 'blocked' WHEN (CASE WHEN NOT chosen.keeps_limit THEN chosen.limit_key END)::text IS NOT NULL THEN 'blocked' WHEN chosen.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END
     END,
     gate = CASE
         WHEN job.status = 'scheduled' THEN NULL
-        WHEN job.limit_key IS NOT DISTINCT FROM chosen.limit_key AND job.rate_key IS NOT DISTINCT FROM chosen.rate_key THEN job.gate
+        WHEN (job.id, job.limit_key, job.rate_key) IS NOT DISTINCT FROM (chosen.id, chosen.limit_key, chosen.rate_key) THEN job.gate
         ELSE CASE WHEN job.held::boolean THEN 'held' WHEN (CASE WHEN NOT chosen.keeps_limit THEN chosen.limit_key END)::text IS NOT NULL THEN 'limit' WHEN chosen.rate_key::text IS NOT NULL THEN 'rate' END
     END,
     limit_key = chosen.limit_key,
@@ -1276,14 +1276,14 @@ WHERE
         SELECT FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id
     )
 
--- BLOCKED_BY_QUEUE (console.blocked_jobs)
+-- BLOCKED_BY_QUEUE (console.queues_and_workers)
 SELECT queue_name, count(*)
 FROM (
     SELECT queue_name FROM skipqueue_job WHERE status = 'blocked' ORDER BY id LIMIT %(limit)s
 ) AS job
 GROUP BY queue_name
 
--- EXPECTED_BLOCKED (console.blocked_jobs)
+-- EXPECTED_BLOCKED (console.queues_and_workers)
 EXPLAIN (FORMAT JSON) SELECT FROM skipqueue_job WHERE status = 'blocked'
 
 -- CLAIM_ROWS (models.managers)
@@ -2026,7 +2026,7 @@ FROM
         LIMIT 1
     ) AS sample
 
--- RATES_NOW (parts.history.rates)
+-- RATES_NOW (parts.history.console)
 SELECT queue_name, ended, date_part('epoch', statement_timestamp() - first_minute) / 60, waited
 FROM (
     SELECT queue_name, task, completed + failed + discarded AS ended, waited, first_minute
@@ -4258,10 +4258,68 @@ WHERE
 ORDER BY age DESC
 LIMIT 100
 
--- CLOCK (parts.schedules.sql)
-SELECT extract(epoch FROM statement_timestamp())::float8
+-- PAUSE (parts.schedules.operate)
+UPDATE skipqueue_schedule
+SET paused_at = statement_timestamp(), paused_by = %(by)s
+WHERE id = %(id)s AND paused_at IS NULL
+RETURNING name, paused_by
 
--- DUE (parts.schedules.sql)
+-- RESUME (parts.schedules.operate)
+UPDATE skipqueue_schedule
+SET paused_at = NULL,
+    paused_by = '',
+    next_run_at = to_timestamp(%(next)s::float8),
+    fire_at = to_timestamp(%(next)s::float8)
+WHERE id = %(id)s AND paused_at IS NOT NULL
+RETURNING name
+
+-- RAN (parts.schedules.operate)
+UPDATE skipqueue_schedule
+SET last_run_at = statement_timestamp(), last_job_id = %(job_id)s
+WHERE id = %(id)s
+
+-- PLAN (parts.schedules.operate)
+UPDATE skipqueue_schedule
+SET next_run_at = to_timestamp(%(next)s::float8), fire_at = to_timestamp(%(next)s::float8), error = ''
+WHERE id = %(id)s
+
+-- TRY_AGAIN (parts.schedules.operate)
+UPDATE skipqueue_schedule SET fire_at = next_run_at, error = '' WHERE id = %(id)s
+
+-- LOCK (parts.schedules.operate)
+SELECT
+    id, name, task, args::text, kwargs::text, cron, extract(epoch FROM "interval")::float8, timezone, catch_up, overlap,
+    jitter, extract(epoch FROM next_run_at)::float8, last_job_id, error,
+    extract(epoch FROM statement_timestamp())::float8
+FROM skipqueue_schedule
+WHERE id = %(id)s
+FOR NO KEY UPDATE
+
+-- LATE (parts.schedules.operate)
+SELECT name, task, extract(epoch FROM statement_timestamp() - next_run_at)::float8, error
+FROM skipqueue_schedule
+WHERE
+    paused_at IS NULL
+    AND retired_at IS NULL
+    AND next_run_at < statement_timestamp() - make_interval(secs => %(seconds)s)
+ORDER BY next_run_at
+LIMIT %(limit)s
+
+-- TIMES (parts.schedules.operate)
+SELECT
+    name, extract(epoch FROM last_run_at)::float8, extract(epoch FROM next_run_at)::float8,
+    CASE
+        WHEN paused_at IS NULL AND next_run_at < statement_timestamp()
+            THEN extract(epoch FROM statement_timestamp() - next_run_at)
+        ELSE 0
+    END::float8,
+    paused_at IS NOT NULL
+FROM skipqueue_schedule
+WHERE retired_at IS NULL
+ORDER BY name
+LIMIT %(limit)s
+
+-- DUE (parts.schedules.fire)
 SELECT
     id, name, task, args::text, kwargs::text, cron, extract(epoch FROM "interval")::float8, timezone, catch_up, overlap,
     jitter, extract(epoch FROM next_run_at)::float8, last_job_id, error,
@@ -4276,28 +4334,7 @@ ORDER BY fire_at, id
 LIMIT 1
 FOR NO KEY UPDATE SKIP LOCKED
 
--- IS_UNFINISHED (parts.schedules.sql)
-SELECT EXISTS (SELECT FROM skipqueue_job WHERE id = %(id)s AND finished_at IS NULL)
-
--- LIMIT_LOCKS (parts.schedules.sql)
-SELECT set_config('lock_timeout', %(timeout)s, true)
-
--- FIRED (parts.schedules.sql)
-UPDATE skipqueue_schedule
-SET next_run_at = to_timestamp(%(next)s::float8),
-    fire_at = to_timestamp(%(next)s::float8),
-    last_run_at = CASE WHEN %(job_id)s::bigint IS NULL THEN last_run_at ELSE statement_timestamp() END,
-    last_job_id = COALESCE(%(job_id)s::bigint, last_job_id),
-    skipped_at = CASE WHEN %(is_skipped)s THEN statement_timestamp() ELSE skipped_at END,
-    error = ''
-WHERE id = %(id)s
-
--- NOTE_ERROR (parts.schedules.sql)
-UPDATE skipqueue_schedule
-SET error = %(error)s, fire_at = statement_timestamp() + make_interval(secs => %(delay)s)
-WHERE id = %(id)s
-
--- NEXT (parts.schedules.sql)
+-- NEXT (parts.schedules.fire)
 SELECT extract(epoch FROM fire_at - statement_timestamp())::float8
 FROM skipqueue_schedule
 WHERE
@@ -4308,7 +4345,31 @@ WHERE
 ORDER BY fire_at, id
 LIMIT 1
 
--- CONFIRM (parts.schedules.sql)
+-- NOTE_ERROR (parts.schedules.fire)
+UPDATE skipqueue_schedule
+SET error = %(error)s, fire_at = statement_timestamp() + make_interval(secs => %(delay)s)
+WHERE id = %(id)s
+
+-- LIMIT_LOCKS (parts.schedules.fire)
+SELECT set_config('lock_timeout', %(timeout)s, true)
+
+-- FIRED (parts.schedules.fire)
+UPDATE skipqueue_schedule
+SET next_run_at = to_timestamp(%(next)s::float8),
+    fire_at = to_timestamp(%(next)s::float8),
+    last_run_at = CASE WHEN %(job_id)s::bigint IS NULL THEN last_run_at ELSE statement_timestamp() END,
+    last_job_id = COALESCE(%(job_id)s::bigint, last_job_id),
+    skipped_at = CASE WHEN %(is_skipped)s THEN statement_timestamp() ELSE skipped_at END,
+    error = ''
+WHERE id = %(id)s
+
+-- IS_UNFINISHED (parts.schedules.fire)
+SELECT EXISTS (SELECT FROM skipqueue_job WHERE id = %(id)s AND finished_at IS NULL)
+
+-- CLOCK (parts.schedules.entry)
+SELECT extract(epoch FROM statement_timestamp())::float8
+
+-- CONFIRM (parts.schedules.entry)
 INSERT INTO skipqueue_schedule AS schedule (
     name, task, args, kwargs, cron, "interval", timezone, catch_up, overlap, jitter, source, digest, next_run_at,
     fire_at, confirmed_at
@@ -4361,14 +4422,29 @@ WHERE
     )
 RETURNING name
 
--- WAITING (parts.schedules.sql)
+-- RETIRE (parts.schedules.entry)
+UPDATE skipqueue_schedule
+SET retired_at = statement_timestamp()
+WHERE
+    source <> 'admin'
+    AND retired_at IS NULL
+    AND confirmed_at <= statement_timestamp() - make_interval(secs => %(stale)s)
+
+-- REMOVE (parts.schedules.entry)
+DELETE FROM skipqueue_schedule
+WHERE source <> 'admin' AND retired_at <= statement_timestamp() - make_interval(secs => %(kept)s)
+
+-- TAKEN (parts.schedules.entry)
+SELECT name FROM skipqueue_schedule WHERE name = ANY (%(names)s::text[]) AND source = 'admin'
+
+-- WAITING (parts.schedules.entry)
 SELECT
     extract(epoch FROM statement_timestamp())::float8, id, cron, "interval", timezone,
     extract(epoch FROM next_run_at)::float8
 FROM skipqueue_schedule
 WHERE paused_at IS NULL AND next_run_at > statement_timestamp() + make_interval(secs => %(margin)s)
 
--- BRING_BACK (parts.schedules.sql)
+-- BRING_BACK (parts.schedules.entry)
 WITH ahead AS MATERIALIZED (
     SELECT schedule.id, to_timestamp(entry.next) AS next
     FROM
@@ -4386,82 +4462,6 @@ SET next_run_at = ahead.next,
 FROM ahead
 WHERE schedule.id = ahead.id AND ahead.next > clock_timestamp()
 RETURNING schedule.name
-
--- TAKEN (parts.schedules.sql)
-SELECT name FROM skipqueue_schedule WHERE name = ANY (%(names)s::text[]) AND source = 'admin'
-
--- RETIRE (parts.schedules.sql)
-UPDATE skipqueue_schedule
-SET retired_at = statement_timestamp()
-WHERE
-    source <> 'admin'
-    AND retired_at IS NULL
-    AND confirmed_at <= statement_timestamp() - make_interval(secs => %(stale)s)
-
--- REMOVE (parts.schedules.sql)
-DELETE FROM skipqueue_schedule
-WHERE source <> 'admin' AND retired_at <= statement_timestamp() - make_interval(secs => %(kept)s)
-
--- LOCK (parts.schedules.sql)
-SELECT
-    id, name, task, args::text, kwargs::text, cron, extract(epoch FROM "interval")::float8, timezone, catch_up, overlap,
-    jitter, extract(epoch FROM next_run_at)::float8, last_job_id, error,
-    extract(epoch FROM statement_timestamp())::float8
-FROM skipqueue_schedule
-WHERE id = %(id)s
-FOR NO KEY UPDATE
-
--- PAUSE (parts.schedules.sql)
-UPDATE skipqueue_schedule
-SET paused_at = statement_timestamp(), paused_by = %(by)s
-WHERE id = %(id)s AND paused_at IS NULL
-RETURNING name, paused_by
-
--- RESUME (parts.schedules.sql)
-UPDATE skipqueue_schedule
-SET paused_at = NULL,
-    paused_by = '',
-    next_run_at = to_timestamp(%(next)s::float8),
-    fire_at = to_timestamp(%(next)s::float8)
-WHERE id = %(id)s AND paused_at IS NOT NULL
-RETURNING name
-
--- RAN (parts.schedules.sql)
-UPDATE skipqueue_schedule
-SET last_run_at = statement_timestamp(), last_job_id = %(job_id)s
-WHERE id = %(id)s
-
--- PLAN (parts.schedules.sql)
-UPDATE skipqueue_schedule
-SET next_run_at = to_timestamp(%(next)s::float8), fire_at = to_timestamp(%(next)s::float8), error = ''
-WHERE id = %(id)s
-
--- TRY_AGAIN (parts.schedules.sql)
-UPDATE skipqueue_schedule SET fire_at = next_run_at, error = '' WHERE id = %(id)s
-
--- LATE (parts.schedules.sql)
-SELECT name, task, extract(epoch FROM statement_timestamp() - next_run_at)::float8, error
-FROM skipqueue_schedule
-WHERE
-    paused_at IS NULL
-    AND retired_at IS NULL
-    AND next_run_at < statement_timestamp() - make_interval(secs => %(seconds)s)
-ORDER BY next_run_at
-LIMIT %(limit)s
-
--- TIMES (parts.schedules.sql)
-SELECT
-    name, extract(epoch FROM last_run_at)::float8, extract(epoch FROM next_run_at)::float8,
-    CASE
-        WHEN paused_at IS NULL AND next_run_at < statement_timestamp()
-            THEN extract(epoch FROM statement_timestamp() - next_run_at)
-        ELSE 0
-    END::float8,
-    paused_at IS NOT NULL
-FROM skipqueue_schedule
-WHERE retired_at IS NULL
-ORDER BY name
-LIMIT %(limit)s
 
 -- CONTESTED_TOKENS (parts.rates.services)
 WITH RECURSIVE served AS MATERIALIZED (
@@ -4888,7 +4888,86 @@ admitted AS (
 )
 SELECT queue_name, count(*) FILTER (WHERE status = 'queued'), array_agg(later_key) FILTER (WHERE status = 'blocked'), (SELECT array_agg(id) FROM put_back) FROM admitted GROUP BY queue_name
 
--- SLOWEST_TASKS (parts.history.slowest)
+-- KNOWN_QUEUES (parts.history.metrics)
+SELECT queue_name
+FROM skipqueue_rollup
+WHERE span = 0 AND task = '' AND queue_name > ''
+ORDER BY queue_name
+LIMIT %(limit)s
+
+-- ROLLED_UP (parts.history.metrics)
+SELECT
+    queue_name, task, enqueued, recovered, lost, completed, retried, snoozed, failed, discarded,
+    array_to_json(waited)::text, waited_seconds, array_to_json(ran)::text, ran_seconds
+FROM skipqueue_rollup
+WHERE span = 0 AND task > ''
+ORDER BY GREATEST(enqueued, completed + retried + snoozed + failed + discarded) DESC, queue_name, task
+LIMIT %(limit)s
+
+-- CLAIMS (parts.history.metrics)
+SELECT array_to_json(claim_times)::text, claim_seconds
+FROM skipqueue_rollup
+WHERE span = 0 AND queue_name = '' AND task = '' AND starts_at = to_timestamp(0)
+LIMIT 1
+
+-- TIMELINE (parts.history.dashboard)
+SELECT date_part('epoch', starts_at), completed, retried, failed, discarded, waited, ran, oldest_seconds
+FROM skipqueue_rollup
+WHERE
+    span = %(span)s
+    AND queue_name = %(queue_name)s
+    AND task = %(task)s
+    AND starts_at >= to_timestamp(%(since)s)
+LIMIT 5000
+
+-- DEEPEST_QUEUES (parts.history.dashboard)
+WITH queue AS MATERIALIZED (
+    SELECT queue_name AS name
+    FROM (
+        SELECT queue_name, task FROM skipqueue_rollup WHERE span = 0 ORDER BY queue_name, task LIMIT 20000
+    ) AS rollup
+    WHERE task = '' AND queue_name <> ''
+    LIMIT 1000
+)
+SELECT queue.name
+FROM
+    queue,
+    LATERAL (
+        SELECT max(depth) AS depth
+        FROM skipqueue_rollup
+        WHERE
+            span = 3600
+            AND queue_name = queue.name
+            AND task = ''
+            AND starts_at >= date_trunc('hour', to_timestamp(%(since)s))
+    ) AS deepest
+WHERE deepest.depth > 0
+ORDER BY deepest.depth DESC, queue.name
+LIMIT %(limit)s
+
+-- DEPTHS (parts.history.dashboard)
+SELECT queue_name, floor(date_part('epoch', starts_at) / %(width)s) * %(width)s AS bucket, max(depth)
+FROM skipqueue_rollup
+WHERE
+    span = %(span)s
+    AND queue_name = ANY (%(queue_names)s)
+    AND task = ''
+    AND starts_at >= to_timestamp(%(since)s)
+    AND depth IS NOT NULL
+GROUP BY queue_name, bucket
+
+-- RECOVERED (parts.history.dashboard)
+SELECT
+    COALESCE(sum(recovered), 0)::bigint,
+    COALESCE(sum(recovered) FILTER (WHERE starts_at >= statement_timestamp() - interval '1 hour'), 0)::bigint
+FROM skipqueue_rollup
+WHERE
+    span = 60
+    AND queue_name = %(queue_name)s
+    AND task = ''
+    AND starts_at >= statement_timestamp() - interval '24 hours'
+
+-- SLOWEST_TASKS (parts.history.dashboard)
 WITH recent AS MATERIALIZED (
     SELECT queue_name, task, completed + snoozed + discarded AS passed, failed + retried AS failed, ran_seconds
     FROM skipqueue_rollup
@@ -4922,85 +5001,6 @@ SELECT
     )
 FROM slow
 
--- KNOWN_QUEUES (parts.history.metrics)
-SELECT queue_name
-FROM skipqueue_rollup
-WHERE span = 0 AND task = '' AND queue_name > ''
-ORDER BY queue_name
-LIMIT %(limit)s
-
--- ROLLED_UP (parts.history.metrics)
-SELECT
-    queue_name, task, enqueued, recovered, lost, completed, retried, snoozed, failed, discarded,
-    array_to_json(waited)::text, waited_seconds, array_to_json(ran)::text, ran_seconds
-FROM skipqueue_rollup
-WHERE span = 0 AND task > ''
-ORDER BY GREATEST(enqueued, completed + retried + snoozed + failed + discarded) DESC, queue_name, task
-LIMIT %(limit)s
-
--- CLAIMS (parts.history.metrics)
-SELECT array_to_json(claim_times)::text, claim_seconds
-FROM skipqueue_rollup
-WHERE span = 0 AND queue_name = '' AND task = '' AND starts_at = to_timestamp(0)
-LIMIT 1
-
--- TIMELINE (parts.history.charts)
-SELECT date_part('epoch', starts_at), completed, retried, failed, discarded, waited, ran, oldest_seconds
-FROM skipqueue_rollup
-WHERE
-    span = %(span)s
-    AND queue_name = %(queue_name)s
-    AND task = %(task)s
-    AND starts_at >= to_timestamp(%(since)s)
-LIMIT 5000
-
--- DEEPEST_QUEUES (parts.history.charts)
-WITH queue AS MATERIALIZED (
-    SELECT queue_name AS name
-    FROM (
-        SELECT queue_name, task FROM skipqueue_rollup WHERE span = 0 ORDER BY queue_name, task LIMIT 20000
-    ) AS rollup
-    WHERE task = '' AND queue_name <> ''
-    LIMIT 1000
-)
-SELECT queue.name
-FROM
-    queue,
-    LATERAL (
-        SELECT max(depth) AS depth
-        FROM skipqueue_rollup
-        WHERE
-            span = 3600
-            AND queue_name = queue.name
-            AND task = ''
-            AND starts_at >= date_trunc('hour', to_timestamp(%(since)s))
-    ) AS deepest
-WHERE deepest.depth > 0
-ORDER BY deepest.depth DESC, queue.name
-LIMIT %(limit)s
-
--- DEPTHS (parts.history.charts)
-SELECT queue_name, floor(date_part('epoch', starts_at) / %(width)s) * %(width)s AS bucket, max(depth)
-FROM skipqueue_rollup
-WHERE
-    span = %(span)s
-    AND queue_name = ANY (%(queue_names)s)
-    AND task = ''
-    AND starts_at >= to_timestamp(%(since)s)
-    AND depth IS NOT NULL
-GROUP BY queue_name, bucket
-
--- RECOVERED (parts.history.cards)
-SELECT
-    COALESCE(sum(recovered), 0)::bigint,
-    COALESCE(sum(recovered) FILTER (WHERE starts_at >= statement_timestamp() - interval '1 hour'), 0)::bigint
-FROM skipqueue_rollup
-WHERE
-    span = 60
-    AND queue_name = %(queue_name)s
-    AND task = ''
-    AND starts_at >= statement_timestamp() - interval '24 hours'
-
 -- OPEN_BATCHES (parts.batches.console)
 SELECT
     count(*),
@@ -5033,14 +5033,7 @@ WHERE
     AND job.finished_at IS NULL
 LIMIT 100
 
--- TAKE_TURN (parts.alerts.measure)
-INSERT INTO skipqueue_incident AS incident (rule, queue_name, since)
-VALUES ('', '', statement_timestamp())
-ON CONFLICT (rule, queue_name) DO UPDATE SET since = statement_timestamp()
-WHERE incident.since <= statement_timestamp() - make_interval(secs => %(interval)s)
-RETURNING 1
-
--- HEARTBEAT_AGES (parts.alerts.measure)
+-- HEARTBEAT_AGES (parts.alerts.watch)
 SELECT asked.queue_name, date_part('epoch', statement_timestamp() - max(worker.heartbeat_at))
 FROM
     unnest(%(queue_names)s::text[]) AS asked (queue_name)
@@ -5055,7 +5048,7 @@ FROM
 GROUP BY asked.queue_name
 LIMIT 1000
 
--- RECENT (parts.alerts.measure)
+-- RECENT (parts.alerts.watch)
 SELECT
     asked.queue_name,
     COALESCE(sum(minute.completed + minute.retried + minute.failed + minute.discarded), 0)::bigint,
@@ -5075,7 +5068,7 @@ FROM
 GROUP BY asked.queue_name
 LIMIT 1000
 
--- NOTE_EXCEEDED (parts.alerts.measure)
+-- NOTE_EXCEEDED (parts.alerts.watch)
 INSERT INTO skipqueue_incident AS incident (rule, queue_name, since, value, threshold)
 SELECT rule, queue_name, statement_timestamp() - make_interval(secs => age), value, threshold
 FROM json_to_recordset(%(exceeded)s::json)
@@ -5092,7 +5085,7 @@ SET since = LEAST(incident.since, EXCLUDED.since),
     calm_since = NULL
 WHERE incident.over_at IS NULL
 
--- NOTE_CALM (parts.alerts.measure)
+-- NOTE_CALM (parts.alerts.watch)
 UPDATE skipqueue_incident AS incident
 SET calm_since = COALESCE(incident.calm_since, statement_timestamp()),
     over_at = CASE
@@ -5107,10 +5100,10 @@ WHERE
         WHERE kept.rule = incident.rule AND kept.queue_name = incident.queue_name
     )
 
--- FORGET_CALM (parts.alerts.measure)
+-- FORGET_CALM (parts.alerts.watch)
 DELETE FROM skipqueue_incident WHERE rule > '' AND raised_at IS NULL AND calm_since IS NOT NULL
 
--- RAISE (parts.alerts.measure)
+-- RAISE (parts.alerts.watch)
 UPDATE skipqueue_incident
 SET raised_at = statement_timestamp()
 WHERE
@@ -5118,7 +5111,7 @@ WHERE
     AND raised_at IS NULL
     AND (rule <> 'no_worker' OR since <= statement_timestamp() - make_interval(secs => threshold))
 
--- CLAIM_ALERTS (parts.alerts.measure)
+-- CLAIM_ALERTS (parts.alerts.watch)
 UPDATE skipqueue_incident
 SET claimed_at = statement_timestamp()
 WHERE
@@ -5128,26 +5121,33 @@ WHERE
     AND (claimed_at IS NULL OR claimed_at <= statement_timestamp() - make_interval(secs => %(patience)s))
 RETURNING rule, queue_name, value, threshold, since, over_at, is_announced
 
--- CONFIRM_BEGINNING (parts.alerts.measure)
+-- CONFIRM_BEGINNING (parts.alerts.watch)
 UPDATE skipqueue_incident
 SET is_announced = true, claimed_at = NULL
 WHERE rule = %(rule)s AND queue_name = %(queue_name)s AND NOT is_announced
 
--- CONFIRM_END (parts.alerts.measure)
+-- CONFIRM_END (parts.alerts.watch)
 DELETE FROM skipqueue_incident
 WHERE rule = %(rule)s AND queue_name = %(queue_name)s AND is_announced AND over_at IS NOT NULL
 
--- FORGET_ALL (parts.alerts.measure)
+-- TAKE_TURN (parts.alerts.watch)
+INSERT INTO skipqueue_incident AS incident (rule, queue_name, since)
+VALUES ('', '', statement_timestamp())
+ON CONFLICT (rule, queue_name) DO UPDATE SET since = statement_timestamp()
+WHERE incident.since <= statement_timestamp() - make_interval(secs => %(interval)s)
+RETURNING 1
+
+-- FORGET_ALL (parts.alerts.watch)
 DELETE FROM skipqueue_incident
 
--- IS_OVERDUE (console.doctor.jobs)
+-- IS_OVERDUE (console.doctor.jobs_and_workers)
 SELECT
 FROM skipqueue_job
 WHERE status = 'scheduled' AND run_after <= statement_timestamp()
 ORDER BY run_after
 LIMIT 1
 
--- TASKS (console.doctor.jobs)
+-- TASKS (console.doctor.jobs_and_workers)
 SELECT DISTINCT task
 FROM (
     SELECT job.task
@@ -5172,7 +5172,7 @@ FROM (
 ORDER BY task
 LIMIT 1000
 
--- LONG_JOBS (console.doctor.jobs)
+-- LONG_JOBS (console.doctor.jobs_and_workers)
 SELECT id, task, locked_by, date_part('epoch', statement_timestamp() - locked_at) AS age
 FROM skipqueue_job
 WHERE
@@ -5182,7 +5182,7 @@ WHERE
 ORDER BY locked_at
 LIMIT 100
 
--- ORPHANED_JOBS (console.doctor.jobs)
+-- ORPHANED_JOBS (console.doctor.jobs_and_workers)
 SELECT id, task, locked_by, date_part('epoch', statement_timestamp() - locked_at) AS age
 FROM (
     SELECT id, task, locked_by, locked_at
@@ -5204,7 +5204,7 @@ WHERE NOT EXISTS (
 ORDER BY locked_at
 LIMIT 100
 
--- TABLE_LOAD (console.doctor.load)
+-- TABLE_LOAD (console.doctor.tables)
 SELECT
     COALESCE(sum(stat.n_tup_ins + stat.n_tup_upd + stat.n_tup_del), 0)::bigint AS written,
     COALESCE(sum(
@@ -5227,13 +5227,13 @@ FROM
 WHERE whole.datname = current_database()
 LIMIT 1
 
--- STATEMENTS_SCHEMA (console.doctor.load)
+-- STATEMENTS_SCHEMA (console.doctor.tables)
 SELECT quote_ident(space.nspname)
 FROM pg_extension AS extension JOIN pg_namespace AS space ON space.oid = extension.extnamespace
 WHERE extension.extname = 'pg_stat_statements' AND current_setting('pg_stat_statements.max', true) IS NOT NULL
 LIMIT 1
 
--- STATEMENT_TIMES (console.doctor.load)
+-- STATEMENT_TIMES (console.doctor.tables)
 SELECT
     COALESCE(sum(total_exec_time) FILTER (WHERE query LIKE '%%skipqueue\_%%'), 0) / 1000,
     COALESCE(sum(total_exec_time), 0) / 1000,
@@ -5480,7 +5480,7 @@ FROM pg_stat_activity
 WHERE datname = current_database()
 LIMIT 1
 
--- INDEX_SIZES (console.metrics.sql)
+-- INDEX_SIZES (console.doctor.sql)
 SELECT ours.name, whole.relname, sum(pg_relation_size(index.indexrelid))::bigint
 FROM
     unnest(%(tables)s::text[]) AS ours (name)
@@ -5491,7 +5491,7 @@ GROUP BY ours.name, whole.relname
 ORDER BY ours.name, whole.relname
 LIMIT 200
 
--- DEAD_ROWS (console.metrics.sql)
+-- DEAD_ROWS (console.doctor.sql)
 SELECT
     ours.name,
     sum(stat.n_live_tup)::bigint,
@@ -5508,7 +5508,7 @@ LIMIT 200
 -- NOW (console.admin.dashboard)
 SELECT date_part('epoch', statement_timestamp())
 
--- INDEXES (console.indexes)
+-- INDEXES (console.cli.maintenance)
 SELECT
     namespace.nspname,
     class.relname,
@@ -5524,11 +5524,11 @@ WHERE class.relkind = 'i'
 ORDER BY class.relname
 LIMIT 10000
 
--- LIMIT_LOCK_WAITS (console.indexes)
+-- LIMIT_LOCK_WAITS (console.cli.maintenance)
 SELECT set_config('lock_timeout', %(lock_timeout)s, false), set_config('statement_timeout', '0', false)
 
--- REINDEX (console.indexes)
+-- REINDEX (console.cli.maintenance)
 REINDEX INDEX CONCURRENTLY {schema}.{index}
 
--- DROP_INDEX (console.indexes)
+-- DROP_INDEX (console.cli.maintenance)
 DROP INDEX CONCURRENTLY IF EXISTS {schema}.{index}

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from psycopg.pq import TransactionStatus
 
-from ...queue.fragments import entering, joined
+from ...queue.fragments import joined
 from ...queue.gates import with_later
 from ...queue.notify import (
     LIMIT_PREFIX,
@@ -41,7 +41,7 @@ from ...values.records import GateResult
 from ..keyed.gate import KEYS_AT_ONCE, SWEEP_INTERVAL, KeyedGate, Sweep
 from ..keyed.sql import PAUSED, indented, walking
 from . import lone as lone_sql
-from .sql import DUE, HOLDS, LATER_KEY, LOCK_KEYS, PERMIT_GIVEN, RANK, WAITS_FOR_PERMIT
+from .sql import DUE, HOLDS, LATER_GATE, LATER_KEY, LOCK_KEYS, PERMIT_GIVEN, RANK, WAITS_FOR_PERMIT
 
 if TYPE_CHECKING:
     from ...queue.store import Store
@@ -180,7 +180,7 @@ FROM chosen
 GROUP BY queue_name
 """,
     chosen=_CHOSEN,
-    gate=entering(column="job.{}", past="limit")["gate"],
+    gate=LATER_GATE,
     due=indented(DUE, 8),
 )
 

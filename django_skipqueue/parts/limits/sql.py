@@ -9,6 +9,11 @@ from ..keyed.sql import indented, locking
 # The key of the next gate, at which a job with a permit may wait; NULL: it waits at none.
 LATER_KEY = key_after("limit")
 
+_ENTERING = entering(column="job.{}", past="limit")
+
+# The next gate at which a job with a permit waits; NULL: it waits at none.
+LATER_GATE = _ENTERING["gate"]
+
 # The condition of a job that waits for a permit of its key.
 WAITS_FOR_PERMIT = "gate = 'limit'"
 
@@ -42,7 +47,7 @@ _PERMIT_GIVEN = """status = {status},
     run_after = {due}"""
 
 # statements that give permits: what they set in a job. It may wait for its rate now.
-PERMIT_GIVEN = joined(_PERMIT_GIVEN, **entering(column="job.{}", past="limit"), due=indented(DUE, 4))
+PERMIT_GIVEN = joined(_PERMIT_GIVEN, **_ENTERING, due=indented(DUE, 4))
 
 # worker in the transaction of a settle, before ADMIT_BY_KEY; supervisor; enqueue, after the commit → the keys that
 # another transaction has locked, and those that are locked now, for ADMIT_BY_KEY, with the number of jobs of each that

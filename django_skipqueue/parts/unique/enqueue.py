@@ -26,7 +26,7 @@ from django.db.models.functions import Now
 from ...events.log_format import job_name
 from ...exceptions import UniqueKeyTaken
 from ...models import Job
-from ...queue.fragments import CALLS, COLUMNS_OF_CALL, INSERT_CALLS, KEY_COLUMNS, PIECES, entering, joined
+from ...queue.fragments import CALLS, COLUMNS_OF_CALL, INSERT_CALLS, KEYS_OF_CALL, PIECES, entering, joined
 from ...queue.notify import wake
 from ...queue.parameters import calls_as_values
 from ...queue.unique_keys import explained_deadlock
@@ -94,11 +94,13 @@ RETURNING
     extract(epoch FROM job.run_after - statement_timestamp())::float8
 """
 
+_SET_COLUMNS = ",\n    ".join(f"{name} = {value}" for name, value in COLUMNS_OF_CALL.items() if name != "unique_key")
+
 _REPLACING = {
     "holds_key": HOLDS_KEY,
-    "columns": ",\n    ".join(f"{name} = {value}" for name, value in COLUMNS_OF_CALL.items() if name != "unique_key"),
+    "columns": _SET_COLUMNS,
     "calls": CALLS,
-    **entering(column="job.{}", run_after="due.run_after", **{key: f"call.{key}" for key in KEY_COLUMNS.values()}),
+    **entering(column="job.{}", run_after="due.run_after", **KEYS_OF_CALL),
 }
 
 REPLACE_WAITING = joined(_REPLACE_WAITING, **_REPLACING, skip="")
