@@ -285,7 +285,9 @@ class Chart:
     @cached_property
     def rows(self) -> list[tuple[str, list[str]]]:
         """Each bucket: its time, and the value of each series as text."""
-        texts = self._texts
+        values = {value for series in self.series for value in series.values}
+        # To write a number takes time: it is written once, however often it occurs.
+        texts = {value: NOTHING if value is None else self.written(value) for value in values}
         columns = [[texts[value] for value in series.values] for series in self.series]
         return [(time, cells) for time, *cells in zip(self.times.buckets, *columns, strict=True)]
 
@@ -309,12 +311,6 @@ class Chart:
     def table_rows(self) -> SafeString:
         cells = "<td>{}</td>" * len(self.series)
         return _repeated(f'<tr><th scope="row">{{}}</th>{cells}</tr>\n', ((time, *texts) for time, texts in self.rows))
-
-    @property
-    def _texts(self) -> dict[float | None, str]:
-        """Each value as text. To write a number takes time: it is written once, however often it occurs."""
-        values = {value for series in self.series for value in series.values}
-        return {value: NOTHING if value is None else self.written(value) for value in values}
 
 
 def _repeated(template: str, rows: Iterable[Iterable[str]]) -> SafeString:

@@ -88,30 +88,12 @@ class NoFreeSlot:
 
 
 @dataclass(frozen=True)
-class PausedQueues:
-    queues: tuple[Queue, ...]
-
-    @classmethod
-    def now(cls) -> "PausedQueues | None":
-        queues = tuple(Queue.objects.paused().order_by("name")[:MOST])
-        return cls(queues) if queues else None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(printed(queue.name) for queue in self.queues)
-
-    @property
-    def sentence(self) -> str:
-        return pause_sentence(self.queues[0]) if len(self.queues) == 1 else ""
-
-
-@dataclass(frozen=True)
 class Notices:
     no_worker: NoWorker | None
     no_free_slot: tuple[NoFreeSlot, ...]
     late_workers: tuple[WorkerHealth, ...]
     """The workers that are late, or count as dead and have jobs to be recovered."""
-    paused: PausedQueues | None
+    paused: tuple[Queue, ...]
     of_parts: tuple[PartNotice, ...]
 
     @classmethod
@@ -122,7 +104,17 @@ class Notices:
         late_workers = tuple([worker for worker in workforce.late_or_stale if worker not in gone][:MOST])
         no_worker = NoWorker.of(workforce, waiting)
         of_parts = tuple(notice for part in consoles() if part.notices for notice in part.notices(waiting))
-        return cls(no_worker, no_free_slot, late_workers, PausedQueues.now(), of_parts)
+        paused = tuple(Queue.objects.paused().order_by("name")[:MOST])
+        return cls(no_worker, no_free_slot, late_workers, paused, of_parts)
+
+    @property
+    def paused_names(self) -> tuple[str, ...]:
+        return tuple(printed(queue.name) for queue in self.paused)
+
+    @property
+    def pause_in_words(self) -> str:
+        """The pause, if one queue alone is paused."""
+        return pause_sentence(self.paused[0]) if len(self.paused) == 1 else ""
 
 
 class _Cache:

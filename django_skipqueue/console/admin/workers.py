@@ -83,10 +83,6 @@ REQUESTS = (
     ),
 )
 
-REQUESTED = {each.name: each.requested for each in REQUESTS}
-"""The state of a worker by what is requested of it."""
-
-
 ACTIONS: Any = lazy(lambda: format_html('<span class="visually-hidden">{}</span>', gettext("Actions")), SafeString)()
 """The title of a column that has none on the screen."""
 
@@ -106,10 +102,6 @@ class Held:
     coroutines: int
     ahead: int
     """Claimed, and waiting for a free slot."""
-
-    @property
-    def running(self) -> int:
-        return self.threads + self.coroutines
 
     @classmethod
     def by(cls, worker: Any) -> "Held":
@@ -219,7 +211,7 @@ class WorkerAdmin(ReadOnlyViews):
     def state(self, worker: Any) -> SafeString:
         """Live, late or stale, by the age of its heartbeat on the database's clock, and what is requested of it."""
         state = state_after(worker.now - worker.heartbeat_at)
-        requested = REQUESTED.get(worker.requested, "")
+        requested = next((each.requested for each in REQUESTS if each.name == worker.requested), "")
         return format_html('{} <span class="skipqueue-detail">{}</span>', badge(state, STATES[state]), requested)
 
     @admin.display(description=_("worker"))
@@ -296,7 +288,8 @@ class WorkerAdmin(ReadOnlyViews):
         jobs = worker.held.jobs
         if not jobs:
             return gettext("nothing")
-        running = Held.by(worker).running
+        held = Held.by(worker)
+        running = held.threads + held.coroutines
         shown = min(SHOWN_JOBS, running)
         links = format_html_join(
             " ",

@@ -18,16 +18,12 @@ def record(request: HttpRequest, jobs: Mapping[int, str], message: str, *, flag:
 
 
 def record_all(request: HttpRequest, verb: Verb, message: str, instruction: Instruction) -> None:
-    searched = filter_of(request)
+    # To be read, and to be typed after the address of a list. Without NUL, as the filters.
+    searched = f"?{unquote_plus(request.GET.urlencode())}".replace("\0", "")
     name = gettext("all jobs matching %(filter)s") % {"filter": searched}
     filtered = gettext("Filter: %(filter)s") % {"filter": searched}
     entry = with_reason(f"{message} {filtered}", instruction)
     _entry(request, entry, verb.log_flag, None, name).save()
-
-
-def filter_of(request: HttpRequest) -> str:
-    """The query of a list's address, to be read, and to be typed after that address. Without NUL, as the filters."""
-    return f"?{unquote_plus(request.GET.urlencode())}".replace("\0", "")
 
 
 def with_reason(entry: str, instruction: Instruction) -> str:

@@ -62,15 +62,13 @@ RETRY = Verb(
 )
 
 
-def _holds_up(job: Job) -> bool:
-    return any(part.holds_up(job) for part in consoles() if part.holds_up)
-
-
 DISCARD = Verb(
     name="discard",
     permission="discard",
     statuses=WAITING,
-    also_for=lambda job: job.status == Status.FAILED and _holds_up(job),
+    also_for=lambda job: (
+        job.status == Status.FAILED and any(each.holds_up(job) for each in consoles() if each.holds_up)
+    ),
     change=by_store(Store.discard),
     button=Button(
         label=_("Discard"),

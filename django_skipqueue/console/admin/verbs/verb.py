@@ -68,6 +68,7 @@ class ReasonForm(forms.Form):
         """`number`: how many jobs are to be changed, if there are more than `MANY`; `job`: the job, if it is one."""
         values = {name: getattr(job, name, None) for name in self.base_fields} if job else None
         super().__init__(posted if posted and CONFIRMED in posted else None, initial=values)
+        self.order_fields([name for name in self.base_fields if name != "reason"])  # the reason comes last
         self.number = number
 
     def instruction(self, user: str) -> Instruction:
@@ -88,14 +89,12 @@ class SpreadForm(ReasonForm):
         required=False,
         widget=AdminIntegerFieldWidget,
     )
-    field_order = ("minutes", "reason")
 
 
 class PostponeForm(ReasonForm):
     minutes = forms.IntegerField(
         label=_("Minutes from now"), initial=60, min_value=1, max_value=LONGEST_DELAY, widget=AdminIntegerFieldWidget
     )
-    field_order = ("minutes", "reason")
 
 
 def _in_which_zone() -> str:
@@ -110,7 +109,6 @@ class RescheduleForm(ReasonForm):
             {"type": "datetime-local", "step": "1", "class": "vTextField"}, format="%Y-%m-%dT%H:%M:%S"
         ),
     )
-    field_order = ("run_after", "reason")
 
     def clean_run_after(self) -> datetime:
         run_after: datetime = self.cleaned_data["run_after"]
@@ -123,7 +121,6 @@ class RescheduleForm(ReasonForm):
 
 class QueueForm(ReasonForm):
     queue_name = forms.CharField(label=_("Queue"), widget=AdminTextInputWidget)
-    field_order = ("queue_name", "reason")
 
     def clean_queue_name(self) -> str:
         queue_name: str = self.cleaned_data["queue_name"]
@@ -143,12 +140,10 @@ class PriorityForm(ReasonForm):
         max_value=int(LIMITS["priority"].most),
         widget=AdminIntegerFieldWidget,
     )
-    field_order = ("priority", "reason")
 
 
 class DeleteForm(ReasonForm):
     typed = forms.CharField(label=_("Number of jobs"), max_length=30, widget=AdminTextInputWidget)
-    field_order = ("typed", "reason")
 
     def __init__(self, posted: Any = None, *, number: int = 0, job: Job | None = None) -> None:
         super().__init__(posted, number=number, job=job)
