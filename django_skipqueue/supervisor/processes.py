@@ -1,10 +1,7 @@
 """A process that this one forks, keeps alive, and gives commands: a worker of a supervisor, a supervisor of a steward.
 
-Invariant: without a running process there is no open pipe.
-
-A worker of a supervisor is a name, under which a new process replaces the last one. Its child runs a worker, or what
-the options run in its place. Invariant: a process that has ended stays in `awaiting_recovery` until its jobs are
-recovered or released.
+Invariant: without a running process there is no open pipe. A worker's process that has ended stays in
+`awaiting_recovery` until its jobs are recovered or released.
 """
 
 import contextlib

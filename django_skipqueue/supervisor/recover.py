@@ -59,17 +59,16 @@ class Recover(Periodic):
         now = time.monotonic()
         self._retry_at = {id: at for id, at in self._retry_at.items() if id in self._dead.ids}
         due = [id for id in self._dead.ids if self._retry_at.get(id, 0.0) <= now]
-        recovered = self._take_back(due) if due else []
+        recovered: list[RecoveredJob] = []
+        if due:
+            self._sessions.end(due)
+            recovered = self._store.recover(worker_ids=due)
         if len(recovered) < BATCH:
             locked = self._store.still_holding(due) if due else ()
             self._retry_at |= {id: now + (LOCKED_SECONDS if id in locked else LOOK_AGAIN_SECONDS) for id in due}
             if self._dead.locked_before is not None:
                 recovered += self._store.recover_without_worker(locked_before=self._dead.locked_before)
         return len(recovered) >= BATCH
-
-    def _take_back(self, worker_ids: Sequence[str]) -> list[RecoveredJob]:
-        self._sessions.end(worker_ids)
-        return self._store.recover(worker_ids=worker_ids)
 
 
 LONGEST_RUN = 0.2

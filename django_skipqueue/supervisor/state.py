@@ -1,9 +1,6 @@
 """The state of a supervisor and of its workers: what probes, metrics, the service manager and a steward are shown.
 
-The thread of the health port, and a steward, also see here whether the control loop of the supervisor turns. The
-steward sees it in memory that both share.
-
-Invariant: the steward never waits for a supervisor, and sees at any time whether one hangs.
+Invariant: the steward never waits for a supervisor, and sees at any time whether one hangs: in memory that both share.
 """
 
 import mmap

@@ -39,7 +39,9 @@ class NotifySystemd(Periodic):
         """Send that workers are ready, once they are; after that, that the loop of each supervisor turns."""
         states = self._states()
         if not self._is_ready:
-            self._is_ready = _are_ready(states)
+            # A database that cannot be reached keeps the workers of no other waiting.
+            settled = all(state.has_worker or state.database is DatabaseState.LOST for state in states)
+            self._is_ready = settled and any(state.has_worker for state in states)
             if not self._is_ready:
                 self.run_again_in(START_INTERVAL)
                 return
@@ -65,12 +67,6 @@ class NotifySystemd(Periodic):
                 sender.sendto("\n".join(lines).encode(), socket.MSG_DONTWAIT, name)
         except OSError:
             return
-
-
-def _are_ready(states: Sequence[SupervisorState]) -> bool:
-    """Whether a worker runs for each database, apart from those that cannot be reached: they keep no other waiting."""
-    settled = all(state.has_worker or state.database is DatabaseState.LOST for state in states)
-    return settled and any(state.has_worker for state in states)
 
 
 def _status(states: Sequence[SupervisorState]) -> str:

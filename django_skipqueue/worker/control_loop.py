@@ -72,7 +72,7 @@ class ControlLoop(ABC):
         self._control.on_options_taken = call
 
     def _make_loop(self, services: Sequence[Service]) -> None:
-        """Make the loop with these services, in this order. A heartbeat that is due comes before each."""
+        """Make the loop with these services, in this order."""
         self._loop = Loop(self._control, self._wakeup, heartbeat=self._own_row, services=services)
 
     # A subclass says
@@ -257,7 +257,6 @@ class OwnRow(Service):
             self._requested(requested)
 
     def refused(self, error: BaseException) -> None:
-        """Try again soon. The worker goes on settling meanwhile."""
         self._next = time.monotonic() + min(self._interval, HEARTBEAT_RETRY_SECONDS)
         if not self._was_refused:
             liveness_logs.heartbeat_refused(self._row["name"], error)

@@ -1,8 +1,7 @@
 """Who learns what happens in a process: the sinks of events, and what parts observe of its claims, attempts and events.
 
 Events are sent to their sinks in a thread of its own, so that no code of the project runs in a control loop. Invariant:
-a slow or hanging receiver or sink delays other receivers and sinks, and nothing else. A signal receiver that hangs in
-this thread is detected by a service of the control loop, and logged.
+a slow or hanging receiver or sink delays other receivers and sinks, and nothing else.
 """
 
 import contextlib
@@ -130,7 +129,7 @@ class EventDispatcher:
 
 
 class ReceiverCheck(Service):
-    """Logs each receiver that hangs, once. The receivers of later events wait behind it."""
+    """Logs each signal receiver that hangs, once. The receivers of later events wait behind it."""
 
     name = "receiver_check"
     loop_handles_errors = False

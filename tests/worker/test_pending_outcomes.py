@@ -172,3 +172,14 @@ def test_one_that_is_too_slow_alone_waits_aside_and_is_tried_alone(pending: Pend
     assert ids(pending.next_batch(database, float("inf"))) == [1]
     pending.answered()
     assert len(pending.attempts) == 0
+
+
+def test_a_claim_that_fails_after_a_slow_outcome_was_written_concerns_no_outcome() -> None:
+    pending = PendingOutcomes()
+    pending.add([attempt(1)])
+    pending.next_batch(Database(), 0.0)
+    fail(pending, alone=True, timed_out=True)
+    assert ids(pending.next_batch(Database(), FIRST_REST)) == [1]
+    pending.answered()
+    fail(pending, timed_out=True, now=FIRST_REST)
+    assert (pending.attempts, pending.next_batch(Database(), 2 * FIRST_REST)) == ([], [])

@@ -110,14 +110,13 @@ class EventLoopRunner:
         return len(self._stuck) >= self._concurrency
 
     def give_up(self, running: RunningAttempt) -> None:
-        """Give the slot of this stuck attempt to another one. If the loop itself is stuck, `blocked_at` shows it."""
+        """See `Runner`. If the loop itself is stuck, `blocked_at` shows it."""
         assert self._loop is not None  # noqa: S101
         self._stuck.add(running)
         self._loop.call_soon_threadsafe(self._still_stuck, running)
         self._call()
 
     def ignore_blocked(self) -> None:
-        """Report no blockage from here on: the worker is being replaced."""
         self._is_given_up = True
 
     @property
