@@ -291,15 +291,12 @@ class ControlConnection:
             self.retry_at = time.monotonic() + FIRST_DELAY
             liveness_logs.timeouts_refused(self._label, in_a_line(error))
             return
-        delay = self._next_delay()
+        self._failures += 1
+        longest = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(self._failures, 10))
+        delay = random.uniform(longest / 2, longest)  # noqa: S311 (spreads load, guards nothing)
         self.is_broken = True
         self.retry_at = time.monotonic() + delay
         liveness_logs.database_lost(self._label, error, delay)
-
-    def _next_delay(self) -> float:
-        self._failures += 1
-        longest = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(self._failures, 10))
-        return random.uniform(longest / 2, longest)  # noqa: S311 (spreads load, guards nothing)
 
 
 class NotificationProbe:

@@ -258,6 +258,7 @@ class RoundTrips(Service):
             if exchanged.room:
                 self._standby.looked()
             self.apply()  # not yet applied if the database refused an outcome
+            assert self._waiting is None  # noqa: S101 (a result that is overwritten would lose its jobs)
             self._waiting = exchanged
             least = exchanged.room if self._defers_full_claims_only else 0
             if self.coming < max(least, DEFER_RESULT_ABOVE):

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from django.utils.html import format_html
 from django.utils.translation import gettext, ngettext
@@ -383,6 +383,15 @@ def _cells(carrier: CarrierNow, now: datetime) -> dict[str, str]:
     }
 
 
+class NoRelay(NamedTuple):
+    """Jobs wait for a carrier, and no relay of it is alive, nor a worker that serves their queues."""
+
+    carrier: str
+    queue_names: tuple[str, ...]
+    command: str
+    """The command that starts a relay."""
+
+
 def without_relay(waiting: Sequence[str]) -> Iterator[PartNotice]:
     """The notices of the carriers whose queues have jobs that wait, and no process that serves them."""
     external = [name for name in waiting if name in settings.external_queues]
@@ -390,8 +399,7 @@ def without_relay(waiting: Sequence[str]) -> Iterator[PartNotice]:
     unserved = {name for name in external if workforce and not workforce.serving(name)}
     for carrier in carriers().values() if unserved else ():
         if names := sorted(unserved.intersection(carrier.queues))[:MOST]:
-            command = _run_relay("--carrier", carrier.name)
-            about = {"carrier": carrier.name, "queue_names": list(map(printed, names)), "command": command}
+            about = NoRelay(carrier.name, tuple(map(printed, names)), _run_relay("--carrier", carrier.name))
             yield PartNotice(template="admin/skipqueue_celery/no_relay.html", about=about)
 
 
