@@ -73,10 +73,10 @@ def amount(rule: str, value: float) -> str:
     return in_words(value) if unit == "seconds" else f"{value:.3g}" if unit == "jobs" else f"{value * 100:.3g} %"
 
 
+def _lasted(event: AlertOver) -> str:
+    return in_words((event.over_at - event.since).total_seconds())
+
+
 def _shown(event: AlertRaised | AlertOver) -> dict[str, str]:
     queue = {"queue": event.queue_name} if event.queue_name else {}
     return {"rule": event.rule, **queue, "value": amount(event.rule, event.value)}
-
-
-def _lasted(event: AlertOver) -> str:
-    return in_words((event.over_at - event.since).total_seconds())

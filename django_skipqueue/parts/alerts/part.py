@@ -3,12 +3,12 @@
 from ... import signals
 from ...values.part import Part, console_of
 from .watch import WatchAlerts
-from .webhook import post_over, post_raised
+from .webhook import post
 
 PART = Part(
     name="alerts",
     depends=("history", "limits", "schedules"),
     watches=(WatchAlerts,),
-    receivers=((signals.alert_raised, post_raised), (signals.alert_over, post_over)),
+    receivers=((signals.alert_raised, post), (signals.alert_over, post)),
     console=console_of(__package__),
 )

@@ -13,6 +13,9 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
+from django.dispatch import Signal
+
+from ... import signals
 from ...conf import settings
 from . import events as alert_events
 from .events import AlertOver, AlertRaised
@@ -35,16 +38,6 @@ class NoRedirect(HTTPRedirectHandler):
 OPENER = build_opener(NoRedirect)
 
 
-def post_raised(sender: str, **values: Any) -> None:
-    values.pop("signal", None)
-    _post("alert_raised", AlertRaised(rule=sender, **values))
-
-
-def post_over(sender: str, **values: Any) -> None:
-    values.pop("signal", None)
-    _post("alert_over", AlertOver(rule=sender, **values))
-
-
 def payload(name: str, event: AlertRaised | AlertOver) -> dict[str, Any]:
     """The JSON object that is posted. Chats such as Slack and Mattermost show its `text`."""
     return {
@@ -61,12 +54,13 @@ def payload(name: str, event: AlertRaised | AlertOver) -> dict[str, Any]:
     }
 
 
-def _post(name: str, event: AlertRaised | AlertOver) -> None:
-    """Post it, three times at most. A failure is logged, and harms nothing."""
+def post(sender: str, signal: Signal, **values: Any) -> None:
+    """Post an alert, three times at most. A failure is logged, and harms nothing."""
     address = settings.alerts.get(WEBHOOK)
     if address is None:
         return
-    body = json.dumps(payload(name, event)).encode()
+    name, kind = ("alert_raised", AlertRaised) if signal is signals.alert_raised else ("alert_over", AlertOver)
+    body = json.dumps(payload(name, kind(rule=sender, **values))).encode()
     for pause in (*PAUSES, None):
         problem = _problem(address, body)
         if not problem:
