@@ -160,9 +160,14 @@ class Task(Generic[P, R]):
             given["metadata"] = metadata_column(given["metadata"])
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
+        other.__dict__.pop("_spec", None)
         other.options = self.options.changed(given)
         other.options.check_signature(self.signature)
         return other
+
+    @cached_property
+    def _spec(self) -> JobSpec:
+        return self.options.spec(self.name)
 
     @cached_property
     def call_types(self) -> "CallTypes | None":
@@ -266,7 +271,7 @@ class Task(Generic[P, R]):
 
     def spec(self) -> JobSpec:
         """The columns that its jobs share, with which `.defer()` inserts them."""
-        return self.options.spec(self.name)
+        return self._spec
 
     # Called by the executor. The backend for `django.tasks` overrides these for its own kind of task.
 
