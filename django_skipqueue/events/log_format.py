@@ -39,7 +39,8 @@ class LineFormatter(logging.Formatter):
         message, *others = map(printable, record.getMessage().splitlines() or [""])
         event = getattr(record, "event", None)
         if event is None and getattr(record, "job_id", None) is not None:
-            message += f" job={_job_of(record)}"
+            alias, job_id = getattr(record, "database", None), record.__dict__["job_id"]
+            message += f" job={handle_of(alias, job_id) if alias else job_id}"  # with an alias there are several
         words = (event or "").replace("_", " ")
         shown = words if message.startswith(words) else ""
         time = self._paint(DIM, self.formatTime(record, self.datefmt))
@@ -57,12 +58,6 @@ class LineFormatter(logging.Formatter):
 
     def _paint(self, code: str, text: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self._colour else text
-
-
-def _job_of(record: Any) -> str:
-    """The id of the record's job; its handle if the record has a database, so if there are several."""
-    alias = getattr(record, "database", None)
-    return handle_of(alias, record.job_id) if alias else str(record.job_id)
 
 
 def pairs(values: dict[str, Any]) -> str:

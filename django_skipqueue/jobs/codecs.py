@@ -364,7 +364,7 @@ class Reference(Codec):
         if value.pk is None or value._state.adding or value._state.db is None:
             self.refuse(name, value, "It is not saved: save it first, because the job fetches its row.")
         meta = value._meta
-        if _is_composite(type(value)):
+        if len(getattr(meta, "pk_fields", ())) > 1:
             self.refuse(name, value, "Its primary key has several columns: pass these.")
         pk = value.pk if isinstance(value.pk, int | str) else meta.pk.value_to_string(value)
         return {"model": meta.label_lower, "pk": pk, "database": value._state.db}
@@ -417,10 +417,6 @@ class Reference(Codec):
             return apps.get_model(value["model"])._meta.pk.to_python(value["pk"])
         except ValidationError as error:
             self.fail(name, value, "; ".join(error.messages))
-
-
-def _is_composite(model: type[Model]) -> bool:
-    return len(getattr(model._meta, "pk_fields", ())) > 1
 
 
 class ListOf(Codec):

@@ -157,7 +157,9 @@ def checked(options: RunOptions) -> Given:
         check_backoff(backoff)
     own: dict[str, Any] = dict(options)
     if "retention" in own:
-        own["retention"] = _retention(own["retention"])
+        for problem in own_retention_problems("retention", own["retention"]):
+            raise InvalidOption(problem)
+        own["retention"] = retention_column(own["retention"])
     return Given(
         Options().changed(own),
         backoff=backoff,
@@ -165,13 +167,6 @@ def checked(options: RunOptions) -> Given:
         discard_on=_exceptions("discard_on", options.get("discard_on")) or (),
         redact=_names_to_redact(options.get("redact", ())),
     )
-
-
-def _retention(kept: Any) -> str | None:
-    """`retention` as the column has it."""
-    for problem in own_retention_problems("retention", kept):
-        raise InvalidOption(problem)
-    return retention_column(kept)
 
 
 def _exceptions(option: str, classes: Any) -> tuple[type[BaseException], ...] | None:

@@ -74,13 +74,10 @@ def _stored_arguments(task: "Task[Any, Any]", call: EncodedCall, names: Sequence
     for name in names:
         if name not in given:
             raise InvalidArguments(f"the call has no argument {name!r}, which chooses its database.")
-    return [_as_json(task, name, given[name]) for name in names]
-
-
-def _as_json(task: "Task[Any, Any]", name: str, value: Any) -> Any:
-    """The value of one argument as its job stores it, which an encoded call has already, unless it is a default."""
-    parameter = task.signature.parameters.get(name)
-    return task.encoded_argument(name, value) if parameter is not None and value is parameter.default else value
+        parameter = task.signature.parameters.get(name)
+        if parameter is not None and given[name] is parameter.default:  # the other arguments are encoded already
+            given[name] = task.encoded_argument(name, given[name])
+    return [given[name] for name in names]
 
 
 def database_of_schedule(task: "Task[Any, Any]", call: EncodedCall) -> str:

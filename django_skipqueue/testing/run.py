@@ -179,7 +179,11 @@ class Forced:
                 break
             if act(due):
                 return True
-        return self._until is None and self._let_all_pass()
+        if self._until is not None:
+            return False
+        for clock in self._clocks:
+            clock.put_to_the_end()
+        return sweep_gates(self._store)
 
     def _jobs_due(self) -> Iterator[tuple[datetime, Act]]:
         for id, run_after in self._jobs.values_list("pk", "run_after"):
@@ -220,12 +224,6 @@ class Forced:
             clock.put_forward(passed)
         self._ahead += passed
 
-    def _let_all_pass(self) -> bool:
-        """Have each gate be open for which jobs have to wait. Returns whether any job was admitted."""
-        for clock in self._clocks:
-            clock.put_to_the_end()
-        return sweep_gates(self._store)
-
 
 class Run:
     """Drains the queue of one database. Keeps the ids of the jobs it has run."""
@@ -264,13 +262,12 @@ class Run:
             queues = self._store.queues_with_jobs() if self._queue_names is None else self._queue_names
             for job in self._store.claim(queue_names=queues, limit=1, worker_id=WORKER):
                 return job
-            if self._store.admit().goes_on or sweep_gates(self._store) or self._finish():
+            if self._store.admit().goes_on or sweep_gates(self._store):
+                continue
+            if any(part.before_drained(self._store) for part in installed_parts() if part.before_drained):
                 continue
             if not (self._forced and self._forced.go_on()):
                 return None
-
-    def _finish(self) -> bool:
-        return any(part.before_drained(self._store) for part in installed_parts() if part.before_drained)
 
     def _run(self, job: ClaimedJob) -> None:
         with OpenTransactions() as transactions:

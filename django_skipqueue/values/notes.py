@@ -108,18 +108,15 @@ def logs_of(written: Any) -> list[AttemptLog]:
 
 def _log(entry: Mapping[str, Any]) -> AttemptLog:
     started, lines = _moment(entry.get("started")), entry.get("lines")
+    whole = [line for line in (lines if isinstance(lines, list) else []) if isinstance(line, list) and len(line) == 4]
     return AttemptLog(
         lease=_number(entry.get("lease")),
         attempt=_number(entry.get("attempt")),
         worker=_text(entry.get("worker")),
         started=started,
         dropped=_number(entry.get("dropped")),
-        lines=[_line(line, started) for line in (lines if isinstance(lines, list) else []) if _is_line(line)],
+        lines=[_line(line, started) for line in whole],
     )
-
-
-def _is_line(line: Any) -> bool:
-    return isinstance(line, list) and len(line) == 4
 
 
 def _line(line: list[Any], started: datetime | None) -> LogLine:

@@ -1,7 +1,7 @@
 """Settings that are more than a number or a text: the databases, retentions, rates, and the limits of queues. Pure."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from math import isclose
@@ -102,6 +102,14 @@ def interval_of(text: Any) -> float:
     return period / jobs
 
 
+def is_rate(value: object) -> bool:
+    """Whether this can be the rate of a queue: `None` stands for any."""
+    try:
+        return value is None or bool(interval_of(value))
+    except InvalidOption:
+        return False
+
+
 def burst_of(burst: Any, interval: float) -> int:
     """The burst, or the default. Raises `InvalidOption` for a number that cannot be used."""
     if burst is None:
@@ -135,28 +143,7 @@ def is_concurrency(value: object) -> bool:
     return value is None or CONCURRENCY.allows(value)
 
 
-def _concurrency_problems(place: str, value: object) -> Iterator[str]:
-    if not is_concurrency(value):
-        yield f"{place} must be {CONCURRENCY}, or None for a limit that is set in the admin, not {value!r}."
-
-
-def _rate_problems(place: str, value: object) -> Iterator[str]:
-    if value is None:
-        return
-    try:
-        interval_of(value)
-    except InvalidOption:
-        yield (
-            f"{place} must be {RATE_FORM}, at most {MOST_A_SECOND:,} in a second, or None for a rate that is set in "
-            f"the admin, not {value!r}."
-        )
-
-
-CHECKS_OF_LIMITS: dict[str, Callable[[str, Any], Iterator[str]]] = {
-    "concurrency": _concurrency_problems,
-    "rate": _rate_problems,
-}
-"""The functions that check the limits of a queue, by key. Each takes the place of the value in the setting as well."""
+LIMITS_OF_QUEUES = ("concurrency", "rate")
 
 
 def queue_problems(name: str, given: object) -> Iterator[str]:
@@ -178,7 +165,13 @@ def queue_problems(name: str, given: object) -> Iterator[str]:
             yield f"{place} must be a dict, not {limits!r}."
         else:
             for key, value in limits.items():
-                if key in CHECKS_OF_LIMITS:
-                    yield from CHECKS_OF_LIMITS[key](f"{place}[{key!r}]", value)
-                else:
-                    yield f"{place} has no key {key!r}. It knows {', '.join(CHECKS_OF_LIMITS)}."
+                at = f"{place}[{key!r}]"
+                if key not in LIMITS_OF_QUEUES:
+                    yield f"{place} has no key {key!r}. It knows {', '.join(LIMITS_OF_QUEUES)}."
+                elif key == "concurrency" and not is_concurrency(value):
+                    yield f"{at} must be {CONCURRENCY}, or None for a limit that is set in the admin, not {value!r}."
+                elif key == "rate" and not is_rate(value):
+                    yield (
+                        f"{at} must be {RATE_FORM}, at most {MOST_A_SECOND:,} in a second, or None for a rate that is "
+                        f"set in the admin, not {value!r}."
+                    )

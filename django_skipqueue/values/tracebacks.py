@@ -30,7 +30,9 @@ def cut(error: BaseException) -> None:
     The removed frames would keep local variables of the worker alive as long as the error.
     """
     found = error.__traceback__
-    while found is not None and found.tb_next is not None and _is_in_package(found):
+    while found is not None and found.tb_next is not None:
+        if not found.tb_frame.f_code.co_filename.startswith(PACKAGE):
+            break
         found = found.tb_next
     error.__traceback__ = found
 
@@ -82,7 +84,3 @@ def formatted(error: BaseException) -> str:
         return "".join(traceback.format_exception(error))
     except BaseException as broken:  # an exception whose own __str__ raises must not cost the job its outcome
         return f"<its traceback could not be formatted: {type(broken).__name__}>"
-
-
-def _is_in_package(found: TracebackType) -> bool:
-    return found.tb_frame.f_code.co_filename.startswith(PACKAGE)

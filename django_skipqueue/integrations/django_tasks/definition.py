@@ -110,7 +110,12 @@ class DjangoTask(Task[..., Any]):
         if self.result_type is not None:
             with suppress(InvalidArguments):
                 result = self.result_type.encode("The result", result)
-        return encode("The result", normalized_result(result))
+        try:
+            stored = storable(result)
+        except (TypeError, ValueError, RecursionError) as error:
+            error.add_note(UNSTORABLE_RESULT)
+            raise
+        return encode("The result", stored)
 
     def context(self, context: JobContext, job: ClaimedJob) -> Any:
         """A callable that builds the task result. `around` calls it only if the task or a signal receiver needs it."""
@@ -136,7 +141,8 @@ class Policy(RetryPolicy):
     """Retries as the options say, but not an attempt that ran to its end and whose return value cannot be stored."""
 
     def decide(self, error: BaseException, entry: dict[str, Any], *, attempt: int, max_attempts: int) -> Outcome:
-        last = attempt if is_unstorable_result(error) else max_attempts  # no attempts left: not retried
+        is_unstorable = UNSTORABLE_RESULT in getattr(error, "__notes__", ())
+        last = attempt if is_unstorable else max_attempts  # no attempts left: not retried
         return super().decide(error, entry, attempt=attempt, max_attempts=last)
 
 
@@ -151,11 +157,6 @@ def around(task: AnyTask) -> Callable[..., Any]:
     update_wrapper(run, task.func)
     del run.__wrapped__  # type: ignore[attr-defined]  # so that `run` keeps its own signature
     return run
-
-
-def is_unstorable_result(error: BaseException) -> bool:
-    """Whether the task had ended normally, and only its return value could not be stored."""
-    return UNSTORABLE_RESULT in getattr(error, "__notes__", ())
 
 
 def _in_thread(task: AnyTask) -> Callable[..., Any]:
@@ -194,15 +195,6 @@ def _in_event_loop(task: AnyTask) -> Callable[..., Any]:
 
 def _start_has_listeners() -> bool:
     return has_listeners(task_started, log_receiver=log_task_started, level=logging.INFO)
-
-
-def normalized_result(value: Any) -> Any:
-    """The return value as a row will return it, with a note in the error if it cannot be stored."""
-    try:
-        return storable(value)
-    except (TypeError, ValueError, RecursionError) as error:
-        error.add_note(UNSTORABLE_RESULT)
-        raise
 
 
 def registered(definition: AnyTask) -> DjangoTask:
