@@ -9,11 +9,12 @@ import psycopg
 import pytest
 
 from django_skipqueue.console.doctor import jobs_and_workers, sql, tables
+from django_skipqueue.parts.unique import console as unique_keys
 
 from ..store.statements import FIRST_WORD
 from ..store.test_sql import busy, nodes  # noqa: F401 (a fixture)
 
-MODULES = (sql, jobs_and_workers, tables)
+MODULES = (sql, jobs_and_workers, tables, unique_keys)
 STATEMENTS = {
     name: text
     for module in MODULES
@@ -31,7 +32,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
 
 def test_every_statement_on_the_job_table_is_among_the_cases() -> None:
     assert {name for name, text in STATEMENTS.items() if "skipqueue_job" in text} == set(CASES)
-    assert set(CASES) <= set(vars(jobs_and_workers))
+    assert set(CASES) <= {*vars(jobs_and_workers), *vars(unique_keys)}
 
 
 @pytest.mark.django_db
