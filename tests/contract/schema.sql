@@ -254,14 +254,17 @@ CREATE TABLE public.skipqueue_incident (
 );
 
 CREATE TABLE public.skipqueue_job (
+    CONSTRAINT skipqueue_job_capacity CHECK (((capacity IS NULL) OR (capacity >= 0))),
     CONSTRAINT skipqueue_job_finished CHECK ((((finished_at IS NULL) AND (status = ANY (ARRAY['scheduled'::text, 'blocked'::text, 'queued'::text, 'running'::text]))) OR ((finished_at IS NOT NULL) AND (status = ANY (ARRAY['completed'::text, 'failed'::text, 'discarded'::text]))))),
     CONSTRAINT skipqueue_job_gate CHECK (((((gate IS NULL) OR (gate = 'ahead'::text)) AND (NOT (status = 'blocked'::text))) OR ((gate IS NOT NULL) AND (status = 'blocked'::text)))),
     CONSTRAINT skipqueue_job_lists CHECK (((jsonb_typeof(errors) = 'array'::text) AND (jsonb_typeof(operations) = 'array'::text) AND (jsonb_typeof(deaths) = 'array'::text))),
     CONSTRAINT skipqueue_job_names CHECK (((octet_length(queue_name) <= 1000) AND (octet_length(task) <= 1000))),
-    CONSTRAINT skipqueue_job_numbers CHECK ((((timeout IS NULL) OR ((timeout >= (0.0)::double precision) AND (timeout < 'Infinity'::double precision))) AND ((unique_seconds IS NULL) OR ((unique_seconds >= (0.0)::double precision) AND (unique_seconds < 'Infinity'::double precision))) AND ((rate_interval IS NULL) OR ((rate_interval >= (0.0001)::double precision) AND (rate_interval <= (31622400.0)::double precision))) AND ((capacity IS NULL) OR (capacity >= 0)) AND (enqueued_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (enqueued_at < '9999-01-01 00:00:00+00'::timestamp with time zone))),
+    CONSTRAINT skipqueue_job_numbers CHECK ((((timeout IS NULL) OR ((timeout >= (0.0)::double precision) AND (timeout < 'Infinity'::double precision))) AND (enqueued_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (enqueued_at < '9999-01-01 00:00:00+00'::timestamp with time zone))),
     CONSTRAINT skipqueue_job_priority CHECK (((priority >= '-100'::integer) AND (priority <= 100))),
+    CONSTRAINT skipqueue_job_rate_interval CHECK (((rate_interval IS NULL) OR ((rate_interval >= (0.0001)::double precision) AND (rate_interval <= (31622400.0)::double precision)))),
     CONSTRAINT skipqueue_job_run_after CHECK (((run_after >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (run_after < '9999-01-01 00:00:00+00'::timestamp with time zone))),
     CONSTRAINT skipqueue_job_times CHECK ((((started_at IS NULL) OR ((started_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (started_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((finished_at IS NULL) OR ((finished_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (finished_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((locked_at IS NULL) OR ((locked_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (locked_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((unknown_since IS NULL) OR ((unknown_since >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (unknown_since < '9999-01-01 00:00:00+00'::timestamp with time zone))))),
+    CONSTRAINT skipqueue_job_unique_seconds CHECK (((unique_seconds IS NULL) OR ((unique_seconds >= (0.0)::double precision) AND (unique_seconds < 'Infinity'::double precision)))),
     args jsonb NOT NULL,
     attempts smallint DEFAULT 0 NOT NULL,
     batch_id bigint,
