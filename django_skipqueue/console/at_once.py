@@ -16,7 +16,7 @@ from django.db import Error, connections
 from django.utils import translation
 
 from ..conf import using_database
-from ..queue.reachable import can_be_reached
+from ..queue.silence import can_be_reached
 from ..queue.store import Store
 
 T = TypeVar("T")

@@ -13,8 +13,7 @@ from ..parts.schedules.models import Schedule
 from .job import Job
 from .queue import Queue
 from .status import FINISHED, UNFINISHED, WAITING, Status
-from .worker import Worker
-from .worker_request import WorkerRequest
+from .worker import Worker, WorkerRequest
 
 __all__ = [
     "FINISHED",

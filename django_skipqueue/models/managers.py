@@ -1,14 +1,11 @@
-"""The managers of the tables, such as `Job.objects`, and the query sets that they make."""
+"""`JobManager`, which is `Job.objects`, and the query sets that it makes. The other tables have managers of their own."""
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
 
 from django.db import connections, models
-from django.db.models import OuterRef, Q, Subquery, Value
-from django.db.models.functions import Coalesce, Now
 
 from ..conf import settings
 from ..exceptions import InvalidOption
@@ -19,12 +16,9 @@ from ..values.codec import decode, encode
 from ..values.records import NO_COLUMNS, EncodedCall, EnqueuedJob, JobColumns, JobSpec, parse_handle
 from .status import StatusFilters
 from .verbs import QuerySetVerbs
-from .worker_request import WorkerRequest
 
 if TYPE_CHECKING:
     from .job import Job
-    from .queue import Queue  # noqa: F401 (ruff does not see it in a subscript)
-    from .worker import Worker  # noqa: F401 (ruff does not see it in a subscript)
 
 
 class JobQuerySet(StatusFilters, QuerySetVerbs, models.QuerySet["Job"]):
@@ -184,49 +178,3 @@ class JobManager(_JobManager["Job"]):
     @cached_property
     def _columns(self) -> list[str]:
         return [field.attname for field in self.model._meta.concrete_fields]
-
-
-class WorkerQuerySet(models.QuerySet["Worker"]):
-    """Filters for workers."""
-
-    def live(self, *, worker_timeout: float | None = None) -> "WorkerQuerySet":
-        """Workers with a heartbeat in the last `worker_timeout` seconds (default: the setting)."""
-        within = timedelta(seconds=settings.worker_timeout if worker_timeout is None else worker_timeout)
-        return self.filter(heartbeat_at__gt=Now() - within, is_external=False)
-
-    def with_requests(self) -> "WorkerQuerySet":
-        """Each worker with its request in `requested`: `restart`, `stop`, or empty."""
-        requests = WorkerRequest._base_manager.filter(worker_id=OuterRef("pk"))
-        return self.annotate(
-            requested=Coalesce(Subquery(requests.values("request")), Value(""), output_field=models.TextField())
-        )
-
-
-_WorkerManager = models.Manager.from_queryset(WorkerQuerySet)
-
-
-class WorkerManager(_WorkerManager["Worker"]):
-    """`Worker.objects`: the processes that run jobs, in the queue's database."""
-
-    def get_queryset(self) -> WorkerQuerySet:
-        """All workers, in the queue's database."""
-        return WorkerQuerySet(self.model, using=self._db or settings.database)
-
-
-class QueueQuerySet(models.QuerySet["Queue"]):
-    """Filters for queues."""
-
-    def paused(self) -> "QueueQuerySet":
-        """Queues that are paused now."""
-        return self.filter(Q(paused_until=None) | Q(paused_until__gt=Now()), paused_at__isnull=False)
-
-
-_QueueManager = models.Manager.from_queryset(QueueQuerySet)
-
-
-class QueueManager(_QueueManager["Queue"]):
-    """`Queue.objects`: the queues that are or were paused, in the queue's database."""
-
-    def get_queryset(self) -> QueueQuerySet:
-        """All of them."""
-        return QueueQuerySet(self.model, using=self._db or settings.database)

@@ -4,19 +4,39 @@ from datetime import timedelta
 from itertools import chain
 
 from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ..conf import settings
 from ..events import logs
 from ..parts.limits import models as of_limits
-from ..parts.limits.queue_verbs import LimitVerbs
+from ..parts.limits.queues import LimitVerbs
 from ..parts.rates import models as of_rates
-from ..parts.rates.queue_verbs import RateVerbs
+from ..parts.rates.queues import RateVerbs
 from ..queue.queues import DECLARED, pause_queue, resume_queue
 from ..queue.store import Store, in_each
 from .expressions import are_times
-from .managers import QueueManager
 from .worker import Worker
+
+
+class QueueQuerySet(models.QuerySet["Queue"]):
+    """Filters for queues."""
+
+    def paused(self) -> "QueueQuerySet":
+        """Queues that are paused now."""
+        return self.filter(Q(paused_until=None) | Q(paused_until__gt=Now()), paused_at__isnull=False)
+
+
+_QueueManager = models.Manager.from_queryset(QueueQuerySet)
+
+
+class QueueManager(_QueueManager["Queue"]):
+    """`Queue.objects`: the queues that are or were paused, in the queue's database."""
+
+    def get_queryset(self) -> QueueQuerySet:
+        """All of them."""
+        return QueueQuerySet(self.model, using=self._db or settings.database)
 
 
 class Queue(

@@ -1,19 +1,49 @@
-"""`Worker`: one process that runs jobs."""
+"""`Worker`: one process that runs jobs. `WorkerRequest`: a request of an operator to a worker process.
+
+Invariant: a request is no part of the row of its worker. A transaction that makes a request and stays open locks only
+the request, which heartbeats read as it was committed.
+"""
 
 from datetime import timedelta
 from typing import Any
 
 from django.db import models
-from django.db.models import F, Func
-from django.db.models.functions import Now
+from django.db.models import F, Func, OuterRef, Subquery, Value
+from django.db.models.functions import Coalesce, Now
 from django.db.models.lookups import Exact
 from django.utils.translation import gettext_lazy as _
 
 from ..conf import settings
 from ..queue.store import Store
 from .expressions import are_times
-from .managers import WorkerManager
 from .stored_json import StoredJSON
+
+
+class WorkerQuerySet(models.QuerySet["Worker"]):
+    """Filters for workers."""
+
+    def live(self, *, worker_timeout: float | None = None) -> "WorkerQuerySet":
+        """Workers with a heartbeat in the last `worker_timeout` seconds (default: the setting)."""
+        within = timedelta(seconds=settings.worker_timeout if worker_timeout is None else worker_timeout)
+        return self.filter(heartbeat_at__gt=Now() - within, is_external=False)
+
+    def with_requests(self) -> "WorkerQuerySet":
+        """Each worker with its request in `requested`: `restart`, `stop`, or empty."""
+        requests = WorkerRequest._base_manager.filter(worker_id=OuterRef("pk"))
+        return self.annotate(
+            requested=Coalesce(Subquery(requests.values("request")), Value(""), output_field=models.TextField())
+        )
+
+
+_WorkerManager = models.Manager.from_queryset(WorkerQuerySet)
+
+
+class WorkerManager(_WorkerManager["Worker"]):
+    """`Worker.objects`: the processes that run jobs, in the queue's database."""
+
+    def get_queryset(self) -> WorkerQuerySet:
+        """All workers, in the queue's database."""
+        return WorkerQuerySet(self.model, using=self._db or settings.database)
 
 
 class Worker(models.Model):
@@ -73,3 +103,19 @@ class Worker(models.Model):
     def is_live(self, now: Any, worker_timeout: timedelta) -> bool:
         """Whether the last heartbeat is younger than `worker_timeout`. `now` is the database's time."""
         return bool(self.heartbeat_at > now - worker_timeout)
+
+
+class WorkerRequest(models.Model):
+    """One request to one worker. The row is deleted once the worker has ended."""
+
+    worker_id = models.TextField(primary_key=True)
+    """The id of the worker. No foreign key: its check would lock the row of the worker."""
+    request = models.TextField()
+    """`restart` or `stop`."""
+
+    class Meta:
+        db_table = "skipqueue_worker_request"
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self.request} {self.worker_id}"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.queue import reachable
+from django_skipqueue.queue import silence
 
 BOTH = ("default", "other")
 
@@ -13,7 +13,7 @@ BOTH = ("default", "other")
 @pytest.fixture
 def placed(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Sets how jobs are placed in two databases. No database counts as one that could not be reached."""
-    monkeypatch.setattr(reachable, "_avoided_until", {})
+    monkeypatch.setattr(silence, "_avoided_until", {})
 
     def place(placement: Any = None, **others: Any) -> None:
         settings.SKIPQUEUE = {"DATABASES": BOTH, "PLACEMENT": placement, **others}

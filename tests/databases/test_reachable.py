@@ -13,8 +13,8 @@ from django_skipqueue import job, unique_by
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
 from django_skipqueue.parts.databases.choose import in_turn, reachable_in_turn
-from django_skipqueue.queue import reachable, silence
-from django_skipqueue.queue.reachable import can_be_reached
+from django_skipqueue.queue import silence
+from django_skipqueue.queue.silence import can_be_reached
 
 from ..app.jobs import noop
 from ..harness.proxy import Proxy
@@ -97,7 +97,7 @@ def test_it_is_left_alone_for_a_while_and_then_tried_again(proxy: Proxy, monkeyp
     where(2)
     proxy.refuse(False)
     assert where(4) == {"default": 4}
-    monkeypatch.setattr(reachable, "_avoided_until", {"other": time.monotonic()})
+    monkeypatch.setattr(silence, "_avoided_until", {"other": time.monotonic()})
     assert where(4) == {"default": 2, "other": 2}
 
 
@@ -128,7 +128,7 @@ def numbered(number: int) -> None:
 def test_within_a_transaction_a_database_is_never_left_out(proxy: Proxy) -> None:
     with transaction.atomic(using="other"):
         noop.using(database="other").defer()
-        reachable._avoided_until["other"] = time.monotonic() + 60
+        silence._avoided_until["other"] = time.monotonic() + 60
         assert can_be_reached("other")
         with transaction.atomic(using="default"):
             assert where(2) == {"default": 1, "other": 1}

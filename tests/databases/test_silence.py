@@ -16,7 +16,7 @@ from django.db import OperationalError, connections, transaction
 from django_skipqueue import job, unique_by
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
-from django_skipqueue.queue import reachable, silence
+from django_skipqueue.queue import silence
 
 from ..app import sessions
 from ..app.jobs import noop
@@ -76,7 +76,7 @@ def hang(server: Server) -> None:
 
 def go_on(server: Server) -> None:
     server.resume() if isinstance(server, Cluster) else server.flow()
-    reachable._avoided_until.clear()
+    silence._avoided_until.clear()
 
 
 def where(count: int) -> Counter[str | None]:

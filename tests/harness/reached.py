@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db import connections
 
-from django_skipqueue.queue import reachable
+from django_skipqueue.queue import silence
 
 from ..app.waiting import wait_until
 from . import elsewhere
@@ -25,7 +25,7 @@ def reached_at(alias: str, address: dict[str, Any], *, like: str = "other") -> I
     given, is_known = connections.settings, alias in connections.settings
     before = given[alias if is_known else like]
     changed = {**before, **address} | ({} if is_known else {"ENGINE": elsewhere.__name__})
-    reachable._avoided_until.clear()
+    silence._avoided_until.clear()
     given[alias] = changed
     connections[alias].close()
     connections[alias].settings_dict = changed
@@ -39,7 +39,7 @@ def reached_at(alias: str, address: dict[str, Any], *, like: str = "other") -> I
         else:
             del connections[alias]
             del given[alias]
-        reachable._avoided_until.clear()
+        silence._avoided_until.clear()
 
 
 def is_read(alias: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from django_skipqueue.models import Job, Queue
-from django_skipqueue.parts.keyed.queues import key_of
+from django_skipqueue.parts.keyed.sql import key_of
 from django_skipqueue.parts.limits.admit import admit_keys
 from django_skipqueue.parts.limits.claim import AheadWish
 from django_skipqueue.parts.limits.exchange import claimed_ahead as ahead_in

@@ -32,7 +32,7 @@ from ...console.admin.ui.views import DATABASE
 from ...console.search import is_id
 from ...exceptions import InvalidOption
 from ...models import Job
-from ...queue.reachable import can_be_reached
+from ...queue.silence import can_be_reached
 from ...values.records import parse_handle
 
 LINK = re.compile(r'(\s(?:href|action|formaction)=")([^"]*)"')

@@ -22,7 +22,7 @@ from ...conf import settings
 from ...exceptions import InvalidOption
 from ...jobs.placement import Placement
 from ...queue.fragments import KEYS
-from ...queue.reachable import can_be_reached
+from ...queue.silence import can_be_reached
 from ...queue.unique_keys import unique_keys
 from ...values.codec import decode
 from ...values.part import installed_parts

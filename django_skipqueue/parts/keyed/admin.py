@@ -6,16 +6,26 @@ comparison with a typed text after the other.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from django.utils.http import urlencode
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
+from ...console.admin.ui.views import refreshing
 from ...console.arguments import redacted
+from ...console.parts import PartPage
 from ...console.queues_and_workers import LONGEST_NAME
 from ...console.search import is_id
 from ...models import Job
 from ...queue.store import Store
 from .tables import Card, tables
+
+if TYPE_CHECKING:
+    from ...console.admin.jobs.job_admin import JobAdmin
+
 
 SECONDS = 2.0
 """For how long a list is filled, if many keys are left out. The time does not depend on a typed text."""
@@ -59,3 +69,13 @@ def _start(job_id: str) -> tuple[int, str] | tuple[None, None]:
     if job is None or key is None or redacted(job.task, job.args, job.kwargs).text(key) != key:
         return None, None
     return job.pk, key
+
+
+@refreshing
+def limits_view(admin: "JobAdmin", request: HttpRequest) -> HttpResponse:
+    page = KeysPage.of(Store.default(), request.GET)
+    context = admin.context(request, None, title=gettext("Limits")) | {"page": page}
+    return TemplateResponse(request, "admin/django_skipqueue/keyed/page.html", context)
+
+
+PAGES = (PartPage(name="limits", path="limits/", view=limits_view, title=_("Limits")),)

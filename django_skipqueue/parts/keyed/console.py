@@ -84,7 +84,7 @@ def _show(console: Console, key: str, *, in_json: bool) -> Exit:
 
 
 def _pages() -> tuple[PartPage, ...]:
-    from .views import PAGES  # a command does not need the admin
+    from .admin import PAGES  # a command does not need the admin
 
     return PAGES
 

@@ -4,17 +4,51 @@ Invariant: a few probes of indexes for each shown key, whatever the number of jo
 masked like those in the arguments it is made of, and a search never finds them.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ...console.arguments import redacted
 from ...console.counts import Count
 from ...models import Job
-from ...values.codec import shorten
-from .now import MOST_COUNTED, Now
+from ...values.codec import decode_shown, shorten
+
+if TYPE_CHECKING:
+    from ...queue.store import Store
+
 
 T = TypeVar("T")
+
+MOST_COUNTED = 500
+"""Jobs of a key that are counted: of those that hold something, and of those that wait for it."""
+
+
+@dataclass(frozen=True)
+class KeyNow:
+    key: str
+    next_id: int
+    """The job that is admitted next; its task and its arguments say which part of the key is to be masked."""
+    task: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    waiting: int
+    """Jobs that wait for a permit or a token; above `MOST_COUNTED`: more than that."""
+    oldest: float
+    """Seconds since the first of the counted jobs was due."""
+
+
+Now = TypeVar("Now", bound=KeyNow)
+
+
+def read_keys(
+    store: "Store", statement: str, keys: Sequence[str], record: Callable[..., Now], *columns: str
+) -> list[Now]:
+    """The records of these keys. The statement returns the key and its next job, and then these columns."""
+    names = ("key", "next_id", "task", "args", "kwargs", *columns)
+    rows = store.rows(statement, {"keys": list(keys), "limit": MOST_COUNTED + 1}) if keys else []
+    return [record(**dict(zip(names, (*row[:3], *map(decode_shown, row[3:5]), *row[5:]), strict=True))) for row in rows]
+
 
 KEY_LIMIT = 200
 """Characters of a key that are shown."""

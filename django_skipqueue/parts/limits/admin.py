@@ -16,15 +16,17 @@ from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ...console.admin.jobs.filters import KeyFilter
 from ...console.admin.ui.cells import Cell, Column, badge, rows
 from ...console.counts import grouped
 from ...console.durations import span
+from ...console.job_states import Key
 from ...models import Status
 from ...queue.store import Store
 from ..keyed.admin import SECONDS
 from ..keyed.tables import Card, Cards
 from .now import HaltedKey, first_blocked_keys, waiting_keys
-from .states import LimitState, first_states, halted_by_key, limit_states
+from .states import LimitState, first_states, halted_by_key, key_of_limit, limit_states
 
 
 def _key(state: LimitState) -> Cell:
@@ -117,3 +119,13 @@ def _keys(store: Store, start: str, is_from: bool, halted: Mapping[str, HaltedKe
 def _masked(store: Store, halted: Mapping[str, HaltedKey]) -> list[LimitState]:
     states = limit_states(store, first_blocked_keys(store, most=MOST_MASKED), halted)
     return [state for state in states if state.is_masked]
+
+
+class LimitFilter(KeyFilter):
+    title = _("key of the limit")
+    parameter_name = "limit_of"
+    column = "limit_key"
+    without = _("of a job that is gone, or has no limit")
+
+    def index(self, text: str) -> Key:
+        return key_of_limit(text)

@@ -26,11 +26,10 @@ from ...values.exposition import Metric
 from ..keyed.states import key_of_job
 from ..keyed.tables import Cards, KeyedConsole, KeyTable
 from .admit import blocked_keys
-from .form import LIMITS
 from .models import HALTS, LIMIT_RANK
 from .now import MOST_HALTING, halted_keys, waiting_keys
 from .services import unclaimed_holders
-from .states import LimitState, halted_by_key, halted_states, holders_of, key_of_limit, limit_states, permits
+from .states import LIMITS, LimitState, halted_by_key, halted_states, holders_of, key_of_limit, limit_states, permits
 
 MOST_KEYS = 500
 """Keys that are counted."""
@@ -293,7 +292,7 @@ KEYS = KeyTable(
 
 
 def _job_filters() -> tuple[type[Any], ...]:
-    from .filters import LimitFilter
+    from .admin import LimitFilter
 
     return (LimitFilter,)
 

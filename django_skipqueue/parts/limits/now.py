@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...queue.fragments import joined
-from ..keyed.now import KeyNow, read_keys
 from ..keyed.sql import indented
+from ..keyed.states import KeyNow, read_keys
 from .sql import RANK
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from ...values.settings import rate_text
 from ..keyed.states import key_of_job
 from ..keyed.tables import Cards, KeyedConsole, KeyTable
 from .admit import blocked_rates, next_rate
-from .form import RATES
-from .states import RateState, pace_of, rate_states, rate_states_of, waiting_for_a_token
+from .states import RATES, RateState, pace_of, rate_states, rate_states_of, waiting_for_a_token
 
 MOST_KEYS = 500
 """Keys that are counted."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...queue.fragments import joined
-from ..keyed.now import KeyNow, read_keys
 from ..keyed.sql import indented
+from ..keyed.states import KeyNow, read_keys
 from .admit import RATED, WAITS_FOR_RATE
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from ....jobs.placement import database_of_key
 from ....jobs.task import Task
 from ....models import FINISHED, Job
 from ....queue.fragments import KEPT, OF_CALL, OF_SPEC
-from ....queue.reachable import can_be_reached
+from ....queue.silence import can_be_reached
 from ....values.codec import UNREADABLE, encode, shorten
 from ....values.columns import check_columns
 from ....values.records import EncodedCall, JobSpec
