@@ -1,4 +1,4 @@
-"""`JobManager`, which is `Job.objects`, and the query sets that it makes. The other tables have managers of their own."""
+"""`JobManager`, which is `Job.objects`, and the query sets that it makes. Other tables have managers of their own."""
 
 import json
 from collections.abc import Mapping, Sequence
