@@ -147,6 +147,39 @@ DEFER_RESULT_ABOVE = 100
 """The result of a claim waits for the next exchange if it has this many jobs. Those of a smaller one start at once."""
 
 
+class ExchangeBuffer:
+    """Used by the control loop's thread. `apply_exchange` returns whether the exchange found the queues empty."""
+
+    def __init__(self, apply_exchange: Callable[[Exchange], bool]) -> None:
+        self._apply_exchange = apply_exchange
+        self._waiting: Exchange | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self._waiting is None
+
+    @property
+    def claimed(self) -> int:
+        return self._waiting.answer.count_claimed() if self._waiting else 0
+
+    @property
+    def attempts(self) -> Sequence[Attempt]:
+        """The attempts that are settled in the database, while their jobs still count as held."""
+        return self._waiting.attempts if self._waiting else ()
+
+    def put(self, exchange: Exchange) -> None:
+        """Keep this result. The previous one must have been applied."""
+        assert self._waiting is None  # noqa: S101 (a result that is overwritten would lose its jobs)
+        self._waiting = exchange
+
+    def apply(self) -> bool:
+        """Apply the result, if one waits. Sends no statement. Returns whether that exchange found the queues empty."""
+        if self._waiting is None:
+            return False
+        exchange, self._waiting = self._waiting, None
+        return self._apply_exchange(exchange)
+
+
 class Holder(Protocol):
     """Has the jobs between their claim and their settle."""
 
@@ -213,16 +246,7 @@ class RoundTrips(Service):
         self._store, self._control, self._standby = store, control, standby
         self._exchanger = Exchanger(store, claiming, self.pending, control, worker_id=id, in_exchange=in_exchange)
         self._exchanged, self._defers_full_claims_only = exchanged, defers_full_claims_only
-        self._waiting: Exchange | None = None
-
-    @property
-    def has_result(self) -> bool:
-        return self._waiting is not None
-
-    @property
-    def coming(self) -> int:
-        """How many jobs the result has that waits."""
-        return self._waiting.answer.count_claimed() if self._waiting else 0
+        self.buffer = ExchangeBuffer(self._apply)
 
     @property
     def due_at(self) -> float:
@@ -241,7 +265,7 @@ class RoundTrips(Service):
 
     def _plan(self, now: float) -> Plan:
         room, has_finished = self._holder.room(now), self._holder.has_finished(now)
-        return self._exchanger.plan(room, now, has_result=self.has_result, has_finished=has_finished)
+        return self._exchanger.plan(room, now, has_result=not self.buffer.is_empty, has_finished=has_finished)
 
     def exchange(self, plan: Plan) -> bool:
         """Settle finished attempts and claim jobs, as planned. Returns whether the queues were found empty.
@@ -254,14 +278,13 @@ class RoundTrips(Service):
             if self._standby.is_session or self._control.is_session:
                 self._control.prepare_statements()
             self._standby.looks()
-            exchanged = self._exchanger.exchange(plan, self.apply if self.has_result else None)
+            exchanged = self._exchanger.exchange(plan, None if self.buffer.is_empty else self.apply)
             if exchanged.room:
                 self._standby.looked()
             self.apply()  # not yet applied if the database refused an outcome
-            assert self._waiting is None  # noqa: S101 (a result that is overwritten would lose its jobs)
-            self._waiting = exchanged
+            self.buffer.put(exchanged)
             least = exchanged.room if self._defers_full_claims_only else 0
-            if self.coming < max(least, DEFER_RESULT_ABOVE):
+            if self.buffer.claimed < max(least, DEFER_RESULT_ABOVE):
                 found_empty = self.apply()
             self._control.note_exchange(exchanged.ended - exchanged.started)  # last: it may send a statement
         if self._control.is_broken:
@@ -275,10 +298,10 @@ class RoundTrips(Service):
                 self.reports.report_lost(self._store)
 
     def apply(self) -> bool:
-        """Apply the last result, if it waits. Sends no statement. Returns whether the queues were found empty."""
-        if self._waiting is None:
-            return False
-        exchanged, self._waiting = self._waiting, None
+        """Apply the result of the last exchange, if it waits. Returns whether that exchange found the queues empty."""
+        return self.buffer.apply()
+
+    def _apply(self, exchanged: Exchange) -> bool:
         answer = exchanged.answer
         if ahead := self._in_exchange.claimed_ahead(answer):
             self._observe(ahead)

@@ -93,17 +93,17 @@ class Worker(ControlLoop):
             ),
             in_flight.orphan_check,
             *([WatchItself(control, self._standby, look=in_flight.claiming.start_over)] if options.listen else []),
-            in_flight,
+            in_flight.trips,
             Timer("surplus_check", lambda: in_flight.surplus_at, in_flight.release_surplus),
             in_flight.suspects,
-            *in_flight.settle_services,
-            *in_flight.observing,
-            in_flight.write_notes,
+            *in_flight.trips.settle_services,
+            *in_flight.trips.observing,
+            in_flight.trips.write_notes,
         ]
 
     @property
     def jobs_done(self) -> int:
-        return self._in_flight.jobs_done
+        return self._in_flight.trips.jobs_done
 
     def run(self) -> int:
         with capturing():
@@ -219,7 +219,7 @@ class Worker(ControlLoop):
         # Send events before releasing running jobs: another worker may start them at once, so this process must end.
         self._dispatcher.flush(timeout=LAST_EVENTS_BEFORE_RELEASE if in_flight.jobs else LAST_EVENTS)
         still_running = in_flight.release_running()
-        for service in in_flight.observing:
+        for service in in_flight.trips.observing:
             with self._control.handling_errors(refused=service.refused):
                 service.run(time.monotonic())
         with self._control.handling_errors():

@@ -180,13 +180,13 @@ def test_a_job_that_takes_too_long_to_claim_alone_is_left_where_it_is(
 def held_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Characters of arguments that a worker holds, after each claim."""
     sizes: list[int] = []
-    take = InFlightJobs._take
+    take = InFlightJobs.take
 
     def note(self: InFlightJobs, *arguments: Any) -> None:
         take(self, *arguments)
         sizes.append(sum(len(job.args) for job in self.jobs.values()))
 
-    monkeypatch.setattr(InFlightJobs, "_take", note)
+    monkeypatch.setattr(InFlightJobs, "take", note)
     return sizes
 
 

@@ -28,8 +28,8 @@ from django_skipqueue.worker.attempts import event_loop, running_attempt
 from django_skipqueue.worker.attempts.running_attempt import RunningJobs
 from django_skipqueue.worker.claiming import FEW, Plan
 from django_skipqueue.worker.hanging_queues import HangingQueues
-from django_skipqueue.worker.in_flight import DEFER_RESULT_ABOVE
 from django_skipqueue.worker.protocol import EXIT_BLOCKED, EXIT_CLEAN, EXIT_STUCK
+from django_skipqueue.worker.round_trips import DEFER_RESULT_ABOVE
 from django_skipqueue.worker.watchers import DELAYS
 from django_skipqueue.worker.worker import Worker
 
@@ -969,12 +969,12 @@ class Watching(Store):
     overlaps: list[bool]
 
     def exchange(self, *arguments: Any, **options: Any) -> Any:
-        overlapping = not self.worker._in_flight._buffer.is_empty
+        overlapping = not self.worker._in_flight.trips.buffer.is_empty
         if overlapping:
             self.before()
         answer = super().exchange(*arguments, **options)
         if overlapping:
-            self.overlaps.append(self.worker._in_flight._buffer.is_empty)
+            self.overlaps.append(self.worker._in_flight.trips.buffer.is_empty)
             return self.after(answer)
         return answer
 
@@ -1026,8 +1026,8 @@ def test_an_answer_with_many_jobs_waits_for_the_next_exchange_although_there_was
     waiting: list[int] = []
 
     def prepare(worker: Worker) -> None:
-        worker._in_flight.exchange(Plan(0.0, settles=True, claims=10 * number))
-        waiting.append(worker._in_flight._buffer.claimed)
+        worker._in_flight.trips.exchange(Plan(0.0, settles=True, claims=10 * number))
+        waiting.append(worker._in_flight.trips.buffer.claimed)
 
     jobs.noop.defer_many([()] * number)
     worker = worker_thread(prepare=prepare, drain=True)
@@ -1110,7 +1110,7 @@ def test_a_lease_that_is_known_to_be_lost_is_told_by_a_worker_that_stops(
     attempt = Attempt(ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 10, 0, 0.0, 0.0, "{}"), COMPLETED, 1.0, 2.0, "w")
 
     def prepare(worker: Worker) -> None:
-        worker._in_flight._reports.lost.append(attempt)
+        worker._in_flight.trips.reports.lost.append(attempt)
         worker._stop()
 
     assert worker_thread(prepare=prepare).wait() == EXIT_CLEAN
@@ -1133,7 +1133,7 @@ def test_what_an_answer_has_brought_is_run_while_the_database_is_gone(
     jobs.noop.defer_many([()] * BACKLOG)
     worker = worker_thread(prepare=_watch(Breaking))
     wait_until(broken.is_set)
-    wait_until(lambda: worker.worker._in_flight._buffer.is_empty)
+    wait_until(lambda: worker.worker._in_flight.trips.buffer.is_empty)
     worker.stop(now=True)
     assert worker.wait() == EXIT_CLEAN
 
@@ -1321,7 +1321,8 @@ def test_too_many_untold_events_pause_claiming_which_is_said(
 
 def _use(worker: Worker, store: type[Store]) -> None:
     """Have what this worker asks about its jobs go through a store of this kind."""
-    worker._in_flight._store = worker._in_flight._exchanger._store = store("default")
+    in_flight = worker._in_flight
+    in_flight._store = in_flight.trips._store = in_flight.trips._exchanger._store = store("default")
 
 
 def _count_looks(worker: Worker, looks: threading.Semaphore) -> None:

@@ -245,7 +245,7 @@ class Relay(ControlLoop):
     def room(self, now: float) -> int:
         if self._is_paused or self._dispatcher.is_full or self._trips.pending.has_more or not self._connection.is_open:
             return 0
-        return self._window.room(self._trips.coming, now)
+        return self._window.room(self._trips.buffer.claimed, now)
 
     def has_finished(self, now: float) -> bool:
         return self._trips.pending.due_at <= now
