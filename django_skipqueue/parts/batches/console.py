@@ -245,17 +245,16 @@ def stuck_dependants(store: Store) -> Iterator[Finding]:
         job_id, task, needs_job_id = rows[0]
         job, needed = (job_name(store.alias, id) for id in (job_id, needs_job_id))
         number = f"{len(rows)}+" if len(rows) >= MOST_STUCK else str(len(rows))
-        yield Finding(
-            "stuck-dependant",
+        yield Finding.of(
             Severity.WARNING,
             gettext("Jobs wait for a deleted job"),
             gettext(
                 "Job %(id)s (%(task)s) waits for job %(needed)s, which was deleted, or pruned, before it had "
                 "completed. Such jobs: %(number)s."
-            )
-            % {"id": job, "task": printable(task), "needed": needed, "number": number},
+            ),
             gettext("They wait for ever, and so does what waits for them. Discard them."),
             f"python manage.py skipqueue discard {job} --reason 'it waits for a deleted job'",
+            facts={"id": job, "task": printable(task), "needed": needed, "number": number},
         )
 
 

@@ -12,10 +12,7 @@ PART = Part(
     in_spec=in_current_batch,
     hold=hold,
     after_settle=after_settle,
-    services=(
-        FinishBatches,
-        PruneBatches,
-    ),
+    services=(FinishBatches, PruneBatches),
     settle_services=(BatchCheck,),
     before_drained=finish_all_batches,
     joined_database=joined_database,

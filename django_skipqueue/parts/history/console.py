@@ -55,19 +55,22 @@ MANY_PAGES = 2_000
 def expensive_claims(store: Store) -> Iterator[Finding]:
     for cost in claim_costs(store):
         if cost.pages > MANY_PAGES:
-            yield Finding(
-                "expensive-claims",
+            yield Finding.of(
                 Severity.WARNING,
-                gettext("Claims of queue %(queue)s read many pages") % {"queue": printable(cost.queue_name)},
+                gettext("Claims of queue %(queue)s read many pages"),
                 gettext(
                     "To find 100 jobs, a claim reads %(pages)s pages and %(entries)s index entries. A few hundred are "
                     "usual; the others belong to dead rows."
-                )
-                % {"pages": grouped(cost.pages), "entries": grouped(cost.rows)},
+                ),
                 gettext(
                     "Vacuum the table. If its dead rows stay, something holds an old snapshot: see the other findings."
                 ),
                 statement("VACUUM (VERBOSE, ANALYZE) {table};", table=Identifier("skipqueue_job")),
+                facts={
+                    "queue": printable(cost.queue_name),
+                    "pages": grouped(cost.pages),
+                    "entries": grouped(cost.rows),
+                },
             )
 
 

@@ -78,4 +78,5 @@ def limits_view(admin: "JobAdmin", request: HttpRequest) -> HttpResponse:
     return TemplateResponse(request, "admin/django_skipqueue/keyed/page.html", context)
 
 
-PAGES = (PartPage(name="limits", path="limits/", view=limits_view, title=_("Limits")),)
+def pages() -> tuple[PartPage, ...]:
+    return (PartPage(name="limits", path="limits/", view=limits_view, title=_("Limits")),)

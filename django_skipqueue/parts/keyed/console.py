@@ -10,9 +10,10 @@ from ...console.cli.list_and_show import print_jobs
 from ...console.cli.options import positive
 from ...console.cli.subcommand import Exit, Subcommand
 from ...console.cli.terminal import Console
-from ...console.parts import PartConsole, PartPage
+from ...console.parts import PartConsole
 from ...events.log_format import printable
 from ...queue.store import Store
+from ...values.part import later
 from .tables import KeyTable, tables
 
 NUMBERS = ("held", "of", "waiting", "oldest", "tokens")
@@ -83,10 +84,4 @@ def _show(console: Console, key: str, *, in_json: bool) -> Exit:
     return Exit.DONE
 
 
-def _pages() -> tuple[PartPage, ...]:
-    from .admin import PAGES  # a command does not need the admin
-
-    return PAGES
-
-
-CONSOLE = PartConsole(subcommands=(Limits(),), pages=_pages)
+CONSOLE = PartConsole(subcommands=(Limits(),), pages=later(f"{__package__}.admin.pages"))

@@ -1,17 +1,5 @@
 """What parts share whose jobs have keys, such as limits and rates, as the core sees it."""
 
-from typing import TYPE_CHECKING
+from ...values.part import Part, console_of
 
-from ...values.part import Part
-
-if TYPE_CHECKING:
-    from ...console.parts import PartConsole
-
-
-def console() -> "PartConsole":
-    from .console import CONSOLE
-
-    return CONSOLE
-
-
-PART = Part(name="keyed", console=console)
+PART = Part(name="keyed", console=console_of(__package__))

@@ -67,9 +67,9 @@ COLUMNS: tuple[Column[LimitState], ...] = (
 MOST_ON_DASHBOARD = 10
 
 
-def first_keys(store: Store) -> dict[str, Any]:
+def first_keys(situation: Any) -> dict[str, Any]:
     """The halted sequences, then the keys whose jobs have waited for the longest."""
-    return {"columns": COLUMNS, "rows": rows(COLUMNS, first_states(store, most=MOST_ON_DASHBOARD))}
+    return {"columns": COLUMNS, "rows": rows(COLUMNS, first_states(situation.store, most=MOST_ON_DASHBOARD))}
 
 
 PER_PAGE = 50
@@ -129,3 +129,7 @@ class LimitFilter(KeyFilter):
 
     def index(self, text: str) -> Key:
         return key_of_limit(text)
+
+
+def job_filters() -> tuple[type[LimitFilter], ...]:
+    return (LimitFilter,)

@@ -23,8 +23,9 @@ from ...models import Job, Status
 from ...models.expressions import Row
 from ...queue.store import Store
 from ...values.exposition import Metric
+from ...values.part import later
 from ..keyed.states import key_of_job
-from ..keyed.tables import Cards, KeyedConsole, KeyTable
+from ..keyed.tables import KeyedConsole, KeyTable
 from .admit import blocked_keys
 from .models import HALTS, LIMIT_RANK
 from .now import MOST_HALTING, halted_keys, waiting_keys
@@ -80,17 +81,16 @@ NOT_GIVEN = 60.0
 def halted(store: Store) -> Iterator[Finding]:
     found = halted_states(store, most=MOST)
     if found:
-        yield Finding(
-            "halted-sequence",
+        yield Finding.of(
             Severity.WARNING,
             gettext("Sequences have halted"),
-            gettext("Their jobs wait for an operator: %(keys)s.")
-            % {"keys": _listed([_halted_in_words(store, state) for state in found])},
+            gettext("Their jobs wait for an operator: %(keys)s."),
             gettext(
                 "Find out why these jobs have failed. Retry them: they run before all others of their keys. Or discard "
                 "them, and the sequences go on without them."
             ),
             "python manage.py skipqueue limits",
+            facts={"keys": _listed([_halted_in_words(store, state) for state in found])},
         )
 
 
@@ -99,17 +99,16 @@ def free_permits(store: Store) -> Iterator[Finding]:
     free = [key for key, is_free in blocked_keys(store).items() if is_free]
     late = [state for state in limit_states(store, free[:MOST], {}) if state.oldest >= NOT_GIVEN]
     if late:
-        yield Finding(
-            "free-permit",
+        yield Finding.of(
             Severity.CRITICAL,
             gettext("Permits are free, and nobody gives them"),
-            gettext("Keys whose next job waits although a permit is free: %(keys)s.")
-            % {"keys": _listed([_waiting_in_words(state) for state in late])},
+            gettext("Keys whose next job waits although a permit is free: %(keys)s."),
             gettext(
                 "A supervisor gives free permits about every second. Start a runworker. If one runs, call the doctor "
                 "again: a permit may have become free at this moment."
             ),
             "python manage.py runworker",
+            facts={"keys": _listed([_waiting_in_words(state) for state in late])},
         )
 
 
@@ -122,17 +121,16 @@ def held_permits(store: Store) -> Iterator[Finding]:
         if state.oldest >= NOT_GIVEN and unclaimed[state.now.key] >= state.now.held
     ]
     if late:
-        yield Finding(
-            "held-permit",
+        yield Finding.of(
             Severity.WARNING,
             gettext("Permits are held by jobs that no worker claims"),
-            gettext("Keys whose jobs wait for them: %(keys)s.")
-            % {"keys": _listed([_waiting_in_words(state) for state in late])},
+            gettext("Keys whose jobs wait for them: %(keys)s."),
             gettext(
                 "The queues of the jobs that hold them are behind. Start more workers for these queues, or give the "
                 "tasks limits of their own."
             ),
             "python manage.py skipqueue status",
+            facts={"keys": _listed([_waiting_in_words(state) for state in late])},
         )
 
 
@@ -221,9 +219,6 @@ def _before(job: Job) -> Count:
     return Count.of(Job.objects.filter(rank, gate="limit", limit_key=job.limit_key))
 
 
-HEADINGS = ("key", "kind", "held", "of", "waiting", "oldest", "note")
-
-
 def _first(store: Store, most: int) -> list[LimitState]:
     """The halted sequences, then the others alphabetically."""
     halted = halted_states(store, most=most)
@@ -258,43 +253,18 @@ def _as_json(state: LimitState) -> dict[str, Any]:
     }
 
 
-def _key_as_json(states: Sequence[LimitState]) -> dict[str, Any]:
-    return {name: value for state in states for name, value in _as_json(state).items()}
-
-
-# A command does not need the admin.
-
-
-def _first_keys(situation: Any) -> Any:
-    from .admin import first_keys
-
-    return first_keys(situation.store)
-
-
-def _cards(store: Store, text: str, after: str | None) -> Cards:
-    from .admin import cards
-
-    return cards(store, text, after)
-
-
 KEYS = KeyTable(
-    headings=HEADINGS,
+    headings=("key", "kind", "held", "of", "waiting", "oldest", "note"),
     row=_row,
     first=_first,
     of_key=lambda store, key: limit_states(store, [key], halted_by_key(store)),
     as_json=_as_json,
-    key_as_json=_key_as_json,
+    key_as_json=lambda states: _as_json(states[0]) if states else {},
     holders=holders_of,
     waiting=lambda key: Indexed(Status.BLOCKED, key=key_of_limit(key)).jobs(),
-    cards=_cards,
+    cards=later(f"{__package__}.admin.cards"),
     start=lambda job: job.limit_key,
 )
-
-
-def _job_filters() -> tuple[type[Any], ...]:
-    from .admin import LimitFilter
-
-    return (LimitFilter,)
 
 
 CONSOLE = KeyedConsole(
@@ -309,14 +279,14 @@ CONSOLE = KeyedConsole(
         PartSection(
             name="limits",
             template="admin/django_skipqueue/limits/dashboard.html",
-            content=_first_keys,
+            content=later(f"{__package__}.admin.first_keys"),
             css="django_skipqueue/keyed/keys.css",
             after="queues",
         ),
     ),
     status=status,
     explain=why_it_is_blocked,
-    job_filters=_job_filters,
+    job_filters=later(f"{__package__}.admin.job_filters"),
     job_keys=("limit_key",),
     holds_up=lambda job: job.limit_kind == "halting",
     holding_up=HALTS,

@@ -1,8 +1,7 @@
 """Rates, for operators: their keys, metrics, and why a blocked job waits for a token."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.db.models import F, Value
 from django.db.models.lookups import LessThan
@@ -17,9 +16,10 @@ from ...models import Job, RateBucket
 from ...models.expressions import MINUS_PRIORITY, Row
 from ...queue.store import Store
 from ...values.exposition import Metric
+from ...values.part import later
 from ...values.settings import rate_text
 from ..keyed.states import key_of_job
-from ..keyed.tables import Cards, KeyedConsole, KeyTable
+from ..keyed.tables import KeyedConsole, KeyTable
 from .admit import blocked_rates, next_rate
 from .states import RATES, RateState, pace_of, rate_states, rate_states_of, waiting_for_a_token
 
@@ -88,34 +88,21 @@ def _before(job: Job) -> Count:
     return Count.of(Job.objects.filter(rank, gate="rate", rate_key=job.rate_key))
 
 
-HEADINGS = ("key", "rate", "tokens", "waiting", "oldest", "next")
-
-
 def _row(state: RateState) -> list[str]:
     tokens = "" if state.now.tokens is None else f"{state.now.tokens:,}"
     due = "" if state.now.due_in is None else "in " + in_words(max(state.now.due_in, 0.0))
     return [state.key, state.rate or "any", tokens, counted(state.waiting), in_words(state.oldest), due]
 
 
-def _key_as_json(states: Sequence[RateState]) -> dict[str, Any]:
-    return {"rate": states[0].as_json() if states else None}
-
-
-def _cards(store: Store, text: str, after: str | None) -> Cards:
-    from .admin import cards  # a command does not need the admin
-
-    return cards(store, text, after)
-
-
 KEYS = KeyTable(
-    headings=HEADINGS,
+    headings=("key", "rate", "tokens", "waiting", "oldest", "next"),
     row=_row,
     first=lambda store, most: rate_states(store, most=most),
     of_key=lambda store, key: rate_states_of(store, [key]),
     as_json=RateState.as_json,
-    key_as_json=_key_as_json,
+    key_as_json=lambda states: {"rate": states[0].as_json() if states else None},
     waiting=waiting_for_a_token,
-    cards=_cards,
+    cards=later(f"{__package__}.admin.cards"),
 )
 
 CONSOLE = KeyedConsole(

@@ -103,15 +103,16 @@ def stuck_keys(store: Store) -> Iterator[Finding]:
     if rows:
         job_id, task, key, status, age = rows[0]
         job = job_name(store.alias, job_id)
-        yield Finding(
-            "stuck-key",
+        yield Finding.of(
             Severity.WARNING,
             gettext("A unique key is held for days"),
             gettext(
                 "Job %(id)s (%(task)s, %(status)s) has been due for %(age)s, and still holds the key %(key)s. "
                 "Meanwhile .defer() with this key enqueues nothing. Such jobs: %(number)s."
-            )
-            % {
+            ),
+            gettext("See on the job's page why it does not finish. If it is not needed any more, cancel it."),
+            f"python manage.py skipqueue cancel {job} --reason 'it holds its unique key'",
+            facts={
                 "id": job,
                 "task": printable(task),
                 "status": status,
@@ -119,8 +120,6 @@ def stuck_keys(store: Store) -> Iterator[Finding]:
                 "age": span(age),
                 "number": number_of(rows),
             },
-            gettext("See on the job's page why it does not finish. If it is not needed any more, cancel it."),
-            f"python manage.py skipqueue cancel {job} --reason 'it holds its unique key'",
         )
 
 

@@ -1,23 +1,11 @@
 """Unique keys, as the core sees them."""
 
-from typing import TYPE_CHECKING
-
-from ...values.part import Part
+from ...values.part import Part, console_of
 from . import enqueue
-
-if TYPE_CHECKING:
-    from ...console.parts import PartConsole
-
-
-def console() -> "PartConsole":
-    from .console import CONSOLE
-
-    return CONSOLE
-
 
 PART = Part(
     name="unique",
     depends=("limits",),  # on_conflict="rerun" makes a sequence of the jobs of a key
     unique_keys=enqueue,
-    console=console,
+    console=console_of(__package__),
 )
