@@ -18,8 +18,7 @@ from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.db.models.functions import Now
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.template.response import TemplateResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, reverse
 from django.utils.translation import gettext
 
@@ -31,7 +30,7 @@ from ...console.admin.jobs.history import history_of
 from ...console.admin.jobs.job_admin import JobAdmin
 from ...console.admin.jobs.page import JobPage
 from ...console.admin.ui.cells import badge_of
-from ...console.admin.ui.views import OwnViews
+from ...console.admin.ui.views import READ, ReadOnlyViews, guarded
 from ...console.admin.verbs import log
 from ...console.admin.verbs.copies import TEXTS, insert_copy, why_held_elsewhere, why_not_copied
 from ...console.admin.verbs.table import BUTTONS, RUN_AGAIN
@@ -128,11 +127,16 @@ class ArchiveChangeList(JobChangeList):
         )
 
 
+def _job(job_id: str) -> Any:
+    """The archived job with this id, with the database's time; `None` if there is none."""
+    return ArchivedJob.objects.annotate(now=Now()).filter(pk=job_id).first() if is_id(job_id) else None
+
+
 BUTTON = next(button for verb, button in BUTTONS if verb is RUN_AGAIN)
 
 
 @admin.register(ArchivedJob)
-class ArchivedJobAdmin(OwnViews):
+class ArchivedJobAdmin(ReadOnlyViews):
     list_display = JobAdmin.list_display
     list_display_links = JobAdmin.list_display_links
     list_filter = (StatusFilter, FinishedFilter, QueueFilter, TaskFilter)
@@ -160,17 +164,6 @@ class ArchivedJobAdmin(OwnViews):
         """Only a project with an archive sees it among the tables."""
         return settings.has_archive and super().has_module_permission(request)
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Jobs move here by being pruned."""
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: ArchivedJob | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: ArchivedJob | None = None) -> bool:
-        """Archived jobs are dropped a month at a time."""
-        return False
-
     def get_urls(self) -> list[URLPattern]:
         return [self.page("<int:job_id>/run-again/", "run_again", self.run_again_view), *super().get_urls()]
 
@@ -185,47 +178,53 @@ class ArchivedJobAdmin(OwnViews):
         """Allow no lookup in the address but the filters."""
         return lookup in {FIRST, BEFORE, *(each.parameter_name for each in (StatusFilter, QueueFilter, TaskFilter))}
 
+    @guarded(*READ)
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Show an archived job. Accepts no POST."""
-        if request.method not in ("GET", "HEAD"):
-            return HttpResponseNotAllowed(["GET", "HEAD"])
-        job = self._require(request, object_id)
+        job = _job(object_id)
         if job is None:
             return self._redirect_missing(request, object_id)
-        context = self.context(request, job, title=str(job)) | {
+        content = {
             "page": JobPage(job, job.now),
             "note": gettext("This job is in the archive: it was pruned from the job table."),
             "buttons": [(BUTTON, self.address("run_again", job.pk))] if self._may_run_again(request, job) else [],
             "others": self._others(job),
             "history": self.address("history", job.pk),
         }
-        return TemplateResponse(request, "admin/django_skipqueue/job/page.html", context | (extra_context or {}))
+        return self.show(request, "job/page.html", job, content | (extra_context or {}), title=str(job))
 
+    @guarded()
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Show who did what to the job, by its row and by Django's log."""
-        job = self._require(request, object_id)
+        job = _job(object_id)
         if job is None:
             return self._redirect_missing(request, object_id)
-        context = self.context(request, job, title=gettext("History: %(job)s") % {"job": job}) | {
-            "job": job,
-            "entries": history_of(job),
-        }
-        return TemplateResponse(
-            request, "admin/django_skipqueue/job/object_history.html", context | (extra_context or {})
-        )
+        content = {"job": job, "entries": history_of(job)} | (extra_context or {})
+        title = gettext("History: %(job)s") % {"job": job}
+        return self.show(request, "job/object_history.html", job, content, title=title)
 
+    @guarded()
     def run_again_view(self, request: HttpRequest, job_id: int) -> HttpResponse:
-        job = self._require(request, str(job_id))
+        job = _job(str(job_id))
         if not self._may_run_again(request, job):
             raise PermissionDenied
         if job is None:
             return self._redirect_missing(request, str(job_id))
         if request.method != "POST" or "confirmed" not in request.POST:
-            return self._ask(request, job)
+            question = str(BUTTON.question_title) % {"id": job.pk}
+            return self.ask(
+                request,
+                title=gettext("%(order)s?") % {"order": question},
+                subject=question,
+                explanation=BUTTON.hint,
+                sample=[(job, badge_of(job))],
+                target=self.address("run_again", job.pk),
+                back=self.address("change", job.pk),
+            )
         if reason := why_held_elsewhere(job):
             self.message_user(request, reason, messages.WARNING)
             return HttpResponseRedirect(self.address("change", job.pk))
@@ -239,23 +238,6 @@ class ArchivedJobAdmin(OwnViews):
         log.record(request, {copy.pk: str(copy)}, str(RUN_AGAIN.log_entry_of_copy) % values)
         self.message_user(request, str(BUTTON.done) % values, messages.SUCCESS)
         return HttpResponseRedirect(reverse("admin:django_skipqueue_job_change", args=[copy.pk]))
-
-    def _ask(self, request: HttpRequest, job: Any) -> HttpResponse:
-        question = str(BUTTON.question_title) % {"id": job.pk}
-        context = self.context(request, question, title=gettext("%(order)s?") % {"order": question}) | {
-            "explanation": BUTTON.hint,
-            "sample": [(job, badge_of(job))],
-            "can_be_done": True,
-            "target": self.address("run_again", job.pk),
-            "back": self.address("change", job.pk),
-        }
-        return TemplateResponse(request, "admin/django_skipqueue/job/confirm.html", context)
-
-    def _require(self, request: HttpRequest, job_id: str) -> Any:
-        """The archived job with this id, with the database's time; `None` if there is none."""
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        return ArchivedJob.objects.annotate(now=Now()).filter(pk=job_id).first() if is_id(job_id) else None
 
     def _redirect_missing(self, request: HttpRequest, job_id: str) -> HttpResponse:
         message = gettext("There is no job %(id)s in the archive.") % {"id": job_id}

@@ -17,10 +17,8 @@ from urllib.parse import urlencode
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.views.main import ChangeList
-from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.template.response import TemplateResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -31,7 +29,7 @@ from django.utils.translation import gettext_lazy as _
 from ...console.admin.jobs.changelist import CappedPaginator
 from ...console.admin.jobs.filters import GroupFilter
 from ...console.admin.ui.cells import NOTHING, Cell, Column, badge, rows, shortened
-from ...console.admin.ui.views import OwnViews, refreshing
+from ...console.admin.ui.views import READ, ReadOnlyViews, guarded, refreshing
 from ...console.admin.verbs.table import CANCEL, DISCARD, RETRY
 from ...console.admin.verbs.verb import Verb
 from ...console.counts import Count, grouped
@@ -385,8 +383,8 @@ class BatchChangeList(ChangeList):
 
 
 @admin.register(JobBatch)
-class BatchAdmin(OwnViews):
-    """Batches are made by code, and finished by workers; nobody edits them here."""
+class BatchAdmin(ReadOnlyViews):
+    """Batches are made by code, finished by workers, and deleted with their retention."""
 
     list_filter = (StateFilter, InsideFilter)
     list_per_page = list_max_show_all = 25
@@ -404,21 +402,10 @@ class BatchAdmin(OwnViews):
     class Media:
         css = {"all": ["django_skipqueue/admin.css", "django_skipqueue/batches.css"]}
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: JobBatch | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: JobBatch | None = None) -> bool:
-        """Finished ones are deleted with their retention."""
-        return False
-
     @refreshing
+    @guarded(*READ)
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """The list. Accepts no POST."""
-        if request.method not in ("GET", "HEAD"):
-            return HttpResponseNotAllowed(["GET", "HEAD"])
         context = {"title": capfirst(str(self.opts.verbose_name_plural)), "columns": COLUMNS}
         return super().changelist_view(request, context | (extra_context or {}))
 
@@ -445,14 +432,11 @@ class BatchAdmin(OwnViews):
         return lookup in {each.parameter_name for each in self.list_filter}
 
     @refreshing
+    @guarded(*READ)
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Show a batch. Accepts no POST."""
-        if request.method not in ("GET", "HEAD"):
-            return HttpResponseNotAllowed(["GET", "HEAD"])
-        if not self.has_view_permission(request):
-            raise PermissionDenied
         found = batch_state(int(object_id)) if is_id(object_id) else None
         if found is None:
             message = gettext("There is no batch %(id)s. It may have been pruned.") % {"id": object_id}
@@ -460,7 +444,7 @@ class BatchAdmin(OwnViews):
             return HttpResponseRedirect(self.address("changelist"))
         page = BatchPage(found)
         title = page.name or gettext("Batch %(id)s") % {"id": page.row.pk}
-        context = self.context(request, page.row, title=title) | {
+        content = {
             "page": page,
             "badge": state_badge(found),
             "numbers": numbers(found),
@@ -476,7 +460,7 @@ class BatchAdmin(OwnViews):
             "inner": [(link_to(each.row), state_badge(each), each.numbers) for each in page.inner],
             "selected": [("select_across", "1"), (ACTION_CHECKBOX_NAME, "all")],
         }
-        return TemplateResponse(request, "admin/django_skipqueue/jobbatch/batch.html", context | (extra_context or {}))
+        return self.show(request, "jobbatch/batch.html", page.row, content | (extra_context or {}), title=title)
 
     def _verbs_for(self, request: HttpRequest, status: Status) -> list[tuple[Verb, Any]]:
         may = request.user.has_perm

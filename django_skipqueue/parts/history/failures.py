@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.utils.formats import date_format, time_format
 from django.utils.timezone import get_current_timezone, localtime
 from django.utils.translation import gettext
@@ -380,11 +379,8 @@ def top_causes(_: object = None) -> list[FailureCounts]:
 @refreshing
 def failures_view(admin: "JobAdmin", request: HttpRequest) -> HttpResponse:
     found = failing_causes(Store.default(), limit=MOST_SHOWN)
-    context = admin.context(request, None, title=gettext("Failing now")) | {
-        "causes": found,
-        "most": MOST_SHOWN if len(found) == MOST_SHOWN else 0,
-    }
-    return TemplateResponse(request, "admin/django_skipqueue/history/page.html", context)
+    content = {"causes": found, "most": MOST_SHOWN if len(found) == MOST_SHOWN else 0}
+    return admin.show(request, "history/page.html", None, content, title=gettext("Failing now"))
 
 
 def cause_view(admin: "JobAdmin", request: HttpRequest) -> HttpResponse:
@@ -394,12 +390,12 @@ def cause_view(admin: "JobAdmin", request: HttpRequest) -> HttpResponse:
         admin.message_user(request, gettext("No failed attempt with this cause is known."), messages.WARNING)
         return HttpResponseRedirect(admin.address("failures"))
     page = CausePage(counts)
-    context = admin.context(request, counts.exception, title=counts.exception) | {
+    content = {
         "page": page,
         "groups": [(group, _verbs_for(admin, request, group.state)) for group in page.groups],
         "selected": [("select_across", "1"), (ACTION_CHECKBOX_NAME, "all")],
     }
-    return TemplateResponse(request, "admin/django_skipqueue/history/cause.html", context)
+    return admin.show(request, "history/cause.html", counts.exception, content, title=counts.exception)
 
 
 def _verbs_for(admin: "JobAdmin", request: HttpRequest, state: str) -> list[tuple[Verb, Any]]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.utils.http import urlencode
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -74,8 +73,7 @@ def _start(job_id: str) -> tuple[int, str] | tuple[None, None]:
 @refreshing
 def limits_view(admin: "JobAdmin", request: HttpRequest) -> HttpResponse:
     page = KeysPage.of(Store.default(), request.GET)
-    context = admin.context(request, None, title=gettext("Limits")) | {"page": page}
-    return TemplateResponse(request, "admin/django_skipqueue/keyed/page.html", context)
+    return admin.show(request, "keyed/page.html", None, {"page": page}, title=gettext("Limits"))
 
 
 def pages() -> tuple[PartPage, ...]:

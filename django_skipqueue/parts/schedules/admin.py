@@ -17,10 +17,8 @@ from django import forms
 from django.conf import settings
 from django.contrib import admin, messages
 from django.contrib.admin.widgets import AdminTextareaWidget, AdminTextInputWidget
-from django.core.exceptions import PermissionDenied
 from django.db import transaction
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.template.response import TemplateResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, reverse
 from django.utils.formats import date_format
 from django.utils.html import format_html, format_html_join
@@ -31,7 +29,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ...conf import settings as queue_settings
 from ...console.admin.ui.cells import NOTHING, Cell, Column, arguments, badge, rows, shortened
-from ...console.admin.ui.views import OwnViews, refreshing
+from ...console.admin.ui.views import READ, OwnViews, guarded, refreshing
 from ...console.arguments import redacted
 from ...console.durations import distance, exact
 from ...console.search import is_id
@@ -125,11 +123,7 @@ MOST_ON_DASHBOARD = 5
 def on_dashboard(_: object = None) -> dict[str, Any]:
     """The schedules that need attention, then the schedules that fire next."""
     found = first_schedules(MOST_ON_DASHBOARD)
-    return {
-        "columns": ON_DASHBOARD,
-        "rows": rows(ON_DASHBOARD, found.states),
-        "hidden": found.others,
-    }
+    return {"columns": ON_DASHBOARD, "rows": rows(ON_DASHBOARD, found.states), "hidden": found.others}
 
 
 def schedule_of(job: AbstractJob) -> Any:
@@ -316,37 +310,26 @@ class ScheduleAdmin(OwnViews):
         return [*verbs, *super().get_urls()]
 
     @refreshing
+    @guarded(*READ)
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """All schedules. Accepts no POST."""
-        if request.method not in ("GET", "HEAD"):
-            return HttpResponseNotAllowed(["GET", "HEAD"])
-        if not self.has_view_permission(request):
-            raise PermissionDenied
         found = schedule_states()
         may_run = request.user.has_perm(MAY_RUN)
-        context = self.context(request, None, title=capfirst(str(self.opts.verbose_name_plural))) | {
+        content = {
             "columns": COLUMNS,
             "rows": [
-                {
-                    "name": shortened(schedule.row.name),
-                    "cells": cells,
-                    "verbs": _verbs_for(schedule.row) if may_run else {},
-                }
-                for schedule, cells in zip(found, rows(COLUMNS, found), strict=True)
+                {"name": shortened(row.name), "cells": cells, "verbs": _verbs_for(row) if may_run else {}}
+                for row, cells in zip((each.row for each in found), rows(COLUMNS, found), strict=True)
             ],
             "most": MOST_SHOWN if len(found) == MOST_SHOWN else 0,
             "may_run": may_run,
             "add": self.address("add") if self.has_add_permission(request) else "",
         }
-        return TemplateResponse(
-            request, "admin/django_skipqueue/schedule/change_list.html", context | (extra_context or {})
-        )
+        title = capfirst(str(self.opts.verbose_name_plural))
+        return self.show(request, "schedule/change_list.html", None, content | (extra_context or {}), title=title)
 
+    @guarded("POST", may=lambda _, request: request.user.has_perm(MAY_RUN))
     def verb_view(self, request: HttpRequest, schedule_id: int, *, verb: str) -> HttpResponse:
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
-        if not (request.user.has_perm(MAY_RUN) and self.has_view_permission(request)):
-            raise PermissionDenied
         row = Schedule.objects.filter(pk=schedule_id).first() if schedule_id < 2**63 else None
         if row is None:
             raise Http404
