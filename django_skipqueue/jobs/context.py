@@ -10,7 +10,7 @@ from django.db import connections, transaction
 
 from ..events.log_format import job_name
 from ..exceptions import CannotComplete, LeaseLost
-from ..parts.batches.context import BatchContext
+from ..parts.batches.batch import BatchContext
 from ..queue.store import Store
 from ..values.notes import checked_progress, checked_text, level_name
 from ..values.outcomes import COMPLETED, Outcome, Settlement

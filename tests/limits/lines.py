@@ -1,6 +1,6 @@
 """The log lines of limits."""
 
-from django_skipqueue.parts.limits.events import QueueLimited
+from django_skipqueue.parts.limits.queues import QueueLimited
 
 
 def write_lines() -> None:

@@ -9,7 +9,7 @@ from django.test import override_settings
 
 from django_skipqueue import by, job, limit
 from django_skipqueue.jobs.registry import Registry
-from django_skipqueue.parts.limits.checks import check_halting
+from django_skipqueue.parts.limits.part import check_halting
 
 from ..test_checks import found, ids, send_update
 

@@ -1,6 +1,6 @@
 """The log lines of rates."""
 
-from django_skipqueue.parts.rates.events import QueueRated
+from django_skipqueue.parts.rates.queues import QueueRated
 
 
 def write_lines() -> None:

@@ -5,42 +5,39 @@ transaction in which the batch is made, or kept from being finished.
 
 Invariant: the jobs, the batch and its callbacks are written in one transaction, that of the `with` block. So nobody
 sees a batch of which some jobs are missing, and nothing of it stays if the block raises.
+
+`BatchContext`: what a job knows of its batch, and of the jobs that it has waited for.
 """
 
-from contextlib import AbstractContextManager
-from contextvars import Token
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, suppress
+from contextvars import ContextVar, Token
+from functools import cached_property
+from itertools import groupby
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ...conf import settings
-from ...exceptions import BatchFinished, InvalidOption
+from ...events.log_format import job_name
+from ...exceptions import BatchFinished, InvalidOption, ResultLost, UndecodableArguments, UnknownTask
 from ...jobs.placement import placement
+from ...jobs.registry import registry
 from ...jobs.task_call import TaskCall
 from ...queue.store import Store
-from ...values.codec import encode
+from ...values.codec import decode, encode
+from ...values.records import JobSpec
+from .dependencies import needs_of
 from .finish import batch_progress, finish_empty_batch, insert_batch, join_batch
 from .options import reference_to
-from .values import BatchProgress
+from .values import BatchProgress, stored
 
 if TYPE_CHECKING:
     from ...models import Job, JobBatch
     from ...models.managers import JobQuerySet
-
-from collections.abc import Iterable
-from contextvars import ContextVar
-from itertools import groupby
-from typing import TYPE_CHECKING
-
-from django.db.backends.base.base import BaseDatabaseWrapper
-
-from ...values.records import JobSpec
-from .values import stored
-
-if TYPE_CHECKING:
-    from ...models import Job
 
 
 class CurrentBatch(NamedTuple):
@@ -322,3 +319,40 @@ class Batch:
             raise InvalidOption("A batch within another one must be in the same database, and in the same thread.")
         inserted = insert_batch(self._store, name=self.name, parent_id=outer and outer.id, callbacks=self._callbacks)
         self._id = inserted.id
+
+
+class BatchContext:
+    """Properties of `JobContext`."""
+
+    job_id: int
+    database: str
+    if TYPE_CHECKING:
+
+        @cached_property
+        def job(self) -> "Job":
+            """The job."""
+
+    @cached_property
+    def batch(self) -> Batch | None:
+        """The batch of the job, or the batch whose callback it is; `None` without one. The first use sends a query."""
+        return Batch.of(self.job, database=self.database)
+
+    @cached_property
+    def results(self) -> list[Any]:
+        """The results of the jobs that this one has waited for, in their order; `None` for one without a result.
+
+        Each has the type of its task's annotation; it is as JSON has it if there is none, if it does not fit, or if
+        this process does not have the task. Raises `ResultLost` if a job was deleted, or pruned, and `RowMissing` for a
+        model instance whose row is gone. The first use sends a query, and one for each model instance.
+        """
+        found = []
+        for need in needs_of(Store(self.database), self.job_id):
+            if need.status is None or (need.status == "completed" and need.is_gone):
+                lost, waited = (job_name(self.database, id) for id in (need.needs_job_id, self.job_id))
+                raise ResultLost(f"Job {lost}, which job {waited} has waited for, is not there.")
+            result = None if need.result is None else decode(need.result)
+            with suppress(UnknownTask, UndecodableArguments):
+                codec = registry.get(need.task or "").result_type
+                result = result if result is None or codec is None else codec.decode("The result", result)
+            found.append(result)
+        return found

@@ -90,6 +90,11 @@ def key_of(queue_name: str) -> str:
     return PREFIX + queue_name
 
 
+def queues_with(option: str) -> list[str]:
+    """The queues to which `SKIPQUEUE["QUEUES"]` gives this option: their jobs have the key of their queue."""
+    return [name for name, limits in settings.queues.items() if option in limits]
+
+
 def require_changed(name: str, option: str, column: str) -> None:
     """Raise `InvalidOption` unless the queue's row has a value: jobs without a key of their queue would ignore it."""
     queue = apps.get_model("django_skipqueue", "Queue")  # which has the callers among its bases

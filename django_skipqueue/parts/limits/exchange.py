@@ -16,11 +16,11 @@ from ...queue.notify import notify_of_keys, wake
 from ...queue.parameters import Admitted, ExchangeResult
 from ...values.records import NEVER, Attempt, ClaimedJob
 from ...worker.in_exchange import Beside, InExchange
+from ..keyed.sql import queues_with
 from .admit import admission
 from .claim import CLAIM_AHEAD, CLAIM_OR_ADMIT, AheadWish, ahead_as_values
 from .lines import ClaimAhead, Lines
 from .options import TaskLimit
-from .queues import limited_queues
 
 if TYPE_CHECKING:
     from ...queue.store import Store
@@ -41,7 +41,7 @@ class LimitsInExchange(InExchange):
         self._store = store
         self._worker_id = worker_id
         self._ahead = ClaimAhead(lines if claims_ahead else Lines())
-        self._queues = frozenset(limited_queues())
+        self._queues = frozenset(queues_with("concurrency"))
         self._missed: list[str] = []  # keys whose permits another process was counting: to be admitted again
         self._claimed: list[int] = []  # fair jobs: the more run, the more may be queued
 

@@ -1,12 +1,44 @@
-"""Concurrency limits, sequences and fair shares, as the core sees them."""
+"""Concurrency limits, sequences and fair shares, as the core sees them; and the system check of sequences."""
 
+from datetime import timedelta
+from typing import Any
+
+from django.core.checks import CheckMessage, Warning
+from django.core.exceptions import ImproperlyConfigured
+
+from ... import conf
+from ...jobs.registry import registry
 from ...values.part import Part, console_of
 from .admit import LimitGate
-from .checks import check_halting
 from .exchange import LimitsInExchange
 from .now import longest_halt
+from .options import TaskLimit
 from .queues import of_queue
 from .services import block_surplus_service, pass_permits_on
+
+LEAST_HALT = timedelta(days=1)
+"""The time that operators have to look at a sequence that has halted, at least."""
+
+
+def check_halting(**_: Any) -> list[CheckMessage]:
+    """W003: a sequence that halts goes on before an operator can have looked at it."""
+    try:
+        kept = conf.load().retention_of("failed")
+    except ImproperlyConfigured:
+        return []  # E001 reports the reason
+    if kept is None or kept >= LEAST_HALT:
+        return []
+    return [
+        Warning(
+            f"The sequences of {task.name!r} halt at a failed job, and go on after {kept}, when it is deleted.",
+            hint="Keep failed jobs for the time that your operators need: SKIPQUEUE['RETENTION']['failed']. If the "
+            "sequence need not wait for them, say sequence=by(…, on_failure='continue').",
+            id="skipqueue.W003",
+        )
+        for task in registry
+        if (of_task := task.options.of_part(TaskLimit)) and of_task.sequence and of_task.sequence.on_failure == "halt"
+    ]
+
 
 PART = Part(
     name="limits",

@@ -6,52 +6,41 @@ Invariant: no statement here admits a job. Jobs that were admitted beyond a lowe
 `parts.limits.admit` says which jobs of a key hold a permit.
 """
 
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from ...conf import settings
+from ...events import logs
+from ...events.events import Event
 from ...exceptions import InvalidOption
 from ...queue.gates import admit_after_commit
 from ...queue.notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors
 from ...queue.parameters import BATCH, noted
+from ...queue.store import in_each
 from ...values.columns import check_columns
 from ...values.records import EncodedCall
 from ...values.settings import CONCURRENCY, is_concurrency
-from ..keyed.sql import key_of
-from .events import QueueLimited
+from ..keyed.sql import key_of, require_changed
 
 if TYPE_CHECKING:
     from ...queue.store import Store
 
-from ...queue.store import in_each
-from ..keyed.sql import require_changed
 
-
-class LimitColumns(NamedTuple):
-    """The columns of a job that its queue limits; all `None` if it limits none."""
-
-    limit_key: str | None = None
-    limit_kind: str | None = None
-    capacity: int | None = None
-
-
-def limited_queues() -> Collection[str]:
-    """The queues whose jobs have the key of their queue as that of a limit, by `SKIPQUEUE["QUEUES"]`."""
-    return [name for name, limits in settings.queues.items() if "concurrency" in limits]
-
-
-def columns_of(queue_name: str) -> LimitColumns:
-    limits = settings.queues.get(queue_name)
-    if limits is None or "concurrency" not in limits:
-        return LimitColumns()
-    return LimitColumns(key_of(queue_name), "concurrency", limits["concurrency"])
+def columns_of(queue_name: str) -> dict[str, Any]:
+    """The columns of a job that its queue limits, by `SKIPQUEUE["QUEUES"]`; none if it limits none."""
+    limits = settings.queues.get(queue_name, {})
+    if "concurrency" not in limits:
+        return {}
+    return {"limit_key": key_of(queue_name), "limit_kind": "concurrency", "capacity": limits["concurrency"]}
 
 
 def of_queue(queue_name: str, calls: Sequence[EncodedCall]) -> dict[str, Any]:
     """The columns that the queue gives to jobs: none, if a call has a limit of its own. Either all have, or none."""
     if any("limit_key" in call.columns for call in calls):
         return {}
-    return {name: value for name, value in columns_of(queue_name)._asdict().items() if value is not None}
+    return {name: value for name, value in columns_of(queue_name).items() if value is not None}
 
 
 # supervisor, after the limit of a queue was changed → the number of jobs that wait for a permit again. A limit that was
@@ -93,6 +82,24 @@ blocked AS (
 SELECT count(*) FROM blocked
 """
 
+
+@dataclass(frozen=True)
+class QueueLimited(Event):
+    """Somebody has changed the limit of a queue."""
+
+    level = logging.WARNING
+
+    database: str
+    queue_name: str
+    concurrency: int | None
+    """The new limit; 0: any number; `None`: the limit of the settings."""
+    by: str
+
+    def write_lines(self) -> None:
+        number = "settings" if self.concurrency is None else self.concurrency or "none"
+        logs.write_about_queue("queue_limited", self.queue_name, concurrency=number, by=self.by)
+
+
 # Queue.limit → the row has the limit, in place of the one before: NULL is that of the settings, 0 is none. Index: the
 # primary key.
 LIMIT_QUEUE = """
@@ -110,10 +117,6 @@ def limit_queue(store: "Store", name: str, concurrency: int | None, *, by: str =
     if not is_concurrency(concurrency):
         raise InvalidOption(f"concurrency must be {CONCURRENCY}, or None for any number, not {concurrency!r}.")
     _set_limit(store, name, concurrency or 0, by)
-
-
-def limit_queue_by_settings(store: "Store", name: str, *, by: str = "") -> None:
-    _set_limit(store, name, None, by)
 
 
 def _set_limit(store: "Store", name: str, concurrency: int | None, by: str) -> None:
@@ -144,11 +147,11 @@ class LimitVerbs:
         that cannot be used, and for a queue without a `concurrency` in the settings, unless it was changed before.
         `database`: as of `pause`; the number counts in each of them.
         """
-        if columns_of(name).limit_key is None:
+        if not columns_of(name):
             require_changed(name, "concurrency", "concurrency")
         in_each(database, lambda store: limit_queue(store, name, concurrency, by=by))
 
     @staticmethod
     def limit_by_settings(name: str, *, by: str = "", database: str | None = None) -> None:
         """Let the number of the settings hold again for this queue. `database`: as of `pause`."""
-        in_each(database, lambda store: limit_queue_by_settings(store, name, by=by))
+        in_each(database, lambda store: _set_limit(store, name, None, by))

@@ -16,11 +16,11 @@ from ...console.parts import QueueOption, QueueSetting
 from ...models import Job, Queue
 from ...queue.store import Store
 from ...values.settings import LARGEST_LIMIT
-from ..keyed.sql import key_of
+from ..keyed.sql import key_of, queues_with
 from ..keyed.states import KeyState, counted
 from .models import HAS_BEGUN, LIMIT_RANK
 from .now import HaltedKey, LimitNow, first_blocked_keys, halted_keys, keys_now, waiting_keys
-from .queues import columns_of, limited_queues
+from .queues import columns_of
 
 KINDS = {"concurrency": _("limit"), "sequence": _("sequence"), "halting": _("sequence"), "fair": _("fair order")}
 
@@ -124,16 +124,11 @@ class LimitForm(SettingForm):
         return "" if typed else _("How many?")
 
 
-def _by_settings(queue_name: str) -> tuple[str | None, int | None]:
-    columns = columns_of(queue_name)
-    return columns.limit_key, columns.capacity
-
-
 LIMITS = QueueOption(
     name="limit",
     column="concurrency",
-    names=limited_queues,
-    by_settings=_by_settings,
+    names=lambda: queues_with("concurrency"),
+    by_settings=lambda name: (columns_of(name).get("limit_key"), columns_of(name).get("capacity")),
     form=LimitForm,
     change=Queue.limit,
     follow_settings=Queue.limit_by_settings,

@@ -1,5 +1,7 @@
 """`RateBucket`: the tokens of one key of a rate. The columns of rates on the job row, and on the row of a queue."""
 
+from datetime import datetime, timedelta
+
 from django.db import models
 from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
@@ -25,6 +27,23 @@ class RateBucket(models.Model):
 
     def __str__(self) -> str:
         return self.key
+
+
+class Tokens:
+    """The `testing.run.Clock` of rates, for tests that pass the time."""
+
+    def __init__(self, alias: str) -> None:
+        self._buckets = RateBucket.objects.using(alias)
+
+    def due(self) -> list[datetime]:
+        return [due_at for due_at in self._buckets.values_list("due_at", flat=True) if due_at is not None]
+
+    def put_forward(self, passed: timedelta) -> None:
+        self._buckets.update(full_at=F("full_at") - passed, due_at=F("due_at") - passed)
+
+    def put_to_the_end(self) -> None:
+        """Have all tokens of all rates be there."""
+        self._buckets.all().delete()
 
 
 class RateColumns(models.Model):

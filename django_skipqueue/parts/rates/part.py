@@ -1,7 +1,8 @@
 """Rates, as the core sees them."""
 
-from ...values.part import Part, console_of, later
+from ...values.part import Part, console_of
 from .admit import RateGate
+from .models import Tokens
 from .queues import of_queue
 from .services import PruneRates, block_unrated_service, pass_tokens_on
 
@@ -11,6 +12,6 @@ PART = Part(
     gate=RateGate(),
     of_queue=of_queue,
     services=(block_unrated_service, pass_tokens_on, PruneRates),
-    clock=later(f"{__package__}.clock.Tokens"),
+    clock=Tokens,
     console=console_of(__package__),
 )

@@ -6,55 +6,46 @@ Invariant: no statement here admits a job. Jobs that were admitted beyond a lowe
 `parts.rates.admit` says which jobs of a key have a token.
 """
 
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from ...conf import settings
+from ...events import logs
+from ...events.events import Event
 from ...queue.gates import admit_after_commit
 from ...queue.notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, RATE_PREFIX, notify_of_keys, notify_supervisors
 from ...queue.parameters import BATCH, noted
+from ...queue.store import in_each
 from ...values.columns import check_columns
 from ...values.records import EncodedCall
-from ...values.settings import burst_of, interval_of
-from ..keyed.sql import key_of
-from .events import QueueRated
+from ...values.settings import burst_of, interval_of, rate_text
+from ..keyed.sql import key_of, require_changed
 
 if TYPE_CHECKING:
     from ...queue.store import Store
 
-from ...queue.store import in_each
-from ..keyed.sql import require_changed
 
+def rate_columns_of(queue_name: str) -> dict[str, Any]:
+    """The columns of a job whose queue limits how many start in a time, by `SKIPQUEUE["QUEUES"]`; none if it does not.
 
-class RateColumns(NamedTuple):
-    """The columns of a job whose queue limits how many start in a time; all `None` if any number may."""
-
-    rate_key: str | None = None
-    rate_interval: float | None = None
-    """`None` with a key: any number, until somebody sets a rate."""
-    rate_burst: int | None = None
-
-
-def rated_queues() -> Collection[str]:
-    """The queues whose jobs have the key of their queue as that of a rate, by `SKIPQUEUE["QUEUES"]`."""
-    return [name for name, limits in settings.queues.items() if "rate" in limits]
-
-
-def rate_columns_of(queue_name: str) -> RateColumns:
-    limits = settings.queues.get(queue_name)
-    if limits is None or "rate" not in limits:
-        return RateColumns()
+    The key alone: any number may start, until somebody sets a rate.
+    """
+    limits = settings.queues.get(queue_name, {})
+    if "rate" not in limits:
+        return {}
     if limits["rate"] is None:
-        return RateColumns(key_of(queue_name))
+        return {"rate_key": key_of(queue_name)}
     interval = interval_of(limits["rate"])
-    return RateColumns(key_of(queue_name), interval, burst_of(None, interval))
+    return {"rate_key": key_of(queue_name), "rate_interval": interval, "rate_burst": burst_of(None, interval)}
 
 
 def of_queue(queue_name: str, calls: Sequence[EncodedCall]) -> dict[str, Any]:
     """The columns that the queue gives to jobs: none, if a call has a rate of its own. Either all have, or none."""
     if any("rate_key" in call.columns for call in calls):
         return {}
-    return {name: value for name, value in rate_columns_of(queue_name)._asdict().items() if value is not None}
+    return rate_columns_of(queue_name)
 
 
 # supervisor, after the rate of a queue was changed → the keys of the jobs that wait for a token again. A rate that was
@@ -103,6 +94,24 @@ blocked AS (
 SELECT rate_key, count(*) FROM blocked GROUP BY rate_key
 """
 
+
+@dataclass(frozen=True)
+class QueueRated(Event):
+    """Somebody has changed the rate of a queue."""
+
+    level = logging.WARNING
+
+    database: str
+    queue_name: str
+    interval: float | None
+    """Seconds for each job; 0: any number; `None`: as the settings say."""
+    by: str
+
+    def write_lines(self) -> None:
+        rate = "settings" if self.interval is None else rate_text(self.interval) if self.interval else "none"
+        logs.write_about_queue("queue_rated", self.queue_name, rate=rate, by=self.by)
+
+
 # Queue.rate → the row has the rate, in place of the one before: NULL is that of the settings, 0 is none. Index: the
 # primary key.
 RATE_QUEUE = """
@@ -119,10 +128,6 @@ def rate_queue(store: "Store", name: str, rate: str | None, *, by: str = "") -> 
     """
     interval = 0.0 if rate is None else interval_of(rate)
     _set_rate(store, name, interval, burst_of(None, interval) if interval else 0, by)
-
-
-def rate_queue_by_settings(store: "Store", name: str, *, by: str = "") -> None:
-    _set_rate(store, name, None, None, by)
 
 
 def _set_rate(store: "Store", name: str, interval: float | None, burst: int | None, by: str) -> None:
@@ -154,11 +159,11 @@ class RateVerbs:
         cannot be used, and for a queue without a `rate` in the settings, unless it was changed before. `database`: as
         of `pause`; the rate counts in each of them.
         """
-        if rate_columns_of(name).rate_key is None:
+        if not rate_columns_of(name):
             require_changed(name, "rate", "rate_interval")
         in_each(database, lambda store: rate_queue(store, name, rate, by=by))
 
     @staticmethod
     def rate_by_settings(name: str, *, by: str = "", database: str | None = None) -> None:
         """Let the rate of the settings hold again for this queue. `database`: as of `pause`."""
-        in_each(database, lambda store: rate_queue_by_settings(store, name, by=by))
+        in_each(database, lambda store: _set_rate(store, name, None, None, by))

@@ -16,11 +16,11 @@ from ...models import Job, Queue
 from ...models.expressions import MINUS_PRIORITY
 from ...queue.store import Store
 from ...values.settings import MOST_A_SECOND, burst_of, interval_of, rate_text
-from ..keyed.sql import key_of
+from ..keyed.sql import key_of, queues_with
 from ..keyed.states import KeyState
 from .admit import blocked_rates
 from .now import RateNow, rate_keys_now
-from .queues import rate_columns_of, rated_queues
+from .queues import rate_columns_of
 
 
 @dataclass(frozen=True)
@@ -99,16 +99,11 @@ class RateForm(SettingForm):
         return ""
 
 
-def _by_settings(queue_name: str) -> tuple[str | None, float | None]:
-    columns = rate_columns_of(queue_name)
-    return columns.rate_key, columns.rate_interval
-
-
 RATES = QueueOption(
     name="start-rate",
     column="rate_interval",
-    names=rated_queues,
-    by_settings=_by_settings,
+    names=lambda: queues_with("rate"),
+    by_settings=lambda name: (rate_columns_of(name).get("rate_key"), rate_columns_of(name).get("rate_interval")),
     form=RateForm,
     change=Queue.rate,
     follow_settings=Queue.rate_by_settings,
