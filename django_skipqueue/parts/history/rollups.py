@@ -310,10 +310,7 @@ def roll_up_depths(store: Store, queues: Sequence[QueueNow], costs: Sequence[Cla
     by_queue[""] = max(by_queue.values(), key=itemgetter("claim_pages"), default={})
     rows = [
         {"queue_name": name, "depth": depth, "oldest_seconds": oldest, **by_queue.get(name, {})}
-        for name, depth, oldest in (
-            everything,
-            *((queue.name, queue.queued, queue.oldest or 0.0) for queue in queues),
-        )
+        for name, depth, oldest in (everything, *((queue.name, queue.queued, queue.oldest or 0.0) for queue in queues))
     ]
     _run(store, (ROLL_UP_DEPTHS, {"rows": json.dumps(rows)}))
 

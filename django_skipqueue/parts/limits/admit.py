@@ -31,11 +31,7 @@ from psycopg.pq import TransactionStatus
 
 from ...queue.fragments import joined
 from ...queue.gates import with_later
-from ...queue.notify import (
-    LIMIT_PREFIX,
-    notify_of_keys,
-    wake,
-)
+from ...queue.notify import LIMIT_PREFIX, notify_of_keys, wake
 from ...queue.parameters import Admitted, Rows, Statement, as_array, fetched, pipelined
 from ...values.records import GateResult
 from ..keyed.gate import KEYS_AT_ONCE, SWEEP_INTERVAL, KeyedGate, Sweep

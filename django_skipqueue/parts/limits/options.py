@@ -27,11 +27,7 @@ class By:
     def columns(self, task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The columns of a job of this task with these arguments, by name."""
         key = key_of("sequence", self.name or task, self.names, arguments)
-        return {
-            "limit_key": key,
-            "limit_kind": "halting" if self.on_failure == "halt" else "sequence",
-            "capacity": 1,
-        }
+        return {"limit_key": key, "limit_kind": "halting" if self.on_failure == "halt" else "sequence", "capacity": 1}
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,7 @@ WAITS_FOR_RATE = "gate = 'rate'"
 # supervisor; enqueue, after the commit → the keys that another transaction has locked, and those that are locked now,
 # for ADMIT_BY_RATE. The locks are as those of LOCK_KEYS, and others than these. Reads no table.
 LOCK_RATES = locking(
-    locks="1397442897",
-    setting="skipqueue.locked_rates",
-    wanted="SELECT unnest((SELECT %(keys)s::text[])) AS key",
+    locks="1397442897", setting="skipqueue.locked_rates", wanted="SELECT unnest((SELECT %(keys)s::text[])) AS key"
 )
 
 # The rate of a key, NULL for none, and how many of its jobs are queued, counted up to the burst.
@@ -306,10 +304,7 @@ def admit_rate_keys(store: "Store", keys: Collection[str]) -> tuple[dict[str, in
     """
     connection = store.connection
     connection.ensure_connection()
-    statements: list[Statement | None] = [
-        (LOCK_RATES, {"keys": sorted(set(keys))}),
-        (ADMIT_BY_RATE, {}),
-    ]
+    statements: list[Statement | None] = [(LOCK_RATES, {"keys": sorted(set(keys))}), (ADMIT_BY_RATE, {})]
     with connection.wrap_database_errors:
         locked, admitted = pipelined(connection.connection, statements, None)
         return dict(fetched(admitted)), [key for missed, _ in fetched(locked) for key in missed or ()]

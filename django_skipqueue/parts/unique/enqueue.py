@@ -333,12 +333,7 @@ def unique_keys_of(store: "Store", ids: Sequence[int]) -> list[str]:
 
 
 def enqueue_unique(
-    store: "Store",
-    spec: JobSpec,
-    values: Mapping[str, Any],
-    calls: Sequence[EncodedCall],
-    *,
-    announce: Announce,
+    store: "Store", spec: JobSpec, values: Mapping[str, Any], calls: Sequence[EncodedCall], *, announce: Announce
 ) -> DeferredJobs:
     """Insert jobs of which some have unique keys. Repeats until each key belongs to a job."""
     if spec.on_conflict == "raise":
@@ -364,12 +359,7 @@ def enqueue_unique(
 
 
 def _write_unique(
-    store: "Store",
-    spec: JobSpec,
-    values: Mapping[str, Any],
-    calls: Sequence[EncodedCall],
-    *,
-    announce: Announce,
+    store: "Store", spec: JobSpec, values: Mapping[str, Any], calls: Sequence[EncodedCall], *, announce: Announce
 ) -> tuple[list[tuple[int, str | None]], list[Replaced]]:
     """Insert these calls, sorted by key, or replace. Returns the inserted jobs, with their keys, and the others."""
     keys: list[str | None] = [call.unique_key for call in calls]

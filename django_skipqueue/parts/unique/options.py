@@ -191,12 +191,7 @@ class Unique(PartOptions):
         if self.on_conflict != "rerun":
             return {"unique_key": unique_key}
         # The jobs of the key are a sequence.
-        return {
-            "unique_key": unique_key,
-            "limit_key": f"rerun:{unique_key}",
-            "limit_kind": "sequence",
-            "capacity": 1,
-        }
+        return {"unique_key": unique_key, "limit_key": f"rerun:{unique_key}", "limit_kind": "sequence", "capacity": 1}
 
 
 KEYS = {"unique", "unique_key"}
