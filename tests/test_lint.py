@@ -103,7 +103,7 @@ def test_a_statement_is_joined_at_import_by_a_composer() -> None:
 
 
 def test_a_statement_is_used_in_its_room_and_between_methods_of_the_store() -> None:
-    claim, gate = "from {}queue.claim import CLAIM\nCLAIM", "from {}parts.limits.lone import ADMIT_LONE\nADMIT_LONE"
+    claim, gate = "from {}queue.claim import CLAIM\nCLAIM", "from {}parts.limits.admit import ADMIT_LONE\nADMIT_LONE"
     for path, code, used in (
         ("queue/a.py", claim.format(".."), []),
         ("parts/limits/a.py", gate.format("..."), []),

@@ -8,11 +8,10 @@ import pytest
 
 from django_skipqueue.models.status import Status
 from django_skipqueue.parts.limits import admit as sql
-from django_skipqueue.parts.limits import lone as lone_sql
 from django_skipqueue.parts.limits import now as limits_now
 from django_skipqueue.parts.limits.sql import LOCK_KEYS
 from django_skipqueue.parts.rates import admit as rate_sql
-from django_skipqueue.parts.rates import now as rates_now
+from django_skipqueue.parts.rates import states as rates_now
 from django_skipqueue.parts.rates.admit import LOCK_RATES
 
 from ..app.rows import make_job
@@ -92,8 +91,8 @@ def test_those_that_hold_a_permit_are_walked_so_that_ended_ones_are_marked_as_de
 def test_an_admission_of_a_lone_job(misjudged: psycopg.Connection[Any]) -> None:
     lone = make_job(status="blocked", limit_key="alone", limit_kind="concurrency", capacity=1)
     with misjudged.transaction(force_rollback=True):
-        misjudged.execute(lone_sql.LOCK_KEY, {"key": "alone"})
-        assert jobs_read(misjudged, lone_sql.ADMIT_LONE, id=lone.pk, key="alone") < READ
+        misjudged.execute(sql.LOCK_KEY, {"key": "alone"})
+        assert jobs_read(misjudged, sql.ADMIT_LONE, id=lone.pk, key="alone") < READ
 
 
 def test_an_admission_by_rate(misjudged: psycopg.Connection[Any]) -> None:

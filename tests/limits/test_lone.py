@@ -11,9 +11,8 @@ from django_skipqueue.events.events import JobsAdmitted, JobsDeferred
 from django_skipqueue.models import Job, Queue
 from django_skipqueue.parts.limits import admit as limits
 from django_skipqueue.parts.limits import admit as sql
-from django_skipqueue.parts.limits import lone as lone_sql
 from django_skipqueue.parts.limits import queues as queue_sql
-from django_skipqueue.parts.limits.lone import ENQUEUE_AND_ADMIT
+from django_skipqueue.parts.limits.admit import ENQUEUE_AND_ADMIT
 from django_skipqueue.queue.gates import sweep_gates
 from django_skipqueue.queue.parameters import unindented
 from django_skipqueue.queue.store import Store
@@ -195,7 +194,7 @@ def test_a_key_that_another_transaction_has_locked_is_left_to_the_supervisors(
 ) -> None:
     with connect(autocommit=False) as other:
         key = free_two.encoded(("a",), {}).columns["limit_key"]
-        other.execute(lone_sql.LOCK_KEY, {"key": key})
+        other.execute(sql.LOCK_KEY, {"key": key})
         job = defer(free_two, "a")
         assert heard() == [f",limit {key}"]
     assert job.status == status(job) == "blocked"
@@ -203,7 +202,7 @@ def test_a_key_that_another_transaction_has_locked_is_left_to_the_supervisors(
 
 def test_a_job_is_counted_after_the_lock() -> None:
     """A statement that locked and counted at once would not see what the previous holder has committed."""
-    assert "pg_try_advisory_xact_lock" not in lone_sql.ADMIT_LONE
+    assert "pg_try_advisory_xact_lock" not in sql.ADMIT_LONE
     message = ENQUEUE_AND_ADMIT
     assert message.index("pg_try_advisory_xact_lock") < message.rindex(";") < message.index("number < limited.permits")
 

@@ -18,12 +18,11 @@ from django_skipqueue.parts.keyed import pass_on
 from django_skipqueue.parts.keyed import sql as of_keys
 from django_skipqueue.parts.limits import admit as admit_limits
 from django_skipqueue.parts.limits import claim as claim_limited
-from django_skipqueue.parts.limits import lone as admit_lone
 from django_skipqueue.parts.limits import now as limits_now
 from django_skipqueue.parts.limits import queues as limited_queues
 from django_skipqueue.parts.rates import admit as admit_rates
-from django_skipqueue.parts.rates import now as rates_now
 from django_skipqueue.parts.rates import queues as rated_queues
+from django_skipqueue.parts.rates import states as rates_now
 from django_skipqueue.parts.unique import enqueue as enqueue_unique
 from django_skipqueue.queue import fragments
 
@@ -52,7 +51,6 @@ MODULES: tuple[ModuleType, ...] = (
     of_windows,
     admit_limits,
     claim_limited,
-    admit_lone,
     limits_now,
     limited_queues,
     admit_rates,

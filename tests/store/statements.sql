@@ -2026,6 +2026,28 @@ FROM
         LIMIT 1
     ) AS sample
 
+-- KNOWN_QUEUES (parts.history.console)
+SELECT queue_name
+FROM skipqueue_rollup
+WHERE span = 0 AND task = '' AND queue_name > ''
+ORDER BY queue_name
+LIMIT %(limit)s
+
+-- ROLLED_UP (parts.history.console)
+SELECT
+    queue_name, task, enqueued, recovered, lost, completed, retried, snoozed, failed, discarded,
+    array_to_json(waited)::text, waited_seconds, array_to_json(ran)::text, ran_seconds
+FROM skipqueue_rollup
+WHERE span = 0 AND task > ''
+ORDER BY GREATEST(enqueued, completed + retried + snoozed + failed + discarded) DESC, queue_name, task
+LIMIT %(limit)s
+
+-- CLAIMS (parts.history.console)
+SELECT array_to_json(claim_times)::text, claim_seconds
+FROM skipqueue_rollup
+WHERE span = 0 AND queue_name = '' AND task = '' AND starts_at = to_timestamp(0)
+LIMIT 1
+
 -- RATES_NOW (parts.history.console)
 SELECT queue_name, ended, date_part('epoch', statement_timestamp() - first_minute) / 60, waited
 FROM (
@@ -3182,6 +3204,185 @@ FROM
     ) AS limited
 ORDER BY found.key
 
+-- ADMIT_WITHOUT_WAITING (parts.limits.admit)
+SELECT set_config('synchronous_commit', 'off', true)
+
+-- LOCK_KEY (parts.limits.admit)
+SELECT set_config(
+    'skipqueue.locked_key',
+    CASE
+        WHEN current_setting('transaction_isolation') <> 'read committed' THEN ''
+        WHEN pg_try_advisory_xact_lock(1397442896, hashtext(%(key)s::text) & 1023) THEN %(key)s::text
+        ELSE ''
+    END,
+    true
+)
+
+-- ADMIT_LONE (parts.limits.admit)
+WITH chosen AS MATERIALIZED (
+    SELECT ctid AS place
+    FROM skipqueue_job AS job
+    WHERE
+        id = %(id)s
+        AND gate = 'limit'
+        AND (limit_key = current_setting('skipqueue.locked_key', true)) IS TRUE
+        AND (
+            SELECT other.id
+            FROM skipqueue_job AS other
+            WHERE
+                gate = 'limit'
+                AND limit_key = %(key)s::text
+                AND other.id <> %(id)s
+            LIMIT 1
+        ) IS NULL
+        AND (
+            SELECT CASE
+                WHEN limited.permits IS NULL THEN true
+                WHEN job.limit_kind = 'fair' THEN held.number - held.running < GREATEST(job.capacity, held.running)
+                ELSE held.number < limited.permits
+            END
+            FROM
+                (
+                    SELECT CASE
+                        WHEN starts_with(%(key)s, 'queue:')
+                        THEN (SELECT queue.concurrency FROM skipqueue_queue AS queue WHERE name = substr(%(key)s, 7))
+                    END AS concurrency
+                ) AS changed,
+                LATERAL (
+                    SELECT CASE WHEN concurrency IS NULL THEN job.capacity ELSE NULLIF(concurrency, 0) END AS permits
+                ) AS limited,
+                LATERAL (
+                    SELECT count(*) AS number, count(*) FILTER (WHERE status = 'running') AS running
+                    FROM (
+                        SELECT status
+                        FROM skipqueue_job
+                        WHERE
+                            limit_key = %(key)s::text
+                            AND limited.permits IS NOT NULL
+                            AND (
+                                status IN ('queued', 'running')
+                                OR gate = 'rate'
+                                OR (
+                                    (started_at IS NOT NULL OR attempts > 0)
+                                    AND limit_kind IN ('sequence', 'halting')
+                                    AND status = 'scheduled'
+                                )
+                                OR (limit_kind = 'halting' AND status = 'failed')
+                            )
+                        LIMIT CASE WHEN job.limit_kind <> 'fair' THEN limited.permits END
+                    ) AS holder
+                ) AS held
+        )
+    LIMIT 1
+    FOR NO KEY UPDATE OF job SKIP LOCKED
+)
+UPDATE skipqueue_job AS job
+SET status = CASE WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
+    gate = CASE WHEN job.rate_key::text IS NOT NULL THEN 'rate' END,
+    run_after = CASE
+        WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
+        ELSE job.run_after
+    END
+WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
+RETURNING job.queue_name, rate_key
+
+-- ENQUEUE_AND_ADMIT (parts.limits.admit)
+BEGIN;
+
+INSERT INTO skipqueue_job AS job
+    (queue_name, task, args, kwargs, status, gate, priority, max_attempts, run_after, timeout, retention, metadata,
+    held, unique_seconds, batch_id, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
+VALUES (
+    %(queue_name)s, %(task)s, %(args)s::jsonb, %(kwargs)s::jsonb,
+    CASE WHEN COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)) > statement_timestamp() THEN 'scheduled' WHEN %(held)s::boolean THEN 'blocked' WHEN %(limit_key)s::text IS NOT NULL THEN 'blocked' WHEN %(rate_key)s::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
+    CASE WHEN COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)) > statement_timestamp() THEN NULL WHEN %(held)s::boolean THEN 'held' WHEN %(limit_key)s::text IS NOT NULL THEN 'limit' WHEN %(rate_key)s::text IS NOT NULL THEN 'rate' END,
+    %(priority)s, %(max_attempts)s,
+    COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
+    %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb, %(held)s, %(unique_seconds)s, %(batch_id)s, %(unique_key)s, %(limit_key)s, %(limit_kind)s, %(capacity)s, %(rate_key)s, %(rate_interval)s, %(rate_burst)s
+)
+
+RETURNING id, enqueued_at, set_config('skipqueue.inserted', concat_ws('|', %(call)s, id, enqueued_at), false);
+COMMIT;
+SELECT set_config('synchronous_commit', 'off', true);
+
+SELECT set_config(
+    'skipqueue.locked_key',
+    CASE
+        WHEN current_setting('transaction_isolation') <> 'read committed' THEN ''
+        WHEN pg_try_advisory_xact_lock(1397442896, hashtext(%(limit_key)s::text) & 1023) THEN %(limit_key)s::text
+        ELSE ''
+    END,
+    true
+)
+;
+
+WITH chosen AS MATERIALIZED (
+    SELECT ctid AS place
+    FROM skipqueue_job AS job
+    WHERE
+        id = split_part(current_setting('skipqueue.inserted'), '|', 2)::bigint
+        AND gate = 'limit'
+        AND (limit_key = current_setting('skipqueue.locked_key', true)) IS TRUE
+        AND (
+            SELECT other.id
+            FROM skipqueue_job AS other
+            WHERE
+                gate = 'limit'
+                AND limit_key = %(limit_key)s::text
+                AND other.id <> split_part(current_setting('skipqueue.inserted'), '|', 2)::bigint
+            LIMIT 1
+        ) IS NULL
+        AND (
+            SELECT CASE
+                WHEN limited.permits IS NULL THEN true
+                WHEN job.limit_kind = 'fair' THEN held.number - held.running < GREATEST(job.capacity, held.running)
+                ELSE held.number < limited.permits
+            END
+            FROM
+                (
+                    SELECT CASE
+                        WHEN starts_with(%(limit_key)s, 'queue:')
+                        THEN (SELECT queue.concurrency FROM skipqueue_queue AS queue WHERE name = substr(%(limit_key)s, 7))
+                    END AS concurrency
+                ) AS changed,
+                LATERAL (
+                    SELECT CASE WHEN concurrency IS NULL THEN job.capacity ELSE NULLIF(concurrency, 0) END AS permits
+                ) AS limited,
+                LATERAL (
+                    SELECT count(*) AS number, count(*) FILTER (WHERE status = 'running') AS running
+                    FROM (
+                        SELECT status
+                        FROM skipqueue_job
+                        WHERE
+                            limit_key = %(limit_key)s::text
+                            AND limited.permits IS NOT NULL
+                            AND (
+                                status IN ('queued', 'running')
+                                OR gate = 'rate'
+                                OR (
+                                    (started_at IS NOT NULL OR attempts > 0)
+                                    AND limit_kind IN ('sequence', 'halting')
+                                    AND status = 'scheduled'
+                                )
+                                OR (limit_kind = 'halting' AND status = 'failed')
+                            )
+                        LIMIT CASE WHEN job.limit_kind <> 'fair' THEN limited.permits END
+                    ) AS holder
+                ) AS held
+        )
+    LIMIT 1
+    FOR NO KEY UPDATE OF job SKIP LOCKED
+)
+UPDATE skipqueue_job AS job
+SET status = CASE WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
+    gate = CASE WHEN job.rate_key::text IS NOT NULL THEN 'rate' END,
+    run_after = CASE
+        WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
+        ELSE job.run_after
+    END
+WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
+RETURNING job.queue_name, rate_key, pg_notify('skipqueue', queue_name)
+
 -- CLAIM_AHEAD (parts.limits.claim)
 WITH held AS MATERIALIZED (
     SELECT job.limit_key AS key, count(*) AS number, min(job.capacity) AS capacity
@@ -3423,185 +3624,6 @@ RETURNING
     date_part('epoch', clock_timestamp() - statement_timestamp()) AS claim_seconds,
     jsonb_array_length(job.deaths) >= 2 AS is_suspect,
     CASE WHEN job.rate_key IS NOT NULL THEN NULL WHEN job.limit_kind = 'concurrency' THEN job.limit_key END AS permit_key
-
--- ADMIT_WITHOUT_WAITING (parts.limits.lone)
-SELECT set_config('synchronous_commit', 'off', true)
-
--- LOCK_KEY (parts.limits.lone)
-SELECT set_config(
-    'skipqueue.locked_key',
-    CASE
-        WHEN current_setting('transaction_isolation') <> 'read committed' THEN ''
-        WHEN pg_try_advisory_xact_lock(1397442896, hashtext(%(key)s::text) & 1023) THEN %(key)s::text
-        ELSE ''
-    END,
-    true
-)
-
--- ADMIT_LONE (parts.limits.lone)
-WITH chosen AS MATERIALIZED (
-    SELECT ctid AS place
-    FROM skipqueue_job AS job
-    WHERE
-        id = %(id)s
-        AND gate = 'limit'
-        AND (limit_key = current_setting('skipqueue.locked_key', true)) IS TRUE
-        AND (
-            SELECT other.id
-            FROM skipqueue_job AS other
-            WHERE
-                gate = 'limit'
-                AND limit_key = %(key)s::text
-                AND other.id <> %(id)s
-            LIMIT 1
-        ) IS NULL
-        AND (
-            SELECT CASE
-                WHEN limited.permits IS NULL THEN true
-                WHEN job.limit_kind = 'fair' THEN held.number - held.running < GREATEST(job.capacity, held.running)
-                ELSE held.number < limited.permits
-            END
-            FROM
-                (
-                    SELECT CASE
-                        WHEN starts_with(%(key)s, 'queue:')
-                        THEN (SELECT queue.concurrency FROM skipqueue_queue AS queue WHERE name = substr(%(key)s, 7))
-                    END AS concurrency
-                ) AS changed,
-                LATERAL (
-                    SELECT CASE WHEN concurrency IS NULL THEN job.capacity ELSE NULLIF(concurrency, 0) END AS permits
-                ) AS limited,
-                LATERAL (
-                    SELECT count(*) AS number, count(*) FILTER (WHERE status = 'running') AS running
-                    FROM (
-                        SELECT status
-                        FROM skipqueue_job
-                        WHERE
-                            limit_key = %(key)s::text
-                            AND limited.permits IS NOT NULL
-                            AND (
-                                status IN ('queued', 'running')
-                                OR gate = 'rate'
-                                OR (
-                                    (started_at IS NOT NULL OR attempts > 0)
-                                    AND limit_kind IN ('sequence', 'halting')
-                                    AND status = 'scheduled'
-                                )
-                                OR (limit_kind = 'halting' AND status = 'failed')
-                            )
-                        LIMIT CASE WHEN job.limit_kind <> 'fair' THEN limited.permits END
-                    ) AS holder
-                ) AS held
-        )
-    LIMIT 1
-    FOR NO KEY UPDATE OF job SKIP LOCKED
-)
-UPDATE skipqueue_job AS job
-SET status = CASE WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
-    gate = CASE WHEN job.rate_key::text IS NOT NULL THEN 'rate' END,
-    run_after = CASE
-        WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
-        ELSE job.run_after
-    END
-WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
-RETURNING job.queue_name, rate_key
-
--- ENQUEUE_AND_ADMIT (parts.limits.lone)
-BEGIN;
-
-INSERT INTO skipqueue_job AS job
-    (queue_name, task, args, kwargs, status, gate, priority, max_attempts, run_after, timeout, retention, metadata,
-    held, unique_seconds, batch_id, unique_key, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
-VALUES (
-    %(queue_name)s, %(task)s, %(args)s::jsonb, %(kwargs)s::jsonb,
-    CASE WHEN COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)) > statement_timestamp() THEN 'scheduled' WHEN %(held)s::boolean THEN 'blocked' WHEN %(limit_key)s::text IS NOT NULL THEN 'blocked' WHEN %(rate_key)s::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
-    CASE WHEN COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)) > statement_timestamp() THEN NULL WHEN %(held)s::boolean THEN 'held' WHEN %(limit_key)s::text IS NOT NULL THEN 'limit' WHEN %(rate_key)s::text IS NOT NULL THEN 'rate' END,
-    %(priority)s, %(max_attempts)s,
-    COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
-    %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb, %(held)s, %(unique_seconds)s, %(batch_id)s, %(unique_key)s, %(limit_key)s, %(limit_kind)s, %(capacity)s, %(rate_key)s, %(rate_interval)s, %(rate_burst)s
-)
-
-RETURNING id, enqueued_at, set_config('skipqueue.inserted', concat_ws('|', %(call)s, id, enqueued_at), false);
-COMMIT;
-SELECT set_config('synchronous_commit', 'off', true);
-
-SELECT set_config(
-    'skipqueue.locked_key',
-    CASE
-        WHEN current_setting('transaction_isolation') <> 'read committed' THEN ''
-        WHEN pg_try_advisory_xact_lock(1397442896, hashtext(%(limit_key)s::text) & 1023) THEN %(limit_key)s::text
-        ELSE ''
-    END,
-    true
-)
-;
-
-WITH chosen AS MATERIALIZED (
-    SELECT ctid AS place
-    FROM skipqueue_job AS job
-    WHERE
-        id = split_part(current_setting('skipqueue.inserted'), '|', 2)::bigint
-        AND gate = 'limit'
-        AND (limit_key = current_setting('skipqueue.locked_key', true)) IS TRUE
-        AND (
-            SELECT other.id
-            FROM skipqueue_job AS other
-            WHERE
-                gate = 'limit'
-                AND limit_key = %(limit_key)s::text
-                AND other.id <> split_part(current_setting('skipqueue.inserted'), '|', 2)::bigint
-            LIMIT 1
-        ) IS NULL
-        AND (
-            SELECT CASE
-                WHEN limited.permits IS NULL THEN true
-                WHEN job.limit_kind = 'fair' THEN held.number - held.running < GREATEST(job.capacity, held.running)
-                ELSE held.number < limited.permits
-            END
-            FROM
-                (
-                    SELECT CASE
-                        WHEN starts_with(%(limit_key)s, 'queue:')
-                        THEN (SELECT queue.concurrency FROM skipqueue_queue AS queue WHERE name = substr(%(limit_key)s, 7))
-                    END AS concurrency
-                ) AS changed,
-                LATERAL (
-                    SELECT CASE WHEN concurrency IS NULL THEN job.capacity ELSE NULLIF(concurrency, 0) END AS permits
-                ) AS limited,
-                LATERAL (
-                    SELECT count(*) AS number, count(*) FILTER (WHERE status = 'running') AS running
-                    FROM (
-                        SELECT status
-                        FROM skipqueue_job
-                        WHERE
-                            limit_key = %(limit_key)s::text
-                            AND limited.permits IS NOT NULL
-                            AND (
-                                status IN ('queued', 'running')
-                                OR gate = 'rate'
-                                OR (
-                                    (started_at IS NOT NULL OR attempts > 0)
-                                    AND limit_kind IN ('sequence', 'halting')
-                                    AND status = 'scheduled'
-                                )
-                                OR (limit_kind = 'halting' AND status = 'failed')
-                            )
-                        LIMIT CASE WHEN job.limit_kind <> 'fair' THEN limited.permits END
-                    ) AS holder
-                ) AS held
-        )
-    LIMIT 1
-    FOR NO KEY UPDATE OF job SKIP LOCKED
-)
-UPDATE skipqueue_job AS job
-SET status = CASE WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
-    gate = CASE WHEN job.rate_key::text IS NOT NULL THEN 'rate' END,
-    run_after = CASE
-        WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
-        ELSE job.run_after
-    END
-WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
-RETURNING job.queue_name, rate_key, pg_notify('skipqueue', queue_name)
 
 -- HALTED_KEYS (parts.limits.now)
 SELECT failed.limit_key, failed.id, date_part('epoch', statement_timestamp() - failed.finished_at)
@@ -4025,7 +4047,7 @@ deleted AS (
 )
 SELECT count(*) FROM deleted
 
--- RATE_KEYS_NOW (parts.rates.now)
+-- RATE_KEYS_NOW (parts.rates.states)
 SELECT
     key.name, head.id, head.task, head.args::text, head.kwargs::text,
     rated.seconds, rated.burst,
@@ -4887,28 +4909,6 @@ admitted AS (
     RETURNING job.queue_name, job.status, rate_key AS later_key
 )
 SELECT queue_name, count(*) FILTER (WHERE status = 'queued'), array_agg(later_key) FILTER (WHERE status = 'blocked'), (SELECT array_agg(id) FROM put_back) FROM admitted GROUP BY queue_name
-
--- KNOWN_QUEUES (parts.history.metrics)
-SELECT queue_name
-FROM skipqueue_rollup
-WHERE span = 0 AND task = '' AND queue_name > ''
-ORDER BY queue_name
-LIMIT %(limit)s
-
--- ROLLED_UP (parts.history.metrics)
-SELECT
-    queue_name, task, enqueued, recovered, lost, completed, retried, snoozed, failed, discarded,
-    array_to_json(waited)::text, waited_seconds, array_to_json(ran)::text, ran_seconds
-FROM skipqueue_rollup
-WHERE span = 0 AND task > ''
-ORDER BY GREATEST(enqueued, completed + retried + snoozed + failed + discarded) DESC, queue_name, task
-LIMIT %(limit)s
-
--- CLAIMS (parts.history.metrics)
-SELECT array_to_json(claim_times)::text, claim_seconds
-FROM skipqueue_rollup
-WHERE span = 0 AND queue_name = '' AND task = '' AND starts_at = to_timestamp(0)
-LIMIT 1
 
 -- TIMELINE (parts.history.dashboard)
 SELECT date_part('epoch', starts_at), completed, retried, failed, discarded, waited, ran, oldest_seconds

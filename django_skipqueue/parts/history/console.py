@@ -1,5 +1,10 @@
-"""The history, for operators: the rates of queues, a check of the doctor, metrics, and what the admin shows of it."""
+"""The history, for operators: metrics, the rates of queues, a check of the doctor, and what the admin shows of it.
 
+The metrics are counters and histograms of what has happened to jobs, from the roll-ups since the beginning. Invariant:
+no counter restarts: a counter is a row, which outlives every process. A row with no change for 90 days is deleted.
+"""
+
+import json
 from collections.abc import Iterator
 
 from django.utils.translation import gettext
@@ -8,14 +13,122 @@ from psycopg.sql import Identifier
 
 from ...console.counts import grouped
 from ...console.doctor.finding import Check, Finding, Severity, statement
+from ...console.metrics.catalogue import MOST, QUEUE, Scraped, bounded
 from ...console.parts import PartCard, PartConsole, PartSection
 from ...console.queues_and_workers import QueueRate
 from ...events.log_format import printable
 from ...queue.store import Store
 from ...values import counting
+from ...values.exposition import Family, Histogram, Metric, Value
 from ...values.part import later
 from .claim_costs import claim_costs
-from .metrics import SCRAPED, known_queues
+
+CALL = ("queue", "task")
+
+ENQUEUED = Metric("skipqueue_jobs_enqueued_total", "counter", "Jobs that were inserted.", CALL)
+ATTEMPTS = Metric("skipqueue_attempts_total", "counter", "Attempts that ended, by outcome.", (*CALL, "outcome"))
+RECOVERED = Metric("skipqueue_jobs_recovered_total", "counter", "Jobs that were recovered from dead workers.", CALL)
+LOST = Metric("skipqueue_leases_lost_total", "counter", "Attempts whose lease had ended before their outcome.", CALL)
+WAITED = Metric("skipqueue_wait_seconds", "histogram", "Seconds from the due time to the start of an attempt.", CALL)
+RAN = Metric("skipqueue_run_seconds", "histogram", "Seconds from the start of an attempt to its end.", CALL)
+
+CLAIM_TIMES = Metric(
+    "skipqueue_claim_seconds", "histogram", "Seconds that PostgreSQL took for claims that returned jobs."
+)
+CLAIM_PAGES = Metric("skipqueue_claim_pages", "gauge", "Pages that the search of a claim of 100 jobs read.", QUEUE)
+CLAIM_ENTRIES = Metric("skipqueue_claim_index_entries", "gauge", "Index entries that this search read.", QUEUE)
+
+# queues → the names of the queues of which anything was ever counted. Index: the primary key of the roll-ups.
+KNOWN_QUEUES = """
+SELECT queue_name
+FROM skipqueue_rollup
+WHERE span = 0 AND task = '' AND queue_name > ''
+ORDER BY queue_name
+LIMIT %(limit)s
+"""
+
+# jobs → the counts of each task in each queue since the beginning, the busiest first. Index: the primary key of the
+# roll-ups.
+ROLLED_UP = """
+SELECT
+    queue_name, task, enqueued, recovered, lost, completed, retried, snoozed, failed, discarded,
+    array_to_json(waited)::text, waited_seconds, array_to_json(ran)::text, ran_seconds
+FROM skipqueue_rollup
+WHERE span = 0 AND task > ''
+ORDER BY GREATEST(enqueued, completed + retried + snoozed + failed + discarded) DESC, queue_name, task
+LIMIT %(limit)s
+"""
+
+# claims → the durations of all claims since the beginning, and their sum. Index: the primary key of the roll-ups.
+CLAIMS = """
+SELECT array_to_json(claim_times)::text, claim_seconds
+FROM skipqueue_rollup
+WHERE span = 0 AND queue_name = '' AND task = '' AND starts_at = to_timestamp(0)
+LIMIT 1
+"""
+
+
+MOST_READ = 2_000
+"""Pairs of a queue and a task that are read, the busiest first."""
+
+OUTCOMES = ("completed", "retried", "snoozed", "failed", "discarded")
+
+
+def known_queues(store: Store, limit: int) -> list[str]:
+    """See `PartConsole.known_queues`."""
+    return [name for (name,) in store.rows(KNOWN_QUEUES, {"limit": limit})]
+
+
+def jobs(store: Store) -> Iterator[Family]:
+    """Counters and histograms for each queue and task. Of more than `MOST` pairs, the busiest have their own."""
+    enqueued, recovered, lost = (Family(metric) for metric in (ENQUEUED, RECOVERED, LOST))
+    attempts, waited, ran = (Family(metric) for metric in (ATTEMPTS, WAITED, RAN))
+    rows = store.rows(ROLLED_UP, {"limit": MOST_READ})
+    for labels, row in bounded(((queue_name, task), row) for queue_name, task, *row in rows):
+        counts, (waits, waited_seconds, runs, ran_seconds) = row[:-4], row[-4:]
+        for family, number in zip((enqueued, recovered, lost), counts, strict=False):
+            _add(family, labels, number)
+        for outcome, number in zip(OUTCOMES, counts[3:], strict=True):
+            _add(attempts, (*labels, outcome), number)
+        _add(waited, labels, _histogram(waits, waited_seconds))
+        _add(ran, labels, _histogram(runs, ran_seconds))
+    yield from (enqueued, attempts, recovered, lost, waited, ran)
+
+
+def claims(store: Store) -> Iterator[Family]:
+    times, seconds = next(iter(store.rows(CLAIMS)), (None, 0.0))
+    yield Family(CLAIM_TIMES, {(): _histogram(times, seconds)})
+
+
+def measured_claims(store: Store) -> Iterator[Family]:
+    """What a claim reads, of the deepest queues, at the last sample of a supervisor."""
+    costs = claim_costs(store, limit=MOST)
+    yield Family(CLAIM_PAGES, {(cost.queue_name,): cost.pages for cost in costs})
+    yield Family(CLAIM_ENTRIES, {(cost.queue_name,): cost.rows for cost in costs})
+
+
+def _histogram(counts: str | None, total: float) -> Histogram:
+    """From the array as JSON, which Python reads ten times as fast as psycopg reads an array."""
+    return Histogram(json.loads(counts) if counts else counting.empty(), total)
+
+
+def _add(family: Family, labels: tuple[str, ...], value: Value) -> None:
+    """Add to the value of the series: several rows have the label `OTHER`."""
+    before = family.values.get(labels)
+    if before is None:
+        family.values[labels] = value
+    elif isinstance(before, Histogram) and isinstance(value, Histogram):
+        family.values[labels] = Histogram(counting.added(before.counts, value.counts), before.total + value.total)
+    elif not isinstance(before, Histogram) and not isinstance(value, Histogram):
+        family.values[labels] = before + value
+
+
+SCRAPED = (
+    Scraped("jobs", jobs, (ENQUEUED, ATTEMPTS, RECOVERED, LOST, WAITED, RAN)),
+    Scraped("claims", claims, (CLAIM_TIMES,)),
+    Scraped("claim_costs", measured_claims, (CLAIM_PAGES, CLAIM_ENTRIES)),
+)
+
 
 # pages → the roll-ups of each queue, and of all (an empty name), of the current minute and the `minutes` before it: the
 # name, the number of jobs that ended, the minutes since the first of these began, the histogram of the waiting times.

@@ -20,7 +20,7 @@ from ...console.queues_and_workers import LONGEST_NAME
 from ...console.search import is_id
 from ...models import Job
 from ...queue.store import Store
-from .tables import Card, tables
+from .console import Card, tables
 
 if TYPE_CHECKING:
     from ...console.admin.jobs.job_admin import JobAdmin

@@ -24,7 +24,7 @@ from ...console.job_states import Key
 from ...models import Status
 from ...queue.store import Store
 from ..keyed.admin import SECONDS
-from ..keyed.tables import Card, Cards
+from ..keyed.console import Card, Cards
 from .now import HaltedKey, first_blocked_keys, waiting_keys
 from .states import LimitState, first_states, halted_by_key, key_of_limit, limit_states
 

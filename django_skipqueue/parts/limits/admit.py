@@ -14,10 +14,10 @@ A key of the kind `fair` has no limit of what runs. Few of its jobs are queued a
 each that has just ended, so a key alone soon has all workers. A job that is admitted becomes due at that moment: else
 those of a key whose jobs were enqueued long before would still be claimed before all others.
 
-Rule: only `ADMIT_BY_KEY`, `CHOOSE_BY_KEY` with the claim that follows it, and `ADMIT_LONE` of `lone` raise the
-number of held permits. The first two run in the transaction of `LOCK_KEYS`, after it, the last in that of `LOCK_KEY`,
-and only for the keys that this has locked; each statement has a snapshot of its own, so the second one sees what the
-previous holder of the lock has done. None waits for a lock, so none can be part of a deadlock.
+Rule: only `ADMIT_BY_KEY`, `CHOOSE_BY_KEY` with the claim that follows it, and `ADMIT_LONE` raise the number of held
+permits. The first two run in the transaction of `LOCK_KEYS`, after it, the last in that of `LOCK_KEY`, and only for the
+keys that this has locked; each statement has a snapshot of its own, so the second one sees what the previous holder of
+the lock has done. None waits for a lock, so none can be part of a deadlock.
 
 Used after a key has changed: by enqueues, the time gate and the sweep. A worker admits with its exchange.
 """
@@ -29,18 +29,18 @@ from typing import TYPE_CHECKING
 
 from psycopg.pq import TransactionStatus
 
-from ...queue.fragments import joined
+from ...queue.fragments import INSERT_JOB, joined
 from ...queue.gates import with_later
 from ...queue.notify import LIMIT_PREFIX, notify_of_keys, wake
 from ...queue.parameters import Admitted, Rows, Statement, as_array, fetched, pipelined
 from ...values.records import GateResult
 from ..keyed.gate import KEYS_AT_ONCE, SWEEP_INTERVAL, KeyedGate, Sweep
 from ..keyed.sql import PAUSED, indented, walking
-from . import lone as lone_sql
 from .sql import DUE, HOLDS, LATER_GATE, LATER_KEY, LOCK_KEYS, PERMIT_GIVEN, RANK, WAITS_FOR_PERMIT
 
 if TYPE_CHECKING:
     from ...queue.store import Store
+
 
 # How many permits a key has; NULL: any number. `head` is the next job of the key.
 _LIMITED = """LATERAL (
@@ -228,6 +228,119 @@ ORDER BY found.key
 )
 
 
+# enqueue after the commit, supervisor; outside of a transaction, before LOCK_KEYS → the commit does not wait for the
+# disk: a job whose admission is lost in a crash of the server is blocked as before. Reads no table.
+ADMIT_WITHOUT_WAITING = "SELECT set_config('synchronous_commit', 'off', true)"
+
+# enqueue of one job, after the commit → nothing. Locks its key for ADMIT_LONE, with the lock of LOCK_KEYS, unless
+# another transaction has locked it. Reads no table.
+_LOCK_KEY = """
+SELECT set_config(
+    'skipqueue.locked_key',
+    CASE
+        WHEN current_setting('transaction_isolation') <> 'read committed' THEN ''
+        WHEN pg_try_advisory_xact_lock(1397442896, hashtext({key}::text) & 1023) THEN {key}::text
+        ELSE ''
+    END,
+    true
+)
+"""
+
+
+LOCK_KEY = joined(_LOCK_KEY, key="%(key)s")
+
+# enqueue of one job, after LOCK_KEY → its queue, and the key of the rate that it waits for now, if it is admitted: a
+# permit is free, and no other job of its key waits. PostgreSQL plans this in half the time of ADMIT_BY_KEY, which
+# admits all other jobs. `IS TRUE` keeps it from looking for the row among all those of its key. Index: the primary key,
+# limit_held and limit_waiting; for the key of a queue the primary key of queues.
+_ADMIT_LONE = """
+WITH chosen AS MATERIALIZED (
+    SELECT ctid AS place
+    FROM skipqueue_job AS job
+    WHERE
+        id = {id}
+        AND gate = 'limit'
+        AND (limit_key = current_setting('skipqueue.locked_key', true)) IS TRUE
+        AND (
+            SELECT other.id
+            FROM skipqueue_job AS other
+            WHERE
+                gate = 'limit'
+                AND limit_key = {key}::text
+                AND other.id <> {id}
+            LIMIT 1
+        ) IS NULL
+        AND (
+            SELECT CASE
+                WHEN limited.permits IS NULL THEN true
+                WHEN job.limit_kind = 'fair' THEN held.number - held.running < GREATEST(job.capacity, held.running)
+                ELSE held.number < limited.permits
+            END
+            FROM
+                (
+                    SELECT CASE
+                        WHEN starts_with({key}, 'queue:')
+                        THEN (SELECT queue.concurrency FROM skipqueue_queue AS queue WHERE name = substr({key}, 7))
+                    END AS concurrency
+                ) AS changed,
+                LATERAL (
+                    SELECT CASE WHEN concurrency IS NULL THEN job.capacity ELSE NULLIF(concurrency, 0) END AS permits
+                ) AS limited,
+                LATERAL (
+                    SELECT count(*) AS number, count(*) FILTER (WHERE status = 'running') AS running
+                    FROM (
+                        SELECT status
+                        FROM skipqueue_job
+                        WHERE
+                            limit_key = {key}::text
+                            AND limited.permits IS NOT NULL
+                            AND {holds}
+                        LIMIT CASE WHEN job.limit_kind <> 'fair' THEN limited.permits END
+                    ) AS holder
+                ) AS held
+        )
+    LIMIT 1
+    FOR NO KEY UPDATE OF job SKIP LOCKED
+)
+UPDATE skipqueue_job AS job
+SET {given}
+WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
+RETURNING job.queue_name, {later}{more}
+"""
+
+
+def admitting_lone(*, id: str, key: str, more: str = "") -> str:
+    """Return ADMIT_LONE with these expressions for the job and its key. `more`: other columns that it returns."""
+    return joined(
+        _ADMIT_LONE, id=id, key=key, later=LATER_KEY, more=more, holds=indented(HOLDS, 28), given=PERMIT_GIVEN
+    )
+
+
+ADMIT_LONE = admitting_lone(id="%(id)s", key="%(key)s")
+
+# enqueue of a job with a limit and without a unique key or a rate, outside of a transaction → as ENQUEUE_AND_NOTIFY, in
+# one message: the INSERT and its commit; after it, in another transaction, the admission, and the NOTIFY if there is
+# one. The last result has a row if the job is admitted.
+ENQUEUE_AND_ADMIT = joined(
+    """
+BEGIN;
+{insert}
+RETURNING id, enqueued_at, set_config('skipqueue.inserted', concat_ws('|', %(call)s, id, enqueued_at), false);
+COMMIT;
+{without_waiting};
+{lock};
+{admit}""",
+    insert=INSERT_JOB,
+    without_waiting=ADMIT_WITHOUT_WAITING,
+    lock=joined(_LOCK_KEY, key="%(limit_key)s"),
+    admit=admitting_lone(
+        id="split_part(current_setting('skipqueue.inserted'), '|', 2)::bigint",
+        key="%(limit_key)s",
+        more=", pg_notify('skipqueue', queue_name)",
+    ),
+)
+
+
 MISSED_INTERVAL = 0.02
 """Seconds until a supervisor looks again at a key that another transaction had locked; twice as many each time."""
 
@@ -259,8 +372,8 @@ def admit_lone(store: "Store", id: int, key: str) -> Admitted | None:
     Returns `None` if it was not admitted: `admit_keys` admits what can be. Locks the key as that does.
     """
     statements: list[Statement | None] = [
-        (lone_sql.LOCK_KEY, {"key": key}),
-        (lone_sql.ADMIT_LONE, {"id": id, "key": key}),
+        (LOCK_KEY, {"key": key}),
+        (ADMIT_LONE, {"id": id, "key": key}),
     ]
     for queue_name, later_key in _admitted(store, statements)[-1]:
         return Admitted({queue_name: 1} if later_key is None else {}, [], frozenset({later_key} - {None}))
@@ -273,7 +386,7 @@ def _admitted(store: "Store", statements: Sequence[Statement | None]) -> list[Ro
     connection.ensure_connection()
     raw = connection.connection
     is_alone = raw.autocommit and raw.info.transaction_status == TransactionStatus.IDLE
-    first: list[Statement | None] = [(lone_sql.ADMIT_WITHOUT_WAITING, {})] if is_alone else []
+    first: list[Statement | None] = [(ADMIT_WITHOUT_WAITING, {})] if is_alone else []
     with connection.wrap_database_errors:
         return [fetched(rows) for rows in pipelined(raw, [*first, *statements], None)]
 
@@ -326,7 +439,7 @@ class LimitGate(KeyedGate):
     """
 
     name = "limit"
-    enqueue_alone = lone_sql.ENQUEUE_AND_ADMIT
+    enqueue_alone = ENQUEUE_AND_ADMIT
 
     def __init__(self) -> None:
         super().__init__(new_sweep)

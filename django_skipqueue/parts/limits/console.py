@@ -24,8 +24,8 @@ from ...models.expressions import Row
 from ...queue.store import Store
 from ...values.exposition import Metric
 from ...values.part import later
+from ..keyed.console import KeyedConsole, KeyTable
 from ..keyed.states import key_of_job
-from ..keyed.tables import KeyedConsole, KeyTable
 from .admit import blocked_keys
 from .models import HALTS, LIMIT_RANK
 from .now import MOST_HALTING, halted_keys, waiting_keys

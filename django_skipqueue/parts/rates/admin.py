@@ -14,7 +14,7 @@ from ...console.counts import grouped
 from ...console.durations import roughly, span
 from ...queue.store import Store
 from ..keyed.admin import SECONDS
-from ..keyed.tables import Card, Cards
+from ..keyed.console import Card, Cards
 from .states import RateState, rate_states_of, waiting_rate_keys
 
 

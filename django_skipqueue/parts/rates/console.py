@@ -18,8 +18,8 @@ from ...queue.store import Store
 from ...values.exposition import Metric
 from ...values.part import later
 from ...values.settings import rate_text
+from ..keyed.console import KeyedConsole, KeyTable
 from ..keyed.states import key_of_job
-from ..keyed.tables import KeyedConsole, KeyTable
 from .admit import blocked_rates, next_rate
 from .states import RATES, RateState, pace_of, rate_states, rate_states_of, waiting_for_a_token
 
