@@ -53,7 +53,7 @@ def own_gate(monkeypatch: pytest.MonkeyPatch) -> RateGate:
 
 
 def key_of(task: Any, *args: Any) -> str:
-    key = task.encoded(args, {}).rate_key
+    key = task.encoded(args, {}).columns["rate_key"]
     assert key
     return str(key)
 

@@ -56,7 +56,7 @@ def test_the_others_are_counted_in_the_same_query() -> None:
 
 
 def test_they_are_among_those_of_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST", 3)
+    monkeypatch.setattr(module, "MOST_SHOWN", 3)
     for number in range(5):
         make_schedule(f"s{number}", due=-60 + number)
     assert [each.row.name for each in schedule_states()] == ["s0", "s1", "s2"]
