@@ -26,7 +26,6 @@ from ..models import Job, Queue, Worker
 from ..queue.observe import QueueNow, queues_now, raised
 from ..queue.store import Store
 from ..values.codec import shorten
-from ..values.counting import empty
 from ..values.records import serves
 from .counts import Count
 from .durations import span
@@ -245,7 +244,7 @@ def active_queues(
     busy = {queue.name: queue for queue in queues_now(Store.default())}
     paused = {queue.name: queue for queue in Queue.objects.paused().order_by("name")[:MOST_PAUSED]}
     blocked, is_least = blocked_now(Store.default())
-    unrated = QueueRate(0.0, empty()) if has_rates() else None
+    unrated = QueueRate(0.0, []) if has_rates() else None
     names = dict.fromkeys([*paused, *busy, *sorted(blocked), *sorted({*rates, *others} - {""})])
     return [
         QueueState(

@@ -3,8 +3,8 @@
 Used by tasks: each deferred call becomes a job.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
@@ -101,8 +101,8 @@ def enqueue(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJob | N
     Raises `InvalidOption` for a value of the spec that the table cannot store, and `UniqueKeyDeadlock` if another
     transaction waits for this one with a key that this one waits for.
     """
-    spec = _in_context(store, spec)
-    with _answered(store), _together(store, spec):
+    spec, around = _in_context(store, spec)
+    with around:
         if not tracers:
             return enqueue_untraced(store, spec, call)
         with sending(spec, 1, store.alias) as batch:
@@ -158,10 +158,19 @@ def in_queue(queue_name: str, calls: Sequence[EncodedCall]) -> Sequence[EncodedC
     return [call._replace(columns={**call.columns, **columns}) for call in calls] if columns else calls
 
 
-def _in_context(store: "Store", spec: JobSpec) -> JobSpec:
+def _in_context(store: "Store", spec: JobSpec) -> tuple[JobSpec, AbstractContextManager[Any]]:
+    """The spec as the caller's block changes it, such as that of a batch, and what is around the statements."""
     for in_spec in specs_of_parts:
         spec = in_spec(spec, store.connection)
-    return spec
+    return spec, _around(store, spec) if spec.after or settings.is_spread else NOTHING
+
+
+@contextmanager
+def _around(store: "Store", spec: JobSpec) -> Iterator[None]:
+    """Under `spread`, jobs wait for no server that hangs: other databases take them. Dependencies: a transaction."""
+    answered = ended_by_silence(store.connection) if settings.is_spread else NOTHING
+    with answered, transaction.atomic(using=store.alias) if spec.after else NOTHING:
+        yield
 
 
 def _lone_gate(spec: JobSpec, call: EncodedCall) -> KeyGate | None:
@@ -177,8 +186,22 @@ def _lone_gate(spec: JobSpec, call: EncodedCall) -> KeyGate | None:
 
 def _enqueue_alone(store: "Store", cursor: Any, spec: JobSpec, call: EncodedCall, gate: KeyGate | None) -> EnqueuedJob:
     """Insert one job, commit, admit it if it waits at a gate, and notify the workers, in one round trip."""
-    statement = gate.enqueue_alone if gate and gate.enqueue_alone else ENQUEUE_AND_NOTIFY
-    id, now, is_admitted = _committed(store, cursor, unindented(statement), spec, call, admits=gate is not None)
+    statement = unindented(gate.enqueue_alone if gate and gate.enqueue_alone else ENQUEUE_AND_NOTIFY)
+    mark, is_admitted = token_hex(8), False
+    try:
+        cursor.execute(statement, {**insert_values(spec), **call_values(call), "call": mark})
+        cursor.nextset()  # the first result is that of BEGIN
+        id, now, *_ = cursor.fetchone()
+        while gate and cursor.nextset():
+            is_admitted = bool(cursor.rowcount)
+    except BaseException as error:
+        _end_transaction(store)
+        rows = _inserted(store, mark) if isinstance(error, Error) else []
+        if not rows:
+            raise
+        [(id, now)] = rows
+        is_admitted = False
+        store.send(NotifyFailed(store.alias, spec.queue_name, error))
     store.send(JobsDeferred(store.alias, spec.task, spec.queue_name, [id]))
     if gate is None:
         return EnqueuedJob(spec, call, id, "queued", None, now, now)
@@ -187,27 +210,6 @@ def _enqueue_alone(store: "Store", cursor: Any, spec: JobSpec, call: EncodedCall
         return EnqueuedJob(spec, call, id, "queued", None, now, now)
     admit_after_commit(store, _keys_of([call], None), is_urgent=spec.priority > 0)
     return EnqueuedJob(spec, call, id, "blocked", gate.name, now, now)
-
-
-def _committed(
-    store: "Store", cursor: Any, statement: str, spec: JobSpec, call: EncodedCall, *, admits: bool
-) -> tuple[Any, Any, bool]:
-    """Send the message. Returns the id and the time of the enqueue, and whether its job was admitted."""
-    mark = token_hex(8)
-    try:
-        cursor.execute(statement, {**insert_values(spec), **call_values(call), "call": mark})
-        cursor.nextset()  # the first result is that of BEGIN
-        id, now, *_ = cursor.fetchone()
-        while admits and cursor.nextset():
-            pass
-        return id, now, admits and bool(cursor.rowcount)
-    except BaseException as error:
-        _end_transaction(store)
-        rows = _inserted(store, mark) if isinstance(error, Error) else []
-        if not rows:
-            raise
-        store.send(NotifyFailed(store.alias, spec.queue_name, error))
-        return *rows[0], False
 
 
 def _end_transaction(store: "Store") -> None:
@@ -230,8 +232,8 @@ def enqueue_many(store: "Store", spec: JobSpec, calls: Sequence[EncodedCall]) ->
     Returns the ids in the order of the calls, and what became of each. If a job holds the unique key of a call, its
     id is returned for this call. Raises as `enqueue` does, and `UniqueKeyTaken`, as the spec's `on_conflict` says.
     """
-    spec = _in_context(store, spec)
-    with _answered(store), _together(store, spec):
+    spec, around = _in_context(store, spec)
+    with around:
         if not (tracers and calls):
             return _enqueue_many(store, spec, calls).all_in(store.alias)
         with sending(spec, len(calls), store.alias) as batch:
@@ -251,16 +253,6 @@ def _enqueue_many(store: "Store", spec: JobSpec, calls: Sequence[EncodedCall]) -
     [(inserted, queued, delay)] = store.rows(ENQUEUE_MANY, {**values, **calls_as_values(calls)})
     _enqueued(store, spec, inserted, calls, queued=queued, delay=delay)
     return DeferredJobs(sorted(inserted))
-
-
-def _answered(store: "Store") -> AbstractContextManager[Any]:
-    """Jobs wait for no server that hangs if other databases take them."""
-    return ended_by_silence(store.connection) if settings.is_spread else NOTHING
-
-
-def _together(store: "Store", spec: JobSpec) -> AbstractContextManager[Any]:
-    """A transaction for jobs and their dependencies; nothing for jobs without."""
-    return transaction.atomic(using=store.alias) if spec.after else NOTHING
 
 
 def _enqueued(

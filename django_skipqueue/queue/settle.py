@@ -245,7 +245,7 @@ def exchange(  # noqa: PLR0913 (one round trip does all of this)
         result = replace(result, settled_rows=list(written), refused=refused)
     else:
         result = ExchangeResult(settled, claimed, queue_names, sent, between=rows)
-    if settle and settle[1]["statuses"]:  # empty if all outcomes are `COMPLETED`
+    if settle and "scheduled" in settle[1]["statuses"]:
         with suppress(DatabaseError):  # an error here must not lose the result of the exchange
             _wake_for(store, batch)
     return result

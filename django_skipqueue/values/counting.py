@@ -47,10 +47,6 @@ this factor.
 BUCKETS: Final = len(BOUNDS) + 1
 
 
-def empty() -> list[int]:
-    return []
-
-
 def of(durations: Iterable[float]) -> list[int]:
     """The histogram of these durations, in seconds, up to its last filled bucket. A negative one is in the first.
 

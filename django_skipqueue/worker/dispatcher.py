@@ -175,7 +175,7 @@ class SettleService(Service):
 
     @abstractmethod
     def settled(self, settled: Mapping[LeaseRef, int | None]) -> None:
-        """Note that these jobs are settled, each with its batch."""
+        """Note that these jobs are settled, each with its batch. Not called if none of them has one."""
 
 
 def settle_services(store: Store, *, is_idle: Callable[[], bool] = lambda: False) -> tuple[SettleService, ...]:

@@ -304,14 +304,16 @@ class RoundTrips(Service):
     def _apply(self, exchanged: Exchange) -> bool:
         answer = exchanged.answer
         if ahead := self._in_exchange.claimed_ahead(answer):
-            self._observe(ahead)
+            for observer in self.observers.made:
+                observer.claimed(ahead)
             self._holder.take_ahead(ahead)
         if exchanged.attempts:
             self._written(exchanged.attempts, answer)
         claimed = answer.claimed()
         if claimed:
             self.jobs_claimed += len(claimed)
-            self._observe(claimed)
+            for observer in self.observers.made:
+                observer.claimed(claimed)
             self._in_exchange.claimed(claimed)
             self._holder.take(claimed, exchanged.free)
         return exchanged.room > 0 and self.claiming.claimed(
@@ -323,15 +325,12 @@ class RoundTrips(Service):
             ended=exchanged.ended,
         )
 
-    def _observe(self, claimed: list[ClaimedJob]) -> None:
-        for observer in self.observers.made:
-            observer.claimed(claimed)
-
     def _written(self, attempts: list[Attempt], answer: ExchangeResult) -> None:
         settled = answer.settled()
         self.reports.sent(attempts, settled, answer.refused)
-        for service in self.settle_services:
-            service.settled(settled)
+        if any(settled.values()):
+            for service in self.settle_services:
+                service.settled(settled)
         for attempt in attempts:
             if attempt.is_written:
                 self.write_notes.add_late(attempt)

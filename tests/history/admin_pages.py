@@ -101,7 +101,7 @@ def _minute(queue_name: str, share: float, minutes: int) -> RollUp:
 def _empty(span: Span, queue_name: str, task: str, start: int) -> RollUp:
     return RollUp(
         span=span, queue_name=queue_name, task=task, starts_at=datetime.fromtimestamp(start, UTC), depth=0,
-        waited=histogram.empty(), ran=histogram.empty(), completed=0, retried=0, failed=0, enqueued=0, discarded=0,
+        waited=[], ran=[], completed=0, retried=0, failed=0, enqueued=0, discarded=0,
         waited_seconds=0.0, ran_seconds=0.0,
     )  # fmt: skip
 

@@ -113,8 +113,7 @@ class BatchCheck(SettleService):
     def settled(self, settled: Mapping[LeaseRef, int | None]) -> None:
         self._batch_ids.update(settled.values())
         self._batch_ids.discard(None)
-        if self._batch_ids:
-            self._job_ids |= {id for (id, _), batch_id in settled.items() if batch_id is not None}
+        self._job_ids |= {id for (id, _), batch_id in settled.items() if batch_id is not None}
 
     def run(self, now: float) -> None:
         batch_ids, self._batch_ids = self._batch_ids, set()

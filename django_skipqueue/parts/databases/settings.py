@@ -5,6 +5,7 @@ Pure. For example: `{"DATABASES": ("default", "queue_1"), "PLACEMENT": "spread",
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from ...values.settings import OneDatabase
@@ -55,7 +56,7 @@ class DatabaseSettings(OneDatabase):
     def served_databases(self) -> tuple[str, ...]:
         return (*self.queue_databases, *self.retiring)
 
-    @property
+    @cached_property  # each `.defer()` asks
     def is_spread(self) -> bool:
         return bool(self.placement == SPREAD)
 

@@ -155,8 +155,8 @@ def queue_rates(store: Store) -> dict[str, QueueRate]:
     """See `PartConsole.queue_rates`."""
     rates: dict[str, QueueRate] = {}
     for name, ended, minutes, waited in store.rows(RATES_NOW, {"minutes": RATE_MINUTES}):
-        known = rates.get(name, QueueRate(0.0, counting.empty()))
-        times = counting.added(known.waited, waited or counting.empty())
+        known = rates.get(name, QueueRate(0.0, []))
+        times = counting.added(known.waited, waited or [])
         rates[name] = QueueRate(known.per_minute + ended / minutes, times)
     return rates
 

@@ -49,7 +49,8 @@ def _span(shown: Range) -> Span:
 def charts(situation: Situation) -> list[Chart]:
     axis = situation.axis
     numbers = {name: [0] * axis.buckets for name in ("failed", "retried", "completed")}
-    waited, ran = ([counting.empty() for _ in range(axis.buckets)] for _ in range(2))
+    waited: list[list[int]] = [[] for _ in range(axis.buckets)]
+    ran: list[list[int]] = [[] for _ in range(axis.buckets)]
     oldest: list[float | None] = [None] * axis.buckets
     """The longest time in seconds for which a queued job had been due: a job that has not begun is in no quantile."""
     span_of_rows = int(_span(situation.range))
@@ -61,7 +62,7 @@ def charts(situation: Situation) -> list[Chart]:
         for name, number in (("completed", completed), ("retried", retried), ("failed", failed)):
             numbers[name][place] += number
         for counts, more in zip((waited, ran), times, strict=True):
-            counts[place] = counting.added(counts[place], more or counting.empty())
+            counts[place] = counting.added(counts[place], more or [])
         if waits is not None:
             oldest[place] = max(oldest[place] or 0.0, waits)
     labels = {"failed": _("failed"), "retried": _("retried"), "completed": _("completed")}

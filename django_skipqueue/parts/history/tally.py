@@ -19,7 +19,7 @@ from ...events.events import (
     JobsRecovered,
     LeasesLost,
 )
-from ...values.counting import added, empty, of
+from ...values.counting import added, of
 from ...values.records import Attempt, Cause, ClaimedJob, RecoveredJob
 
 
@@ -34,12 +34,12 @@ class Counts:
     discarded: int = 0
     recovered: int = 0
     lost: int = 0
-    waited: list[int] = field(default_factory=empty)
-    ran: list[int] = field(default_factory=empty)
+    waited: list[int] = field(default_factory=list)
+    ran: list[int] = field(default_factory=list)
     waited_seconds: float = 0.0
     ran_seconds: float = 0.0
     claims: int = 0
-    claim_times: list[int] = field(default_factory=empty)
+    claim_times: list[int] = field(default_factory=list)
     claim_seconds: float = 0.0
 
     def add(self, other: "Counts") -> None:

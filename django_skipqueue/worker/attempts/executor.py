@@ -96,7 +96,7 @@ class Executor:
         log_context.database.set(self.database)
         current_attempt.set(running)
         traced = tracing.attempt(running.job) if tracing.tracers else None
-        running.begin(self.worker, self.database)
+        running.worker, running.database, running.started = self.worker, self.database, time.monotonic()
         task: Task[Any, Any] | None = None
         try:
             task = registry.get(running.job.task)
@@ -108,7 +108,7 @@ class Executor:
 
     async def _execute_async(self, running: RunningAttempt) -> Attempt:
         traced = tracing.attempt(running.job) if tracing.tracers else None
-        running.begin(self.worker, self.database)
+        running.worker, running.database, running.started = self.worker, self.database, time.monotonic()
         task: Task[Any, Any] | None = None
         try:
             task = registry.get(running.job.task)

@@ -131,11 +131,6 @@ class RunningAttempt:
 
     # In the thread of the attempt
 
-    def begin(self, worker: str, database: str) -> None:
-        self.worker = worker
-        self.database = database
-        self.started = time.monotonic()
-
     def expose(self) -> None:
         """Allow interruptions from here on, in the calling thread."""
         self.thread = threading.get_ident()
