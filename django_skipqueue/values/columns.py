@@ -5,7 +5,7 @@ Invariant: neither a CHECK constraint nor an index refuses a value that passes h
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 from django.conf import settings as django_settings
@@ -29,7 +29,10 @@ def check_columns(columns: Mapping[str, Any]) -> None:
     for name, value in columns.items():
         if value is None and name not in NEVER_NULL:
             continue
-        if check := CHECKS.get(name):
+        if name in NUMBERS:
+            if not LIMITS[name].allows(value):
+                raise InvalidOption(f"{name} must be {LIMITS[name]}, not {value!r}.{NUMBERS[name]}")
+        elif check := CHECKS.get(name):
             check(value)
         elif name not in UNCHECKED and isinstance(value, str):
             _check_key_once(name, value)
@@ -39,18 +42,6 @@ def _check_queue_name(queue_name: Any) -> None:
     if not isinstance(queue_name, str) or not _is_queue_name(queue_name):
         raise InvalidOption(
             f"queue_name must be a str without commas, and without spaces at its ends, not {queue_name!r}."
-        )
-
-
-def _check_number(name: str, value: Any) -> None:
-    if not LIMITS[name].allows(value):
-        raise InvalidOption(f"{name} must be {LIMITS[name]}, not {value!r}.")
-
-
-def _check_timeout(value: Any) -> None:
-    if not LIMITS["timeout"].allows(value):
-        raise InvalidOption(
-            f"timeout must be {LIMITS['timeout']}, not {value!r}. A task that gives none has no time limit."
         )
 
 
@@ -99,13 +90,13 @@ _check_key_once = lru_cache(1_000)(check_key)
 
 CHECKS: dict[str, Callable[[Any], None]] = {
     "queue_name": _check_queue_name,
-    "priority": partial(_check_number, "priority"),
-    "max_attempts": partial(_check_number, "max_attempts"),
     "run_after": check_run_after,
-    "timeout": _check_timeout,
     "after_failure": _check_after_failure,
 }
-"""The check of each column. A string of any other column must fit into an index."""
+"""The check of each column that is no number. A string of any other column must fit into an index."""
+
+NUMBERS = {"priority": "", "max_attempts": "", "timeout": " A task that gives none has no time limit."}
+"""The columns that hold a number within its limit, each with what its error says beyond that."""
 
 NEVER_NULL = {"queue_name", "priority", "after_failure"}
 
