@@ -39,7 +39,7 @@ def main(*options: str) -> None:
     idle = functions_of_a_drain()
     passed: list[str] = []
     with_profile(passed, lambda: task.defer(""))
-    passed += [function for function in functions_of_a_drain() if function not in {*idle, *passed}]
+    passed += [function for function in dict.fromkeys(functions_of_a_drain()) if function not in {*idle, *passed}]
     modules: dict[str, list[str]] = {}
     for function in passed:
         module, _, name = function.partition(":")
