@@ -13,8 +13,8 @@ from django_skipqueue.models import Job, Queue
 from django_skipqueue.parts.keyed.sql import key_of
 from django_skipqueue.parts.limits.admit import admit_keys
 from django_skipqueue.parts.limits.claim import AheadWish
+from django_skipqueue.parts.limits.exchange import Lines
 from django_skipqueue.parts.limits.exchange import claimed_ahead as ahead_in
-from django_skipqueue.parts.limits.lines import Lines
 from django_skipqueue.queue.gates import sweep_gates
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.parts.limits.lines import Line, Lines
+from django_skipqueue.parts.limits.exchange import Line, Lines
 from django_skipqueue.values.records import ClaimedJob
 
 

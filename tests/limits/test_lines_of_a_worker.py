@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.parts.limits import lines as lines_module
-from django_skipqueue.parts.limits.lines import ClaimAhead, Lines
+from django_skipqueue.parts.limits import exchange
+from django_skipqueue.parts.limits.exchange import ClaimAhead, Lines
 from django_skipqueue.values.outcomes import COMPLETED
 from django_skipqueue.values.records import Attempt, ClaimedJob
 
@@ -45,7 +45,7 @@ def test_it_wants_no_more_than_wait_already(lines: Lines) -> None:
 
 
 def test_it_wants_few_where_jobs_are_long(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines_module, "AHEAD_SECONDS", -1.0)
+    monkeypatch.setattr(exchange, "AHEAD_SECONDS", -1.0)
     made = Lines()
     made.claimed([keyed(1)])
     assert ClaimAhead(made).wishes([attempt(keyed(1))]) == []
