@@ -25,8 +25,7 @@ from django_skipqueue.parts.alerts.watch import (
     check,
     confirm,
 )
-from django_skipqueue.parts.history.rollups import roll_up
-from django_skipqueue.parts.history.tally import Counts, rows_of_counts
+from django_skipqueue.parts.history.rollups import Counts, roll_up, rows_of_counts
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.records import NEVER
 

@@ -3,7 +3,7 @@
 import time
 
 from django_skipqueue.parts.history import rollups
-from django_skipqueue.parts.history.tally import Failures, rows_of_failures
+from django_skipqueue.parts.history.rollups import Failures, rows_of_failures
 from django_skipqueue.values.records import Cause
 
 from ..app.rows import DEFAULT

@@ -12,8 +12,7 @@ from django.db.models import F
 from django_skipqueue.models import Job, RollUp
 from django_skipqueue.parts.history import claim_costs, console
 from django_skipqueue.parts.history.claim_costs import CLAIM_LIMIT, ClaimCost, measure_claim
-from django_skipqueue.parts.history.rollups import SampleDepths, roll_up, roll_up_depths
-from django_skipqueue.parts.history.tally import Counts, rows_of_counts
+from django_skipqueue.parts.history.rollups import Counts, SampleDepths, roll_up, roll_up_depths, rows_of_counts
 from django_skipqueue.queue.observe import queues_now
 from django_skipqueue.queue.store import Store
 

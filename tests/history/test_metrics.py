@@ -15,8 +15,7 @@ from django_skipqueue.console.metrics import catalogue as labels
 from django_skipqueue.integrations.prometheus import SkipqueueCollector
 from django_skipqueue.parts.history import console as metrics
 from django_skipqueue.parts.history.claim_costs import ClaimCost
-from django_skipqueue.parts.history.rollups import roll_up, roll_up_depths
-from django_skipqueue.parts.history.tally import Counts, rows_of_counts
+from django_skipqueue.parts.history.rollups import Counts, roll_up, roll_up_depths, rows_of_counts
 from django_skipqueue.queue.observe import queues_now
 from django_skipqueue.values.counting import BUCKETS, of
 

@@ -21,6 +21,7 @@ from django_skipqueue.parts.history.rollups import (
     CountEnqueued,
     PruneRollUps,
     SampleDepths,
+    Tally,
     WriteRollUps,
     count_enqueued,
     depths_are_due,
@@ -29,7 +30,6 @@ from django_skipqueue.parts.history.rollups import (
     roll_up_depths,
     start_counting,
 )
-from django_skipqueue.parts.history.tally import Tally
 from django_skipqueue.queue.observe import queues_now
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.services import Prune

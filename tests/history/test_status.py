@@ -6,8 +6,7 @@ import time
 import pytest
 
 from django_skipqueue.events.events import AttemptsCompleted
-from django_skipqueue.parts.history.rollups import roll_up
-from django_skipqueue.parts.history.tally import Tally
+from django_skipqueue.parts.history.rollups import Tally, roll_up
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED
 from django_skipqueue.values.records import Attempt, ClaimedJob

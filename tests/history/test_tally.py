@@ -16,8 +16,8 @@ from django_skipqueue.events.events import (
     JobsRecovered,
     LeasesLost,
 )
-from django_skipqueue.parts.history import tally as tally_module
-from django_skipqueue.parts.history.tally import OTHER, WORKER_DIED, Tally
+from django_skipqueue.parts.history import rollups
+from django_skipqueue.parts.history.rollups import OTHER, WORKER_DIED, Tally
 from django_skipqueue.values.counting import of
 from django_skipqueue.values.outcomes import COMPLETED, Outcome
 from django_skipqueue.values.records import Attempt, ClaimedJob, RecoveredJob
@@ -140,8 +140,8 @@ def test_claims_are_counted_for_all_queues_with_their_time() -> None:
 
 
 def test_too_many_tasks_and_causes_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tally_module, "MOST_KEYS", 2)
-    monkeypatch.setattr(tally_module, "MOST_CAUSES", 1)
+    monkeypatch.setattr(rollups, "MOST_KEYS", 2)
+    monkeypatch.setattr(rollups, "MOST_CAUSES", 1)
     tally = Tally()
     for number in range(5):
         error = failed(f"place{number}")

@@ -15,7 +15,7 @@ from psycopg.adapt import PyFormat, Transformer
 
 from django_skipqueue.models import Job
 from django_skipqueue.parts.batches.dependencies import Need, UnmetNeed
-from django_skipqueue.parts.history.tally import Counts, Failures, rows_of_counts, rows_of_failures
+from django_skipqueue.parts.history.rollups import Counts, Failures, rows_of_counts, rows_of_failures
 from django_skipqueue.parts.limits.claim import AheadWish, ahead_as_values
 from django_skipqueue.queue.fragments import KEYS
 from django_skipqueue.queue.parameters import (

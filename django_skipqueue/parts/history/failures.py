@@ -36,7 +36,7 @@ from ...console.search import cause_of_text, cause_query
 from ...models import Job, Status
 from ...queue.store import Store
 from ...values.records import Cause
-from .tally import OTHER
+from .rollups import OTHER
 
 if TYPE_CHECKING:
     from ...console.admin.jobs.job_admin import JobAdmin

@@ -1,8 +1,7 @@
 """The history, as the core sees it."""
 
 from ...values.part import Part, console_of
-from .rollups import GRACE, CountEnqueued, PruneRollUps, SampleDepths, WriteRollUps
-from .tally import Tally
+from .rollups import GRACE, CountEnqueued, PruneRollUps, SampleDepths, Tally, WriteRollUps
 
 PART = Part(
     name="history",
