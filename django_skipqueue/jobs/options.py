@@ -22,8 +22,8 @@ from ..parts.limits import options as limits
 from ..parts.rates import options as rates
 from ..parts.unique import options as unique_keys
 from ..values.backoff import Backoff
+from ..values.bounds import check_columns
 from ..values.codec import encode, size_of
-from ..values.columns import check_columns
 from ..values.part import PartOptions
 from ..values.records import EncodedCall, JobSpec
 from ..values.settings import Retention, as_time

@@ -14,7 +14,6 @@ from ..values.codec import decode
 from ..values.part import placements_of_parts
 from ..values.records import DeferredJobs, EncodedCall, JobSpec
 from .advice import explained
-from .calls import arguments_by_name
 
 if TYPE_CHECKING:
     from .task import Task
@@ -70,7 +69,8 @@ def shard_of(task: "Task[Any, Any]", call: EncodedCall) -> str | None:
 
 def _stored_arguments(task: "Task[Any, Any]", call: EncodedCall, names: Sequence[str]) -> list[Any]:
     """The values of these arguments as the job stores them."""
-    given = arguments_by_name(task, decode(call.args), decode(call.kwargs))
+    args, kwargs = decode(call.args), decode(call.kwargs)
+    given = {name: place(args, kwargs) for name, place in task.places(len(args), tuple(kwargs)).items()}
     for name in names:
         if name not in given:
             raise InvalidArguments(f"the call has no argument {name!r}, which chooses its database.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from asgiref.sync import sync_to_async
 
 from ..parts.batches.options import AfterCall
-from ..values.columns import check_columns
+from ..values.bounds import check_columns
 from ..values.records import EncodedCall, JobSpec
 from .placement import placement
 

@@ -19,8 +19,8 @@ from ..parts.limits import models as of_limits
 from ..parts.rates import models as of_rates
 from ..parts.unique import models as of_unique
 from ..values.backoff import RetryPolicy
+from ..values.bounds import MAX_KEY_BYTES
 from ..values.codec import encode, shorten
-from ..values.columns import MAX_KEY_BYTES
 from ..values.notes import Progress, progress_of
 from ..values.outcomes import COMPLETED, Outcome, Settlement, error_entry
 from ..values.records import LeaseRef, handle_of, worker_name

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..conf import settings
 from ..queue.parameters import BATCH
 from ..queue.store import Store
-from ..values.columns import check_columns, check_run_after
+from ..values.bounds import check_columns, check_run_after
 from ..values.outcomes import Delay
 from .status import Status
 

@@ -16,7 +16,7 @@ from ..conf import settings
 from ..events.events import JobsAdmitted, JobsDeferred, NotifyFailed
 from ..events.tracing import sending, tracers
 from ..exceptions import InvalidOption
-from ..values.columns import check_columns
+from ..values.bounds import check_columns
 from ..values.part import installed_parts, specs_of_parts
 from ..values.records import DeferredJobs, Dependant, EncodedCall, EnqueuedJob, JobSpec
 from .fragments import INSERT_CALLS, INSERT_JOB, KEY_COLUMNS, PIECES, joined

@@ -16,7 +16,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..events.events import NotifyFailed
 from ..events.sinks import Send, send
-from ..values.columns import MAX_KEY_BYTES
+from ..values.bounds import MAX_KEY_BYTES
 
 if TYPE_CHECKING:
     from .store import Store

@@ -14,8 +14,8 @@ from django.db import IntegrityError, transaction
 
 from ..events.events import JobsOperated
 from ..exceptions import UniqueKeyDeadlock
+from ..values.bounds import check_columns, check_run_after
 from ..values.codec import shorten
-from ..values.columns import check_columns, check_run_after
 from ..values.outcomes import Delay, checked_seconds
 from .fragments import OF_CALL, PIECES, entering, joined, recording
 from .notify import LIMITS_PAYLOAD, notify_supervisors, wake, wake_supervisors

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..events.events import QueuePaused, QueueResumed
 from ..exceptions import InvalidOption
-from ..values.columns import check_columns
+from ..values.bounds import check_columns
 from ..values.part import installed_parts
 from ..values.part_columns import Condition
 from ..values.records import EncodedCall

@@ -7,9 +7,8 @@ import pytest
 
 from django_skipqueue import by, job, limit, rate, unique_by
 from django_skipqueue.exceptions import InvalidArguments
-from django_skipqueue.jobs.calls import places_of
 from django_skipqueue.jobs.registry import Registry
-from django_skipqueue.jobs.task import Task
+from django_skipqueue.jobs.task import Task, places_of
 
 
 def plain(a: int, b: int = 2) -> None: ...

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from django_skipqueue import job, unique_by
 from django_skipqueue.exceptions import InvalidArguments, InvalidOption
-from django_skipqueue.jobs.calls import canonical
 from django_skipqueue.jobs.registry import Registry
-from django_skipqueue.jobs.task import Task
-from django_skipqueue.values.columns import MAX_KEY_BYTES
+from django_skipqueue.jobs.task import Task, canonical
+from django_skipqueue.values.bounds import MAX_KEY_BYTES
 
 NAME = "tests.tasks.test_unique_by"
 

@@ -11,8 +11,7 @@ from django.test import override_settings
 
 from django_skipqueue import conf
 from django_skipqueue.exceptions import InvalidOption
-from django_skipqueue.values.bounds import LIMITS, Limit, whole
-from django_skipqueue.values.columns import check_columns
+from django_skipqueue.values.bounds import LIMITS, Limit, check_columns, whole
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from ...models import Job, Queue
 from ...models.expressions import CLAIM_ORDER
 from ...queue.session import short_transaction
 from ...queue.store import Store
+from ...values.bounds import MAX_KEY_BYTES
 from ...values.codec import shorten
-from ...values.columns import MAX_KEY_BYTES
 from ..durations import span
 from ..parts import PartNotice, consoles
 from ..queues_and_workers import WorkerHealth, Workforce, not_external, pause_sentence, recovered

@@ -21,7 +21,7 @@ from django.utils.translation import gettext_lazy as _
 from ...conf import settings
 from ...exceptions import InvalidArguments, InvalidOption
 from ...models import Queue
-from ...values.columns import check_columns
+from ...values.bounds import check_columns
 from ...values.counting import quantile
 from ..counts import grouped, rate_in_words
 from ..durations import span

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from operator import contains
 from typing import Any, NamedTuple, NoReturn, TypeGuard, get_args, get_type_hints
 
-from ...values.columns import MAX_KEY_BYTES
+from ...values.bounds import MAX_KEY_BYTES
 from ...values.outcomes import LONGEST_DELAY, NAME_LIMIT, Outcome
 from ...values.records import LEFT_OUT, Attempt, ClaimedJob, LeaseRef
 from .carrier import BegunJob, ReturnedJob, ReturnedOutcome, Taken

@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING, Any
 from asgiref.sync import sync_to_async
 
 from ...exceptions import InvalidArguments, InvalidOption, UnknownTask
-from ...jobs.calls import call_columns
 from ...jobs.context import JobContext
 from ...jobs.decorator import Given, options_given_to
 from ...jobs.options import Options
 from ...jobs.registry import registry
-from ...jobs.task import Task
+from ...jobs.task import Task, call_columns
 from ...jobs.task_call import TaskCall
 from ...values.backoff import Backoff, RetryPolicy
 from ...values.codec import decode, encode

@@ -15,9 +15,9 @@ from django.apps import apps
 from django.core.management.base import CommandError
 from django.db import connections, models, transaction
 
-from ...jobs.calls import call_columns
 from ...jobs.placement import placement, shard_of
 from ...jobs.registry import registry
+from ...jobs.task import call_columns
 from ...queue.store import Store
 from ...values.records import EncodedCall
 from .backend import SkipQueueBackend

@@ -16,8 +16,8 @@ from ...console.parts import PartConsole, PartNotice
 from ...events.log_format import printable
 from ...models import Incident
 from ...queue.store import Store
+from ...values.bounds import MAX_KEY_BYTES
 from ...values.codec import shorten
-from ...values.columns import MAX_KEY_BYTES
 from .events import amount
 from .settings import OTHERS, RULES, limits
 from .watch import check, confirm

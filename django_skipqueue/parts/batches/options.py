@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from ...exceptions import InvalidOption
-from ...values.columns import check_columns
+from ...values.bounds import check_columns
 from ...values.part import PartOptions
 from ...values.records import LARGEST_ID, JobReference, JobSpec, parse_handle
 

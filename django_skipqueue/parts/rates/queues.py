@@ -19,6 +19,7 @@ from ...queue.notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, RATE_PREFIX, notify_
 from ...queue.parameters import BATCH, noted
 from ...queue.store import in_each
 from ...values.columns import check_columns
+from ...values.bounds import check_columns
 from ...values.records import EncodedCall
 from ...values.settings import burst_of, interval_of, rate_text
 from ..keyed.sql import key_of, require_changed

@@ -30,8 +30,8 @@ from ...jobs.placement import database_of_schedule
 from ...jobs.registry import registry, where_to_look
 from ...jobs.task import Task
 from ...queue.store import Store
+from ...values.bounds import check_key
 from ...values.codec import decode, encode
-from ...values.columns import check_key
 from ...values.records import EncodedCall, JobSpec
 from .timetable import Timetable, instant, timetable
 

@@ -13,9 +13,8 @@ from typing import Any, Literal, Self, TypedDict
 
 from ...conf import settings
 from ...exceptions import InvalidOption
-from ...values.bounds import LIMITS, did_you_mean
+from ...values.bounds import LIMITS, MAX_KEY_BYTES, check_key, did_you_mean
 from ...values.codec import decode
-from ...values.columns import MAX_KEY_BYTES, check_key
 from ...values.part import CallArguments, PartOptions
 from ...values.records import JobSpec, OnConflict
 

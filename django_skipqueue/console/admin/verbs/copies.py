@@ -28,8 +28,8 @@ from ....jobs.task import Task
 from ....models import FINISHED, Job
 from ....queue.fragments import KEPT, OF_CALL, OF_SPEC
 from ....queue.silence import can_be_reached
+from ....values.bounds import check_columns
 from ....values.codec import UNREADABLE, encode, shorten
-from ....values.columns import check_columns
 from ....values.records import EncodedCall, JobSpec
 from ....values.redaction import UnknownMask, restored
 from ...arguments import may_be_searched

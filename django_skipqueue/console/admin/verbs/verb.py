@@ -22,8 +22,7 @@ from ....conf import settings
 from ....exceptions import InvalidOption
 from ....models import Job, Status
 from ....queue.store import Store
-from ....values.bounds import LIMITS
-from ....values.columns import check_columns, check_run_after
+from ....values.bounds import LIMITS, check_columns, check_run_after
 from ...counts import grouped
 from ...parts import holder_of
 
