@@ -75,12 +75,8 @@ def wanted(kind: type[Event]) -> bool:
     return False
 
 
-def _ignore() -> None:
-    """Do nothing: no dispatcher watches a sender that calls the sinks in its own thread."""
-
-
-def send(event: Event, alive: Alive = _ignore) -> None:
-    """Give the event to the sinks that want it, in this thread.
+def send(event: Event, alive: Alive = lambda: None) -> None:
+    """Give the event to the sinks that want it, in this thread, which no dispatcher watches unless it gives `alive`.
 
     Raises only `JobInterrupted`, which interrupts the attempt that runs in this thread.
     """

@@ -18,7 +18,7 @@ from ..parts.batches import columns as of_batches
 from ..parts.limits import columns as of_limits
 from ..parts.rates import columns as of_rates
 from ..parts.unique import columns as of_unique
-from ..values.part_columns import Condition, PartColumns
+from ..values.part import Condition, PartColumns
 
 OF_PARTS: tuple[PartColumns, ...] = (
     of_unique.COLUMNS,

@@ -174,7 +174,7 @@ def queues_now(
     for name in sorted(queued.keys() | running.keys()):
         number, is_estimate, oldest = queued.get(name, (0, False, None))
         if name in too_many[:MOST_ESTIMATED]:
-            number = max(number, _expected_queued(store, name))
+            number = max(number, store.expected_rows(EXPECTED_QUEUED, {"queue_name": name}))
         found.append(QueueNow(name, number, is_estimate, oldest, *running.get(name, (0, None))))
     return found
 
@@ -192,10 +192,6 @@ def _running_now(store: "Store", most: int) -> dict[str, tuple[int, float]]:
     if sum(counts.values()) >= most:
         counts = raised(counts, store.expected_rows(EXPECTED_RUNNING))
     return {name: (counts[name], longest) for name, _, longest in rows}
-
-
-def _expected_queued(store: "Store", queue_name: str) -> int:
-    return store.expected_rows(EXPECTED_QUEUED, {"queue_name": queue_name})
 
 
 def raised(counts: Mapping[str, int], total: int) -> dict[str, int]:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..events.events import QueuePaused, QueueResumed
 from ..exceptions import InvalidOption
 from ..values.bounds import check_columns
-from ..values.part import installed_parts
-from ..values.part_columns import Condition
+from ..values.part import Condition, installed_parts
 from ..values.records import EncodedCall
 from .fragments import CONDITIONS, KEYS, entering, joined, recording
 from .notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors, wake

@@ -18,7 +18,6 @@ from ..values.codec import shorten
 from ..values.records import NEVER, LeaseRef
 from ..worker.attempts.pool import ENTRIES_PER_SLOT
 from ..worker.attempts.running_attempt import RunningJobs
-from ..worker.hanging_queues import HangingQueues
 from ..worker.log_queue import LogQueue, revive_listeners
 from ..worker.loop import Periodic
 from ..worker.protocol import (
@@ -27,6 +26,7 @@ from ..worker.protocol import (
     EXIT_CLEAN,
     EXIT_RECYCLED,
     EXIT_STUCK,
+    HangingQueues,
     Stamps,
     Standby,
     describe_exit,

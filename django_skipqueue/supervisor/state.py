@@ -145,16 +145,15 @@ class SharedState:
             self._times[start + COUNTS] = worker.heartbeat_at
 
     def read(self) -> SupervisorState:
-        workers = (self._worker(name, start) for name, start in zip(self._names, self._starts(), strict=True))
+        workers = [
+            WorkerState._make((name, *self._counts[start : start + COUNTS], self._times[start + COUNTS]))
+            for name, start in zip(self._names, self._starts(), strict=True)
+        ]
         database = DatabaseState(self._counts[0])
         return SupervisorState(self._alias, self.pulse.turned_at, self.pulse.late_at, database, tuple(workers))
 
     def _starts(self) -> range:
         return range(1, 1 + SIZE * len(self._names), SIZE)
-
-    def _worker(self, name: str, start: int) -> WorkerState:
-        counts = self._counts[start : start + COUNTS]
-        return WorkerState._make((name, *counts, self._times[start + COUNTS]))
 
 
 class ShowState(Periodic):

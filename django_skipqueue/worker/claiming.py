@@ -283,21 +283,17 @@ class ClaimPolicy:
         if not registry.uses_threads_alone:
             self._kinds.note(names, jobs, is_full=is_full, now=ended)
         if is_full or self._left_others_out:
-            self._look_again(ended)
+            self._look_at, self._is_idle = ended, False
         elif len(names) >= max(room, FEW) and not self._listed:  # other queues may have jobs
             empty = set(names)  # the next search finds them again once they have jobs
             self.queue_names = [name for name in self.queue_names if name not in empty]
             if not self.queue_names:
                 self._next_search = ended
-            self._look_again(ended)
+            self._look_at, self._is_idle = ended, False
             return False
         else:
             self._rest(names, from_front, ended)
         return from_front and not jobs
-
-    def _look_again(self, at: float) -> None:
-        self._look_at = at
-        self._is_idle = False
 
     def _rest(self, names: Sequence[str], from_front: bool, now: float) -> None:
         """Set the time of the next claim after one that left slots free: soon, if it may have passed over jobs."""
@@ -305,11 +301,11 @@ class ClaimPolicy:
         self._look_at = now + self._poll_interval
         self._is_idle = not self._is_drain
         if from_front and self._searched_to:
-            self._look_again(self._next_search)
+            self._look_at, self._is_idle = self._next_search, False
         elif self._owes_front or not (from_front or (self._standby.watched_until > now and not self._is_drain)):
-            self._look_again(min(self._look_at, self._cursor.due_at))
+            self._look_at, self._is_idle = min(self._look_at, self._cursor.due_at), False
         if len(names) < len(self.queue_names):  # the other queues were skipped
-            self._look_again(min(self._look_at, now + KNOWN_FOR))
+            self._look_at, self._is_idle = min(self._look_at, now + KNOWN_FOR), False
 
     def limit(self, room: int, after: Mapping[str, QueuePosition]) -> int:
         return min(room, self._room_chosen, (self._batch_size if after else self._head_batch_size).rows)
@@ -343,7 +339,7 @@ class ClaimPolicy:
 
         If the last search for queues failed, the next search comes at its time.
         """
-        self._look_again(0.0)
+        self._look_at, self._is_idle = 0.0, False
         self._owes_front = True
         self._was_called = False
         if not self._search_pause:
@@ -351,7 +347,7 @@ class ClaimPolicy:
         self._cursor.start_over()
 
     def look_at(self, time: float) -> None:
-        self._look_again(time)
+        self._look_at, self._is_idle = time, False
         self._was_called = False
         self._next_search = time
 
@@ -370,7 +366,7 @@ class ClaimPolicy:
             self.queue_names = [name for name in added if self._serves(name)] + self.queue_names
         if queue_names.intersection(self.queue_names):
             self._was_called = self._is_idle and self._standby.watched_until > 0.0
-            self._look_again(0.0)
+            self._look_at, self._is_idle = 0.0, False
             self._owes_front = True
 
 

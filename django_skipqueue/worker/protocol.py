@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..values.records import LeaseRef
-from .hanging_queues import HangingQueues
 
 STOP, STOP_NOW, RECYCLE, CALL = b"s", b"n", b"r", b"c"
 """To stop; to stop without waiting for jobs; to finish all jobs and be replaced; to look for jobs in the queue whose
@@ -105,6 +104,42 @@ class Stamps:
 
     def last(self) -> Stamp:
         return Stamp._make(_STAMP.unpack_from(self._memory, 0))
+
+
+HANGING_ENTRIES = 128
+"""Attempts that were given up and are remembered."""
+
+SHORTEST_MEMORY = 60.0
+"""Seconds for which an attempt is remembered; twice its duration, if that is longer: so the next attempt that hangs for
+as long is given up before that time is over."""
+
+
+class HangingQueues:
+    """Which queues hang: many attempts of their jobs were given up as stuck lately. Times are monotonic seconds.
+
+    Made before the forks that share it: the worker processes of one name, one after the other, of which one at a time
+    writes. A process whose slots are all stuck is replaced, and without this memory the jobs of a hanging queue would
+    fill the slots of each new process.
+    """
+
+    def __init__(self) -> None:
+        memory = memoryview(mmap.mmap(-1, 16 * HANGING_ENTRIES))
+        self._names, self._until = memory[: 8 * HANGING_ENTRIES].cast("q"), memory[8 * HANGING_ENTRIES :].cast("d")
+
+    def note(self, queue_name: str, seconds: float, now: float) -> None:
+        """Note that an attempt of a job of this queue ran for `seconds` and was given up."""
+        entry = min(range(HANGING_ENTRIES), key=self._until.__getitem__)
+        self._names[entry] = hash(queue_name)  # forked processes share the seed of `hash`
+        self._until[entry] = now + max(SHORTEST_MEMORY, 2 * seconds)
+
+    def is_empty(self, now: float) -> bool:
+        return max(self._until.tolist()) <= now
+
+    def hangs(self, queue_name: str, now: float, *, slots: int) -> bool:
+        """Whether the number of its attempts that were given up lately reaches half of the slots."""
+        name = hash(queue_name)
+        given_up = sum(name == each and until > now for each, until in zip(self._names, self._until, strict=True))
+        return given_up >= max(min(slots, HANGING_ENTRIES) // 2, 1)
 
 
 PROMISE = 1.5

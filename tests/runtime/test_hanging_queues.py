@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from django_skipqueue.worker.hanging_queues import ENTRIES, SHORTEST, HangingQueues
+from django_skipqueue.worker.protocol import HANGING_ENTRIES, SHORTEST_MEMORY, HangingQueues
 
 
 def test_at_first_no_queue_hangs() -> None:
@@ -22,12 +22,12 @@ def test_the_next_process_knows_what_the_last_one_has_noted() -> None:
     assert os.waitpid(pid, 0)[1] == 0
     assert queues.hangs("größe", 100.0, slots=3)
     assert not queues.hangs("mail", 100.0, slots=3)
-    assert not queues.is_empty(100.0 + SHORTEST - 1)
-    assert queues.is_empty(100.0 + SHORTEST)
-    assert not queues.hangs("größe", 100.0 + SHORTEST, slots=3)
+    assert not queues.is_empty(100.0 + SHORTEST_MEMORY - 1)
+    assert queues.is_empty(100.0 + SHORTEST_MEMORY)
+    assert not queues.hangs("größe", 100.0 + SHORTEST_MEMORY, slots=3)
 
 
-@pytest.mark.parametrize(("slots", "number"), [(1, 1), (2, 1), (3, 1), (4, 2), (16, 8), (10_000, ENTRIES // 2)])
+@pytest.mark.parametrize(("slots", "number"), [(1, 1), (2, 1), (3, 1), (4, 2), (16, 8), (10_000, HANGING_ENTRIES // 2)])
 def test_a_queue_hangs_when_its_attempts_could_have_filled_half_of_the_slots(slots: int, number: int) -> None:
     queues = HangingQueues()
     for _ in range(number):
@@ -36,7 +36,7 @@ def test_a_queue_hangs_when_its_attempts_could_have_filled_half_of_the_slots(slo
     assert queues.hangs("mail", 1.0, slots=slots)
 
 
-@pytest.mark.parametrize("seconds", [1.0, SHORTEST, 3600.0])
+@pytest.mark.parametrize("seconds", [1.0, SHORTEST_MEMORY, 3600.0])
 def test_a_queue_hangs_until_its_next_attempt_that_takes_as_long_is_given_up(seconds: float) -> None:
     queues = HangingQueues()
     queues.note("mail", seconds, now=0.0)
@@ -45,6 +45,6 @@ def test_a_queue_hangs_until_its_next_attempt_that_takes_as_long_is_given_up(sec
 
 def test_of_too_many_attempts_the_first_are_forgotten() -> None:
     queues = HangingQueues()
-    for number in range(ENTRIES + 1):
+    for number in range(HANGING_ENTRIES + 1):
         queues.note(str(number), 1.0, now=float(number))
-    assert [number for number in range(ENTRIES + 1) if not queues.hangs(str(number), 1.0, slots=2)] == [0]
+    assert [number for number in range(HANGING_ENTRIES + 1) if not queues.hangs(str(number), 1.0, slots=2)] == [0]

@@ -15,7 +15,7 @@ from django_skipqueue.queue import gates as verbs
 from django_skipqueue.queue.fragments import CONDITIONS, entering
 from django_skipqueue.queue.gates import gates
 from django_skipqueue.queue.store import Store
-from django_skipqueue.values.part_columns import Condition
+from django_skipqueue.values.part import Condition
 from django_skipqueue.values.records import EncodedCall, GateResult, JobSpec
 
 from ..app import jobs

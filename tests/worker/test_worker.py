@@ -27,8 +27,7 @@ from django_skipqueue.worker import worker as worker_module
 from django_skipqueue.worker.attempts import event_loop, running_attempt
 from django_skipqueue.worker.attempts.running_attempt import RunningJobs
 from django_skipqueue.worker.claiming import FEW, Plan
-from django_skipqueue.worker.hanging_queues import HangingQueues
-from django_skipqueue.worker.protocol import EXIT_BLOCKED, EXIT_CLEAN, EXIT_STUCK
+from django_skipqueue.worker.protocol import EXIT_BLOCKED, EXIT_CLEAN, EXIT_STUCK, HangingQueues
 from django_skipqueue.worker.round_trips import DEFER_RESULT_ABOVE
 from django_skipqueue.worker.watchers import DELAYS
 from django_skipqueue.worker.worker import Worker

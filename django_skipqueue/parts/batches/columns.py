@@ -1,6 +1,6 @@
 """The columns of batches in the statements of the core. Pure."""
 
-from ...values.part_columns import PartColumns
+from ...values.part import PartColumns
 
 COLUMNS = PartColumns(
     of_spec={"batch_id": "bigint"},

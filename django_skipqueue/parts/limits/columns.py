@@ -3,7 +3,7 @@
 A job of a sequence, or with a fair share, keeps its permit when it loses its worker: it is next anyway.
 """
 
-from ...values.part_columns import Condition, PartColumns
+from ...values.part import Condition, PartColumns
 
 COLUMNS = PartColumns(
     key="limit_key",

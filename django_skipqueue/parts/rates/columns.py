@@ -3,7 +3,7 @@
 An attempt that is charged has used its token, so its job waits for another one. A released job still has its token.
 """
 
-from ...values.part_columns import Condition, PartColumns
+from ...values.part import Condition, PartColumns
 
 COLUMNS = PartColumns(
     key="rate_key",

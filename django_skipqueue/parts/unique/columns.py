@@ -1,6 +1,6 @@
 """The columns of unique keys in the statements of the core. Pure."""
 
-from ...values.part_columns import PartColumns
+from ...values.part import PartColumns
 
 # Whether a job holds its unique key: the predicate of the unique index.
 HOLDS_KEY = """unique_key IS NOT NULL
