@@ -121,10 +121,8 @@ def enqueue_untraced(store: "Store", spec: JobSpec, call: EncodedCall) -> Enqueu
         with store.connection.cursor() as cursor:
             if _takes_transactions(cursor):
                 return _enqueue_alone(store, cursor, spec, call, gate)
-    return _enqueue_plain(store, spec, call) if is_plain else _enqueue_any(store, spec, call)
-
-
-def _enqueue_plain(store: "Store", spec: JobSpec, call: EncodedCall) -> EnqueuedJob:
+    if not is_plain:
+        return _enqueue_any(store, spec, call)
     [(id, now)] = store.rows(ENQUEUE_PLAIN, {**spec._asdict(), **call_values(call)})
     wake(store, (spec.queue_name,))
     store.send(JobsDeferred(store.alias, spec.task, spec.queue_name, [id]))
@@ -196,7 +194,10 @@ def _enqueue_alone(store: "Store", cursor: Any, spec: JobSpec, call: EncodedCall
             is_admitted = bool(cursor.rowcount)
     except BaseException as error:
         _end_transaction(store)
-        rows = _inserted(store, mark) if isinstance(error, Error) else []
+        rows = []  # of the job that this call has inserted and committed; none if nobody knows
+        if isinstance(error, Error):
+            with suppress(Error):
+                rows = store.rows(INSERTED, {"call": mark})
         if not rows:
             raise
         [(id, now)] = rows
@@ -217,13 +218,6 @@ def _end_transaction(store: "Store") -> None:
     if raw is not None and raw.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
         with suppress(psycopg.Error):
             raw.rollback()
-
-
-def _inserted(store: "Store", mark: str) -> list[tuple[Any, ...]]:
-    """The job that the call with this mark has inserted and committed. Empty if it has not, or if nobody knows."""
-    with suppress(Error):
-        return store.rows(INSERTED, {"call": mark})
-    return []
 
 
 def enqueue_many(store: "Store", spec: JobSpec, calls: Sequence[EncodedCall]) -> DeferredJobs:

@@ -186,7 +186,6 @@ def held_now(store: "Store", *, shown: int) -> dict[str, HeldNow]:
 
 
 def _running_now(store: "Store", most: int) -> dict[str, tuple[int, float]]:
-    """The number of running jobs of each queue, and the seconds since the first of them was claimed."""
     rows = store.rows(RUNNING_NOW, {"limit": most})
     counts = {name: number for name, number, _ in rows}
     if sum(counts.values()) >= most:

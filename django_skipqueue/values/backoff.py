@@ -82,7 +82,6 @@ def _check_spread(jitter: float, cap: float = math.inf) -> None:
 
 
 def _check(name: str, value: object, *, least: float = 0, most: float = math.inf) -> None:
-    """Raise `InvalidOption` unless this is a number within the range."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
         allowed = f"of {least} or more" if most == math.inf else f"from {least} to {most:g}"
         raise InvalidOption(f"{name} of a backoff must be a number {allowed}, not {value!r}.")

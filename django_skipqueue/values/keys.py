@@ -69,7 +69,6 @@ def _value(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _short(text: str) -> str:
-    """The text, or its hash if it is long."""
     if 4 * len(text) <= LONGEST or len(text.encode()) <= LONGEST:  # UTF-8 has 4 bytes for a character, at most
         return text
     return "#" + hashlib.sha256(text.encode()).hexdigest()

@@ -228,7 +228,6 @@ class ClaimPolicy:
         return hanging
 
     def _has_several(self) -> bool:
-        """Whether this worker serves more than one queue, as far as it knows."""
         names = set(self.queue_names)
         if not self._listed:
             names.update(filter(self._serves, (task.options.queue_name for task in registry)))

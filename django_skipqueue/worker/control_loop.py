@@ -72,7 +72,6 @@ class ControlLoop(ABC):
         self._control.on_options_taken = call
 
     def _make_loop(self, services: Sequence[Service]) -> None:
-        """Make the loop with these services, in this order."""
         self._loop = Loop(self._control, self._wakeup, heartbeat=self._own_row, services=services)
 
     # A subclass says

@@ -105,7 +105,6 @@ class InFlightJobs:
         self._standby.offer(slots=min(free, room), room=room, claimed=self.trips.jobs_claimed, running=running)
 
     def _holds(self, are_meant: Callable[[str], bool]) -> int:
-        """How many unfinished jobs it has of the queues whose names are meant."""
         ended = self._pending.refs().union(self._pool.kept_back)
         return sum(are_meant(job.queue_name) for ref, job in self.jobs.items() if ref not in ended)
 

@@ -162,7 +162,6 @@ class Steward:
             self._health_port.start()
 
     def _stop_threads(self) -> None:
-        """End all threads before a fork."""
         if self._health_port:
             self._health_port.stop()
         self._log.stop(LAST_LINES)

@@ -42,7 +42,6 @@ SHARES = ((0.5, "p50"), (0.95, "p95"))
 
 
 def _span(shown: Range) -> Span:
-    """The span of the roll-ups that the buckets are added up from."""
     return Span.HOUR if shown.bucket >= HOUR else Span.MINUTE
 
 

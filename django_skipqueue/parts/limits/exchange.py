@@ -131,13 +131,11 @@ class Lines(BeginOrder):
         return None if key is None else self._lines.get(key)
 
     def claimed(self, jobs: Iterable[ClaimedJob], *, ahead: bool = False) -> None:
-        """Note claimed jobs; `ahead`: without a permit."""
         for job in jobs:
             if job.permit_key is not None:
                 self._lines.setdefault(job.permit_key, Line()).claimed(job, permits=0 if ahead else 1)
 
     def gone(self, jobs: Iterable[ClaimedJob]) -> None:
-        """Forget jobs that were settled, released or lost. Call `claimed` first for those claimed in their place."""
         for job in jobs:
             if line := self.get(job.permit_key):
                 line.gone([job.ref])
@@ -155,23 +153,19 @@ class Lines(BeginOrder):
                 line.gone([], unknown=refs)
 
     def enter(self, job: ClaimedJob) -> list[ClaimedJob]:
-        """Returns the jobs that may begin now: this one, if it has no limit."""
         line = self.get(job.permit_key)
         return line.enter(job) if line else [job]
 
     def follow(self, job: ClaimedJob) -> ClaimedJob | None:
-        """This job has ended: returns the one that begins in its place, if any. Called in the thread of the job."""
         line = self.get(job.permit_key)
         return line.leave(job.ref) if line else None
 
     def withdrawn(self, jobs: Iterable[ClaimedJob]) -> None:
-        """Note that these were taken out of their runners before they began."""
         for job in jobs:
             if line := self.get(job.permit_key):
                 line.withdrawn(job.ref)
 
     def withdraw(self, *, since: float | None = None) -> list[ClaimedJob]:
-        """Take back the jobs that wait in line; with `since`, of those lines that stand still."""
         return [job for line in [*self._lines.values()] for job in line.withdraw(since=since)]
 
 
@@ -235,29 +229,24 @@ class LimitsInExchange(InExchange):
         self._claimed: list[int] = []  # fair jobs: the more run, the more may be queued
 
     def beside(self, attempts: Sequence[Attempt], *, has_room: bool, claims: bool) -> Beside:
-        """See `InExchange`."""
         limited = [*{*self._limited(attempts), *self._claimed}]
         self._claimed = []
         ahead = self._ahead.wishes(attempts) if has_room else []
         return beside(limited, self._missed, ahead, claims=claims, worker_id=self._worker_id)
 
     def answered(self, answer: ExchangeResult) -> None:
-        """See `InExchange`."""
         self._missed = announced(self._store, answer).missed
         delay = MISSED_DELAY if self._missed else FAIR_DELAY if self._claimed else NEVER
         self.due_at = time.monotonic() + delay
 
     def failed(self, jobs: Iterable[ClaimedJob]) -> None:
-        """See `InExchange`."""
         self._ahead.lines.unknown(jobs)
 
     def claimed_ahead(self, answer: ExchangeResult) -> list[ClaimedJob]:
-        """See `InExchange`: in the order in which they are admitted."""
-        rows = answer.between[0] if answer.between else []
+        rows = answer.between[0] if answer.between else []  # in any order; these jobs begin as they are admitted
         return sorted(answer.jobs(rows), key=lambda job: (-job.priority, job.id))
 
     def claimed(self, jobs: Sequence[ClaimedJob]) -> None:
-        """See `InExchange`."""
         if registry.has_limits and (fair := {task for task in {job.task for job in jobs} if is_fair(task)}):
             self._claimed += [job.id for job in jobs if job.task in fair]
             self.due_at = min(self.due_at, time.monotonic() + FAIR_DELAY)
