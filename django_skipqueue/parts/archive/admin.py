@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import Any
-from urllib.parse import urlencode
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
@@ -190,7 +189,7 @@ class ArchivedJobAdmin(ReadOnlyViews):
             "page": JobPage(job, job.now),
             "note": gettext("This job is in the archive: it was pruned from the job table."),
             "buttons": [(BUTTON, self.address("run_again", job.pk))] if self._may_run_again(request, job) else [],
-            "others": self._others(job),
+            "others": self.address("changelist", query={"task": job.task}) if len(job.task) <= LONGEST_NAME else "",
             "history": self.address("history", job.pk),
         }
         return self.show(request, "job/page.html", job, content | (extra_context or {}), title=str(job))
@@ -247,7 +246,3 @@ class ArchivedJobAdmin(ReadOnlyViews):
     def _may_run_again(self, request: HttpRequest, job: ArchivedJob | None) -> bool:
         allowed = request.user.has_perm(f"{self.opts.app_label}.{RUN_AGAIN.permission}_job")
         return allowed and not (job and why_not_copied(job))
-
-    def _others(self, job: ArchivedJob) -> str:
-        query = urlencode({"task": job.task})
-        return f"{self.address('changelist')}?{query}" if len(job.task) <= LONGEST_NAME else ""

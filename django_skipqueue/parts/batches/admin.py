@@ -291,8 +291,8 @@ class Picture:
         if node.kind == "batch":
             return reverse("admin:django_skipqueue_jobbatch_change", args=[node.id])
         if node.kind == "jobs":
-            query: dict[str, Any] = {"batch": self.row.pk, "status": node.status, "task": node.label}
-            return f"{reverse('admin:django_skipqueue_job_changelist')}?{urlencode(query)}"
+            query = {"batch": self.row.pk, "status": node.status, "task": node.label}
+            return reverse("admin:django_skipqueue_job_changelist", query=query)
         return "" if node.id is None else reverse("admin:django_skipqueue_job_change", args=[node.id])
 
 

@@ -19,7 +19,7 @@ from ...exceptions import InvalidOption
 from ...queue.fragments import entering, joined
 from ...queue.notify import LIMITS_PAYLOAD, notify_supervisors, wake, wake_supervisors
 from ...queue.parameters import BATCH, as_array
-from ...values.records import Dependant, GateResult, JobReference, JobSpec
+from ...values.records import Dependant, GateResult, JobSpec
 from .events import DependantsDiscarded
 
 if TYPE_CHECKING:
@@ -335,7 +335,13 @@ def hold(store: "Store", spec: JobSpec, ids: Sequence[int]) -> list[Dependant]:
     Called in the transaction of the INSERT. Raises `InvalidOption` if one of the others does not exist, or is in
     another database.
     """
-    _require_here(store, spec.after)
+    for id, database in spec.after:
+        if database not in (None, store.alias):
+            raise InvalidOption(
+                f"after names job {id} of the database {database!r}, and the new job is in {store.alias!r}: a job "
+                "can wait only for jobs of its own database. Defer both in the same one, or have the task of the "
+                "first job defer the second."
+            )
     needed = dict.fromkeys(need.id for need in spec.after)
     values = {"ids": as_array(ids), "needs": as_array(needed), "after_failure": spec.after_failure}
     if missing := [id for (id,) in store.rows(INSERT_DEPENDENCIES, values)]:
@@ -346,16 +352,6 @@ def hold(store: "Store", spec: JobSpec, ids: Sequence[int]) -> list[Dependant]:
         transaction.on_commit(lambda: store.send(event), using=store.alias, robust=True)
     wake_supervisors(store, [0.0])
     return passed
-
-
-def _require_here(store: "Store", needs: Collection[JobReference]) -> None:
-    for id, database in needs:
-        if database not in (None, store.alias):
-            raise InvalidOption(
-                f"after names job {id} of the database {database!r}, and the new job is in {store.alias!r}: a job "
-                "can wait only for jobs of its own database. Defer both in the same one, or have the task of the "
-                "first job defer the second."
-            )
 
 
 def admit_dependants(store: "Store", ids: Iterable[int]) -> Dependants:

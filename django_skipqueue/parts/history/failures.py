@@ -342,18 +342,16 @@ class CausePage:
     def last_job(self) -> Job | None:
         """The job of the last attempt that is known to have failed so, if the row still has its error."""
         job = Job.objects.filter(pk=self.counts.last_job_id).first()
-        return job if job is not None and cause_of(job) == self.counts.cause else self._newest_failing
+        if job is not None and cause_of(job) == self.counts.cause:
+            return job
+        newest = [job.pk for group in self.groups for job, _ in group.first[:1]]
+        return Job.objects.filter(pk=max(newest)).first() if newest else None
 
     @property
     def last_attempt(self) -> Attempt | None:
         if self.last_job is None:
             return None
         return next((each for each in JobPage(self.last_job, self.counts.now).attempts if each.exception), None)
-
-    @property
-    def _newest_failing(self) -> Job | None:
-        ids = [job.pk for group in self.groups for job, _ in group.first[:1]]
-        return Job.objects.filter(pk=max(ids)).first() if ids else None
 
 
 MOST_SHOWN = 100

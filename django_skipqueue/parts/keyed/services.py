@@ -41,49 +41,43 @@ Admit = Callable[[Store, Admitted], Mapping[str, int]]
 
 
 class PassOn(Periodic):
-    """Looks at the keys for which jobs wait; at once, if a better job was enqueued, or a queue was paused."""
+    """Passes on what unclaimed jobs hold: looks at the keys for which jobs wait.
+
+    At once, if a better job was enqueued, or a queue was paused.
+    """
 
     def __init__(self, name: str, store: Store, held: Held, admit: Admit) -> None:
         self.name = name
-        self._contest = Contest(store, held, admit)
-        self._prefix = held.prefix
-        self._looked_at = float("-inf")
-
-    def run(self, now: float) -> None:
-        started = self._looked_at = time.monotonic()
-        is_contested = self._contest.look(now)
-        rest = (time.monotonic() - started) * (1 / SHARE - 1)
-        self.run_again_in(max(CONTESTED_LOOK if is_contested else SOON, rest))
-
-    def notified(self, payloads: Collection[str]) -> None:
-        """Look at once: better jobs wait, or a queue was paused. After an error, the delay is not shortened."""
-        keys = keys_in(payloads, self._prefix)
-        self._contest.want(keys)
-        if (keys or QUEUES_PAYLOAD in payloads) and not self.has_failed:
-            self.due_at = min(self.due_at, self._looked_at + LEAST_LOOK)
-
-
-class Contest:
-    """Passes on what jobs hold."""
-
-    def __init__(self, store: Store, held: Held, admit: Admit) -> None:
         self.urgent: set[str] = set()
         """Keys in which a better job may wait."""
         self._store = store
         self._held = held
         self._admit = admit
+        self._looked_at = float("-inf")
         self._after = ""  # the key after which the next look goes on
         self._since: dict[int, float] = {}  # when each unclaimed job was first seen, by the last round of looks
         self._seen: dict[int, float] = {}  # when each unclaimed job was first seen, by this round
         self._put_back: dict[int, float] = {}  # when each held-up job was put back
 
-    def want(self, keys: Collection[str]) -> None:
-        """Look at these keys; at all, as they come, if there are too many."""
+    def run(self, now: float) -> None:
+        started = self._looked_at = time.monotonic()
+        is_contested = self._look(now)
+        rest = (time.monotonic() - started) * (1 / SHARE - 1)
+        self.run_again_in(max(CONTESTED_LOOK if is_contested else SOON, rest))
+
+    def notified(self, payloads: Collection[str]) -> None:
+        """Look at these keys at once; at all, as they come, if there are too many.
+
+        After an error, the delay is not shortened.
+        """
+        keys = keys_in(payloads, self._held.prefix)
         self.urgent.update(keys)
         if len(self.urgent) > KEYS_AT_ONCE:
             self.urgent.clear()
+        if (keys or QUEUES_PAYLOAD in payloads) and not self.has_failed:
+            self.due_at = min(self.due_at, self._looked_at + LEAST_LOOK)
 
-    def look(self, now: float) -> bool:
+    def _look(self, now: float) -> bool:
         """Returns whether jobs wait for what unclaimed ones hold."""
         urgent, self.urgent = self.urgent, set()
         found = contested(self._store, self._held, after=self._after, limit=KEYS_AT_ONCE)

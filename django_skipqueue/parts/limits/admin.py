@@ -1,9 +1,6 @@
 """The keys of limits in the admin: the halted sequences, and a page of all other keys, with its columns.
 
 A further column is a function of a `LimitState`, and an entry in `COLUMNS`.
-
-Invariant: a key with a secret in it takes no place in an alphabetical list. Its place would reveal the secret, one
-comparison with a typed text after the other.
 """
 
 import time
@@ -30,7 +27,10 @@ from .states import LimitState, first_states, halted_by_key, key_of_limit, limit
 
 
 def _key(state: LimitState) -> Cell:
-    return format_html('<a class="skipqueue-name" href="{}">{}</a>', _waiting_jobs(state), state.key)
+    # The list of its waiting jobs. The key may have a secret in it, so the address names a job of the key.
+    query = {"status": Status.BLOCKED.value, "limit_of": str(state.now.next_id)}
+    address = reverse("admin:django_skipqueue_job_changelist", query=query)
+    return format_html('<a class="skipqueue-name" href="{}">{}</a>', address, state.key)
 
 
 def _state(state: LimitState) -> Cell:
@@ -47,12 +47,6 @@ def _held(state: LimitState) -> Cell:
     if state.now.capacity is None or state.now.kind == "fair":  # it has no limit
         return str(state.held)
     return gettext("%(held)s of %(capacity)s") % {"held": state.held, "capacity": grouped(state.now.capacity)}
-
-
-def _waiting_jobs(state: LimitState) -> str:
-    """The address of the list of its waiting jobs. The key may have a secret in it, so it names a job of the key."""
-    query = {"status": Status.BLOCKED.value, "limit_of": str(state.now.next_id)}
-    return reverse("admin:django_skipqueue_job_changelist", query=query)
 
 
 COLUMNS: tuple[Column[LimitState], ...] = (
@@ -103,7 +97,11 @@ def cards(store: Store, text: str, after: str | None) -> Cards:
             "reveal the secret."
         ),
         columns=COLUMNS,
-        states=_masked(store, halted),
+        states=[
+            state
+            for state in limit_states(store, first_blocked_keys(store, most=MOST_MASKED), halted)
+            if state.is_masked
+        ],
     )
     return Cards(first=[first, masked], listed=[shown], next_id=next_id)
 
@@ -114,11 +112,6 @@ def _keys(store: Store, start: str, is_from: bool, halted: Mapping[str, HaltedKe
     while time.monotonic() < end and (keys := waiting_keys(store, after=start, is_from=is_from, limit=PER_PAGE + 1)):
         yield from (state for state in limit_states(store, keys, halted) if not state.is_masked)
         start, is_from = keys[-1], False
-
-
-def _masked(store: Store, halted: Mapping[str, HaltedKey]) -> list[LimitState]:
-    states = limit_states(store, first_blocked_keys(store, most=MOST_MASKED), halted)
-    return [state for state in states if state.is_masked]
 
 
 class LimitFilter(KeyFilter):

@@ -459,9 +459,13 @@ class LimitGate(KeyedGate):
         return admitted
 
     def sweep(self, store: "Store", *, limit: int) -> bool:
-        admitted = sweep_keys(store, limit=limit)
-        wake(store, admitted)
-        return bool(admitted)
+        """Admit jobs of the first keys with free permits. For a drain that may be over."""
+        sweep = new_sweep()
+        while True:
+            admitted, _ = sweep.run(store, admit_on, limit=limit)
+            if admitted or not sweep.after:
+                wake(store, admitted)
+                return bool(admitted)
 
     def admit(self, store: "Store", *, limit: int) -> GateResult:
         """Admit jobs of the named keys, and, if a sweep is due, of those with free permits among the next `limit`."""
@@ -501,12 +505,3 @@ class LimitGate(KeyedGate):
 
 def new_sweep() -> Sweep:
     return Sweep(blocked_keys, notified_share=NOTIFIED_SHARE)
-
-
-def sweep_keys(store: "Store", *, limit: int) -> Mapping[str, int]:
-    """Admit jobs of the first keys with free permits. Returns their number, by queue. For a drain that may be over."""
-    sweep = new_sweep()
-    while True:
-        admitted, _ = sweep.run(store, admit_on, limit=limit)
-        if admitted or not sweep.after:
-            return admitted

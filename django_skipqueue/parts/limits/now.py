@@ -1,9 +1,9 @@
-"""Read the keys of limits and sequences as they are now, by a few probes of an index: for pages, commands, metrics.
+"""Read the keys of limits and sequences as they are now, by a few probes of an index.
+
+Used by pages, commands, metrics, the doctor and the alerts.
 
 Invariant: the cost does not grow with the number of jobs. `parts.limits.admit` says which jobs of a key hold a permit,
 and which wait for one, and why they are found by `<=`.
-
-Used by pages, commands, metrics, the doctor and the alerts.
 """
 
 from collections.abc import Sequence

@@ -345,17 +345,6 @@ def admit_rates(store: "Store", keys: Iterable[str]) -> dict[str, int]:
     return dict(admitted)
 
 
-def sweep_rates(store: "Store", *, limit: int = KEYS_AT_ONCE) -> dict[str, int]:
-    """Admit jobs of all keys that have tokens. Returns their number, by queue. For a drain that may be over."""
-    sweep = Sweep(blocked_rates)
-    admitted: Counter[str] = Counter()
-    while True:
-        keys = {*due_rates(store, limit=limit), *sweep.run(store, _themselves, limit=limit)}
-        admitted.update(admit_rate_keys(store, keys)[0])
-        if not sweep.after:
-            return dict(admitted)
-
-
 def _themselves(_store: "Store", keys: list[str]) -> list[str]:
     return keys
 
@@ -391,9 +380,15 @@ class RateGate(KeyedGate):
         return admitted
 
     def sweep(self, store: "Store", *, limit: int) -> bool:
-        admitted = sweep_rates(store)
-        wake(store, admitted)
-        return bool(admitted)
+        """Admit jobs of all keys that have tokens. For a drain that may be over."""
+        sweep = Sweep(blocked_rates)
+        admitted: Counter[str] = Counter()
+        while True:
+            keys = {*due_rates(store), *sweep.run(store, _themselves, limit=KEYS_AT_ONCE)}
+            admitted.update(admit_rate_keys(store, keys)[0])
+            if not sweep.after:
+                wake(store, admitted)
+                return bool(admitted)
 
     def admit(self, store: "Store", *, limit: int) -> GateResult:
         if self._not_before[store.alias] > time.monotonic():

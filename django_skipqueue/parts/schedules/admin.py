@@ -346,13 +346,10 @@ class ScheduleAdmin(OwnViews):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        more = {"show_save_and_continue": False, "verbs": self._verbs(request, object_id)}
-        return super().changeform_view(request, object_id, form_url, more | (extra_context or {}))
-
-    def _verbs(self, request: HttpRequest, object_id: str | None) -> dict[str, str]:
-        """The buttons of the page of a schedule, and where each is posted."""
         row = Schedule.objects.filter(pk=object_id).first() if object_id and is_id(object_id) else None
-        return _verbs_for(row) if row and request.user.has_perm(MAY_RUN) else {}
+        verbs = _verbs_for(row) if row and request.user.has_perm(MAY_RUN) else {}
+        more = {"show_save_and_continue": False, "verbs": verbs}
+        return super().changeform_view(request, object_id, form_url, more | (extra_context or {}))
 
     def get_readonly_fields(self, request: HttpRequest, obj: Schedule | None = None) -> tuple[str, ...]:
         """How it is, above the form; of code and settings also what it does."""
@@ -397,5 +394,6 @@ class ScheduleAdmin(OwnViews):
 
 
 def _verbs_for(row: Schedule) -> dict[str, str]:
+    """The buttons of a schedule, and where each is posted."""
     verbs = ("resume" if row.paused_at else "pause", "run")
     return {verb: reverse(f"admin:django_skipqueue_schedule_{verb}", args=[row.pk]) for verb in verbs}

@@ -148,9 +148,7 @@ FOR NO KEY UPDATE
 
 
 def _locked(store: Store, schedule_id: int) -> DueSchedule | None:
-    for row in store.rows(LOCK, {"id": schedule_id}):
-        return DueSchedule(*row)
-    return None
+    return next((DueSchedule(*row) for row in store.rows(LOCK, {"id": schedule_id})), None)
 
 
 def _next(schedule: DueSchedule) -> dict[str, Any]:

@@ -71,31 +71,11 @@ def seconds_of(until: Until) -> float | None:
     return 0.0 if until == "started" else None
 
 
-def check_until(until: Any) -> None:
-    """Raise `InvalidOption` for a value that `until` cannot have."""
-    if isinstance(until, timedelta):
-        if not LIMITS["timeout"].allows(until.total_seconds()):
-            raise InvalidOption(f"until must be a timedelta above 0, and of at most a thousand years, not {until!r}.")
-    elif until not in ("finished", "started"):
-        raise InvalidOption(f'until must be "finished", "started" or a timedelta, not {until!r}.')
-
-
-def check_on_conflict(on_conflict: Any) -> None:
-    """Raise `InvalidOption` for a value that `on_conflict` cannot have."""
-    if on_conflict not in CONFLICTS:
-        listed = ", ".join(f'"{each}"' for each in CONFLICTS)
-        raise InvalidOption(f"on_conflict must be one of {listed}, not {on_conflict!r}.")
-
-
 def _fitting(key: str) -> str:
     whole = key.encode()
     if len(whole) <= MAX_KEY_BYTES:
         return key
-    return f"{whole[:READABLE_BYTES].decode(errors='ignore')}… {_digest(key)}"
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    return f"{whole[:READABLE_BYTES].decode(errors='ignore')}… {hashlib.sha256(whole).hexdigest()}"
 
 
 class UniqueOptions(TypedDict, total=False):
@@ -127,8 +107,16 @@ class Unique(PartOptions):
             raise InvalidOption(f"unique_key must be a str, or a function that returns one, not {self.unique_key!r}.")
         if not isinstance(self.unique, UniqueBy | None):
             raise InvalidOption(f'unique must be unique_by("payment_id") or unique_by(), not {self.unique!r}.')
-        check_until(self.until)
-        check_on_conflict(self.on_conflict)
+        if isinstance(self.until, timedelta):
+            if not LIMITS["timeout"].allows(self.until.total_seconds()):
+                raise InvalidOption(
+                    f"until must be a timedelta above 0, and of at most a thousand years, not {self.until!r}."
+                )
+        elif self.until not in ("finished", "started"):
+            raise InvalidOption(f'until must be "finished", "started" or a timedelta, not {self.until!r}.')
+        if self.on_conflict not in CONFLICTS:
+            listed = ", ".join(f'"{each}"' for each in CONFLICTS)
+            raise InvalidOption(f"on_conflict must be one of {listed}, not {self.on_conflict!r}.")
         if self.unique is not None and self.unique_key is not None:
             raise InvalidOption("Give unique or unique_key, not both.")
         if not self.has_key and (self.until, self.on_conflict) != ("finished", "skip"):
@@ -182,7 +170,10 @@ class Unique(PartOptions):
         if self.unique is not None:
             unique_key = self.unique.key(call.task_name, call.texts(self.unique.names))
         elif callable(self.unique_key):
-            unique_key = _checked_key(self.unique_key(*call.args, **call.kwargs))
+            unique_key = self.unique_key(*call.args, **call.kwargs)
+            if not isinstance(unique_key, str):
+                raise InvalidOption(f"unique_key's function must return a str, not {unique_key!r}.")
+            check_key("unique_key", unique_key)
         elif self.unique_key is None:
             return {}
         else:
@@ -194,13 +185,6 @@ class Unique(PartOptions):
 
 
 KEYS = {"unique", "unique_key"}
-
-
-def _checked_key(unique_key: Any) -> str:
-    if not isinstance(unique_key, str):
-        raise InvalidOption(f"unique_key's function must return a str, not {unique_key!r}.")
-    check_key("unique_key", unique_key)
-    return unique_key
 
 
 def within_retention(spec: JobSpec) -> JobSpec:
