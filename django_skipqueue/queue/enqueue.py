@@ -19,7 +19,7 @@ from ..exceptions import InvalidOption
 from ..values.bounds import check_columns
 from ..values.part import installed_parts, specs_of_parts
 from ..values.records import DeferredJobs, Dependant, EncodedCall, EnqueuedJob, JobSpec
-from .fragments import INSERT_CALLS, INSERT_JOB, KEY_COLUMNS, PIECES, joined
+from .fragments import INSERT_CALLS, INSERT_JOB, KEY_COLUMNS, PIECES, WAITING_BY, joined
 from .gates import KeyGate, admit_after_commit, key_gates
 from .notify import wake, wake_supervisors
 from .parameters import call_values, calls_as_values, insert_values, unindented
@@ -176,7 +176,7 @@ def _lone_gate(spec: JobSpec, call: EncodedCall) -> KeyGate | None:
 
     `None`: the job waits at no gate, or at others as well.
     """
-    if spec.run_after is not None or call.unique_key is not None:
+    if spec.run_after is not None or call.unique_key is not None or not WAITING_BY.isdisjoint(spec.columns):
         return None
     keyed = [gate for gate in key_gates() if KEY_COLUMNS[gate.name] in call.columns]
     return keyed[0] if len(keyed) == 1 and keyed[0].enqueue_alone else None

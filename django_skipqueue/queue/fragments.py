@@ -138,6 +138,9 @@ def _of_lost(value: Callable[[Condition], str]) -> str:
 OF_SPEC = {name: type for part in OF_PARTS for name, type in part.of_spec.items()}
 """The columns of parts that all jobs of an enqueue share, each with its type."""
 
+WAITING_BY = OF_SPEC.keys() & {name for condition in CONDITIONS for name in places(condition.holds)}
+"""Those of them by which a gate keeps jobs waiting."""
+
 KEYS = {part.key: part.of_key for part in OF_PARTS if part.key}
 """The columns of parts with the keys of calls, each with the columns and types that a call with this key has beside it.
 """

@@ -13,6 +13,8 @@ from django_skipqueue.parts.limits import admit as limits
 from django_skipqueue.parts.limits import admit as sql
 from django_skipqueue.parts.limits import queues as queue_sql
 from django_skipqueue.parts.limits.admit import ENQUEUE_AND_ADMIT
+from django_skipqueue.parts.limits.lone import ENQUEUE_AND_ADMIT
+from django_skipqueue.queue import enqueue
 from django_skipqueue.queue.gates import sweep_gates
 from django_skipqueue.queue.parameters import unindented
 from django_skipqueue.queue.store import Store
@@ -273,3 +275,14 @@ def test_a_job_that_has_a_rate_as_well_waits_for_that_with_its_permit(defer: Def
 def test_a_job_of_a_fair_key_becomes_due_when_it_is_admitted() -> None:
     made = Job.objects.get(pk=defer_in_transaction(fair, "a").pk)
     assert made.run_after > made.enqueued_at
+
+
+def test_a_job_that_a_gate_without_keys_may_keep_waiting_is_not_admitted_in_the_message_of_its_insert(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(enqueue, "WAITING_BY", {"batch_id"})  # as if a gate read this column
+    monkeypatch.setattr(limits.LimitGate, "enqueue_alone", "SELECT 1 / 0")
+    call = EncodedCall("[]", "{}", {"limit_key": "a", "limit_kind": "concurrency", "capacity": 1})
+    enqueued = Store("default").enqueue(JobSpec("tests.missing", columns={"batch_id": None}), call)
+    assert enqueued is not None
+    assert Job.objects.get(pk=enqueued.id).status == "queued"
