@@ -107,7 +107,7 @@ def check_columns(columns: Mapping[str, Any]) -> None:
             continue
         if name in NUMBERS:
             if not LIMITS[name].allows(value):
-                raise InvalidOption(f"{name} must be {LIMITS[name]}, not {value!r}.{NUMBERS[name]}")
+                raise InvalidOption(f"{name} must be {LIMITS[name]}, not {value!r}.")
         elif check := CHECKS.get(name):
             check(value)
         elif name not in UNCHECKED and isinstance(value, str):
@@ -118,6 +118,13 @@ def _check_queue_name(queue_name: Any) -> None:
     if not isinstance(queue_name, str) or not _is_queue_name(queue_name):
         raise InvalidOption(
             f"queue_name must be a str without commas, and without spaces at its ends, not {queue_name!r}."
+        )
+
+
+def _check_timeout(value: Any) -> None:
+    if not LIMITS["timeout"].allows(value):
+        raise InvalidOption(
+            f"timeout must be {LIMITS['timeout']}, not {value!r}. A task that gives none has no time limit."
         )
 
 
@@ -167,12 +174,13 @@ _check_key_once = lru_cache(1_000)(check_key)
 CHECKS: dict[str, Callable[[Any], None]] = {
     "queue_name": _check_queue_name,
     "run_after": check_run_after,
+    "timeout": _check_timeout,
     "after_failure": _check_after_failure,
 }
-"""The check of each column that is no number. A string of any other column must fit into an index."""
+"""The check of each column that is not in `NUMBERS`. A string of any other column must fit into an index."""
 
-NUMBERS = {"priority": "", "max_attempts": "", "timeout": " A task that gives none has no time limit."}
-"""The columns that hold a number within its limit, each with what its error says beyond that."""
+NUMBERS = {"priority", "max_attempts"}
+"""The columns whose number must be within its limit."""
 
 NEVER_NULL = {"queue_name", "priority", "after_failure"}
 

@@ -13,7 +13,6 @@ from django_skipqueue.parts.limits import admit as limits
 from django_skipqueue.parts.limits import admit as sql
 from django_skipqueue.parts.limits import queues as queue_sql
 from django_skipqueue.parts.limits.admit import ENQUEUE_AND_ADMIT
-from django_skipqueue.parts.limits.lone import ENQUEUE_AND_ADMIT
 from django_skipqueue.queue import enqueue
 from django_skipqueue.queue.gates import sweep_gates
 from django_skipqueue.queue.parameters import unindented

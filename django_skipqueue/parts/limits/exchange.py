@@ -26,12 +26,10 @@ from ...jobs.registry import registry
 from ...queue.gates import gate_after
 from ...queue.notify import notify_of_keys, wake
 from ...queue.parameters import Admitted, ExchangeResult
-from ...values.records import NEVER, Attempt, ClaimedJob
-from ...worker.in_exchange import Beside, InExchange
-from ..keyed.sql import queues_with
 from ...values.counting import Recent
 from ...values.records import NEVER, Attempt, ClaimedJob, LeaseRef
 from ...worker.in_exchange import BeginOrder, Beside, InExchange
+from ..keyed.sql import queues_with
 from .admit import admission
 from .claim import CLAIM_AHEAD, CLAIM_OR_ADMIT, AheadWish, ahead_as_values
 from .options import TaskLimit
@@ -243,8 +241,7 @@ class LimitsInExchange(InExchange):
         self._ahead.lines.unknown(jobs)
 
     def claimed_ahead(self, answer: ExchangeResult) -> list[ClaimedJob]:
-        rows = answer.between[0] if answer.between else []  # in any order; these jobs begin as they are admitted
-        return sorted(answer.jobs(rows), key=lambda job: (-job.priority, job.id))
+        return claimed_ahead(answer)
 
     def claimed(self, jobs: Sequence[ClaimedJob]) -> None:
         if registry.has_limits and (fair := {task for task in {job.task for job in jobs} if is_fair(task)}):
@@ -303,3 +300,9 @@ def announced(store: "Store", answer: ExchangeResult) -> Admitted:
                 wake(store, admitted.counts)
         store.send(JobsAdmitted(store.alias, admitted.counts))
     return admitted
+
+
+def claimed_ahead(answer: ExchangeResult) -> list[ClaimedJob]:
+    """The jobs that were claimed without a permit of their own, in the order in which they are admitted."""
+    rows = answer.between[0] if answer.between else []
+    return sorted(answer.jobs(rows), key=lambda job: (-job.priority, job.id))

@@ -18,7 +18,6 @@ from ...queue.gates import admit_after_commit
 from ...queue.notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, RATE_PREFIX, notify_of_keys, notify_supervisors
 from ...queue.parameters import BATCH, noted
 from ...queue.store import in_each
-from ...values.columns import check_columns
 from ...values.bounds import check_columns
 from ...values.records import EncodedCall
 from ...values.settings import burst_of, interval_of, rate_text
