@@ -10,8 +10,13 @@ from django.db import connection
 
 from django_skipqueue import Batch
 from django_skipqueue.models import Job, JobBatch
-from django_skipqueue.parts.batches.console import open_batches
-from django_skipqueue.parts.batches.finish import Looked, finish_batches, finish_open_batches, prune_batches
+from django_skipqueue.parts.batches.finish import (
+    Looked,
+    finish_batches,
+    finish_open_batches,
+    open_batches,
+    prune_batches,
+)
 from django_skipqueue.parts.batches.values import BatchProgress
 from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs

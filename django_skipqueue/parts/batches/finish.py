@@ -364,6 +364,10 @@ def join_batch(store: "Store", batch_id: int) -> bool:
     return bool(store.rows(JOIN_BATCH, {"id": batch_id}))
 
 
+def open_batches(store: "Store", *, after: int = 0, limit: int = BATCH) -> list[int]:
+    return [id for (id,) in store.rows(OPEN_BATCHES, {"after": after, "limit": limit})]
+
+
 def finish_batches(store: "Store", ids: Iterable[int | None]) -> Looked:
     """Finish those of these batches, and of the batches outside of them, whose jobs are finished.
 
@@ -399,7 +403,7 @@ def finish_open_batches(
 
     It is `None` if there are no more.
     """
-    ids = [id for (id,) in store.rows(OPEN_BATCHES, {"after": after, "limit": limit})]
+    ids = open_batches(store, after=after, limit=limit)
     looked = finish_batches(store, set(ids).difference(skipped)) if ids else Looked()
     if looked.left:
         return min(looked.left) - 1, looked

@@ -2,8 +2,10 @@
 
 from datetime import timedelta
 from typing import Any
+
 from django.core.checks import CheckMessage, Warning
 from django.core.exceptions import ImproperlyConfigured
+
 from ... import conf
 from ...jobs.registry import registry
 from ...values.part import Part, console_of

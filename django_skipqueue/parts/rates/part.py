@@ -1,6 +1,5 @@
 """Rates, as the core sees them."""
 
-from typing import Any
 from ...values.part import Part, console_of
 from .admit import RateGate
 from .models import Tokens
