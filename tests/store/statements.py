@@ -14,14 +14,15 @@ from django_skipqueue.parts.archive import move
 from django_skipqueue.parts.batches import dependencies, finish
 from django_skipqueue.parts.history import claim_costs, failures, rollups
 from django_skipqueue.parts.history import console as history_console
-from django_skipqueue.parts.keyed import pass_on
-from django_skipqueue.parts.keyed import sql as of_keys
 from django_skipqueue.parts.limits import admit as admit_limits
 from django_skipqueue.parts.limits import claim as claim_limited
 from django_skipqueue.parts.limits import now as limits_now
 from django_skipqueue.parts.limits import queues as limited_queues
+from django_skipqueue.parts.limits import services as limit_services
+from django_skipqueue.parts.limits import sql as of_limits
 from django_skipqueue.parts.rates import admit as admit_rates
 from django_skipqueue.parts.rates import queues as rated_queues
+from django_skipqueue.parts.rates import services as rate_services
 from django_skipqueue.parts.rates import states as rates_now
 from django_skipqueue.parts.unique import enqueue as enqueue_unique
 from django_skipqueue.queue import fragments
@@ -37,8 +38,6 @@ MODULES: tuple[ModuleType, ...] = (
     ),
     queues_and_workers,
     managers,
-    of_keys,
-    pass_on,
     move,
     dependencies,
     finish,
@@ -53,9 +52,12 @@ MODULES: tuple[ModuleType, ...] = (
     claim_limited,
     limits_now,
     limited_queues,
+    of_limits,
+    limit_services,
     admit_rates,
     rates_now,
     rated_queues,
+    rate_services,
 )
 
 FIRST_WORD = r"\s*(BEGIN|DELETE|DISCARD|EXPLAIN|INSERT|LISTEN|LOCK|NOTIFY|RESET|SELECT|SET|UNLISTEN|UPDATE|WITH)\b"

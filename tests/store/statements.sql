@@ -3791,6 +3791,250 @@ INSERT INTO skipqueue_queue AS queue (name, concurrency)
 VALUES (%(name)s, %(concurrency)s::smallint)
 ON CONFLICT (name) DO UPDATE SET concurrency = excluded.concurrency
 
+-- LOCK_KEYS (parts.limits.sql)
+WITH wanted AS MATERIALIZED (
+    SELECT key, sum(ended)::integer AS ended, bool_or(is_free) AS is_free
+    FROM (
+        SELECT
+            limit_key AS key,
+            CASE WHEN status = 'running' THEN 0 ELSE 1 END AS ended,
+            (
+                limit_kind IN ('sequence', 'halting')
+                AND (status IN ('completed', 'discarded') OR (status = 'failed' AND limit_kind = 'sequence'))
+                AND xmin = pg_current_xact_id_if_assigned()::xid
+            ) IS TRUE AS is_free
+        FROM skipqueue_job
+        WHERE id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND limit_key IS NOT NULL
+        UNION ALL
+        SELECT unnest((SELECT %(keys)s::text[])), 0, false
+    ) AS touched
+    GROUP BY key
+),
+lock AS MATERIALIZED (
+    SELECT
+        slot,
+        CASE
+            WHEN current_setting('transaction_isolation') = 'read committed'
+            THEN pg_try_advisory_xact_lock(1397442896, slot)
+            ELSE false
+        END AS is_ours
+    FROM (SELECT DISTINCT hashtext(key) & 1023 AS slot FROM wanted) AS slots
+)
+SELECT
+    array_agg(wanted.key) FILTER (WHERE NOT lock.is_ours) AS missed,
+    set_config(
+        'skipqueue.locked_keys', COALESCE(array_agg(wanted.key) FILTER (WHERE lock.is_ours), '{}')::text, true
+    ) || set_config(
+        'skipqueue.ended_jobs', COALESCE(array_agg(wanted.ended) FILTER (WHERE lock.is_ours), '{}')::text, true
+    ) || set_config(
+        'skipqueue.free_keys', COALESCE(array_agg(wanted.is_free) FILTER (WHERE lock.is_ours), '{}')::text, true
+    ) AS locked
+FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
+
+-- CONTESTED_PERMITS (parts.limits.services)
+WITH RECURSIVE served AS MATERIALIZED (
+    SELECT
+        COALESCE(bool_or(jsonb_array_length(worker.queues) = 0), false) AS are_all,
+        COALESCE(array_agg(listed.name) FILTER (WHERE listed.name IS NOT NULL), '{}') AS names,
+        ARRAY (
+            SELECT name
+            FROM skipqueue_queue
+            WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statement_timestamp())
+        ) AS paused
+    FROM
+        skipqueue_worker AS worker
+        LEFT JOIN LATERAL jsonb_array_elements_text(worker.queues) AS listed (name) ON true
+    WHERE
+        NOT worker.is_external
+        AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(timeout)s)
+        AND (
+            (SELECT NOT %(idle)s::boolean)
+            OR worker.concurrency = 0
+            OR worker.concurrency > (
+                SELECT count(*) FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id
+            )
+        )
+),
+waiting AS (
+    (
+        SELECT limit_key AS key
+        FROM skipqueue_job
+        WHERE gate = 'limit' AND limit_key > %(after)s::text
+        ORDER BY limit_key
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT (
+        SELECT limit_key
+        FROM skipqueue_job
+        WHERE gate = 'limit' AND limit_key > waiting.key
+        ORDER BY limit_key
+        LIMIT 1
+    )
+    FROM waiting
+    WHERE waiting.key IS NOT NULL
+),
+found AS MATERIALIZED (SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s)
+SELECT found.key, unclaimed.is_inverted, unclaimed.unserved, unclaimed.held_up
+FROM
+    served
+    CROSS JOIN found
+    LEFT JOIN LATERAL (
+        SELECT (CASE
+                    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
+                    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
+                    ELSE 0
+                END) AS rank, id
+        FROM skipqueue_job
+        WHERE gate = 'limit' AND limit_key = found.key AND (limit_kind IN ('sequence', 'halting') OR (
+                    ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
+                    AND queue_name <> ALL (served.paused)
+                ))
+        ORDER BY rank, id
+        LIMIT 1
+    ) AS head ON true
+    CROSS JOIN LATERAL (
+        SELECT
+            bool_or(head.rank < holder.rank OR (holder.is_in_order AND head.id < holder.id)) AS is_inverted,
+            (array_agg(holder.id ORDER BY rank DESC, id DESC) FILTER (
+                WHERE NOT (holder.is_in_order OR holder.is_served)
+            ))[:100] AS unserved,
+            (array_agg(holder.id ORDER BY rank DESC, id DESC) FILTER (
+                WHERE holder.is_served AND NOT holder.is_in_order
+            ))[:100] AS held_up
+        FROM (
+            SELECT (CASE
+                    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
+                    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
+                    ELSE 0
+                END) AS rank, id, limit_kind IN ('sequence', 'halting') AS is_in_order, (
+                    ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
+                    AND queue_name <> ALL (served.paused)
+                ) AS is_served
+            FROM skipqueue_job
+            WHERE limit_key = found.key AND (status = 'queued' OR gate = 'rate')
+                AND NOT (limit_kind IN ('sequence', 'halting') AND (started_at IS NOT NULL OR attempts > 0)) AND head.id IS NOT NULL
+        ) AS holder
+    ) AS unclaimed
+ORDER BY found.key
+
+-- PASS_PERMITS_ON (parts.limits.services)
+WITH served AS MATERIALIZED (
+    SELECT
+        COALESCE(bool_or(jsonb_array_length(worker.queues) = 0), false) AS are_all,
+        COALESCE(array_agg(listed.name) FILTER (WHERE listed.name IS NOT NULL), '{}') AS names,
+        ARRAY (
+            SELECT name
+            FROM skipqueue_queue
+            WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statement_timestamp())
+        ) AS paused
+    FROM
+        skipqueue_worker AS worker
+        LEFT JOIN LATERAL jsonb_array_elements_text(worker.queues) AS listed (name) ON true
+    WHERE
+        NOT worker.is_external
+        AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(timeout)s)
+        AND (
+            (SELECT NOT %(idle)s::boolean)
+            OR worker.concurrency = 0
+            OR worker.concurrency > (
+                SELECT count(*) FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id
+            )
+        )
+),
+holder AS MATERIALIZED (
+    SELECT key.name, job.*, row_number() OVER (PARTITION BY key.name ORDER BY rank DESC, id DESC) AS place
+    FROM
+        unnest((SELECT NULLIF(current_setting('skipqueue.locked_keys', true), '')::text[])) AS key (name),
+        LATERAL (
+            SELECT (CASE
+                    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
+                    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
+                    ELSE 0
+                END) AS rank, id, limit_kind IN ('sequence', 'halting') AS is_in_order, queue_name
+            FROM skipqueue_job
+            WHERE
+                limit_key = key.name
+                AND (status = 'queued' OR gate = 'rate')
+                AND NOT (limit_kind IN ('sequence', 'halting') AND (started_at IS NOT NULL OR attempts > 0))
+                AND (%(ids)s::bigint[] IS NULL OR array_position(%(ids)s::bigint[], id) > 0)
+            ORDER BY rank DESC, id DESC
+            LIMIT 100
+        ) AS job
+),
+waiting AS MATERIALIZED (
+    SELECT key.name, job.*, row_number() OVER (PARTITION BY key.name ORDER BY rank, id) AS place
+    FROM
+        (SELECT name, count(*) AS number, array_agg(DISTINCT queue_name) AS queues FROM holder GROUP BY name) AS key,
+        served,
+        LATERAL (
+            SELECT (CASE
+                    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
+                    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
+                    ELSE 0
+                END) AS rank, id
+            FROM skipqueue_job
+            WHERE
+                gate = 'limit'
+                AND limit_key = key.name
+                AND (limit_kind IN ('sequence', 'halting') OR (
+                    ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
+                    AND queue_name <> ALL (served.paused)
+                ))
+                AND (%(ids)s::bigint[] IS NULL OR queue_name <> ALL (key.queues))
+            ORDER BY rank, id
+            LIMIT key.number
+        ) AS job
+),
+pair AS MATERIALIZED (
+    SELECT name, place, holder.id AS holder_id, waiting.id AS waiting_id
+    FROM holder JOIN waiting USING (name, place)
+    WHERE
+        %(ids)s::bigint[] IS NOT NULL
+        OR waiting.rank < holder.rank
+        OR (holder.is_in_order AND waiting.id < holder.id)
+),
+worse AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE
+        id = ANY (ARRAY (SELECT holder_id FROM pair))
+        AND (status || '' = 'queued' OR gate || '' = 'rate')
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+put_back AS (
+    UPDATE skipqueue_job AS job
+    SET status = 'blocked', gate = 'limit'
+    WHERE job.id = ANY (ARRAY (SELECT id FROM worse))
+    RETURNING job.id, job.limit_key AS name
+),
+chosen AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE
+        id = ANY (ARRAY (
+            SELECT pair.waiting_id
+            FROM pair JOIN (SELECT name, count(*) AS number FROM put_back GROUP BY name) AS freed USING (name)
+            WHERE pair.place <= freed.number
+        ))
+        AND gate = 'limit'
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+admitted AS (
+    UPDATE skipqueue_job AS job
+    SET status = CASE WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
+        gate = CASE WHEN job.rate_key::text IS NOT NULL THEN 'rate' END,
+        run_after = CASE
+            WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
+            ELSE job.run_after
+        END
+    WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
+    RETURNING job.queue_name, job.status, rate_key AS later_key
+)
+SELECT queue_name, count(*) FILTER (WHERE status = 'queued'), array_agg(later_key) FILTER (WHERE status = 'blocked'), (SELECT array_agg(id) FROM put_back) FROM admitted GROUP BY queue_name
+
 -- LOCK_RATES (parts.rates.admit)
 WITH wanted AS MATERIALIZED (
     SELECT unnest((SELECT %(keys)s::text[])) AS key
@@ -4160,6 +4404,187 @@ INSERT INTO skipqueue_queue AS queue (name, rate_interval, rate_burst)
 VALUES (%(name)s, %(interval)s::float8, %(burst)s::smallint)
 ON CONFLICT (name) DO UPDATE SET rate_interval = excluded.rate_interval, rate_burst = excluded.rate_burst
 
+-- CONTESTED_TOKENS (parts.rates.services)
+WITH RECURSIVE served AS MATERIALIZED (
+    SELECT
+        COALESCE(bool_or(jsonb_array_length(worker.queues) = 0), false) AS are_all,
+        COALESCE(array_agg(listed.name) FILTER (WHERE listed.name IS NOT NULL), '{}') AS names,
+        ARRAY (
+            SELECT name
+            FROM skipqueue_queue
+            WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statement_timestamp())
+        ) AS paused
+    FROM
+        skipqueue_worker AS worker
+        LEFT JOIN LATERAL jsonb_array_elements_text(worker.queues) AS listed (name) ON true
+    WHERE
+        NOT worker.is_external
+        AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(timeout)s)
+        AND (
+            (SELECT NOT %(idle)s::boolean)
+            OR worker.concurrency = 0
+            OR worker.concurrency > (
+                SELECT count(*) FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id
+            )
+        )
+),
+waiting AS (
+    (
+        SELECT rate_key AS key
+        FROM skipqueue_job
+        WHERE gate = 'rate' AND rate_key > %(after)s::text
+        ORDER BY rate_key
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT (
+        SELECT rate_key
+        FROM skipqueue_job
+        WHERE gate = 'rate' AND rate_key > waiting.key
+        ORDER BY rate_key
+        LIMIT 1
+    )
+    FROM waiting
+    WHERE waiting.key IS NOT NULL
+),
+found AS MATERIALIZED (SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s)
+SELECT found.key, unclaimed.is_inverted, unclaimed.unserved, unclaimed.held_up
+FROM
+    served
+    CROSS JOIN found
+    LEFT JOIN LATERAL (
+        SELECT (-priority) AS rank, run_after, id
+        FROM skipqueue_job
+        WHERE gate = 'rate' AND rate_key = found.key AND (false OR (
+                    ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
+                    AND queue_name <> ALL (served.paused)
+                ))
+        ORDER BY rank, run_after, id
+        LIMIT 1
+    ) AS head ON true
+    CROSS JOIN LATERAL (
+        SELECT
+            bool_or(head.rank < holder.rank OR (holder.is_in_order AND head.id < holder.id)) AS is_inverted,
+            (array_agg(holder.id ORDER BY rank DESC, run_after DESC, id DESC) FILTER (
+                WHERE NOT (holder.is_in_order OR holder.is_served)
+            ))[:100] AS unserved,
+            (array_agg(holder.id ORDER BY rank DESC, run_after DESC, id DESC) FILTER (
+                WHERE holder.is_served AND NOT holder.is_in_order
+            ))[:100] AS held_up
+        FROM (
+            SELECT (-priority) AS rank, run_after, id, false AS is_in_order, (
+                    ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
+                    AND queue_name <> ALL (served.paused)
+                ) AS is_served
+            FROM skipqueue_job
+            WHERE rate_key = found.key AND status = 'queued' AND head.id IS NOT NULL
+        ) AS holder
+    ) AS unclaimed
+ORDER BY found.key
+
+-- PASS_TOKENS_ON (parts.rates.services)
+WITH served AS MATERIALIZED (
+    SELECT
+        COALESCE(bool_or(jsonb_array_length(worker.queues) = 0), false) AS are_all,
+        COALESCE(array_agg(listed.name) FILTER (WHERE listed.name IS NOT NULL), '{}') AS names,
+        ARRAY (
+            SELECT name
+            FROM skipqueue_queue
+            WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statement_timestamp())
+        ) AS paused
+    FROM
+        skipqueue_worker AS worker
+        LEFT JOIN LATERAL jsonb_array_elements_text(worker.queues) AS listed (name) ON true
+    WHERE
+        NOT worker.is_external
+        AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(timeout)s)
+        AND (
+            (SELECT NOT %(idle)s::boolean)
+            OR worker.concurrency = 0
+            OR worker.concurrency > (
+                SELECT count(*) FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id
+            )
+        )
+),
+holder AS MATERIALIZED (
+    SELECT key.name, job.*, row_number() OVER (PARTITION BY key.name ORDER BY rank DESC, run_after DESC, id DESC) AS place
+    FROM
+        unnest((SELECT NULLIF(current_setting('skipqueue.locked_rates', true), '')::text[])) AS key (name),
+        LATERAL (
+            SELECT (-priority) AS rank, run_after, id, false AS is_in_order, queue_name
+            FROM skipqueue_job
+            WHERE
+                rate_key = key.name
+                AND status = 'queued'
+                AND (%(ids)s::bigint[] IS NULL OR array_position(%(ids)s::bigint[], id) > 0)
+            ORDER BY rank DESC, run_after DESC, id DESC
+            LIMIT 100
+        ) AS job
+),
+waiting AS MATERIALIZED (
+    SELECT key.name, job.*, row_number() OVER (PARTITION BY key.name ORDER BY rank, run_after, id) AS place
+    FROM
+        (SELECT name, count(*) AS number, array_agg(DISTINCT queue_name) AS queues FROM holder GROUP BY name) AS key,
+        served,
+        LATERAL (
+            SELECT (-priority) AS rank, run_after, id
+            FROM skipqueue_job
+            WHERE
+                gate = 'rate'
+                AND rate_key = key.name
+                AND (false OR (
+                    ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
+                    AND queue_name <> ALL (served.paused)
+                ))
+                AND (%(ids)s::bigint[] IS NULL OR queue_name <> ALL (key.queues))
+            ORDER BY rank, run_after, id
+            LIMIT key.number
+        ) AS job
+),
+pair AS MATERIALIZED (
+    SELECT name, place, holder.id AS holder_id, waiting.id AS waiting_id
+    FROM holder JOIN waiting USING (name, place)
+    WHERE
+        %(ids)s::bigint[] IS NOT NULL
+        OR waiting.rank < holder.rank
+        OR (holder.is_in_order AND waiting.id < holder.id)
+),
+worse AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE
+        id = ANY (ARRAY (SELECT holder_id FROM pair))
+        AND (status || '' = 'queued' OR gate || '' = 'rate')
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+put_back AS (
+    UPDATE skipqueue_job AS job
+    SET status = 'blocked', gate = 'rate'
+    WHERE job.id = ANY (ARRAY (SELECT id FROM worse))
+    RETURNING job.id, job.rate_key AS name
+),
+chosen AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE
+        id = ANY (ARRAY (
+            SELECT pair.waiting_id
+            FROM pair JOIN (SELECT name, count(*) AS number FROM put_back GROUP BY name) AS freed USING (name)
+            WHERE pair.place <= freed.number
+        ))
+        AND gate = 'rate'
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+admitted AS (
+    UPDATE skipqueue_job AS job
+    SET status = 'queued', gate = NULL
+    WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
+    RETURNING job.queue_name, job.status, NULL::text AS later_key
+)
+SELECT queue_name, count(*), (SELECT array_agg(id) FROM put_back) FROM admitted GROUP BY queue_name
+
 -- CARRIERS_NOW (contrib.celery.console)
 WITH held AS MATERIALIZED (
     SELECT locked_by, count(*) AS number, min(locked_at) AS oldest
@@ -4484,431 +4909,6 @@ SET next_run_at = ahead.next,
 FROM ahead
 WHERE schedule.id = ahead.id AND ahead.next > clock_timestamp()
 RETURNING schedule.name
-
--- CONTESTED_TOKENS (parts.rates.services)
-WITH RECURSIVE served AS MATERIALIZED (
-    SELECT
-        COALESCE(bool_or(jsonb_array_length(worker.queues) = 0), false) AS are_all,
-        COALESCE(array_agg(listed.name) FILTER (WHERE listed.name IS NOT NULL), '{}') AS names,
-        ARRAY (
-            SELECT name
-            FROM skipqueue_queue
-            WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statement_timestamp())
-        ) AS paused
-    FROM
-        skipqueue_worker AS worker
-        LEFT JOIN LATERAL jsonb_array_elements_text(worker.queues) AS listed (name) ON true
-    WHERE
-        NOT worker.is_external
-        AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(timeout)s)
-        AND (
-            (SELECT NOT %(idle)s::boolean)
-            OR worker.concurrency = 0
-            OR worker.concurrency > (
-                SELECT count(*) FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id
-            )
-        )
-),
-waiting AS (
-    (
-        SELECT rate_key AS key
-        FROM skipqueue_job
-        WHERE gate = 'rate' AND rate_key > %(after)s::text
-        ORDER BY rate_key
-        LIMIT 1
-    )
-    UNION ALL
-    SELECT (
-        SELECT rate_key
-        FROM skipqueue_job
-        WHERE gate = 'rate' AND rate_key > waiting.key
-        ORDER BY rate_key
-        LIMIT 1
-    )
-    FROM waiting
-    WHERE waiting.key IS NOT NULL
-),
-found AS MATERIALIZED (SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s)
-SELECT found.key, unclaimed.is_inverted, unclaimed.unserved, unclaimed.held_up
-FROM
-    served
-    CROSS JOIN found
-    LEFT JOIN LATERAL (
-        SELECT (-priority) AS rank, run_after, id
-        FROM skipqueue_job
-        WHERE gate = 'rate' AND rate_key = found.key AND (false OR (
-                    ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
-                    AND queue_name <> ALL (served.paused)
-                ))
-        ORDER BY rank, run_after, id
-        LIMIT 1
-    ) AS head ON true
-    CROSS JOIN LATERAL (
-        SELECT
-            bool_or(head.rank < holder.rank OR (holder.is_in_order AND head.id < holder.id)) AS is_inverted,
-            (array_agg(holder.id ORDER BY rank DESC, run_after DESC, id DESC) FILTER (
-                WHERE NOT (holder.is_in_order OR holder.is_served)
-            ))[:100] AS unserved,
-            (array_agg(holder.id ORDER BY rank DESC, run_after DESC, id DESC) FILTER (
-                WHERE holder.is_served AND NOT holder.is_in_order
-            ))[:100] AS held_up
-        FROM (
-            SELECT (-priority) AS rank, run_after, id, false AS is_in_order, (
-                    ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
-                    AND queue_name <> ALL (served.paused)
-                ) AS is_served
-            FROM skipqueue_job
-            WHERE rate_key = found.key AND status = 'queued' AND head.id IS NOT NULL
-        ) AS holder
-    ) AS unclaimed
-ORDER BY found.key
-
--- PASS_TOKENS_ON (parts.rates.services)
-WITH served AS MATERIALIZED (
-    SELECT
-        COALESCE(bool_or(jsonb_array_length(worker.queues) = 0), false) AS are_all,
-        COALESCE(array_agg(listed.name) FILTER (WHERE listed.name IS NOT NULL), '{}') AS names,
-        ARRAY (
-            SELECT name
-            FROM skipqueue_queue
-            WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statement_timestamp())
-        ) AS paused
-    FROM
-        skipqueue_worker AS worker
-        LEFT JOIN LATERAL jsonb_array_elements_text(worker.queues) AS listed (name) ON true
-    WHERE
-        NOT worker.is_external
-        AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(timeout)s)
-        AND (
-            (SELECT NOT %(idle)s::boolean)
-            OR worker.concurrency = 0
-            OR worker.concurrency > (
-                SELECT count(*) FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id
-            )
-        )
-),
-holder AS MATERIALIZED (
-    SELECT key.name, job.*, row_number() OVER (PARTITION BY key.name ORDER BY rank DESC, run_after DESC, id DESC) AS place
-    FROM
-        unnest((SELECT NULLIF(current_setting('skipqueue.locked_rates', true), '')::text[])) AS key (name),
-        LATERAL (
-            SELECT (-priority) AS rank, run_after, id, false AS is_in_order, queue_name
-            FROM skipqueue_job
-            WHERE
-                rate_key = key.name
-                AND status = 'queued'
-                AND (%(ids)s::bigint[] IS NULL OR array_position(%(ids)s::bigint[], id) > 0)
-            ORDER BY rank DESC, run_after DESC, id DESC
-            LIMIT 100
-        ) AS job
-),
-waiting AS MATERIALIZED (
-    SELECT key.name, job.*, row_number() OVER (PARTITION BY key.name ORDER BY rank, run_after, id) AS place
-    FROM
-        (SELECT name, count(*) AS number, array_agg(DISTINCT queue_name) AS queues FROM holder GROUP BY name) AS key,
-        served,
-        LATERAL (
-            SELECT (-priority) AS rank, run_after, id
-            FROM skipqueue_job
-            WHERE
-                gate = 'rate'
-                AND rate_key = key.name
-                AND (false OR (
-                    ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
-                    AND queue_name <> ALL (served.paused)
-                ))
-                AND (%(ids)s::bigint[] IS NULL OR queue_name <> ALL (key.queues))
-            ORDER BY rank, run_after, id
-            LIMIT key.number
-        ) AS job
-),
-pair AS MATERIALIZED (
-    SELECT name, place, holder.id AS holder_id, waiting.id AS waiting_id
-    FROM holder JOIN waiting USING (name, place)
-    WHERE
-        %(ids)s::bigint[] IS NOT NULL
-        OR waiting.rank < holder.rank
-        OR (holder.is_in_order AND waiting.id < holder.id)
-),
-worse AS MATERIALIZED (
-    SELECT id
-    FROM skipqueue_job
-    WHERE
-        id = ANY (ARRAY (SELECT holder_id FROM pair))
-        AND (status || '' = 'queued' OR gate || '' = 'rate')
-    ORDER BY id
-    FOR NO KEY UPDATE SKIP LOCKED
-),
-put_back AS (
-    UPDATE skipqueue_job AS job
-    SET status = 'blocked', gate = 'rate'
-    WHERE job.id = ANY (ARRAY (SELECT id FROM worse))
-    RETURNING job.id, job.rate_key AS name
-),
-chosen AS MATERIALIZED (
-    SELECT id
-    FROM skipqueue_job
-    WHERE
-        id = ANY (ARRAY (
-            SELECT pair.waiting_id
-            FROM pair JOIN (SELECT name, count(*) AS number FROM put_back GROUP BY name) AS freed USING (name)
-            WHERE pair.place <= freed.number
-        ))
-        AND gate = 'rate'
-    ORDER BY id
-    FOR NO KEY UPDATE SKIP LOCKED
-),
-admitted AS (
-    UPDATE skipqueue_job AS job
-    SET status = 'queued', gate = NULL
-    WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
-    RETURNING job.queue_name, job.status, NULL::text AS later_key
-)
-SELECT queue_name, count(*), (SELECT array_agg(id) FROM put_back) FROM admitted GROUP BY queue_name
-
--- LOCK_KEYS (parts.limits.sql)
-WITH wanted AS MATERIALIZED (
-    SELECT key, sum(ended)::integer AS ended, bool_or(is_free) AS is_free
-    FROM (
-        SELECT
-            limit_key AS key,
-            CASE WHEN status = 'running' THEN 0 ELSE 1 END AS ended,
-            (
-                limit_kind IN ('sequence', 'halting')
-                AND (status IN ('completed', 'discarded') OR (status = 'failed' AND limit_kind = 'sequence'))
-                AND xmin = pg_current_xact_id_if_assigned()::xid
-            ) IS TRUE AS is_free
-        FROM skipqueue_job
-        WHERE id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND limit_key IS NOT NULL
-        UNION ALL
-        SELECT unnest((SELECT %(keys)s::text[])), 0, false
-    ) AS touched
-    GROUP BY key
-),
-lock AS MATERIALIZED (
-    SELECT
-        slot,
-        CASE
-            WHEN current_setting('transaction_isolation') = 'read committed'
-            THEN pg_try_advisory_xact_lock(1397442896, slot)
-            ELSE false
-        END AS is_ours
-    FROM (SELECT DISTINCT hashtext(key) & 1023 AS slot FROM wanted) AS slots
-)
-SELECT
-    array_agg(wanted.key) FILTER (WHERE NOT lock.is_ours) AS missed,
-    set_config(
-        'skipqueue.locked_keys', COALESCE(array_agg(wanted.key) FILTER (WHERE lock.is_ours), '{}')::text, true
-    ) || set_config(
-        'skipqueue.ended_jobs', COALESCE(array_agg(wanted.ended) FILTER (WHERE lock.is_ours), '{}')::text, true
-    ) || set_config(
-        'skipqueue.free_keys', COALESCE(array_agg(wanted.is_free) FILTER (WHERE lock.is_ours), '{}')::text, true
-    ) AS locked
-FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
-
--- CONTESTED_PERMITS (parts.limits.services)
-WITH RECURSIVE served AS MATERIALIZED (
-    SELECT
-        COALESCE(bool_or(jsonb_array_length(worker.queues) = 0), false) AS are_all,
-        COALESCE(array_agg(listed.name) FILTER (WHERE listed.name IS NOT NULL), '{}') AS names,
-        ARRAY (
-            SELECT name
-            FROM skipqueue_queue
-            WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statement_timestamp())
-        ) AS paused
-    FROM
-        skipqueue_worker AS worker
-        LEFT JOIN LATERAL jsonb_array_elements_text(worker.queues) AS listed (name) ON true
-    WHERE
-        NOT worker.is_external
-        AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(timeout)s)
-        AND (
-            (SELECT NOT %(idle)s::boolean)
-            OR worker.concurrency = 0
-            OR worker.concurrency > (
-                SELECT count(*) FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id
-            )
-        )
-),
-waiting AS (
-    (
-        SELECT limit_key AS key
-        FROM skipqueue_job
-        WHERE gate = 'limit' AND limit_key > %(after)s::text
-        ORDER BY limit_key
-        LIMIT 1
-    )
-    UNION ALL
-    SELECT (
-        SELECT limit_key
-        FROM skipqueue_job
-        WHERE gate = 'limit' AND limit_key > waiting.key
-        ORDER BY limit_key
-        LIMIT 1
-    )
-    FROM waiting
-    WHERE waiting.key IS NOT NULL
-),
-found AS MATERIALIZED (SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s)
-SELECT found.key, unclaimed.is_inverted, unclaimed.unserved, unclaimed.held_up
-FROM
-    served
-    CROSS JOIN found
-    LEFT JOIN LATERAL (
-        SELECT (CASE
-                    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
-                    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
-                    ELSE 0
-                END) AS rank, id
-        FROM skipqueue_job
-        WHERE gate = 'limit' AND limit_key = found.key AND (limit_kind IN ('sequence', 'halting') OR (
-                    ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
-                    AND queue_name <> ALL (served.paused)
-                ))
-        ORDER BY rank, id
-        LIMIT 1
-    ) AS head ON true
-    CROSS JOIN LATERAL (
-        SELECT
-            bool_or(head.rank < holder.rank OR (holder.is_in_order AND head.id < holder.id)) AS is_inverted,
-            (array_agg(holder.id ORDER BY rank DESC, id DESC) FILTER (
-                WHERE NOT (holder.is_in_order OR holder.is_served)
-            ))[:100] AS unserved,
-            (array_agg(holder.id ORDER BY rank DESC, id DESC) FILTER (
-                WHERE holder.is_served AND NOT holder.is_in_order
-            ))[:100] AS held_up
-        FROM (
-            SELECT (CASE
-                    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
-                    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
-                    ELSE 0
-                END) AS rank, id, limit_kind IN ('sequence', 'halting') AS is_in_order, (
-                    ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
-                    AND queue_name <> ALL (served.paused)
-                ) AS is_served
-            FROM skipqueue_job
-            WHERE limit_key = found.key AND (status = 'queued' OR gate = 'rate')
-                AND NOT (limit_kind IN ('sequence', 'halting') AND (started_at IS NOT NULL OR attempts > 0)) AND head.id IS NOT NULL
-        ) AS holder
-    ) AS unclaimed
-ORDER BY found.key
-
--- PASS_PERMITS_ON (parts.limits.services)
-WITH served AS MATERIALIZED (
-    SELECT
-        COALESCE(bool_or(jsonb_array_length(worker.queues) = 0), false) AS are_all,
-        COALESCE(array_agg(listed.name) FILTER (WHERE listed.name IS NOT NULL), '{}') AS names,
-        ARRAY (
-            SELECT name
-            FROM skipqueue_queue
-            WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statement_timestamp())
-        ) AS paused
-    FROM
-        skipqueue_worker AS worker
-        LEFT JOIN LATERAL jsonb_array_elements_text(worker.queues) AS listed (name) ON true
-    WHERE
-        NOT worker.is_external
-        AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(timeout)s)
-        AND (
-            (SELECT NOT %(idle)s::boolean)
-            OR worker.concurrency = 0
-            OR worker.concurrency > (
-                SELECT count(*) FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id
-            )
-        )
-),
-holder AS MATERIALIZED (
-    SELECT key.name, job.*, row_number() OVER (PARTITION BY key.name ORDER BY rank DESC, id DESC) AS place
-    FROM
-        unnest((SELECT NULLIF(current_setting('skipqueue.locked_keys', true), '')::text[])) AS key (name),
-        LATERAL (
-            SELECT (CASE
-                    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
-                    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
-                    ELSE 0
-                END) AS rank, id, limit_kind IN ('sequence', 'halting') AS is_in_order, queue_name
-            FROM skipqueue_job
-            WHERE
-                limit_key = key.name
-                AND (status = 'queued' OR gate = 'rate')
-                AND NOT (limit_kind IN ('sequence', 'halting') AND (started_at IS NOT NULL OR attempts > 0))
-                AND (%(ids)s::bigint[] IS NULL OR array_position(%(ids)s::bigint[], id) > 0)
-            ORDER BY rank DESC, id DESC
-            LIMIT 100
-        ) AS job
-),
-waiting AS MATERIALIZED (
-    SELECT key.name, job.*, row_number() OVER (PARTITION BY key.name ORDER BY rank, id) AS place
-    FROM
-        (SELECT name, count(*) AS number, array_agg(DISTINCT queue_name) AS queues FROM holder GROUP BY name) AS key,
-        served,
-        LATERAL (
-            SELECT (CASE
-                    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
-                    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
-                    ELSE 0
-                END) AS rank, id
-            FROM skipqueue_job
-            WHERE
-                gate = 'limit'
-                AND limit_key = key.name
-                AND (limit_kind IN ('sequence', 'halting') OR (
-                    ((served.are_all AND queue_name <> ALL (%(external)s::text[])) OR queue_name = ANY (served.names))
-                    AND queue_name <> ALL (served.paused)
-                ))
-                AND (%(ids)s::bigint[] IS NULL OR queue_name <> ALL (key.queues))
-            ORDER BY rank, id
-            LIMIT key.number
-        ) AS job
-),
-pair AS MATERIALIZED (
-    SELECT name, place, holder.id AS holder_id, waiting.id AS waiting_id
-    FROM holder JOIN waiting USING (name, place)
-    WHERE
-        %(ids)s::bigint[] IS NOT NULL
-        OR waiting.rank < holder.rank
-        OR (holder.is_in_order AND waiting.id < holder.id)
-),
-worse AS MATERIALIZED (
-    SELECT id
-    FROM skipqueue_job
-    WHERE
-        id = ANY (ARRAY (SELECT holder_id FROM pair))
-        AND (status || '' = 'queued' OR gate || '' = 'rate')
-    ORDER BY id
-    FOR NO KEY UPDATE SKIP LOCKED
-),
-put_back AS (
-    UPDATE skipqueue_job AS job
-    SET status = 'blocked', gate = 'limit'
-    WHERE job.id = ANY (ARRAY (SELECT id FROM worse))
-    RETURNING job.id, job.limit_key AS name
-),
-chosen AS MATERIALIZED (
-    SELECT id
-    FROM skipqueue_job
-    WHERE
-        id = ANY (ARRAY (
-            SELECT pair.waiting_id
-            FROM pair JOIN (SELECT name, count(*) AS number FROM put_back GROUP BY name) AS freed USING (name)
-            WHERE pair.place <= freed.number
-        ))
-        AND gate = 'limit'
-    ORDER BY id
-    FOR NO KEY UPDATE SKIP LOCKED
-),
-admitted AS (
-    UPDATE skipqueue_job AS job
-    SET status = CASE WHEN job.rate_key::text IS NOT NULL THEN 'blocked' ELSE 'queued' END,
-        gate = CASE WHEN job.rate_key::text IS NOT NULL THEN 'rate' END,
-        run_after = CASE
-            WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
-            ELSE job.run_after
-        END
-    WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
-    RETURNING job.queue_name, job.status, rate_key AS later_key
-)
-SELECT queue_name, count(*) FILTER (WHERE status = 'queued'), array_agg(later_key) FILTER (WHERE status = 'blocked'), (SELECT array_agg(id) FROM put_back) FROM admitted GROUP BY queue_name
 
 -- TIMELINE (parts.history.dashboard)
 SELECT date_part('epoch', starts_at), completed, retried, failed, discarded, waited, ran, oldest_seconds
