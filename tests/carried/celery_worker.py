@@ -9,6 +9,8 @@ from celery import Celery
 
 from django_skipqueue.contrib.celery.carrier import Taken
 from django_skipqueue.contrib.celery.celery_carrier import CeleryCarrier
+from django_skipqueue.contrib.celery.rabbitmq import LARGEST
+from django_skipqueue.contrib.celery.settings import CarrierSettings
 from django_skipqueue.values.records import Attempt, ClaimedJob
 
 from ..app.waiting import wait_until
@@ -53,8 +55,8 @@ class Relaying:
     """Publishes jobs, and takes their outcomes."""
 
     def __init__(self, url: str) -> None:
-        queues = {"carried": "pdf"}
-        self.carrier = CeleryCarrier("celery", Celery(broker=url), home="default", queues=queues, wait=600)
+        settings = CarrierSettings(name="celery", app="", queues={"carried": "pdf"}, max_message_size=LARGEST)
+        self.carrier = CeleryCarrier(settings, Celery(broker=url), home="default")
         self.carrier.connect()
         self._left = Taken()
 

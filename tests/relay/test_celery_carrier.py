@@ -18,7 +18,7 @@ from django_skipqueue.contrib.celery import rabbitmq as topology
 from django_skipqueue.contrib.celery import wire
 from django_skipqueue.contrib.celery.carrier import CarrierMisconfigured, CarrierUnreachable, Taken
 from django_skipqueue.contrib.celery.celery_carrier import CeleryCarrier
-from django_skipqueue.contrib.celery.rabbitmq import STEP_SECONDS, AmqpLink
+from django_skipqueue.contrib.celery.rabbitmq import LARGEST, STEP_SECONDS, AmqpLink
 from django_skipqueue.contrib.celery.settings import CarrierSettings, make_carrier
 from django_skipqueue.values.outcomes import Outcome
 from django_skipqueue.values.records import Attempt, ClaimedJob
@@ -39,6 +39,10 @@ def outcome_of(job: ClaimedJob, status: Any = "completed") -> Attempt:
 Make = Callable[..., CeleryCarrier]
 
 
+def settings_of(**options: Any) -> CarrierSettings:
+    return CarrierSettings(name="celery", app="", **{"max_message_size": LARGEST, **options})
+
+
 @pytest.fixture
 def make(broker_url: str) -> Iterator[Make]:
     made = []
@@ -46,7 +50,7 @@ def make(broker_url: str) -> Iterator[Make]:
     def start(*, connect: bool = True, wait: float = 600, **options: Any) -> CeleryCarrier:
         queues = options.pop("queues", {"pdf": "pdf"})
         app = Celery("tests", broker=options.pop("url", broker_url))
-        carrier = CeleryCarrier("celery", app, home="default", queues=queues, wait=wait, **options)
+        carrier = CeleryCarrier(settings_of(queues=queues, wait=wait, **options), app, home="default")
         made.append(carrier)
         if connect:
             carrier.connect()
@@ -265,7 +269,7 @@ def test_dead_letters_of_other_tasks_do_not_reach_the_relay(make: Make, worker: 
 
 def test_databases_share_a_queue_and_not_what_comes_back(make: Make, worker: Consumer, broker_url: str) -> None:
     carrier = make(wait=0.05)
-    other = CeleryCarrier("celery", Celery(broker=broker_url), home="other", queues={"pdf": "pdf"}, wait=0.05)
+    other = CeleryCarrier(settings_of(queues={"pdf": "pdf"}, wait=0.05), Celery(broker=broker_url), home="other")
     with closing(other):
         other.connect()
         carrier.publish([job(1)])

@@ -9,16 +9,19 @@ the broker is acknowledged when the relay says so, and comes again otherwise.
 
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from selectors import EVENT_READ, DefaultSelector
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import amqp
 
 from ...values.records import ClaimedJob, LeaseRef
 from . import rabbitmq, wire
 from .carrier import CarrierUnreachable, Taken, TooLarge
-from .rabbitmq import CONFIRM_SECONDS, HEARTBEAT_SECONDS, LARGEST, AmqpLink, Confirms, Deliveries
+from .rabbitmq import CONFIRM_SECONDS, HEARTBEAT_SECONDS, AmqpLink, Confirms, Deliveries
+
+if TYPE_CHECKING:
+    from .settings import CarrierSettings
 
 PREFETCH = 2_000
 """Outcomes, and jobs that come back, which the broker sends ahead of their acknowledgement."""
@@ -31,22 +34,11 @@ TASK = "django_skipqueue.run"
 
 
 class CeleryCarrier:
-    def __init__(
-        self,
-        name: str,
-        app: Any,
-        *,
-        home: str,
-        queues: Mapping[str, str],
-        wait: float,
-        declare: bool = True,
-        max_message_size: int = LARGEST,
-    ) -> None:
-        """queues: our queues, each with Celery's. wait: the seconds that a job may wait with the broker."""
-        self.name, self.home = name, home
-        self._app, self._queues, self._declare = app, dict(queues), declare
-        self._expiration = str(int(wait * 1000))  # in milliseconds
-        self._max_message_size = max_message_size
+    def __init__(self, settings: "CarrierSettings", app: Any, *, home: str) -> None:
+        self.name, self.home = settings.name, home
+        self._app, self._queues, self._declare = app, settings.queues, settings.declare
+        self._expiration = str(int(settings.wait * 1000))  # in milliseconds
+        self._max_message_size = settings.max_message_size
         self._publishing = AmqpLink(app, heartbeat=HEARTBEAT_SECONDS)
         self._consuming = AmqpLink(app, heartbeat=HEARTBEAT_SECONDS)
         self._links = self._publishing, self._consuming

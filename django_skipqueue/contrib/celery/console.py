@@ -6,10 +6,9 @@ number of rows, by an index.
 
 import json
 import shlex
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal, NamedTuple
 
 from django.utils.html import format_html
 from django.utils.translation import gettext, ngettext
@@ -23,7 +22,7 @@ from ...console.counts import grouped
 from ...console.doctor.finding import Check, Finding, Severity
 from ...console.doctor.jobs_and_workers import listed
 from ...console.durations import clock_time, span
-from ...console.metrics.catalogue import Scraped
+from ...console.metrics.catalogue import Values, measured
 from ...console.parts import External, PartConsole, PartNotice, PartStatus
 from ...console.queues_and_workers import Workforce, state_after
 from ...console.waiting import LINE_LIMIT, place_in_queue
@@ -31,7 +30,7 @@ from ...events.log_format import in_words
 from ...models import Job, Status, Worker
 from ...queue.store import Store
 from ...values.codec import shorten
-from ...values.exposition import Family, Metric
+from ...values.exposition import Metric
 from .carrier import carrier_id, carrier_of
 from .management.commands.runrelay import Command as RunRelay
 from .models import WorkerOfCelery
@@ -208,64 +207,52 @@ def _line(carrier: CarrierNow) -> str:
     return f"Carrier {carrier.name}: {held}; {relays}{broker_in_words(carrier)}{refused}."
 
 
-def _as_json(carrier: CarrierNow) -> dict[str, Any]:
-    return {
-        "carrier": carrier.name,
-        "queues": carrier.queues,
-        "held": carrier.held,
-        "window": carrier.window,
-        "oldest_at": carrier.oldest,
-        "oldest_seconds": carrier.oldest_seconds,
-        "relays": carrier.relays,
-        "is_reachable": carrier.is_reachable,
-        "heartbeat_age_seconds": carrier.heartbeat_age,
-        "refused": carrier.refused,
-    }
-
-
 def status(store: Store) -> PartStatus:
     found = carriers_now(store)
-    return PartStatus(lines=list(map(_line, found)), as_json={"carriers": list(map(_as_json, found))})
+    shown = [
+        {
+            "carrier": carrier.name,
+            "queues": carrier.queues,
+            "held": carrier.held,
+            "window": carrier.window,
+            "oldest_at": carrier.oldest,
+            "oldest_seconds": carrier.oldest_seconds,
+            "relays": carrier.relays,
+            "is_reachable": carrier.is_reachable,
+            "heartbeat_age_seconds": carrier.heartbeat_age,
+            "refused": carrier.refused,
+        }
+        for carrier in found
+    ]
+    return PartStatus(lines=list(map(_line, found)), as_json={"carriers": shown})
 
 
 # Metrics
 
 
-def _metric(name: str, text: str, kind: Literal["gauge", "counter"] = "gauge") -> Metric:
-    return Metric(f"skipqueue_{name}", kind, text, ("carrier",))
+CARRIER = ("carrier",)
+REFUSED = "Jobs that the carrier has not taken: its queue was full."
 
 
-METRICS: tuple[tuple[Metric, Callable[[CarrierNow], float]], ...] = (
-    (
-        _metric("carried_jobs", "Jobs that the carrier holds: at most 100,000 are counted."),
-        lambda carrier: carrier.held,
-    ),
-    (_metric("carrier_window", "Jobs that the carrier holds at most."), lambda carrier: carrier.window),
-    (
-        _metric("carrier_oldest_seconds", "Seconds since the first of these was handed over."),
-        lambda carrier: max(carrier.oldest_seconds or 0.0, 0.0),
-    ),
-    (_metric("carrier_relays", "Relays of the carrier that are not dead."), lambda carrier: carrier.relays),
-    (
-        _metric("carrier_reachable", "1 if a live relay reaches the broker."),
-        lambda carrier: int(carrier.is_reachable is True),
-    ),
-    (
-        _metric("carrier_refused_total", "Jobs that the carrier has not taken: its queue was full.", "counter"),
-        lambda carrier: carrier.refused,
-    ),
-    (
-        _metric("carrier_heartbeat_age_seconds", "Seconds since a relay was last alive."),
-        lambda carrier: max(carrier.heartbeat_age, 0.0),
-    ),
+@measured(
+    "carriers",
+    Metric("skipqueue_carried_jobs", "gauge", "Jobs that the carrier holds: at most 100,000 are counted.", CARRIER),
+    Metric("skipqueue_carrier_window", "gauge", "Jobs that the carrier holds at most.", CARRIER),
+    Metric("skipqueue_carrier_oldest_seconds", "gauge", "Seconds since the first of these was handed over.", CARRIER),
+    Metric("skipqueue_carrier_relays", "gauge", "Relays of the carrier that are not dead.", CARRIER),
+    Metric("skipqueue_carrier_reachable", "gauge", "1 if a live relay reaches the broker.", CARRIER),
+    Metric("skipqueue_carrier_refused_total", "counter", REFUSED, CARRIER),
+    Metric("skipqueue_carrier_heartbeat_age_seconds", "gauge", "Seconds since a relay was last alive.", CARRIER),
 )
-"""Each metric, and its value for one carrier."""
-
-
-def families(store: Store) -> Iterator[Family]:
-    found = carriers_now(store)
-    for metric, value in METRICS:
-        yield Family(metric, {(carrier.name,): value(carrier) for carrier in found})
+def metrics(store: Store) -> Iterator[Values]:
+    found = {(carrier.name,): carrier for carrier in carriers_now(store)}
+    yield {name: carrier.held for name, carrier in found.items()}
+    yield {name: carrier.window for name, carrier in found.items()}
+    yield {name: max(carrier.oldest_seconds or 0.0, 0.0) for name, carrier in found.items()}
+    yield {name: carrier.relays for name, carrier in found.items()}
+    yield {name: int(carrier.is_reachable is True) for name, carrier in found.items()}
+    yield {name: carrier.refused for name, carrier in found.items()}
+    yield {name: max(carrier.heartbeat_age, 0.0) for name, carrier in found.items()}
 
 
 # The doctor
@@ -279,8 +266,7 @@ def find_without_relay(store: Store) -> Iterator[Finding]:
     for name, carrier in carriers().items():
         is_unserved = any(queue in waiting and not workforce.serving(queue) for queue in carrier.queues)
         if name not in relayed and (is_unserved or held.get(name)):
-            yield Finding(
-                "carrier-without-relay",
+            yield Finding.of(
                 Severity.CRITICAL if is_unserved else Severity.WARNING,
                 gettext("No relay of the carrier %(name)s is alive") % {"name": name},
                 " ".join([waits] * is_unserved + [_held(held.get(name, 0))]),
@@ -292,17 +278,17 @@ def find_without_relay(store: Store) -> Iterator[Finding]:
 def find_unreachable(store: Store) -> Iterator[Finding]:
     for carrier in carriers_now(store):
         if carrier.is_reachable is False:
-            yield Finding(
-                "carrier-unreachable",
+            age = span(carrier.reached_age) if carrier.reached_age else "?"
+            yield Finding.of(
                 Severity.CRITICAL,
-                gettext("The broker of the carrier %(name)s cannot be reached") % {"name": carrier.name},
-                gettext("Its relays: %(relays)s. The last contact: %(age)s.")
-                % {"relays": carrier.relays, "age": span(carrier.reached_age) if carrier.reached_age else "?"},
+                gettext("The broker of the carrier %(name)s cannot be reached"),
+                gettext("Its relays: %(relays)s. The last contact: %(age)s."),
                 gettext(
                     "Look at the broker, and at “carrier lost” in the relay's log. If it stays down, workers can run "
                     "the jobs that wait: name the queues."
                 ),
                 shlex.join(["python", "manage.py", "runworker", "--queues", ",".join(carrier.queues)]),
+                facts={"name": carrier.name, "relays": carrier.relays, "age": age},
             )
 
 
@@ -335,7 +321,7 @@ def find_lost_jobs(store: Store) -> Iterator[Finding]:
         else:
             continue
         command = _run_relay("--reclaim", now.name)
-        yield Finding("carrier-lost-jobs", severity, title % {"name": now.name}, found, advice, command)
+        yield Finding.of(severity, title % {"name": now.name}, found, advice, command)
 
 
 def _held(number: int) -> str:
@@ -343,7 +329,6 @@ def _held(number: int) -> str:
 
 
 def _run_relay(option: str, carrier: str) -> str:
-    """The command, for a POSIX shell."""
     return shlex.join(["python", "manage.py", "runrelay", option, carrier])
 
 
@@ -362,8 +347,7 @@ def cells(store: Store, workers: Sequence[Worker]) -> dict[str, dict[str, str]]:
         if worker.pk in relays:
             shown[worker.pk] = {"detail": gettext("relay of %(carrier)s") % {"carrier": shortened(relays[worker.pk])}}
         elif worker.is_external and (carrier := found.get(worker.name)):
-            now = worker.now  # type: ignore[attr-defined]  # annotated by the list
-            shown[worker.pk] = _cells(carrier, now)
+            shown[worker.pk] = _cells(carrier, worker.now)  # type: ignore[attr-defined]  # annotated by the list
     return shown
 
 
@@ -383,15 +367,6 @@ def _cells(carrier: CarrierNow, now: datetime) -> dict[str, str]:
     }
 
 
-class NoRelay(NamedTuple):
-    """Jobs wait for a carrier, and no relay of it is alive, nor a worker that serves their queues."""
-
-    carrier: str
-    queue_names: tuple[str, ...]
-    command: str
-    """The command that starts a relay."""
-
-
 def without_relay(waiting: Sequence[str]) -> Iterator[PartNotice]:
     """The notices of the carriers whose queues have jobs that wait, and no process that serves them."""
     external = [name for name in waiting if name in settings.external_queues]
@@ -399,7 +374,8 @@ def without_relay(waiting: Sequence[str]) -> Iterator[PartNotice]:
     unserved = {name for name in external if workforce and not workforce.serving(name)}
     for carrier in carriers().values() if unserved else ():
         if names := sorted(unserved.intersection(carrier.queues))[:MOST]:
-            about = NoRelay(carrier.name, tuple(map(printed, names)), _run_relay("--carrier", carrier.name))
+            about = {"carrier": carrier.name, "queue_names": tuple(map(printed, names))}
+            about["command"] = _run_relay("--carrier", carrier.name)
             yield PartNotice(template="admin/skipqueue_celery/no_relay.html", about=about)
 
 
@@ -419,5 +395,5 @@ CONSOLE = PartConsole(
         Check("carrier-unreachable", find_unreachable, _("The broker of every carrier is reached")),
         Check("carrier-lost-jobs", find_lost_jobs, _("No carrier holds jobs for too long")),
     ),
-    metrics=(Scraped("carriers", families, tuple(metric for metric, _ in METRICS)),),
+    metrics=(metrics,),
 )

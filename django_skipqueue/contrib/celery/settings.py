@@ -143,11 +143,14 @@ def _carried_twice(name: str, given: dict[object, object]) -> Iterator[str]:
             yield f"{name} has the queue {queue!r} in {number} carriers; one carrier runs it."
 
 
-def _queues(given: Mapping[str, CarrierSettings]) -> dict[str, str]:
-    return {queue: carrier.name for carrier in given.values() for queue in carrier.queues}
-
-
-KEY, CARRIERS = "carriers", AppSetting(made_from=made_from, problems=problems, external_queues=_queues)
+KEY, CARRIERS = (
+    "carriers",
+    AppSetting(
+        made_from=made_from,
+        problems=problems,
+        external_queues=lambda given: {queue: each.name for each in given.values() for queue in each.queues},
+    ),
+)
 """The key of `SKIPQUEUE`, and what stands there."""
 
 
@@ -184,15 +187,7 @@ def make_carrier(chosen: CarrierSettings, alias: str) -> "CeleryCarrier":
     if not hasattr(app, "connection_for_write"):
         raise CarrierMisconfigured(f"{chosen.app!r} of the carrier {chosen.name!r} is no Celery app: {app!r}")
     try:
-        return CeleryCarrier(
-            chosen.name,
-            app,
-            home=alias,
-            queues=chosen.queues,
-            wait=chosen.wait,
-            declare=chosen.declare,
-            max_message_size=chosen.max_message_size,
-        )
+        return CeleryCarrier(chosen, app, home=alias)
     except CarrierMisconfigured:
         raise
     except (ImportError, KeyError) as error:  # kombu has no such transport, or its library is not installed

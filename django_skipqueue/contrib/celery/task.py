@@ -266,23 +266,18 @@ def _process_here(task: Any) -> Process:
     return _process
 
 
-def _require_threads(worker: Any) -> None:
-    """End a worker of Celery that consumes from carried queues, and whose pool runs tasks in greenlets."""
-    pool = worker.pool_cls if isinstance(worker.pool_cls, str) else worker.pool_cls.__module__
-    consumed = sorted(_carried_queues().keys() & worker.app.amqp.queues.consume_from.keys())
+@worker_init.connect  # type: ignore[untyped-decorator]
+def _note_worker(sender: Any, **_: Any) -> None:
+    """Called in the main process, before the pool is made. Ends a worker of carried queues that runs greenlets."""
+    global _worker, _main_process
+    pool = sender.pool_cls if isinstance(sender.pool_cls, str) else sender.pool_cls.__module__
+    consumed = sorted(_carried_queues().keys() & sender.app.amqp.queues.consume_from.keys())
     if consumed and any(name in pool for name in GREENLETS):
         sys.exit(
             f"The queues {', '.join(map(repr, consumed))} are carried for django_skipqueue, whose jobs cannot run in "
             f"the pool {pool!r}: it replaces Python's threads. Start this worker with --pool prefork, threads or "
             "solo, or give it other queues."
         )
-
-
-@worker_init.connect  # type: ignore[untyped-decorator]
-def _note_worker(sender: Any, **_: Any) -> None:
-    """Called in the main process, before the pool is made."""
-    global _worker, _main_process
-    _require_threads(sender)
     _worker, _main_process = sender, os.getpid()
     if not sender.time_limit and not sender.soft_time_limit:  # else limits of our own keep these away
         run.time_limit = run.soft_time_limit = None  # a limit takes Celery's main process two timers for each task
@@ -313,5 +308,4 @@ def _declare_as_relays_do(instance: Any, options: dict[str, Any], **_: Any) -> N
 
 
 def _carried_queues() -> dict[str, bool]:
-    """Celery's queues that are carried, and whether Celery and relays declare each."""
     return {queue: carrier.declare for carrier in carriers().values() for queue in carrier.queues.values()}

@@ -249,7 +249,6 @@ def _job(fields: object) -> ClaimedJob:
 
 
 def _is_error(error: dict[str, Any] | None) -> bool:
-    """Whether this is an entry for a job's `errors`, or none."""
     return error is None or (
         _ERROR_NEEDS <= error.keys() <= _ERROR_KINDS.keys()
         and _Form(*[_ERROR_KINDS[name] for name in error]).fits(list(error.values()))

@@ -105,7 +105,14 @@ class Command(BaseCommand):
         reclaims = [Reclaim.begin(store, name) for store in stores]
         held = sum(reclaim.count() for reclaim in reclaims)
         if held and not is_confirmed:
-            self._ask(name, held)
+            console, jobs = Console(self), f"{counted(held, 'job')} that the carrier {name} holds"
+            if not console.is_interactive:
+                raise CommandError(
+                    f"Nobody can be asked whether to release {jobs}; --yes does it without asking.",
+                    returncode=Exit.USAGE,
+                )
+            if not console.confirm(f"Release {jobs}? Those that it still has run twice."):
+                raise CommandError("Nothing was changed.", returncode=Exit.NEGATIVE)
         for reclaim in reclaims:
             alias, released = reclaim.store.alias, sum(reclaim.run())
             self.stdout.write(f"{alias}: {counted(released, 'job')} of {printable(name)} released.")
@@ -116,17 +123,6 @@ class Command(BaseCommand):
                 )
         if problems:
             raise CommandError(" ".join(problems))
-
-    def _ask(self, name: str, number: int) -> None:
-        """Ask. Raise `CommandError` if the answer is no, or if there is nobody to ask."""
-        console = Console(self)
-        jobs = f"{counted(number, 'job')} that the carrier {name} holds"
-        if not console.is_interactive:
-            raise CommandError(
-                f"Nobody can be asked whether to release {jobs}; --yes does it without asking.", returncode=Exit.USAGE
-            )
-        if not console.confirm(f"Release {jobs}? Those that it still has run twice."):
-            raise CommandError("Nothing was changed.", returncode=Exit.NEGATIVE)
 
 
 def _chosen(name: str | None) -> CarrierSettings:
