@@ -43,6 +43,11 @@ def redacted(task_name: str, args: Any, kwargs: Any) -> Redacted:
     return task.redacted(args, kwargs) if task else redact(args, kwargs, also=settings.redact)
 
 
+def masked(task_name: str, value: Any) -> Any:
+    """A value that is not an argument, with the values of secret names in it masked."""
+    return redacted(task_name, [], {"": value}).kwargs[""]
+
+
 def may_be_searched(name: str, value: Any, task: Task[Any, Any] | None = None) -> bool:
     """Whether no part of this argument is masked. Only such an argument may be searched for by its value."""
     also = (*settings.redact, *(task.redact if task else ()))

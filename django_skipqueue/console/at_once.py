@@ -57,7 +57,8 @@ class _Read(Generic[T]):
     def run(self) -> None:
         try:
             if can_be_reached(self.alias):
-                self._socket = _duplicate(self.alias)
+                # under a number of its own, which libpq cannot close and use again
+                self._socket = socket.socket(fileno=os.dup(connections[self.alias].connection.fileno()))
                 self._is_reached.set()
                 if not self._is_given_up:
                     with translation.override(self._language):
@@ -76,7 +77,8 @@ class _Read(Generic[T]):
 
     def result(self, reached_by: float, ended_by: float) -> T | None:
         """What was read, once it is there; `None` when one of these times, by the monotonic clock, is over."""
-        if not (_is_set(self._is_reached, reached_by) and _is_set(self._has_ended, ended_by)):
+        steps = ((self._is_reached, reached_by), (self._has_ended, ended_by))
+        if not all(event.wait(max(0.0, by - time.monotonic())) for event, by in steps):
             self._give_up()
             return None
         if self._bug is not None:
@@ -97,13 +99,3 @@ class _Read(Generic[T]):
         with suppress(OSError):  # the thread has closed it
             if self._socket is not None:
                 self._socket.shutdown(socket.SHUT_RDWR)
-
-
-def _is_set(event: Event, by: float) -> bool:
-    return event.wait(max(0.0, by - time.monotonic()))
-
-
-def _duplicate(alias: str) -> socket.socket:
-    """The socket of this thread's connection, under a number of its own, which libpq cannot close and use again."""
-    raw = connections[alias].connection
-    return socket.socket(fileno=os.dup(raw.fileno()))

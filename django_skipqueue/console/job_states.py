@@ -57,9 +57,6 @@ def is_in(state: str) -> Q:
     return condition
 
 
-RETRIES = models.Count("attempts", filter=Q(attempts__gt=0))
-
-
 @dataclass(frozen=True)
 class ScheduledCounts:
     """The numbers of scheduled jobs that wait for their first attempt, and of those that wait for a retry.
@@ -74,7 +71,8 @@ class ScheduledCounts:
     @classmethod
     def now(cls) -> "ScheduledCounts":
         due_next = Indexed(Status.SCHEDULED).jobs().values("attempts")[: counts.CAP + 1]
-        found = due_next.aggregate(jobs=models.Count("attempts"), retrying=RETRIES)
+        retrying = models.Count("attempts", filter=Q(attempts__gt=0))
+        found = due_next.aggregate(jobs=models.Count("attempts"), retrying=retrying)
         is_least = found["jobs"] > counts.CAP
         return cls(Count(found["jobs"] - found["retrying"], is_least), Count(found["retrying"], is_least))
 

@@ -83,6 +83,5 @@ def _read(entry: Any) -> Operation | None:
 
 
 def _value(value: Any) -> str:
-    """A value as text; a time in the current time zone."""
     moment = moment_of(value)
     return exact(moment) if moment else shorten(str(value), TEXT_LIMIT)

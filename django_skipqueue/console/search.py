@@ -13,7 +13,7 @@ A cause is written as `psp.errors.Unavailable in payments.gateway.capture`.
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any
@@ -72,15 +72,17 @@ class Window:
         number = number if start else 1
         return cls(indexed, number, start, indexed.edge(size * number))
 
-    @classmethod
-    def whole(cls, indexed: Indexed) -> "Window":
-        return cls(indexed, 1, None, None)
-
     def next(self) -> "Window | None":
         """The window after this one; `None` if there is none. Found by the keys, at any depth."""
         if self.end is None:
             return None
         return Window(self.indexed, self.number + 1, self.end, self.indexed.edge(size_of(self.indexed), after=self.end))
+
+    def and_all_after(self) -> "Iterator[Window]":
+        window: Window | None = self
+        while window is not None:
+            yield window
+            window = window.next()
 
     @property
     def is_whole_list(self) -> bool:
@@ -196,32 +198,6 @@ class Text(Func):
     output_field = TextField()
 
 
-class Somewhere(Func):
-    """Whether a text is in one of the columns, in upper or lower case; NULL columns are left out."""
-
-    template = "%(expressions)s"
-    output_field = BooleanField()
-
-    def __init__(self, columns: Iterable[str], text: str) -> None:
-        together = Func(Value(" "), *map(F, columns), function="concat_ws", output_field=TextField())
-        escaped = text.replace("_", r"\_")
-        super().__init__(together, Value(f"%{escaped}%"), arg_joiner=" ILIKE ")
-
-
-class HasPath(Func):
-    """Whether a JSON value holds one of the values at this path."""
-
-    function = "jsonb_path_exists"
-    template = "%(function)s(%(expressions)s, true)"
-    output_field = BooleanField()
-
-
-class JsonPath(Func):
-    """A text that PostgreSQL is to read as a path."""
-
-    template = "%(expressions)s::jsonpath"
-
-
 @dataclass(frozen=True)
 class Search:
     text: str
@@ -274,7 +250,10 @@ def _may_have(text: str, *columns: str) -> Q:
     is_large = Q()
     for name in ("args", "kwargs"):
         is_large |= ~Q(LessThan(Bytes(F(name)), LARGEST))
-    return Q(Somewhere(columns, plain)) | is_large
+    together = Func(Value(" "), *map(F, columns), function="concat_ws", output_field=TextField())  # without NULLs
+    pattern = Value("%" + plain.replace("_", r"\_") + "%")
+    is_there = Func(together, pattern, template="%(expressions)s", arg_joiner=" ILIKE ", output_field=BooleanField())
+    return Q(is_there) | is_large
 
 
 def _condition(word: re.Match[str]) -> Q:
@@ -322,7 +301,6 @@ def _is_open() -> Q:
 
 
 def _spellings(secret: list[str]) -> str:
-    """The ways to write these words within a name in JSON, as a pattern."""
     first, *rest = ((word, word.capitalize(), word.upper()) for word in secret)
     start = f"(?:(?:(?<![a-z])|(?<={ESCAPE})){first[0]}|{first[1]}|{first[2]})"
     return start + "".join(f"(?:{ESCAPE}|[^a-zA-Z])*(?:{'|'.join(spellings)})" for spellings in rest)
@@ -350,11 +328,13 @@ def _has_argument(path: list[str], text: str) -> Q:
 def _has_path(path: list[str], values: list[Any]) -> Q:
     """The condition that there is such a value at this path, at any depth, in lists as well."""
     steps = "".join(f".{json.dumps(name)}" for name in path)
-    wanted = JsonPath(Value(f"$.**{steps} ? (@ == $values[*])"))
+    wanted = Func(Value(f"$.**{steps} ? (@ == $values[*])"), template="%(expressions)s::jsonpath")
     scalars = Value({"values": [value for value in values if not isinstance(value, list | dict)]}, JSONField())
     found = NOTHING
     for name in ("args", "kwargs"):
-        found |= Q(LessThan(Bytes(F(name)), LARGEST)) & Q(HasPath(F(name), wanted, scalars))
+        template = "jsonb_path_exists(%(expressions)s, true)"
+        has_path = Func(F(name), wanted, scalars, template=template, output_field=BooleanField())
+        found |= Q(LessThan(Bytes(F(name)), LARGEST)) & Q(has_path)
     return found
 
 
@@ -406,10 +386,7 @@ class Criteria:
         )
 
     def windows(self) -> Iterator[Window]:
-        window: Window | None = Window.at(self.indexed, 1)
-        while window is not None:
-            yield window
-            window = window.next()
+        return Window.at(self.indexed, 1).and_all_after()
 
     def within(self, window: Window) -> QuerySet[Job]:
         jobs = window.among(window.indexed.jobs())

@@ -191,7 +191,9 @@ class Walk:
 
     def begin(self) -> Progress:
         """Count the jobs, if the question could not say how many they are. Returns the progress before the first."""
-        front = self.changelist.window or Window.whole(self.changelist.indexed)  # an index finds all that match
+        front = self.changelist.window or Window(
+            self.changelist.indexed, 1, None, None
+        )  # an index finds all that match
         progress = Progress(newest_id(), (front.start, front.end))
         if not self.bulk.is_least:
             return progress
@@ -199,10 +201,7 @@ class Walk:
         return replace(progress, counted=sum(jobs.count() for jobs in found))
 
     def windows(self, edges: tuple[Any, Any]) -> Iterator[Window]:
-        window: Window | None = Window(self.changelist.indexed, 1, *edges)
-        while window is not None:
-            yield window
-            window = window.next()
+        return Window(self.changelist.indexed, 1, *edges).and_all_after()
 
     def within(self, window: Window) -> Selection:
         jobs = self.changelist.jobs_within(window, self.request).exclude(pk=self.job.pk)  # it may match itself

@@ -181,7 +181,10 @@ class Curve(NamedTuple):
 def curve(shares: Sequence[Share]) -> Curve:
     """The curve of these values. One between two gaps is a short level line."""
     lines, areas = [], []
-    for run in _runs(shares):
+    for is_gap, places in groupby(enumerate(shares), key=lambda each: each[1] is None):
+        if is_gap:
+            continue
+        run = [(place, share or 0.0) for place, share in places]
         (first, share), (last, _) = run[0], run[-1]
         if first == last:
             start, end = f"{first}", f"{first + 1}"
@@ -208,12 +211,6 @@ def bars(layers: Sequence[Sequence[float]]) -> list[str]:
                 bases[place] += height
         paths.append("".join(parts))
     return paths
-
-
-def _runs(shares: Sequence[Share]) -> Iterator[list[tuple[int, float]]]:
-    for is_gap, run in groupby(enumerate(shares), key=lambda each: each[1] is None):
-        if not is_gap:
-            yield [(place, share) for place, share in run if share is not None]
 
 
 def _y(share: float) -> str:

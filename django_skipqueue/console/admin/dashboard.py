@@ -31,6 +31,7 @@ from ..parts import PartSection, consoles
 from ..queues_and_workers import LONGEST_NAME, QueueRate, QueueState, Workforce, not_external, queue_states, rates_now
 from .charts import NOTHING, LocalTimes, TimeAxis
 from .queues import columns_for, slots_in_words
+from .ui.cells import rows
 
 HOUR = 3_600
 
@@ -235,32 +236,20 @@ def _longest_jobs(situation: Situation) -> list[dict[str, Any]]:
 MOST_QUEUES = 10
 
 
-@dataclass(frozen=True)
-class Section:
-    name: str
-    """Of its template, `admin/django_skipqueue/dashboard/NAME.html`."""
-    content: Callable[[Situation], Any]
-
-    @property
-    def template(self) -> str:
-        return f"admin/django_skipqueue/dashboard/{self.name}.html"
-
-
 def _queues(situation: Situation) -> dict[str, Any]:
     shown = situation.queues[:MOST_QUEUES]
     columns = columns_for(shown)
-    return {
-        "columns": columns,
-        "rows": [[(column, column.cell(queue)) for column in columns] for queue in shown],
-        "hidden": len(situation.queues) - len(shown),
-    }
+    return {"columns": columns, "rows": rows(columns, shown), "hidden": len(situation.queues) - len(shown)}
 
 
-SECTIONS = (Section("queues", _queues), Section("longest_jobs", _longest_jobs))
+SECTIONS = tuple(
+    PartSection(name=name, template=f"admin/django_skipqueue/dashboard/{name}.html", content=content)
+    for name, content in (("queues", _queues), ("longest_jobs", _longest_jobs))
+)
 """In the order of the page."""
 
 
-def sections() -> Iterator[Section | PartSection]:
+def sections() -> Iterator[PartSection]:
     """The sections, each with those of parts that stand after it."""
     of_parts = [section for part in consoles() for section in part.sections]
     yield from (each for each in of_parts if not each.after)
@@ -274,9 +263,9 @@ class Dashboard:
     situation: Situation
     cards: list[tuple[Card, bool]]
     """Each with whether its link can be followed."""
-    sections: list[tuple[Section | PartSection, Any]]
-    seconds: float
-    """That it took to gather all of it."""
+    sections: list[tuple[PartSection, Any]]
+    took: str
+    """The time that it took to gather all of it, in words."""
 
     @classmethod
     def of(cls, query: Mapping[str, str], may: Callable[[str], bool]) -> "Dashboard":
@@ -290,7 +279,7 @@ class Dashboard:
         situation = Situation.of(Store.default(), range, queue_name)
         shown = [(card, may(card.permission)) for card in cards(situation)]
         filled = [(section, section.content(situation)) for section in sections()]
-        return cls(situation, shown, filled, time.perf_counter() - started)
+        return cls(situation, shown, filled, span(time.perf_counter() - started))
 
     @property
     def ranges(self) -> list[tuple[Range, str, bool]]:
@@ -312,10 +301,6 @@ class Dashboard:
     @property
     def all_queues_address(self) -> str:
         return self._address(range=self.situation.range.slug)
-
-    @property
-    def took(self) -> str:
-        return span(self.seconds)
 
     def _address(self, **query: str) -> str:
         return f"?{urlencode({name: value for name, value in query.items() if value})}"

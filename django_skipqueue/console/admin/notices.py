@@ -73,18 +73,10 @@ class NoFreeSlot:
     slots: int
     task: str
     """The task that holds most of them."""
-    longest: timedelta
+    longest_in_words: str
     """For how long the first of the jobs has run."""
-    waits: timedelta
+    waits_in_words: str
     """For how long the next job of these queues has been due."""
-
-    @property
-    def longest_in_words(self) -> str:
-        return span(self.longest)
-
-    @property
-    def waits_in_words(self) -> str:
-        return span(self.waits)
 
 
 @dataclass(frozen=True)
@@ -162,8 +154,8 @@ def _no_free_slot(workforce: Workforce, waiting: Sequence[str]) -> Iterator[NoFr
         if waits >= LONG:
             (task, _), *_ = Counter(task for _, task, _ in held).most_common(1)
             slots = sum(worker.slots for worker in workers)
-            longest = max(ran for _, _, ran in held)
-            yield NoFreeSlot(tuple(map(printed, queue_names)), slots, printed(task), longest, waits)
+            longest = span(max(ran for _, _, ran in held))
+            yield NoFreeSlot(tuple(map(printed, queue_names)), slots, printed(task), longest, span(waits))
 
 
 def _long_jobs() -> Iterator[tuple[str, str, timedelta]]:

@@ -98,11 +98,6 @@ class SettingForm(forms.Form):
         return cleaned
 
     @property
-    def is_by_settings(self) -> bool:
-        """Whether the value of the settings is to hold. Once the form is valid."""
-        return bool(self.cleaned_data[self.choice] == SETTINGS)
-
-    @property
     def chosen(self) -> Any:
         """The chosen value, as typed; `None`: any number of jobs. Once the form is valid."""
         return self.cleaned_data[self.typed] if self.cleaned_data[self.choice] == OWN else None

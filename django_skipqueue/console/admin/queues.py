@@ -36,7 +36,7 @@ from ..queues_and_workers import (
     queue_states,
 )
 from .notices import notices_cache
-from .queue_forms import PauseForm
+from .queue_forms import SETTINGS, PauseForm
 from .ui.cells import NOTHING, Cell, Column, badge, shortened
 from .ui.views import READ, READ_OR_CHANGE, ReadOnlyViews, guarded, refreshing
 
@@ -223,7 +223,7 @@ class QueueAdmin(ReadOnlyViews):
         form = option.form(request.POST if request.method == "POST" else None, setting) if setting else None
         if form and form.is_valid():
             by = request.user.get_username()
-            if form.is_by_settings:
+            if form.cleaned_data[form.choice] == SETTINGS:
                 option.follow_settings(name, by=by)
                 return self._done(request, name, option.follows_settings % {"queue": name})
             option.change(name, form.chosen, by=by)

@@ -91,26 +91,16 @@ SHOWN_JOBS = 5
 MAY_CHANGE = "django_skipqueue.change_worker"
 
 
-@dataclass(frozen=True)
-class Held:
-    """How many jobs a worker holds: running in threads, running in coroutines, claimed ahead.
+def held_by(worker: Any) -> tuple[int, int, int]:
+    """How many jobs the worker of a row holds: in threads, in coroutines, and claimed ahead, waiting for a free slot.
 
-    Either kind of runner has `concurrency` slots.
+    Either kind of runner has `concurrency` slots. Jobs of tasks that this process does not have count as threads.
     """
-
-    threads: int
-    coroutines: int
-    ahead: int
-    """Claimed, and waiting for a free slot."""
-
-    @classmethod
-    def by(cls, worker: Any) -> "Held":
-        """From a row of the list. Jobs of tasks that this process does not have count as threads."""
-        counts = Counter({False: 0, True: 0})
-        for task, number in worker.held.tasks.items():
-            counts[registry.is_async(task)] += number
-        threads, coroutines = (min(counts[kind], worker.concurrency) for kind in (False, True))
-        return cls(threads, coroutines, counts.total() - threads - coroutines)
+    counts = Counter({False: 0, True: 0})
+    for task, number in worker.held.tasks.items():
+        counts[registry.is_async(task)] += number
+    threads, coroutines = (min(counts[kind], worker.concurrency) for kind in (False, True))
+    return threads, coroutines, counts.total() - threads - coroutines
 
 
 class WorkerChangeList(ChangeList):
@@ -235,12 +225,12 @@ class WorkerAdmin(ReadOnlyViews):
         if not worker.concurrency:
             number = grouped(sum(worker.held.tasks.values()))
             return format_html("{}", gettext("%(number)s on their way") % {"number": number})
-        held = Held.by(worker)
-        values = {"slots": worker.concurrency, "threads": held.threads, "coroutines": held.coroutines}
+        threads, coroutines, ahead = held_by(worker)
+        values = {"slots": worker.concurrency, "threads": threads, "coroutines": coroutines}
         busy = gettext("%(threads)s/%(slots)s busy")
-        if held.coroutines:
+        if coroutines:
             busy = gettext("%(threads)s/%(slots)s threads, %(coroutines)s/%(slots)s coroutines busy")
-        more = gettext("%(number)s claimed ahead") % {"number": held.ahead} if held.ahead else ""
+        more = gettext("%(number)s claimed ahead") % {"number": ahead} if ahead else ""
         return format_html('{}<span class="skipqueue-detail">{}</span>', busy % values, more)
 
     @admin.display(description=_("memory"))
@@ -288,8 +278,7 @@ class WorkerAdmin(ReadOnlyViews):
         jobs = worker.held.jobs
         if not jobs:
             return gettext("nothing")
-        held = Held.by(worker)
-        running = held.threads + held.coroutines
+        running = sum(held_by(worker)[:2])
         shown = min(SHOWN_JOBS, running)
         links = format_html_join(
             " ",

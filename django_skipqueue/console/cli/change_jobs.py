@@ -12,7 +12,6 @@ batch.
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
@@ -31,18 +30,6 @@ from .options import Choice, add_criteria, by_ids_or_criteria, cut_note, duratio
 from .subcommand import Exit, Subcommand
 from .terminal import Console, operator, until_interrupted
 
-WAITING_STATES = (RETRYING, *WAITING)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Instruction:
-    by: str
-    reason: str
-    over: timedelta | None
-    """The time that retries are spread over."""
-    run_after: datetime | None
-    """The new due time of postponed jobs. A fixed one, so that no job is postponed twice."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Verb:
@@ -55,10 +42,10 @@ class Verb:
     """The statuses in which a job can be changed."""
     fits_what_holds_up: bool = False
     """Whether failed jobs that hold others up can be changed as well."""
-    states: tuple[str, ...]
-    """Where jobs are looked for, if the options do not say in which status. Empty: the options must say so."""
-    change: Callable[[Store, Collection[int], Instruction], Collection[int]]
-    """Change the jobs that allow it; returns their ids."""
+    looked_for_in: tuple[str, ...] | None = None
+    """The states, if the options do not say in which status. Empty: the options must say so. `None`: all that fit."""
+    change: Callable[..., Collection[int]]
+    """Change the jobs that allow it, by a `Store`, the ids, and what the operator says; returns their ids."""
     exception: str = "that changed meanwhile"
     """Why a job whose status allows the verb may stay as it is."""
     is_spread: bool = False
@@ -83,8 +70,8 @@ RETRY = Verb(
     order="Retry",
     done="retried",
     statuses=(Status.FAILED, Status.DISCARDED),
-    states=(Status.FAILED,),
-    change=lambda store, ids, told: store.retry(ids, over=told.over or 0.0, by=told.by, reason=told.reason),
+    looked_for_in=(Status.FAILED,),
+    change=Store.retry,
     exception="whose unique key another job holds, or that changed meanwhile",
     is_spread=True,
 )
@@ -95,8 +82,7 @@ RUN_NOW = Verb(
     order="Run now",
     done="made due",
     statuses=(Status.SCHEDULED,),
-    states=(RETRYING, Status.SCHEDULED),
-    change=lambda store, ids, told: store.run_now(ids, by=told.by, reason=told.reason),
+    change=Store.run_now,
 )
 
 POSTPONE = Verb(
@@ -105,8 +91,7 @@ POSTPONE = Verb(
     order="Postpone",
     done="postponed",
     statuses=WAITING,
-    states=WAITING_STATES,
-    change=lambda store, ids, told: store.postpone(ids, told.run_after or timedelta(0), by=told.by, reason=told.reason),
+    change=Store.postpone,
     exception="due later anyway, or changed meanwhile",
     is_delay=True,
 )
@@ -118,8 +103,7 @@ DISCARD = Verb(
     done="discarded",
     statuses=WAITING,
     fits_what_holds_up=True,
-    states=WAITING_STATES,
-    change=lambda store, ids, told: store.discard(ids, by=told.by, reason=told.reason),
+    change=Store.discard,
 )
 
 CANCEL = Verb(
@@ -128,8 +112,7 @@ CANCEL = Verb(
     order="Cancel",
     done="cancelled",
     statuses=UNFINISHED,
-    states=(*WAITING_STATES, Status.RUNNING),
-    change=lambda store, ids, told: store.cancel(ids, by=told.by, reason=told.reason),
+    change=Store.cancel,
 )
 
 DELETE = Verb(
@@ -138,8 +121,8 @@ DELETE = Verb(
     order="Delete",
     done="deleted",
     statuses=[status for status in Status if status != Status.RUNNING],
-    states=(),
-    change=lambda _store, ids, _told: delete_jobs(ids),
+    looked_for_in=(),
+    change=lambda _store, ids, **_told: delete_jobs(ids),
     leaves_rows=False,
 )
 
@@ -153,7 +136,7 @@ class Tally:
     is_interrupted: bool = False
 
 
-def change(verb: Verb, choice: Choice, instruction: Instruction, *, console: Console, total: int) -> Tally:
+def change(verb: Verb, choice: Choice, told: dict[str, Any], *, console: Console, total: int) -> Tally:
     """Apply the verb to the jobs that it can change. Jobs that are enqueued meanwhile are left out."""
     store, tally = Store.default(), Tally()
     with until_interrupted() as is_interrupted:
@@ -161,7 +144,7 @@ def change(verb: Verb, choice: Choice, instruction: Instruction, *, console: Con
             if is_interrupted():
                 tally.is_interrupted = True
                 break
-            changed = len(verb.change(store, ids, instruction))
+            changed = len(verb.change(store, ids, **told))
             tally.changed += changed
             tally.unchanged += len(ids) - changed
             console.progress(f"{tally.changed:,} of {total:,} jobs {verb.done} …")
@@ -256,7 +239,8 @@ class ChangeJobs(Subcommand):
             add("--for", dest="delay", type=duration, metavar="DURATION", required=True, help=help)
 
     def run(self, console: Console, **options: Any) -> Exit:
-        choice = by_ids_or_criteria(options, self._verb.states)
+        told_in = self._verb.looked_for_in
+        choice = by_ids_or_criteria(options, (RETRYING, *self._verb.statuses) if told_in is None else told_in)
         choice.require_known()
         survey = Survey.of(choice, self._verb.fits, console)
         if not survey.cut and not survey.total:
@@ -269,13 +253,11 @@ class ChangeJobs(Subcommand):
         if len(choice.ids) != 1 and not options["yes"] and not self._is_confirmed(console, survey):
             console.say("Nothing was changed.")
             return Exit.NEGATIVE
-        delay = options.get("delay")
-        told = Instruction(
-            by=operator(),
-            reason=options.get("reason", ""),
-            over=options.get("over"),
-            run_after=delay and Store.default().heartbeats()[0] + delay,
-        )
+        told: dict[str, Any] = {"by": operator(), "reason": options.get("reason", "")}
+        if self._verb.is_spread:
+            told["over"] = options["over"] or 0.0
+        if self._verb.is_delay:  # to a fixed time, so that no job is postponed twice
+            told["run_after"] = Store.default().heartbeats()[0] + options["delay"]
         tally = change(self._verb, choice, told, console=console, total=survey.eligible)
         if tally.unchanged and len(choice.ids) == 1 and (why := why_unchanged(choice.ids[0])):
             console.say(why)

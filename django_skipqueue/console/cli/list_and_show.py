@@ -18,7 +18,7 @@ from ...models import FINISHED, Job, Status
 from ...values.notes import AttemptLog, logs_of
 from ...values.records import worker_name
 from ...values.redaction import Redacted
-from ..arguments import named, redacted
+from ..arguments import masked, named, redacted
 from ..durations import held_since, moment_of
 from ..job_states import RETRYING, state_of
 from ..operations import number_of_attempt, number_of_attempts, was_cancelled
@@ -63,13 +63,7 @@ def when(job: Job, now: datetime) -> str:
 
 
 def _passed(job: Job, call: Redacted) -> list[tuple[str, Any]]:
-    """The arguments with their names, as far as these are known."""
     return [*named(job.task, call.args), *call.kwargs.items()]
-
-
-def masked(job: Job, value: Any) -> Any:
-    """A value that is not an argument, with the values of secret names in it masked."""
-    return redacted(job.task, [], {"": value}).kwargs[""]
 
 
 def as_json(job: Job) -> dict[str, Any]:
@@ -156,8 +150,8 @@ def details_as_json(job: Any, workforce: Workforce) -> dict[str, Any]:
         "why_it_waits": why_it_waits(job, job.now, workforce) or None,
         **{name: getattr(job, name) for part in consoles() for name in part.job_columns},
         **{name: key and call.text(key) for name, key in _keys(job).items()},
-        "result": masked(job, job.result),
-        "metadata": masked(job, job.metadata),
+        "result": masked(job.task, job.result),
+        "metadata": masked(job.task, job.metadata),
         "progress": progress and {"value": progress.value, "text": call.text(progress.text), "at": progress.at},
         "logs": [
             {
@@ -177,14 +171,14 @@ def lines_about(job: Any, workforce: Workforce) -> Iterator[str]:
     """Its fields, then its errors and the changes by operators, in the order of time. `job.now`: the time."""
     call = call_of(job)
     yield printable(f"Job {job.shown_id}: {job.task}")
-    for label, values in _facts(job, call, workforce):
+    for label, values in _facts(job, call, workforce).items():
         for number, value in enumerate(values):
             yield f"{label if number == 0 else '':<{LABEL_WIDTH}}{printable(value)}"
     yield from _story(job, call)
 
 
-def _facts(job: Any, call: Redacted, workforce: Workforce) -> Iterator[tuple[str, list[str]]]:
-    facts = {
+def _facts(job: Any, call: Redacted, workforce: Workforce) -> dict[str, list[str]]:
+    return {
         "status": [f"{state_of(job)}, {when(job, job.now)}", *_given(why_it_waits(job, job.now, workforce))],
         "queue": [f"{job.queue_name}, priority {job.priority}"],
         "attempts": [_attempts(job)],
@@ -195,11 +189,10 @@ def _facts(job: Any, call: Redacted, workforce: Workforce) -> Iterator[tuple[str
         "timeout": [] if job.timeout is None else [in_words(job.timeout)],
         **{name.replace("_", " "): _given(key and call.text(key)) for name, key in _keys(job).items()},
         "arguments": [f"{name} = {_dumped(value)}" for name, value in _passed(job, call)],
-        "result": [] if job.result is None else [_dumped(masked(job, job.result))],
-        "metadata": [_dumped(masked(job, job.metadata))] if job.metadata else [],
+        "result": [] if job.result is None else [_dumped(masked(job.task, job.result))],
+        "metadata": [_dumped(masked(job.task, job.metadata))] if job.metadata else [],
         "last error": _given(call.text(job.last_error)),
     }
-    yield from ((label, lines) for label, lines in facts.items() if lines)
 
 
 def _story(job: Job, call: Redacted) -> Iterator[str]:

@@ -67,31 +67,19 @@ class Index:
     """Whether it is what an interrupted rebuild has left: invalid, and named …_ccnew or …_ccold."""
 
 
-class Indexes:
-    """The indexes of one database's queue. Its methods need a connection in autocommit that no pooler shares."""
+def indexes(store: Store) -> list[Index]:
+    return [Index(*row) for row in store.rows(INDEXES, {"tables": table_names()})]
 
-    def __init__(self, store: Store, *, lock_timeout: float) -> None:
-        """lock_timeout: seconds that a statement waits for a lock before it fails."""
-        self._store = store
-        store.rows(LIMIT_LOCK_WAITS, {"lock_timeout": f"{lock_timeout * 1000:.0f}ms"})
 
-    def all(self) -> list[Index]:
-        return [Index(*row) for row in self._store.rows(INDEXES, {"tables": table_names()})]
+def change_index(store: Store, template: str, index: Index) -> None:
+    """Run a statement on one index, on a connection in autocommit that no pooler shares.
 
-    def rebuild(self, index: Index) -> Index:
-        """Rebuild the index, and return it as it is then. If that is interrupted, an index is left over."""
-        self._run(REINDEX, index)
-        return next(each for each in self.all() if (each.schema, each.name) == (index.schema, index.name))
-
-    def drop(self, index: Index) -> None:
-        self._run(DROP_INDEX, index)
-
-    def _run(self, template: str, index: Index) -> None:
-        """Run a statement on one index. Its names are quoted as identifiers, which no parameter can be."""
-        names = {"schema": psycopg_sql.Identifier(index.schema), "index": psycopg_sql.Identifier(index.name)}
-        statement = psycopg_sql.SQL(template).format(**names)
-        with self._store.connection.cursor() as cursor:
-            cursor.execute(statement)
+    The names of the index are quoted as identifiers, which no parameter can be.
+    """
+    names = {"schema": psycopg_sql.Identifier(index.schema), "index": psycopg_sql.Identifier(index.name)}
+    statement = psycopg_sql.SQL(template).format(**names)
+    with store.connection.cursor() as cursor:
+        cursor.execute(statement)
 
 
 class Reindex(Subcommand):
@@ -126,8 +114,9 @@ class Reindex(Subcommand):
             )
         with translation.override(None):
             try:
-                indexes = Indexes(Store(alias), lock_timeout=options["lock_timeout"].total_seconds())
-                return _rebuild(console, indexes, dry_run=options["dry_run"], only=options["index"])
+                store, timeout = Store(alias), options["lock_timeout"].total_seconds()
+                store.rows(LIMIT_LOCK_WAITS, {"lock_timeout": f"{timeout * 1000:.0f}ms"})
+                return _rebuild(console, store, dry_run=options["dry_run"], only=options["index"])
             except OperationalError as error:
                 if isinstance(error.__cause__, errors.LockNotAvailable):
                     raise CommandError(
@@ -137,15 +126,15 @@ class Reindex(Subcommand):
                 raise
 
 
-def _rebuild(console: Console, indexes: Indexes, *, dry_run: bool, only: str | None) -> Exit:
-    found = indexes.all()
+def _rebuild(console: Console, store: Store, *, dry_run: bool, only: str | None) -> Exit:
+    found = indexes(store)
     chosen = [index for index in found if not index.is_left_over and only in (None, index.name)]
     if not chosen:
         names = ", ".join(index.name for index in found)
         raise CommandError(f"No table of the queue has an index {only!r}. The indexes: {names}.")
     for index in (index for index in found if index.is_left_over):
         if not dry_run:
-            indexes.drop(index)
+            change_index(store, DROP_INDEX, index)
         console.line(
             f"{index.name}: left over from an interrupted rebuild, {'would be dropped' if dry_run else 'dropped'}"
         )
@@ -155,8 +144,10 @@ def _rebuild(console: Console, indexes: Indexes, *, dry_run: bool, only: str | N
             console.line(f"{index.name}: {size}, would be rebuilt")
         else:
             start = time.monotonic()
-            rebuilt = filesizeformat(indexes.rebuild(index).size)
-            console.line(f"{index.name}: {size} → {rebuilt} in {span(time.monotonic() - start)}")
+            change_index(store, REINDEX, index)  # if it is interrupted, an index is left over
+            took = span(time.monotonic() - start)
+            rebuilt = next(each for each in indexes(store) if (each.schema, each.name) == (index.schema, index.name))
+            console.line(f"{index.name}: {size} → {filesizeformat(rebuilt.size)} in {took}")
     return Exit.DONE
 
 

@@ -78,7 +78,8 @@ class Reloader(autoreload.StatReloader):
         files = set(super().watched_files(include_globs))
         if self._modules.exists():
             files.update(map(Path, self._modules.read_text().splitlines()))
-        for folder in {file.parent for file in files if _is_of_project(file)}:
+        own = (file for file in files if not any(file.is_relative_to(path) for path in INSTALLED))
+        for folder in {file.parent for file in own}:
             files.update(folder.glob("*.py"))
         yield from files
 
@@ -96,7 +97,8 @@ class Reloader(autoreload.StatReloader):
                 autoreload.DJANGO_AUTORELOAD_ENV: "true",
             },
             pass_fds=[read_end],
-            preexec_fn=_ignore_ctrl_c,  # noqa: PLW1509 (no thread runs here)
+            # The child ignores Ctrl-C until its supervisor handles signals: the end of the lifeline stops it as well.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # noqa: PLW1509 (no thread runs here)
         )
         os.close(read_end)
         self._reloads = False
@@ -167,16 +169,6 @@ def report_modules(environment: MutableMapping[str, str]) -> int | None:
         Path(path).write_text("\n".join(map(str, autoreload.iter_all_python_module_files())))
     lifeline = environment.pop(LIFELINE, None)
     return int(lifeline) if lifeline else None
-
-
-def _ignore_ctrl_c() -> None:
-    """In the child: ignore Ctrl-C until its supervisor handles signals. The end of the lifeline stops it as well."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _is_of_project(file: Path) -> bool:
-    """Whether the file is part of the project: neither of Python nor of an installed package."""
-    return not any(file.is_relative_to(path) for path in INSTALLED)
 
 
 def _short(path: Path) -> str:

@@ -101,7 +101,6 @@ class Options:
         )
 
     def _is_on(self, variable: str) -> bool | None:
-        """Whether the variable of a flag is on; `None`: it is not set."""
         value = os.environ.get(variable, "")
         if value.lower() in ON | OFF | {""}:
             return value.lower() in ON if value else None

@@ -189,7 +189,6 @@ def _number(per_minute: float) -> str:
 
 
 def _note(queue: QueueState) -> str:
-    """What an operator has to know: the queue is paused, no worker serves it, or workers of it are late."""
     if pause := queue.pause:
         until = f"until {shown_time(pause.paused_until)}" if pause.paused_until else "until it is resumed"
         by, reason = f" by {pause.paused_by}" if pause.paused_by else "", f": {pause.reason}" if pause.reason else ""

@@ -90,7 +90,12 @@ class Subcommand:
         """The databases, each with the options for it: the ids of its own jobs among them."""
         home, ids = chosen_database(options), options.get("ids") or []
         if ids:
-            _check_named(ids, options)
+            unnamed = [id for id in ids if getattr(id, "database", None) is None]
+            if unnamed and options["database"] is None and len(served := chosen_or_all()) > 1:
+                handles = " or ".join(handle_of(alias, unnamed[0]) for alias in served)  # a verb is for one of them
+                raise CommandError(
+                    f"Several databases hold queues: say {handles}, or give --database.", returncode=Exit.USAGE
+                )
             aliases = dict.fromkeys(getattr(id, "database", None) or home for id in ids)
             return [
                 (alias, options | {"ids": [id for id in ids if (getattr(id, "database", None) or home) == alias]})
@@ -115,14 +120,6 @@ class Subcommand:
             raise CommandError(str(error), returncode=Exit.USAGE) from error
         except SkipQueueError as error:
             raise CommandError(str(error)) from error
-
-
-def _check_named(ids: Sequence[int], options: Mapping[str, Any]) -> None:
-    """Raise `CommandError` for an id alone that several databases may have: a verb must not change the wrong job."""
-    unnamed = [id for id in ids if getattr(id, "database", None) is None]
-    if unnamed and options["database"] is None and len(aliases := chosen_or_all()) > 1:
-        handles = " or ".join(handle_of(alias, unnamed[0]) for alias in aliases)
-        raise CommandError(f"Several databases hold queues: say {handles}, or give --database.", returncode=Exit.USAGE)
 
 
 def chosen_database(options: Mapping[str, Any]) -> str:

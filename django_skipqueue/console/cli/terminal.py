@@ -52,27 +52,20 @@ def aligned(
     colour: bool = False,
 ) -> Iterator[str]:
     """The lines of a table. right: the headings of columns to align to the right. width: of the terminal."""
-    cells = [[Coloured(heading, DIM) for heading in headings], *(list(map(_clean, row)) for row in rows)]
+    cells = [[Coloured(heading, DIM) for heading in headings]]
+    cells += ([Coloured(printable(cell), getattr(cell, "code", "")) for cell in row] for row in rows)
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     before_last = sum(widths[:-1]) + len(GAP) * (len(widths) - 1)
     for row in cells:
         longest = len(row[-1]) if width is None else max(width - before_last, NARROWEST)
         if len(row[-1]) > longest:
             row[-1] = Coloured(f"{row[-1][: longest - 1]}…", row[-1].code)
-        padded = (
-            _painted(cell, " " * (size - len(cell)), on_the_right=heading in right, colour=colour)
-            for heading, cell, size in zip(headings, row, widths, strict=True)
-        )
+        padded = []
+        for heading, cell, size in zip(headings, row, widths, strict=True):
+            text = f"\x1b[{cell.code}m{cell}\x1b[0m" if colour and cell.code and cell else str(cell)
+            padding = " " * (size - len(cell))
+            padded.append(padding + text if heading in right else text + padding)
         yield GAP.join(padded).rstrip()
-
-
-def _clean(cell: str) -> Coloured:
-    return Coloured(printable(cell), cell.code if isinstance(cell, Coloured) else "")
-
-
-def _painted(cell: Coloured, padding: str, *, on_the_right: bool, colour: bool) -> str:
-    text = f"\x1b[{cell.code}m{cell}\x1b[0m" if colour and cell.code and cell else str(cell)
-    return padding + text if on_the_right else text + padding
 
 
 PROGRESS_SECONDS = 5.0

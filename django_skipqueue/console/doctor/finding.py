@@ -31,9 +31,6 @@ class Severity(StrEnum):
         return list(Severity).index(self)
 
 
-NO_FACTS: Mapping[str, object] = {}
-
-
 @dataclass(frozen=True)
 class Finding:
     """One fact about the queue or its database. The texts are in the language that is active."""
@@ -58,7 +55,7 @@ class Finding:
         advice: str = "",
         command: str = "",
         *,
-        facts: Mapping[str, object] = NO_FACTS,
+        facts: Mapping[str, object] | None = None,
     ) -> "Finding":
         """A finding whose texts are formatted with these facts, if there are any. Its check gives it the code."""
         title, found, advice = ((text % facts if facts else text) for text in (title, found, advice))

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from django.db import connection, transaction
 
-from django_skipqueue.console.cli.maintenance import Index, Indexes
+from django_skipqueue.console.cli.maintenance import DROP_INDEX, REINDEX, Index, change_index, indexes
 from django_skipqueue.models import Job
 
 from ...app.rows import DEFAULT, make_job
@@ -21,20 +21,20 @@ CLAIM = "skipqueue_job_claim"
 
 
 def left_over() -> set[str]:
-    return {index.name for index in Indexes(DEFAULT, lock_timeout=5.0).all() if index.is_left_over}
+    return {index.name for index in indexes(DEFAULT) if index.is_left_over}
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left_over(transactional_db: None) -> Iterator[None]:
     yield
-    for index in Indexes(DEFAULT, lock_timeout=5.0).all():
+    for index in indexes(DEFAULT):
         if index.is_left_over:
-            Indexes(DEFAULT, lock_timeout=5.0).drop(index)
+            change_index(DEFAULT, DROP_INDEX, index)
     connection.close()  # with the timeouts that it has now
 
 
 def test_every_index_is_built_anew() -> None:
-    before = [index.name for index in Indexes(DEFAULT, lock_timeout=5.0).all()]
+    before = [index.name for index in indexes(DEFAULT)]
     assert {CLAIM, "skipqueue_job_pkey", "skipqueue_worker_pkey"} <= set(before)
     result = skipqueue("reindex")
     assert (result.code, result.err) == (0, "")
@@ -128,9 +128,9 @@ def test_a_name_is_quoted(connect: Any) -> None:
     name = 'x"; DROP TABLE skipqueue_job; --'
     other = connect()
     other.execute(psycopg.sql.SQL("CREATE INDEX {} ON skipqueue_job (task)").format(psycopg.sql.Identifier(name)))
-    indexes = Indexes(DEFAULT, lock_timeout=5.0)
-    index = next(each for each in indexes.all() if each.name == name)
-    assert indexes.rebuild(index) == Index("public", name, index.size, False)
-    indexes.drop(index)
-    assert name not in {each.name for each in indexes.all()}
+    index = next(each for each in indexes(DEFAULT) if each.name == name)
+    change_index(DEFAULT, REINDEX, index)
+    assert Index("public", name, index.size, False) in indexes(DEFAULT)
+    change_index(DEFAULT, DROP_INDEX, index)
+    assert name not in {each.name for each in indexes(DEFAULT)}
     assert not Job.objects.exists()

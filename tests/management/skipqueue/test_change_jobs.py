@@ -236,9 +236,9 @@ class TestWindows:
         verb = VERBS[0]
         retry = verb.change
 
-        def add_one(*arguments: Any) -> Any:
+        def add_one(*arguments: Any, **told: Any) -> Any:
             added.append(make_job("failed", finished_at=timedelta(minutes=-30)))
-            return retry(*arguments)
+            return retry(*arguments, **told)
 
         monkeypatch.setitem(vars(verb), "change", add_one)
         assert skipqueue("retry", "--failed", "--yes", "--all").err == "7 jobs retried.\n"

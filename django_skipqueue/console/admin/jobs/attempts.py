@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.utils.translation import gettext
 
@@ -112,16 +112,12 @@ WARNING_LEVELS = ("WARNING", "ERROR", "CRITICAL")
 """The levels that stand out."""
 
 
-@dataclass(frozen=True)
-class ShownLine:
+class ShownLine(NamedTuple):
     at: datetime | None
     level: str
     logger: str
     message: str
-
-    @property
-    def stands_out(self) -> bool:
-        return self.level in WARNING_LEVELS
+    stands_out: bool
 
 
 @dataclass(frozen=True)
@@ -144,6 +140,7 @@ def shown_logs(job: Job, masked: Callable[[str], str]) -> list[ShownLog]:
                 shorten(line.level, NAME_LIMIT),
                 shorten(line.logger, NAME_LIMIT),
                 clean(masked(line.message), LINE_LIMIT),
+                line.level in WARNING_LEVELS,
             )
             for line in log.lines[-MOST_LINES:]
         ]
@@ -231,7 +228,7 @@ def _as_the_last(attempt: Attempt, job: Job, operations: Sequence[Operation]) ->
     """The last attempt with an error. It counts as discarded if the job is, unless an operator discarded it later."""
     if job.status != Status.DISCARDED:
         return attempt
-    if operations and operations[-1].finished_the_job:
+    if operations and operations[-1].status.is_finished:
         was_stuck = was_cancelled(job, attempt.ended_at)
         return replace(attempt, status=Status.DISCARDED, is_cancelled=True) if was_stuck else attempt
     is_newest = attempt.number == job.attempts + attempts_before(operations, None)

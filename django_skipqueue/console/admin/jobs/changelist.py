@@ -260,22 +260,18 @@ class JobChangeList(ChangeList):
         # A project without limits has no blocked jobs.
         shows_blocked = self.state == Status.BLOCKED or Job.objects.blocked().exists()
         return [everything] + [
-            Tab(state, label, self._address(state), state == self.state, self._count_for_tab(state))
+            Tab(state, label, self._address(state), state == self.state, self._count(state))
             for state, label in STATES.items()
             if state != Status.BLOCKED or shows_blocked
         ]
-
-    def _count_for_tab(self, state: str) -> Count | None:
-        """The number of jobs that the list would have for this state; it has counted its own."""
-        if state == self.state:
-            return replace(self.total, is_least=self.unsearched is not None)
-        return self._count(state)
 
     def _address(self, state: str | None) -> str:
         return self.get_query_string({StateFilter.parameter_name: state}, remove=[WINDOW_VAR])
 
     def _count(self, state: str) -> Count | None:
         """The number of jobs in this state that pass the filters; `None` where no index has it."""
+        if state == self.state:
+            return replace(self.total, is_least=self.unsearched is not None)
         indexed = self._indexed_in(state)
         if not self._is_found_by(indexed, state, is_searched=bool(self.query)):
             return None
@@ -332,5 +328,4 @@ class JobChangeList(ChangeList):
 
 
 def _is_of_few(indexed: Indexed) -> bool:
-    """Whether an index has the jobs of a group, of a cause or of a key."""
     return indexed.group is not None or indexed.cause is not None or indexed.key is not None

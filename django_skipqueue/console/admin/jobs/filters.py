@@ -301,7 +301,6 @@ def _others(changelist: ChangeList, *names: str) -> list[tuple[str, str]]:
 
 
 def _moment(text: str) -> datetime | None:
-    """The time that was typed; `None` for anything else."""
     try:
         moment = parse_datetime(text)
         return make_aware(moment, get_current_timezone()) if moment and is_naive(moment) else moment

@@ -53,10 +53,6 @@ class Operation(operations.Operation):
     def status(self) -> Status:
         return self._past.leads_to
 
-    @property
-    def finished_the_job(self) -> bool:
-        return self.status.is_finished
-
 
 def operations_of(job: Job) -> list[Operation]:
     """The oldest first."""

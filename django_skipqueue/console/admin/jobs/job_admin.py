@@ -53,8 +53,6 @@ CHANGELIST = "skipqueue_changelist"
 
 
 def _as_django_has_it(verb: Verb, action: Action) -> Callable[..., HttpResponse]:
-    """The verb as a function that Django takes for an action, by the name that the list posts."""
-
     def run(model_admin: "JobAdmin", request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:
         return model_admin.ask_or_apply(request, verb, action, queryset)
 
@@ -246,7 +244,6 @@ def _selection(request: HttpRequest, found: QuerySet[Job]) -> Selection:
 
 
 def _is_large(selection: Selection) -> bool:
-    """Whether the chosen jobs are, or may be, more than `MANY`."""
     return (selection.listed or selection.total).found > (0 if selection.is_part else MANY)
 
 

@@ -87,7 +87,6 @@ def when(job: Job, now: datetime) -> SafeString:
 
 
 def _progress(job: Job) -> SafeString:
-    """A bar with the progress of a job that runs, and its text; empty without one."""
     progress = job.current_progress if job.status == Status.RUNNING else None
     if progress is None:
         return SafeString("")

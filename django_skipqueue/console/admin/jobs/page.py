@@ -26,7 +26,7 @@ from ....values.outcomes import MESSAGE_LIMIT
 from ....values.records import worker_name
 from ....values.redaction import MASK, Redacted
 from ... import waiting
-from ...arguments import as_call, named, redacted
+from ...arguments import as_call, masked, named, redacted
 from ...durations import clock_time, exact, roughly, span
 from ...job_states import STATES, state_of
 from ...operations import number_of_attempts
@@ -178,7 +178,9 @@ class JobPage(ShownState):
     @property
     def result(self) -> str | None:
         """The result as JSON; `None` unless the task has returned."""
-        return self._masked(self.job.result) if self.job.status == Status.COMPLETED else None
+        return (
+            pretty(masked(self.job.task, self.job.result), JSON_LIMIT) if self.job.status == Status.COMPLETED else None
+        )
 
     @property
     def outcome(self) -> str:
@@ -286,7 +288,7 @@ class JobPage(ShownState):
 
     @property
     def metadata(self) -> str:
-        return self._masked(self.job.metadata) if self.job.metadata else ""
+        return pretty(masked(self.job.task, self.job.metadata), JSON_LIMIT) if self.job.metadata else ""
 
     @property
     def facts_of_parts(self) -> list[tuple[PartFact, Any]]:
@@ -304,9 +306,6 @@ class JobPage(ShownState):
             message=clean(self.call.text(attempt.message), MESSAGE_LIMIT),
             traceback=clean(self.call.text(attempt.traceback), JSON_LIMIT),
         )
-
-    def _masked(self, value: Any) -> str:
-        return pretty(redacted(self.job.task, [], {"": value}).kwargs[""], JSON_LIMIT)
 
 
 def pretty(value: Any, limit: int) -> str:

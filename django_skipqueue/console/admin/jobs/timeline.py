@@ -125,6 +125,6 @@ def _attempted(attempt: Attempt, now: datetime, previous_ended_at: datetime | No
 def _finished(job: Job, attempts: Sequence[Attempt], operations: Sequence[Operation]) -> Iterator[Moment]:
     """The end of the job, if neither an attempt nor an operator's act accounts for it."""
     is_shown = any(attempt.status == job.status and attempt.ended_at for attempt in attempts[:1])
-    is_shown |= job.status == Status.DISCARDED and any(each.finished_the_job for each in operations[-1:])
+    is_shown |= job.status == Status.DISCARDED and any(each.status.is_finished for each in operations[-1:])
     if job.finished_at and not is_shown:
         yield Moment(label=job.get_status_display(), at=job.finished_at, status=job.status)

@@ -31,11 +31,11 @@ from ...parts import why_existing
 from ..bulk import BulkAction
 from ..ui.cells import badge_of
 from ..ui.views import DATABASE, READ, READ_OR_CHANGE, guarded
-from ..verbs import log, many_jobs, one_job
+from ..verbs import log, many_jobs
 from ..verbs.copies import BULK_TASK, EDIT, LOG_ENTRY, LOG_ENTRY_OF_COPY, EditForm, why_not_copied
 from ..verbs.many_jobs import SAMPLE, Selection, Summary
 from ..verbs.table import ACTIONS, CANCEL, DELETE, RUN_AGAIN
-from ..verbs.verb import Action, Button, Instruction, ReasonForm, Verb
+from ..verbs.verb import TEXT_LIMIT, Action, Button, Instruction, ReasonForm, Verb, apply_to_one, does_not_fit
 from .changelist import WINDOW_VAR
 from .progress_page import ProgressPage
 from .views import JobViews
@@ -59,7 +59,7 @@ class VerbViews(JobViews):
             shown_id = self._apply_to_one(request, verb, button, job, instruction)
             return HttpResponseRedirect(self.address("change", shown_id))
         if not verb.fits(job):
-            self.message_user(request, one_job.does_not_fit(button, job), messages.WARNING)
+            self.message_user(request, does_not_fit(button, job), messages.WARNING)
             return HttpResponseRedirect(page)
         return self._ask_for_one(
             request, button, job, form, target=self.address(verb.name, job.pk), is_dangerous=verb.is_dangerous
@@ -72,7 +72,7 @@ class VerbViews(JobViews):
         if job is None:
             return self.redirect_job_missing(request, str(job_id))
         fits = job.status in RUN_AGAIN.statuses
-        reason = why_not_copied(job) if fits else one_job.does_not_fit(EDIT, job)
+        reason = why_not_copied(job) if fits else does_not_fit(EDIT, job)
         if not reason and not (isinstance(job.args, list) and isinstance(job.kwargs, dict)):  # written by hand
             text = gettext("The arguments of job %(id)s are no list and no object, so they cannot be edited.")
             reason = text % {"id": job.pk}
@@ -82,7 +82,7 @@ class VerbViews(JobViews):
             task = registry.get(job.task)
         except UnknownTask:
             reason = gettext("The task %(task)s is not registered in this process, so its arguments cannot be checked.")
-            return self._refuse(request, job, reason % {"task": shorten(job.task, one_job.TEXT_LIMIT)})
+            return self._refuse(request, job, reason % {"task": shorten(job.task, TEXT_LIMIT)})
         form = EditForm(job, task, request.POST)
         if form.is_valid() and (made := form.enqueue()):
             if made.created:
@@ -216,7 +216,7 @@ class VerbViews(JobViews):
         self, request: HttpRequest, verb: Verb, button: Button, job: Job, instruction: Instruction
     ) -> int:
         """Apply the verb, and say what was done. Returns the id of the job to show next."""
-        result = one_job.apply(verb, button, job, instruction)
+        result = apply_to_one(verb, button, job, instruction)
         for pk, name, entry in result.log_entries:
             log.record(request, {pk: name}, entry, flag=verb.log_flag)
         self.message_user(request, result.message, messages.SUCCESS if result.log_entries else messages.WARNING)

@@ -283,7 +283,6 @@ class EditForm(forms.Form):
 
 
 def _checked(value: Any, kind: type[Any], argument: Argument) -> Any:
-    """The value. Raises `InvalidOption` for one that cannot be spread over `*args` or `**kwargs`."""
     if not isinstance(value, kind):
         text = gettext("%(name)s must be a list.") if kind is list else gettext("%(name)s must be an object.")
         raise InvalidOption(text % {"name": argument.name})

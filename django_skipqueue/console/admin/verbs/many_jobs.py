@@ -204,9 +204,8 @@ def question_title_of(action: Action, summary: Summary) -> str:
     if not summary.can_change_any:
         return str(action.refusal % number)
     if not summary.refused:
-        return capfirst(
-            str(action.question_title % number)
-        )  # a language may begin it with the number, which may be in words
+        # a language may begin it with the number, which may be in words
+        return capfirst(str(action.question_title % number))
     return str(action.question_title_partial) % {**number, "some": grouped(summary.eligible)}
 
 

@@ -4,11 +4,12 @@ Buttons, actions, permissions, questions, history and log entries derive from it
 here, and one in `VERBS`. Only the button "Delete…" of a job's page is Django's own, in its template.
 """
 
+from collections.abc import Callable
 from operator import attrgetter
 
 from django.contrib.admin.models import DELETION
-from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext_lazy
 
 from ....models import FINISHED, UNFINISHED, WAITING, Job, Status
 from ....queue.store import Store
@@ -26,6 +27,7 @@ from .verb import (
     QueueForm,
     RescheduleForm,
     SpreadForm,
+    Text,
     Verb,
     by_store,
 )
@@ -237,9 +239,9 @@ RESCHEDULE = Verb(
 )
 
 
-def _why_not_moved(job: Job, instruction: Instruction) -> str:
-    is_there = job.queue_name == instruction.queue_name
-    return gettext("Job %(id)s is in this queue already.") % {"id": job.pk} if is_there else ""
+def _why_it_has(value: str, message: Text) -> Callable[[Job, Instruction], str]:
+    """This message for a job that has the instructed value of this name already."""
+    return lambda job, told: str(message) % {"id": job.pk} if getattr(job, value) == getattr(told, value) else ""
 
 
 CHANGE_QUEUE = Verb(
@@ -247,7 +249,7 @@ CHANGE_QUEUE = Verb(
     permission="retry",
     statuses=WAITING,
     change=by_store(Store.change_queue, queue_name=attrgetter("queue_name")),
-    why_unchanged=_why_not_moved,
+    why_unchanged=_why_it_has("queue_name", _("Job %(id)s is in this queue already.")),
     form=QueueForm,
     button=Button(
         label=_("Change queue"),
@@ -279,17 +281,12 @@ CHANGE_QUEUE = Verb(
 )
 
 
-def _why_not_changed(job: Job, instruction: Instruction) -> str:
-    has_it = job.priority == instruction.priority
-    return gettext("Job %(id)s has this priority already.") % {"id": job.pk} if has_it else ""
-
-
 CHANGE_PRIORITY = Verb(
     name="change_priority",
     permission="retry",
     statuses=WAITING,
     change=by_store(Store.change_priority, priority=attrgetter("priority")),
-    why_unchanged=_why_not_changed,
+    why_unchanged=_why_it_has("priority", _("Job %(id)s has this priority already.")),
     form=PriorityForm,
     button=Button(
         label=_("Change priority"),

@@ -1,7 +1,10 @@
-"""A verb of operators: its texts and rules, the form that asks before it is applied, and the instruction that it makes.
+"""A verb of operators: its texts and rules, the form that asks before it is applied, and how it is applied to one job.
 
 The sentences are whole, so that each can be translated; `Button` and `Action` say which values a sentence may contain.
 Invariant: after an invalid answer nothing is done; the form is shown again, with the error beside the field.
+
+Invariant: the statement of the verb decides. A status that was read before says only which buttons to show; the change
+of a job that no longer allows it is refused, and the message says why.
 """
 
 import re
@@ -28,6 +31,11 @@ from ...parts import holder_of
 
 if TYPE_CHECKING:
     from django.utils.functional import _StrPromise
+
+
+from ....values.codec import shorten
+from ...durations import exact
+from ...parts import why_unchanged
 
 CONFIRMED = "confirmed"
 """The form field of an answered question."""
@@ -96,14 +104,13 @@ class PostponeForm(ReasonForm):
     )
 
 
-def _in_which_zone() -> str:
-    return gettext("In the time zone %(zone)s. A time in the past: now.") % {"zone": get_current_timezone_name()}
+IN_THIS_ZONE = _("In the time zone %(zone)s. A time in the past: now.")
 
 
 class RescheduleForm(ReasonForm):
     run_after = forms.DateTimeField(
         label=_("Due at"),
-        help_text=lazy(_in_which_zone, str)(),
+        help_text=lazy(lambda: IN_THIS_ZONE % {"zone": get_current_timezone_name()}, str)(),
         widget=forms.DateTimeInput(
             {"type": "datetime-local", "step": "1", "class": "vTextField"}, format="%Y-%m-%dT%H:%M:%S"
         ),
@@ -285,3 +292,54 @@ class Verb:
 
     def is_offered_for(self, status: str) -> bool:
         return status in (self.statuses if self.offered_for is None else self.offered_for)
+
+
+TEXT_LIMIT = 200
+"""Characters of a name in a message."""
+
+
+@dataclass(frozen=True)
+class Result:
+    message: str
+    shown_id: int
+    """The id of the job to show next."""
+    log_entries: tuple[tuple[int, str, str], ...] = ()
+    """Id and name of each job that was changed or made, and the entry for it; empty where nothing was done."""
+
+
+def apply_to_one(verb: Verb, button: Button, job: Job, instruction: Instruction) -> Result:
+    changed = verb.change([job.pk], instruction)
+    if job.pk not in changed:
+        return Result(_refusal(verb, button, job, instruction), job.pk)
+    shown_id = changed[job.pk]
+    values = {
+        "id": job.pk,
+        "copy": shown_id,
+        "queue": shorten(job.queue_name, TEXT_LIMIT),
+        "time": exact(instruction.run_after) if instruction.run_after else "",
+        "new_queue": shorten(instruction.queue_name, TEXT_LIMIT),
+        "priority": instruction.priority,
+    }
+    entries = [(job.pk, str(job), str(verb.log_entry) % values)]
+    if shown_id != job.pk:
+        entries.append((shown_id, str(Job(pk=shown_id, task=job.task)), str(verb.log_entry_of_copy) % values))
+    return Result(str(button.done) % values, shown_id, tuple(entries))
+
+
+def _refusal(verb: Verb, button: Button, job: Job, instruction: Instruction) -> str:
+    now = Job.objects.filter(pk=job.pk).first()
+    if now is None:
+        return gettext("Job %(id)s was deleted meanwhile.") % {"id": job.pk}
+    if now.status not in verb.statuses and not verb.fits(now):
+        return does_not_fit(button, now)
+    if verb.why_unchanged and (reason := verb.why_unchanged(job, instruction)):
+        return reason
+    if reason := why_unchanged(job.pk):
+        return reason
+    values = {"id": job.pk, "verb": button.label}
+    return gettext("“%(verb)s” did nothing: job %(id)s is changing right now. Try again.") % values
+
+
+def does_not_fit(button: Button, job: Job) -> str:
+    values = {"id": job.pk, "status": job.get_status_display(), "verb": button.label}
+    return gettext("“%(verb)s” did nothing: job %(id)s is %(status)s now.") % values
