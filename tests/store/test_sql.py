@@ -226,6 +226,9 @@ CASES = [
         {"pkey", "skipqueue_rollup_pkey"},
     ),
     Case("RATES_NOW", {"minutes": 5}, {"skipqueue_rollup_prune"}),
+    Case("KNOWN_QUEUES", {"limit": 100}, {"skipqueue_rollup_pkey"}),
+    Case("ROLLED_UP", {"limit": 100}, {"skipqueue_rollup_pkey"}),
+    Case("CLAIMS", {}, {"skipqueue_rollup_pkey"}),
     Case("DEPTHS_ARE_DUE", {}, {"skipqueue_rollup_pkey"}),
     Case(
         "ROLL_UP_DEPTHS",

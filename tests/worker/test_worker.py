@@ -1039,6 +1039,7 @@ def test_who_has_too_much_to_write_claims_nothing(worker_thread: Start) -> None:
     rooms: list[int] = []
 
     def prepare(worker: Worker) -> None:
+        worker._in_flight._may_claim = lambda now: True  # before its first heartbeat
         for has_more in (True, False):
             worker._in_flight._pending.has_more = has_more
             rooms.append(worker._in_flight.room(time.monotonic()))
