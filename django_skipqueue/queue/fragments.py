@@ -5,8 +5,10 @@ job has the name of the gate at which it waits; the gate admits the jobs with it
 
 Invariant: the gates are checked for every job that enters from outside: an enqueue, a retry, a manual retry, and a job
 that the previous gate admits. Release and recovery do not check the gates, because their jobs have passed them. But a
-recovered job that has a rate waits for it again. One whose worker crashed, or whose workers died twice in a row, waits
-at the time gate, and so does a postponed job.
+job that has lost its worker may wait again at the last gate that it has passed, as `Condition.returns` says. One whose
+worker crashed, or whose workers died twice in a row, waits at the time gate, and so does a postponed job.
+
+The columns of parts are in their `columns.py`: the statements are joined from the core's text and from theirs.
 
 An operator's verb is recorded in the row of the job that it changes: `operations` holds the newest 50.
 """
@@ -41,9 +43,8 @@ KEY_COLUMNS = {condition.gate: condition.key for condition in CONDITIONS if cond
 """The column with the key of a job, by the name of the gate that admits by it."""
 
 # The key by which the gate admits at which a job waits. NULL: it waits at no gate, or at one without keys.
-KEY = " ".join(["CASE job.gate", *(f"WHEN '{gate}' THEN job.{key}" for gate, key in KEY_COLUMNS.items()), "END"])
-if not KEY_COLUMNS:
-    KEY = "NULL::text"
+_KEYS_BY_GATE = " ".join(f"WHEN '{gate}' THEN job.{key}" for gate, key in KEY_COLUMNS.items())
+KEY = f"CASE job.gate {_KEYS_BY_GATE} END" if KEY_COLUMNS else "NULL::text"
 
 PIECES = {
     "settled": "NULL::bigint",
