@@ -24,14 +24,7 @@ from ..values.codec import encode, shorten
 from ..values.notes import Progress, progress_of
 from ..values.outcomes import COMPLETED, Outcome, Settlement, error_entry
 from ..values.records import LeaseRef, handle_of, worker_name
-from .expressions import (
-    CAUSE,
-    CLAIM_ORDER,
-    END_OF_TIME,
-    FIRST_TIME,
-    are_times,
-    is_number,
-)
+from .expressions import CAUSE, CLAIM_ORDER, END_OF_TIME, FIRST_TIME, are_times, is_number
 from .managers import JobManager
 from .status import FINISHED, UNFINISHED, WAITING, Status
 from .stored_json import StoredJSON

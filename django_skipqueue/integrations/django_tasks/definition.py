@@ -30,15 +30,7 @@ from ...values.backoff import Backoff, RetryPolicy
 from ...values.codec import decode, encode
 from ...values.outcomes import Outcome
 from ...values.records import ClaimedJob, EncodedCall, JobSpec
-from .framework import (
-    AnyTask,
-    InvalidTask,
-    TaskContext,
-    has_listeners,
-    log_task_started,
-    sender_for,
-    task_started,
-)
+from .framework import AnyTask, InvalidTask, TaskContext, has_listeners, log_task_started, sender_for, task_started
 from .mapping import ALIAS, UnreadResult, call, options_for, resolved, spec, stand_in, storable, unread
 
 if TYPE_CHECKING:
