@@ -1,5 +1,7 @@
 """Which database gets a job: the one that its options name, or that of the settings, unless a part chooses.
 
+`insert_many` inserts the jobs of several calls, each in its database.
+
 Invariant: equal values of the arguments of `shard_by`, and an equal `shard_key`, choose one database for all tasks.
 """
 

@@ -3,9 +3,9 @@
 Invariant: a call that cannot run (a wrong name, a missing argument, a value that is not JSON) raises before anything is
 written. A task gets values that are equal to those that were passed, or to what its annotations declare.
 
-Part of a call are the columns of its job that depend on the arguments: its unique key, and the keys of limit and rate.
-Invariant: a call of a task without keys costs nothing there, and a call with keys reads only the arguments that are
-part of a key.
+`call_columns`: the columns of a job that depend on the arguments of its call, such as keys. `Arguments` reads them for
+the parts. Invariant: a call of a task without keys costs nothing there, and a call with keys reads only the arguments
+that are part of a key.
 """
 
 import inspect

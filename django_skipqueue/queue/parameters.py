@@ -1,4 +1,4 @@
-"""The parameters and results of statements that take many rows, and two statements in one round trip."""
+"""The parameters and results of statements, several statements in one round trip, and what PostgreSQL refuses."""
 
 import json
 import time

@@ -1,1 +1,1 @@
-"""Plain values passed between the rooms. Pure: nothing here accesses a table, and only `columns` imports Django."""
+"""Plain values, and functions of them. Pure: nothing here accesses a table, and only `bounds` imports Django."""

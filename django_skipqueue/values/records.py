@@ -1,4 +1,4 @@
-"""Plain values passed between the rooms. They are never changed after they are made.
+"""Plain values that the modules of the package pass to each other. A value is never changed after it is made.
 
 Among them are handles, which are texts that name a job with its database, such as `queue_1:42`; moments of a process's
 monotonic clock, in seconds; what became of the calls of a `defer_many`; the result of a look at gates; what an operator
@@ -101,7 +101,7 @@ class JobSpec(NamedTuple):
 
 
 class EncodedCall(NamedTuple):
-    """The arguments of one job, as JSON, and the columns that depend on them: see `jobs.calls.call_columns`."""
+    """The arguments of one job, as JSON, and the columns that depend on them: see `jobs.task.call_columns`."""
 
     args: str
     kwargs: str

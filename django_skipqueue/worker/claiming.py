@@ -1,6 +1,7 @@
 """Decides what a worker does next: apply a result, settle, claim; how many jobs, from which positions of which queues.
 
-Pure: callers pass the time, in monotonic seconds, and the results of claims.
+`next_plan` is a pure function. `ClaimPolicy` knows how many jobs to claim, from where; its callers pass the time, in
+monotonic seconds, and the results of claims. `Capacity` counts the slots of one runner, `ClaimCursor` the positions.
 
 `next_plan` is asked before each exchange, and before each sleep of the control loop. An exchange settles and claims,
 whatever the reason for it: to claim beside a settle costs no further round trip.

@@ -1,4 +1,4 @@
-"""Who learns what happens in a process: the sinks of events, and what parts observe of its claims, attempts and events.
+"""Who learns what happens in a process: sinks by the `EventDispatcher`, and parts as `Observer` and `SettleService`.
 
 Events are sent to their sinks in a thread of its own, so that no code of the project runs in a control loop. Invariant:
 a slow or hanging receiver or sink delays other receivers and sinks, and nothing else.

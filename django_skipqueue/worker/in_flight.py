@@ -1,4 +1,6 @@
-"""The jobs that one worker holds: claims, runs, settles and releases them, as two services ask for it.
+"""The jobs that one worker holds, from their claim until their outcome is written or they are released.
+
+`RoundTrips` claims and settles them, and the `Pool` runs them.
 
 Invariant: a job stays in `jobs` until the worker has settled or released it, or has found that its lease is lost.
 

@@ -7,6 +7,8 @@ In that memory the worker shows the stamps of its control loop, how many slots a
 and a job that must run alone. The supervisor shows until when it looks for jobs in the worker's place, and when it
 wrote the worker's heartbeat. So an idle worker sends no statements, and one notification wakes one worker.
 
+`HangingQueues`: the queues whose jobs the processes of a worker, one after the other, have given up as stuck.
+
 Invariant: the loop writes a stamp in each turn. So the supervisor detects a frozen loop, whatever the reason.
 
 Invariant: a promise of the supervisor ends by itself. A worker whose supervisor hangs soon looks for jobs on its own.

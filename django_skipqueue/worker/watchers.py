@@ -1,6 +1,6 @@
 """The services of a worker that watch its leases, its orphans, its suspects, and whether the process must be replaced.
 
-Invariant: the check of the leases covers the jobs that the worker also held at the previous check, and no others. So a
+Invariant: `CancelCheck` covers the jobs that the worker also held at the previous check, and no others. So a
 short job costs no statement, and a long one is checked within a second.
 
 An orphan is a job that this worker holds by its row, but not in its memory. It arises when a claim is committed but its

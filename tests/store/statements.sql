@@ -5508,7 +5508,7 @@ LIMIT 200
 -- NOW (console.admin.dashboard)
 SELECT date_part('epoch', statement_timestamp())
 
--- INDEXES (console.cli.maintenance)
+-- INDEXES (console.cli.reindex)
 SELECT
     namespace.nspname,
     class.relname,
@@ -5524,11 +5524,11 @@ WHERE class.relkind = 'i'
 ORDER BY class.relname
 LIMIT 10000
 
--- LIMIT_LOCK_WAITS (console.cli.maintenance)
+-- LIMIT_LOCK_WAITS (console.cli.reindex)
 SELECT set_config('lock_timeout', %(lock_timeout)s, false), set_config('statement_timeout', '0', false)
 
--- REINDEX (console.cli.maintenance)
+-- REINDEX (console.cli.reindex)
 REINDEX INDEX CONCURRENTLY {schema}.{index}
 
--- DROP_INDEX (console.cli.maintenance)
+-- DROP_INDEX (console.cli.reindex)
 DROP INDEX CONCURRENTLY IF EXISTS {schema}.{index}

@@ -5,7 +5,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from ...conf import chosen_or_all, using_database
-from ...console.cli.maintenance import after_prune, prune_all, summary
+from ...console.cli.prune import after_prune, prune_all, summary
 from ...exceptions import QueueUnavailable
 from ...queue.store import Store
 from ...worker.preflight import check_database

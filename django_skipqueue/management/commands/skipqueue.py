@@ -1,11 +1,14 @@
 """`manage.py skipqueue …`: see and change the queue from a terminal. Its subcommands are in `console/cli/`."""
 
 from ...console.cli.change_jobs import VERBS, ChangeJobs
-from ...console.cli.defer_and_pause import Defer, Pause, Resume
+from ...console.cli.defer import Defer
 from ...console.cli.doctor import Doctor
 from ...console.cli.health import Health
-from ...console.cli.list_and_show import List, Show
-from ...console.cli.maintenance import Prune, Reindex
+from ...console.cli.list import List
+from ...console.cli.pause import Pause, Resume
+from ...console.cli.prune import Prune
+from ...console.cli.reindex import Reindex
+from ...console.cli.show import Show
 from ...console.cli.status import Status
 from ...console.cli.subcommand import Alias, Dispatcher, Subcommand
 from ...console.parts import consoles

@@ -11,7 +11,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.db.models.functions import Now
 
 from ...console.admin.ui.cells import Column, Rows, rows
-from ...console.cli.list_and_show import print_jobs
+from ...console.cli.list import print_jobs
 from ...console.cli.options import positive
 from ...console.cli.subcommand import Exit, Subcommand
 from ...console.cli.terminal import Console

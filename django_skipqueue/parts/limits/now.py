@@ -3,7 +3,7 @@
 Used by pages, commands, metrics, the doctor and the alerts.
 
 Invariant: the cost does not grow with the number of jobs. `parts.limits.admit` says which jobs of a key hold a permit,
-and which wait for one, and why they are found by `<=`.
+and which wait for one.
 """
 
 from collections.abc import Sequence

@@ -5,10 +5,9 @@ The executor writes nothing, except for an `atomic` task: one commit writes its 
 Invariant: whatever a task does (return, raise, exit, return a value that JSON cannot hold), `execute` returns an
 attempt with an outcome.
 
-Around each attempt is the middleware: context managers, the first of them outermost.
-
-Invariant: an exception of the task passes through the managers from the innermost outwards, as with nested `with`
-statements. If a manager replaces the exception, the new one decides the outcome.
+Around each attempt is the middleware of the settings: context managers, the first of them outermost. Invariant: an
+exception of the task passes through the managers from the innermost outwards, as with nested `with` statements. If a
+manager replaces the exception, the new one decides the outcome.
 """
 
 import contextlib

@@ -7,8 +7,8 @@ queue. If a thread of a runner fails, its exception is put into `finished`, so t
 A new runner is a class with the methods of `Runner`, an entry in `RUNNERS`, and its name in `jobs.registry`. The
 attribute `runner` of `jobs.task.Task` says which tasks use it.
 
-Invariant: a thread hands in its attempt before it does anything else. If an attempt was interrupted, is stuck, or has
-broken the connections of its thread, a new thread replaces the old one.
+Invariant of the `ThreadRunner`: a thread hands in its attempt before it does anything else. If an attempt was
+interrupted, is stuck, or has broken the connections of its thread, a new thread replaces the old one.
 """
 
 import queue

@@ -1,7 +1,7 @@
 """One attempt while it runs: its thread, its deadline, its interruption, and what the supervisor sees of it.
 
-Attempts are interrupted at their timeouts, or when their jobs are cancelled. Invariant: an attempt whose time is over
-is interrupted. If it does not end within `STUCK_AFTER`, it counts as stuck.
+`Interrupter`: attempts are interrupted at their timeouts, or when their jobs are cancelled. Invariant: an attempt whose
+time is over is interrupted. If it does not end within `STUCK_AFTER`, it counts as stuck.
 
 Invariant: an interruption reaches only the attempt that it is meant for, never the next one in the same thread.
 
@@ -9,8 +9,8 @@ Two threads may change the state at the same time: the thread of the attempt, an
 Both use one `dict.pop`, which succeeds in only one of them. A lock would not do: an exception raised between any two
 instructions may leave a lock taken.
 
-The jobs that a worker has started are in memory that its supervisor shares. An attempt is charged at the claim. When
-the worker dies, the jobs found there stay charged, and the others are released.
+`RunningJobs`: the jobs that a worker has started are in memory that its supervisor shares. An attempt is charged at the
+claim. When the worker dies, the jobs found there stay charged, and the others are released.
 
 Invariant: after the death of a worker the supervisor finds there the jobs that were running, and the last job of each
 idle thread. The last job may have caused the death, so it is charged too, unless its outcome was written. Jobs that the

@@ -1,4 +1,4 @@
-"""`skipqueue defer`: enqueue a job by hand; `skipqueue pause` and `resume`: whether workers claim jobs of a queue."""
+"""`skipqueue defer`: enqueue a job by hand."""
 
 import json
 from argparse import ArgumentTypeError
@@ -9,11 +9,10 @@ from django.core.management.base import CommandParser
 
 from ...conf import settings as conf
 from ...conf import using_database
-from ...models import Queue
 from ..queues_and_workers import Workforce
-from .options import duration, registered_task, require_known_queue
+from .options import duration, registered_task
 from .subcommand import Exit, Subcommand
-from .terminal import Console, operator, shown_time
+from .terminal import Console
 
 EXAMPLE = """'{"payment_id": 1}'"""
 
@@ -70,40 +69,3 @@ def _call(text: str) -> Any:
     if not isinstance(call, dict | list):
         raise ArgumentTypeError(f"{text!r} is neither a JSON object nor a list. Write for example {EXAMPLE}.")
     return call
-
-
-class Pause(Subcommand):
-    name = "pause"
-    help = "Pause a queue: workers claim no more of its jobs; those that are claimed still run"
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("queue", metavar="QUEUE", help="the name of the queue")
-        help = "resume it by itself after this time, such as 30m or 2h, or so many seconds; default: never"
-        parser.add_argument("--for", dest="duration", type=duration, metavar="DURATION", help=help)
-        parser.add_argument("--reason", default="", help="why; it is shown wherever the pause is")
-
-    def run(self, console: Console, **options: Any) -> Exit:
-        name = options["queue"]
-        require_known_queue(name)
-        Queue.pause(name, for_=options["duration"], by=operator(), reason=options["reason"])
-        until = Queue.objects.values_list("paused_until", flat=True).get(name=name)
-        end = f"until {shown_time(until)}" if until else f"until `skipqueue resume {name}`"
-        console.say(f"Queue {name} is paused {end}. Jobs that are claimed still run.")
-        return Exit.DONE
-
-
-class Resume(Subcommand):
-    name = "resume"
-    help = "Resume a paused queue"
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("queue", metavar="QUEUE", help="the name of the queue")
-
-    def run(self, console: Console, **options: Any) -> Exit:
-        name = options["queue"]
-        if Queue.resume(name, by=operator()):
-            console.say(f"Queue {name} is resumed.")
-            return Exit.DONE
-        require_known_queue(name)
-        console.say(f"Queue {name} is not paused.")
-        return Exit.NEGATIVE

@@ -1,10 +1,5 @@
-"""`skipqueue list`: jobs in a table; and `skipqueue show`: all about some jobs, as their pages in the admin show it.
+"""`skipqueue show`: all about some jobs, as their pages in the admin show it, as text or JSON."""
 
-Both print text or JSON. Invariant: secrets in arguments, errors and results are masked in everything but the texts that
-a task wrote itself, as in the admin. No text of the row can start a line of its own choice or control the terminal.
-"""
-
-import json
 from collections.abc import Iterator
 from datetime import datetime
 from operator import itemgetter
@@ -14,129 +9,21 @@ from django.core.management.base import CommandParser
 from django.db.models.functions import Now
 
 from ...events.log_format import in_words, printable
-from ...models import FINISHED, Job, Status
+from ...models import Job
 from ...values.notes import AttemptLog, logs_of
 from ...values.records import worker_name
 from ...values.redaction import Redacted
-from ..arguments import masked, named, redacted
-from ..durations import held_since, moment_of
-from ..job_states import RETRYING, state_of
+from ..arguments import masked
+from ..durations import moment_of
+from ..job_states import state_of
 from ..operations import number_of_attempt, number_of_attempts, was_cancelled
-from ..parts import consoles, holder_of
+from ..parts import consoles
 from ..queues_and_workers import Workforce
-from ..search import Window
 from ..waiting import why_it_waits
-from .options import Choice, add_criteria, by_criteria, cut_note, job_id, positive
+from .list import TIMES, as_json, call_of, dumped, passed, when
+from .options import Choice, job_id
 from .subcommand import Exit, Subcommand
-from .terminal import BLUE, DIM, GREEN, RED, YELLOW, Coloured, Console, shown_time
-
-COLOURS = {
-    Status.COMPLETED: GREEN,
-    Status.DISCARDED: DIM,
-    Status.FAILED: RED,
-    Status.RUNNING: BLUE,
-    RETRYING: YELLOW,
-}
-
-TIMES = ("run_after", "enqueued_at", "started_at", "finished_at")
-
-
-def call_of(job: Job) -> Redacted:
-    return redacted(job.task, job.args, job.kwargs)
-
-
-def when(job: Job, now: datetime) -> str:
-    """The time that matters in this state: `for 12m04s, 40 %`, `in 2h00m`, `4m10s ago`."""
-    if job.status in FINISHED and job.finished_at:
-        return f"{in_words((now - job.finished_at).total_seconds())} ago"
-    if job.status == Status.RUNNING:
-        started = job.started_at or job.locked_at or job.run_after
-        if holder := holder_of(job):
-            return held_since(holder, started, now)
-        progress = job.current_progress
-        so_far = f", {progress.percent} %" if progress else ""
-        return f"for {in_words((now - started).total_seconds())}{so_far}"
-    seconds = (job.run_after - now).total_seconds()
-    if job.status == Status.BLOCKED and seconds <= 0:
-        return f"for {in_words(-seconds)}"
-    return f"in {in_words(seconds)}" if seconds > 0 else f"due {in_words(-seconds)} ago"
-
-
-def _passed(job: Job, call: Redacted) -> list[tuple[str, Any]]:
-    return [*named(job.task, call.args), *call.kwargs.items()]
-
-
-def as_json(job: Job) -> dict[str, Any]:
-    call = call_of(job)
-    return {
-        "id": job.pk,
-        "status": state_of(job),
-        "queue": job.queue_name,
-        "task": job.task,
-        "args": call.args,
-        "kwargs": call.kwargs,
-        "priority": job.priority,
-        "attempts": job.attempts,
-        "max_attempts": job.max_attempts,
-        **{name: getattr(job, name) for name in TIMES},
-        "worker": job.worker_name or None,
-        "last_error": call.text(job.last_error) or None,
-    }
-
-
-HEADINGS = ("id", "status", "queue", "task", "attempts", "when", "arguments and error")
-
-
-class List(Subcommand):
-    """Reads no more windows than it takes to find as many jobs as are asked for."""
-
-    name = "list"
-    help = "List jobs: the newest, or those that the options say"
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        add_criteria(parser)
-        parser.add_argument("--limit", type=positive, default=20, help="at most so many; default: 20")
-        parser.add_argument("--json", action="store_true", help="print a JSON object for each job")
-
-    def run(self, console: Console, **options: Any) -> Exit:
-        choice, limit = by_criteria(options), options["limit"]
-        found: list[Any] = []
-        cut: list[Window] = []
-        for part in choice.parts():
-            found += part.jobs.annotate(now=Now())[: limit + 1 - len(found)]
-            cut += [part.cut_after] if part.cut_after else []
-            if len(found) > limit:
-                break
-        if not found and not cut:
-            choice.explain_nothing()
-        print_jobs(console, found[:limit], in_json=options["json"])
-        if len(found) > limit:
-            console.say(f"There are more than {limit:,}; --limit shows more.")
-        elif cut:
-            console.say(f"{'' if found else 'No job found. '}{cut_note(cut)}")
-        elif not found:
-            console.say("No job found.")
-        return Exit.DONE if found else Exit.PARTIAL if cut else Exit.NEGATIVE
-
-
-def print_jobs(console: Console, jobs: list[Any], *, in_json: bool) -> None:
-    """Print these jobs, which have the database's time as `now`."""
-    if in_json:
-        for job in jobs:
-            console.json(as_json(job))
-    elif jobs:
-        console.table(HEADINGS, map(_row, jobs), right=("id",))
-
-
-def _row(job: Any) -> list[str]:
-    call, state, attempts = call_of(job), state_of(job), f"{job.attempts}/{job.max_attempts}"
-    arguments = ", ".join(f"{name}={_dumped(value)}" for name, value in _passed(job, call))
-    # a job that has completed has succeeded since its last error
-    error = "" if job.status == Status.COMPLETED else call.text(job.last_error).strip().partition("\n")[0]
-    text = " · ".join(filter(None, [arguments, error]))
-    cell = Coloured(state, COLOURS.get(state, ""))
-    return [job.shown_id, cell, job.queue_name, job.task, attempts, when(job, job.now), text]
-
+from .terminal import Console, shown_time
 
 LABEL_WIDTH = 14
 
@@ -188,9 +75,9 @@ def _facts(job: Any, call: Redacted, workforce: Workforce) -> dict[str, list[str
         **{label: _given(getattr(job, name)) for part in consoles() for name, label in part.job_columns.items()},
         "timeout": [] if job.timeout is None else [in_words(job.timeout)],
         **{name.replace("_", " "): _given(key and call.text(key)) for name, key in _keys(job).items()},
-        "arguments": [f"{name} = {_dumped(value)}" for name, value in _passed(job, call)],
-        "result": [] if job.result is None else [_dumped(masked(job.task, job.result))],
-        "metadata": [_dumped(masked(job.task, job.metadata))] if job.metadata else [],
+        "arguments": [f"{name} = {dumped(value)}" for name, value in passed(job, call)],
+        "result": [] if job.result is None else [dumped(masked(job.task, job.result))],
+        "metadata": [dumped(masked(job.task, job.metadata))] if job.metadata else [],
         "last error": _given(call.text(job.last_error)),
     }
 
@@ -263,10 +150,6 @@ def _keys(job: Job) -> dict[str, str | None]:
 
 def _given(value: Any) -> list[str]:
     return [str(value)] if value else []
-
-
-def _dumped(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 class Show(Subcommand):

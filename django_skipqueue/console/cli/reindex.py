@@ -1,10 +1,9 @@
-"""`skipqueue reindex`: rebuild the indexes of the queue's tables; `skipqueue prune`: delete old jobs.
+"""`skipqueue reindex`: rebuild the indexes of the tables of the queue.
 
 `{schema}` and `{index}` in a statement are identifiers of the catalog, which `psycopg` quotes.
 """
 
 import time
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +17,8 @@ from psycopg import sql as psycopg_sql
 from ...conf import settings
 from ...models.expressions import table_names
 from ...queue.store import Store
-from ...supervisor.services import Pruner
 from ...worker.preflight import pools_transactions
 from ..durations import span
-from ..parts import consoles
 from .options import duration
 from .subcommand import Exit, Subcommand, chosen_database
 from .terminal import Console
@@ -45,13 +42,16 @@ ORDER BY class.relname
 LIMIT 10000
 """
 
+
 # reindex: sets how long a statement of this session waits for a lock, and lets it run for as long as it takes.
 LIMIT_LOCK_WAITS = """
 SELECT set_config('lock_timeout', %(lock_timeout)s, false), set_config('statement_timeout', '0', false)
 """
 
+
 # reindex: builds an index anew beside the old one, which is used until the new one is ready.
 REINDEX = "REINDEX INDEX CONCURRENTLY {schema}.{index}"
+
 
 # reindex: removes what an interrupted rebuild has left.
 DROP_INDEX = "DROP INDEX CONCURRENTLY IF EXISTS {schema}.{index}"
@@ -149,53 +149,3 @@ def _rebuild(console: Console, store: Store, *, dry_run: bool, only: str | None)
             rebuilt = next(each for each in indexes(store) if (each.schema, each.name) == (index.schema, index.name))
             console.line(f"{index.name}: {size} → {filesizeformat(rebuilt.size)} in {took}")
     return Exit.DONE
-
-
-def prune_all(store: Store) -> Counter[str]:
-    """Prune until no job is left to prune. Returns the number of jobs, by status.
-
-    In batches, each a transaction of its own, so that it may be stopped at any time.
-    """
-    pruner = Pruner(store)
-    pruned = Counter(pruner.batch())
-    while pruner.has_more:
-        pruned.update(pruner.batch())
-    return pruned
-
-
-def summary(pruned: Counter[str]) -> str:
-    by_status = ", ".join(f"{count:,} {status}" for status, count in sorted(pruned.items())) or "none were old enough"
-    become = next((name.capitalize() for name, is_so in what_becomes().items() if is_so), "Deleted")
-    return f"{become} {pruned.total():,} jobs: {by_status}."
-
-
-def what_becomes() -> dict[str, bool]:
-    """What parts do with the jobs that are pruned."""
-    return {name: is_so for part in consoles() if part.pruned for name, is_so in part.pruned().items()}
-
-
-def after_prune(store: Store) -> None:
-    """Have parts do what they do when a command has pruned."""
-    for part in consoles():
-        if part.after_prune:
-            part.after_prune(store)
-
-
-class Prune(Subcommand):
-    """What `manage.py prunejobs` does, with its exit codes: a table without old jobs is no problem."""
-
-    name = "prune"
-    help = "Delete finished jobs past their retention, or move them to the archive"
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--json", action="store_true", help="print a JSON object")
-
-    def run(self, console: Console, **options: Any) -> Exit:
-        store = Store(settings.database)
-        pruned = prune_all(store)
-        if options["json"]:
-            console.json({"jobs": pruned.total(), **what_becomes(), "statuses": dict(pruned)})
-        else:
-            console.line(summary(pruned))
-        after_prune(store)
-        return Exit.DONE

@@ -1,0 +1,63 @@
+"""`skipqueue prune`: delete old jobs, as `manage.py prunejobs` does."""
+
+from collections import Counter
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from ...conf import settings
+from ...queue.store import Store
+from ...supervisor.services import Pruner
+from ..parts import consoles
+from .subcommand import Exit, Subcommand
+from .terminal import Console
+
+
+def prune_all(store: Store) -> Counter[str]:
+    """Prune until no job is left to prune. Returns the number of jobs, by status.
+
+    In batches, each a transaction of its own, so that it may be stopped at any time.
+    """
+    pruner = Pruner(store)
+    pruned = Counter(pruner.batch())
+    while pruner.has_more:
+        pruned.update(pruner.batch())
+    return pruned
+
+
+def summary(pruned: Counter[str]) -> str:
+    by_status = ", ".join(f"{count:,} {status}" for status, count in sorted(pruned.items())) or "none were old enough"
+    become = next((name.capitalize() for name, is_so in what_becomes().items() if is_so), "Deleted")
+    return f"{become} {pruned.total():,} jobs: {by_status}."
+
+
+def what_becomes() -> dict[str, bool]:
+    """What parts do with the jobs that are pruned."""
+    return {name: is_so for part in consoles() if part.pruned for name, is_so in part.pruned().items()}
+
+
+def after_prune(store: Store) -> None:
+    """Have parts do what they do when a command has pruned."""
+    for part in consoles():
+        if part.after_prune:
+            part.after_prune(store)
+
+
+class Prune(Subcommand):
+    """What `manage.py prunejobs` does, with its exit codes: a table without old jobs is no problem."""
+
+    name = "prune"
+    help = "Delete finished jobs past their retention, or move them to the archive"
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--json", action="store_true", help="print a JSON object")
+
+    def run(self, console: Console, **options: Any) -> Exit:
+        store = Store(settings.database)
+        pruned = prune_all(store)
+        if options["json"]:
+            console.json({"jobs": pruned.total(), **what_becomes(), "statuses": dict(pruned)})
+        else:
+            console.line(summary(pruned))
+        after_prune(store)
+        return Exit.DONE
