@@ -227,8 +227,8 @@ CASES = [
     ),
     Case("RATES_NOW", {"minutes": 5}, {"skipqueue_rollup_prune"}),
     Case("KNOWN_QUEUES", {"limit": 100}, {"skipqueue_rollup_pkey"}),
-    Case("ROLLED_UP", {"limit": 100}, {"skipqueue_rollup_pkey"}),
-    Case("CLAIMS", {}, {"skipqueue_rollup_pkey"}),
+    Case("ROLLED_UP", {"limit": 100}, {"skipqueue_rollup_prune"}),
+    Case("CLAIMS", {}, {"skipqueue_rollup_prune"}),
     Case("DEPTHS_ARE_DUE", {}, {"skipqueue_rollup_pkey"}),
     Case(
         "ROLL_UP_DEPTHS",

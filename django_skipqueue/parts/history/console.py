@@ -47,8 +47,8 @@ ORDER BY queue_name
 LIMIT %(limit)s
 """
 
-# jobs → the counts of each task in each queue since the beginning, the busiest first. Index: the primary key of the
-# roll-ups.
+# jobs → the counts of each task in each queue since the beginning, the busiest first. Index: the primary key or prune of
+# the roll-ups.
 ROLLED_UP = """
 SELECT
     queue_name, task, enqueued, recovered, lost, completed, retried, snoozed, failed, discarded,
@@ -59,7 +59,8 @@ ORDER BY GREATEST(enqueued, completed + retried + snoozed + failed + discarded) 
 LIMIT %(limit)s
 """
 
-# claims → the durations of all claims since the beginning, and their sum. Index: the primary key of the roll-ups.
+# claims → the durations of all claims since the beginning, and their sum. Index: the primary key or prune of the
+# roll-ups.
 CLAIMS = """
 SELECT array_to_json(claim_times)::text, claim_seconds
 FROM skipqueue_rollup

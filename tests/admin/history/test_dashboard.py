@@ -128,8 +128,8 @@ def test_the_slowest_tasks_come_first() -> None:
                     ran_seconds=10 * seconds)  # fmt: skip
     make_rollup(minutes=3, queue="mail", completed=9, ran=[100.0] * 10, ran_seconds=1000.0)
     found = content("slowest_tasks")
-    assert [each.task for each in found] == ["slower", "slow", "fast"]
-    assert (found[0].failed_share, found[2].failed_share, found[1].attempts) == ("25 %", "0 %", "10")
+    assert [each["task"] for each in found] == ["slower", "slow", "fast"]
+    assert (found[0]["failed_share"], found[2]["failed_share"], found[1]["attempts"]) == ("25 %", "0 %", "10")
     assert content("slowest_tasks", queue="other") == []
 
 

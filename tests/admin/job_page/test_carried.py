@@ -114,7 +114,7 @@ class TestNotices:
         notices = Notices.now()
         assert notices.no_worker is None
         (without,) = [notice.about for notice in notices.of_parts]
-        assert (without.queue_names, without.command) == (("pdf",), "python manage.py runrelay --carrier celery")
+        assert (without["queue_names"], without["command"]) == (("pdf",), "python manage.py runrelay --carrier celery")
         text = operator.get(LIST).text
         assert "no relay of <strong>celery</strong> is alive" in text
         assert "<code>python manage.py runrelay --carrier celery</code>" in text
