@@ -47,8 +47,8 @@ ORDER BY queue_name
 LIMIT %(limit)s
 """
 
-# jobs → the counts of each task in each queue since the beginning, the busiest first. Index: the primary key or prune of
-# the roll-ups.
+# jobs → the counts of each task in each queue since the beginning, the busiest first. Index: the primary key, or prune,
+# of the roll-ups.
 ROLLED_UP = """
 SELECT
     queue_name, task, enqueued, recovered, lost, completed, retried, snoozed, failed, discarded,
