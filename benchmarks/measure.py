@@ -4,6 +4,7 @@ Invariant: each measurement has a process and a database of its own.
 """
 
 import dataclasses
+import gc
 import json
 import subprocess
 import sys
@@ -32,6 +33,7 @@ def main() -> None:
     django.setup()
     from .rows import ROWS
 
+    gc.freeze()  # a full collection of the modules would hit one measurement, and not another
     row, sizes = sys.argv[1:]
     print(json.dumps(ROWS[row](Sizes(**json.loads(sizes)))))
 
