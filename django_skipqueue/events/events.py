@@ -202,7 +202,7 @@ class AttemptsCompleted(AttemptsEnded):
     def write_lines(self) -> None:
         """Write a line for each completed job; for a large batch one line, unless the level is DEBUG.
 
-        Under load, writing a line would take twice as long as running the job, and nobody could read so many lines.
+        Under load, writing a line would take twice as long as running the job, and nobody could read the lines.
         """
         if len(self.attempts) <= LARGE_BATCH or logs.logger.isEnabledFor(logging.DEBUG):
             super().write_lines()

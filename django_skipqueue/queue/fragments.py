@@ -14,7 +14,7 @@ An operator's verb is recorded in the row of the job that it changes: `operation
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from ..parts.batches import columns as of_batches
 from ..parts.limits import columns as of_limits
@@ -68,9 +68,18 @@ unless_held: the end of an INSERT that inserts no job whose unique key is held.
 pruned, after_prune: further columns that PRUNE returns, and further CTEs, which read them from `pruned`.
 """
 
-if unknown := {name for part in OF_PARTS for name in part.pieces} - PIECES.keys():
-    raise ValueError(f"No statement has these places: {sorted(unknown)}.")
-PIECES |= {name: piece for part in OF_PARTS for name, piece in part.pieces.items()}
+
+def fill(pieces: dict[str, str], parts: Iterable[PartColumns]) -> None:
+    """Put the pieces of parts into the places. Raises `ValueError` for a place that is unknown or filled twice."""
+    filled: set[str] = set()
+    for part in parts:
+        if wrong := part.pieces.keys() - (pieces.keys() - filled):
+            raise ValueError(f"No statement has these places, or another part fills them: {sorted(wrong)}.")
+        pieces |= part.pieces
+        filled |= part.pieces.keys()
+
+
+fill(PIECES, OF_PARTS)
 
 PLACE = re.compile(r"{([a-z]\w*)}")
 """A place in a statement, such as `{status}`. The braces of `'{}'::text[]` and of `[0-9a-f]{12}` are no places."""
@@ -152,12 +161,12 @@ OF_CALL = {name: type for key, of_key in KEYS.items() for name, type in {key: "t
 KEPT = [name for part in OF_PARTS if part.are_kept for name in (*part.of_spec, part.key, *part.of_key) if name]
 """The columns of parts that a job in an archive, and a copy of a job, have."""
 
-_NAMES = ", ".join((*OF_SPEC, *OF_CALL))
+_NAMES = "".join(f", {name}" for name in (*OF_SPEC, *OF_CALL))
 
 # The columns of a job that are written when it is inserted.
 _INSERT_INTO = f"""INSERT INTO skipqueue_job AS job
     (queue_name, task, args, kwargs, status, gate, priority, max_attempts, run_after, timeout, retention, metadata,
-    held, {_NAMES})"""
+    held{_NAMES})"""
 
 _DUE = "COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))"
 
@@ -238,10 +247,10 @@ SET status = 'running',
 WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
 {claimed}"""
 
-# The columns of `ClaimedJob`. `claim_seconds` is the time from the start of the statement until this row was updated.
 _HOLDS_PERMIT = " OR ".join(f"job.{gate.key} IS NOT NULL" for gate in CONDITIONS if gate.grants_permits) or "false"
 _PERMIT_KEY = _of_lost(lambda gate: "NULL" if gate.keeps_released else f"job.{gate.key}")
 
+# The columns of `ClaimedJob`. `claim_seconds` is the time from the start of the statement until this row was updated.
 CLAIMED = joined(
     """RETURNING
     job.id,

@@ -8,10 +8,10 @@ It calls as many workers as have free slots for the jobs, those with the most fr
 Invariant: a call is answered by a claim, or other workers are called. If the free slots are too few, the workers
 without one are called as well: each of them claims once it has room.
 
-Each notification reaches every machine, and one of them wins a lone job. A machine that claims in vain answers the next
-notifications together, ten times a second. The winner goes on answering at once. If the winner is full, another machine
-with a free slot finds the job within a tenth of a second. `Contention` decides that, and is pure: callers pass the
-time, in monotonic seconds.
+Each notification reaches every machine, and one of them wins a lone job. A machine whose claim finds no job answers the
+next notifications together, ten times a second. The winner goes on answering at once. If the winner is full, another
+machine with a free slot finds the job within a tenth of a second. `Contention` decides that, and is pure: callers pass
+the time, in monotonic seconds.
 """
 
 import random
@@ -31,7 +31,7 @@ from ..worker.protocol import PROMISE
 from .processes import MOST_CALLS, PATIENCE, WorkerProcess
 
 PAUSE = 0.1
-"""Seconds between two answers of a machine that claims in vain, at most."""
+"""Seconds between two answers of a machine whose claims find no job, at most."""
 
 EARLY = 0.05
 """Seconds after a win in which a vain claim counts for nothing."""

@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from django_skipqueue.queue.fragments import joined
+from django_skipqueue.queue.fragments import fill, joined
+from django_skipqueue.values.part import PartColumns
 
 from . import golden
 from .statements import STATEMENTS
@@ -37,3 +38,14 @@ def test_a_statement_is_joined_from_exactly_the_pieces_for_which_it_has_places()
         joined(statement)
     with pytest.raises(ValueError, match="other"):
         joined(statement, what="1", other="2")
+
+
+def test_a_part_fills_only_places_that_there_are_and_each_place_once() -> None:
+    pieces = {"also": "", "order": "id"}
+    first = PartColumns(pieces={"order": "unique_key"})
+    fill(pieces, [first, PartColumns(pieces={"also": " OR true"})])
+    assert pieces == {"also": " OR true", "order": "unique_key"}
+    with pytest.raises(ValueError, match=r"another part fills them: \['order'\]"):
+        fill({"also": "", "order": "id"}, [first, first])
+    with pytest.raises(ValueError, match=r"No statement has these places.*\['limit'\]"):
+        fill({"also": ""}, [PartColumns(pieces={"limit": "1"})])

@@ -49,7 +49,7 @@ SELECT set_config('lock_timeout', %(lock_timeout)s, false), set_config('statemen
 """
 
 
-# reindex: builds an index anew beside the old one, which is used until the new one is ready.
+# reindex: builds a new index beside the old one, which is used until the new one is ready.
 REINDEX = "REINDEX INDEX CONCURRENTLY {schema}.{index}"
 
 

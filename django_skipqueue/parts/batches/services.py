@@ -6,9 +6,9 @@ tried again after a delay that grows.
 
 A worker finishes the batches whose last job it may have settled, and admits the jobs that waited for these jobs.
 Invariant: a job without a batch costs nothing there. A check of a batch may take long, if it has millions of jobs or if
-an old snapshot keeps dead entries of an index: beside other jobs, checks in vain take at most a twentieth of the
-worker's time, and all checks at most half of it; each finishes a limited number. A worker that dies, or whose statement
-fails, leaves the batch to the supervisors.
+an old snapshot keeps dead entries of an index: beside other jobs, checks that find nothing take at most a twentieth of
+the worker's time, and all checks at most half of it; each finishes a limited number. A worker that dies, or whose
+statement fails, leaves the batch to the supervisors.
 """
 
 import time
@@ -82,7 +82,7 @@ class PruneBatches(Periodic):
 
 
 SHARE = 20
-"""Beside other jobs, a check in vain is followed by a pause of this many times its duration."""
+"""Beside other jobs, a check that finds nothing is followed by a pause of this many times its duration."""
 
 LOCKED_DELAY = 0.05
 """Seconds until the next check, if somebody else had locked a batch: to add jobs to it, or to finish it."""

@@ -8,7 +8,7 @@ secret is never sent to the browser: a mask that is left as it is stands for the
 """
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import Parameter, formatannotation
@@ -92,8 +92,12 @@ def insert_copy(job: Any) -> Job:
 
 
 def call_of(job: Any, args: str, kwargs: str) -> EncodedCall:
-    columns = {name: getattr(job, name) for name in OF_CALL}
-    return EncodedCall(args, kwargs, {name: value for name, value in columns.items() if value is not None})
+    return EncodedCall(args, kwargs, _given(job, OF_CALL))
+
+
+def _given(job: Any, names: Iterable[str]) -> dict[str, Any]:
+    """The columns of parts that have a value: a copy of a plain job is a plain job."""
+    return {name: value for name in names if (value := getattr(job, name)) is not None}
 
 
 def spec_of(job: Any) -> JobSpec:
@@ -104,7 +108,7 @@ def spec_of(job: Any) -> JobSpec:
     columns: dict[str, Any] = {
         name: getattr(job, name) for name in JobSpec._fields if name != "run_after" and hasattr(job, name)
     }
-    columns["columns"] = {name: getattr(job, name) for name in OF_SPEC if name in KEPT}
+    columns["columns"] = _given(job, OF_SPEC.keys() & {*KEPT})
     columns["retention"] = job.retention and json.dumps(job.retention)
     columns["metadata"] = json.dumps(job.metadata)
     return JobSpec(**columns)
