@@ -114,6 +114,10 @@ class Settings(
     queues: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The limits of whole queues, by the name of the queue: see `values.settings.queue_problems`."""
 
+    rules: dict[str, Any] = field(default_factory=dict)
+    """The thresholds of the rules that the console applies, by their codes: a number, `None` for a rule that is off, or
+    a dict of these by queue, where `*` stands for every other queue."""
+
     metrics_token: str | None = None
     """The token with which Prometheus may read the metrics; `None`: staff alone may."""
 
@@ -254,10 +258,24 @@ def _level_problems(name: str, value: object) -> Iterator[str]:
         yield f"{name} must be None or the name of a level of logging, such as 'INFO' or 'WARNING', not {value!r}."
 
 
+def _rules_problems(name: str, value: object) -> Iterator[str]:
+    if not isinstance(value, dict):
+        yield f"{name} must be a dict of rules and thresholds, not {value!r}."
+        return
+    for code, threshold in value.items():
+        by_queue = threshold if isinstance(threshold, dict) else {"*": threshold}
+        for queue_name, number in by_queue.items():
+            place = f"{name}[{code!r}][{queue_name!r}]" if by_queue is threshold else f"{name}[{code!r}]"
+            is_number = isinstance(number, int | float) and not isinstance(number, bool) and number > 0
+            if number is not None and not is_number:
+                yield f"{place} must be a number above 0, or None for no threshold, not {number!r}."
+
+
 PROBLEMS: dict[str, Callable[[str, object], Iterator[str]]] = {
     "retention": retention_problems,
     "links": link_template.problems,
     "queues": queue_problems,
+    "rules": _rules_problems,
     "metrics_token": _token_problems,
     "capture_logs": _level_problems,
     **{each.name: each.metadata["problems"] for each in fields(Settings) if "problems" in each.metadata},

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from .admin.dashboard import Card, Situation
     from .admin.queue_forms import SettingForm
     from .cli.subcommand import Subcommand
-    from .doctor.finding import Check
     from .metrics.catalogue import Scraped
     from .queues_and_workers import QueueRate, Workforce
+    from .rules.rule import Rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,8 +190,7 @@ class PartConsole:
     """Says why no copy of a job can be made as long as a job of another database holds its key; else an empty string.
     Its arguments: the job, and the copy."""
     subcommands: tuple["Subcommand", ...] = ()
-    checks: tuple["Check", ...] = ()
-    """Checks of the doctor."""
+    rules: tuple["Rule", ...] = ()
     metrics: tuple["Scraped", ...] = ()
     notices: Callable[[Sequence[str]], Iterable[PartNotice]] | None = None
     """Returns the notices of this moment. Its argument: the names of the queues with jobs that wait."""

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.console.doctor.examination import examine
-from django_skipqueue.console.doctor.finding import Severity
+from django_skipqueue.console.rules.examination import examine
+from django_skipqueue.console.rules.rule import Severity
 from django_skipqueue.parts.databases import checks
 from django_skipqueue.queue.store import Store
 

@@ -5,7 +5,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from django_skipqueue.console.doctor.examination import examine
+from django_skipqueue.console.rules.examination import examine
 from django_skipqueue.parts.batches.console import STUCK_DEPENDANTS
 from django_skipqueue.queue.store import Store
 

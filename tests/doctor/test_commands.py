@@ -10,13 +10,13 @@ import pytest
 from django.core.management import load_command_class
 
 import django_skipqueue
-from django_skipqueue.console import doctor
-from django_skipqueue.console.doctor.examination import CHECKS
+from django_skipqueue.console import rules
 from django_skipqueue.console.parts import consoles
+from django_skipqueue.console.rules.examination import RULES
 
 PAGE = Path(django_skipqueue.__file__).parents[1] / "docs/how-to/doctor.md"
 SOURCES = [
-    *Path(doctor.__file__).parent.glob("*.py"),
+    *Path(rules.__file__).parent.glob("*.py"),
     *Path(django_skipqueue.__file__).parent.glob("*/*/console.py"),
     *Path(django_skipqueue.__file__).parent.glob("*/*/doctor.py"),
 ]
@@ -29,7 +29,7 @@ def findings() -> Iterator[ast.Call]:
                 yield node
 
 
-CODES = {check.code for check in (*CHECKS, *(check for console in consoles() for check in console.checks))}
+CODES = {rule.code for rule in (*RULES, *(rule for console in consoles() for rule in console.rules))}
 
 OF_THE_DOCTOR = {"check-timed-out", "check-not-allowed", "check-failed", "database-unusable"}
 

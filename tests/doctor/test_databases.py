@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.console.doctor.examination import examine
-from django_skipqueue.console.doctor.finding import Finding
+from django_skipqueue.console.rules.examination import examine
+from django_skipqueue.console.rules.rule import Finding
 from django_skipqueue.queue.store import Store
 
 from ..app.limit_rows import make_halted

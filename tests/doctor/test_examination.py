@@ -9,8 +9,8 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_skipqueue.console.doctor.examination import checks_of, examine
-from django_skipqueue.console.doctor.finding import Check, Finding, Severity, statement, without_values
+from django_skipqueue.console.rules.examination import examine, rules_of
+from django_skipqueue.console.rules.rule import Finding, Rule, Severity, statement, without_values
 from django_skipqueue.queue.store import Store
 
 from ..app.rows import make_job, make_worker
@@ -24,8 +24,8 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Has the doctor run these functions as its only checks, under their own names."""
 
     def choose(*functions: Callable[[Store], Any]) -> None:
-        chosen = [Check(function.__name__, function, "all is well") for function in functions]
-        monkeypatch.setattr("django_skipqueue.console.doctor.examination.checks_of", lambda _: chosen)
+        chosen = [Rule(function.__name__, function, "all is well") for function in functions]
+        monkeypatch.setattr("django_skipqueue.console.rules.examination.rules_of", lambda _: chosen)
 
     return choose
 
@@ -50,7 +50,7 @@ def test_a_queue_that_is_well_has_one_finding_for_each_check() -> None:
     make_worker()
     findings = examine(STORE)
     assert [each for each in findings if each.severity != Severity.OK] == []
-    assert [each.code for each in findings] == [check.code for check in checks_of("default")]
+    assert [each.code for each in findings] == [check.code for check in rules_of("default")]
     assert all(each.title for each in findings)
 
 
@@ -63,14 +63,14 @@ def test_the_worst_comes_first() -> None:
 
 
 def test_every_code_is_listed_once() -> None:
-    codes = [check.code for check in checks_of("default")]
+    codes = [check.code for check in rules_of("default")]
     assert len(set(codes)) == len(codes)
 
 
 def test_a_check_that_takes_too_long_says_so_and_the_next_one_runs(
     checks: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_skipqueue.console.doctor.examination.CHECK_SECONDS", 1.0)
+    monkeypatch.setattr("django_skipqueue.console.rules.examination.CHECK_SECONDS", 1.0)
     checks(sleeps, passes)
     late, fine = examine(STORE)
     assert (late.code, late.severity, late.title) == ("check-timed-out", "warning", "The check sleeps took too long")
@@ -80,7 +80,7 @@ def test_a_check_that_takes_too_long_says_so_and_the_next_one_runs(
 def test_many_checks_that_take_too_long_say_so_in_time(
     checks: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_skipqueue.console.doctor.examination.EXAMINATION_SECONDS", 3.0)
+    monkeypatch.setattr("django_skipqueue.console.rules.examination.EXAMINATION_SECONDS", 3.0)
     checks(*[sleeps] * 19)
     began = time.monotonic()
     findings = examine(STORE)
@@ -209,7 +209,7 @@ def plain_role(transactional_db: None) -> Iterator[str]:
 
 
 def test_a_role_without_rights_runs_all_checks(plain_role: str) -> None:
-    make_rows = [check.code for check in checks_of("default")]
+    make_rows = [check.code for check in rules_of("default")]
     findings = examine(STORE)
     assert {each.code for each in findings} >= set(make_rows) - {"hidden-sessions"}
     assert not [each for each in findings if each.code.startswith("check-")]

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from django_skipqueue.console.doctor import tables
-from django_skipqueue.console.doctor.examination import examine
-from django_skipqueue.console.doctor.tables import Share, TableLoad, statement_seconds, table_load
+from django_skipqueue.console.rules import tables
+from django_skipqueue.console.rules.examination import examine
+from django_skipqueue.console.rules.tables import Share, TableLoad, statement_seconds, table_load
 
 from ..app.rows import make_job, multiply
 from ..app.waiting import wait_until

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.console.doctor import server
+from django_skipqueue.console.rules import server
 
 from ..app.rows import make_job
 from ..app.waiting import wait_until

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from django.db import connection, connections
 
-from django_skipqueue.console.doctor import server
-from django_skipqueue.console.doctor.examination import CHECKS
-from django_skipqueue.console.doctor.finding import Check, Finding
+from django_skipqueue.console.rules import server
+from django_skipqueue.console.rules.examination import RULES
+from django_skipqueue.console.rules.rule import Finding, Rule
 from django_skipqueue.queue.store import Store
 
 from ..app.rows import make_worker
@@ -39,7 +39,7 @@ def test_migrations_that_are_not_applied(found: Found, run: Any, monkeypatch: py
     run("UPDATE django_migrations SET app = 'hidden' WHERE app = 'django_skipqueue' AND name = '0001_initial'")
     try:
         (finding,) = found("migrations")
-        monkeypatch.setattr("django_skipqueue.console.doctor.examination.CHECKS", (*CHECKS, Check("c", _failing, "")))
+        monkeypatch.setattr("django_skipqueue.console.rules.examination.RULES", (*RULES, Rule("c", _failing, "")))
         assert found("check-failed") == [], "it may have failed for want of a table"
     finally:
         run("UPDATE django_migrations SET app = 'django_skipqueue' WHERE app = 'hidden'")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from django_skipqueue.console.doctor import server
+from django_skipqueue.console.rules import server
 
 from ..app.rows import make_job
 from ..app.waiting import wait_until

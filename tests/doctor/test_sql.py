@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from django_skipqueue.console.doctor import jobs_and_workers, sql, tables
+from django_skipqueue.console.rules import jobs_and_workers, sql, tables
 from django_skipqueue.parts.unique import console as unique_keys
 
 from ..store.statements import FIRST_WORD

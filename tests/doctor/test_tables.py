@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from django.db import connection
 
-from django_skipqueue.console.doctor import sql, tables
+from django_skipqueue.console.rules import sql, tables
 from django_skipqueue.models import Job
 from django_skipqueue.models.expressions import table_names
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from django_skipqueue.console.doctor import jobs_and_workers
+from django_skipqueue.console.rules import jobs_and_workers
 from django_skipqueue.models import Queue
 
 from ..app.rows import make_job, make_worker

@@ -17,10 +17,10 @@ from django.test import override_settings
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from django_skipqueue.console.doctor import sql
 from django_skipqueue.console.metrics import catalogue as labels
 from django_skipqueue.console.metrics import scrape
 from django_skipqueue.console.metrics.catalogue import Scraped
+from django_skipqueue.console.rules import sql
 from django_skipqueue.integrations.prometheus import SkipqueueCollector
 from django_skipqueue.models import JobBatch, Queue, RateBucket
 from django_skipqueue.queue.session import short_transaction

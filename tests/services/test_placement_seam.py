@@ -10,9 +10,9 @@ from django.test import RequestFactory
 
 from django_skipqueue.console.admin.dashboard import SECTIONS, sections
 from django_skipqueue.console.cli import run
-from django_skipqueue.console.doctor.examination import CHECKS, checks_of
-from django_skipqueue.console.doctor.finding import Check
 from django_skipqueue.console.parts import PartConsole, PartSection
+from django_skipqueue.console.rules.examination import RULES, rules_of
+from django_skipqueue.console.rules.rule import Rule
 from django_skipqueue.jobs.placement import Placement
 from django_skipqueue.models import Job
 from django_skipqueue.values import part as parts
@@ -80,10 +80,10 @@ def test_one_command_serves_several_databases_if_a_part_can(install: Callable[..
 
 
 def test_a_check_of_the_doctor_may_concern_some_databases(install: Callable[..., None]) -> None:
-    found = Check("letters", lambda _: (), "No letter is lost", concerns=lambda alias: alias == "other")
-    install(console=lambda: PartConsole(checks=(found,)))
-    assert checks_of("default") == CHECKS
-    assert checks_of("other") == (*CHECKS, found)
+    found = Rule("letters", lambda _: (), "No letter is lost", concerns=lambda alias: alias == "other")
+    install(console=lambda: PartConsole(rules=(found,)))
+    assert rules_of("default") == RULES
+    assert rules_of("other") == (*RULES, found)
 
 
 def test_a_section_of_the_dashboard_may_stand_before_all(install: Callable[..., None]) -> None:

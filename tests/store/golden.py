@@ -11,8 +11,8 @@ from types import ModuleType
 from django_skipqueue import parts
 from django_skipqueue.console.admin import dashboard
 from django_skipqueue.console.cli import reindex
-from django_skipqueue.console.doctor import jobs_and_workers, tables
-from django_skipqueue.console.doctor import sql as of_doctor
+from django_skipqueue.console.rules import jobs_and_workers, tables
+from django_skipqueue.console.rules import sql as of_doctor
 from django_skipqueue.contrib.celery import console as of_carriers
 
 from .statements import FIRST_WORD, MODULES

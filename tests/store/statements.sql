@@ -5140,14 +5140,14 @@ RETURNING 1
 -- FORGET_ALL (parts.alerts.watch)
 DELETE FROM skipqueue_incident
 
--- IS_OVERDUE (console.doctor.jobs_and_workers)
+-- IS_OVERDUE (console.rules.jobs_and_workers)
 SELECT
 FROM skipqueue_job
 WHERE status = 'scheduled' AND run_after <= statement_timestamp()
 ORDER BY run_after
 LIMIT 1
 
--- TASKS (console.doctor.jobs_and_workers)
+-- TASKS (console.rules.jobs_and_workers)
 SELECT DISTINCT task
 FROM (
     SELECT job.task
@@ -5172,7 +5172,7 @@ FROM (
 ORDER BY task
 LIMIT 1000
 
--- LONG_JOBS (console.doctor.jobs_and_workers)
+-- LONG_JOBS (console.rules.jobs_and_workers)
 SELECT id, task, locked_by, date_part('epoch', statement_timestamp() - locked_at) AS age
 FROM skipqueue_job
 WHERE
@@ -5182,7 +5182,7 @@ WHERE
 ORDER BY locked_at
 LIMIT 100
 
--- ORPHANED_JOBS (console.doctor.jobs_and_workers)
+-- ORPHANED_JOBS (console.rules.jobs_and_workers)
 SELECT id, task, locked_by, date_part('epoch', statement_timestamp() - locked_at) AS age
 FROM (
     SELECT id, task, locked_by, locked_at
@@ -5204,7 +5204,7 @@ WHERE NOT EXISTS (
 ORDER BY locked_at
 LIMIT 100
 
--- TABLE_LOAD (console.doctor.tables)
+-- TABLE_LOAD (console.rules.tables)
 SELECT
     COALESCE(sum(stat.n_tup_ins + stat.n_tup_upd + stat.n_tup_del), 0)::bigint AS written,
     COALESCE(sum(
@@ -5227,13 +5227,13 @@ FROM
 WHERE whole.datname = current_database()
 LIMIT 1
 
--- STATEMENTS_SCHEMA (console.doctor.tables)
+-- STATEMENTS_SCHEMA (console.rules.tables)
 SELECT quote_ident(space.nspname)
 FROM pg_extension AS extension JOIN pg_namespace AS space ON space.oid = extension.extnamespace
 WHERE extension.extname = 'pg_stat_statements' AND current_setting('pg_stat_statements.max', true) IS NOT NULL
 LIMIT 1
 
--- STATEMENT_TIMES (console.doctor.tables)
+-- STATEMENT_TIMES (console.rules.tables)
 SELECT
     COALESCE(sum(total_exec_time) FILTER (WHERE query LIKE '%%skipqueue\_%%'), 0) / 1000,
     COALESCE(sum(total_exec_time), 0) / 1000,
@@ -5242,7 +5242,7 @@ FROM {schema}.pg_stat_statements
 WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
 LIMIT 1
 
--- OLD_SESSIONS (console.doctor.sql)
+-- OLD_SESSIONS (console.rules.sql)
 SELECT
     pid,
     application_name,
@@ -5262,7 +5262,7 @@ WHERE
 ORDER BY xact_start
 LIMIT 5
 
--- UNENDABLE_SESSIONS (console.doctor.sql)
+-- UNENDABLE_SESSIONS (console.rules.sql)
 SELECT DISTINCT supervisor.rolname, worker.rolname
 FROM
     pg_stat_activity AS ending
@@ -5278,7 +5278,7 @@ WHERE
 ORDER BY 1, 2
 LIMIT 5
 
--- IDLE_TRANSACTIONS (console.doctor.sql)
+-- IDLE_TRANSACTIONS (console.rules.sql)
 SELECT
     pid,
     application_name,
@@ -5294,7 +5294,7 @@ WHERE
 ORDER BY state_change
 LIMIT 5
 
--- OLD_SLOTS (console.doctor.sql)
+-- OLD_SLOTS (console.rules.sql)
 SELECT slot_name, slot_type, active, age(xmin) AS transactions
 FROM pg_replication_slots
 WHERE
@@ -5304,21 +5304,21 @@ WHERE
 ORDER BY age(xmin) DESC
 LIMIT 5
 
--- PREPARED_TRANSACTIONS (console.doctor.sql)
+-- PREPARED_TRANSACTIONS (console.rules.sql)
 SELECT gid, owner, date_part('epoch', clock_timestamp() - prepared) AS age
 FROM pg_prepared_xacts
 WHERE database = current_database() AND prepared < clock_timestamp() - make_interval(secs => %(seconds)s)
 ORDER BY prepared
 LIMIT 5
 
--- OLD_STANDBYS (console.doctor.sql)
+-- OLD_STANDBYS (console.rules.sql)
 SELECT application_name, COALESCE(client_addr::text, ''), age(backend_xmin) AS transactions
 FROM pg_stat_replication
 WHERE backend_xmin IS NOT NULL AND age(backend_xmin) > %(transactions)s
 ORDER BY age(backend_xmin) DESC
 LIMIT 5
 
--- VACUUMS (console.doctor.sql)
+-- VACUUMS (console.rules.sql)
 SELECT
     stat.relname,
     stat.n_live_tup,
@@ -5332,7 +5332,7 @@ FROM
 ORDER BY stat.n_dead_tup DESC
 LIMIT 50
 
--- NEVER_ANALYZED (console.doctor.sql)
+-- NEVER_ANALYZED (console.rules.sql)
 SELECT class.relname, pg_relation_size(class.oid)
 FROM
     unnest(%(tables)s::text[]) AS ours (name)
@@ -5342,7 +5342,7 @@ WHERE class.reltuples < 0 AND pg_relation_size(class.oid) > %(bytes)s
 ORDER BY class.relname
 LIMIT 50
 
--- TABLE_SIZES (console.doctor.sql)
+-- TABLE_SIZES (console.rules.sql)
 SELECT
     ours.name,
     sum(pg_total_relation_size(COALESCE(part.relid, to_regclass(ours.name))))::bigint AS total,
@@ -5355,7 +5355,7 @@ GROUP BY ours.name
 ORDER BY total DESC
 LIMIT 50
 
--- LARGE_INDEXES (console.doctor.sql)
+-- LARGE_INDEXES (console.rules.sql)
 SELECT class.relname, pg_relation_size(class.oid), class.reltuples::bigint
 FROM
     unnest(%(tables)s::text[]) AS ours (name)
@@ -5366,7 +5366,7 @@ WHERE index.indisvalid AND class.reltuples >= 0 AND pg_relation_size(class.oid) 
 ORDER BY pg_relation_size(class.oid) DESC
 LIMIT 50
 
--- INVALID_INDEXES (console.doctor.sql)
+-- INVALID_INDEXES (console.rules.sql)
 SELECT class.relname, pg_relation_size(class.oid)
 FROM
     unnest(%(tables)s::text[]) AS ours (name)
@@ -5381,7 +5381,7 @@ WHERE
 ORDER BY class.relname
 LIMIT 50
 
--- TRANSACTION_IDS (console.doctor.sql)
+-- TRANSACTION_IDS (console.rules.sql)
 SELECT
     class.relname,
     age(class.relfrozenxid) AS age,
@@ -5396,7 +5396,7 @@ WHERE class.relkind = 'r'
 ORDER BY GREATEST(age(class.relfrozenxid), mxid_age(class.relminmxid)) DESC
 LIMIT 50
 
--- STORAGE_PARAMETERS (console.doctor.sql)
+-- STORAGE_PARAMETERS (console.rules.sql)
 SELECT class.relname, COALESCE(class.reloptions, '{}')
 FROM
     unnest(%(tables)s::text[]) AS ours (name)
@@ -5405,7 +5405,7 @@ FROM
 ORDER BY class.relname
 LIMIT 1000
 
--- LOCK_WAITS (console.doctor.sql)
+-- LOCK_WAITS (console.rules.sql)
 SELECT
     waiting.pid,
     waiting.age,
@@ -5437,13 +5437,13 @@ FROM
 ORDER BY waiting.age DESC, blocking.pid
 LIMIT 20
 
--- NOTIFY_QUEUE (console.doctor.sql)
+-- NOTIFY_QUEUE (console.rules.sql)
 SELECT pg_notification_queue_usage()
 
--- CLOCK (console.doctor.sql)
+-- CLOCK (console.rules.sql)
 SELECT clock_timestamp()
 
--- CONNECTIONS (console.doctor.sql)
+-- CONNECTIONS (console.rules.sql)
 SELECT capacity.number, capacity.name, capacity.used
 FROM (
     SELECT
@@ -5468,10 +5468,10 @@ FROM (
 ORDER BY capacity.number - capacity.used
 LIMIT 3
 
--- SETTINGS (console.doctor.sql)
+-- SETTINGS (console.rules.sql)
 SELECT name, setting FROM pg_settings WHERE name = ANY (%(names)s::text[]) LIMIT 20
 
--- HIDDEN_SESSIONS (console.doctor.sql)
+-- HIDDEN_SESSIONS (console.rules.sql)
 SELECT
     pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'),
     current_user,
@@ -5480,7 +5480,7 @@ FROM pg_stat_activity
 WHERE datname = current_database()
 LIMIT 1
 
--- INDEX_SIZES (console.doctor.sql)
+-- INDEX_SIZES (console.rules.sql)
 SELECT ours.name, whole.relname, sum(pg_relation_size(index.indexrelid))::bigint
 FROM
     unnest(%(tables)s::text[]) AS ours (name)
@@ -5491,7 +5491,7 @@ GROUP BY ours.name, whole.relname
 ORDER BY ours.name, whole.relname
 LIMIT 200
 
--- DEAD_ROWS (console.doctor.sql)
+-- DEAD_ROWS (console.rules.sql)
 SELECT
     ours.name,
     sum(stat.n_live_tup)::bigint,

@@ -12,8 +12,8 @@ from django.utils import translation
 from ...conf import settings
 from ...events.log_format import printable
 from ...queue.store import Store
-from ..doctor.examination import examine
-from ..doctor.finding import Finding, Severity
+from ..rules.examination import examine
+from ..rules.rule import Finding, Severity
 from .subcommand import Exit, Subcommand
 from .terminal import Console
 

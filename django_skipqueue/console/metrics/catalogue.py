@@ -15,10 +15,10 @@ from ...queue.observe import QueueNow, queues_now
 from ...queue.queues import paused_queues
 from ...queue.store import Store
 from ...values.exposition import Family, Metric, Value
-from ..doctor import sql
-from ..doctor.tables import Share, statement_seconds, table_load
 from ..parts import consoles
 from ..queues_and_workers import Workforce, estimated_blocked
+from ..rules import sql
+from ..rules.tables import Share, statement_seconds, table_load
 
 MOST = 200
 """Queues, and pairs of a queue and a task, that have series of their own."""

@@ -19,12 +19,12 @@ from ...console.admin.notices import MOST, printed
 from ...console.admin.ui.cells import badge, shortened
 from ...console.cli.subcommand import Alias
 from ...console.counts import grouped
-from ...console.doctor.finding import Check, Finding, Severity
-from ...console.doctor.jobs_and_workers import listed
 from ...console.durations import clock_time, span
 from ...console.metrics.catalogue import Values, measured
 from ...console.parts import External, PartConsole, PartNotice, PartStatus
 from ...console.queues_and_workers import Workforce, state_after
+from ...console.rules.jobs_and_workers import listed
+from ...console.rules.rule import Finding, Rule, Severity
 from ...console.waiting import LINE_LIMIT, place_in_queue
 from ...events.log_format import in_words
 from ...models import Job, Status, Worker
@@ -390,10 +390,10 @@ CONSOLE = PartConsole(
     notices=without_relay,
     status=status,
     subcommands=(Alias("relay", RunRelay),),
-    checks=(
-        Check("carrier-without-relay", find_without_relay, _("Every carrier with jobs has a relay")),
-        Check("carrier-unreachable", find_unreachable, _("The broker of every carrier is reached")),
-        Check("carrier-lost-jobs", find_lost_jobs, _("No carrier holds jobs for too long")),
+    rules=(
+        Rule("carrier-without-relay", find_without_relay, _("Every carrier with jobs has a relay")),
+        Rule("carrier-unreachable", find_unreachable, _("The broker of every carrier is reached")),
+        Rule("carrier-lost-jobs", find_lost_jobs, _("No carrier holds jobs for too long")),
     ),
     metrics=(metrics,),
 )

@@ -20,7 +20,7 @@ WEBHOOK = "webhook"
 ADDRESS = re.compile(r"https?://[^\s/?#@]+(?=[/?#]|\Z)\S*")
 
 
-class Rule(NamedTuple):
+class LimitBounds(NamedTuple):
     """A range of limits, both ends included."""
 
     unit: Literal["seconds", "share", "jobs"]
@@ -39,12 +39,12 @@ class Rule(NamedTuple):
 
 
 RULES = {
-    "oldest_waiting": Rule("seconds", 1, 365 * DAY),
-    "no_worker": Rule("seconds", 10, 365 * DAY),
-    "failed_share": Rule("share", 0.001, 1),
-    "recoveries": Rule("jobs", 1, 1_000_000),
-    "schedule_missed": Rule("seconds", 10, 365 * DAY, has_queues=False),
-    "sequence_halted": Rule("seconds", 10, 365 * DAY, has_queues=False),
+    "oldest_waiting": LimitBounds("seconds", 1, 365 * DAY),
+    "no_worker": LimitBounds("seconds", 10, 365 * DAY),
+    "failed_share": LimitBounds("share", 0.001, 1),
+    "recoveries": LimitBounds("jobs", 1, 1_000_000),
+    "schedule_missed": LimitBounds("seconds", 10, 365 * DAY, has_queues=False),
+    "sequence_halted": LimitBounds("seconds", 10, 365 * DAY, has_queues=False),
 }
 
 
@@ -84,7 +84,7 @@ def problems(name: str, given: object) -> Iterator[str]:
             yield from _problems(f"{name}[{key!r}]", RULES[key], value)
 
 
-def _problems(name: str, rule: Rule, given: object) -> Iterator[str]:
+def _problems(name: str, rule: LimitBounds, given: object) -> Iterator[str]:
     if not rule.has_queues:
         if not rule.allows(given):
             yield f"{name} must be {rule}, not {given!r}."

@@ -19,10 +19,10 @@ from ...conf import settings
 from ...console.cli.subcommand import Exit, Subcommand
 from ...console.cli.terminal import GREEN, RED, YELLOW, Coloured, Console
 from ...console.counts import CAP, grouped
-from ...console.doctor.finding import Check, Finding, Severity
 from ...console.durations import distance
 from ...console.metrics.catalogue import Values, measured
 from ...console.parts import PartConsole, PartFact, PartSection
+from ...console.rules.rule import Finding, Rule, Severity
 from ...events.log_format import job_name, printable
 from ...models import FINISHED, Dependency, Job, JobBatch, Status
 from ...queue.store import Store
@@ -357,7 +357,7 @@ def _row(each: BatchState) -> list[str]:
 
 CONSOLE = PartConsole(
     subcommands=(Batches(),),
-    checks=(Check("stuck-dependant", stuck_dependants, _("No job waits for a deleted one")),),
+    rules=(Rule("stuck-dependant", stuck_dependants, _("No job waits for a deleted one")),),
     metrics=(open_batches,),
     sections=(
         PartSection(

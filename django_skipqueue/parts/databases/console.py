@@ -11,8 +11,8 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...conf import settings
-from ...console.doctor.finding import Check, Finding, Severity
 from ...console.parts import PartConsole, PartSection, why_existing
+from ...console.rules.rule import Finding, Rule, Severity
 from ...exceptions import InvalidArguments, InvalidOption, UnknownTask
 from ...jobs.placement import database_of_key
 from ...jobs.registry import registry
@@ -71,8 +71,8 @@ def why_held_elsewhere(job: Any, spec: JobSpec, call: EncodedCall) -> str:
 
 
 CONSOLE = PartConsole(
-    checks=(
-        Check(
+    rules=(
+        Rule(
             "retiring-database",
             retiring,
             _("No database is in RETIRING"),

@@ -12,10 +12,10 @@ from django.utils.translation import gettext_lazy as _
 from psycopg.sql import Identifier
 
 from ...console.counts import grouped
-from ...console.doctor.finding import Check, Finding, Severity, statement
 from ...console.metrics.catalogue import MOST, QUEUE, Scraped, bounded
 from ...console.parts import PartCard, PartConsole, PartSection
 from ...console.queues_and_workers import QueueRate
+from ...console.rules.rule import Finding, Rule, Severity, statement
 from ...events.log_format import printable
 from ...queue.store import Store
 from ...values import counting
@@ -192,7 +192,7 @@ DASHBOARD, FAILURES = f"{__package__}.dashboard", f"{__package__}.failures"
 """Modules that need the admin: a command does not import them."""
 
 CONSOLE = PartConsole(
-    checks=(Check("expensive-claims", expensive_claims, _("Claims read few pages")),),
+    rules=(Rule("expensive-claims", expensive_claims, _("Claims read few pages")),),
     metrics=SCRAPED,
     known_queues=known_queues,
     queue_rates=queue_rates,

@@ -13,11 +13,11 @@ from django.utils.translation import gettext_lazy as _
 from ...console.cli.status import count_as_json, counted, in_full
 from ...console.cli.terminal import RED, Coloured
 from ...console.counts import Count
-from ...console.doctor.finding import Check, Finding, Severity
 from ...console.durations import span
 from ...console.job_states import Indexed
 from ...console.metrics.catalogue import Values, measured
 from ...console.parts import PartSection, PartStatus
+from ...console.rules.rule import Finding, Rule, Severity
 from ...events.log_format import in_words, job_name, printable
 from ...models import Job, Status
 from ...models.expressions import Row
@@ -269,10 +269,10 @@ KEYS = KeyTable(
 
 CONSOLE = KeyedConsole(
     keys=KEYS,
-    checks=(
-        Check("halted-sequence", halted, _("No sequence has halted")),
-        Check("free-permit", free_permits, _("No permit is free while jobs wait for it")),
-        Check("held-permit", held_permits, _("No permit is held by a job that no worker claims")),
+    rules=(
+        Rule("halted-sequence", halted, _("No sequence has halted")),
+        Rule("free-permit", free_permits, _("No permit is free while jobs wait for it")),
+        Rule("held-permit", held_permits, _("No permit is held by a job that no worker claims")),
     ),
     metrics=(keys,),
     sections=(

@@ -20,10 +20,10 @@ from django.utils.translation import gettext_lazy as _
 
 from ...console.cli.subcommand import Exit, Subcommand
 from ...console.cli.terminal import GREEN, RED, YELLOW, Coloured, Console, operator
-from ...console.doctor.finding import Check, Finding, Severity
 from ...console.durations import distance, span
 from ...console.metrics.catalogue import MOST, Values, measured
 from ...console.parts import PartConsole, PartFact, PartSection
+from ...console.rules.rule import Finding, Rule, Severity
 from ...events.log_format import printable
 from ...exceptions import InvalidOption, SkipQueueError
 from ...models import Job, Schedule
@@ -405,7 +405,7 @@ def _as_json(each: ScheduleState) -> dict[str, Any]:
 
 CONSOLE = PartConsole(
     subcommands=(Schedules(),),
-    checks=(Check("late-schedule", late, _("Every schedule has fired in time")),),
+    rules=(Rule("late-schedule", late, _("Every schedule has fired in time")),),
     metrics=(schedules,),
     sections=(
         PartSection(

@@ -6,10 +6,10 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...console.arguments import redacted
-from ...console.doctor.finding import Check, Finding, Severity
-from ...console.doctor.jobs_and_workers import number_of
 from ...console.durations import span
 from ...console.parts import PartConsole, PartFact
+from ...console.rules.jobs_and_workers import number_of
+from ...console.rules.rule import Finding, Rule, Severity
 from ...events.log_format import job_name, printable
 from ...models import Job
 from ...models.job import AbstractJob
@@ -163,7 +163,7 @@ def _of_job(job: AbstractJob) -> str:
 
 
 CONSOLE = PartConsole(
-    checks=(Check("stuck-key", stuck_keys, _("No unique key is held for days")),),
+    rules=(Rule("stuck-key", stuck_keys, _("No unique key is held for days")),),
     job_facts=(PartFact(template="admin/django_skipqueue/unique/of_job.html", content=_of_job),),
     job_keys=("unique_key",),
     why_unchanged=why_its_key_is_taken,

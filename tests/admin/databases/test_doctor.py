@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from django_skipqueue.console.doctor import examination
+from django_skipqueue.console.rules import examination
 
 from ...app.rows import make_job, make_worker
 from ...app.waiting import DEADLINE

@@ -18,8 +18,8 @@ from django_skipqueue.console.admin.ui import time_limit
 from django_skipqueue.console.admin.ui.views import OwnViews
 from django_skipqueue.console.admin.verbs import many_jobs
 from django_skipqueue.console.admin.verbs.many_jobs import Tally
-from django_skipqueue.console.doctor import examination
 from django_skipqueue.console.metrics import scrape
+from django_skipqueue.console.rules import examination
 from django_skipqueue.models import Job
 from django_skipqueue.queue.session import short_transaction
 from django_skipqueue.queue.store import Store

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.utils.translation import gettext
 
-from django_skipqueue.console.doctor.examination import checks_of
+from django_skipqueue.console.rules.examination import rules_of
 
 from ...app.rows import make_job, make_worker
 from ...harness.languages import speak
@@ -24,7 +24,7 @@ def test_a_queue_that_is_well_is_one_line_and_0() -> None:
     result = skipqueue("doctor")
     assert result.code == 0
     assert re.fullmatch(
-        rf"All is well: {len(checks_of('default'))} checks found nothing, in \d+\.\d\d s\. -v 2 names them\.\n",
+        rf"All is well: {len(rules_of('default'))} checks found nothing, in \d+\.\d\d s\. -v 2 names them\.\n",
         result.out,
     )
     assert result.err == ""
@@ -35,7 +35,7 @@ def test_the_checks_that_found_nothing_are_named_if_more_is_asked_for() -> None:
     make_worker()
     result = skipqueue("doctor", "-v", "2")
     assert result.code == 0
-    assert result.out.startswith(f"All is well: {len(checks_of('default'))} checks found nothing, in ")
+    assert result.out.startswith(f"All is well: {len(rules_of('default'))} checks found nothing, in ")
     assert "prune-lag" in result.out
     assert "skipqueue_job: " in result.out
 

@@ -20,12 +20,12 @@ from django.utils.translation import gettext_lazy as _
 from ....conf import settings
 from ....models import Job, Status
 from ....queue.store import Store
-from ...doctor.examination import examine, examine_at_once
-from ...doctor.finding import Severity
 from ...durations import span
 from ...metrics.page import page as metrics_page
 from ...parts import PartPage, consoles
 from ...queues_and_workers import LONGEST_NAME
+from ...rules.examination import examine, examine_at_once
+from ...rules.rule import Severity
 from ...search import is_id
 from ..dashboard import Dashboard
 from ..ui.cells import badge

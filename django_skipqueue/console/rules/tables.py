@@ -14,7 +14,7 @@ from ...queue.store import Store
 from ..counts import grouped
 from ..durations import span
 from . import sql
-from .finding import Finding, Severity, statement
+from .rule import Finding, Severity, statement
 
 MANY_DEAD = 10_000
 """Dead rows that a table may have, whatever its size. A fifth of its live rows may be dead as well."""

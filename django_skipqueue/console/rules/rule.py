@@ -1,14 +1,16 @@
-"""A check of the doctor, what it has found, and SQL and commands for the operator to paste."""
+"""A rule, its threshold, what it finds, and SQL and commands for the operator to paste."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from enum import StrEnum
-from typing import LiteralString
+from typing import Literal, LiteralString
 
 from django.utils.functional import Promise
 from psycopg import sql
 
+from ...conf import settings
 from ...events.log_format import printable
 from ...queue.store import Store
 
@@ -24,7 +26,7 @@ class Severity(StrEnum):
     INFO = "info"
     """Good to know at 2 a.m.; nothing has to be done."""
     OK = "ok"
-    """The check found nothing."""
+    """The rule found nothing."""
 
     @property
     def rank(self) -> int:
@@ -32,11 +34,21 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True)
+class PageLink:
+    """A page of the admin that shows what a finding is about."""
+
+    name: str
+    """Of its address: `admin:django_skipqueue_NAME`."""
+    arguments: tuple[str | int, ...] = ()
+    query: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Finding:
-    """One fact about the queue or its database. The texts are in the language that is active."""
+    """One problem of the queue or its database. The texts are in the language that is active."""
 
     code: str
-    """The name of its check, by which the documentation explains the finding."""
+    """The name of its rule, by which the documentation explains the finding."""
     severity: Severity
     title: str
     found: str = ""
@@ -45,9 +57,15 @@ class Finding:
     """What to do."""
     command: str = ""
     """A command of the shell, or SQL, that does it and can be pasted."""
+    subject: str = ""
+    """The queue, task, key or worker that has the problem; empty: the rule finds one problem at most. A rule has one
+    finding for each subject, and one incident."""
+    since: datetime | None = None
+    """`None`: since nobody knows when."""
+    link: PageLink | None = None
 
     @classmethod
-    def of(
+    def of(  # noqa: PLR0913 (the fields of a finding)
         cls,
         severity: Severity,
         title: str,
@@ -56,15 +74,34 @@ class Finding:
         command: str = "",
         *,
         facts: Mapping[str, object] | None = None,
+        subject: str = "",
+        since: datetime | None = None,
+        link: PageLink | None = None,
     ) -> "Finding":
-        """A finding whose texts are formatted with these facts, if there are any. Its check gives it the code."""
+        """A finding whose texts are formatted with these facts, if there are any. Its rule gives it the code."""
         title, found, advice = ((text % facts if facts else text) for text in (title, found, advice))
-        return cls("", severity, title, found, advice, command)
+        return cls("", severity, title, found, advice, command, subject, since, link)
 
 
 @dataclass(frozen=True)
-class Check:
-    """What the doctor looks at."""
+class Threshold:
+    """The number from which on a rule finds something. `SKIPQUEUE["RULES"]` changes it, by the code of the rule."""
+
+    code: str
+    default: float
+    unit: Literal["seconds", "share", "number"]
+    has_queues: bool = False
+    """Whether the setting may give a queue a threshold of its own."""
+
+    def of(self, queue_name: str = "") -> float | None:
+        """The threshold for this queue, or in general; `None`: the rule finds nothing there."""
+        value = settings.rules.get(self.code, self.default)
+        return value.get(queue_name, value.get("*", self.default)) if isinstance(value, dict) else value
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A condition, with the sentence, the severity and the cure of each problem that it finds."""
 
     code: str
     find: Callable[[Store], Iterable[Finding]]
@@ -72,6 +109,10 @@ class Check:
     """The title of the finding if there is nothing to find."""
     concerns: Callable[[str], bool] | None = None
     """Whether it looks at the database of this alias; `None`: it looks at each."""
+    is_watched: bool = False
+    """Whether it is part of the verdict and raises alerts: what it finds hurts users now, or soon, and it takes
+    milliseconds. The doctor applies every rule."""
+    threshold: Threshold | None = None
 
     def findings(self, store: Store) -> list[Finding]:
         """What it finds, or that all is well."""

@@ -14,7 +14,7 @@ from ..counts import grouped
 from ..durations import span
 from ..queues_and_workers import Workforce
 from . import sql
-from .finding import Finding, Severity, named, statement, without_values
+from .rule import Finding, Severity, named, statement, without_values
 
 NEARLY_FULL, FULL = 0.1, 0.5
 """Shares of PostgreSQL's queue of notifications that are a warning, and critical."""

@@ -20,7 +20,7 @@ from ...values.records import worker_name
 from ..durations import span
 from ..queues_and_workers import WorkerHealth, Workforce, recovered
 from . import sql
-from .finding import Finding, Severity, statement
+from .rule import Finding, Severity, statement
 
 # no-worker → whether a scheduled job is due. Index: admit.
 IS_OVERDUE = """

@@ -1,0 +1,157 @@
+"""The table of rules. Apply every rule, each in a short transaction of its own; to several databases at once."""
+
+from collections.abc import Sequence
+
+import psycopg
+from django.db import Error
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ...conf import settings
+from ...events.log_format import in_a_line
+from ...queue.session import short_transaction
+from ...queue.store import Store
+from ...worker.preflight import engine_problem
+from ..at_once import read_at_once
+from ..counts import TimeBudget
+from ..durations import span
+from ..parts import consoles
+from . import jobs_and_workers, server, tables
+from .rule import Finding, Rule, Severity
+
+RULES = (
+    Rule("migrations", server.migrations, _("All migrations are applied")),
+    Rule("no-worker", jobs_and_workers.no_worker, _("Workers are alive")),
+    Rule("queue-without-worker", jobs_and_workers.queues_without_worker, _("Every queue with jobs has a worker")),
+    Rule("paused-queue", jobs_and_workers.paused_queues, _("No job waits in a paused queue")),
+    Rule("late-worker", jobs_and_workers.late_workers, _("No worker is late")),
+    Rule("dead-worker", jobs_and_workers.dead_workers, _("No worker is dead")),
+    Rule(
+        "unendable-session",
+        jobs_and_workers.unendable_sessions,
+        _("Every supervisor may end the sessions of dead workers"),
+    ),
+    Rule("orphaned-job", jobs_and_workers.orphaned_jobs, _("Every running job has a worker")),
+    Rule("unknown-task", jobs_and_workers.unknown_tasks, _("The tasks of the next jobs are registered")),
+    Rule("long-job", jobs_and_workers.long_jobs, _("No job has run for more than an hour")),
+    Rule("prune-lag", jobs_and_workers.prune_lag, _("Finished jobs are deleted in time")),
+    Rule("lock-waits", server.lock_waits, _("Nobody waits for a lock on the queue's tables")),
+    Rule("old-session", server.old_sessions, _("No session holds an old snapshot")),
+    Rule("old-slot", server.old_slots, _("No replication slot holds an old snapshot")),
+    Rule("prepared-transaction", server.prepared_transactions, _("No prepared transaction is left over")),
+    Rule("old-standby", server.old_standbys, _("No standby holds an old snapshot")),
+    Rule("idle-transaction", server.idle_transactions, _("No session is idle in an old transaction")),
+    Rule("dead-rows", tables.dead_rows, _("Autovacuum keeps up with dead rows")),
+    Rule("never-analyzed", tables.never_analyzed, _("The planner has statistics")),
+    Rule("invalid-index", tables.invalid_indexes, _("Every index is valid")),
+    Rule("index-bloat", tables.bloated_indexes, _("No index is mostly empty")),
+    Rule("transaction-ids", tables.transaction_ids, _("Transaction ids are frozen in time")),
+    Rule("storage-parameters", tables.storage_parameters, _("The tables have their storage parameters")),
+    Rule("table-sizes", tables.table_sizes, _("Sizes of the tables")),
+    Rule("database-load", tables.database_load, _("The queue's part of the database's load")),
+    Rule("notify-queue", server.notify_queue, _("PostgreSQL's queue of notifications is nearly empty")),
+    Rule("connection-budget", server.connection_budget, _("There are connections for all workers")),
+    Rule("connections-used", server.connections_used, _("Connections are left")),
+    Rule("pooler", server.pooler, _("Notifications can arrive")),
+    Rule("autovacuum", server.autovacuum, _("Autovacuum is on")),
+    Rule("synchronous-commit", server.synchronous_commit, _("Commits wait for the disk")),
+    Rule("track-activities", server.track_activities, _("PostgreSQL records what its sessions do")),
+    Rule("hidden-sessions", server.hidden_sessions, _("No session is hidden")),
+    Rule("clock-skew", jobs_and_workers.clock_skew, _("The clocks agree")),
+)
+"""The rules of the console for every database. Findings of one severity keep this order."""
+
+CHECK_SECONDS, LEAST_SECONDS = 1.0, 0.1
+"""The statement timeout of a rule, and what is left of it when others were slow."""
+
+EXAMINATION_SECONDS = 10.0
+"""Seconds for all rules: the page of the doctor is one request."""
+
+CONNECT_SECONDS, SPARE_SECONDS = 2.0, 1.0
+"""Seconds to reach each of several databases, and for the last rules of the slowest."""
+
+
+def rules_of(alias: str) -> tuple[Rule, ...]:
+    """The rules for a database: those of the console and of the parts, without those that the setting turns off."""
+    all_rules = (*RULES, *(rule for console in consoles() for rule in console.rules))
+    concerned = (rule for rule in all_rules if rule.concerns is None or rule.concerns(alias))
+    return tuple(rule for rule in concerned if settings.rules.get(rule.code, rule) is not None)
+
+
+def examine(store: Store) -> list[Finding]:
+    """Apply all rules on this thread's connection. Returns the findings, the worst first, one at least for each rule.
+
+    A rule that finds nothing has a finding of the severity "ok". A rule that fails has a finding that says so, unless
+    migrations are missing.
+    """
+    if problem := engine_problem(store.alias):
+        return [_unusable(problem.message, problem.hint)]
+    findings: list[Finding] = []
+    rules = rules_of(store.alias)
+    try:
+        store.connection.ensure_connection()
+        budget = TimeBudget(EXAMINATION_SECONDS, parts=len(rules), most=CHECK_SECONDS, least=LEAST_SECONDS)
+        for rule in rules:
+            findings += _apply(rule, store, budget.share())
+        if any(each.code == "migrations" and each.severity != Severity.OK for each in findings):
+            # what failed, failed for want of tables or columns
+            findings = [each for each in findings if each.code != "check-failed"]
+    except Error as error:
+        findings.append(_unusable(in_a_line(error)))
+    return sorted(findings, key=lambda finding: finding.severity.rank)
+
+
+def examine_at_once(aliases: Sequence[str]) -> dict[str, list[Finding]]:
+    found = read_at_once(
+        [alias for alias in aliases if engine_problem(alias) is None],
+        examine,
+        connect_seconds=CONNECT_SECONDS,
+        seconds=CONNECT_SECONDS + EXAMINATION_SECONDS + SPARE_SECONDS,
+    )
+    silent = [_unusable(gettext("It cannot be reached, or does not answer in time."))]
+    # of a database that was not asked, `examine` says what is wrong with its setting
+    return {alias: found[alias] or silent if alias in found else examine(Store(alias)) for alias in aliases}
+
+
+def _apply(rule: Rule, store: Store, seconds: float) -> list[Finding]:
+    """The findings of one rule. Raises the error of the rule if the connection was lost with it."""
+    try:
+        with short_transaction(store, seconds):
+            return rule.findings(store)
+    except Error as error:
+        if not store.connection.is_usable():
+            raise
+        return [_failed(rule, error, seconds)]
+
+
+def _failed(rule: Rule, error: Error, seconds: float) -> Finding:
+    values = {"check": rule.code, "timeout": span(seconds), "error": in_a_line(error)}
+    if isinstance(error.__cause__, psycopg.errors.QueryCanceled):
+        return Finding(
+            "check-timed-out",
+            Severity.WARNING,
+            gettext("The check %(check)s took too long") % values,
+            gettext("It was cancelled after %(timeout)s. The server is busy, or somebody has locked a table.") % values,
+            gettext("Look at the other findings, then try again."),
+        )
+    if isinstance(error.__cause__, psycopg.errors.InsufficientPrivilege):
+        return Finding(
+            "check-not-allowed",
+            Severity.INFO,
+            gettext("The check %(check)s is not allowed") % values,
+            gettext("The role of this connection lacks a right: %(error)s") % values,
+            gettext("Let a superuser grant it."),
+        )
+    return Finding(
+        "check-failed",
+        Severity.WARNING,
+        gettext("The check %(check)s failed") % values,
+        values["error"],
+        gettext("Look at the other findings. If none explains it, report it as a bug."),
+    )
+
+
+def _unusable(found: str, advice: str = "") -> Finding:
+    advice = advice or gettext("See whether the server runs, and whether its log says why.")
+    title = gettext("The queue's database cannot be used")
+    return Finding("database-unusable", Severity.CRITICAL, title, found, advice)
