@@ -24,7 +24,7 @@ from .parts.archive.settings import ArchiveSettings
 from .parts.databases.settings import DatabaseSettings
 from .parts.schedules.settings import ScheduleSettings
 from .values import link_template
-from .values.bounds import LIMITS, close_to, did_you_mean
+from .values.bounds import NUMBER_RANGES, close_to, did_you_mean
 from .values.redaction import words
 from .values.settings import LONGEST_RETENTION, OneDatabase, Retention, as_time, is_retention, queue_problems
 
@@ -200,9 +200,9 @@ def problems() -> Iterator[str]:
             yield from APP_SETTINGS[name].problems(f"SKIPQUEUE[{key!r}]", value)
         elif name in PROBLEMS:
             yield from PROBLEMS[name](f"SKIPQUEUE[{key!r}]", value)
-        elif name in LIMITS:
-            if not LIMITS[name].allows(value):
-                yield f"SKIPQUEUE[{key!r}] must be {LIMITS[name]}, not {value!r}."
+        elif name in NUMBER_RANGES:
+            if not NUMBER_RANGES[name].allows(value):
+                yield f"SKIPQUEUE[{key!r}] must be {NUMBER_RANGES[name]}, not {value!r}."
         elif not _is_text(value, hints[name]):
             yield f"SKIPQUEUE[{key!r}] must be {TEXTS[hints[name]]}, not {value!r}."
     yield from Settings.problems_together(given)

@@ -265,7 +265,7 @@ def test_a_job_without_a_usable_context_begins_a_trace(exported: Exported, metad
 class Broken:
     """A tracer that raises wherever it is called."""
 
-    def sending(self, batch: tracing.Batch) -> tracing.Sent | None:
+    def sending(self, batch: tracing.TracedInsert) -> tracing.AfterInsert | None:
         if batch.given.queue_name == "broken":
             raise RuntimeError("sending")
 
@@ -298,7 +298,7 @@ def test_the_interruption_of_an_attempt_passes_through_a_tracer() -> None:
     """Or else a task that defers a job when its time is over would go on."""
 
     class Slow(Broken):
-        def sending(self, batch: tracing.Batch) -> tracing.Sent | None:
+        def sending(self, batch: tracing.TracedInsert) -> tracing.AfterInsert | None:
             raise JobTimeout("timed out")
 
     tracing.use(Slow())

@@ -19,7 +19,7 @@ from .logs import logger
 
 
 @dataclass
-class Batch:
+class TracedInsert:
     """The jobs of one INSERT."""
 
     given: JobSpec
@@ -40,7 +40,7 @@ class Batch:
         return self.given._replace(metadata=encode("metadata", decode(self.given.metadata) | self.metadata))
 
 
-Sent = Callable[[BaseException | None], object]
+AfterInsert = Callable[[BaseException | None], object]
 """Called after the INSERT, with its error."""
 
 Ended = Callable[[Outcome], object]
@@ -50,7 +50,7 @@ Ended = Callable[[Outcome], object]
 class Tracer(Protocol):
     """Both methods, and the functions that they return, are called in the thread or coroutine of the code they wrap."""
 
-    def sending(self, batch: Batch) -> Sent | None:
+    def sending(self, batch: TracedInsert) -> AfterInsert | None:
         """Called before an INSERT. `None`: the INSERT is not traced."""
 
     def attempt(self, job: ClaimedJob) -> Ended | None:
@@ -72,9 +72,9 @@ def use(tracer: Tracer) -> None:
 
 
 @contextmanager
-def sending(spec: JobSpec, size: int, database: str) -> Iterator[Batch]:
+def sending(spec: JobSpec, size: int, database: str) -> Iterator[TracedInsert]:
     """Trace the block, which inserts so many jobs with the batch's `spec` and sets its `job_ids`."""
-    batch = Batch(spec, size, database)
+    batch = TracedInsert(spec, size, database)
     started = [_guarded(tracer.sending, batch) for tracer in tracers]
     error: BaseException | None = None
     try:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..events import tracing
 from ..events.log_format import job_name
-from ..events.tracing import Batch, Ended, Sent, attempted_job
+from ..events.tracing import AfterInsert, Ended, TracedInsert, attempted_job
 from ..values.codec import decode
 from ..values.outcomes import Outcome
 from ..values.records import ClaimedJob
@@ -45,7 +45,7 @@ class OpenTelemetryTracer:
     def __init__(self, tracer_provider: trace.TracerProvider | None = None) -> None:
         self._tracer = trace.get_tracer("django_skipqueue", tracer_provider=tracer_provider, schema_url=CONVENTIONS)
 
-    def sending(self, batch: Batch) -> Sent | None:
+    def sending(self, batch: TracedInsert) -> AfterInsert | None:
         """See `tracing.Tracer`. Adds the context to the metadata of the jobs."""
         span = self._tracer.start_span(
             f"send {batch.given.queue_name}",

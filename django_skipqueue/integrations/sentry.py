@@ -22,7 +22,7 @@ from ..conf import settings
 from ..events import tracing
 from ..events.log_context import named_database
 from ..events.log_format import job_name
-from ..events.tracing import Batch, Ended, Sent, attempted_job
+from ..events.tracing import AfterInsert, Ended, TracedInsert, attempted_job
 from ..exceptions import UnknownTask
 from ..jobs.registry import registry
 from ..values.codec import decode
@@ -146,7 +146,7 @@ def _integration() -> SkipqueueIntegration | None:
 class SentryTracer:
     """See `tracing.Tracer`."""
 
-    def sending(self, batch: Batch) -> Sent | None:
+    def sending(self, batch: TracedInsert) -> AfterInsert | None:
         """See `tracing.Tracer`. Adds the headers to the metadata of the jobs."""
         if _integration() is None:
             return None
@@ -185,7 +185,7 @@ class SentryTracer:
             return partial(_ended, integration, span, stack.pop_all(), check_in)
 
 
-def _sent(batch: Batch, span: Span, stack: ExitStack, error: BaseException | None) -> None:
+def _sent(batch: TracedInsert, span: Span, stack: ExitStack, error: BaseException | None) -> None:
     with stack:
         span.set_status(SPANSTATUS.OK if error is None else SPANSTATUS.INTERNAL_ERROR)
         if batch.size > 1:

@@ -79,11 +79,11 @@ class CalledWorker:
 
     @property
     def has_answered(self) -> bool:
-        return self.process.id == self.id and self.process.standby.answered >= self.number
+        return self.process.id == self.id and self.process.shared.answered >= self.number
 
     @property
     def found(self) -> int:
-        return self.process.standby.claimed - self.claimed if self.process.id == self.id else 0
+        return self.process.shared.claimed - self.claimed if self.process.id == self.id else 0
 
 
 @dataclass
@@ -181,7 +181,7 @@ class CallWorkers(Service):
             slots = process.vacancy(now)
             if jobs <= 0 or not slots:
                 break
-            claimed = process.standby.claimed
+            claimed = process.shared.claimed
             number = process.call(queue_name, min(jobs, slots), now)
             called.append(CalledWorker(process, process.id, number, slots, claimed))
             jobs -= slots
@@ -193,7 +193,7 @@ class CallWorkers(Service):
             self._rounds.append(Round(queue_name, wanted, called, now + PATIENCE, asked))
 
     def _note_claims(self, now: float) -> None:
-        claimed = sum(process.standby.claimed for process in self._processes if process.pid)
+        claimed = sum(process.shared.claimed for process in self._processes if process.pid)
         if claimed != self._claimed:
             self._contention.won(now)
         self._claimed = claimed
@@ -247,8 +247,8 @@ class WatchQueues(Periodic):
         if now - self._ran_at < PROMISE / 2:  # else other services take so long that calls would come late
             for process in self._processes:
                 if process.pid:
-                    process.standby.watched_until = time.monotonic() + PROMISE
-                    process.standby.is_session = self._control.is_session
+                    process.shared.watched_until = time.monotonic() + PROMISE
+                    process.shared.is_session = self._control.is_session
         self._ran_at = now
         self.run_again_in(min(PROMISE_SECONDS, self._look_at - now) if self._look_at > now else PROMISE_SECONDS)
 
@@ -260,5 +260,5 @@ class WatchQueues(Periodic):
     def _end_promises(self) -> None:
         for process in self._processes:
             if process.pid:
-                process.standby.watched_until = 0.0
-                process.standby.is_session = False  # the next connection may be a pooler's
+                process.shared.watched_until = 0.0
+                process.shared.is_session = False  # the next connection may be a pooler's

@@ -193,7 +193,7 @@ def _response(page: Page, headers: str = "", *, with_body: bool = True) -> bytes
     return head.encode() + (body if with_body else b"")
 
 
-class Health:
+class HealthPages:
     """One for each `runworker`."""
 
     def __init__(self, states: Callable[[], Sequence[SupervisorState]], *, names_databases: bool = False) -> None:

@@ -27,8 +27,8 @@ from ..worker.protocol import (
     EXIT_RECYCLED,
     EXIT_STUCK,
     HangingQueues,
+    SharedCounts,
     Stamps,
-    Standby,
     describe_exit,
     encode_command,
 )
@@ -195,7 +195,7 @@ class WorkerProcess(ForkedProcess):
     """The stamps of its control loop; shared with it."""
     awaiting_recovery: list[DeadProcess] = field(default_factory=list)
     """Ended processes with jobs that are not recovered or released yet."""
-    standby: Standby = field(init=False)
+    shared: SharedCounts = field(init=False)
     """What the supervisor and the process let each other know."""
     hanging_queues: HangingQueues = field(default_factory=HangingQueues)
     """What each process of this name tells the next one."""
@@ -211,7 +211,7 @@ class WorkerProcess(ForkedProcess):
         self._frozen = ""
         self.id = f"{shorten(self.name, 200)}:{secrets.token_hex(6)}"
         self.stamps = Stamps()
-        self.standby = Standby(self.hanging_queues)
+        self.shared = SharedCounts(self.hanging_queues)
         self._calls, self._unanswered = 0, []
         self.running_jobs = RunningJobs(ENTRIES_PER_SLOT * max(self.concurrency, 1))
         super().fork(run)
@@ -219,7 +219,7 @@ class WorkerProcess(ForkedProcess):
     @property
     def has_started(self) -> bool:
         """Whether a process runs, its row is written, and its control loop turns."""
-        return bool(self.pid) and self.standby.heartbeat_at > 0 and self.stamps.last().number > 0
+        return bool(self.pid) and self.shared.heartbeat_at > 0 and self.stamps.last().number > 0
 
     @property
     def jobs_done(self) -> int:
@@ -228,7 +228,7 @@ class WorkerProcess(ForkedProcess):
 
     @property
     def has_room(self) -> bool:
-        return bool(self.pid) and self.standby.room > 0
+        return bool(self.pid) and self.shared.room > 0
 
     def vacancy(self, now: float) -> int:
         """How many more jobs the process could begin at once, beside those that it was called for.
@@ -240,7 +240,7 @@ class WorkerProcess(ForkedProcess):
         waiting = self._waiting_calls()
         if waiting and now - waiting[0].sent_at > PATIENCE:
             return 0
-        return max(self.standby.slots - sum(call.jobs for call in waiting), 0)
+        return max(self.shared.slots - sum(call.jobs for call in waiting), 0)
 
     def call(self, queue_name: str, jobs: int, now: float) -> int:
         """Have the process look for jobs in this queue; in all queues, if the name is empty. Returns the call's number.
@@ -249,7 +249,7 @@ class WorkerProcess(ForkedProcess):
         """
         if not self.pid:
             return 0
-        unheard = [call for call in self._waiting_calls() if call.number > self.standby.heard]
+        unheard = [call for call in self._waiting_calls() if call.number > self.shared.heard]
         for call in unheard:
             if call.queue_name in (queue_name, ""):
                 call.jobs += jobs
@@ -262,7 +262,7 @@ class WorkerProcess(ForkedProcess):
         return self._calls
 
     def _waiting_calls(self) -> list[Call]:
-        answered = self.standby.answered
+        answered = self.shared.answered
         self._unanswered = [call for call in self._unanswered if call.number > answered]
         return self._unanswered
 
@@ -315,7 +315,7 @@ class RunAlone(Periodic):
     def run(self, now: float) -> None:
         self.run_again_in(OFFERS_SECONDS)
         if not self._alone.pid and self._alone.start_at == NEVER:
-            offers = (worker.standby.take_suspect() for worker in self._workers if worker.pid)
+            offers = (worker.shared.take_suspect() for worker in self._workers if worker.pid)
             self._alone.suspect = next((suspect for suspect in offers if suspect), None)
             if self._alone.suspect:
                 self._alone.start_at = time.monotonic()

@@ -99,7 +99,7 @@ def observe(
     """The state now of a supervisor with these processes. May be called in any of its threads. Sends no statement."""
     frozen, workers = watchdog.frozen, list[WorkerState]()
     for process in processes:
-        standby = process.standby if process.pid else None
+        shared = process.shared if process.pid else None
         state = WorkerState(
             process.name,
             process.pid,
@@ -107,10 +107,10 @@ def observe(
             process.name in frozen,
             process.starts,
             process.jobs_done,
-            standby.running if standby else 0,
+            shared.running if shared else 0,
             process.concurrency,
-            standby.slots if standby else 0,
-            standby.heartbeat_at if standby else 0.0,
+            shared.slots if shared else 0,
+            shared.heartbeat_at if shared else 0.0,
         )
         workers.append(state)
     return SupervisorState(alias, pulse.turned_at, pulse.late_at, database, tuple(workers))

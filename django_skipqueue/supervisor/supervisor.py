@@ -35,9 +35,9 @@ from ..worker.protocol import (
     decode_commands,
     signal_name,
 )
-from ..worker.worker import Worker
+from ..worker.worker import WorkerLoop
 from .calls import CallWorkers, Contention, WatchQueues
-from .health import Health, HealthPort
+from .health import HealthPages, HealthPort
 from .liveness import DeadWorkers, Heartbeat, PruneWorkers, Watchdog, print_stacks_on_signal, rows_of
 from .processes import LAST_LINES, DeadProcess, RunAlone, WorkerProcess
 from .recover import Recover, RecoverOwn
@@ -102,7 +102,7 @@ class Supervisor:
         )
         self._watchdog = Watchdog(self._processes)
         self._systemd = NotifySystemd(self._states, os.environ)
-        self._health_port = health_listener and HealthPort(health_listener, Health(self._states).page)
+        self._health_port = health_listener and HealthPort(health_listener, HealthPages(self._states).page)
         self._loop = Loop(self._control, self._wakeup, heartbeat=self._heartbeat, services=self._services())
         self._signals: list[int] = []
         self._command_follows = False
@@ -168,7 +168,7 @@ class Supervisor:
         self._control.check_timeouts()
         for process in self._processes:
             if process.pid:
-                process.standby.heartbeat_at = began
+                process.shared.heartbeat_at = began
 
     def _requested(self, requests: Mapping[str, str]) -> None:
         """Do what operators have requested of the running processes. Each request comes with every heartbeat."""
@@ -274,7 +274,7 @@ class Supervisor:
         children.become_worker()
         name_sessions(session_name(process.id) or "")
         options = replace(self.options, concurrency=1, max_jobs=1) if process.suspect else self.options
-        runs = options.runs or partial(Worker, suspect=process.suspect)
+        runs = options.runs or partial(WorkerLoop, suspect=process.suspect)
         loop = runs(
             options,
             id=process.id,
@@ -282,7 +282,7 @@ class Supervisor:
             lifeline=lifeline,
             running_jobs=process.running_jobs,
             stamps=process.stamps,
-            standby=process.standby,
+            shared=process.shared,
         )
         loop.when_options_are_taken(partial(keep_sessions_alive, options.database))
         gc.freeze()  # full collections pass over all that was imported: that is an eighth of the time of an empty job

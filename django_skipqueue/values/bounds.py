@@ -23,7 +23,7 @@ DAY = 86_400
 
 
 @dataclass(frozen=True)
-class Limit:
+class NumberRange:
     """A range of numbers, both ends included. Its text completes the sentence "it must be …"."""
 
     least: float
@@ -45,8 +45,8 @@ class Limit:
         return f"{kind} from {self.least:,g} to {self.most:,.0f}"
 
 
-def whole(least: int, most: int) -> Limit:
-    return Limit(least, most, is_whole=True)
+def whole(least: int, most: int) -> NumberRange:
+    return NumberRange(least, most, is_whole=True)
 
 
 LONGEST_WAIT = 14 * DAY
@@ -58,15 +58,15 @@ SMALLINT, INTEGER = 32_767, 2_147_483_647
 LARGEST_JSON = 256 * 1024 * 1024
 """Bytes in the largest JSON text that a `jsonb` column takes."""
 
-LIMITS = {
+NUMBER_RANGES = {
     "priority": whole(-100, 100),
     "max_attempts": whole(1, SMALLINT),
-    "timeout": Limit(0, 1000 * 365 * DAY, above=True),
-    "poll_interval": Limit(0.01, LONGEST_WAIT),
-    "heartbeat_interval": Limit(0, LONGEST_WAIT, above=True),
-    "worker_timeout": Limit(1, LONGEST_WAIT),
-    "shutdown_timeout": Limit(0, LONGEST_WAIT),
-    "unknown_task_grace": Limit(0, 100 * 365 * DAY, above=True),
+    "timeout": NumberRange(0, 1000 * 365 * DAY, above=True),
+    "poll_interval": NumberRange(0.01, LONGEST_WAIT),
+    "heartbeat_interval": NumberRange(0, LONGEST_WAIT, above=True),
+    "worker_timeout": NumberRange(1, LONGEST_WAIT),
+    "shutdown_timeout": NumberRange(0, LONGEST_WAIT),
+    "unknown_task_grace": NumberRange(0, 100 * 365 * DAY, above=True),
     "max_argument_bytes": whole(1, LARGEST_JSON),
     "max_result_bytes": whole(1, LARGEST_JSON),
     "concurrency": whole(1, 10_000),
@@ -76,7 +76,7 @@ LIMITS = {
     "max_memory_mb": whole(1, INTEGER),
     "health_port": whole(1, 65_535),
     "window": whole(1, 100_000),
-    "wait": Limit(1, LONGEST_WAIT),
+    "wait": NumberRange(1, LONGEST_WAIT),
     "max_message_size": whole(65_536, 512 * 1024 * 1024),
 }
 """By the name of the setting or the option, which have the same name wherever both exist."""
@@ -106,8 +106,8 @@ def check_columns(columns: Mapping[str, Any]) -> None:
         if value is None and name not in NEVER_NULL:
             continue
         if name in NUMBERS:
-            if not LIMITS[name].allows(value):
-                raise InvalidOption(f"{name} must be {LIMITS[name]}, not {value!r}.")
+            if not NUMBER_RANGES[name].allows(value):
+                raise InvalidOption(f"{name} must be {NUMBER_RANGES[name]}, not {value!r}.")
         elif check := CHECKS.get(name):
             check(value)
         elif name not in UNCHECKED and isinstance(value, str):
@@ -122,9 +122,9 @@ def _check_queue_name(queue_name: Any) -> None:
 
 
 def _check_timeout(value: Any) -> None:
-    if not LIMITS["timeout"].allows(value):
+    if not NUMBER_RANGES["timeout"].allows(value):
         raise InvalidOption(
-            f"timeout must be {LIMITS['timeout']}, not {value!r}. A task that gives none has no time limit."
+            f"timeout must be {NUMBER_RANGES['timeout']}, not {value!r}. A task that gives none has no time limit."
         )
 
 

@@ -91,18 +91,18 @@ def quantile(counts: Sequence[int], share: float) -> float | None:
     return BOUNDS[-1]
 
 
-MOST = 10_000
+MOST_ROWS = 10_000
 """Rows of one statement while none has failed: more than a worker ever holds."""
 
 
 class BatchSize:
     def __init__(self) -> None:
-        self.rows = MOST
+        self.rows = MOST_ROWS
         """How many rows the next statement may take."""
 
     def failed(self, rows: int) -> None:
         self.rows = max(1, min(rows, self.rows) // 2)
 
     def succeeded(self) -> None:
-        if self.rows < MOST:
+        if self.rows < MOST_ROWS:
             self.rows += max(1, self.rows // 8)

@@ -1,4 +1,4 @@
 """One worker process: a control loop that claims jobs, runs them, and settles their outcomes.
 
-Read `worker` first, then `in_flight`, `round_trips` and `outcomes`.
+Read `worker` first, then `in_flight`, `exchange` and `outcomes`.
 """

@@ -40,7 +40,7 @@ from ..jobs.registry import RUNNER_NAMES, THREADS, registry
 from ..values.counting import BatchSize, Recent
 from ..values.records import NEVER, QUEUE_HEAD, ClaimedJob, QueuePosition
 from .options import WorkerOptions
-from .protocol import Standby
+from .protocol import SharedCounts
 
 Half = Literal["settle", "claim"]
 
@@ -116,7 +116,7 @@ LARGE_CLAIM = 500_000
 text may have an eighth of the bytes that are stored."""
 
 
-class Search(Protocol):
+class QueueSearch(Protocol):
     def __call__(self, *, after: str, limit: int) -> list[str]:
         """Their names in alphabetical order: at most `limit` of those that come after the name `after`."""
 
@@ -136,15 +136,15 @@ class Claim(NamedTuple):
 class ClaimPolicy:
     """Used by the control loop's thread."""
 
-    def __init__(self, options: WorkerOptions, standby: Standby | None = None, holds: Holds = lambda _: 0) -> None:
+    def __init__(self, options: WorkerOptions, shared: SharedCounts | None = None, holds: Holds = lambda _: 0) -> None:
         self.queue_names = list(options.queue_names)
         """The queues to claim from, in this order: those given by --queues, or those in which a search found jobs."""
         self.capacities = {runner: Capacity(options.concurrency) for runner in RUNNER_NAMES}
         self.lost: Claim | None = None
         """The last claim, if it timed out: find the positions of its jobs before the next claim."""
         self._cursor = ClaimCursor()
-        self._standby = standby or Standby()
-        self._hanging = self._standby.hanging_queues
+        self._shared = shared or SharedCounts()
+        self._hanging = self._shared.hanging_queues
         self._holds = holds
         self._slots = options.concurrency
         self._room_chosen = LARGEST  # jobs to claim from the queues that were chosen last
@@ -155,7 +155,7 @@ class ClaimPolicy:
         self._owes_front = True  # whether a job may have come in before the positions
         self._was_called = False  # whether a notification has ended the rest
         self._most = LARGEST  # jobs to hold, by the size of the last ones
-        self._kinds = Kinds()
+        self._kinds = NeededRunners()
         self.free: Free = dict.fromkeys(RUNNER_NAMES, 1)
         """Room of each runner at the last call of `room`."""
         self._batch_size = BatchSize()
@@ -170,7 +170,7 @@ class ClaimPolicy:
     @property
     def next_look(self) -> float:
         """When to claim, even if no outcome is to be written. While the supervisor watches, it calls."""
-        return max(self._look_at, self._standby.watched_until) if self._is_idle else self._look_at
+        return max(self._look_at, self._shared.watched_until) if self._is_idle else self._look_at
 
     def room(
         self, unfinished: Mapping[str, int], coming: int, now: float, *, unresponsive: Collection[str] = ()
@@ -194,7 +194,7 @@ class ClaimPolicy:
             for runner, capacity in self.capacities.items()
         }
 
-    def choose_queues(self, search: Search, clock: Callable[[], float], room: int) -> list[str]:
+    def choose_queues(self, search: QueueSearch, clock: Callable[[], float], room: int) -> list[str]:
         """The queues to claim up to `room` jobs from. Without --queues: some that have jobs, in turn."""
         now = clock()
         if not self._listed and self._next_search <= now and not self._was_called:
@@ -234,7 +234,7 @@ class ClaimPolicy:
             names.update(filter(self._serves, (task.options.queue_name for task in registry)))
         return len(names) > 1
 
-    def _search(self, search: Search, clock: Callable[[], float]) -> None:
+    def _search(self, search: QueueSearch, clock: Callable[[], float]) -> None:
         """Find the queues that have jobs, and shuffle them, so that workers started together begin with different ones.
 
         If one search does not find all, the next comes soon and continues after the last name.
@@ -302,7 +302,7 @@ class ClaimPolicy:
         self._is_idle = not self._is_drain
         if from_front and self._searched_to:
             self._look_at, self._is_idle = self._next_search, False
-        elif self._owes_front or not (from_front or (self._standby.watched_until > now and not self._is_drain)):
+        elif self._owes_front or not (from_front or (self._shared.watched_until > now and not self._is_drain)):
             self._look_at, self._is_idle = min(self._look_at, self._cursor.due_at), False
         if len(names) < len(self.queue_names):  # the other queues were skipped
             self._look_at, self._is_idle = min(self._look_at, now + KNOWN_FOR), False
@@ -365,7 +365,7 @@ class ClaimPolicy:
             added = sorted(queue_names.difference(self.queue_names))
             self.queue_names = [name for name in added if self._serves(name)] + self.queue_names
         if queue_names.intersection(self.queue_names):
-            self._was_called = self._is_idle and self._standby.watched_until > 0.0
+            self._was_called = self._is_idle and self._shared.watched_until > 0.0
             self._look_at, self._is_idle = 0.0, False
             self._owes_front = True
 
@@ -426,17 +426,17 @@ Free = Mapping[str, int]
 """Room for more jobs, by the name of the runner."""
 
 
-class Need(NamedTuple):
+class RunnersOfQueue(NamedTuple):
     runners: set[str]
     until: float
     """When this is forgotten, in monotonic seconds."""
 
 
-class Kinds:
+class NeededRunners:
     """For each queue, the runners that its last claimed jobs needed. Used by the control loop's thread."""
 
     def __init__(self) -> None:
-        self._needs: dict[str, Need] = {}
+        self._needs: dict[str, RunnersOfQueue] = {}
 
     def room(self, names: Iterable[str], free: Free, now: float) -> int:
         """How many jobs to claim from these queues in one statement: whichever runners they need, there is room."""
@@ -456,7 +456,7 @@ class Kinds:
         for name in names[: names.index(jobs[-1].queue_name)] if is_full and jobs else names:
             self._needs.pop(name, None)
         for name, runners in kinds.items():
-            self._needs[name] = Need(runners, now + KNOWN_FOR)
+            self._needs[name] = RunnersOfQueue(runners, now + KNOWN_FOR)
 
     def _room(self, name: str, free: Free, now: float) -> int:
         need = self._needs.get(name)

@@ -29,7 +29,7 @@ from .control_connection import ControlConnection
 from .dispatcher import EventDispatcher
 from .loop import Loop, Service, Wakeup
 from .options import WorkerOptions
-from .protocol import CALL, COMMANDS_SIZE, EXIT_CLEAN, RECYCLE, STOP_NOW, Stamps, Standby, decode_commands
+from .protocol import CALL, COMMANDS_SIZE, EXIT_CLEAN, RECYCLE, STOP_NOW, SharedCounts, Stamps, decode_commands
 
 STAMP_INTERVAL = 5.0
 """Seconds for which the loop sleeps at most: each turn shows the supervisor that the loop is not frozen."""
@@ -49,7 +49,7 @@ class ControlLoop(ABC):
         name: str,
         lifeline: int,
         stamps: Stamps | None = None,
-        standby: Standby | None = None,
+        shared: SharedCounts | None = None,
     ) -> None:
         self.id = id
         self.name = name
@@ -57,13 +57,13 @@ class ControlLoop(ABC):
         self._lifeline: int | None = lifeline
         self._wakeup = Wakeup()
         self._stamps = stamps or Stamps()
-        self._standby = standby or Standby()
+        self._shared = shared or SharedCounts()
         self._dispatcher = EventDispatcher()
         self._store = Store(options.database, send=self._dispatcher.send)
         self._control = ControlConnection(
             self._store, who=f"{self.kind} {name}", session_name=session_name(id), before_statements=self._stamp
         )
-        self._own_row = OwnRow(self._store, options, id=id, name=name, standby=self._standby, requested=self._requested)
+        self._own_row = OwnRow(self._store, options, id=id, name=name, shared=self._shared, requested=self._requested)
         self._stopping, self._shutdown_deadline = False, NEVER
         self._exit_code = EXIT_CLEAN
 
@@ -160,7 +160,7 @@ class ControlLoop(ABC):
             self._stop(timeout)
         for kind, queue_name in decode_commands(data):
             if kind == CALL:
-                self._standby.read_call()
+                self._shared.read_call()
                 self._called(queue_name)
             elif kind == RECYCLE:
                 self._recycle(RESTART_REASON)
@@ -206,14 +206,14 @@ class OwnRow(Service):
         *,
         id: str,
         name: str,
-        standby: Standby | None = None,
+        shared: SharedCounts | None = None,
         requested: Callable[[str], object] = lambda _: None,
     ) -> None:
         """`requested` is called with what an operator has requested, if the supervisor is silent and does not do it."""
         self._requested = requested
         self._row = described(options, id=id, name=name, pid=os.getpid())
         self._store = store
-        self._standby = standby or Standby()
+        self._shared = shared or SharedCounts()
         self._next = 0.0  # when to write the next, unless the supervisor writes one
         self._timeout = options.worker_timeout
         self._interval = options.worker_timeout / 4
@@ -230,11 +230,11 @@ class OwnRow(Service):
         """When to write a heartbeat. The first one inserts the row; later ones follow a silence of the supervisor."""
         if self._is_alone or not self._was_made:
             return self._next
-        return max(self._next, self._standby.heartbeat_at + self._silence)
+        return max(self._next, self._shared.heartbeat_at + self._silence)
 
     def is_alive(self, now: float) -> bool:
         """Whether this worker or its supervisor wrote a heartbeat within half a worker timeout."""
-        return self._was_made and now - max(self._alive_at, self._standby.heartbeat_at) <= self._timeout / 2
+        return self._was_made and now - max(self._alive_at, self._shared.heartbeat_at) <= self._timeout / 2
 
     def run(self, now: float) -> None:
         """Write a heartbeat, and check whether the supervisor has written one since the last.
@@ -264,7 +264,7 @@ class OwnRow(Service):
     def _note_supervisor(self, before: datetime | None, written: datetime | None) -> None:
         """Note whether the supervisor wrote a heartbeat: `before` is then not the one that this worker wrote last."""
         now = time.monotonic()
-        self._supervisor_seen_at = max(self._supervisor_seen_at, self._standby.heartbeat_at)
+        self._supervisor_seen_at = max(self._supervisor_seen_at, self._shared.heartbeat_at)
         if before is None or before != self._written:
             self._supervisor_seen_at = now
             if self._is_alone:
@@ -285,21 +285,21 @@ class WatchItself(Service):
 
     name = "watch_itself"
 
-    def __init__(self, control: ControlConnection, standby: Standby, *, look: Callable[[], object]) -> None:
+    def __init__(self, control: ControlConnection, shared: SharedCounts, *, look: Callable[[], object]) -> None:
         """`look` is called when this connection begins to listen: there may be jobs that nobody was notified of."""
         self._control = control
-        self._standby = standby
+        self._shared = shared
         self._look = look
         self._check_at = 0.0
 
     @property
     def due_at(self) -> float:
         """When the promise of the supervisor ends. While this connection listens: the time of the next check."""
-        return self._check_at if self._control.listens else self._standby.watched_until
+        return self._check_at if self._control.listens else self._shared.watched_until
 
     def run(self, now: float) -> None:
         self._check_at = now + LISTEN_CHECK_SECONDS
-        if self._standby.watched_until > now:
+        if self._shared.watched_until > now:
             self._control.unlisten()
         elif self._control.listen():
             self._look()

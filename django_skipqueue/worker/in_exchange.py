@@ -12,7 +12,7 @@ from ..values.part import installed_parts
 from ..values.records import NEVER, Attempt, ClaimedJob
 
 
-class Beside(NamedTuple):
+class PartStatements(NamedTuple):
     """What an exchange sends beside its settle."""
 
     statements: Sequence[Statement | None] = ()
@@ -63,21 +63,21 @@ class InExchange:
         self.due_at = NEVER
         """When to send an exchange although there is no other reason, in monotonic seconds."""
 
-    def beside(self, attempts: Sequence[Attempt], *, has_room: bool, claims: bool) -> Beside:
+    def statements_of_parts(self, attempts: Sequence[Attempt], *, has_room: bool, claims: bool) -> PartStatements:
         """What to send with the outcomes of these attempts.
 
         has_room: whether the worker can take jobs. claims: whether it claims as well, so there is a queue to look in.
         """
-        return Beside()
+        return PartStatements()
 
     def answered(self, answer: ExchangeResult) -> None:
-        """The exchange with the last `beside` has succeeded."""
+        """The exchange with the last `statements_of_parts` has succeeded."""
 
     def failed(self, jobs: Iterable[ClaimedJob]) -> None:
         """An exchange has failed: nobody knows whether the outcomes of these jobs were written."""
 
     def claimed_ahead(self, answer: ExchangeResult) -> list[ClaimedJob]:
-        """The jobs that the statements of `beside` have claimed, in the order in which they begin."""
+        """The jobs that the statements of `statements_of_parts` have claimed, in the order in which they begin."""
         return []
 
     def claimed(self, jobs: Sequence[ClaimedJob]) -> None:

@@ -1,6 +1,6 @@
 """The jobs that one worker holds, from their claim until their outcome is written or they are released.
 
-`RoundTrips` claims and settles them, and the `Pool` runs them.
+`ExchangeService` claims and settles them, and the `Pool` runs them.
 
 Invariant: a job stays in `jobs` until the worker has settled or released it, or has found that its lease is lost.
 
@@ -21,11 +21,11 @@ from .attempts.pool import Pool
 from .claiming import PATIENCE, ClaimPolicy, Free, Plan
 from .control_connection import ControlConnection
 from .dispatcher import EventDispatcher, settle_services
+from .exchange import ExchangeService
 from .in_exchange import InExchange
 from .notes import WriteNotes
 from .options import WorkerOptions
-from .protocol import Standby
-from .round_trips import RoundTrips
+from .protocol import SharedCounts
 from .watchers import CancelCheck, OrphanCheck, Suspects
 
 SURPLUS_CHECK_SECONDS = 0.1
@@ -36,7 +36,7 @@ LAST_OUTCOMES = 10.0
 
 
 class InFlightJobs:
-    """Has the jobs of the round trips of a worker: see `Holder`. Used by the control loop's thread."""
+    """Has the jobs of the round trips of a worker: see `JobHolder`. Used by the control loop's thread."""
 
     def __init__(  # noqa: PLR0913 (a worker has one of each)
         self,
@@ -48,28 +48,28 @@ class InFlightJobs:
         control: ControlConnection,
         pool: Pool,
         dispatcher: EventDispatcher,
-        standby: Standby,
+        shared: SharedCounts,
         in_exchange: InExchange,
         may_claim: Callable[[float], bool],
         exchanged: Callable[[bool], object],
     ) -> None:
-        """`exchanged`: see `RoundTrips`."""
+        """`exchanged`: see `ExchangeService`."""
         self.jobs: dict[LeaseRef, ClaimedJob] = {}
-        self.claiming = ClaimPolicy(options, standby, holds=self._holds)
-        self.trips = RoundTrips(
+        self.claiming = ClaimPolicy(options, shared, holds=self._holds)
+        self.exchanges = ExchangeService(
             self,
             self.claiming,
             id=id,
             store=store,
             control=control,
             dispatcher=dispatcher,
-            standby=standby,
+            shared=shared,
             in_exchange=in_exchange,
             settle_services=settle_services(store, is_idle=lambda: not self.jobs),
             write_notes=WriteNotes(store, lambda: pool.attempts),
             exchanged=exchanged,
         )
-        self._standby = standby
+        self._shared = shared
         self._id = id
         self._name = name
         self._options = options
@@ -77,11 +77,11 @@ class InFlightJobs:
         self._control = control
         self._pool = pool
         self._dispatcher = dispatcher
-        self._pending = self.trips.pending
+        self._pending = self.exchanges.pending
         self._may_claim = may_claim
         self.cancel_check = CancelCheck(self.jobs.keys, self._drop_lost)
         self.orphan_check = OrphanCheck(options.worker_timeout, self._release_orphans)
-        self.suspects = Suspects(standby, self._put_back)
+        self.suspects = Suspects(shared, self._put_back)
         self._misplaced: list[ClaimedJob] = []  # claimed although their runner was full: to be released at once
         self._next_surplus_check = 0.0
         control.on_broken = self._connection_broke
@@ -93,18 +93,18 @@ class InFlightJobs:
         """
         if not self._may_claim(now) or self._dispatcher.is_full or self._pending.has_more:
             return 0
-        coming = self.trips.buffer.claimed
+        coming = self.exchanges.buffer.claimed
         room = self.claiming.room(self._unfinished(), coming, now, unresponsive=self._pool.unresponsive(now))
         if self._options.max_jobs is None:
             return room
-        return max(0, min(room, self._options.max_jobs - self.trips.jobs_done - len(self.jobs) - coming))
+        return max(0, min(room, self._options.max_jobs - self.exchanges.jobs_done - len(self.jobs) - coming))
 
     def offer(self, room: int) -> None:
         """Show the supervisor how many jobs could begin at once, whatever their runner, and how many run."""
         slots, unfinished = self._options.concurrency, self._unfinished().values()
         free = 0 if self._pool.unresponsive(time.monotonic()) else max(slots - max(unfinished), 0)
         running = sum(min(jobs, slots) for jobs in unfinished)
-        self._standby.offer(slots=min(free, room), room=room, claimed=self.trips.jobs_claimed, running=running)
+        self._shared.offer(slots=min(free, room), room=room, claimed=self.exchanges.jobs_claimed, running=running)
 
     def _holds(self, are_meant: Callable[[str], bool]) -> int:
         ended = self._pending.refs().union(self._pool.kept_back)
@@ -157,7 +157,7 @@ class InFlightJobs:
     # Lost leases
 
     def _drop_lost(self, refs: Sequence[LeaseRef]) -> None:
-        self.trips.apply()
+        self.exchanges.apply()
         held = [ref for ref in refs if ref in self.jobs]
         found = self._store.lost_leases(held) if held else {}
         lost_leases = {ref: lease for ref, lease in found.items() if not lease.is_completed}
@@ -189,15 +189,15 @@ class InFlightJobs:
         now = time.monotonic()
         self._next_surplus_check = now + SURPLUS_CHECK_SECONDS
         taken = [attempt for attempt in self._pool.finished.copy() if isinstance(attempt, Attempt)]
-        finished = [*self._pending.attempts, *taken, *self.trips.buffer.attempts]
+        finished = [*self._pending.attempts, *taken, *self.exchanges.buffer.attempts]
         surplus = self.claiming.surplus(self._unfinished(), _count_by_runner(finished), now)
         held_up = self._pool.withdraw_held_up(now) + self._pool.lines.withdraw(since=now - PATIENCE)
         if any(surplus.values()) or held_up or self._misplaced:
-            self.trips.apply()
+            self.exchanges.apply()
             self._release_withdrawn(held_up + self._pool.withdraw_last(surplus))
 
     def release_unstarted(self) -> None:
-        self.trips.apply()
+        self.exchanges.apply()
         self._release_withdrawn(self._pool.withdraw() + self.suspects.withdraw())
 
     def _release_withdrawn(self, withdrawn: list[ClaimedJob]) -> None:
@@ -205,7 +205,7 @@ class InFlightJobs:
         self._release_unlocked(withdrawn)
 
     def _put_back(self, suspects: list[ClaimedJob]) -> None:
-        self.trips.apply()
+        self.exchanges.apply()
         self._release_unlocked(suspects, later=True)
 
     def _release_unlocked(self, jobs: list[ClaimedJob], *, later: bool = False) -> None:
@@ -223,10 +223,10 @@ class InFlightJobs:
             if self.orphan_check.due_at <= now:
                 with self._control.handling_errors(refused=self.orphan_check.refused):
                     self.orphan_check.run(now)
-            self.trips.exchange(Plan(0.0, settles=True))
+            self.exchanges.exchange(Plan(0.0, settles=True))
             failures += self._control.is_broken  # a connection that broke is opened again
             now = time.monotonic()
-        self.trips.report_lost()
+        self.exchanges.report_lost()
 
     def release_running(self) -> bool:
         """Settle finished attempts and release all other jobs, before the worker ends. Returns whether any still run.
@@ -238,7 +238,7 @@ class InFlightJobs:
         self._pending.add(self._pool.take_kept_back())
         self.settle_last()
         with self._control.handling_errors():
-            self.trips.write_notes.write_all()
+            self.exchanges.write_notes.write_all()
         running = list(self.jobs.values())
         locked = self._locked(running)
         running_released = 0
@@ -277,12 +277,12 @@ class InFlightJobs:
 
     def _connection_broke(self) -> None:
         """Start the jobs of the last result, and look for claims that were committed although their answer was lost."""
-        self.trips.apply()
+        self.exchanges.apply()
         self.claiming.start_over()
         self.orphan_check.expect(time.monotonic())
 
     def _release_orphans(self) -> None:
-        self.trips.apply()
+        self.exchanges.apply()
         orphans = self._store.release_orphans(self._id, known=[job.id for job in self.jobs.values()])
         if orphans:
             logs.orphans_released(self._name, len(orphans))

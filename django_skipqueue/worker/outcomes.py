@@ -249,7 +249,9 @@ class OutcomeReports:
         self._newer: set[LeaseRef] = set()
         self._older: set[LeaseRef] = set()
 
-    def sent(self, attempts: list[Attempt], settled: Collection[LeaseRef], refused: Mapping[LeaseRef, Outcome]) -> None:
+    def report(
+        self, attempts: list[Attempt], settled: Collection[LeaseRef], refused: Mapping[LeaseRef, Outcome]
+    ) -> None:
         """Send the events of accepted outcomes, and put attempts whose leases had ended into `lost`.
 
         refused: the outcomes that were written in place of those that PostgreSQL refused.

@@ -157,10 +157,11 @@ RUNNING, SUSPECT, SUSPECT_LEASE = range(8, 11)
 """The places of further counts."""
 
 
-class Standby:
-    """Made before the fork that shares it. Times are monotonic seconds: processes of one machine share this clock.
+class SharedCounts:
+    """What a worker and its supervisor tell each other, in memory that is made before the fork that shares it.
 
-    A call passes three stages: the worker has read it, then heard it, then answered it.
+    Times are monotonic seconds: processes of one machine share this clock. A call passes three stages: the worker has
+    read it, then heard it, then answered it.
     """
 
     def __init__(self, hanging_queues: HangingQueues | None = None) -> None:

@@ -29,7 +29,7 @@ from ..values.records import NEVER, ClaimedJob, LeaseRef
 from .attempts.running_attempt import Interrupter
 from .loop import Periodic, Service
 from .options import WorkerOptions
-from .protocol import Standby
+from .protocol import SharedCounts
 
 CANCEL_CHECK_SECONDS = 0.4
 """Seconds between two checks."""
@@ -106,8 +106,8 @@ class Suspects(Service):
     name = "suspects"
     loop_handles_errors = False  # `InFlightJobs` handles the errors of each statement
 
-    def __init__(self, standby: Standby, put_back: Callable[[list[ClaimedJob]], object]) -> None:
-        self._standby = standby
+    def __init__(self, shared: SharedCounts, put_back: Callable[[list[ClaimedJob]], object]) -> None:
+        self._shared = shared
         self._put_back = put_back
         self._offered: list[ClaimedJob] = []  # one at most
         self._offered_until = NEVER
@@ -124,7 +124,7 @@ class Suspects(Service):
                 self._others.append(job)
             else:
                 self._offered, self._offered_until = [job], now + OFFER_TIME
-                self._standby.offer_suspect(job.ref)
+                self._shared.offer_suspect(job.ref)
 
     def run(self, now: float) -> None:
         others, self._others = self._others, []
@@ -144,7 +144,7 @@ class Suspects(Service):
 
     def _withdraw_offer(self) -> list[ClaimedJob]:
         offered, self._offered, self._offered_until = self._offered, [], NEVER
-        self._standby.take_suspect()
+        self._shared.take_suspect()
         return offered
 
 

@@ -17,7 +17,7 @@ from .in_flight import InFlightJobs
 from .loop import Service, Timer
 from .notes import capturing
 from .options import WorkerOptions
-from .protocol import EXIT_BLOCKED, EXIT_RECYCLED, EXIT_STUCK, Stamps, Standby
+from .protocol import EXIT_BLOCKED, EXIT_RECYCLED, EXIT_STUCK, SharedCounts, Stamps
 from .watchers import Recycling, TakeOver
 
 LOCKED_DELAY = 0.05
@@ -31,7 +31,7 @@ LAST_EVENTS_AFTER_RELEASE = 0.5
 """The same before and after the release of jobs that still run here: another worker may start these jobs at once."""
 
 
-class Worker(ControlLoop):
+class WorkerLoop(ControlLoop):
     def __init__(
         self,
         options: WorkerOptions,
@@ -41,11 +41,11 @@ class Worker(ControlLoop):
         lifeline: int,
         running_jobs: RunningJobs | None = None,
         stamps: Stamps | None = None,
-        standby: Standby | None = None,
+        shared: SharedCounts | None = None,
         suspect: LeaseRef | None = None,
     ) -> None:
         """`suspect`: take this job over, run no other, and end."""
-        super().__init__(options, id=id, name=name, lifeline=lifeline, stamps=stamps, standby=standby)
+        super().__init__(options, id=id, name=name, lifeline=lifeline, stamps=stamps, shared=shared)
         interrupter = Interrupter(self._wakeup.call)
         executor = Executor(worker=name, database=options.database, interrupter=interrupter)
         in_exchange = make_in_exchange(self._store, id, claims_ahead=options.max_jobs is None)
@@ -65,7 +65,7 @@ class Worker(ControlLoop):
             control=self._control,
             pool=self._pool,
             dispatcher=self._dispatcher,
-            standby=self._standby,
+            shared=self._shared,
             in_exchange=in_exchange,
             may_claim=lambda now: not self._stopping and self._own_row.is_alive(now),
             exchanged=self._exchanged,
@@ -92,18 +92,18 @@ class Worker(ControlLoop):
                 waits=lambda refs: liveness_logs.recycling_waits(self.name, [id for id, _ in refs]),
             ),
             in_flight.orphan_check,
-            *([WatchItself(control, self._standby, look=in_flight.claiming.start_over)] if options.listen else []),
-            in_flight.trips,
+            *([WatchItself(control, self._shared, look=in_flight.claiming.start_over)] if options.listen else []),
+            in_flight.exchanges,
             Timer("surplus_check", lambda: in_flight.surplus_at, in_flight.release_surplus),
             in_flight.suspects,
-            *in_flight.trips.settle_services,
-            *in_flight.trips.observing,
-            in_flight.trips.write_notes,
+            *in_flight.exchanges.settle_services,
+            *in_flight.exchanges.observing,
+            in_flight.exchanges.write_notes,
         ]
 
     @property
     def jobs_done(self) -> int:
-        return self._in_flight.trips.jobs_done
+        return self._in_flight.exchanges.jobs_done
 
     def run(self) -> int:
         with capturing():
@@ -219,7 +219,7 @@ class Worker(ControlLoop):
         # Send events before releasing running jobs: another worker may start them at once, so this process must end.
         self._dispatcher.flush(timeout=LAST_EVENTS_BEFORE_RELEASE if in_flight.jobs else LAST_EVENTS)
         still_running = in_flight.release_running()
-        for service in in_flight.trips.observing:
+        for service in in_flight.exchanges.observing:
             with self._control.handling_errors(refused=service.refused):
                 service.run(time.monotonic())
         with self._control.handling_errors():

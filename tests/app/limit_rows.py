@@ -6,7 +6,7 @@ from typing import Any
 
 from django_skipqueue.models import Job
 from django_skipqueue.parts.limits.claim import AheadWish
-from django_skipqueue.parts.limits.exchange import announced, beside
+from django_skipqueue.parts.limits.exchange import announced, limit_statements
 from django_skipqueue.queue.parameters import Admitted, ExchangeResult
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import Settlement
@@ -57,7 +57,7 @@ def exchange(
     **options: Any,
 ) -> tuple[ExchangeResult, Admitted]:
     """Settle, admit and claim in one round trip, as the worker `w` does."""
-    sent = beside(limited, keys, ahead, claims=bool(limit and queue_names), worker_id="w")
+    sent = limit_statements(limited, keys, ahead, claims=bool(limit and queue_names), worker_id="w")
     options |= {"between": sent.statements, "claim": sent.claim, "worker_id": "w"}
     answer = store.exchange(settlements, queue_names=queue_names, limit=limit, **options)
     return answer, announced(store, answer)

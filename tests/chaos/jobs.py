@@ -27,7 +27,7 @@ Result = dict[str, Any]
 
 
 def enter_tenant(connection: Any, **_: Any) -> None:
-    """Set a new connection up, as projects with a schema for each tenant do: in two round trips."""
+    """Set a new connection up, as projects with a schema for each tenant do: in two round exchanges."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT set_config('chaos.tenant', 'tenant', false)")
         cursor.execute("SET search_path TO chaos_tenant, public")

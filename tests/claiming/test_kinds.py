@@ -1,4 +1,4 @@
-"""`Kinds`, and workers that run `def` and `async def` tasks: neither kind takes the places of the other."""
+"""`NeededRunners`, and workers that run `def` and `async def` tasks: neither kind takes the places of the other."""
 
 import time
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from django_skipqueue.jobs.registry import EVENT_LOOP, THREADS
 from django_skipqueue.models import Job
 from django_skipqueue.values.records import ClaimedJob
 from django_skipqueue.worker import claiming as module
-from django_skipqueue.worker.claiming import KNOWN_FOR, Free, Kinds
+from django_skipqueue.worker.claiming import KNOWN_FOR, Free, NeededRunners
 
 from ..app import jobs, worker_jobs
 from ..app.waiting import wait_until
@@ -29,9 +29,9 @@ def free(threads: int, event_loop: int) -> Free:
     return {THREADS: threads, EVENT_LOOP: event_loop}
 
 
-def noted(*brought: tuple[str, str], names: str = "abc", is_full: bool = False) -> Kinds:
+def noted(*brought: tuple[str, str], names: str = "abc", is_full: bool = False) -> NeededRunners:
     """After a claim at 0 that brought these: `t` or `c`, and the queue."""
-    kinds = Kinds()
+    kinds = NeededRunners()
     tasks = {"t": jobs.noop.name, "c": jobs.anoop.name}
     kinds.note(list(names), [job(tasks[kind], queue) for kind, queue in brought], is_full=is_full, now=0.0)
     return kinds

@@ -7,16 +7,24 @@ from django.db import OperationalError
 
 from django_skipqueue.jobs.registry import THREADS, Registry
 from django_skipqueue.values.records import ClaimedJob
-from django_skipqueue.worker.claiming import FEW, FULL_SCAN_SHARE, MOST_SIZE, SEARCHED, ClaimPolicy, Search, pause_after
+from django_skipqueue.worker.claiming import (
+    FEW,
+    FULL_SCAN_SHARE,
+    MOST_SIZE,
+    SEARCHED,
+    ClaimPolicy,
+    QueueSearch,
+    pause_after,
+)
 from django_skipqueue.worker.options import WorkerOptions
-from django_skipqueue.worker.protocol import Standby
+from django_skipqueue.worker.protocol import SharedCounts
 
 JOB = ClaimedJob(1, 1, "task", "default", "[]", "{}", 1, 10, 0, 9.0, 9.0, "{}", claim_seconds=0.02)
 
 
-def claiming(standby: Standby | None = None, **options: Any) -> ClaimPolicy:
+def claiming(shared: SharedCounts | None = None, **options: Any) -> ClaimPolicy:
     return ClaimPolicy(
-        WorkerOptions(name="w", database="default", **{"concurrency": 4, "poll_interval": 2.0, **options}), standby
+        WorkerOptions(name="w", database="default", **{"concurrency": 4, "poll_interval": 2.0, **options}), shared
     )
 
 
@@ -27,7 +35,7 @@ def never(*, after: str, limit: int) -> list[str]:
     raise AssertionError("There was nothing to search for.")
 
 
-def finding(*names: str) -> Search:
+def finding(*names: str) -> QueueSearch:
     return lambda *, after, limit: list(names)
 
 
@@ -210,32 +218,32 @@ class TestWhileTheSupervisorWatches:
     """It looks for jobs in the worker's place, and calls."""
 
     @pytest.fixture
-    def standby(self) -> Standby:
-        standby = Standby()
-        standby.watched_until = 1000.0
-        return standby
+    def shared(self) -> SharedCounts:
+        shared = SharedCounts()
+        shared.watched_until = 1000.0
+        return shared
 
-    def test_an_idle_worker_looks_when_the_promise_ends(self, standby: Standby) -> None:
-        claims = claiming(standby, queue_names=("default",))
+    def test_an_idle_worker_looks_when_the_promise_ends(self, shared: SharedCounts) -> None:
+        claims = claiming(shared, queue_names=("default",))
         claims.claimed([], room=4, names=NAMES, after={}, started=100.0, ended=100.1)
         assert claims.next_look == 1000.0
-        standby.watched_until = 1003.0
+        shared.watched_until = 1003.0
         assert claims.next_look == 1003.0
-        standby.watched_until = 0.0
+        shared.watched_until = 0.0
         assert claims.next_look == 102.1
 
-    def test_with_drain_it_looks_nevertheless(self, standby: Standby) -> None:
-        claims = claiming(standby, queue_names=("default",), drain=True)
+    def test_with_drain_it_looks_nevertheless(self, shared: SharedCounts) -> None:
+        claims = claiming(shared, queue_names=("default",), drain=True)
         claims.claimed([], room=4, names=NAMES, after={}, started=100.0, ended=100.1)
         assert claims.next_look == 102.1
 
-    def test_a_claim_that_brought_all_it_asked_for_is_followed_by_another(self, standby: Standby) -> None:
-        claims = claiming(standby, queue_names=("default",))
+    def test_a_claim_that_brought_all_it_asked_for_is_followed_by_another(self, shared: SharedCounts) -> None:
+        claims = claiming(shared, queue_names=("default",))
         claims.claimed([JOB] * 4, room=4, names=NAMES, after={}, started=100.0, ended=100.1)
         assert claims.next_look == 100.1
 
-    def test_a_lone_job_is_followed_by_no_look_from_the_front(self, standby: Standby) -> None:
-        claims = claiming(standby, queue_names=("default",))
+    def test_a_lone_job_is_followed_by_no_look_from_the_front(self, shared: SharedCounts) -> None:
+        claims = claiming(shared, queue_names=("default",))
         claims.claimed([], room=4, names=NAMES, after={}, started=100.0, ended=100.1)
         claims.called("default")
         assert claims.next_look == 0.0
@@ -245,15 +253,15 @@ class TestWhileTheSupervisorWatches:
         assert claims.next_look == 1000.0
 
     @pytest.mark.parametrize("call", ["default", ""])
-    def test_a_job_may_have_come_in_before_the_position_of_a_claim(self, standby: Standby, call: str) -> None:
-        claims = claiming(standby, queue_names=("default",))
+    def test_a_job_may_have_come_in_before_the_position_of_a_claim(self, shared: SharedCounts, call: str) -> None:
+        claims = claiming(shared, queue_names=("default",))
         claims.claimed([], room=4, names=NAMES, after={}, started=100.0, ended=100.1)
         claims.called(call)
         claims.claimed([], room=4, names=NAMES, after={"default": JOB.position}, started=100.2, ended=100.3)
         assert claims.next_look < 102.3
 
-    def test_a_call_for_a_queue_makes_no_search_and_a_call_for_all_does(self, standby: Standby) -> None:
-        claims = claiming(standby)
+    def test_a_call_for_a_queue_makes_no_search_and_a_call_for_all_does(self, shared: SharedCounts) -> None:
+        claims = claiming(shared)
         names = claims.choose_queues(finding("a"), clock=lambda: 100.0, room=4)
         claims.claimed([], room=4, names=names, after={}, started=100.0, ended=100.0)
         claims.called("a")
@@ -270,10 +278,10 @@ class TestHangingQueues:
 
     def claiming(self, held: int, *, names: tuple[str, ...] = NAMES, concurrency: int = 8) -> ClaimPolicy:
         """A worker that has given up attempts of two queues, and has some jobs of these now."""
-        standby = Standby()
+        shared = SharedCounts()
         policy = ClaimPolicy(
             WorkerOptions(name="w", database="default", concurrency=concurrency, queue_names=names),
-            standby,
+            shared,
             holds=lambda are_meant: held if [name for name in names if are_meant(name)] == ["hung", "dead"] else 0,
         )
         for name in ("hung", "dead") * 4:

@@ -43,6 +43,10 @@ PUBLIC: dict[str, dict[str, Members]] = {
     "django_skipqueue.worker.by_hand": {"run": None},
     "django_skipqueue.integrations.sentry": {"SkipqueueIntegration": "__init__ identifier"},
     "django_skipqueue.testing": {"CapturedJobs": "__enter__ __aenter__ __getitem__ __len__", "InlineJobs": ""},
-    "django_skipqueue.events.tracing": {"use": None, "Tracer": None, "Batch": "given size database metadata job_ids"},
+    "django_skipqueue.events.tracing": {
+        "use": None,
+        "Tracer": None,
+        "TracedInsert": "given size database metadata job_ids",
+    },
 }
 """By module the names that users import, beside the names of its `__all__`. All exceptions are public."""

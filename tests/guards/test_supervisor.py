@@ -18,7 +18,7 @@ from django_skipqueue.supervisor.recover import RecoverOwn
 from django_skipqueue.values.records import NEVER
 from django_skipqueue.worker.control_connection import ControlConnection
 from django_skipqueue.worker.options import WorkerOptions
-from django_skipqueue.worker.protocol import PROMISE, Standby
+from django_skipqueue.worker.protocol import PROMISE, SharedCounts
 
 from ..app.rows import make_job, state
 from ..app.sessions import Session
@@ -50,8 +50,8 @@ def test_locked_jobs_of_a_dead_process_are_recovered_once_they_are_free(
 def process() -> WorkerProcess:
     """A worker with a free slot."""
     process = WorkerProcess("w", 1)
-    process.pid, process.standby = os.getpid(), Standby()
-    process.standby.offer(slots=1, room=1, claimed=0)
+    process.pid, process.shared = os.getpid(), SharedCounts()
+    process.shared.offer(slots=1, room=1, claimed=0)
     return process
 
 
@@ -85,7 +85,7 @@ def test_a_job_that_nobody_was_notified_of_is_found_by_the_next_look(
 def test_the_promise_to_call_a_worker_ends_by_itself(watch: WatchQueues, process: WorkerProcess) -> None:
     watch.run(100.0)
     watch.run(100.5)
-    assert 0 < process.standby.watched_until - time.monotonic() <= PROMISE
+    assert 0 < process.shared.watched_until - time.monotonic() <= PROMISE
 
 
 def test_looks_that_take_long_take_a_tenth_of_the_time(

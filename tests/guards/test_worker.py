@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from django_skipqueue.worker.worker import Worker
+from django_skipqueue.worker.worker import WorkerLoop
 
 from ..app import jobs
 from ..app.waiting import wait_until
@@ -15,13 +15,13 @@ from ..harness.threads import WorkerThread
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def has_turned(worker: Worker, stamps: int) -> bool:
+def has_turned(worker: WorkerLoop, stamps: int) -> bool:
     """Whether a turn of its loop has begun since then."""
     return worker._stamps.last().number > stamps
 
 
 def test_a_worker_without_a_recent_heartbeat_claims_nothing(worker_thread: Callable[..., WorkerThread]) -> None:
-    def seem_dead(worker: Worker) -> None:
+    def seem_dead(worker: WorkerLoop) -> None:
         worker._own_row.is_alive = lambda now: False  # type: ignore[method-assign]
 
     started = worker_thread(prepare=seem_dead)

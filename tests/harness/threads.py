@@ -12,18 +12,18 @@ from django_skipqueue.worker.attempts.pool import ThreadRunner
 from django_skipqueue.worker.attempts.running_attempt import RunningJobs
 from django_skipqueue.worker.options import WorkerOptions
 from django_skipqueue.worker.protocol import EXIT_BLOCKED, EXIT_STUCK, STOP, STOP_NOW, encode_command
-from django_skipqueue.worker.worker import Worker
+from django_skipqueue.worker.worker import WorkerLoop
 
 from ..app.waiting import DEADLINE, wait_until
 
 
 class WorkerThread:
-    """Runs a `Worker` as its process would, less process and signals. `prepare` may change it before it runs."""
+    """Runs a `WorkerLoop` as its process would, less process and signals. `prepare` may change it before it runs."""
 
     def __init__(
         self,
         *,
-        prepare: Callable[[Worker], Any] = lambda worker: None,
+        prepare: Callable[[WorkerLoop], Any] = lambda worker: None,
         running_jobs: RunningJobs | None = None,
         id: str,
         **options: Any,
@@ -32,7 +32,7 @@ class WorkerThread:
         self._running_jobs = running_jobs
         self.options = WorkerOptions(**{"name": "w", "database": "default", **options})
         self.code: int | None = None
-        self.worker: Worker
+        self.worker: WorkerLoop
         self._others = backends()
         self._prepare = prepare
         self._read_end, self._lifeline = os.pipe()
@@ -93,7 +93,7 @@ class WorkerThread:
             self.worker._wakeup.close()
 
     def _run(self) -> None:
-        self.worker = Worker(
+        self.worker = WorkerLoop(
             self.options, id=self.id, name=self.options.name, lifeline=self._read_end, running_jobs=self._running_jobs
         )
         self.worker._wakeup.on_signals = lambda *_: None  # type: ignore[method-assign]  # only for main threads

@@ -168,7 +168,7 @@ def test_a_verb_works_on_the_database_of_its_query_set(name: str) -> None:
 
 
 def test_what_enqueue_takes_is_what_a_row_has() -> None:
-    """Beside the task and the metadata, which it takes otherwise, and what other code chooses."""
+    """PartStatements the task and the metadata, which it takes otherwise, and what other code chooses."""
     others = ("task", "metadata", "retention", "columns", "after", "after_failure", "on_conflict")
     hints = get_type_hints(JobSpec)
     assert get_type_hints(JobColumns) == {name: hints[name] for name in hints if name not in others}

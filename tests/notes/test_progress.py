@@ -145,7 +145,7 @@ def test_a_refused_note_keeps_no_job_from_being_settled(worker_thread: Start, ga
     job = tasks.advance.defer("a", 0.5)
     other = tasks.advance.defer("b", 0.2)
     worker = worker_thread(concurrency=2)
-    service = worker.worker._in_flight.trips.write_notes
+    service = worker.worker._in_flight.exchanges.write_notes
     wait_until(lambda: service.due_at > service._next_look - 1 and service._next_look > 0)
     gates["a"].open()
     wait_until(lambda: reload(job).status == "completed")

@@ -83,7 +83,7 @@ def test_it_is_told_as_what_it_is_and_raises_no_alarm(
     assert line.levelname == "INFO"
     assert line.getMessage().endswith('not_written=completed reason="the carrier does not hold the job"')
     assert "lease lost" not in caplog.text
-    tally: Any = relay.relay._trips.observers.made[0]
+    tally: Any = relay.relay._exchanges.observers.made[0]
     assert tally.is_empty
 
 
@@ -130,6 +130,6 @@ def test_two_outcomes_of_one_attempt_raise_no_alarm(
     wait_until(lambda: "outcome dropped" in caplog.text)
     assert 'reason="an outcome of this attempt came before"' in caplog.text
     assert "lease lost" not in caplog.text
-    tally: Any = relay._trips.observers.made[0]
+    tally: Any = relay._exchanges.observers.made[0]
     counted, _ = tally.take()
     assert {(row["completed"], row["lost"]) for row in counted} == {(1, 0)}

@@ -598,7 +598,7 @@ def test_a_job_whose_outcome_waits_is_not_released_when_the_connection_breaks(
     with transaction.atomic():
         Job.objects.select_for_update().get(pk=job.pk)
         carrier.finish(held)
-        wait_until(lambda: relay._trips.pending.next_look != NEVER, "the outcome is set aside")
+        wait_until(lambda: relay._exchanges.pending.next_look != NEVER, "the outcome is set aside")
         carrier.lose_connection()
         wait_until(lambda: not relay._jobs.unconfirmed)
         assert held.ref not in relay._jobs.to_release

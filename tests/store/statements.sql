@@ -2831,10 +2831,10 @@ ORDER BY recovered.id
 
 -- HEARTBEAT (contrib.celery.rows)
 WITH gone AS (
-    DELETE FROM skipqueue_celery_worker AS beside
+    DELETE FROM skipqueue_celery_worker AS of_celery
     WHERE
-        beside.worker_id <> ALL (ARRAY[%(carrier_id)s, %(relay_id)s]::text[])
-        AND NOT EXISTS (SELECT FROM skipqueue_worker AS worker WHERE worker.id = beside.worker_id)
+        of_celery.worker_id <> ALL (ARRAY[%(carrier_id)s, %(relay_id)s]::text[])
+        AND NOT EXISTS (SELECT FROM skipqueue_worker AS worker WHERE worker.id = of_celery.worker_id)
 )
 INSERT INTO skipqueue_celery_worker AS written (worker_id, relay_of, reached_at, refused)
 SELECT seen.worker_id, seen.relay_of, seen.reached_at, seen.refused
@@ -2888,8 +2888,8 @@ WITH relay AS MATERIALIZED (
     SELECT
         worker.id,
         worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(worker_timeout)s) AS is_alive
-    FROM skipqueue_celery_worker AS beside JOIN skipqueue_worker AS worker ON worker.id = beside.worker_id
-    WHERE beside.relay_of = %(carrier)s
+    FROM skipqueue_celery_worker AS of_celery JOIN skipqueue_worker AS worker ON worker.id = of_celery.worker_id
+    WHERE of_celery.relay_of = %(carrier)s
 )
 SELECT
     count(*) FILTER (WHERE locked_by = %(carrier_id)s),
@@ -4612,11 +4612,11 @@ SELECT
             AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(worker_timeout)s)
     ),
     date_part('epoch', statement_timestamp() - carrier.heartbeat_at),
-    date_part('epoch', statement_timestamp() - beside.reached_at),
-    beside.refused
+    date_part('epoch', statement_timestamp() - of_celery.reached_at),
+    of_celery.refused
 FROM
     skipqueue_worker AS carrier
-    JOIN skipqueue_celery_worker AS beside ON beside.worker_id = carrier.id
+    JOIN skipqueue_celery_worker AS of_celery ON of_celery.worker_id = carrier.id
     LEFT JOIN held ON held.locked_by = carrier.id
 WHERE carrier.is_external
 ORDER BY carrier.name

@@ -14,7 +14,7 @@ from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 from psycopg.adapt import PyFormat, Transformer
 
 from django_skipqueue.models import Job
-from django_skipqueue.parts.batches.dependencies import Need, UnmetNeed
+from django_skipqueue.parts.batches.dependencies import NeededJob, UnmetNeed
 from django_skipqueue.parts.history.rollups import Counts, Failures, rows_of_counts, rows_of_failures
 from django_skipqueue.parts.limits.claim import AheadWish, ahead_as_values
 from django_skipqueue.queue.fragments import KEYS
@@ -655,7 +655,7 @@ RECORDS: dict[str, tuple[str, ...]] = {
     "RECOVER": RecoveredJob._fields,
     "RECOVER_RETURNED": RecoveredJob._fields,
     "ADMIT_DEPENDANTS": Dependant._fields,
-    "NEEDS": Need._fields,
+    "NEEDS": NeededJob._fields,
     "UNMET_NEEDS": UnmetNeed._fields,
 }
 

@@ -10,7 +10,7 @@ import pytest
 from django_skipqueue.supervisor.calls import PAUSE, CallWorkers, Contention
 from django_skipqueue.supervisor.processes import MOST_CALLS, PATIENCE, WorkerProcess
 from django_skipqueue.values.records import NEVER, serves
-from django_skipqueue.worker.protocol import CALL, COMMANDS_SIZE, Standby, decode_commands
+from django_skipqueue.worker.protocol import CALL, COMMANDS_SIZE, SharedCounts, decode_commands
 
 Make = Callable[..., list["Worker"]]
 
@@ -38,7 +38,7 @@ class Worker:
     def __init__(self, number: int, slots: int) -> None:
         self.process = WorkerProcess(f"m/{number}", 4)
         self.process.id, self.process.pid = f"m/{number}:0", os.getpid()
-        self.process.standby = self.standby = Standby()
+        self.process.shared = self.shared = SharedCounts()
         self.lifeline, self.process._lifeline = os.pipe()
         os.set_blocking(self.lifeline, False)
         self.claimed = 0
@@ -53,17 +53,17 @@ class Worker:
             return []
         assert {kind for kind, _ in commands} == {CALL}
         for _ in commands:
-            self.standby.read_call()
+            self.shared.read_call()
         return [queue_name for _, queue_name in commands]
 
     def sleep(self, *, room: int | None = None) -> None:
-        self.standby.offer(slots=self.slots, room=self.slots if room is None else room, claimed=self.claimed)
+        self.shared.offer(slots=self.slots, room=self.slots if room is None else room, claimed=self.claimed)
 
     def answer(self, *, claimed: int, slots: int) -> list[str]:
         """Read the calls, claim, and go to sleep again."""
         read = self.calls()
-        self.standby.looks()
-        self.standby.looked()
+        self.shared.looks()
+        self.shared.looked()
         self.claimed += claimed
         self.slots = slots
         self.sleep()
@@ -173,7 +173,7 @@ def test_a_full_worker_is_called_again_once_it_has_begun_a_claim(make: Make) -> 
     assert worker.calls() == ["mail"]
     calls.notified(["mail"])
     assert worker.calls() == [], "it has yet to claim"
-    worker.standby.looks()
+    worker.shared.looks()
     calls.notified(["mail"])
     assert worker.calls() == ["mail"]
 
@@ -313,7 +313,7 @@ def test_calls_never_fill_the_smallest_pipe_and_none_is_lost(make: Make) -> None
 
 
 class TestContention:
-    """Beside other machines."""
+    """PartStatements other machines."""
 
     @pytest.fixture
     def worker(self, make: Make) -> Worker:

@@ -20,11 +20,11 @@ def test_each_process_of_a_name_knows_which_queues_hang_from_the_last_one() -> N
     process = WorkerProcess("w/1", concurrency=1)
 
     def give_up(lifeline: int, log: LogQueue) -> int:
-        process.standby.hanging_queues.note("mail", 1.0, time.monotonic())
+        process.shared.hanging_queues.note("mail", 1.0, time.monotonic())
         return 0
 
     def look(lifeline: int, log: LogQueue) -> int:
-        hanging = process.standby.hanging_queues
+        hanging = process.shared.hanging_queues
         return [name for name in ("mail", "pdf") if hanging.hangs(name, time.monotonic(), slots=2)] != ["mail"]
 
     for run in (give_up, look):

@@ -18,11 +18,11 @@ import pytest
 from django_skipqueue.management.commands.runworker import Command
 from django_skipqueue.supervisor import health as health_port
 from django_skipqueue.supervisor import health as http_exchange
-from django_skipqueue.supervisor.health import LARGEST_REQUEST, Health, HealthPort, Page, open_port
+from django_skipqueue.supervisor.health import LARGEST_REQUEST, HealthPages, HealthPort, Page, open_port
 from django_skipqueue.supervisor.liveness import FROZEN_AFTER, STACKS_TIME, Watchdog
 from django_skipqueue.supervisor.processes import WorkerProcess
 from django_skipqueue.supervisor.state import LATE_AFTER, DatabaseState, Pulse, observe
-from django_skipqueue.worker.protocol import Stamps, Standby
+from django_skipqueue.worker.protocol import SharedCounts, Stamps
 
 from ..app import jobs
 from ..app.waiting import wait_until
@@ -156,16 +156,16 @@ def test_the_port_is_for_this_machine_unless_a_host_is_given() -> None:
 class FakeProcess(WorkerProcess):
     def __init__(self) -> None:
         super().__init__("w/1", 1)
-        self.id, self.pid, self.stamps, self.standby = "w/1:0123456789ab", 1, Stamps(), Standby()
+        self.id, self.pid, self.stamps, self.shared = "w/1:0123456789ab", 1, Stamps(), SharedCounts()
 
     def signal(self, number: signal.Signals) -> None:
         pass
 
 
-def health_of(*processes: WorkerProcess, pulse: Pulse | None = None, watchdog: Watchdog | None = None) -> Health:
+def health_of(*processes: WorkerProcess, pulse: Pulse | None = None, watchdog: Watchdog | None = None) -> HealthPages:
     """The pages of a supervisor whose database answers."""
     pulse, watchdog, database = pulse or Pulse(), watchdog or Watchdog([]), DatabaseState.REACHED
-    return Health(lambda: [observe("default", processes, pulse=pulse, watchdog=watchdog, database=database)])
+    return HealthPages(lambda: [observe("default", processes, pulse=pulse, watchdog=watchdog, database=database)])
 
 
 def test_a_loop_that_hangs_is_unhealthy_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:

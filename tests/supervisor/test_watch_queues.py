@@ -14,7 +14,7 @@ from django_skipqueue.supervisor.calls import WatchQueues
 from django_skipqueue.supervisor.processes import WorkerProcess
 from django_skipqueue.worker.control_connection import ControlConnection
 from django_skipqueue.worker.options import WorkerOptions
-from django_skipqueue.worker.protocol import Standby
+from django_skipqueue.worker.protocol import SharedCounts
 
 from ..app import jobs
 from ..app.models import Ledger
@@ -181,7 +181,7 @@ class TestPromises:
     @pytest.fixture
     def watched(self) -> Iterator[tuple[WatchQueues, WorkerProcess, ControlConnection]]:
         process = WorkerProcess("m/1", 4)
-        process.pid, process.standby = os.getpid(), Standby()
+        process.pid, process.shared = os.getpid(), SharedCounts()
         store = Store("default")
         before, alarm = connections["default"], signal.getsignal(signal.SIGALRM)
         control = ControlConnection(store, who="test")
@@ -197,16 +197,16 @@ class TestPromises:
         watch, process, _ = watched
         promised = []
         for now in (100.0, 100.5, 102.0, 102.5):
-            process.standby.watched_until = 0.0
+            process.shared.watched_until = 0.0
             watch.run(now)
-            promised.append(process.standby.watched_until > time.monotonic())
+            promised.append(process.shared.watched_until > time.monotonic())
         assert promised == [True, True, False, True], "other services have delayed the third run"
 
     def test_they_end_with_the_connection(self, watched: tuple[WatchQueues, WorkerProcess, ControlConnection]) -> None:
         watch, process, control = watched
         watch.run(100.0)
-        process.standby.is_session = True
-        assert process.standby.watched_until > 0.0
+        process.shared.is_session = True
+        assert process.shared.watched_until > 0.0
         with control.handling_errors():
             raise OperationalError("gone")
-        assert (process.standby.watched_until, process.standby.is_session) == (0.0, False)
+        assert (process.shared.watched_until, process.shared.is_session) == (0.0, False)

@@ -11,29 +11,29 @@ from django.test import override_settings
 
 from django_skipqueue import conf
 from django_skipqueue.exceptions import InvalidOption
-from django_skipqueue.values.bounds import LIMITS, Limit, check_columns, whole
+from django_skipqueue.values.bounds import NUMBER_RANGES, NumberRange, check_columns, whole
 
 
 @pytest.mark.parametrize(
     ("limit", "value", "is_allowed"),
     [
-        (Limit(0, 5), 0, True),
-        (Limit(0, 5), 5.0, True),
-        (Limit(0, 5), 5.1, False),
-        (Limit(0, 5), -0.1, False),
-        (Limit(0, 5, above=True), 0, False),
-        (Limit(0, 5, above=True), 0.001, True),
-        (Limit(0, 5), float("nan"), False),
-        (Limit(0, 5), float("inf"), False),
-        (Limit(0, 5), True, False),
-        (Limit(0, 5), "3", False),
-        (Limit(0, 5), None, False),
+        (NumberRange(0, 5), 0, True),
+        (NumberRange(0, 5), 5.0, True),
+        (NumberRange(0, 5), 5.1, False),
+        (NumberRange(0, 5), -0.1, False),
+        (NumberRange(0, 5, above=True), 0, False),
+        (NumberRange(0, 5, above=True), 0.001, True),
+        (NumberRange(0, 5), float("nan"), False),
+        (NumberRange(0, 5), float("inf"), False),
+        (NumberRange(0, 5), True, False),
+        (NumberRange(0, 5), "3", False),
+        (NumberRange(0, 5), None, False),
         (whole(1, 5), 3, True),
         (whole(1, 5), 3.0, False),
         (whole(0, 5), False, False),
     ],
 )
-def test_a_limit_allows_the_numbers_within_it(limit: Limit, value: Any, is_allowed: bool) -> None:
+def test_a_limit_allows_the_numbers_within_it(limit: NumberRange, value: Any, is_allowed: bool) -> None:
     assert limit.allows(value) is is_allowed
 
 
@@ -41,12 +41,12 @@ def test_each_number_among_the_settings_has_a_limit_and_a_default_within_it() ->
     numbers = {field.name for field in fields(conf.Settings) if type(field.default) in (int, float)}
     assert numbers
     for name in numbers:
-        assert LIMITS[name].allows(getattr(conf.DEFAULTS, name))
+        assert NUMBER_RANGES[name].allows(getattr(conf.DEFAULTS, name))
 
 
 @pytest.mark.parametrize("name", ["poll_interval", "worker_timeout", "shutdown_timeout"])
 def test_a_setting_and_the_option_of_runworker_have_one_limit(name: str) -> None:
-    limit = LIMITS[name]
+    limit = NUMBER_RANGES[name]
     for value in (limit.least - 1, limit.most + 1):
         with override_settings(SKIPQUEUE={name.upper(): value}):
             (problem,) = conf.problems()

@@ -121,7 +121,7 @@ def test_where_the_search_for_a_place_to_claim_from_fails_outcomes_are_written_n
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_sleep(60)")
 
-    monkeypatch.setattr("django_skipqueue.worker.round_trips.first_in_queues", search)
+    monkeypatch.setattr("django_skipqueue.worker.exchange.first_in_queues", search)
     slow_updates("NEW.status = 'running' AND NEW.task LIKE '%.echo'", "60")
     worker_jobs.pass_gate.defer_many([("first",), ("second",)])
     worker = worker_thread(concurrency=3, poll_interval=0.1)

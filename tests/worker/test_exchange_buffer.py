@@ -9,7 +9,7 @@ from django_skipqueue.jobs.registry import RUNNER_NAMES
 from django_skipqueue.queue.parameters import ExchangeResult
 from django_skipqueue.values.outcomes import COMPLETED
 from django_skipqueue.values.records import Attempt, ClaimedJob
-from django_skipqueue.worker.round_trips import Exchange, ExchangeBuffer
+from django_skipqueue.worker.exchange import Exchange, ExchangeBuffer
 
 JOB = ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 10, 0, 0.0, 0.0, "{}")
 ATTEMPT = Attempt(JOB, COMPLETED, 1.0, 2.0, "w")

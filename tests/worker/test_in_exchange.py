@@ -8,7 +8,7 @@ from django_skipqueue.queue.parameters import ExchangeResult
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.records import NEVER, ClaimedJob
 from django_skipqueue.worker import in_exchange
-from django_skipqueue.worker.in_exchange import Beside, make_in_exchange
+from django_skipqueue.worker.in_exchange import PartStatements, make_in_exchange
 
 KEYED: dict[str, Any] = {"holds_permit": True, "permit_key": "k"}
 JOB = ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, "{}", **KEYED)
@@ -17,7 +17,7 @@ JOB = ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, "{}", **KE
 def test_without_a_part_nothing_is_sent_beside_and_each_job_begins_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(in_exchange, "installed_parts", tuple)
     made = make_in_exchange(Store("default"), "w", claims_ahead=True)
-    assert made.beside([], has_room=True, claims=True) == Beside()
+    assert made.statements_of_parts([], has_room=True, claims=True) == PartStatements()
     assert made.claimed_ahead(ExchangeResult([], [], [], 0.0)) == []
     assert made.due_at == NEVER
     lines = made.lines

@@ -170,8 +170,8 @@ def test_a_second_outcome_of_a_remembered_attempt_is_dropped_and_not_counted(is_
         Attempt(ClaimedJob(id, 1, "t", "q", "[]", "{}", 1, 3, 0, 1.0, 2.0, "{}"), COMPLETED, 0.0, 0.1, "w", is_written)
         for id in range(5)
     )
-    reports.sent([first], {first.job.ref}, {})
-    reports.sent([first, others[0]], {others[0].job.ref}, {})
+    reports.report([first], {first.job.ref}, {})
+    reports.report([first, others[0]], {others[0].job.ref}, {})
     assert [(type(event), event.attempts) for event in events] == [
         (AttemptsCompleted, [first]),
         (AttemptsCompleted, [others[0]]),
@@ -179,9 +179,9 @@ def test_a_second_outcome_of_a_remembered_attempt_is_dropped_and_not_counted(is_
     ]
     assert observer.attempts == [(AttemptsCompleted, first), (AttemptsCompleted, others[0])]
     for other in others[1:]:
-        reports.sent([other], {other.job.ref}, {})
+        reports.report([other], {other.job.ref}, {})
     events.clear()
-    reports.sent([others[0], others[-1]], set(), {})
+    reports.report([others[0], others[-1]], set(), {})
     assert (OutcomesDropped, [others[-1]]) in [(type(event), event.attempts) for event in events]
     assert (others[0] in reports.lost) is not is_written, "it is forgotten"
 
@@ -192,6 +192,6 @@ def test_an_outcome_that_was_written_is_no_second_one() -> None:
     dispatcher: Any = SimpleNamespace(send=events.append)
     reports = OutcomeReports(dispatcher, [Remembering()], remembered=2)
     honest = Attempt(ClaimedJob(1, 1, "t", "q", "[]", "{}", 1, 3, 0, 1.0, 2.0, "{}"), COMPLETED, 0.0, 0.1, "w")
-    reports.sent([honest._replace(is_written=True)], set(), {})
-    reports.sent([honest], {honest.job.ref}, {})
+    reports.report([honest._replace(is_written=True)], set(), {})
+    reports.report([honest], {honest.job.ref}, {})
     assert [type(event) for event in events] == [AttemptsCompleted] * 2

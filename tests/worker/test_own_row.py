@@ -12,7 +12,7 @@ from django_skipqueue.queue.store import Store
 from django_skipqueue.worker import control_connection
 from django_skipqueue.worker.control_loop import OwnRow
 from django_skipqueue.worker.options import WorkerOptions
-from django_skipqueue.worker.protocol import Standby
+from django_skipqueue.worker.protocol import SharedCounts
 
 from ..app import jobs, worker_jobs
 from ..app.rows import are_in_order
@@ -78,45 +78,45 @@ class TestHeartbeatsOfTheSupervisor:
     """They count as the worker's own."""
 
     @pytest.fixture
-    def standby(self) -> Standby:
-        return Standby()
+    def shared(self) -> SharedCounts:
+        return SharedCounts()
 
     @pytest.fixture
-    def row(self, standby: Standby) -> OwnRow:
+    def row(self, shared: SharedCounts) -> OwnRow:
         options = WorkerOptions(name="w", database="default", worker_timeout=60.0)
-        return OwnRow(store, options, id="w/1:0", name="w/1", standby=standby)
+        return OwnRow(store, options, id="w/1:0", name="w/1", shared=shared)
 
-    def test_a_worker_makes_its_row_itself(self, row: OwnRow, standby: Standby) -> None:
-        standby.heartbeat_at = 1000.0
+    def test_a_worker_makes_its_row_itself(self, row: OwnRow, shared: SharedCounts) -> None:
+        shared.heartbeat_at = 1000.0
         assert not row.is_alive(1000.0)
         assert row.due_at == 0.0
         row.run(1000.0)
         assert Worker.objects.filter(pk="w/1:0").exists()
 
-    def test_while_they_come_it_writes_none_and_is_alive(self, row: OwnRow, standby: Standby) -> None:
+    def test_while_they_come_it_writes_none_and_is_alive(self, row: OwnRow, shared: SharedCounts) -> None:
         row.run(1000.0)
         assert row.is_alive(1030.0)
         assert not row.is_alive(1030.1)
         assert row.due_at == 1015.0
-        standby.heartbeat_at = 1010.0
+        shared.heartbeat_at = 1010.0
         assert row.due_at == 1030.0, "after a third of the worker timeout"
         assert row.is_alive(1040.0)
         assert not row.is_alive(1040.1)
 
     def test_the_pause_between_two_of_them_is_shorter_than_what_counts_as_silence(
-        self, row: OwnRow, standby: Standby
+        self, row: OwnRow, shared: SharedCounts
     ) -> None:
         row.run(1000.0)
-        standby.heartbeat_at = 1010.0
+        shared.heartbeat_at = 1010.0
         options = WorkerOptions(name="w", database="default", worker_timeout=60.0)
-        assert row.due_at - standby.heartbeat_at > options.seconds_between_heartbeats
+        assert row.due_at - shared.heartbeat_at > options.seconds_between_heartbeats
 
     def test_one_that_came_meanwhile_says_that_the_supervisor_is_there(
-        self, row: OwnRow, standby: Standby, caplog: pytest.LogCaptureFixture
+        self, row: OwnRow, shared: SharedCounts, caplog: pytest.LogCaptureFixture
     ) -> None:
         row.run(time.monotonic() - 60)
         row._supervisor_seen_at -= 60
-        standby.heartbeat_at = time.monotonic()
+        shared.heartbeat_at = time.monotonic()
         row.run(time.monotonic())
         assert "supervisor silent" not in caplog.text
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from django_skipqueue.models import Job
-from django_skipqueue.worker.worker import Worker
+from django_skipqueue.worker.worker import WorkerLoop
 
 from ..app import jobs, worker_jobs
 from ..app.waiting import wait_until
@@ -76,7 +76,7 @@ def test_coroutines_that_turn_out_to_be_long_go_back_while_other_jobs_follow_eac
 def test_a_worker_that_waits_for_jobs_of_both_kinds_to_end_sleeps(worker_thread: Any, gates: Any) -> None:
     turns = 0
 
-    def count_turns(worker: Worker) -> None:
+    def count_turns(worker: WorkerLoop) -> None:
         wait = worker._wakeup.wait
 
         def counted(*arguments: Any, **options: Any) -> list[int]:

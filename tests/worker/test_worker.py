@@ -1,4 +1,4 @@
-"""`Worker`: the control loop, in a thread of this process, where connections can be cut and claims lost at will."""
+"""`WorkerLoop`: the control loop, in a thread of this process, where connections can be cut and claims lost at will."""
 
 import json
 import logging
@@ -27,10 +27,10 @@ from django_skipqueue.worker import worker as worker_module
 from django_skipqueue.worker.attempts import event_loop, running_attempt
 from django_skipqueue.worker.attempts.running_attempt import RunningJobs
 from django_skipqueue.worker.claiming import FEW, Plan
+from django_skipqueue.worker.exchange import DELAYED_RESULT_JOBS
 from django_skipqueue.worker.protocol import EXIT_BLOCKED, EXIT_CLEAN, EXIT_STUCK, HangingQueues
-from django_skipqueue.worker.round_trips import DEFER_RESULT_ABOVE
 from django_skipqueue.worker.watchers import DELAYS
-from django_skipqueue.worker.worker import Worker
+from django_skipqueue.worker.worker import WorkerLoop
 
 from ..app import jobs, worker_jobs
 from ..app.models import Ledger
@@ -77,7 +77,7 @@ def test_a_notification_that_comes_with_the_answer_of_another_statement_is_heard
     """Whoever reads that answer reads the notification as well, and the socket is not readable any more."""
     beating, deferred = threading.Event(), threading.Event()
 
-    def prepare(worker: Worker) -> None:
+    def prepare(worker: WorkerLoop) -> None:
         beat = worker._own_row.run
 
         def beat_after_a_notification(now: float) -> None:
@@ -102,7 +102,7 @@ def test_a_job_deferred_while_the_connection_was_broken_is_found_as_soon_as_it_i
     """Nobody has told of it, and its queue is not among those that are known to have jobs."""
     broken, deferred = threading.Event(), threading.Event()
 
-    def prepare(worker: Worker) -> None:
+    def prepare(worker: WorkerLoop) -> None:
         listen = worker._control.listen
 
         def listen_after_the_job() -> bool:
@@ -179,7 +179,7 @@ def test_hung_calls_leave_half_of_the_slots_to_other_queues_when_they_outnumber_
     monkeypatch.setattr(running_attempt, "STUCK_AFTER", 0.05)
     hanging_queues = HangingQueues()
 
-    def replace(worker: Worker) -> None:
+    def replace(worker: WorkerLoop) -> None:
         worker._in_flight.claiming._hanging = hanging_queues
 
     for timeout in (0.2, 60):
@@ -258,7 +258,7 @@ def test_jobs_that_a_coroutine_keeps_from_beginning_are_run_by_another_worker(wo
     blocked = worker_thread(concurrency=4)
     wait_until(lambda: gates["g"].inside)
     wait_until(lambda: Job.objects.running().count() == 1, "those that have not begun are released")
-    wait_until(lambda: not blocked.worker._standby.slots, "it offers no slot")
+    wait_until(lambda: not blocked.worker._shared.slots, "it offers no slot")
     jobs.noop.using(queue_name="for threads").defer()
     wait_until(lambda: Job.objects.completed().filter(task=jobs.noop.name).exists(), "its threads go on")
     worker_thread(concurrency=4)
@@ -538,7 +538,7 @@ def test_an_outcome_is_kept_until_the_database_takes_it(worker_thread: Start, ga
     failures.set()
     attempts: list[int] = []
 
-    def prepare(worker: Worker) -> None:
+    def prepare(worker: WorkerLoop) -> None:
         class Failing(Store):
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 if settlements and failures.is_set():
@@ -560,7 +560,7 @@ def test_an_outcome_is_kept_until_the_database_takes_it(worker_thread: Start, ga
 def test_a_claim_whose_answer_was_lost_is_given_back_and_run(worker_thread: Start) -> None:
     lost: list[int] = []
 
-    def prepare(worker: Worker) -> None:
+    def prepare(worker: WorkerLoop) -> None:
         class Losing(Store):
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 answer = super().exchange(settlements, **options)
@@ -587,7 +587,7 @@ def test_a_claim_that_commits_after_its_connection_was_given_up_is_found_by_the_
     """The statement was still under way when the worker looked for strays."""
     id = "00000000-0000-0000-0000-000000000002"
 
-    def prepare(worker: Worker) -> None:
+    def prepare(worker: WorkerLoop) -> None:
         class Late(Store):
             def release_orphans(self, worker_id: str, **options: Any) -> Any:
                 released = super().release_orphans(worker_id, **options)
@@ -612,7 +612,7 @@ def test_an_answer_lost_with_an_outcome_in_it_is_not_told_twice(
     completed = sent(signals.job_completed)
     lost: list[int] = []
 
-    def prepare(worker: Worker) -> None:
+    def prepare(worker: WorkerLoop) -> None:
         class Losing(Store):
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 answer = super().exchange(settlements, **options)
@@ -816,7 +816,7 @@ def test_a_locked_row_keeps_no_other_outcome_and_no_claim(
 def test_a_worker_with_the_only_slot_goes_on_beside_a_locked_row(
     worker_thread: Start, gates: Any, locker: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def look_not_ahead(worker: Worker) -> None:
+    def look_not_ahead(worker: WorkerLoop) -> None:
         monkeypatch.setattr(worker._in_flight.claiming.capacities[THREADS], "prefetch", lambda now: 0)
 
     held = worker_jobs.pass_gate.defer("g")
@@ -842,7 +842,7 @@ class WatchedReleases(Store):
         return super().release(leases, interrupted=interrupted, later=later)
 
 
-def watch_releases(worker: Worker) -> None:
+def watch_releases(worker: WorkerLoop) -> None:
     WatchedReleases.seen = []
     _use(worker, WatchedReleases)
 
@@ -932,7 +932,7 @@ def test_a_locked_job_that_has_not_begun_is_given_back_when_it_is_free(
 ) -> None:
     kept = 2
 
-    def prepare(worker: Worker) -> None:
+    def prepare(worker: WorkerLoop) -> None:
         capacity = worker._in_flight.claiming.capacities[THREADS]
         monkeypatch.setattr(capacity, "prefetch", lambda now: kept)
         monkeypatch.setattr(capacity, "kept", lambda now: kept)
@@ -964,16 +964,16 @@ def waits_for_lock(worker: WorkerThread) -> bool:
 class Watching(Store):
     """Calls `before` and `after` around each exchange that is made while the answer to another is not taken up."""
 
-    worker: Worker
+    worker: WorkerLoop
     overlaps: list[bool]
 
     def exchange(self, *arguments: Any, **options: Any) -> Any:
-        overlapping = not self.worker._in_flight.trips.buffer.is_empty
+        overlapping = not self.worker._in_flight.exchanges.buffer.is_empty
         if overlapping:
             self.before()
         answer = super().exchange(*arguments, **options)
         if overlapping:
-            self.overlaps.append(self.worker._in_flight.trips.buffer.is_empty)
+            self.overlaps.append(self.worker._in_flight.exchanges.buffer.is_empty)
             return self.after(answer)
         return answer
 
@@ -984,8 +984,8 @@ class Watching(Store):
         return answer
 
 
-def _watch(store: type[Watching]) -> Callable[[Worker], None]:
-    def prepare(worker: Worker) -> None:
+def _watch(store: type[Watching]) -> Callable[[WorkerLoop], None]:
+    def prepare(worker: WorkerLoop) -> None:
         store.worker = worker
         store.overlaps = []
         _use(worker, store)
@@ -1017,28 +1017,28 @@ def test_the_first_answer_is_taken_up_although_the_second_exchange_did_not_come_
     assert sorted(worker_jobs.seen) == list(range(BACKLOG)), "each has run once"
 
 
-@pytest.mark.parametrize("number", [DEFER_RESULT_ABOVE - 1, DEFER_RESULT_ABOVE])
+@pytest.mark.parametrize("number", [DELAYED_RESULT_JOBS - 1, DELAYED_RESULT_JOBS])
 def test_an_answer_with_many_jobs_waits_for_the_next_exchange_although_there_was_room_for_more(
     worker_thread: Start, number: int
 ) -> None:
     """So PostgreSQL works while these are decoded and run. Where keys have limits, a claim seldom fills its room."""
     waiting: list[int] = []
 
-    def prepare(worker: Worker) -> None:
-        worker._in_flight.trips.exchange(Plan(0.0, settles=True, claims=10 * number))
-        waiting.append(worker._in_flight.trips.buffer.claimed)
+    def prepare(worker: WorkerLoop) -> None:
+        worker._in_flight.exchanges.exchange(Plan(0.0, settles=True, claims=10 * number))
+        waiting.append(worker._in_flight.exchanges.buffer.claimed)
 
     jobs.noop.defer_many([()] * number)
     worker = worker_thread(prepare=prepare, drain=True)
     assert worker.wait() == EXIT_CLEAN
-    assert waiting == [number if number >= DEFER_RESULT_ABOVE else 0]
+    assert waiting == [number if number >= DELAYED_RESULT_JOBS else 0]
     assert worker.worker.jobs_done == Job.objects.completed().count() == number
 
 
 def test_who_has_too_much_to_write_claims_nothing(worker_thread: Start) -> None:
     rooms: list[int] = []
 
-    def prepare(worker: Worker) -> None:
+    def prepare(worker: WorkerLoop) -> None:
         worker._in_flight._may_claim = lambda now: True  # before its first heartbeat
         for has_more in (True, False):
             worker._in_flight._pending.has_more = has_more
@@ -1089,7 +1089,7 @@ def test_what_an_answer_has_brought_is_given_back_by_a_worker_that_stops(worker_
     class Stopping(Watching):
         def after(self, answer: ExchangeResult) -> ExchangeResult:
             rows = answer.claimed_rows if isinstance(answer.claimed_rows, list) else answer.claimed_rows.fetchall()
-            if len(rows) >= DEFER_RESULT_ABOVE:  # the jobs of a smaller one begin at once
+            if len(rows) >= DELAYED_RESULT_JOBS:  # the jobs of a smaller one begin at once
                 self.worker._stop()
                 brought.extend(id for id, *_ in rows)
             return replace(answer, claimed_rows=rows)
@@ -1108,8 +1108,8 @@ def test_a_lease_that_is_known_to_be_lost_is_told_by_a_worker_that_stops(
     lost = sent(signals.lease_lost)
     attempt = Attempt(ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 10, 0, 0.0, 0.0, "{}"), COMPLETED, 1.0, 2.0, "w")
 
-    def prepare(worker: Worker) -> None:
-        worker._in_flight.trips.reports.lost.append(attempt)
+    def prepare(worker: WorkerLoop) -> None:
+        worker._in_flight.exchanges.reports.lost.append(attempt)
         worker._stop()
 
     assert worker_thread(prepare=prepare).wait() == EXIT_CLEAN
@@ -1132,7 +1132,7 @@ def test_what_an_answer_has_brought_is_run_while_the_database_is_gone(
     jobs.noop.defer_many([()] * BACKLOG)
     worker = worker_thread(prepare=_watch(Breaking))
     wait_until(broken.is_set)
-    wait_until(lambda: worker.worker._in_flight.trips.buffer.is_empty)
+    wait_until(lambda: worker.worker._in_flight.exchanges.buffer.is_empty)
     worker.stop(now=True)
     assert worker.wait() == EXIT_CLEAN
 
@@ -1140,7 +1140,7 @@ def test_what_an_answer_has_brought_is_run_while_the_database_is_gone(
 def test_a_drain_whose_last_look_fails_looks_again(worker_thread: Start) -> None:
     failures = [OperationalError("the server closed the connection unexpectedly")]
 
-    def prepare(worker: Worker) -> None:
+    def prepare(worker: WorkerLoop) -> None:
         something_runnable = worker._has_runnable_jobs
 
         def fail_once() -> bool:
@@ -1182,7 +1182,7 @@ def test_max_jobs_counts_what_an_answer_has_brought(worker_thread: Start) -> Non
 def test_an_outcome_that_is_known_when_the_time_is_over_is_written_by_another_connection(worker_thread: Start) -> None:
     tried: list[int] = []
 
-    def prepare(worker: Worker) -> None:
+    def prepare(worker: WorkerLoop) -> None:
         class Failing(Store):
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 if settlements:
@@ -1205,7 +1205,7 @@ def test_jobs_that_finish_during_an_outage_do_not_make_it_try_more_often(worker_
     failures = threading.Event()
     failures.set()
 
-    def prepare(worker: Worker) -> None:
+    def prepare(worker: WorkerLoop) -> None:
         class Failing(Store):
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 if settlements and failures.is_set():
@@ -1232,7 +1232,7 @@ def test_a_timeout_is_kept_during_an_outage(worker_thread: Start, monkeypatch: p
     monkeypatch.setattr("django_skipqueue.worker.control_connection.LONGEST_DELAY", HOUR)
     tried: list[int] = []
 
-    def prepare(worker: Worker) -> None:
+    def prepare(worker: WorkerLoop) -> None:
         class Failing(Store):
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 if settlements and not tried:
@@ -1256,7 +1256,7 @@ def test_stopping_without_a_database_neither_spins_nor_is_deaf(
 ) -> None:
     tried: list[int] = []
 
-    def prepare(worker: Worker) -> None:
+    def prepare(worker: WorkerLoop) -> None:
         class Failing(Store):
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 if settlements:
@@ -1318,13 +1318,13 @@ def test_too_many_untold_events_pause_claiming_which_is_said(
         signals.job_completed.disconnect(receive)
 
 
-def _use(worker: Worker, store: type[Store]) -> None:
+def _use(worker: WorkerLoop, store: type[Store]) -> None:
     """Have what this worker asks about its jobs go through a store of this kind."""
     in_flight = worker._in_flight
-    in_flight._store = in_flight.trips._store = in_flight.trips._exchanger._store = store("default")
+    in_flight._store = in_flight.exchanges._store = in_flight.exchanges._exchanger._store = store("default")
 
 
-def _count_looks(worker: Worker, looks: threading.Semaphore) -> None:
+def _count_looks(worker: WorkerLoop, looks: threading.Semaphore) -> None:
     class Counting(Store):
         def exchange(self, *arguments: Any, **options: Any) -> Any:
             looks.release()

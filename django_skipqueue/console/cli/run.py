@@ -24,7 +24,7 @@ from ...events.logging import JobContextFilter, JsonFormatter
 from ...exceptions import QueueUnavailable
 from ...supervisor.health import open_port
 from ...supervisor.supervisor import Supervisor
-from ...values.bounds import LIMITS
+from ...values.bounds import NUMBER_RANGES
 from ...values.part import installed_parts
 from ...worker.options import WorkerOptions
 from ...worker.preflight import QueueUnreachable, check_database, check_databases
@@ -72,7 +72,7 @@ ON, OFF = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
 """The values allowed in the environment variable of a flag."""
 
 
-class Options:
+class RunworkerOptions:
     """Adds options to a parser, each with its environment variable as the default, named in its help."""
 
     def __init__(self, parser: CommandParser) -> None:
@@ -139,7 +139,7 @@ def _escaped(text: str) -> str:
 
 
 def within(option: str) -> Callable[[str], float]:
-    limit = LIMITS[option]
+    limit = NUMBER_RANGES[option]
 
     def number(text: str) -> float:
         try:
@@ -158,7 +158,7 @@ def names_in(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
-def add_times(add: Options, settings: conf.Settings) -> None:
+def add_times(add: RunworkerOptions, settings: conf.Settings) -> None:
     add(
         "--poll-interval",
         type=within("poll_interval"),
@@ -181,7 +181,7 @@ def add_times(add: Options, settings: conf.Settings) -> None:
     )
 
 
-def add_place(add: Options, settings: conf.Settings) -> None:
+def add_place(add: RunworkerOptions, settings: conf.Settings) -> None:
     add("--name", default=f"{socket.gethostname()}:{os.getpid()}", help="the worker's name in logs and admin")
     add(
         "--database",
@@ -201,7 +201,7 @@ def add_place(add: Options, settings: conf.Settings) -> None:
     add("--log-format", type=log_format, help="text or json: one JSON object a line; default: text")
 
 
-def set_up(add: Options, options: dict[str, Any]) -> None:
+def set_up(add: RunworkerOptions, options: dict[str, Any]) -> None:
     """Configure the log lines. Raises `CommandError` if the variable of a flag has an invalid value."""
     if add.wrong_variables:
         raise CommandError(" ".join(add.wrong_variables))

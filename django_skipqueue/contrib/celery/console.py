@@ -68,11 +68,11 @@ SELECT
             AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(worker_timeout)s)
     ),
     date_part('epoch', statement_timestamp() - carrier.heartbeat_at),
-    date_part('epoch', statement_timestamp() - beside.reached_at),
-    beside.refused
+    date_part('epoch', statement_timestamp() - of_celery.reached_at),
+    of_celery.refused
 FROM
     skipqueue_worker AS carrier
-    JOIN skipqueue_celery_worker AS beside ON beside.worker_id = carrier.id
+    JOIN skipqueue_celery_worker AS of_celery ON of_celery.worker_id = carrier.id
     LEFT JOIN held ON held.locked_by = carrier.id
 WHERE carrier.is_external
 ORDER BY carrier.name

@@ -24,12 +24,12 @@ from ...worker.attempts.running_attempt import RunningJobs
 from ...worker.claiming import ClaimPolicy, Free, Plan
 from ...worker.control_loop import ControlLoop, WatchItself
 from ...worker.dispatcher import ReceiverCheck, settle_services
+from ...worker.exchange import ExchangeService
 from ...worker.in_exchange import make_in_exchange
 from ...worker.loop import Service
 from ...worker.notes import WriteNotes
 from ...worker.options import WorkerOptions
-from ...worker.protocol import EXIT_BLOCKED, EXIT_RECYCLED, Stamps, Standby
-from ...worker.round_trips import RoundTrips
+from ...worker.protocol import EXIT_BLOCKED, EXIT_RECYCLED, SharedCounts, Stamps
 from ...worker.watchers import OrphanCheck
 from . import logs as relay_logs
 from . import wire
@@ -110,7 +110,7 @@ class RelayOptions(WorkerOptions):
 
 
 class Relay(ControlLoop):
-    """Has the jobs of its round trips: see `Holder` of `worker.round_trips`."""
+    """Has the jobs of its round trips: see `JobHolder` of `worker.exchange`."""
 
     kind = "relay"
 
@@ -123,11 +123,11 @@ class Relay(ControlLoop):
         lifeline: int,
         running_jobs: RunningJobs | None = None,
         stamps: Stamps | None = None,
-        standby: Standby | None = None,
+        shared: SharedCounts | None = None,
         carrier: Carrier | None = None,
     ) -> None:
         """`running_jobs` stays empty: no job runs in this process. `carrier` takes the place of the setting's."""
-        super().__init__(options, id=id, name=name, lifeline=lifeline, stamps=stamps, standby=standby)
+        super().__init__(options, id=id, name=name, lifeline=lifeline, stamps=stamps, shared=shared)
         chosen = carriers()[options.carrier]
         holder = carrier_id(chosen.name)
         store = self._store
@@ -144,18 +144,18 @@ class Relay(ControlLoop):
             lost=self._jobs.connection_lost,
             stamp=self._stamp,
         )
-        self._trips = RoundTrips(
+        self._exchanges = ExchangeService(
             self,
-            ClaimPolicy(options, self._standby),
+            ClaimPolicy(options, self._shared),
             id=id,
             store=store,
             control=self._control,
             dispatcher=self._dispatcher,
-            standby=self._standby,
+            shared=self._shared,
             in_exchange=make_in_exchange(store, id),
             settle_services=settle_services(store),
             write_notes=WriteNotes(store, list),
-            defers_full_claims_only=True,
+            delays_full_claims_only=True,
             remembered=REPORTED,
             not_held=NOT_THE_CARRIERS,
         )
@@ -166,7 +166,7 @@ class Relay(ControlLoop):
         self._lost_window = LostWindow(store, chosen, connection, self._window, who=name)
         self._orphans = OrphanCheck(options.worker_timeout, self._release_orphans)
         self._control.on_broken = self._database_broke
-        look_again = self._trips.claiming.start_over
+        look_again = self._exchanges.claiming.start_over
         services: list[Service] = [
             ReceiverCheck(
                 self._dispatcher, who=f"relay {name}", hint="the process is replaced", then=self._stop_blocked
@@ -175,21 +175,21 @@ class Relay(ControlLoop):
             self._window,
             connection,
             self._orphans,
-            *([WatchItself(self._control, self._standby, look=look_again)] * options.listen),
-            self._trips,
+            *([WatchItself(self._control, self._shared, look=look_again)] * options.listen),
+            self._exchanges,
             self._hand_over,
             self._take_back,
             RevokeCancelled(store, connection, carrier_id=holder),
             self._lost_window,
-            *self._trips.settle_services,
-            *self._trips.observing,
-            self._trips.write_notes,
+            *self._exchanges.settle_services,
+            *self._exchanges.observing,
+            self._exchanges.write_notes,
         ]
         self._make_loop(services)
 
     @property
     def jobs_done(self) -> int:
-        return self._trips.jobs_done
+        return self._exchanges.jobs_done
 
     # One turn of the loop
 
@@ -213,7 +213,7 @@ class Relay(ControlLoop):
                 log(self.name, connection.carrier.name)
             ends = partial(ended, carrier=connection.carrier.name, database=self.options.database, now=now)
             attempts, known = self._jobs.take(taken, ends)
-            self._trips.pending.add(map(self._here, attempts))
+            self._exchanges.pending.add(map(self._here, attempts))
             if known:
                 connection.carrier.acknowledge(known)
             self._log(taken)
@@ -243,12 +243,17 @@ class Relay(ControlLoop):
     # Round trips
 
     def room(self, now: float) -> int:
-        if self._is_paused or self._dispatcher.is_full or self._trips.pending.has_more or not self._connection.is_open:
+        if (
+            self._is_paused
+            or self._dispatcher.is_full
+            or self._exchanges.pending.has_more
+            or not self._connection.is_open
+        ):
             return 0
-        return self._window.room(self._trips.buffer.claimed, now)
+        return self._window.room(self._exchanges.buffer.claimed, now)
 
     def has_finished(self, now: float) -> bool:
-        return self._trips.pending.due_at <= now
+        return self._exchanges.pending.due_at <= now
 
     def take_finished(self) -> Iterable[Attempt]:
         return ()  # they wait for the next exchange since they came
@@ -271,18 +276,18 @@ class Relay(ControlLoop):
             if too_large := carrier.publish(claimed):
                 self._jobs.not_sent(job.ref for job, *_ in too_large)
                 name, alias, now = carrier.name, self._store.alias, time.monotonic()
-                self._trips.pending.add(not_sent(each, carrier=name, database=alias, now=now) for each in too_large)
+                self._exchanges.pending.add(not_sent(each, carrier=name, database=alias, now=now) for each in too_large)
 
     def take_ahead(self, claimed: list[ClaimedJob]) -> None:
         self.take(claimed, {})
 
     def _database_broke(self) -> None:
-        self._trips.apply()
-        self._trips.claiming.start_over()
+        self._exchanges.apply()
+        self._exchanges.claiming.start_over()
         self._orphans.expect(time.monotonic())
 
     def _release_orphans(self) -> None:
-        self._trips.apply()
+        self._exchanges.apply()
         orphans = self._store.release_orphans(self.id, known=self._jobs.held_ids)
         if orphans:
             logs.orphans_released(self.name, len(orphans))
@@ -293,11 +298,11 @@ class Relay(ControlLoop):
         return False
 
     def _called(self, queue_name: str) -> None:
-        self._trips.claiming.called(queue_name)
+        self._exchanges.claiming.called(queue_name)
 
     def _offer(self) -> None:
         room = 0 if self._control.is_broken else self.room(time.monotonic())
-        self._standby.offer(slots=room, room=room, claimed=self._trips.jobs_claimed, running=self._jobs.count)
+        self._shared.offer(slots=room, room=room, claimed=self._exchanges.jobs_claimed, running=self._jobs.count)
 
     def _sleep(self, longest: float, files: Iterable[int] = ()) -> None:
         gathers = self._look_at - time.monotonic()
@@ -321,21 +326,21 @@ class Relay(ControlLoop):
     def _shut_down(self) -> None:
         self._is_paused = True
         deadline = min(self._shutdown_deadline, time.monotonic() + CONFIRM_TIME)
-        trips, failures = self._trips, 0
-        trips.apply()
+        exchanges, failures = self._exchanges, 0
+        exchanges.apply()
         while self._jobs.unconfirmed and self._connection.is_open and (left := deadline - time.monotonic()) > 0:
             self._sleep(left)
             self._turn()
-        trips.pending.look_now()
-        while failures < 2 and trips.pending.due_at <= time.monotonic() < deadline:
-            trips.exchange(Plan(0.0, settles=True))
+        exchanges.pending.look_now()
+        while failures < 2 and exchanges.pending.due_at <= time.monotonic() < deadline:
+            exchanges.exchange(Plan(0.0, settles=True))
             failures += self._control.is_broken
-        trips.apply()
+        exchanges.apply()
         self._jobs.release_unconfirmed()
         while not self._control.is_broken and self._hand_over.due_at <= time.monotonic() < self._shutdown_deadline:
             with self._control.handling_errors(refused=self._hand_over.refused):
                 self._hand_over.run(time.monotonic())
-        for service in (self._hand_over, self._take_back, self._row, *trips.observing):
+        for service in (self._hand_over, self._take_back, self._row, *exchanges.observing):
             with self._control.handling_errors(refused=service.refused):
                 service.run(time.monotonic())
         self._emit_stop()

@@ -76,10 +76,10 @@ RECOVER_RETURNED = recovering(
 # is NULL; deletes what it has of workers without a row. Index: the primary keys.
 HEARTBEAT = """
 WITH gone AS (
-    DELETE FROM skipqueue_celery_worker AS beside
+    DELETE FROM skipqueue_celery_worker AS of_celery
     WHERE
-        beside.worker_id <> ALL (ARRAY[%(carrier_id)s, %(relay_id)s]::text[])
-        AND NOT EXISTS (SELECT FROM skipqueue_worker AS worker WHERE worker.id = beside.worker_id)
+        of_celery.worker_id <> ALL (ARRAY[%(carrier_id)s, %(relay_id)s]::text[])
+        AND NOT EXISTS (SELECT FROM skipqueue_worker AS worker WHERE worker.id = of_celery.worker_id)
 )
 INSERT INTO skipqueue_celery_worker AS written (worker_id, relay_of, reached_at, refused)
 SELECT seen.worker_id, seen.relay_of, seen.reached_at, seen.refused

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from django.utils.module_loading import import_string
 
 from ...conf import AppSetting, settings
-from ...values.bounds import LIMITS, did_you_mean
+from ...values.bounds import NUMBER_RANGES, did_you_mean
 
 if TYPE_CHECKING:
     from .celery_carrier import CeleryCarrier
@@ -108,8 +108,8 @@ def _queues_problems(place: str, value: object) -> Iterator[str]:
 
 
 def _number_problems(option: str, place: str, value: object) -> Iterator[str]:
-    if not LIMITS[option].allows(value):
-        yield f"{place} must be {LIMITS[option]}, not {value!r}."
+    if not NUMBER_RANGES[option].allows(value):
+        yield f"{place} must be {NUMBER_RANGES[option]}, not {value!r}."
 
 
 def _declare_problems(place: str, value: object) -> Iterator[str]:

@@ -196,8 +196,8 @@ WITH relay AS MATERIALIZED (
     SELECT
         worker.id,
         worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(worker_timeout)s) AS is_alive
-    FROM skipqueue_celery_worker AS beside JOIN skipqueue_worker AS worker ON worker.id = beside.worker_id
-    WHERE beside.relay_of = %(carrier)s
+    FROM skipqueue_celery_worker AS of_celery JOIN skipqueue_worker AS worker ON worker.id = of_celery.worker_id
+    WHERE of_celery.relay_of = %(carrier)s
 )
 SELECT
     count(*) FILTER (WHERE locked_by = %(carrier_id)s),

@@ -11,7 +11,7 @@ from django.db import Error
 from ... import conf
 from ...console.cli import run as serving
 from ...console.cli.reloader import Reloader, report_modules
-from ...console.cli.run import Options, names_in, within
+from ...console.cli.run import RunworkerOptions, names_in, within
 from ...events import logs
 from ...events.log_format import counted
 from ...jobs.registry import registry
@@ -31,7 +31,7 @@ class Command(BaseCommand):
     help = "Run jobs: claim them, run them, retry them. Every option can also be set in the environment."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        self._add = add = Options(parser)
+        self._add = add = RunworkerOptions(parser)
         settings = conf.load_or_default()
         add(
             "-q",

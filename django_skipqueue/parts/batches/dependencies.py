@@ -287,7 +287,7 @@ MOST_ROUNDS = 20
 """Batches of jobs that one call admits. The supervisors admit the others."""
 
 
-class Need(NamedTuple):
+class NeededJob(NamedTuple):
     needs_job_id: int
     task: str | None
     """The name of its task; `None`: the row is not there any more."""
@@ -414,8 +414,8 @@ def forget_dependants(store: "Store", ids: Collection[int], *, limit: int = BATC
     return True
 
 
-def needs_of(store: "Store", id: int) -> list[Need]:
-    return [Need._make(row) for row in store.rows(NEEDS, {"id": id})]
+def needs_of(store: "Store", id: int) -> list[NeededJob]:
+    return [NeededJob._make(row) for row in store.rows(NEEDS, {"id": id})]
 
 
 def unmet_needs_of(store: "Store", id: int, *, limit: int) -> list[UnmetNeed]:

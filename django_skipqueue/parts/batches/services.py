@@ -82,7 +82,7 @@ class PruneBatches(Periodic):
 
 
 SHARE = 20
-"""Beside other jobs, a check that finds nothing is followed by a pause of this many times its duration."""
+"""PartStatements other jobs, a check that finds nothing is followed by a pause of this many times its duration."""
 
 LOCKED_DELAY = 0.05
 """Seconds until the next check, if somebody else had locked a batch: to add jobs to it, or to finish it."""

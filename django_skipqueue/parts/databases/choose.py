@@ -41,7 +41,7 @@ class CallToPlace(NamedTuple):
     kwargs: dict[str, Any]
 
 
-class AmongSeveral(Placement):
+class SeveralDatabases(Placement):
     """By `SKIPQUEUE["PLACEMENT"]`, unless the options of a job name a database."""
 
     def choose(self, spec: JobSpec, call: EncodedCall, *, named: str | None = None, shard: str | None = None) -> str:

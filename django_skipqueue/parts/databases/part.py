@@ -2,11 +2,11 @@
 
 from ...values.part import Part, console_of, later
 from .checks import check_placement, check_retiring
-from .choose import AmongSeveral
+from .choose import SeveralDatabases
 
 PART = Part(
     name="databases",
-    placement=AmongSeveral(),
+    placement=SeveralDatabases(),
     run_supervisors=later(f"{__package__}.steward.run_supervisors"),
     checks=(check_placement,),
     database_checks=(check_retiring,),

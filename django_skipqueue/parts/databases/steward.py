@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from ...events import liveness_logs
-from ...supervisor.health import Health, HealthPort
+from ...supervisor.health import HealthPages, HealthPort
 from ...supervisor.processes import LAST_LINES, ForkedProcess, Run
 from ...supervisor.state import DatabaseState, SharedState, SupervisorState
 from ...supervisor.supervisor import Supervisor
@@ -92,7 +92,7 @@ class Steward:
         self._log = LogQueue()
         self._processes = [SupervisorProcess(each.name, each) for each in options]
         self._systemd = NotifySystemd(self._states, os.environ)
-        health = Health(self._states, names_databases=True)
+        health = HealthPages(self._states, names_databases=True)
         self._health_port = health_listener and HealthPort(health_listener, health.page)
         self._signals: list[int] = []
         self._stopping = False

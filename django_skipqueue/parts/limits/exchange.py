@@ -28,7 +28,7 @@ from ...queue.notify import notify_of_keys, wake
 from ...queue.parameters import Admitted, ExchangeResult
 from ...values.counting import Recent
 from ...values.records import NEVER, Attempt, ClaimedJob, LeaseRef
-from ...worker.in_exchange import BeginOrder, Beside, InExchange
+from ...worker.in_exchange import BeginOrder, InExchange, PartStatements
 from ..keyed.sql import queues_with
 from .admit import admission
 from .claim import CLAIM_AHEAD, CLAIM_OR_ADMIT, AheadWish, ahead_as_values
@@ -226,11 +226,11 @@ class LimitsInExchange(InExchange):
         self._missed: list[str] = []  # keys whose permits another process was counting: to be admitted again
         self._claimed: list[int] = []  # fair jobs: the more run, the more may be queued
 
-    def beside(self, attempts: Sequence[Attempt], *, has_room: bool, claims: bool) -> Beside:
+    def statements_of_parts(self, attempts: Sequence[Attempt], *, has_room: bool, claims: bool) -> PartStatements:
         limited = [*{*self._limited(attempts), *self._claimed}]
         self._claimed = []
         ahead = self._ahead.wishes(attempts) if has_room else []
-        return beside(limited, self._missed, ahead, claims=claims, worker_id=self._worker_id)
+        return limit_statements(limited, self._missed, ahead, claims=claims, worker_id=self._worker_id)
 
     def answered(self, answer: ExchangeResult) -> None:
         self._missed = announced(self._store, answer).missed
@@ -269,9 +269,9 @@ def is_fair(name: str) -> bool:
     return False
 
 
-def beside(
+def limit_statements(
     limited: Sequence[int], keys: Sequence[str], ahead: Sequence[AheadWish], *, claims: bool, worker_id: str
-) -> Beside:
+) -> PartStatements:
     """What an exchange sends beside its settle.
 
     limited: jobs that have ended. After the settle, jobs of their keys, and of `keys`, are admitted.
@@ -279,10 +279,10 @@ def beside(
     """
     admits = bool(limited or keys)
     if not (admits or ahead):
-        return Beside()
+        return PartStatements()
     claim_ahead = (CLAIM_AHEAD, ahead_as_values(ahead, worker_id=worker_id)) if ahead else None
     admitting = admission(limited, keys, claims=claims) if admits else [None, None]
-    return Beside([claim_ahead, *admitting], CLAIM_OR_ADMIT if admits else None, admits)
+    return PartStatements([claim_ahead, *admitting], CLAIM_OR_ADMIT if admits else None, admits)
 
 
 def announced(store: "Store", answer: ExchangeResult) -> Admitted:

@@ -207,7 +207,7 @@ class Announce(Protocol):
     ) -> object: ...
 
 
-class Holder(NamedTuple):
+class KeyHolder(NamedTuple):
     unique_key: str
     id: int
     is_finished: bool
@@ -254,8 +254,8 @@ def held(alias: str, keys: Collection[str]) -> dict[str, int]:
     return {key: id for key, id in in_time.values_list("unique_key", "pk") if key is not None}
 
 
-def _holders(store: "Store", keys: Sequence[str]) -> list[Holder]:
-    return list(starmap(Holder, store.rows(UNIQUE_KEY_HOLDERS, {"unique_keys": list(keys)})))
+def _holders(store: "Store", keys: Sequence[str]) -> list[KeyHolder]:
+    return list(starmap(KeyHolder, store.rows(UNIQUE_KEY_HOLDERS, {"unique_keys": list(keys)})))
 
 
 def lock_waiting_holders(store: "Store", keys: Sequence[str]) -> dict[str, int]:

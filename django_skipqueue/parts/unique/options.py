@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, TypedDict
 
 from ...conf import settings
 from ...exceptions import InvalidOption
-from ...values.bounds import LIMITS, MAX_KEY_BYTES, check_key, did_you_mean
+from ...values.bounds import MAX_KEY_BYTES, NUMBER_RANGES, check_key, did_you_mean
 from ...values.codec import decode
 from ...values.part import CallArguments, PartOptions
 from ...values.records import JobSpec, OnConflict
@@ -108,7 +108,7 @@ class Unique(PartOptions):
         if not isinstance(self.unique, UniqueBy | None):
             raise InvalidOption(f'unique must be unique_by("payment_id") or unique_by(), not {self.unique!r}.')
         if isinstance(self.until, timedelta):
-            if not LIMITS["timeout"].allows(self.until.total_seconds()):
+            if not NUMBER_RANGES["timeout"].allows(self.until.total_seconds()):
                 raise InvalidOption(
                     f"until must be a timedelta above 0, and of at most a thousand years, not {self.until!r}."
                 )

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from django_skipqueue.parts.databases.steward import SupervisorProcess
-from django_skipqueue.supervisor.health import Health, Page
+from django_skipqueue.supervisor.health import HealthPages, Page
 from django_skipqueue.supervisor.state import LATE_AFTER, DatabaseState, SharedState, SupervisorState, WorkerState
 from django_skipqueue.worker.options import WorkerOptions
 
@@ -199,14 +199,14 @@ def test_the_workers_of_a_supervisor_that_has_ended_are_not_said_to_run() -> Non
     process.pid = 0
     first = process.state.workers[0]
     assert (first.has_started, first.pid, first.jobs_done) == (False, 0, BUSY.jobs_done)
-    assert Health(lambda: [process.state], names_databases=True).page("/readyz") == Page(
+    assert HealthPages(lambda: [process.state], names_databases=True).page("/readyz") == Page(
         "503 Service Unavailable", "other: no worker process runs\n"
     )
 
 
 def test_a_supervisor_that_is_not_started_for_long_is_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
     process = SupervisorProcess("w@other", OPTIONS)
-    health = Health(lambda: [process.state], names_databases=True)
+    health = HealthPages(lambda: [process.state], names_databases=True)
     assert health.page("/healthz") == Page("200 OK", "ok\n")
     late = time.monotonic() + LATE_AFTER + 1
     monkeypatch.setattr(time, "monotonic", lambda: late)

@@ -25,7 +25,7 @@ from ....conf import settings
 from ....exceptions import InvalidOption
 from ....models import Job, Status
 from ....queue.store import Store
-from ....values.bounds import LIMITS, check_columns, check_run_after
+from ....values.bounds import NUMBER_RANGES, check_columns, check_run_after
 from ...counts import grouped
 from ...parts import holder_of
 
@@ -142,8 +142,8 @@ class PriorityForm(ReasonForm):
         label=_("Priority"),
         help_text=_("From -100 to 100. Jobs with a higher priority are claimed first."),
         initial=0,
-        min_value=int(LIMITS["priority"].least),
-        max_value=int(LIMITS["priority"].most),
+        min_value=int(NUMBER_RANGES["priority"].least),
+        max_value=int(NUMBER_RANGES["priority"].most),
         widget=AdminIntegerFieldWidget,
     )
 

@@ -8,7 +8,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from ..... import conf
 from .....console.cli import run as serving
-from .....console.cli.run import Options, within
+from .....console.cli.run import RunworkerOptions, within
 from .....console.cli.subcommand import Exit
 from .....console.cli.terminal import Console
 from .....events.log_format import counted, printable
@@ -32,7 +32,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        self._add = add = Options(parser)
+        self._add = add = RunworkerOptions(parser)
         settings = conf.load_or_default()
         add("--carrier", help="the name of the carrier; default: the only one in SKIPQUEUE['CARRIERS']")
         add("--processes", type=within("processes"), default=1, help="relay processes")

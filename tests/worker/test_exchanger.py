@@ -8,10 +8,10 @@ from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Settlement
 from django_skipqueue.values.records import Attempt, ClaimedJob, LeaseRef
 from django_skipqueue.worker.claiming import ClaimPolicy, Plan
+from django_skipqueue.worker.exchange import Exchanger
 from django_skipqueue.worker.in_exchange import InExchange
 from django_skipqueue.worker.options import WorkerOptions
 from django_skipqueue.worker.outcomes import PendingOutcomes, Slow
-from django_skipqueue.worker.round_trips import Exchanger
 
 JOB = ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, "{}")
 

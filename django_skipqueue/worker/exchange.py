@@ -1,6 +1,6 @@
-"""The round trips of a worker or of a relay: each settles outcomes and claims jobs.
+"""The exchanges of a worker or of a relay with the database: each settles outcomes and claims jobs in one round trip.
 
-Invariant: neither half delays the other for ever, and a failed round trip is not repeated unchanged. After a failure
+Invariant: neither half delays the other for ever, and a failed exchange is not repeated unchanged. After a failure
 the settle and the claim are each tried alone. If one fails alone, it is tried with half as many rows.
 
 The next exchange is sent first, and the result of the last one is applied while the database works. Where jobs take no
@@ -23,7 +23,7 @@ from .in_exchange import InExchange
 from .loop import Service
 from .notes import WriteNotes
 from .outcomes import OutcomeReports, PendingOutcomes
-from .protocol import Standby
+from .protocol import SharedCounts
 
 SEARCH_TIME = 20.0
 """Seconds that the search for a position to claim from may take: longer than any other statement."""
@@ -43,7 +43,7 @@ class Exchange(NamedTuple):
     ended: float
 
 
-class Sent(NamedTuple):
+class SentExchange(NamedTuple):
     attempts: list[Attempt]
     claim: Claim | None
 
@@ -67,7 +67,7 @@ class Exchanger:
         self._pending = pending
         self._control = control
         self._worker_id = worker_id
-        self._sent: Sent | None = None
+        self._sent: SentExchange | None = None
         self._alone: list[Half] = []  # after a failure: which of the two is still to be sent by itself, in this order
 
     def plan(self, room: int, now: float, *, has_result: bool, has_finished: bool) -> Plan:
@@ -95,10 +95,10 @@ class Exchanger:
         if room and self._claiming.lost:
             self._find_position(self._claiming.lost)
         names = self._claiming.choose_queues(self._store.queues_with_jobs, time.monotonic, room) if room else []
-        beside = self._in_exchange.beside(attempts, has_room=room > 0, claims=bool(names))
-        after = self._claiming.after(names, started, admitting=beside.admits) if room else {}
+        of_parts = self._in_exchange.statements_of_parts(attempts, has_room=room > 0, claims=bool(names))
+        after = self._claiming.after(names, started, admitting=of_parts.admits) if room else {}
         room = self._claiming.limit(room, after)
-        self._sent = Sent(attempts, Claim(names, room, after) if room else None)
+        self._sent = SentExchange(attempts, Claim(names, room, after) if room else None)
         answer = self._store.exchange(
             [attempt.settlement for attempt in attempts if not attempt.is_written],
             queue_names=names,
@@ -106,15 +106,15 @@ class Exchanger:
             worker_id=self._worker_id,
             after=after,
             meanwhile=meanwhile,
-            between=beside.statements,
-            claim=beside.claim,
+            between=of_parts.statements,
+            claim=of_parts.claim,
         )
         self._in_exchange.answered(answer)
         self._succeeded(attempts, room)
         return Exchange(answer, attempts, room, after, self._claiming.free, started, time.monotonic())
 
     def failed(self, *, timed_out: bool, now: float) -> None:
-        """Note that the round trip failed. timed_out: the database worked, but took too long."""
+        """Note that the exchange failed. timed_out: the database worked, but took too long."""
         sent, self._sent = self._sent, None
         self._in_exchange.failed(attempt.job for attempt in (sent.attempts if sent else ()))
         self._pending.failed(alone=sent is not None and sent.claim is None, timed_out=timed_out, now=now)
@@ -137,13 +137,13 @@ class Exchanger:
     def _find_position(self, lost: Claim) -> None:
         """Find the positions of the first jobs: the search may take long, or one of them may be too large."""
         self._control.allow(SEARCH_TIME + 1)
-        self._sent = Sent([], lost)  # if the search fails, outcomes are sent next
+        self._sent = SentExchange([], lost)  # if the search fails, outcomes are sent next
         found = first_in_queues(self._store, lost.names, after=lost.after, seconds=SEARCH_TIME)
         self._control.allow(ANSWER_TIME)
         self._claiming.resume_from(found, time.monotonic())
 
 
-DEFER_RESULT_ABOVE = 100
+DELAYED_RESULT_JOBS = 100
 """The result of a claim waits for the next exchange if it has this many jobs. Those of a smaller one start at once."""
 
 
@@ -180,7 +180,7 @@ class ExchangeBuffer:
         return self._apply_exchange(exchange)
 
 
-class Holder(Protocol):
+class JobHolder(Protocol):
     """Has the jobs between their claim and their settle."""
 
     def room(self, now: float) -> int:
@@ -202,37 +202,37 @@ class Holder(Protocol):
         """The database has accepted or rejected the outcomes of these attempts."""
 
 
-class RoundTrips(Service):
+class ExchangeService(Service):
     """Sends one exchange per run, as soon as an outcome waits, or a claim is due and there is room for a job.
 
     Used by the control loop's thread. All code that drops or releases jobs of the holder calls `apply` first.
     """
 
-    name = "settle_and_claim"
+    name = "exchange"
     loop_handles_errors = False  # it handles the errors of each statement
 
     def __init__(  # noqa: PLR0913 (what a worker has one of each, and a relay as well)
         self,
-        holder: Holder,
+        holder: JobHolder,
         claiming: ClaimPolicy,
         *,
         id: str,
         store: Store,
         control: ControlConnection,
         dispatcher: EventDispatcher,
-        standby: Standby,
+        shared: SharedCounts,
         in_exchange: InExchange,
         settle_services: Sequence[SettleService],
         write_notes: WriteNotes,
         exchanged: Callable[[bool], object] = lambda _: None,
-        defers_full_claims_only: bool = False,
+        delays_full_claims_only: bool = False,
         remembered: int = 0,
         not_held: str = "",
     ) -> None:
         """`remembered` and `not_held`: see `OutcomeReports`.
 
         exchanged: called after each exchange of the service with whether all queues were found empty.
-        defers_full_claims_only: the result of a large claim waits only if the claim has found all that it asked for.
+        delays_full_claims_only: the result of a large claim waits only if the claim has found all that it asked for.
         """
         self.claiming = claiming
         self.settle_services, self.write_notes = settle_services, write_notes
@@ -243,9 +243,9 @@ class RoundTrips(Service):
         self.observing = self.observers.services(store)
         self.reports = OutcomeReports(dispatcher, self.observers.made, remembered=remembered, not_held=not_held)
         self._holder, self._in_exchange = holder, in_exchange
-        self._store, self._control, self._standby = store, control, standby
+        self._store, self._control, self._shared = store, control, shared
         self._exchanger = Exchanger(store, claiming, self.pending, control, worker_id=id, in_exchange=in_exchange)
-        self._exchanged, self._defers_full_claims_only = exchanged, defers_full_claims_only
+        self._exchanged, self._defers_full_claims_only = exchanged, delays_full_claims_only
         self.buffer = ExchangeBuffer(self._apply)
 
     @property
@@ -275,16 +275,16 @@ class RoundTrips(Service):
         self.pending.add(self._holder.take_finished())
         found_empty = False
         with self._control.handling_errors():
-            if self._standby.is_session or self._control.is_session:
+            if self._shared.is_session or self._control.is_session:
                 self._control.prepare_statements()
-            self._standby.looks()
+            self._shared.looks()
             exchanged = self._exchanger.exchange(plan, None if self.buffer.is_empty else self.apply)
             if exchanged.room:
-                self._standby.looked()
+                self._shared.looked()
             self.apply()  # not yet applied if the database refused an outcome
             self.buffer.put(exchanged)
             least = exchanged.room if self._defers_full_claims_only else 0
-            if self.buffer.claimed < max(least, DEFER_RESULT_ABOVE):
+            if self.buffer.claimed < max(least, DELAYED_RESULT_JOBS):
                 found_empty = self.apply()
             self._control.note_exchange(exchanged.ended - exchanged.started)  # last: it may send a statement
         if self._control.is_broken:
@@ -327,7 +327,7 @@ class RoundTrips(Service):
 
     def _written(self, attempts: list[Attempt], answer: ExchangeResult) -> None:
         settled = answer.settled()
-        self.reports.sent(attempts, settled, answer.refused)
+        self.reports.report(attempts, settled, answer.refused)
         if any(settled.values()):
             for service in self.settle_services:
                 service.settled(settled)

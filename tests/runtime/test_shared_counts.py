@@ -1,0 +1,69 @@
+"""What a supervisor and a worker see of each other."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+
+from django_skipqueue.worker.protocol import SharedCounts
+
+
+def test_at_first_nothing_is_promised_or_offered() -> None:
+    shared = SharedCounts()
+    assert (shared.slots, shared.room, shared.heard, shared.answered, shared.claimed) == (0, 0, 0, 0, 0)
+    assert (shared.watched_until, shared.heartbeat_at, shared.is_session) == (0.0, 0.0, False)
+
+
+def test_both_sides_see_what_the_other_writes() -> None:
+    shared = SharedCounts()
+    shared.watched_until, shared.heartbeat_at, shared.is_session = 17.5, 12.25, True
+    pid = os.fork()
+    if not pid:
+        seen = (shared.watched_until, shared.heartbeat_at, shared.is_session) == (17.5, 12.25, True)
+        shared.read_call()
+        shared.looks()
+        shared.looked()
+        shared.offer(slots=2, room=3, claimed=2**40)
+        os._exit(0 if seen else 1)
+    _, status = os.waitpid(pid, 0)
+    assert status == 0
+    assert (shared.slots, shared.room, shared.heard, shared.answered, shared.claimed) == (2, 3, 1, 1, 2**40)
+
+
+def test_a_call_is_heard_when_a_claim_begins_and_answered_with_the_offer_after_it() -> None:
+    shared = SharedCounts()
+    seen = []
+    for step in (shared.read_call, shared.looks, shared.read_call, shared.looked, offer(shared)):
+        step()
+        seen.append((shared.heard, shared.answered))
+    assert seen == [(0, 0), (1, 0), (1, 0), (1, 0), (1, 1)]
+
+
+def test_a_claim_that_failed_answers_nothing() -> None:
+    shared = SharedCounts()
+    shared.read_call()
+    shared.looks()
+    offer(shared)()
+    assert (shared.heard, shared.answered) == (1, 0)
+
+
+def offer(shared: SharedCounts) -> Callable[[], None]:
+    return partial(shared.offer, slots=1, room=1, claimed=0)
+
+
+def test_a_reader_never_sees_half_of_a_write() -> None:
+    """The value stays the same, while another process writes it all the time."""
+    shared = SharedCounts()
+    shared.watched_until = 1e5
+    pid = os.fork()
+    if not pid:
+        while True:
+            shared.watched_until = 1e5
+    try:
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
+            assert {shared.watched_until for _ in range(1000)} == {1e5}
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
