@@ -32,7 +32,7 @@ NULL, BOOL, NUMBER, STRING, LIST, OBJECT = "null", "bool", "number", "string", "
 EVERY_KIND = frozenset((NULL, BOOL, NUMBER, STRING, LIST, OBJECT))
 """The kinds of values that JSON has."""
 
-SHOWN = 100
+LONGEST_SHOWN_VALUE = 100
 """Characters of a value in an error."""
 
 
@@ -118,7 +118,7 @@ def shown(value: Any) -> str:
         text = repr(value)
     except Exception:  # a value of the project, whose own code raises
         return f"of type {kind}"
-    text = text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
+    text = text if len(text) <= LONGEST_SHOWN_VALUE else f"{text[: LONGEST_SHOWN_VALUE - 1]}…"
     return text if isinstance(value, str | int | float | None) else f"the {kind} {text}"
 
 

@@ -28,7 +28,7 @@ from ..worker.control_connection import ControlConnection
 from ..worker.loop import Periodic, Service
 from ..worker.options import WorkerOptions
 from ..worker.protocol import PROMISE
-from .processes import MOST_CALLS, PATIENCE, WorkerProcess
+from .processes import CALL_PATIENCE_SECONDS, MOST_CALLS, WorkerProcess
 
 PAUSE = 0.1
 """Seconds between two answers of a machine whose claims find no job, at most."""
@@ -190,7 +190,7 @@ class CallWorkers(Service):
                 process.call(queue_name, 0, now)
         if called:
             asked = [*tried, *(worker.process for worker in called)]
-            self._rounds.append(Round(queue_name, wanted, called, now + PATIENCE, asked))
+            self._rounds.append(Round(queue_name, wanted, called, now + CALL_PATIENCE_SECONDS, asked))
 
     def _note_claims(self, now: float) -> None:
         claimed = sum(process.shared.claimed for process in self._processes if process.pid)

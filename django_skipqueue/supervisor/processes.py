@@ -143,7 +143,7 @@ its jobs are recovered after the worker timeout, as after the death of a machine
 LOCKED_INTERVAL = 1.0
 """Seconds between two tries to recover jobs of a dead process whose rows another transaction has locked."""
 
-PATIENCE = 0.02
+CALL_PATIENCE_SECONDS = 0.02
 """Seconds for which a worker may let a call wait before another is called."""
 
 MOST_CALLS = 3
@@ -238,7 +238,7 @@ class WorkerProcess(ForkedProcess):
         if not self.pid:
             return 0
         waiting = self._waiting_calls()
-        if waiting and now - waiting[0].sent_at > PATIENCE:
+        if waiting and now - waiting[0].sent_at > CALL_PATIENCE_SECONDS:
             return 0
         return max(self.shared.slots - sum(call.jobs for call in waiting), 0)
 

@@ -84,7 +84,7 @@ def capture_deferred(*, database: str | None = None) -> CapturedJobs:
     return CapturedJobs(chosen_or_all(database))
 
 
-MOST = 20
+MOST_JOBS_SHOWN = 20
 """Most jobs in one message."""
 
 WIDEST = 300
@@ -113,7 +113,7 @@ def line(job: Job) -> str:
 
 def lines(jobs: Sequence[Job], differs: Mapping[int, str] | None = None) -> list[str]:
     """A line for each of the first jobs, and one for the others. `differs`: in which names a job differs, by its id."""
-    others = len(jobs) - MOST
+    others = len(jobs) - MOST_JOBS_SHOWN
     notes = {id: f"  (other: {names})" for id, names in (differs or {}).items() if names}
-    shown = [line(job) + notes.get(job.pk, "") for job in jobs[:MOST]]
+    shown = [line(job) + notes.get(job.pk, "") for job in jobs[:MOST_JOBS_SHOWN]]
     return [*shown, *([f"  … and {others} more"] if others > 0 else [])]

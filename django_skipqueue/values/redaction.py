@@ -51,7 +51,7 @@ SECRETS = (
 SHORTEST = 6
 """Fewest characters of a secret that is masked in other texts as well. A shorter one would match unrelated text."""
 
-MOST = 1_000
+MOST_MASKED_VALUES = 1_000
 """Most values of one job that are masked in other texts: each takes a search of its own."""
 
 DEEPEST = 60
@@ -104,7 +104,7 @@ def redact(
     return Redacted(
         [_masked(name, value, also) for name, value in positional],
         {name: _masked(name, value, also) for name, value in named},
-        tuple(sorted(found, key=len, reverse=True)[:MOST]),
+        tuple(sorted(found, key=len, reverse=True)[:MOST_MASKED_VALUES]),
     )
 
 

@@ -99,13 +99,13 @@ def next_plan(work: Work, now: float) -> Plan:
     return Plan(at, settles=True, claims=work.room, settles_alone=bool(work.alone))
 
 
-SEARCHED = 5_000
+MOST_QUEUES_FOUND = 5_000
 """Queues that one search finds, at most. The next search continues after them."""
 
 LONGEST_SEARCH_PAUSE = 60.0
 """Seconds until the next search for queues after a failed one, at most. The time doubles with each failure."""
 
-FEW = 100
+FEW_QUEUES = 100
 """Queues that every claim may search, at 5 µs each. A claim searches more only if it has room for more jobs."""
 
 MOST_SIZE = 64_000_000
@@ -147,14 +147,14 @@ class ClaimPolicy:
         self._hanging = self._shared.hanging_queues
         self._holds = holds
         self._slots = options.concurrency
-        self._room_chosen = LARGEST  # jobs to claim from the queues that were chosen last
+        self._room_chosen = MOST_PREFETCHED  # jobs to claim from the queues that were chosen last
         self._left_others_out = False  # whether these were hanging ones alone
         self._is_drain = options.drain
         self._look_at = 0.0
         self._is_idle = False  # whether the next look is only in case that a notification was lost
         self._owes_front = True  # whether a job may have come in before the positions
         self._was_called = False  # whether a notification has ended the rest
-        self._most = LARGEST  # jobs to hold, by the size of the last ones
+        self._most = MOST_PREFETCHED  # jobs to hold, by the size of the last ones
         self._kinds = NeededRunners()
         self.free: Free = dict.fromkeys(RUNNER_NAMES, 1)
         """Room of each runner at the last call of `room`."""
@@ -185,7 +185,7 @@ class ClaimPolicy:
             runner: 0 if runner in unresponsive else capacity.room(unfinished[runner] + coming, now, most=self._most)
             for runner, capacity in self.capacities.items()
         }
-        return self._kinds.room(self.queue_names[:FEW], self.free, now) if any(self.free.values()) else 0
+        return self._kinds.room(self.queue_names[:FEW_QUEUES], self.free, now) if any(self.free.values()) else 0
 
     def surplus(self, unfinished: Mapping[str, int], finished: Mapping[str, int], now: float) -> dict[str, int]:
         """How many of the jobs that wait in each runner would wait too long. `finished` ones count as progress."""
@@ -202,7 +202,7 @@ class ClaimPolicy:
         self._was_called = False
         names = self.queue_names
         if not self._listed:
-            most = max(room, FEW)
+            most = max(room, FEW_QUEUES)
             turn = most if len(names) > most else 1
             self.queue_names = names[turn:] + names[:turn]
             names = names[:most]
@@ -217,7 +217,7 @@ class ClaimPolicy:
 
         The hanging ones have the other half together, and a claim of their own. A claim of the others follows it.
         """
-        self._room_chosen, left_others_out, self._left_others_out = LARGEST, self._left_others_out, False
+        self._room_chosen, left_others_out, self._left_others_out = MOST_PREFETCHED, self._left_others_out, False
         if self._hanging.is_empty(now) or not self._has_several():
             return names
         hang = partial(self._hanging.hangs, now=now, slots=self._slots)
@@ -246,9 +246,11 @@ class ClaimPolicy:
         self._next_search = started + self._search_pause
         if not self.queue_names:
             self.queue_names = sorted(filter(self._serves, {task.options.queue_name for task in registry}))
-        names = search(after=goes_on, limit=SEARCHED) or (search(after="", limit=SEARCHED) if goes_on else [])
+        names = search(after=goes_on, limit=MOST_QUEUES_FOUND) or (
+            search(after="", limit=MOST_QUEUES_FOUND) if goes_on else []
+        )
         self._search_pause = 0.0
-        self._searched_to = names[-1] if len(names) == SEARCHED else ""
+        self._searched_to = names[-1] if len(names) == MOST_QUEUES_FOUND else ""
         now = clock()
         rest = pause_after(now - started)
         self._next_search = now + (rest if goes_on or self._searched_to else max(rest, self._poll_interval))
@@ -260,7 +262,7 @@ class ClaimPolicy:
 
         admitting: jobs are admitted right before the claim, and most of them stand before the positions.
         """
-        return {} if len(self.queue_names) > len(names) >= FEW else self._cursor.start(now, from_front=admitting)
+        return {} if len(self.queue_names) > len(names) >= FEW_QUEUES else self._cursor.start(now, from_front=admitting)
 
     def claimed(
         self,
@@ -284,7 +286,7 @@ class ClaimPolicy:
             self._kinds.note(names, jobs, is_full=is_full, now=ended)
         if is_full or self._left_others_out:
             self._look_at, self._is_idle = ended, False
-        elif len(names) >= max(room, FEW) and not self._listed:  # other queues may have jobs
+        elif len(names) >= max(room, FEW_QUEUES) and not self._listed:  # other queues may have jobs
             empty = set(names)  # the next search finds them again once they have jobs
             self.queue_names = [name for name in self.queue_names if name not in empty]
             if not self.queue_names:
@@ -370,14 +372,15 @@ class ClaimPolicy:
             self._owes_front = True
 
 
-SPAN = 0.2
+PREFETCH_SECONDS = 0.2
 """Seconds of work to hold in advance."""
 
-LARGEST = 4_000
+MOST_PREFETCHED = 4_000
 """Jobs held in advance, at most: after a crash of the worker they must wait for its recovery."""
 
-PATIENCE = 0.5
-"""Seconds for which a job may wait here. Longer than `SPAN`: another worker must claim a released job again."""
+LONGEST_WAIT_AHEAD = 0.5
+"""Seconds for which a job may wait here. Longer than `PREFETCH_SECONDS`: another worker must claim
+a released job again."""
 
 
 class Capacity:
@@ -385,8 +388,8 @@ class Capacity:
 
     def __init__(self, concurrency: int) -> None:
         self._concurrency = concurrency
-        self._within_span = Recent(SPAN)
-        self._within_patience = Recent(PATIENCE)
+        self._within_span = Recent(PREFETCH_SECONDS)
+        self._within_patience = Recent(LONGEST_WAIT_AHEAD)
 
     def finished(self, count: int, now: float) -> None:
         if count:
@@ -395,13 +398,13 @@ class Capacity:
 
     def prefetch(self, now: float) -> int:
         """How many jobs to claim ahead of the free slots."""
-        return min(self._within_span.count(now), LARGEST)
+        return min(self._within_span.count(now), MOST_PREFETCHED)
 
     def kept(self, now: float) -> int:
         """How many jobs that have not started may go on waiting."""
         return self._within_patience.count(now)
 
-    def room(self, unfinished: int, now: float, *, most: int = LARGEST) -> int:
+    def room(self, unfinished: int, now: float, *, most: int = MOST_PREFETCHED) -> int:
         """How many more jobs to claim: the capacity less the jobs that are not finished.
 
         The capacity is concurrency + prefetch, capped at `most`, but never below concurrency. One claim asks for at

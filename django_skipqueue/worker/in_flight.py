@@ -18,7 +18,7 @@ from ..jobs.registry import RUNNER_NAMES, THREADS, registry
 from ..queue.store import Store
 from ..values.records import Attempt, ClaimedJob, LeaseRef
 from .attempts.pool import Pool
-from .claiming import PATIENCE, ClaimPolicy, Free, Plan
+from .claiming import LONGEST_WAIT_AHEAD, ClaimPolicy, Free, Plan
 from .control_connection import ControlConnection
 from .dispatcher import EventDispatcher, settle_services
 from .exchange import ExchangeService
@@ -191,7 +191,7 @@ class InFlightJobs:
         taken = [attempt for attempt in self._pool.finished.copy() if isinstance(attempt, Attempt)]
         finished = [*self._pending.attempts, *taken, *self.exchanges.buffer.attempts]
         surplus = self.claiming.surplus(self._unfinished(), _count_by_runner(finished), now)
-        held_up = self._pool.withdraw_held_up(now) + self._pool.lines.withdraw(since=now - PATIENCE)
+        held_up = self._pool.withdraw_held_up(now) + self._pool.lines.withdraw(since=now - LONGEST_WAIT_AHEAD)
         if any(surplus.values()) or held_up or self._misplaced:
             self.exchanges.apply()
             self._release_withdrawn(held_up + self._pool.withdraw_last(surplus))

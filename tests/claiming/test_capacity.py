@@ -1,6 +1,6 @@
 """`Capacity`: how many jobs of one kind a worker claims, and how many of those that wait it keeps."""
 
-from django_skipqueue.worker.claiming import PATIENCE, Capacity
+from django_skipqueue.worker.claiming import LONGEST_WAIT_AHEAD, Capacity
 
 
 def test_it_claims_the_free_places_and_as_many_as_were_lately_finished() -> None:
@@ -26,10 +26,10 @@ def test_what_runs_is_no_surplus() -> None:
 def test_what_would_wait_for_longer_than_the_patience_is_surplus() -> None:
     capacity = Capacity(4)
     capacity.finished(100, now=0.0)
-    capacity.finished(10, now=PATIENCE)
-    assert capacity.surplus(unfinished=200, now=PATIENCE) == 200 - 4 - 110
-    assert capacity.surplus(unfinished=200, now=1.5 * PATIENCE) == 200 - 4 - 10
-    assert capacity.surplus(unfinished=200, now=3 * PATIENCE) == 200 - 4
+    capacity.finished(10, now=LONGEST_WAIT_AHEAD)
+    assert capacity.surplus(unfinished=200, now=LONGEST_WAIT_AHEAD) == 200 - 4 - 110
+    assert capacity.surplus(unfinished=200, now=1.5 * LONGEST_WAIT_AHEAD) == 200 - 4 - 10
+    assert capacity.surplus(unfinished=200, now=3 * LONGEST_WAIT_AHEAD) == 200 - 4
 
 
 def test_it_holds_no_more_than_it_is_told_but_for_the_places() -> None:

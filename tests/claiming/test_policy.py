@@ -8,10 +8,10 @@ from django.db import OperationalError
 from django_skipqueue.jobs.registry import THREADS, Registry
 from django_skipqueue.values.records import ClaimedJob
 from django_skipqueue.worker.claiming import (
-    FEW,
     FULL_SCAN_SHARE,
+    MOST_QUEUES_FOUND,
     MOST_SIZE,
-    SEARCHED,
+    FEW_QUEUES,
     ClaimPolicy,
     QueueSearch,
     pause_after,
@@ -118,7 +118,7 @@ def test_workers_that_start_at_once_begin_in_different_queues() -> None:
 def test_of_many_queues_each_claim_looks_at_no_more_than_it_has_room_for() -> None:
     names = [f"{number:04}" for number in range(1_000)]
     claims = claiming()
-    assert len(claims.choose_queues(finding(*names), clock=lambda: 0.0, room=1)) == FEW
+    assert len(claims.choose_queues(finding(*names), clock=lambda: 0.0, room=1)) == FEW_QUEUES
     turns = [claims.choose_queues(never, clock=lambda: 0.0, room=300) for _ in range(3)]
     assert [len(names) for names in turns] == [300, 300, 300]
     assert len(set().union(*turns)) == 900
@@ -126,18 +126,18 @@ def test_of_many_queues_each_claim_looks_at_no_more_than_it_has_room_for() -> No
 
 
 def test_of_many_queues_those_that_are_empty_are_not_looked_at_again() -> None:
-    names = [f"{number:04}" for number in range(2 * FEW)]
+    names = [f"{number:04}" for number in range(2 * FEW_QUEUES)]
     claims = claiming()
     for turn in range(2):
         chosen = claims.choose_queues(finding(*names), clock=lambda: 0.0, room=4)
         assert claims.claimed([], room=4, names=chosen, after={}, started=0.0, ended=0.5) is False
-        assert len(claims.queue_names) == FEW * (1 - turn)
+        assert len(claims.queue_names) == FEW_QUEUES * (1 - turn)
         assert claims.next_look == 0.5
     assert claims.choose_queues(finding("found"), clock=lambda: 0.5, room=4) == ["found"]
 
 
 def test_a_search_that_did_not_find_all_queues_goes_on_soon_and_begins_again_at_the_end() -> None:
-    names = [f"{number:05}" for number in range(2 * SEARCHED)]
+    names = [f"{number:05}" for number in range(2 * MOST_QUEUES_FOUND)]
     searched: list[str] = []
 
     def search(*, after: str, limit: int) -> list[str]:
@@ -147,8 +147,8 @@ def test_a_search_that_did_not_find_all_queues_goes_on_soon_and_begins_again_at_
     claims = claiming()
     for number in range(4):
         claims.choose_queues(search, clock=lambda number=number: float(number), room=4)  # type: ignore[misc]
-        assert set(claims.queue_names) == set(names[SEARCHED:] if number % 2 else names[:SEARCHED])
-    assert searched == ["", names[SEARCHED - 1], names[-1], "", names[SEARCHED - 1]]
+        assert set(claims.queue_names) == set(names[MOST_QUEUES_FOUND:] if number % 2 else names[:MOST_QUEUES_FOUND])
+    assert searched == ["", names[MOST_QUEUES_FOUND - 1], names[-1], "", names[MOST_QUEUES_FOUND - 1]]
 
 
 def test_a_search_that_takes_long_comes_seldom() -> None:

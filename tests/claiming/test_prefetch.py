@@ -1,6 +1,6 @@
 """`Capacity.prefetch`: as many jobs as were finished within the last fifth of a second, and never too many."""
 
-from django_skipqueue.worker.claiming import LARGEST, PATIENCE, SPAN, Capacity
+from django_skipqueue.worker.claiming import LONGEST_WAIT_AHEAD, MOST_PREFETCHED, PREFETCH_SECONDS, Capacity
 
 
 def test_nothing_is_held_in_advance_before_anything_is_finished() -> None:
@@ -10,16 +10,16 @@ def test_nothing_is_held_in_advance_before_anything_is_finished() -> None:
 def test_what_was_finished_within_the_span_is_held_in_advance() -> None:
     ahead = Capacity(4)
     ahead.finished(3, now=100.0)
-    ahead.finished(4, now=100.0 + SPAN / 2)
-    assert ahead.prefetch(now=100.0 + SPAN / 2) == 7
+    ahead.finished(4, now=100.0 + PREFETCH_SECONDS / 2)
+    assert ahead.prefetch(now=100.0 + PREFETCH_SECONDS / 2) == 7
 
 
 def test_what_was_finished_before_the_span_does_not_count() -> None:
     ahead = Capacity(4)
     ahead.finished(3, now=100.0)
-    ahead.finished(4, now=100.0 + SPAN)
-    assert ahead.prefetch(now=100.0 + 1.5 * SPAN) == 4
-    assert ahead.prefetch(now=100.0 + 3 * SPAN) == 0
+    ahead.finished(4, now=100.0 + PREFETCH_SECONDS)
+    assert ahead.prefetch(now=100.0 + 1.5 * PREFETCH_SECONDS) == 4
+    assert ahead.prefetch(now=100.0 + 3 * PREFETCH_SECONDS) == 0
 
 
 def test_it_counts_on_after_a_pause() -> None:
@@ -32,8 +32,8 @@ def test_it_counts_on_after_a_pause() -> None:
 
 def test_a_crash_never_costs_more_than_the_cap() -> None:
     ahead = Capacity(4)
-    ahead.finished(10 * LARGEST, now=100.0)
-    assert ahead.prefetch(now=100.0) == LARGEST
+    ahead.finished(10 * MOST_PREFETCHED, now=100.0)
+    assert ahead.prefetch(now=100.0) == MOST_PREFETCHED
 
 
 def test_an_empty_batch_is_not_remembered() -> None:
@@ -48,6 +48,6 @@ def test_what_waits_is_kept_for_longer_than_it_is_claimed_for() -> None:
     """Else jobs would go back and forth."""
     ahead = Capacity(4)
     ahead.finished(3, now=100.0)
-    now = 100.0 + (SPAN + PATIENCE) / 2
+    now = 100.0 + (PREFETCH_SECONDS + LONGEST_WAIT_AHEAD) / 2
     assert ahead.prefetch(now) == 0
     assert ahead.kept(now) == 3

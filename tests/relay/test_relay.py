@@ -573,7 +573,7 @@ def test_a_relay_that_stops_waits_for_the_confirms(carrier: FakeCarrier, start: 
 def test_a_relay_that_stops_hands_over_all_that_was_confirmed(
     carrier: FakeCarrier, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_skipqueue.contrib.celery.rows.BATCH", 1)
+    monkeypatch.setattr("django_skipqueue.contrib.celery.rows.RELAY_BATCH", 1)
     carrier.confirms_at_once = False
     noop.defer_many([()] * 5)
     relay = start()

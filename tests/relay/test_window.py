@@ -30,7 +30,7 @@ def new(size: int, held: tuple[int, int] = (0, 0), relays: int = 1) -> Window:
     return Window(store, CarriedJobs(), size=size, worker_timeout=60.0)
 
 
-@pytest.mark.parametrize(("size", "room"), [(100, 12), (1, 1), (100_000, window.BATCH)])
+@pytest.mark.parametrize(("size", "room"), [(100, 12), (1, 1), (100_000, window.CARRIER_BATCH)])
 def test_until_its_second_count_a_relay_takes_little(size: int, room: int) -> None:
     """Others may start at the same time, and have no row yet."""
     made = new(size)
@@ -38,7 +38,7 @@ def test_until_its_second_count_a_relay_takes_little(size: int, room: int) -> No
     made.run(0.0)
     assert made.room(0, 0.0) == room
     made.run(0.0)
-    assert made.room(0, 0.0) == min(size, window.BATCH)
+    assert made.room(0, 0.0) == min(size, window.CARRIER_BATCH)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def _none(_: object) -> None:
 def test_what_is_on_its_way_to_the_carrier_is_bounded_by_its_size() -> None:
     """A relay holds the messages in memory until the carrier has taken them."""
     made = counted()
-    assert made.room(0, 0.0) == window.BATCH
+    assert made.room(0, 0.0) == window.CARRIER_BATCH
     large = [job(number, 1_000_000) for number in range(20)]
     for number in range(4):
         part = large[4 * number : 4 * number + 4]
@@ -96,7 +96,7 @@ def test_what_is_on_its_way_to_the_carrier_is_bounded_by_its_size() -> None:
     made.jobs.connection_lost()
     assert made.jobs.unconfirmed_size == 0
     made.claimed([job(1, 10), job(2, 10)])
-    assert made.room(0, 0.0) == window.BATCH
+    assert made.room(0, 0.0) == window.CARRIER_BATCH
 
 
 def test_a_job_that_is_larger_than_the_bound_is_claimed_all_the_same() -> None:

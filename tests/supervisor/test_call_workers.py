@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from django_skipqueue.supervisor.calls import PAUSE, CallWorkers, Contention
-from django_skipqueue.supervisor.processes import MOST_CALLS, PATIENCE, WorkerProcess
+from django_skipqueue.supervisor.processes import CALL_PATIENCE_SECONDS, MOST_CALLS, WorkerProcess
 from django_skipqueue.values.records import NEVER, serves
 from django_skipqueue.worker.protocol import CALL, COMMANDS_SIZE, SharedCounts, decode_commands
 
@@ -92,7 +92,7 @@ def service(workers: list[Worker], *queue_names: str, contention: Contention | N
 def review(calls: CallWorkers) -> None:
     """Run it as the loop does when the next review is due."""
     assert calls.due_at < NEVER
-    clock.now += 1.01 * PATIENCE
+    clock.now += 1.01 * CALL_PATIENCE_SECONDS
     calls.run(clock.now)
 
 
@@ -230,7 +230,7 @@ class TestReview:
         calls = service(workers)
         for _ in range(5):
             calls.notified(["mail"])
-            clock.now += PATIENCE / 2
+            clock.now += CALL_PATIENCE_SECONDS / 2
         calls.run(clock.now)
         assert workers[1].calls() == ["mail"]
 
@@ -239,7 +239,7 @@ class TestReview:
         calls = service(workers)
         for _ in range(300):
             calls.notified(["mail"])
-            clock.now += 1.01 * PATIENCE
+            clock.now += 1.01 * CALL_PATIENCE_SECONDS
             calls.run(clock.now)
         assert read(workers) == [["mail"], ["mail"]]
         assert calls.due_at == NEVER

@@ -26,7 +26,7 @@ from django_skipqueue.worker import dispatcher, own_connections
 from django_skipqueue.worker import worker as worker_module
 from django_skipqueue.worker.attempts import event_loop, running_attempt
 from django_skipqueue.worker.attempts.running_attempt import RunningJobs
-from django_skipqueue.worker.claiming import FEW, Plan
+from django_skipqueue.worker.claiming import FEW_QUEUES, Plan
 from django_skipqueue.worker.exchange import DELAYED_RESULT_JOBS
 from django_skipqueue.worker.protocol import EXIT_BLOCKED, EXIT_CLEAN, EXIT_STUCK, HangingQueues
 from django_skipqueue.worker.watchers import DELAYS
@@ -194,10 +194,10 @@ def test_hung_calls_leave_half_of_the_slots_to_other_queues_when_they_outnumber_
 
 
 def test_more_queues_than_a_claim_looks_at_are_all_served(worker_thread: Start) -> None:
-    for number in range(3 * FEW):
+    for number in range(3 * FEW_QUEUES):
         jobs.noop.using(queue_name=f"queue {number}").defer_many([()] * 2)
     worker_thread(concurrency=1, drain=True, poll_interval=HOUR).wait()
-    assert statuses() == {"completed": 6 * FEW}
+    assert statuses() == {"completed": 6 * FEW_QUEUES}
 
 
 def test_a_high_priority_that_comes_late_is_next(worker_thread: Start, gates: Any) -> None:

@@ -214,7 +214,7 @@ class CarrierRow(Periodic):
 
 # The jobs that the carrier has, and those that it gives back
 
-BATCH = 1_000
+RELAY_BATCH = 1_000
 """Jobs in one statement."""
 
 LOCKED_DELAY = 0.5
@@ -242,7 +242,7 @@ class HandOver(Service):
 
     def run(self, now: float) -> None:
         """Write one batch. A job that had an outcome meanwhile matches no row."""
-        refs = self._jobs.confirmed[:BATCH]
+        refs = self._jobs.confirmed[:RELAY_BATCH]
         locked = self._store.locked(refs) if self._not_before else set()
         free = [ref for ref in refs if ref[0] not in locked]
         values = {**leases_as_values(free), "carrier_id": self._carrier_id}
@@ -283,7 +283,7 @@ class TakeBack(Service):
     def run(self, now: float) -> None:
         """Take one batch of each back. Rows that another transaction has locked come later."""
         jobs = self._jobs
-        chosen = [list(place)[:BATCH] for place in (jobs.begun, jobs.to_recover, jobs.to_release)]
+        chosen = [list(place)[:RELAY_BATCH] for place in (jobs.begun, jobs.to_recover, jobs.to_release)]
         locked = self._store.locked([ref for refs in chosen for ref in refs])
         begun, returned, released = ([ref for ref in refs if ref[0] not in locked] for refs in chosen)
         if begun:  # first: it decides about those that have come back
@@ -310,7 +310,7 @@ class TakeBack(Service):
         self._not_before = time.monotonic() + REFUSED_DELAY
 
 
-INTERVAL = 1.0
+TAKE_BACK_INTERVAL = 1.0
 """Seconds between two looks."""
 
 MOST_REVOKED = 1_000
@@ -330,12 +330,12 @@ class RevokeCancelled(Periodic):
 
     def run(self, now: float) -> None:
         """Look for the jobs that were cancelled since the last look, or a little before it."""
-        values = {"carrier_id": self._carrier_id, "seconds": 2 * INTERVAL, "limit": MOST_REVOKED}
+        values = {"carrier_id": self._carrier_id, "seconds": 2 * TAKE_BACK_INTERVAL, "limit": MOST_REVOKED}
         rows = self._store.rows(CANCELLED, values)
         if rows and self._connection.is_open:
             with self._connection.handling_errors():
                 self._connection.carrier.revoke([(id, lease) for id, lease in rows])
-        self.run_again_in(INTERVAL)
+        self.run_again_in(TAKE_BACK_INTERVAL)
 
 
 # The jobs that the carrier has lost

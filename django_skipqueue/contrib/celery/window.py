@@ -165,10 +165,10 @@ class CarriedJobs:
         self.unconfirmed_size = 0
 
 
-BATCH = 500
+CARRIER_BATCH = 500
 """Jobs in one claim, and in one message to the carrier's connection."""
 
-MOST_UNCONFIRMED = 2 * BATCH
+MOST_UNCONFIRMED = 2 * CARRIER_BATCH
 """Jobs of one relay that the carrier has not confirmed yet, at most. They may run twice if the relay dies."""
 
 MOST_UNCONFIRMED_SIZE = 16_000_000
@@ -238,7 +238,7 @@ class Window(Service):
         unconfirmed = MOST_UNCONFIRMED - len(self.jobs.unconfirmed) - coming
         size = MOST_UNCONFIRMED_SIZE - self.jobs.unconfirmed_size
         by_size = -(-size // self._size_of_job) - coming  # at least one, unless the size is reached
-        return max(0, min(free, unconfirmed, by_size, BATCH))
+        return max(0, min(free, unconfirmed, by_size, CARRIER_BATCH))
 
     def run(self, now: float) -> None:
         started = time.monotonic()

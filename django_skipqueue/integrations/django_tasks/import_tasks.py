@@ -25,7 +25,7 @@ from .definition import DjangoTask, options_of
 from .framework import task_backends
 from .mapping import call, parsed_options, spec, variant
 
-BATCH = 1_000
+IMPORT_BATCH = 1_000
 
 NO_RUN_AFTER_YEAR = 9999
 """The year that django-tasks-db writes for a task without `run_after`."""
@@ -74,7 +74,7 @@ def _move(waiting: models.QuerySet[Any], known: Mapping[str, DjangoTask], backen
     given = parsed_options(backend.options)
     skip_locked = connections[waiting.db].features.has_select_for_update_skip_locked
     with transaction.atomic(using=waiting.db), ExitStack() as transactions:
-        rows = list(waiting.select_for_update(skip_locked=skip_locked).order_by("enqueued_at", "pk")[:BATCH])
+        rows = list(waiting.select_for_update(skip_locked=skip_locked).order_by("enqueued_at", "pk")[:IMPORT_BATCH])
         for (name, queue_name, priority, run_after), calls in _grouped(rows, known).items():
             task = variant(known[name].definition, queue_name=queue_name, priority=priority, run_after=run_after)
             wanted = spec(task, options_of(task), given, alias=backend.alias)._replace(on_conflict="skip")

@@ -20,7 +20,7 @@ from ...worker.options import WorkerOptions
 from ...worker.own_connections import dedicated_connection
 from ...worker.preflight import answers_required
 
-SHOWN = 10
+MOST_TASKS_NAMED = 10
 """Number of tasks that the first log lines name, at most."""
 
 OF_THE_PACKAGE = "django_skipqueue."
@@ -116,8 +116,8 @@ def _introduce(workers: list[WorkerOptions], *, reloads: bool) -> None:
     external = f", without {', '.join(sorted(worker.external_queues))}" if worker.external_queues else ""
     queues = f"queues {', '.join(worker.queue_names)}" if worker.queue_names else f"every queue that has jobs{external}"
     names = sorted(task.name for task in registry if not task.name.startswith(OF_THE_PACKAGE))
-    more = f", and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    shown = ", ".join(names[:SHOWN]) + more or "is your jobs module in an installed app?"
+    more = f", and {len(names) - MOST_TASKS_NAMED} more" if len(names) > MOST_TASKS_NAMED else ""
+    shown = ", ".join(names[:MOST_TASKS_NAMED]) + more or "is your jobs module in an installed app?"
     in_each = " in each" if worker.processes > 1 else ""
     serving.introduce(
         workers,

@@ -141,7 +141,7 @@ LIMIT 1
 """
 
 
-PATIENCE = "1s"
+ARCHIVE_LOCK_TIMEOUT = "1s"
 """How long a statement waits for a lock, as PostgreSQL writes it. A lock on the archive keeps those that come after it
 waiting, so no transaction that makes or drops a partition waits for one long itself."""
 
@@ -171,7 +171,7 @@ def make_partitions(store: Store, *, ahead: int = 0) -> int:
     if not store.rows(MISSING_PARTITIONS, values):
         return 0
     with transaction.atomic(using=store.alias):
-        store.execute(SET_LOCK_TIMEOUT, {"timeout": PATIENCE})
+        store.execute(SET_LOCK_TIMEOUT, {"timeout": ARCHIVE_LOCK_TIMEOUT})
         store.execute(LOCK_ARCHIVE)
         missing = store.rows(MISSING_PARTITIONS, values)
         for create, attach in missing:
@@ -185,7 +185,7 @@ def drop_partition(store: Store) -> bool:
     values = {"kept": settings.archive_retention}
     for (drop,) in store.rows(EXPIRED_PARTITION, values):
         with transaction.atomic(using=store.alias):
-            store.execute(SET_LOCK_TIMEOUT, {"timeout": PATIENCE})
+            store.execute(SET_LOCK_TIMEOUT, {"timeout": ARCHIVE_LOCK_TIMEOUT})
             store.execute(drop)
         return True
     return False

@@ -324,7 +324,7 @@ SELECT count(*) FROM deleted
 """
 
 
-MOST, MOST_SECONDS = 100, 0.2
+MOST_BATCHES_FINISHED, FINISHING_SECONDS = 100, 0.2
 """Batches that one call finishes, and the time after which it begins with no other one."""
 
 LOCK_TIMEOUT = "1s"
@@ -373,13 +373,13 @@ def finish_batches(store: "Store", ids: Iterable[int | None]) -> Looked:
 
     Finishes a limited number. Raises a database error that does not concern a single batch.
     """
-    looked, until, tries = Looked(), time.monotonic() + MOST_SECONDS, 0
+    looked, until, tries = Looked(), time.monotonic() + FINISHING_SECONDS, 0
     left: Collection[int | None] = set(ids)
     while left:
         done = sorted(id for (id,) in store.rows(DONE_BATCHES, {"ids": as_array(left)}))
         outside: set[int] = set()
         for number, id in enumerate(done):
-            if tries and (tries >= MOST or time.monotonic() > until):
+            if tries and (tries >= MOST_BATCHES_FINISHED or time.monotonic() > until):
                 looked.left = {*done[number:], *outside}
                 return looked
             tries += 1
