@@ -8,10 +8,10 @@ from django.db import OperationalError
 from django_skipqueue.jobs.registry import THREADS, Registry
 from django_skipqueue.values.records import ClaimedJob
 from django_skipqueue.worker.claiming import (
+    FEW_QUEUES,
     FULL_SCAN_SHARE,
     MOST_QUEUES_FOUND,
     MOST_SIZE,
-    FEW_QUEUES,
     ClaimPolicy,
     QueueSearch,
     pause_after,
