@@ -48,6 +48,11 @@ class AppSetting:
 APP_SETTINGS: dict[str, AppSetting] = {}
 """By the key in lower case. An app adds its own when Django makes the configuration of the app."""
 
+SUCCESSORS = {
+    "ALERTS": "The rules of the doctor raise alerts. RULES has their thresholds, and ALERTS_WEBHOOK the address."
+}
+"""What to say of keys that are no more."""
+
 APPS_OF_KEYS = {"CARRIERS": "django_skipqueue.contrib.celery"}
 """The apps of this package that read a key."""
 
@@ -295,6 +300,8 @@ def _is_text(value: object, kind: type) -> bool:
 def _meant(key: str, known: list[str]) -> str:
     if app := APPS_OF_KEYS.get(key):
         return f" Add {app!r} to INSTALLED_APPS: that app reads it."
+    if key in SUCCESSORS:
+        return f" {SUCCESSORS[key]}"
     if key not in OPTIONS_OF_RUNWORKER:
         return did_you_mean(key, known)
     option = key.lower().replace("_", "-")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PartNotice:
-    """A notice over every page of the admin, or on the page of a job."""
+    """A notice on the page of a job."""
 
     template: str
     about: Any
@@ -192,8 +192,8 @@ class PartConsole:
     subcommands: tuple["Subcommand", ...] = ()
     rules: tuple["Rule", ...] = ()
     metrics: tuple["Scraped", ...] = ()
-    notices: Callable[[Sequence[str]], Iterable[PartNotice]] | None = None
-    """Returns the notices of this moment. Its argument: the names of the queues with jobs that wait."""
+    known_since: Callable[["Store"], Mapping[tuple[str, str], datetime]] | None = None
+    """Returns since when problems are known, by the codes of their rules and their subjects."""
     cards: tuple[PartCard, ...] = ()
     sections: tuple[PartSection, ...] = ()
     queue_rates: Callable[["Store"], Mapping[str, "QueueRate"]] | None = None

@@ -722,14 +722,14 @@ class Migration(migrations.Migration):
                 (
                     "pk",
                     models.CompositePrimaryKey(
-                        "rule", "queue_name", blank=True, editable=False, primary_key=True, serialize=False
+                        "rule", "subject", blank=True, editable=False, primary_key=True, serialize=False
                     ),
                 ),
                 ("rule", models.TextField(verbose_name="rule")),
-                ("queue_name", models.TextField(verbose_name="queue")),
+                ("subject", models.TextField(verbose_name="subject")),
+                ("severity", models.TextField(db_default="", verbose_name="severity")),
+                ("title", models.TextField(db_default="", verbose_name="title")),
                 ("since", models.DateTimeField(db_default=Now(), verbose_name="since")),
-                ("value", models.FloatField(db_default=0.0, verbose_name="value")),
-                ("threshold", models.FloatField(db_default=0.0, verbose_name="limit")),
                 ("raised_at", models.DateTimeField(null=True)),
                 ("calm_since", models.DateTimeField(null=True)),
                 ("over_at", models.DateTimeField(null=True)),

@@ -1,7 +1,6 @@
-"""Tags for templates of the admin: `{% load skipqueue %}{% queue_notices %}` shows the notices for operators.
+"""Tags for templates of the admin: `{% load skipqueue %}{% queue_notices %}` shows the verdict to operators.
 
-Invariant: the notices show nothing to users who may view neither jobs nor queues nor workers, or if the queue's
-database is unreachable.
+Invariant: it shows nothing to users who may not view jobs.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -16,21 +15,19 @@ register = template.Library()
 
 
 @register.inclusion_tag("admin/django_skipqueue/notices.html", takes_context=True)
-def queue_notices(context: Context, *, workers: bool = True, queues: bool = True) -> dict[str, Any]:
-    """Queues without a worker or a free slot; if `queues`, paused queues; if `workers`, those without a heartbeat."""
-    from ..console.admin.notices import notices_cache  # a project without the admin also imports this module
+def queue_notices(context: Context, *, says_all_is_well: bool = False) -> dict[str, Any]:
+    """The problems that the verdict names; if there is none, nothing, or that all is well."""
+    from ..console.admin.notices import UNFOLDED, ShownProblem, notices_cache  # a project may be without the admin
 
-    request: Any = context.get("request")
-    user = getattr(request, "user", None)
-    if user is None or not any(user.has_perm(f"django_skipqueue.view_{name}") for name in ("job", "queue", "worker")):
+    user = getattr(context.get("request"), "user", None)
+    if user is None or not user.has_perm("django_skipqueue.view_job"):
         return {}
+    verdict = notices_cache.get()
+    shown = [ShownProblem.to(user, each) for each in verdict.problems]
     return {
-        "notices": notices_cache.get(),
-        "shows_queues": queues,
-        "shows_workers": workers,
-        "may_view_jobs": user.has_perm("django_skipqueue.view_job"),
-        "may_view_queues": user.has_perm("django_skipqueue.view_queue"),
-        "may_view_workers": user.has_perm("django_skipqueue.view_worker"),
+        "verdict": None if verdict.is_well and not says_all_is_well else verdict,
+        "unfolded": shown[:UNFOLDED],
+        "folded": shown[UNFOLDED:],
     }
 
 

@@ -33,7 +33,6 @@ from ..counts import grouped
 from ..durations import distance, moment_of, span
 from ..parts import externals
 from ..queues_and_workers import STATES, state_after
-from .notices import NoWorker, notices_cache
 from .ui.cells import badge, shortened
 from .ui.views import READ_OR_CHANGE, ReadOnlyViews, guarded, refreshing
 
@@ -183,11 +182,7 @@ class WorkerAdmin(ReadOnlyViews):
 
     @refreshing
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        notices = notices_cache.get()
-        context = {
-            "title": capfirst(self.opts.verbose_name_plural),
-            "command": "" if notices and notices.no_worker else NoWorker(()).command,
-        }
+        context = {"title": capfirst(self.opts.verbose_name_plural)}
         return super().changelist_view(request, context | (extra_context or {}))
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Worker]:

@@ -12,10 +12,12 @@ The names of tasks and queues that an operator types are completed, or refused w
 import difflib
 import re
 from argparse import ArgumentTypeError
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
-from typing import Any
+from time import sleep
+from typing import Any, TypeVar
 
 from django.core.management.base import CommandError, CommandParser
 from django.db.models import QuerySet
@@ -30,6 +32,9 @@ from ..job_states import STATES
 from ..queues_and_workers import known_queue_names, known_task_names
 from ..search import WINDOW_SIZE, Criteria, Window, is_id
 from .subcommand import Exit
+from .terminal import Console
+
+T = TypeVar("T")
 
 UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 """Seconds of each unit."""
@@ -69,6 +74,30 @@ def moment(text: str) -> timedelta | datetime:
         f"{text!r} is neither a duration such as 15m or 2d, nor a time such as yesterday, 2026-11-25 or "
         "2026-11-25 14:00."
     )
+
+
+def add_watch(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--watch",
+        type=duration,
+        nargs="?",
+        const=duration("2s"),
+        metavar="DURATION",
+        help="again and again, until Ctrl-C; without a duration, every 2s",
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON object")
+
+
+def watched(console: Console, show: Callable[[], T], *, watch: timedelta | None, json: bool) -> T:
+    """Call `show`, again and again with `--watch`. Returns what it has returned last."""
+    shown = show()
+    with suppress(KeyboardInterrupt):  # the way to end it
+        while watch:
+            sleep(watch.total_seconds())
+            if not json:
+                console.clear()
+            shown = show()
+    return shown
 
 
 class JobId(int):

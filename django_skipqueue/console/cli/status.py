@@ -3,13 +3,13 @@
 Invariant: no statement counts further than a cap, so that the answer takes no longer with ten million jobs.
 """
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.core.management.base import CommandParser
+from django.utils import translation
 
 from ...conf import settings
 from ...events.log_format import in_words, printable
@@ -20,15 +20,18 @@ from ..counts import Count
 from ..job_states import RETRYING, Indexed, ScheduledCounts
 from ..parts import PartStatus, consoles, externals
 from ..queues_and_workers import QueueState, Workforce, active_queues
-from .options import duration
+from ..rules.verdict import Verdict
+from .options import add_watch, watched
 from .subcommand import Exit, Subcommand
 from .terminal import RED, YELLOW, Coloured, Console, shown_time
+from .verdict import show_verdict
 
 FAILED_IN_LAST_HOUR = "failed_in_last_hour"
 
 
 @dataclass(frozen=True)
 class Snapshot:
+    verdict: Verdict
     at: datetime
     """By the database's clock."""
     queues: list[QueueState]
@@ -41,6 +44,8 @@ class Snapshot:
     @classmethod
     def now(cls) -> "Snapshot":
         store = Store.default()
+        with translation.override(None):
+            verdict = Verdict.now(store)
         at, _ = store.heartbeats()
         workforce = Workforce.now()
         queues = sorted(active_queues(None, workforce), key=lambda queue: queue.name)
@@ -53,10 +58,11 @@ class Snapshot:
             JobStatus.FAILED.value: Indexed(JobStatus.FAILED).count(),
             FAILED_IN_LAST_HOUR: Indexed(JobStatus.FAILED, since=timedelta(hours=1)).count(),
         }
-        return cls(at, queues, jobs, workforce, parts)
+        return cls(verdict, at, queues, jobs, workforce, parts)
 
     def as_json(self) -> dict[str, Any]:
         return {
+            "verdict": self.verdict.as_json(),
             "at": self.at,
             "queues": [_queue_as_json(queue) for queue in self.queues],
             "jobs": {name: count_as_json(count) for name, count in self.jobs.items()},
@@ -104,33 +110,15 @@ class Status(Subcommand):
     help = "Show the queues, the workers, and how many jobs wait and have failed"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        add = parser.add_argument
-        add(
-            "--watch",
-            type=duration,
-            nargs="?",
-            const=duration("2s"),
-            metavar="DURATION",
-            help="again and again, until Ctrl-C; without a duration, every 2s",
-        )
-        add("--json", action="store_true", help="print a JSON object")
+        add_watch(parser)
 
     def goes_over_all(self, options: Mapping[str, Any]) -> bool:
         """What is shown again and again is one database."""
         return not options["watch"]
 
     def run(self, console: Console, **options: Any) -> Exit:
-        interval, in_json = options["watch"], options["json"]
-        _show(console, Snapshot.now(), in_json=in_json)
-        try:
-            while interval:
-                time.sleep(interval.total_seconds())
-                snapshot = Snapshot.now()
-                if not in_json:
-                    console.clear()
-                _show(console, snapshot, in_json=in_json)
-        except KeyboardInterrupt:  # the way to end it
-            pass
+        in_json = options["json"]
+        watched(console, lambda: _show(console, Snapshot.now(), in_json=in_json), watch=options["watch"], json=in_json)
         return Exit.DONE
 
 
@@ -141,6 +129,7 @@ def _show(console: Console, snapshot: Snapshot, *, in_json: bool) -> None:
     if in_json:
         console.json(snapshot.as_json())
         return
+    show_verdict(console, snapshot.verdict)
     console.line(shown_time(snapshot.at))
     console.line()
     if snapshot.queues:

@@ -4,10 +4,12 @@ Every statement of the doctor on the job table is here, as a literal. Each reads
 """
 
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext
 from psycopg.sql import Identifier
 
 from ...conf import settings
@@ -20,7 +22,10 @@ from ...values.records import worker_name
 from ..durations import span
 from ..queues_and_workers import WorkerHealth, Workforce, recovered
 from . import sql
-from .rule import Finding, Severity, statement
+from .rule import Finding, PageLink, Severity, Threshold, statement
+
+WORKERS, QUEUES = PageLink("worker_changelist"), PageLink("queue_changelist")
+"""The pages to which findings link."""
 
 # no-worker → whether a scheduled job is due. Index: admit.
 IS_OVERDUE = """
@@ -110,7 +115,10 @@ PRUNE_LAG = 3_600.0
 """Seconds by which the oldest finished job may be past its retention."""
 
 NAMED_WORKERS = 10
-"""How many workers or queues one finding names, at most."""
+"""How many workers one finding names, at most."""
+
+NAMED_QUEUES = 20
+"""How many queues have findings of one rule, at most. The others have them when these are served."""
 
 MOST_COUNTED = 1_000
 """How many jobs of a queue are counted."""
@@ -199,11 +207,12 @@ def number_of(rows: Sequence[object]) -> str:
 def no_worker(store: Store) -> Iterator[Finding]:
     if Workforce.now(using=store.alias).not_dead:
         return
-    is_needed = bool(store.queues_with_jobs(limit=1) or store.rows(IS_OVERDUE))
+    own = [name for name in store.queues_with_jobs() if name not in settings.external_queues]
+    is_needed = bool(own or store.rows(IS_OVERDUE))  # a live supervisor would have admitted an overdue job
     yield Finding.of(
         Severity.CRITICAL if is_needed else Severity.WARNING,
-        gettext("No worker is alive"),
-        gettext("Jobs are waiting, and nothing runs them.") if is_needed else gettext("No job is waiting."),
+        gettext("No worker is alive, and jobs wait") if is_needed else gettext("No worker is alive"),
+        gettext("Nothing runs the jobs that wait.") if is_needed else gettext("No job is waiting."),
         gettext("Start one."),
         "python manage.py runworker",
     )
@@ -212,14 +221,20 @@ def no_worker(store: Store) -> Iterator[Finding]:
 def late_workers(store: Store) -> Iterator[Finding]:
     late = [each for each in Workforce.now(using=store.alias).not_dead if each.state == "late"]
     if late:
+        title = ngettext(
+            "The worker %(name)s is late with its heartbeat",
+            "%(number)s workers are late with their heartbeats",
+            len(late),
+        )
         yield Finding.of(
             Severity.WARNING,
-            gettext("Workers are late with their heartbeats"),
+            title % {"number": len(late), "name": printable(late[0].name)},
             _heartbeats(late),
             gettext(
                 "Look at their machines and logs: a machine that swaps or sleeps, a lost network, or a task that keeps "
                 "Python's interpreter lock. Their jobs are recovered once they count as dead."
             ),
+            link=WORKERS,
         )
 
 
@@ -247,7 +262,8 @@ def dead_workers(store: Store) -> Iterator[Finding]:
     if dead:
         yield Finding.of(
             Severity.WARNING,
-            gettext("Workers have died"),
+            ngettext("The worker %(name)s has died", "%(number)s workers have died", len(dead))
+            % {"number": len(dead), "name": printable(dead[0].name)},
             _heartbeats(dead),
             gettext(
                 "Start runworker again on these machines. Any running supervisor recovers their jobs within "
@@ -255,6 +271,7 @@ def dead_workers(store: Store) -> Iterator[Finding]:
             )
             % {"timeout": span(settings.worker_timeout)},
             "python manage.py runworker",
+            link=WORKERS,
         )
     if gone:
         yield Finding.of(
@@ -265,17 +282,30 @@ def dead_workers(store: Store) -> Iterator[Finding]:
         )
 
 
+LONG_PAUSE = Threshold("paused-queue", 3_600.0, "seconds", has_queues=True)
+"""For how long a job may wait in a paused queue."""
+
+
 def paused_queues(store: Store) -> Iterator[Finding]:
     paused = set(queue_verbs.paused_queues(store))
     held = [queue for queue in _queues_with_jobs(store) if queue.name in paused] if paused else []
-    resuming = (shlex.join(["python", "manage.py", "skipqueue", "resume", each.name]) for each in held[:NAMED_WORKERS])
-    if held:
+    for queue in held[:NAMED_QUEUES]:
+        long = LONG_PAUSE.of(queue.name)
         yield Finding.of(
-            Severity.INFO,
-            gettext("Jobs wait in paused queues"),
-            _with_their_jobs(held),
-            gettext("Resume a queue when the reason for its pause is over."),
-            "\n".join(resuming),
+            Severity.INFO if long is None or (queue.oldest or 0.0) < long else Severity.WARNING,
+            _jobs_wait(
+                queue,
+                ngettext(
+                    "%(number)s job waits in the paused queue %(queue)s",
+                    "%(number)s jobs wait in the paused queue %(queue)s",
+                    queue.queued,
+                ),
+            ),
+            _first_waits(queue),
+            gettext("Resume the queue when the reason for its pause is over."),
+            shlex.join(["python", "manage.py", "skipqueue", "resume", queue.name]),
+            subject=queue.name,
+            link=QUEUES,
         )
 
 
@@ -284,15 +314,109 @@ def queues_without_worker(store: Store) -> Iterator[Finding]:
     queues = {queue.name: queue for queue in _queues_with_jobs(store)} if workforce.not_dead else {}
     names = workforce.unserved(queues)
     paused = set(queue_verbs.paused_queues(store)) if names else set()
-    names = [name for name in names if name not in paused]
-    if names:
+    for queue in [queues[name] for name in names if name not in paused][:NAMED_QUEUES]:
         yield Finding.of(
             Severity.CRITICAL,
-            gettext("Jobs wait in queues that no worker serves"),
-            _with_their_jobs([queues[name] for name in names]),
-            gettext("Start a worker for them."),
-            shlex.join(["python", "manage.py", "runworker", "--queues", ",".join(names[:NAMED_WORKERS])]),
+            _jobs_wait(
+                queue,
+                ngettext(
+                    "%(number)s job waits in the queue %(queue)s, which no worker serves",
+                    "%(number)s jobs wait in the queue %(queue)s, which no worker serves",
+                    queue.queued,
+                ),
+            ),
+            _first_waits(queue),
+            gettext("Start a worker for it."),
+            shlex.join(["python", "manage.py", "runworker", "--queues", queue.name]),
+            subject=queue.name,
+            link=PageLink("job_changelist", query={"queue": queue.name, "status": "queued"}),
         )
+
+
+# no-free-slot → the jobs that workers have held for longer than `seconds`, with their leases and the time now, the
+# first claimed first. Index: recover.
+SLOT_HOLDERS = """
+SELECT id, lease, task, locked_by, locked_at, statement_timestamp()
+FROM skipqueue_job
+WHERE
+    status = 'running'
+    AND locked_at <= statement_timestamp() - make_interval(secs => %(seconds)s)
+    AND locked_by <> ALL (SELECT id FROM skipqueue_worker WHERE is_external)
+ORDER BY locked_at
+LIMIT 5000
+"""
+
+LONG_HOLD = Threshold("no-free-slot", 60.0, "seconds")
+"""For how long jobs may hold all slots while others wait."""
+
+
+class HeldJob(NamedTuple):
+    """A row of `SLOT_HOLDERS`."""
+
+    id: int
+    lease: int
+    task: str
+    worker: str
+    since: datetime
+    now: datetime
+
+
+def no_free_slot(store: Store) -> Iterator[Finding]:
+    """Jobs wait, and long ones hold every slot of the workers that serve their queues: a finding for the same workers.
+
+    A job whose row somebody has locked holds no slot, or only waits until its outcome can be written.
+    """
+    seconds = LONG_HOLD.of() or 0.0
+    paused = set(queue_verbs.paused_queues(store))
+    waiting = [each for each in _queues_with_jobs(store) if (each.oldest or 0.0) >= seconds and each.name not in paused]
+    held = [HeldJob(*row) for row in store.rows(SLOT_HOLDERS, {"seconds": seconds})] if waiting else []
+    workforce = Workforce.now(using=store.alias) if held else Workforce(())
+    pools: dict[tuple[WorkerHealth, ...], list[QueueNow]] = {}
+    for queue in waiting:
+        pools.setdefault(tuple(workforce.serving(queue.name)), []).append(queue)
+    for workers, queues in pools.items():
+        ids = {worker.id for worker in workers}
+        jobs = [job for job in held if job.worker in ids]
+        if not _are_full(workers, jobs):
+            continue
+        locked = store.locked([(job.id, job.lease) for job in jobs])
+        jobs = [job for job in jobs if job.id not in locked]
+        if not _are_full(workers, jobs):
+            continue
+        ((task, number),) = Counter(job.task for job in jobs).most_common(1)
+        slots, waits = sum(worker.slots for worker in workers), max(queue.oldest or 0.0 for queue in queues)
+        yield Finding.of(
+            Severity.CRITICAL,
+            gettext("%(task)s holds the slots for %(queues)s: all %(slots)s are taken, and jobs wait"),
+            gettext(
+                "Of the jobs that have run for long, %(number)s are of this task, the longest for %(longest)s. The "
+                "next job has waited for %(waits)s."
+            ),
+            gettext(
+                "If they hang, cancel them: a timeout on the task keeps that from happening again. If they are only "
+                "slow, start more workers."
+            ),
+            shlex.join(["python", "manage.py", "skipqueue", "cancel", "--task", task]),
+            facts={
+                "task": printable(task),
+                "queues": ", ".join(printable(queue.name) for queue in queues[:NAMED]),
+                "slots": slots,
+                "number": number,
+                "longest": span(jobs[0].now - jobs[0].since),
+                "waits": span(waits),
+            },
+            subject=queues[0].name,
+            since=jobs[0].now - timedelta(seconds=waits),
+            link=PageLink("job_changelist", query={"task": task, "status": "running"}),
+        )
+
+
+def _are_full(workers: Sequence[WorkerHealth], jobs: Sequence[HeldJob]) -> bool:
+    """Whether none of the workers has both a free thread and a free coroutine, or hands its jobs on."""
+    taken = Counter((job.worker, registry.is_async(job.task)) for job in jobs)
+    return bool(workers) and all(
+        each.slots and max(taken[each.id, False], taken[each.id, True]) >= each.slots for each in workers
+    )
 
 
 def clock_skew(store: Store) -> Iterator[Finding]:
@@ -315,20 +439,16 @@ def clock_skew(store: Store) -> Iterator[Finding]:
 
 
 def _queues_with_jobs(store: Store) -> list[QueueNow]:
-    return [queue for queue in queues_now(store, most=MOST_COUNTED) if queue.queued]
+    return [queue for queue in queues_now(store, most=MOST_COUNTED, most_running=1) if queue.queued]
 
 
-def _with_their_jobs(queues: list[QueueNow]) -> str:
-    shown = (
-        gettext("%(name)s (jobs: %(number)s, the first for %(age)s)")
-        % {
-            "name": printable(queue.name),
-            "number": f"{MOST_COUNTED}+" if queue.is_estimate else queue.queued,
-            "age": span(queue.oldest or 0.0),
-        }
-        for queue in queues[:NAMED_WORKERS]
-    )
-    return gettext("Queues: %(number)s. %(queues)s") % {"number": len(queues), "queues": "; ".join(shown)}
+def _jobs_wait(queue: QueueNow, text: str) -> str:
+    number = f"{MOST_COUNTED}+" if queue.is_estimate else queue.queued
+    return text % {"number": number, "queue": printable(queue.name)}
+
+
+def _first_waits(queue: QueueNow) -> str:
+    return gettext("The first has waited for %(span)s.") % {"span": span(queue.oldest or 0.0)}
 
 
 def _heartbeats(workers: list[WorkerHealth]) -> str:

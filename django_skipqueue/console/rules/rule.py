@@ -63,6 +63,12 @@ class Finding:
     since: datetime | None = None
     """`None`: since nobody knows when."""
     link: PageLink | None = None
+    database: str = ""
+    """The alias; empty if one database alone holds queues."""
+
+    @property
+    def is_problem(self) -> bool:
+        return self.severity in (Severity.CRITICAL, Severity.WARNING)
 
     @classmethod
     def of(  # noqa: PLR0913 (the fields of a finding)

@@ -15,13 +15,12 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ...conf import settings
-from ...console.admin.notices import MOST, printed
 from ...console.admin.ui.cells import badge, shortened
 from ...console.cli.subcommand import Alias
 from ...console.counts import grouped
 from ...console.durations import clock_time, span
 from ...console.metrics.catalogue import Values, measured
-from ...console.parts import External, PartConsole, PartNotice, PartStatus
+from ...console.parts import External, PartConsole, PartStatus
 from ...console.queues_and_workers import Workforce, state_after
 from ...console.rules.jobs_and_workers import listed
 from ...console.rules.rule import Finding, Rule, Severity
@@ -367,18 +366,6 @@ def _cells(carrier: CarrierNow, now: datetime) -> dict[str, str]:
     }
 
 
-def without_relay(waiting: Sequence[str]) -> Iterator[PartNotice]:
-    """The notices of the carriers whose queues have jobs that wait, and no process that serves them."""
-    external = [name for name in waiting if name in settings.external_queues]
-    workforce = Workforce.now() if external else None
-    unserved = {name for name in external if workforce and not workforce.serving(name)}
-    for carrier in carriers().values() if unserved else ():
-        if names := sorted(unserved.intersection(carrier.queues))[:MOST]:
-            about = {"carrier": carrier.name, "queue_names": tuple(map(printed, names))}
-            about["command"] = _run_relay("--carrier", carrier.name)
-            yield PartNotice(template="admin/skipqueue_celery/no_relay.html", about=about)
-
-
 CONSOLE = PartConsole(
     external=External(
         holder=carrier_with,
@@ -387,13 +374,12 @@ CONSOLE = PartConsole(
         processes=relays_in_words,
         cells=cells,
     ),
-    notices=without_relay,
     status=status,
     subcommands=(Alias("relay", RunRelay),),
     rules=(
-        Rule("carrier-without-relay", find_without_relay, _("Every carrier with jobs has a relay")),
-        Rule("carrier-unreachable", find_unreachable, _("The broker of every carrier is reached")),
-        Rule("carrier-lost-jobs", find_lost_jobs, _("No carrier holds jobs for too long")),
+        Rule("carrier-without-relay", find_without_relay, _("Every carrier with jobs has a relay"), is_watched=True),
+        Rule("carrier-unreachable", find_unreachable, _("The broker of every carrier is reached"), is_watched=True),
+        Rule("carrier-lost-jobs", find_lost_jobs, _("No carrier holds jobs for too long"), is_watched=True),
     ),
     metrics=(metrics,),
 )

@@ -11,11 +11,12 @@ from ...console.cli.reindex import Reindex
 from ...console.cli.show import Show
 from ...console.cli.status import Status
 from ...console.cli.subcommand import Alias, Dispatcher, Subcommand
+from ...console.cli.verdict import ShowVerdict
 from ...console.parts import consoles
 from .importtasks import Command as ImportTasks
 from .runworker import Command as RunWorker
 
-CORE = (Defer, Doctor, Health, List, Pause, Prune, Reindex, Resume, Show, Status)
+CORE = (Defer, Doctor, Health, List, Pause, Prune, Reindex, Resume, Show, ShowVerdict, Status)
 """The subcommands of the core beside the verbs."""
 
 

@@ -17,7 +17,7 @@ from ...console.durations import span
 from ...console.job_states import Indexed
 from ...console.metrics.catalogue import Values, measured
 from ...console.parts import PartSection, PartStatus
-from ...console.rules.rule import Finding, Rule, Severity
+from ...console.rules.rule import Finding, PageLink, Rule, Severity
 from ...events.log_format import in_words, job_name, printable
 from ...models import Job, Status
 from ...models.expressions import Row
@@ -83,14 +83,18 @@ def halted(store: Store) -> Iterator[Finding]:
     if found:
         yield Finding.of(
             Severity.WARNING,
-            gettext("Sequences have halted"),
+            ngettext("A sequence has halted", "%(number)s sequences have halted", len(found)),
             gettext("Their jobs wait for an operator: %(keys)s."),
             gettext(
                 "Find out why these jobs have failed. Retry them: they run before all others of their keys. Or discard "
                 "them, and the sequences go on without them."
             ),
             "python manage.py skipqueue limits",
-            facts={"keys": _listed([_halted_in_words(store, state) for state in found])},
+            facts={
+                "number": f"{len(found)}{'+' * (len(found) == MOST)}",
+                "keys": _listed([_halted_in_words(store, state) for state in found]),
+            },
+            link=PageLink("job_limits"),
         )
 
 
@@ -270,7 +274,7 @@ KEYS = KeyTable(
 CONSOLE = KeyedConsole(
     keys=KEYS,
     rules=(
-        Rule("halted-sequence", halted, _("No sequence has halted")),
+        Rule("halted-sequence", halted, _("No sequence has halted"), is_watched=True),
         Rule("free-permit", free_permits, _("No permit is free while jobs wait for it")),
         Rule("held-permit", held_permits, _("No permit is held by a job that no worker claims")),
     ),

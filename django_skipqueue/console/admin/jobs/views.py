@@ -26,6 +26,7 @@ from ...parts import PartPage, consoles
 from ...queues_and_workers import LONGEST_NAME
 from ...rules.examination import examine, examine_at_once
 from ...rules.rule import Severity
+from ...rules.verdict import Verdict
 from ...search import is_id
 from ..dashboard import Dashboard
 from ..ui.cells import badge
@@ -152,18 +153,14 @@ SEVERITY_LABELS: dict[Severity, str | Promise] = {
 def _examined() -> dict[str, Any]:
     """The findings of this moment, the worst first; of the same severity, those of each database together."""
     at, start = localtime(), time.monotonic()
-    if not settings.serves_several:
-        found = [(each, "") for each in examine(Store.default())]
-    else:
-        of_all = examine_at_once(settings.served_databases)
-        found = [(each, alias) for alias, findings in of_all.items() for each in findings]
-        found.sort(key=lambda pair: pair[0].severity.rank)
+    several = settings.served_databases if settings.serves_several else ()
+    findings = examine_at_once(several) if several else examine(Store.default())
     shown: list[dict[str, Any]] = [
-        {"finding": each, "database": alias, "badge": badge(each.severity, SEVERITY_LABELS[each.severity])}
-        for each, alias in found
+        {"finding": each, "badge": badge(each.severity, SEVERITY_LABELS[each.severity])} for each in findings
     ]
     return {
-        "problems": [each for each in shown if each["finding"].severity != Severity.OK],
+        "verdict": Verdict.of(findings),
+        "found": [each for each in shown if each["finding"].severity != Severity.OK],
         "well": [each for each in shown if each["finding"].severity == Severity.OK],
         "duration": span(time.monotonic() - start),
         "at": at,
