@@ -26,6 +26,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "TASKS": ({"queue_names": ["mail", "default", "reports", "backlog"]}, {"claim", "admit"}),
     "LONG_JOBS": ({"seconds": 60.0}, {"recover"}),
     "ORPHANED_JOBS": ({"seconds": 60.0}, {"recover"}),
+    "SLOT_HOLDERS": ({"seconds": 60.0}, {"recover"}),
     "STUCK_KEYS": ({"seconds": 60.0}, {"admit", "blocked", "recover", "claim"}),
 }
 

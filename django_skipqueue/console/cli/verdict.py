@@ -54,12 +54,12 @@ def show_verdict(console: Console, verdict: Verdict) -> None:
     if verdict.is_well:
         console.coloured(str(verdict), GREEN)
     for each in verdict.problems:
-        console.coloured(in_a_sentence(each), COLOURS[each.severity])
+        console.coloured(f"{in_a_sentence(each)}.", COLOURS[each.severity])
         for line in each.command.splitlines():
             console.line(f"    {printable(line)}")
 
 
 def in_a_sentence(finding: Finding) -> str:
-    """The problem as one line, such as `CRITICAL: No worker is alive, and jobs wait (for 3m12s).`."""
+    """The problem as one line, such as `CRITICAL: No worker is alive, and jobs wait (for 3m12s)`."""
     lasts = f" (for {in_words((timezone.now() - finding.since).total_seconds())})" if finding.since else ""
-    return printable(f"{finding.severity.upper()}: {finding.title}{lasts}.")
+    return printable(f"{finding.severity.upper()}: {finding.title}{lasts}")

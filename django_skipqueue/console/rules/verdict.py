@@ -1,7 +1,7 @@
 """The verdict: whether all is well, or what the watched rules find. Every page and command tells it first."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from django.utils.translation import gettext, ngettext
@@ -18,11 +18,23 @@ NOT_APPLIED = ("check-failed", "check-timed-out")
 @dataclass(frozen=True)
 class Verdict:
     problems: tuple[Finding, ...]
-    """The worst first."""
+    """The worst first. That rules could not be applied is one of them."""
+    unapplied: tuple[str, ...] = ()
+    """The codes of these rules."""
 
     @classmethod
     def of(cls, findings: Iterable[Finding]) -> "Verdict":
-        return cls(tuple(each for each in findings if each.is_problem))
+        """What these findings say, the worst of which come first."""
+        problems = [each for each in findings if each.is_problem]
+        failed = [each for each in problems if each.code in NOT_APPLIED]
+        problems = [each for each in problems if each not in failed]
+        if failed:
+            title = ngettext(
+                "The rule %(rule)s could not be applied", "%(number)s rules could not be applied", len(failed)
+            )
+            title %= {"rule": failed[0].subject, "number": len(failed)}
+            problems.append(replace(failed[0], title=title, command="python manage.py skipqueue doctor"))
+        return cls(tuple(problems), tuple(each.subject for each in failed))
 
     @classmethod
     def now(cls, store: Store | None = None, *, seconds: float | None = None) -> "Verdict":
@@ -48,11 +60,6 @@ class Verdict:
     def is_unknown(self) -> bool:
         """Whether the database could not be used, or lacks tables."""
         return any(each.code in ("database-unusable", "migrations") for each in self.problems)
-
-    @property
-    def unapplied(self) -> list[str]:
-        """The codes of the rules that could not be applied."""
-        return [each.subject for each in self.problems if each.code in NOT_APPLIED]
 
     def __str__(self) -> str:
         number = len(self.problems)

@@ -110,7 +110,7 @@ def check(store: Store) -> list[Alert]:
         noted = {"rule": each.code, "subject": subject, "severity": each.severity, "title": each.title, "since": since}
         if each.code not in NOT_APPLIED:
             found.setdefault((each.code, subject), noted)
-    values = {"found": json.dumps(list(found.values())), "unknown": verdict.unapplied, "calm": CALM_SECONDS}
+    values = {"found": json.dumps(list(found.values())), "unknown": list(verdict.unapplied), "calm": CALM_SECONDS}
     store.execute(NOTE_FOUND, values)
     store.execute(NOTE_CALM, values)
     store.execute(FORGET_CALM)
