@@ -305,6 +305,24 @@ def test_w005_names_a_carried_task_that_may_take_longer_than_rabbitmq_waits(
     assert all("'print'" in message.msg for message in messages)
 
 
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ({"late-workers": None}, "SKIPQUEUE['RULES'] has no rule 'late-workers'. Did you mean 'late-worker'?"),
+        ({"late-worker": 5}, "SKIPQUEUE['RULES']['late-worker'] must be None, which turns the rule off: the rule has"),
+        ({"no-free-slot": {"mail": 60}}, "SKIPQUEUE['RULES']['no-free-slot'] must be a number or None: no queue has a"),
+        ({"late-worker": None, "no-free-slot": 60, "paused-queue": {"*": 60, "mail": None}}, ""),
+        ({}, ""),
+        ({"late-worker": "x"}, ""),
+    ],
+)
+def test_e012_is_about_a_threshold_that_no_rule_has(rules: dict[str, Any], said: str) -> None:
+    with override_settings(SKIPQUEUE={"RULES": rules}):
+        messages = found(checks.check_rules)
+    assert ids(messages) == ["skipqueue.E012"] * bool(said)
+    assert all(message.msg.startswith(said) for message in messages)
+
+
 def test_the_connection_is_as_it_was() -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")

@@ -70,7 +70,11 @@ WRONG: dict[str, tuple[Any, str]] = {
     "mixed case": ({"Worker_Timeout": 3}, "SKIPQUEUE has no key 'Worker_Timeout'. Did you mean 'WORKER_TIMEOUT'?"),
     "nothing like it": (
         {"XYZ": 3},
-        "SKIPQUEUE has no key 'XYZ'. It knows ALERTS, ARCHIVE, CAPTURE_LOGS, CARRIERS, DATABASE, DATABASES, HEARTBEAT",
+        "SKIPQUEUE has no key 'XYZ'. It knows ALERTS_WEBHOOK, ARCHIVE, CAPTURE_LOGS, CARRIERS, DATABASE, DATABASES, HEARTBEAT",
+    ),
+    "the alerts of an older version": (
+        {"ALERTS": {}},
+        "SKIPQUEUE has no key 'ALERTS'. The rules of the doctor raise alerts. RULES has their thresholds, and ALERTS_W",
     ),
     "number as key": ({3: 3}, "SKIPQUEUE has no key 3."),
     "text for a number": (

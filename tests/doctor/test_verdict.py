@@ -97,12 +97,12 @@ def test_missing_migrations_are_the_verdict_and_not_what_fails_without_them() ->
                 cursor.execute("INSERT INTO django_migrations VALUES (DEFAULT, 'django_skipqueue', %s, %s)", row)
 
 
-def test_several_databases_are_examined_at_once_and_named(settings: Any) -> None:
+def test_a_problem_of_several_databases_names_its_own(settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("gone", "default", "other")}
     make_job(using="other")
     make_worker()
     with reached_at("gone", NOBODY):
-        problems = Verdict.now().problems
+        problems = [each for alias in ("gone", "default", "other") for each in Verdict.now(Store(alias)).problems]
     assert [(each.database, each.code) for each in problems] == [("gone", "database-unusable"), ("other", "no-worker")]
 
 

@@ -9,10 +9,11 @@ from django.utils import timezone
 from django.utils.http import urlencode
 from django.utils.translation import get_language
 
+from ...conf import settings
+from ...queue.store import Store
 from ..durations import roughly
 from ..rules.rule import Finding
 from ..rules.verdict import Verdict
-from .ui.views import DATABASE
 
 CACHE_SECONDS = 5.0
 """How long a process shows the same verdict before it applies the rules again."""
@@ -32,8 +33,7 @@ class ShownProblem:
         if finding.link is None or not user.has_perm(f"django_skipqueue.view_{finding.link.name.partition('_')[0]}"):
             return cls(finding, "")
         address = reverse(f"admin:django_skipqueue_{finding.link.name}", args=finding.link.arguments)
-        database = {DATABASE: finding.database} if finding.database else {}
-        query = urlencode({**finding.link.query, **database})
+        query = urlencode(finding.link.query)
         return cls(finding, f"{address}?{query}" if query else address)
 
     @property
@@ -44,15 +44,15 @@ class ShownProblem:
 
 class _Cache:
     def __init__(self) -> None:
-        self._cached: dict[str | None, tuple[float, Verdict]] = {}  # by the language: when, what
+        self._cached: dict[tuple[str, str | None], tuple[float, Verdict]] = {}  # of which database, in which language
 
     def get(self) -> Verdict:
-        """The verdict on all databases, a few seconds old at most. Two threads may apply the rules at once."""
-        language = get_language()
-        at, verdict = self._cached.get(language, (float("-inf"), Verdict(())))
+        """The verdict on the database that is shown, a few seconds old at most. Two threads may query at once."""
+        key = (settings.database, get_language())
+        at, verdict = self._cached.get(key, (float("-inf"), Verdict(())))
         if time.monotonic() - at >= CACHE_SECONDS:
-            verdict = Verdict.now()
-            self._cached[language] = (time.monotonic(), verdict)
+            verdict = Verdict.now(Store.default())
+            self._cached[key] = (time.monotonic(), verdict)
         return verdict
 
     def clear(self) -> None:

@@ -131,13 +131,13 @@ def examine(store: Store, *, only_watched: bool = False, seconds: float | None =
     return _of(store.alias, findings)
 
 
-def examine_at_once(aliases: Sequence[str], *, only_watched: bool = False) -> list[Finding]:
+def examine_at_once(aliases: Sequence[str]) -> list[Finding]:
     """The findings of these databases, the worst first; of the same severity, those of each database together."""
     found = read_at_once(
         [alias for alias in aliases if engine_problem(alias) is None],
-        lambda store: examine(store, only_watched=only_watched),
+        examine,
         connect_seconds=CONNECT_SECONDS,
-        seconds=CONNECT_SECONDS + (VERDICT_SECONDS if only_watched else EXAMINATION_SECONDS) + SPARE_SECONDS,
+        seconds=CONNECT_SECONDS + EXAMINATION_SECONDS + SPARE_SECONDS,
     )
     silence = gettext("It cannot be reached, or does not answer in time.")
     # of a database that was not asked, `examine` says what is wrong with its setting

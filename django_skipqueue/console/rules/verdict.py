@@ -6,9 +6,8 @@ from typing import Any
 
 from django.utils.translation import gettext, ngettext
 
-from ...conf import settings
 from ...queue.store import Store
-from .examination import examine, examine_at_once
+from .examination import examine
 from .rule import Finding, Severity
 
 NOT_APPLIED = ("check-failed", "check-timed-out")
@@ -37,15 +36,12 @@ class Verdict:
         return cls(tuple(problems), tuple(each.subject for each in failed))
 
     @classmethod
-    def now(cls, store: Store | None = None, *, seconds: float | None = None) -> "Verdict":
-        """Apply the watched rules: in the database of this store, or in all databases that hold queues, at once.
+    def now(cls, store: Store, *, seconds: float | None = None) -> "Verdict":
+        """Apply the watched rules, which takes about a second at most, or these `seconds`.
 
-        Takes about a second at most, or these `seconds`. Raises no database error: that a rule cannot be applied, or a
-        database not be used, is a problem as well.
+        Raises no database error: that a rule cannot be applied, or the database not be used, is a problem as well.
         """
-        if store is None and settings.serves_several:
-            return cls.of(examine_at_once(settings.served_databases, only_watched=True))
-        return cls.of(examine(store or Store.default(), only_watched=True, seconds=seconds))
+        return cls.of(examine(store, only_watched=True, seconds=seconds))
 
     @property
     def is_well(self) -> bool:

@@ -23,7 +23,7 @@ from ...console.cli.terminal import GREEN, RED, YELLOW, Coloured, Console, opera
 from ...console.durations import distance, span
 from ...console.metrics.catalogue import MOST, Values, measured
 from ...console.parts import PartConsole, PartFact, PartSection
-from ...console.rules.rule import Finding, PageLink, Rule, Severity, Threshold
+from ...console.rules.rule import Finding, Rule, Severity
 from ...events.log_format import printable
 from ...exceptions import InvalidOption, SkipQueueError
 from ...models import Job, Schedule
@@ -31,7 +31,7 @@ from ...queue.store import Store
 from ...values.exposition import Metric
 from ...values.part import later
 from . import operate
-from .operate import late_schedules, schedule_times
+from .operate import LateSchedule, late_schedules, schedule_times
 from .timetable import parsed, timetable, upcoming, zone_of
 
 MOST_TIMES = 6
@@ -269,32 +269,40 @@ def schedules(store: Store) -> Iterator[Values]:
     yield {(each.name,): each.late for each in found}
 
 
-NAMED = 10
-"""Schedules that have findings, at most."""
+MOST_LATE = 50
+"""Schedules that are read."""
 
-LATE = Threshold("late-schedule", 120.0, "seconds")
-"""After which a schedule has missed its time."""
+NAMED = 10
+"""How many one finding names, at most."""
+
+LATE = 120.0
+"""Seconds after which a schedule has missed its time."""
 
 
 def late(store: Store) -> Iterator[Finding]:
-    for each in late_schedules(store, limit=NAMED, seconds=LATE.of() or 0.0):
-        title = gettext("The schedule %(name)s has not fired")
+    found = late_schedules(store, limit=MOST_LATE, seconds=LATE)
+    broken, silent = ([each for each in found if bool(each.error) is has_error] for has_error in (True, False))
+    if broken:
+        title = gettext("Schedules cannot fire")
+        advice = gettext("Correct their tasks, arguments or times. A supervisor tries again every minute.")
+        command = "python manage.py skipqueue schedules"
+        yield Finding("late-schedule", Severity.CRITICAL, title, _named(broken), advice, command)
+    if silent:
+        title = gettext("Schedules have not fired")
         advice = gettext(
-            "Start a runworker whose code or settings have this schedule: one with other code does not fire it."
+            "Start a runworker whose code or settings have these schedules: one with other code does not fire them."
         )
-        if each.error:
-            title = gettext("The schedule %(name)s cannot fire")
-            advice = gettext("Correct its task, arguments or times. A supervisor tries again every minute.")
-        yield Finding.of(
-            Severity.CRITICAL,
-            title,
-            gettext("It is late by %(span)s. %(error)s"),
-            advice,
-            "python manage.py skipqueue schedules" if each.error else "python manage.py runworker",
-            facts={"name": printable(each.name), "span": span(each.late), "error": printable(each.error)},
-            subject=each.name,
-            link=PageLink("schedule_changelist"),
-        )
+        command = "python manage.py runworker"
+        yield Finding("late-schedule", Severity.CRITICAL, title, _named(silent), advice, command)
+
+
+def _named(found: list[LateSchedule]) -> str:
+    shown = (
+        gettext("%(name)s, late by %(span)s %(error)s")
+        % {"name": printable(each.name), "span": span(each.late), "error": printable(each.error)}
+        for each in found[:NAMED]
+    )
+    return "; ".join([*(each.strip() for each in shown), *(["…"] if len(found) > NAMED else [])])
 
 
 HEADINGS = ("name", "state", "schedule", "zone", "next run", "last run", "last job", "source")
@@ -397,7 +405,7 @@ def _as_json(each: ScheduleState) -> dict[str, Any]:
 
 CONSOLE = PartConsole(
     subcommands=(Schedules(),),
-    rules=(Rule("late-schedule", late, _("Every schedule has fired in time"), is_watched=True, threshold=LATE),),
+    rules=(Rule("late-schedule", late, _("Every schedule has fired in time")),),
     metrics=(schedules,),
     sections=(
         PartSection(
