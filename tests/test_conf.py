@@ -70,7 +70,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "mixed case": ({"Worker_Timeout": 3}, "SKIPQUEUE has no key 'Worker_Timeout'. Did you mean 'WORKER_TIMEOUT'?"),
     "nothing like it": (
         {"XYZ": 3},
-        "SKIPQUEUE has no key 'XYZ'. It knows ALERTS_WEBHOOK, ARCHIVE, CAPTURE_LOGS, CARRIERS, DATABASE, DATABASES, HEARTBEAT",
+        "SKIPQUEUE has no key 'XYZ'. It knows ALERTS_WEBHOOK, ARCHIVE, CAPTURE_LOGS, CARRIERS, DATABASE, DATABASES, H",
     ),
     "the alerts of an older version": (
         {"ALERTS": {}},

@@ -17,7 +17,7 @@ ALTER TABLE ONLY public.skipqueue_failure_rollup
     ADD CONSTRAINT skipqueue_failure_rollup_pkey PRIMARY KEY (span, task, exception, place, starts_at);
 
 ALTER TABLE ONLY public.skipqueue_incident
-    ADD CONSTRAINT skipqueue_incident_pkey PRIMARY KEY (rule, queue_name);
+    ADD CONSTRAINT skipqueue_incident_pkey PRIMARY KEY (rule, subject);
 
 ALTER TABLE ONLY public.skipqueue_job
     ADD CONSTRAINT skipqueue_job_pkey PRIMARY KEY (id);
@@ -245,12 +245,12 @@ CREATE TABLE public.skipqueue_incident (
     claimed_at timestamp with time zone,
     is_announced boolean DEFAULT false NOT NULL,
     over_at timestamp with time zone,
-    queue_name text NOT NULL,
     raised_at timestamp with time zone,
     rule text NOT NULL,
+    severity text DEFAULT ''::text NOT NULL,
     since timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
-    threshold double precision DEFAULT 0.0 NOT NULL,
-    value double precision DEFAULT 0.0 NOT NULL,
+    subject text NOT NULL,
+    title text DEFAULT ''::text NOT NULL,
 );
 
 CREATE TABLE public.skipqueue_job (

@@ -5033,55 +5033,16 @@ WHERE
     AND job.finished_at IS NULL
 LIMIT 100
 
--- HEARTBEAT_AGES (parts.alerts.watch)
-SELECT asked.queue_name, date_part('epoch', statement_timestamp() - max(worker.heartbeat_at))
-FROM
-    unnest(%(queue_names)s::text[]) AS asked (queue_name)
-    LEFT JOIN skipqueue_worker AS worker
-        ON
-            NOT worker.is_external
-            AND CASE
-                WHEN asked.queue_name = '' THEN worker.concurrency > 0
-                WHEN worker.queues = '[]' THEN asked.queue_name <> ALL (%(external)s::text[])
-                ELSE worker.queues ? asked.queue_name
-            END
-GROUP BY asked.queue_name
-LIMIT 1000
-
--- RECENT (parts.alerts.watch)
-SELECT
-    asked.queue_name,
-    COALESCE(sum(minute.completed + minute.retried + minute.failed + minute.discarded), 0)::bigint,
-    COALESCE(sum(minute.retried + minute.failed), 0)::bigint,
-    COALESCE(sum(minute.recovered), 0)::bigint
-FROM
-    unnest(%(queue_names)s::text[]) AS asked (queue_name)
-    LEFT JOIN LATERAL (
-        SELECT completed, retried, failed, discarded, recovered
-        FROM skipqueue_rollup
-        WHERE
-            span = 60
-            AND queue_name = asked.queue_name
-            AND task = ''
-            AND starts_at > statement_timestamp() - make_interval(secs => %(window)s)
-    ) AS minute ON true
-GROUP BY asked.queue_name
-LIMIT 1000
-
--- NOTE_EXCEEDED (parts.alerts.watch)
-INSERT INTO skipqueue_incident AS incident (rule, queue_name, since, value, threshold)
-SELECT rule, queue_name, statement_timestamp() - make_interval(secs => age), value, threshold
-FROM json_to_recordset(%(exceeded)s::json)
-    AS measured (rule text, queue_name text, age float8, value float8, threshold float8)
-ORDER BY rule, queue_name
-ON CONFLICT (rule, queue_name) DO UPDATE
+-- NOTE_FOUND (parts.alerts.watch)
+INSERT INTO skipqueue_incident AS incident (rule, subject, severity, title, since)
+SELECT rule, subject, severity, title, COALESCE(since, statement_timestamp())
+FROM json_to_recordset(%(found)s::json)
+    AS found (rule text, subject text, severity text, title text, since timestamptz)
+ORDER BY rule, subject
+ON CONFLICT (rule, subject) DO UPDATE
 SET since = LEAST(incident.since, EXCLUDED.since),
-    value = CASE
-        WHEN incident.rule = 'no_worker'
-            THEN date_part('epoch', statement_timestamp() - LEAST(incident.since, EXCLUDED.since))
-        ELSE EXCLUDED.value
-    END,
-    threshold = EXCLUDED.threshold,
+    severity = EXCLUDED.severity,
+    title = EXCLUDED.title,
     calm_since = NULL
 WHERE incident.over_at IS NULL
 
@@ -5094,10 +5055,11 @@ SET calm_since = COALESCE(incident.calm_since, statement_timestamp()),
 WHERE
     incident.rule > ''
     AND incident.over_at IS NULL
+    AND incident.rule <> ALL (%(unknown)s::text[])
     AND NOT EXISTS (
         SELECT
-        FROM json_to_recordset(%(kept)s::json) AS kept (rule text, queue_name text)
-        WHERE kept.rule = incident.rule AND kept.queue_name = incident.queue_name
+        FROM json_to_recordset(%(found)s::json) AS found (rule text, subject text)
+        WHERE found.rule = incident.rule AND found.subject = incident.subject
     )
 
 -- FORGET_CALM (parts.alerts.watch)
@@ -5106,10 +5068,7 @@ DELETE FROM skipqueue_incident WHERE rule > '' AND raised_at IS NULL AND calm_si
 -- RAISE (parts.alerts.watch)
 UPDATE skipqueue_incident
 SET raised_at = statement_timestamp()
-WHERE
-    rule > ''
-    AND raised_at IS NULL
-    AND (rule <> 'no_worker' OR since <= statement_timestamp() - make_interval(secs => threshold))
+WHERE rule > '' AND raised_at IS NULL AND since <= statement_timestamp() - make_interval(secs => %(lasts)s)
 
 -- CLAIM_ALERTS (parts.alerts.watch)
 UPDATE skipqueue_incident
@@ -5119,26 +5078,26 @@ WHERE
     AND raised_at IS NOT NULL
     AND (NOT is_announced OR over_at IS NOT NULL)
     AND (claimed_at IS NULL OR claimed_at <= statement_timestamp() - make_interval(secs => %(patience)s))
-RETURNING rule, queue_name, value, threshold, since, over_at, is_announced
+RETURNING rule, subject, severity, title, since, over_at, is_announced
 
 -- CONFIRM_BEGINNING (parts.alerts.watch)
 UPDATE skipqueue_incident
 SET is_announced = true, claimed_at = NULL
-WHERE rule = %(rule)s AND queue_name = %(queue_name)s AND NOT is_announced
+WHERE rule = %(rule)s AND subject = %(subject)s AND NOT is_announced
 
 -- CONFIRM_END (parts.alerts.watch)
 DELETE FROM skipqueue_incident
-WHERE rule = %(rule)s AND queue_name = %(queue_name)s AND is_announced AND over_at IS NOT NULL
+WHERE rule = %(rule)s AND subject = %(subject)s AND is_announced AND over_at IS NOT NULL
 
 -- TAKE_TURN (parts.alerts.watch)
-INSERT INTO skipqueue_incident AS incident (rule, queue_name, since)
+INSERT INTO skipqueue_incident AS incident (rule, subject, since)
 VALUES ('', '', statement_timestamp())
-ON CONFLICT (rule, queue_name) DO UPDATE SET since = statement_timestamp()
+ON CONFLICT (rule, subject) DO UPDATE SET since = statement_timestamp()
 WHERE incident.since <= statement_timestamp() - make_interval(secs => %(interval)s)
 RETURNING 1
 
--- FORGET_ALL (parts.alerts.watch)
-DELETE FROM skipqueue_incident
+-- KNOWN_SINCE (parts.alerts.watch)
+SELECT rule, subject, since FROM skipqueue_incident WHERE rule > '' AND over_at IS NULL LIMIT 1000
 
 -- IS_OVERDUE (console.rules.jobs_and_workers)
 SELECT
@@ -5203,6 +5162,16 @@ WHERE NOT EXISTS (
 )
 ORDER BY locked_at
 LIMIT 100
+
+-- SLOT_HOLDERS (console.rules.jobs_and_workers)
+SELECT id, lease, task, locked_by, locked_at, statement_timestamp()
+FROM skipqueue_job
+WHERE
+    status = 'running'
+    AND locked_at <= statement_timestamp() - make_interval(secs => %(seconds)s)
+    AND locked_by <> ALL (SELECT id FROM skipqueue_worker WHERE is_external)
+ORDER BY locked_at
+LIMIT 5000
 
 -- TABLE_LOAD (console.rules.tables)
 SELECT
