@@ -108,22 +108,23 @@ def test_a_server_that_is_not_there_is_logged(settings: Any, caplog: pytest.LogC
 
 
 QUICKLY = """
-import sys
 import django_skipqueue.parts.alerts.watch
 
 django_skipqueue.parts.alerts.watch.CHECK_INTERVAL = 1.3
 django_skipqueue.parts.alerts.watch.LASTS_SECONDS = 0.1
 django_skipqueue.parts.alerts.watch.CALM_SECONDS = 0.1
+"""
+
+KNOWS_CONSOLE = """
+import sys
 
 from django_skipqueue import job
 
 
 @job
-def report():
-    return "django_skipqueue.console.rules" in sys.modules
+def has_rules():
+    return "django_skipqueue.console.rules.verdict" in sys.modules
 """
-
-NO_ADMIN = "INSTALLED_APPS = [each for each in INSTALLED_APPS if each != 'django.contrib.admin']"
 
 
 @pytest.mark.django_db(transaction=True)
@@ -146,6 +147,17 @@ def test_several_supervisors_announce_an_incident_once(runworker: Callable[..., 
         assert about(server) == ["alert_raised", "alert_over"]
         assert sum(worker.log.count(f"alert raised rule={RULE}") for worker in workers) == 1
         assert sum(worker.log.count(f"alert over rule={RULE}") for worker in workers) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_does_without_the_console_that_its_supervisor_imports_later(
+    runworker: Callable[..., ManagePy],
+) -> None:
+    runworker(jobs=KNOWS_CONSOLE, terminal=True)  # a process that has imported nothing before
+    wait_until(lambda: Incident.objects.filter(rule="").exists(), "the supervisor has applied the rules")
+    job = make_job(task="extra.jobs.has_rules")
+    wait_until(lambda: Job.objects.get(pk=job.pk).status == "completed", "the worker has run the job")
+    assert Job.objects.get(pk=job.pk).result is False
 
 
 RULE = "queue-without-worker"

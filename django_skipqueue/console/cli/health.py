@@ -66,7 +66,6 @@ class Health(Subcommand):
         """Ask one database on a connection of its own, or several at once, for no longer than the timeout."""
         seconds = options["timeout"].total_seconds()
         aliases = (options["database"],) if options["database"] else chosen_or_all()
-        translation.deactivate_all()
         if len(aliases) > 1:
             return _of_several(console, aliases, seconds, options)
         self._code: Exit | None = None
@@ -84,8 +83,7 @@ class Health(Subcommand):
         health.show(console)
         console.flush()
         self._code = Exit.DONE if health.is_well else Exit.NEGATIVE
-        seconds = min(VERDICT_SECONDS, (self._ends_at - time.monotonic()) / 2)
-        _show_verdict(console, Verdict.now(Store.default(), seconds=seconds))
+        _show_verdict(console, _verdict(Store.default(), self._ends_at - time.monotonic()))
         return self._code
 
     def _give_up(self, message: str) -> NoReturn:
@@ -132,7 +130,7 @@ def _of_several(console: Console, aliases: Sequence[str], seconds: float, option
     def read(store: Store) -> Verdict:
         with short_transaction(store, seconds):
             found[store.alias] = _Health.now(**options)
-        return Verdict.now(store, seconds=min(VERDICT_SECONDS, seconds / 2))
+        return _verdict(store, seconds)
 
     verdicts = read_at_once(aliases, read, connect_seconds=seconds, seconds=seconds)
     for alias in aliases:
@@ -151,3 +149,8 @@ def _show_verdict(console: Console, verdict: Verdict, of: str = "") -> None:
     """A line: the probe of a container keeps few."""
     problems = "; ".join(in_a_sentence(each) for each in verdict.problems)
     console.line(f"{of}verdict: {problems or verdict}")
+
+
+def _verdict(store: Store, seconds: float) -> Verdict:
+    with translation.override(None):
+        return Verdict.now(store, seconds=min(VERDICT_SECONDS, seconds / 2))

@@ -223,7 +223,7 @@ def late_workers(store: Store) -> Iterator[Finding]:
     if late:
         title = ngettext(
             "The worker %(name)s is late with its heartbeat",
-            "%(number)s workers are late with their heartbeats",
+            "%(number)s workers are late with their heartbeats, %(name)s among them",
             len(late),
         )
         yield Finding.of(
@@ -262,7 +262,7 @@ def dead_workers(store: Store) -> Iterator[Finding]:
     if dead:
         yield Finding.of(
             Severity.WARNING,
-            ngettext("The worker %(name)s has died", "%(number)s workers have died", len(dead))
+            ngettext("The worker %(name)s has died", "%(number)s workers have died, %(name)s among them", len(dead))
             % {"number": len(dead), "name": printable(dead[0].name)},
             _heartbeats(dead),
             gettext(

@@ -29,7 +29,9 @@ class Verdict:
         problems = [each for each in problems if each not in failed]
         if failed:
             title = ngettext(
-                "The rule %(rule)s could not be applied", "%(number)s rules could not be applied", len(failed)
+                "The rule %(rule)s could not be applied",
+                "%(number)s rules could not be applied, %(rule)s among them",
+                len(failed),
             )
             title %= {"rule": failed[0].subject, "number": len(failed)}
             problems.append(replace(failed[0], title=title, command="python manage.py skipqueue doctor"))
