@@ -11,7 +11,9 @@ from django.db import connections
 from django.db.models import ForeignKey
 
 from . import conf
+from .console import search_indexes
 from .jobs.registry import describe_duplicate, registry
+from .queue.store import Store
 from .values.part import installed_parts
 from .worker.attempts.executor import import_middleware
 from .worker.preflight import engine_problem, version_problem
@@ -28,11 +30,12 @@ def register_all() -> None:
         check_task_names,
         check_runworker,
         check_relations,
+        check_searchable,
         *(check for part in installed_parts() for check in part.checks),
     ):
         register(check, "django_skipqueue")
     of_parts = (check for part in installed_parts() for check in part.database_checks)
-    for check in (check_server_version, *of_parts):
+    for check in (check_server_version, check_search_indexes, *of_parts):
         register(check, Tags.database)
 
 
@@ -133,6 +136,37 @@ def check_relations(**_: Any) -> list[CheckMessage]:
         and getattr(field, "db_constraint", True)
         and not hasattr(field.remote_field.on_delete, "on_delete_sql")  # `on_delete` of the database, Django 6.1
     ]
+
+
+def check_searchable(**_: Any) -> list[CheckMessage]:
+    """E012: a task or an argument of SEARCHABLE that no index can have."""
+    try:
+        found = list(search_indexes.problems())
+    except ImproperlyConfigured:
+        return []  # E001 reports the reason
+    hint = "The page Settings of the documentation (docs/reference/settings.md#searchable-arguments) shows an example."
+    return [Error(problem, hint=hint, id="skipqueue.E012") for problem in found]
+
+
+def check_search_indexes(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
+    """W006: an index of SEARCHABLE is missing or invalid, so that searches do without. Sends a query, as E003."""
+    try:
+        wanted = search_indexes.wanted()
+    except ImproperlyConfigured:
+        return []
+    found: list[CheckMessage] = []
+    for alias, _version in _reachable(databases) if wanted else ():
+        valid = {index.name for index in search_indexes.existing(Store(alias)) if index.is_valid}
+        found += [
+            Warning(
+                f"The database {alias!r} has no valid index for {index}, which SKIPQUEUE['SEARCHABLE'] names.",
+                hint="Run `manage.py skipqueue index`, which builds it while jobs run.",
+                id="skipqueue.W006",
+            )
+            for index in wanted
+            if index.name not in valid
+        ]
+    return found
 
 
 def _queue_databases() -> tuple[str, ...]:
