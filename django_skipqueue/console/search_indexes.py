@@ -24,20 +24,23 @@ from .arguments import may_be_searched, positional_names
 
 PREFIX = "skipqueue_search_"
 
-# The value of the argument in the index, and of an argument that has no place.
-VALUE = "jsonb_hash_extended(COALESCE(kwargs -> {argument}, args -> {place}), 0)"
-VALUE_BY_NAME = "jsonb_hash_extended(kwargs -> {argument}, 0)"
+# skipqueue index: builds an index while jobs run. An argument without a place among `args` has NULL there.
+CREATE_SEARCH_INDEX = """
+CREATE INDEX CONCURRENTLY {index} ON skipqueue_job (
+    jsonb_hash_extended(COALESCE(kwargs -> {argument}, args -> {place}), 0)
+)
+WHERE task = {task}
+"""
 
-# skipqueue index: builds an index while jobs run.
-CREATE_SEARCH_INDEX = "CREATE INDEX CONCURRENTLY {index} ON skipqueue_job (({value}), id) WHERE task = {task}"
-
-# search → the ids of the newest jobs of a task with this value, or one with the same hash. Each name and value is a
-# literal, so that PostgreSQL sees that the index has the task. Index: of this argument.
+# search → the ids of jobs of a task with this value, or one with the same hash. Each name and value is a literal, so
+# that PostgreSQL sees that the index has the task. Index: of this argument.
 FIND_BY_INDEX = """
 SELECT id
 FROM skipqueue_job
-WHERE task = {task} AND {value} = jsonb_hash_extended({wanted}::jsonb, 0)
-ORDER BY id DESC
+WHERE
+    task = {task}
+    AND jsonb_hash_extended(COALESCE(kwargs -> {argument}, args -> {place}), 0)
+    = jsonb_hash_extended({value}::jsonb, 0)
 LIMIT {limit}
 """
 
@@ -79,16 +82,13 @@ class SearchIndex:
         store.execute(self._sent(store, CREATE_SEARCH_INDEX, index=sql.Identifier(self.name)))
 
     def find(self, store: Store, value: str, *, limit: int) -> list[int]:
-        """The ids of the newest jobs that may have this value, which is given as JSON."""
-        found = self._sent(store, FIND_BY_INDEX, wanted=sql.Literal(value), limit=sql.Literal(limit))
+        """The ids of jobs that may have this value, which is given as JSON."""
+        found = self._sent(store, FIND_BY_INDEX, value=sql.Literal(value), limit=sql.Literal(limit))
         return [id for (id,) in store.rows(found)]
 
     def _sent(self, store: Store, template: str, **parts: sql.Composable) -> str:
-        value = sql.SQL(VALUE_BY_NAME if self.place is None else VALUE).format(
-            argument=sql.Literal(self.argument), place=sql.Literal(self.place)
-        )
-        composed = sql.SQL(template).format(value=value, task=sql.Literal(self.task), **parts)
-        return composed.as_string(store.connection.connection)
+        own = {name: sql.Literal(getattr(self, name)) for name in ("task", "argument", "place")}
+        return sql.SQL(template).format(**own, **parts).as_string(store.connection.connection)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ NESTED: list[dict[str, Any]] = [
     {"PERIODIC": {"a": {"?": X}, "b": X}},
     {"PLACEMENT": "spread"},
     {"QUEUES": {"mail": {"?": X, "concurrency": X, "rate": X}, "a,b": X}},
+    {"SEARCHABLE": {"shop.jobs.send": X}},
     {"RETENTION": {"?": X, "completed": X}},
 ]
 """Settings that are wrong in what they contain."""

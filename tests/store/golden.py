@@ -39,6 +39,9 @@ MAINTENANCE = r"\s*(CREATE|DROP|REINDEX) "
 
 NAME = re.compile(r"^-- (\w+ \([\w.]+\))\n", re.MULTILINE)
 
+QUOTED = {"argument", "index", "limit", "place", "schema", "task", "value"}
+"""The places that the console fills when it sends a statement."""
+
 HEAD = """\
 -- Every statement of the package as Python has it, without blank lines around it. A test compares this file, and
 -- `make contract` writes it. A pipeline, ENQUEUE_AND_NOTIFY and ENQUEUE_AND_ADMIT are sent without indentation.
