@@ -144,7 +144,7 @@ def check_searchable(**_: Any) -> list[CheckMessage]:
         found = list(search_indexes.problems())
     except ImproperlyConfigured:
         return []  # E001 reports the reason
-    hint = "The page Settings of the documentation (docs/reference/settings.md#searchable-arguments) shows an example."
+    hint = "The page Find jobs of the documentation (docs/how-to/find-jobs.md) shows an example."
     return [Error(problem, hint=hint, id="skipqueue.E012") for problem in found]
 
 

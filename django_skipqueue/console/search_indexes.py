@@ -79,7 +79,8 @@ class SearchIndex:
 
     def create(self, store: Store) -> None:
         """Build it, on a connection in autocommit. If that is interrupted, an invalid index is left over."""
-        store.execute(self._sent(store, CREATE_SEARCH_INDEX, index=sql.Identifier(self.name)))
+        statement = self._sent(store, CREATE_SEARCH_INDEX, index=sql.Identifier(self.name))
+        store.execute(statement)
 
     def find(self, store: Store, value: str, *, limit: int) -> list[int]:
         """The ids of jobs that may have this value, which is given as JSON."""

@@ -5558,13 +5558,18 @@ bisected (low, high) AS (
 SELECT low FROM bisected WHERE low >= high LIMIT 1
 
 -- CREATE_SEARCH_INDEX (console.search_indexes)
-CREATE INDEX CONCURRENTLY {index} ON skipqueue_job (({value}), id) WHERE task = {task}
+CREATE INDEX CONCURRENTLY {index} ON skipqueue_job (
+    jsonb_hash_extended(COALESCE(kwargs -> {argument}, args -> {place}), 0)
+)
+WHERE task = {task}
 
 -- FIND_BY_INDEX (console.search_indexes)
 SELECT id
 FROM skipqueue_job
-WHERE task = {task} AND {value} = jsonb_hash_extended({wanted}::jsonb, 0)
-ORDER BY id DESC
+WHERE
+    task = {task}
+    AND jsonb_hash_extended(COALESCE(kwargs -> {argument}, args -> {place}), 0)
+    = jsonb_hash_extended({value}::jsonb, 0)
 LIMIT {limit}
 
 -- SEARCH_INDEXES (console.search_indexes)

@@ -159,7 +159,8 @@ def test_no_value_is_too_long_or_too_odd_for_it() -> None:
     skipqueue("index")
     long = "".join(map(str, range(30_000)))
     job = make_job(task=ECHO, kwargs={"value": long})
-    for odd in ([], {"a": 1}, "x", 5):
+    odds: tuple[Any, ...] = ([], {"a": 1}, "x", 5)
+    for odd in odds:
         make_job(task=ECHO, args=odd, kwargs=odd)
     assert BY_VALUE.find(DEFAULT, json.dumps(long), limit=2) == [job.pk]
     plain = "CREATE INDEX skipqueue_search_plain ON skipqueue_job ((kwargs ->> 'value'))"
