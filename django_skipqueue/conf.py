@@ -123,6 +123,9 @@ class Settings(
     """The thresholds of the rules that the console applies, by their codes: a number, `None` for a rule that is off, or
     a dict of these by queue, where `*` stands for every other queue."""
 
+    searchable: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """The arguments by which operators search all jobs of a task, by the name of the task: each has an index."""
+
     metrics_token: str | None = None
     """The token with which Prometheus may read the metrics; `None`: staff alone may."""
 
@@ -276,11 +279,26 @@ def _rules_problems(name: str, value: object) -> Iterator[str]:
                 yield f"{place} must be a number above 0, or None for no threshold, not {number!r}."
 
 
+def _searchable_problems(name: str, value: object) -> Iterator[str]:
+    if not isinstance(value, dict):
+        yield f"{name} must be a dict of tasks and their arguments, not {value!r}."
+        return
+    for task, arguments in value.items():
+        if not (isinstance(task, str) and task):
+            yield f"{name} must have names of tasks as keys, not {task!r}."
+        is_list = isinstance(arguments, list | tuple)
+        if not (is_list and arguments and all(isinstance(each, str) and each.isidentifier() for each in arguments)):
+            yield f"{name}[{task!r}] must be a list of names of arguments, not {arguments!r}."
+        elif len(set(arguments)) < len(arguments):
+            yield f"{name}[{task!r}] names an argument twice: {arguments!r}."
+
+
 PROBLEMS: dict[str, Callable[[str, object], Iterator[str]]] = {
     "retention": retention_problems,
     "links": link_template.problems,
     "queues": queue_problems,
     "rules": _rules_problems,
+    "searchable": _searchable_problems,
     "metrics_token": _token_problems,
     "capture_logs": _level_problems,
     **{each.name: each.metadata["problems"] for each in fields(Settings) if "problems" in each.metadata},

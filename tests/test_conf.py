@@ -199,6 +199,27 @@ WRONG: dict[str, tuple[Any, str]] = {
         "SKIPQUEUE['METRICS_TOKEN'] must be None or a str of at least 16 characters: ASCII without spaces",
     ),
     "a token that fits no header": ({"METRICS_TOKEN": "a" * 20 + "\n"}, "SKIPQUEUE['METRICS_TOKEN'] must be None or"),
+    "arguments to search that are no dict": ({"SEARCHABLE": ["id"]}, "SKIPQUEUE['SEARCHABLE'] must be a dict of tasks"),
+    "an argument to search that is no list": (
+        {"SEARCHABLE": {"shop.jobs.send": "payment_id"}},
+        "SKIPQUEUE['SEARCHABLE']['shop.jobs.send'] must be a list of names of arguments, not 'payment_id'.",
+    ),
+    "an argument to search that is no name": (
+        {"SEARCHABLE": {"shop.jobs.send": ["order.id"]}},
+        "SKIPQUEUE['SEARCHABLE']['shop.jobs.send'] must be a list of names of arguments, not ['order.id'].",
+    ),
+    "no argument to search": (
+        {"SEARCHABLE": {"shop.jobs.send": []}},
+        "SKIPQUEUE['SEARCHABLE']['shop.jobs.send'] must be a list of names of arguments, not [].",
+    ),
+    "an argument to search twice": (
+        {"SEARCHABLE": {"shop.jobs.send": ["id", "id"]}},
+        "SKIPQUEUE['SEARCHABLE']['shop.jobs.send'] names an argument twice",
+    ),
+    "a task to search that is no name": (
+        {"SEARCHABLE": {5: ["id"]}},
+        "SKIPQUEUE['SEARCHABLE'] must have names of tasks",
+    ),
     "no time at all": (
         {"UNKNOWN_TASK_GRACE": 0},
         "SKIPQUEUE['UNKNOWN_TASK_GRACE'] must be a number of seconds above 0, at most 3,153,600,000, not 0.",

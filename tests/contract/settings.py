@@ -29,6 +29,7 @@ NESTED: list[dict[str, Any]] = [
     {"PERIODIC": {"a": {"?": X}, "b": X}},
     {"PLACEMENT": "spread"},
     {"QUEUES": {"mail": {"?": X, "concurrency": X, "rate": X}, "a,b": X}},
+    {"SEARCHABLE": {"shop.jobs.send": X}},
     {"RETENTION": {"?": X, "completed": X}},
     {"RULES": {"?": 1, "late-worker": 1, "no-free-slot": {"mail": 1}, "paused-queue": {"mail": X}}},
     {"RULES": {"?": 1, "late-worker": 1, "no-free-slot": {"mail": 1}}},

@@ -1,6 +1,6 @@
 -- Every statement of the package as Python has it, without blank lines around it. A test compares this file, and
 -- `make contract` writes it. A pipeline, ENQUEUE_AND_NOTIFY and ENQUEUE_AND_ADMIT are sent without indentation.
--- `%(name)s` is a value. The console quotes the names `{schema}` and `{index}` when it sends a statement.
+-- `%(name)s` is a value. The console quotes what is in braces when it sends a statement.
 
 -- CLAIM (queue.claim)
 WITH found AS MATERIALIZED (
@@ -5501,3 +5501,56 @@ REINDEX INDEX CONCURRENTLY {schema}.{index}
 
 -- DROP_INDEX (console.cli.reindex)
 DROP INDEX CONCURRENTLY IF EXISTS {schema}.{index}
+
+-- FIRST_ID_SINCE (console.periods)
+WITH RECURSIVE wanted (moment) AS MATERIALIZED (
+    SELECT COALESCE(%(moment)s::timestamptz, statement_timestamp() - %(ago)s::interval) + %(allowance)s::interval
+),
+bisected (low, high) AS (
+    SELECT min(id), max(id) + 1 FROM skipqueue_job
+    UNION ALL
+    SELECT
+        CASE WHEN probe.enqueued_at < wanted.moment THEN probe.id + 1 ELSE bisected.low END,
+        CASE WHEN probe.enqueued_at < wanted.moment THEN bisected.high ELSE (bisected.low + bisected.high) / 2 END
+    FROM
+        bisected,
+        wanted,
+        LATERAL (
+            SELECT id, enqueued_at
+            FROM skipqueue_job
+            WHERE id >= (bisected.low + bisected.high) / 2
+            ORDER BY id
+            LIMIT 1
+        ) AS probe
+    WHERE bisected.low < bisected.high
+)
+SELECT low FROM bisected WHERE low >= high LIMIT 1
+
+-- CREATE_SEARCH_INDEX (console.search_indexes)
+CREATE INDEX CONCURRENTLY {index} ON skipqueue_job (
+    jsonb_hash_extended(COALESCE(kwargs -> {argument}, args -> {place}), 0)
+)
+WHERE task = {task}
+
+-- FIND_BY_INDEX (console.search_indexes)
+SELECT id
+FROM skipqueue_job
+WHERE
+    task = {task}
+    AND jsonb_hash_extended(COALESCE(kwargs -> {argument}, args -> {place}), 0)
+    = jsonb_hash_extended({value}::jsonb, 0)
+LIMIT {limit}
+
+-- SEARCH_INDEXES (console.search_indexes)
+SELECT
+    namespace.nspname,
+    class.relname,
+    index.indisvalid,
+    EXISTS (SELECT FROM pg_stat_progress_create_index AS build WHERE build.index_relid = class.oid)
+FROM
+    pg_index AS index
+    JOIN pg_class AS class ON class.oid = index.indexrelid
+    JOIN pg_namespace AS namespace ON namespace.oid = class.relnamespace
+WHERE index.indrelid = to_regclass('skipqueue_job') AND starts_with(class.relname::text, 'skipqueue_search_')
+ORDER BY class.relname
+LIMIT 1000

@@ -29,6 +29,7 @@ from ...jobs.registry import registry
 from ...jobs.task import Task
 from ...models import Job
 from ..job_states import STATES
+from ..periods import Period
 from ..queues_and_workers import known_queue_names, known_task_names
 from ..search import WINDOW_SIZE, Criteria, Window, is_id
 from .subcommand import Exit
@@ -151,11 +152,21 @@ class Choice:
         if self.ids:
             yield Part(Job.objects.filter(pk__in=self.ids).order_by("pk"))
         for criteria in self.criteria:
+            if by_index := criteria.by_index:
+                yield Part(criteria.narrow(Job.objects.filter(pk__in=by_index.ids)).order_by("-pk"))
+                if criteria.task:  # then there are no others
+                    continue
             reads_all = self.reads_all or not criteria.are_searched
             for each in criteria.windows():
-                yield Part(criteria.within(each), None if reads_all or each.end is None else each)
+                jobs = criteria.within(each).exclude(pk__in=by_index.ids if by_index else ())
+                yield Part(jobs, None if reads_all or each.end is None else each)
                 if not reads_all:
                     break
+
+    @property
+    def searched_by_index(self) -> str:
+        """The tasks and arguments whose indexes have found all of their jobs; empty if there are none."""
+        return ", ".join(dict.fromkeys(each.by_index.labels for each in self.criteria if each.by_index))
 
     def require_known(self) -> None:
         """Raise `CommandError` if one of the ids is not that of a job."""
@@ -234,8 +245,7 @@ def by_criteria(options: dict[str, Any], states: Collection[str | None] = (None,
                 cause=options["exception"],
                 arguments=tuple(options["arguments"]),
                 text=options["search"],
-                since=options["since"],
-                before=options["until"],
+                period=Period(options["since"], options["until"]),
             )
             for state in chosen
         ),

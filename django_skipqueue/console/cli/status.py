@@ -19,6 +19,7 @@ from ...values.counting import quantile
 from ..counts import Count
 from ..job_states import RETRYING, Indexed, ScheduledCounts
 from ..parts import PartStatus, consoles, externals
+from ..periods import Period
 from ..queues_and_workers import QueueState, Workforce, active_queues
 from ..rules.verdict import Verdict
 from .options import add_watch, watched
@@ -56,7 +57,7 @@ class Snapshot:
             RETRYING: scheduled.retrying,
             JobStatus.BLOCKED.value: Indexed(JobStatus.BLOCKED).count(),
             JobStatus.FAILED.value: Indexed(JobStatus.FAILED).count(),
-            FAILED_IN_LAST_HOUR: Indexed(JobStatus.FAILED, since=timedelta(hours=1)).count(),
+            FAILED_IN_LAST_HOUR: Indexed(JobStatus.FAILED, period=Period(timedelta(hours=1))).count(),
         }
         return cls(verdict, at, queues, jobs, workforce, parts)
 

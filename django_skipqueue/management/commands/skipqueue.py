@@ -4,6 +4,7 @@ from ...console.cli.change_jobs import VERBS, ChangeJobs
 from ...console.cli.defer import Defer
 from ...console.cli.doctor import Doctor
 from ...console.cli.health import Health
+from ...console.cli.index import Index
 from ...console.cli.list import List
 from ...console.cli.pause import Pause, Resume
 from ...console.cli.prune import Prune
@@ -16,7 +17,7 @@ from ...console.parts import consoles
 from .importtasks import Command as ImportTasks
 from .runworker import Command as RunWorker
 
-CORE = (Defer, Doctor, Health, List, Pause, Prune, Reindex, Resume, Show, ShowVerdict, Status)
+CORE = (Defer, Doctor, Health, Index, List, Pause, Prune, Reindex, Resume, Show, ShowVerdict, Status)
 """The subcommands of the core beside the verbs."""
 
 

@@ -9,7 +9,6 @@ one window of it.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -33,7 +32,8 @@ from ...console.admin.ui.views import READ, ReadOnlyViews, guarded
 from ...console.admin.verbs import log
 from ...console.admin.verbs.copies import TEXTS, insert_copy, why_held_elsewhere, why_not_copied
 from ...console.admin.verbs.table import BUTTONS, RUN_AGAIN
-from ...console.job_states import LAST_FINISHED, Indexed, Order, between
+from ...console.job_states import LAST_FINISHED, Indexed, Order
+from ...console.periods import Period
 from ...console.queues_and_workers import LONGEST_NAME
 from ...console.search import Search, is_id
 from ...models import FINISHED, ArchivedJob, Status
@@ -46,22 +46,23 @@ class ArchivedJobs(Indexed):
     task: str | None = None
 
     @classmethod
-    def of(
-        cls, status: str | None, task: str | None, *, first: datetime | None, before: datetime | None
-    ) -> "ArchivedJobs":
+    def of(cls, status: str | None, task: str | None, period: Period) -> "ArchivedJobs":
         """The smallest indexed set that holds the jobs with this status and task (`None`: with any)."""
         has_status = task is None and status in (Status.FAILED, Status.DISCARDED)
-        return cls(status=status if has_status else None, task=task, since=first, before=before)
+        return cls(status=status if has_status else None, period=period, task=task)
 
     @property
     def order(self) -> Order:
         return LAST_FINISHED
 
+    @property
+    def time(self) -> str:
+        return "finished_at"
+
     def jobs(self) -> Any:
         wanted = {"status": self.status, "task": self.task}
         conditions = {lookup: value for lookup, value in wanted.items() if value is not None}
-        time = between("finished_at", self.since, self.before)
-        return ArchivedJob.objects.filter(time, **conditions).order_by(*self.order.by())
+        return ArchivedJob.objects.filter(self.period.of(self.time), **conditions).order_by(*self.order.by())
 
 
 class StatusFilter(StateFilter):
@@ -84,6 +85,11 @@ class FinishedFilter(PeriodFilter):
 
 
 class ArchiveChangeList(JobChangeList):
+    by_index: Any = None
+    """No argument has an index in the archive."""
+    address_of_search = ""
+    """Workers search the job table alone."""
+
     @property
     def indexed(self) -> ArchivedJobs:
         return self._indexed(self.state)
@@ -114,7 +120,7 @@ class ArchiveChangeList(JobChangeList):
         return self._indexed(state).count()
 
     def _indexed(self, status: str | None) -> ArchivedJobs:
-        return ArchivedJobs.of(status, self._chosen(TaskFilter), first=self._first, before=self._before)
+        return ArchivedJobs.of(status, self._chosen(TaskFilter), self.period)
 
     @property
     def _needs_a_window(self) -> bool:

@@ -39,6 +39,7 @@ from .filters import (
     BEFORE,
     FIRST,
     CauseFilter,
+    FoundFilter,
     PeriodFilter,
     QueueFilter,
     RunsFilter,
@@ -64,7 +65,7 @@ def _as_django_has_it(verb: Verb, action: Action) -> Callable[..., HttpResponse]
 class JobAdmin(VerbViews):
     list_display = ("status_badge", "job", "call_and_error", "queue", "attempts_made", "when")
     list_display_links = ("job",)
-    list_filter = (StateFilter, CauseFilter, RunsFilter, QueueFilter, TaskFilter, TimeFilter, PeriodFilter)
+    list_filter = (StateFilter, FoundFilter, CauseFilter, RunsFilter, QueueFilter, TaskFilter, TimeFilter, PeriodFilter)
     list_per_page = list_max_show_all = 50
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
@@ -95,6 +96,7 @@ class JobAdmin(VerbViews):
             ),
             self.page("<int:job_id>/edit/", "edit", self.edit_view),
             self.page("<int:job_id>/progress/", "progress", self.progress_view),
+            self.page("search/", "search", self.search_view),
             self.page("dashboard/", "dashboard", self.dashboard_view),
             self.page("doctor/", "doctor", self.doctor_view),
             self.page("metrics/", "metrics", self.metrics_view),
