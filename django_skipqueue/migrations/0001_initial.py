@@ -358,6 +358,7 @@ class Migration(migrations.Migration):
                 ("heartbeat_at", models.DateTimeField(db_default=Now(), verbose_name="last heartbeat")),
                 ("memory_mb", models.IntegerField(null=True, verbose_name="memory in MiB")),
                 ("jobs_done", models.BigIntegerField(db_default=0, verbose_name="jobs done")),
+                ("deployment", models.TextField(null=True, verbose_name="deployment")),
                 ("is_external", models.BooleanField(db_default=False, editable=False, verbose_name="external")),
             ],
             options={
