@@ -24,8 +24,8 @@ INSERT INTO skipqueue_worker AS written (
 )
 SELECT
     worker.id, worker.name, worker.hostname, worker.pid, worker.queues, worker.concurrency, worker.memory_mb,
-    COALESCE(worker.jobs_done, 0), worker.deployment, COALESCE(worker.is_external, false), statement_timestamp(),
-    statement_timestamp()
+    COALESCE(worker.jobs_done, 0), COALESCE(worker.deployment, ''), COALESCE(worker.is_external, false),
+    statement_timestamp(), statement_timestamp()
 FROM json_to_recordset(%(workers)s::json) AS worker (
     id text, name text, hostname text, pid integer, queues jsonb, concurrency integer, memory_mb integer,
     jobs_done bigint, deployment text, is_external boolean

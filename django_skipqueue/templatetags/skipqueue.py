@@ -35,6 +35,14 @@ def queue_notices(context: Context, *, workers: bool = True, queues: bool = True
 
 
 @register.simple_tag
+def task_link(task: str) -> str:
+    """The name of a task, as a link to its page."""
+    from ..console.admin.ui.cells import task_link  # as above
+
+    return task_link(task)
+
+
+@register.simple_tag
 def part_pages() -> "tuple[PartPage, ...]":
     """The pages of the parts beside the list of jobs."""
     from ..console.parts import pages  # as above

@@ -191,7 +191,7 @@ def described(options: WorkerOptions, *, id: str, name: str, pid: int, **figures
         "pid": pid,
         "queues": list(options.queue_names),
         "concurrency": options.concurrency,
-        "deployment": settings.deployment or None,
+        "deployment": settings.deployment or "",
         **figures,
     }
 
