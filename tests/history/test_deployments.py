@@ -8,6 +8,7 @@ from django.db.models.functions import Now
 
 from django_skipqueue.models import Deployment
 from django_skipqueue.parts.history.deployments import NoteDeployment, deployments, prune_deployments
+from django_skipqueue.supervisor.services import services
 from django_skipqueue.values.records import NEVER
 
 from ..app.rows import DEFAULT, make_worker
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.django_db
 
 
 def test_the_first_supervisor_with_a_deployment_notes_it_once(settings: Any) -> None:
-    service = NoteDeployment(DEFAULT)
+    (service,) = (made for make in services() if isinstance(made := make(DEFAULT), NoteDeployment))
     assert service.due_at == 0
     service.run(0.0)
     assert service.due_at == NEVER
