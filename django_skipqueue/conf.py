@@ -125,6 +125,8 @@ class Settings(
 
     searchable: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """The arguments by which operators search all jobs of a task, by the name of the task: each has an index."""
+    deployment: str | None = None
+    """The name of what is deployed, such as a commit: workers and the causes of failures are noted with it."""
 
     metrics_token: str | None = None
     """The token with which Prometheus may read the metrics; `None`: staff alone may."""
@@ -260,6 +262,16 @@ def _token_problems(name: str, value: object) -> Iterator[str]:
         )
 
 
+LONGEST_DEPLOYMENT = 200
+"""Characters."""
+
+
+def _deployment_problems(name: str, value: object) -> Iterator[str]:
+    is_text = isinstance(value, str) and len(value) <= LONGEST_DEPLOYMENT and value.isprintable()
+    if value is not None and not is_text:
+        yield f"{name} must be None or a str of at most {LONGEST_DEPLOYMENT} printable characters, not {value!r}."
+
+
 def _level_problems(name: str, value: object) -> Iterator[str]:
     known = logging.getLevelNamesMapping()
     if value is not None and (not isinstance(value, str) or value not in known):
@@ -299,6 +311,7 @@ PROBLEMS: dict[str, Callable[[str, object], Iterator[str]]] = {
     "queues": queue_problems,
     "rules": _rules_problems,
     "searchable": _searchable_problems,
+    "deployment": _deployment_problems,
     "metrics_token": _token_problems,
     "capture_logs": _level_problems,
     **{each.name: each.metadata["problems"] for each in fields(Settings) if "problems" in each.metadata},

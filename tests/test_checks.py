@@ -213,10 +213,10 @@ ADD = "tests.app.jobs.add"
         ({ADD: "a"}, []),  # E001 says that it is no list
     ],
 )
-def test_e012_names_an_argument_that_no_index_can_find(searchable: Any, said: list[str]) -> None:
+def test_e013_names_an_argument_that_no_index_can_find(searchable: Any, said: list[str]) -> None:
     with override_settings(SKIPQUEUE={"SEARCHABLE": searchable}):
         messages = found(checks.check_searchable)
-    assert [message.id for message in messages] == ["skipqueue.E012"] * len(said)
+    assert [message.id for message in messages] == ["skipqueue.E013"] * len(said)
     for message, text in zip(messages, said, strict=True):
         assert text in message.msg
 
@@ -358,7 +358,7 @@ def test_w005_names_a_carried_task_that_may_take_longer_than_rabbitmq_waits(
 def test_e012_is_about_a_threshold_that_no_rule_has(rules: dict[str, Any], said: str) -> None:
     with override_settings(SKIPQUEUE={"RULES": rules}):
         messages = found(checks.check_rules)
-    assert ids(messages) == ["skipqueue.E013"] * bool(said)
+    assert ids(messages) == ["skipqueue.E012"] * bool(said)
     assert all(message.msg.startswith(said) for message in messages)
 
 

@@ -70,7 +70,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "mixed case": ({"Worker_Timeout": 3}, "SKIPQUEUE has no key 'Worker_Timeout'. Did you mean 'WORKER_TIMEOUT'?"),
     "nothing like it": (
         {"XYZ": 3},
-        "SKIPQUEUE has no key 'XYZ'. It knows ALERTS_WEBHOOK, ARCHIVE, CAPTURE_LOGS, CARRIERS, DATABASE, DATABASES, H",
+        "SKIPQUEUE has no key 'XYZ'. It knows ALERTS_WEBHOOK, ARCHIVE, CAPTURE_LOGS, CARRIERS, DATABASE, DATABASES, D",
     ),
     "the alerts of an older version": (
         {"ALERTS": {}},
@@ -194,6 +194,9 @@ WRONG: dict[str, tuple[Any, str]] = {
         {"LINKS": {"Logs": "https://x/{id}"}},
         "SKIPQUEUE['LINKS']['Logs'] must be an address whose fields are of job_id, task, ",
     ),
+    "a long deployment": ({"DEPLOYMENT": "x" * 201}, "SKIPQUEUE['DEPLOYMENT'] must be None or a str of at most 200"),
+    "a deployment that no column takes": ({"DEPLOYMENT": "a\0"}, "SKIPQUEUE['DEPLOYMENT'] must be None or a str of at"),
+    "a number for a deployment": ({"DEPLOYMENT": 4}, "SKIPQUEUE['DEPLOYMENT'] must be None or a str of at most 200"),
     "a token to be guessed": (
         {"METRICS_TOKEN": "secret"},
         "SKIPQUEUE['METRICS_TOKEN'] must be None or a str of at least 16 characters: ASCII without spaces",

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from .rules.rule import Rule
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True, kw_only=True)
 class PartNotice:
     """A notice on the page of a job."""
@@ -41,9 +44,12 @@ class PartPage:
     """Its address is that of `admin:django_skipqueue_job_NAME`."""
     path: str
     view: Callable[[Any, "HttpRequest"], "HttpResponse"]
-    """Called with the `JobAdmin`, for a GET by somebody who may view jobs."""
+    """Called with the `JobAdmin`, for one of the methods, by somebody who may view jobs."""
     title: Any = ""
     """The text of the link that pages of the queue have to it; an empty string if they have none."""
+    methods: tuple[str, ...] = ("GET", "HEAD")
+    permission: str = ""
+    """What the user needs beside the permission to view jobs; an empty string: nothing."""
 
     @property
     def address(self) -> str:
@@ -52,17 +58,17 @@ class PartPage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartSection:
-    """A section of the dashboard."""
+class PartSection(Generic[T]):
+    """A section of the dashboard, or of another page."""
 
     name: str
     template: str
-    content: Callable[["Situation"], Any]
-    """Returns what the template shows, as `content`."""
+    content: Callable[[T], Any]
+    """Returns what the template shows, as `content`. Its argument: what the page is about."""
     css: str = ""
     """The style sheet of the section; an empty string if it has none of its own."""
     after: str = ""
-    """The name of the section of the console after which it stands; an empty string: it stands before all of them."""
+    """The name of the section of the dashboard after which it stands; an empty string: it stands before all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,9 +113,6 @@ class External:
     cells: Callable[["Store", Sequence["Worker"]], Mapping[str, Mapping[str, str]]]
     """Returns cells for the list of workers, by the id of the row and the name of the column: those of who is external,
     which are shown alone; and as `detail` what a process of ours is."""
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -195,7 +198,9 @@ class PartConsole:
     known_since: Callable[["Store"], Mapping[tuple[str, str], datetime]] | None = None
     """Returns since when problems are known, by the codes of their rules and their subjects."""
     cards: tuple[PartCard, ...] = ()
-    sections: tuple[PartSection, ...] = ()
+    sections: tuple[PartSection["Situation"], ...] = ()
+    task_sections: tuple[PartSection[str], ...] = ()
+    """Sections of the page of a task, about the task of this name."""
     queue_rates: Callable[["Store"], Mapping[str, "QueueRate"]] | None = None
     """Returns the rates of the queues in which jobs have ended lately, by name; an empty name: of all together."""
     known_queues: Callable[["Store", int], list[str]] | None = None

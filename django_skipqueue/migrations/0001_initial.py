@@ -358,6 +358,7 @@ class Migration(migrations.Migration):
                 ("heartbeat_at", models.DateTimeField(db_default=Now(), verbose_name="last heartbeat")),
                 ("memory_mb", models.IntegerField(null=True, verbose_name="memory in MiB")),
                 ("jobs_done", models.BigIntegerField(db_default=0, verbose_name="jobs done")),
+                ("deployment", models.TextField(db_default="", verbose_name="deployment")),
                 ("is_external", models.BooleanField(db_default=False, editable=False, verbose_name="external")),
             ],
             options={
@@ -709,11 +710,30 @@ class Migration(migrations.Migration):
                 ("last_at", models.DateTimeField()),
                 ("last_line", models.IntegerField(null=True)),
                 ("last_job_id", models.BigIntegerField()),
+                ("first_deployment", models.TextField(db_default="")),
+                ("last_deployment", models.TextField(db_default="")),
+                ("acknowledged_at", models.DateTimeField(null=True)),
+                ("acknowledged_by", models.TextField(db_default="")),
+                ("note", models.TextField(db_default="")),
+                ("acknowledged_number", models.BigIntegerField(null=True)),
+                ("came_back_at", models.DateTimeField(null=True)),
             ],
             options={
                 "db_table": "skipqueue_failure_rollup",
                 "default_permissions": (),
+                "permissions": (("acknowledge_cause", "Can acknowledge causes of failures"),),
                 "indexes": [Index(fields=["span", "starts_at"], name="skipqueue_failure_rollup_prune")],
+            },
+        ),
+        migrations.CreateModel(
+            name="Deployment",
+            fields=[
+                ("name", models.TextField(primary_key=True, serialize=False)),
+                ("first_at", models.DateTimeField(db_default=Now())),
+            ],
+            options={
+                "db_table": "skipqueue_deployment",
+                "default_permissions": (),
             },
         ),
         migrations.CreateModel(

@@ -32,6 +32,14 @@ def queue_notices(context: Context, *, says_all_is_well: bool = False) -> dict[s
 
 
 @register.simple_tag
+def task_link(task: str) -> str:
+    """The name of a task, as a link to its page."""
+    from ..console.admin.ui.cells import task_link  # as above
+
+    return task_link(task)
+
+
+@register.simple_tag
 def part_pages() -> "tuple[PartPage, ...]":
     """The pages of the parts beside the list of jobs."""
     from ..console.parts import pages  # as above

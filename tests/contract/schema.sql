@@ -13,6 +13,9 @@ ALTER TABLE ONLY public.skipqueue_celery_worker
 ALTER TABLE ONLY public.skipqueue_dependency
     ADD CONSTRAINT skipqueue_dependency_pkey PRIMARY KEY (job_id, "position");
 
+ALTER TABLE ONLY public.skipqueue_deployment
+    ADD CONSTRAINT skipqueue_deployment_pkey PRIMARY KEY (name);
+
 ALTER TABLE ONLY public.skipqueue_failure_rollup
     ADD CONSTRAINT skipqueue_failure_rollup_pkey PRIMARY KEY (span, task, exception, place, starts_at);
 
@@ -101,6 +104,8 @@ CREATE INDEX skipqueue_batch_pruned_of ON public.skipqueue_batch_pruned USING bt
 CREATE INDEX skipqueue_celery_worker_worker_id_56347ea6_like ON public.skipqueue_celery_worker USING btree (worker_id text_pattern_ops);
 
 CREATE INDEX skipqueue_dependency_unmet ON public.skipqueue_dependency USING btree (needs_job_id, after_failure, job_id) WHERE (NOT is_met);
+
+CREATE INDEX skipqueue_deployment_name_000f213f_like ON public.skipqueue_deployment USING btree (name text_pattern_ops);
 
 CREATE INDEX skipqueue_failure_rollup_prune ON public.skipqueue_failure_rollup USING btree (span, starts_at);
 
@@ -226,12 +231,24 @@ CREATE TABLE public.skipqueue_dependency (
     pruned_as text,
 );
 
+CREATE TABLE public.skipqueue_deployment (
+    first_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
+    name text NOT NULL,
+);
+
 CREATE TABLE public.skipqueue_failure_rollup (
+    acknowledged_at timestamp with time zone,
+    acknowledged_by text DEFAULT ''::text NOT NULL,
+    acknowledged_number bigint,
+    came_back_at timestamp with time zone,
     exception text NOT NULL,
     first_at timestamp with time zone NOT NULL,
+    first_deployment text DEFAULT ''::text NOT NULL,
     last_at timestamp with time zone NOT NULL,
+    last_deployment text DEFAULT ''::text NOT NULL,
     last_job_id bigint NOT NULL,
     last_line integer,
+    note text DEFAULT ''::text NOT NULL,
     number bigint NOT NULL,
     place text NOT NULL,
     span smallint NOT NULL,
@@ -398,6 +415,7 @@ CREATE TABLE public.skipqueue_worker (
     CONSTRAINT skipqueue_worker_queues CHECK ((jsonb_typeof(queues) = 'array'::text)),
     CONSTRAINT skipqueue_worker_times CHECK ((((started_at IS NULL) OR ((started_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (started_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((heartbeat_at IS NULL) OR ((heartbeat_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (heartbeat_at < '9999-01-01 00:00:00+00'::timestamp with time zone))))),
     concurrency integer NOT NULL,
+    deployment text DEFAULT ''::text NOT NULL,
     heartbeat_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
     hostname text NOT NULL,
     id text NOT NULL,

@@ -157,7 +157,7 @@ def test_a_part_says_something_on_the_page_of_a_job(install: Callable[..., None]
 
 def test_a_section_of_the_dashboard_stands_after_the_one_that_it_names(install: Callable[..., None]) -> None:
     first, second, *_ = [section.name for section in SECTIONS]
-    section = PartSection(name="letters", template="x.html", content=str, after=first)
+    section = PartSection[Any](name="letters", template="x.html", content=str, after=first)
     install(console=lambda: PartConsole(sections=(section,)))
     assert [each.name for each in sections()][:3] == [first, "letters", second]
 

@@ -12,7 +12,7 @@ from django_skipqueue.contrib.celery import window as of_windows
 from django_skipqueue.models import managers
 from django_skipqueue.parts.archive import move
 from django_skipqueue.parts.batches import dependencies, finish
-from django_skipqueue.parts.history import claim_costs, failures, rollups
+from django_skipqueue.parts.history import causes, claim_costs, deployments, rollups
 from django_skipqueue.parts.history import console as history_console
 from django_skipqueue.parts.limits import admit as admit_limits
 from django_skipqueue.parts.limits import claim as claim_limited
@@ -43,7 +43,8 @@ MODULES: tuple[ModuleType, ...] = (
     finish,
     claim_costs,
     history_console,
-    failures,
+    causes,
+    deployments,
     rollups,
     enqueue_unique,
     of_relays,

@@ -1205,14 +1205,16 @@ RETURNING job.id
 
 -- HEARTBEAT_WORKERS (queue.workers)
 INSERT INTO skipqueue_worker AS written (
-    id, name, hostname, pid, queues, concurrency, memory_mb, jobs_done, is_external, started_at, heartbeat_at
+    id, name, hostname, pid, queues, concurrency, memory_mb, jobs_done, deployment, is_external, started_at,
+    heartbeat_at
 )
 SELECT
     worker.id, worker.name, worker.hostname, worker.pid, worker.queues, worker.concurrency, worker.memory_mb,
-    COALESCE(worker.jobs_done, 0), COALESCE(worker.is_external, false), statement_timestamp(), statement_timestamp()
+    COALESCE(worker.jobs_done, 0), COALESCE(worker.deployment, ''), COALESCE(worker.is_external, false),
+    statement_timestamp(), statement_timestamp()
 FROM json_to_recordset(%(workers)s::json) AS worker (
     id text, name text, hostname text, pid integer, queues jsonb, concurrency integer, memory_mb integer,
-    jobs_done bigint, is_external boolean
+    jobs_done bigint, deployment text, is_external boolean
 )
 ORDER BY worker.id
 ON CONFLICT (id) DO UPDATE SET
@@ -2061,43 +2063,76 @@ FROM (
 ) AS recent
 WHERE task = ''
 
--- FAILING (parts.history.failures)
+-- FAILING (parts.history.causes)
 WITH cause AS MATERIALIZED (
-    SELECT task, exception, place, first_at, last_at, last_line, last_job_id
+    SELECT
+        task, exception, place, first_at, last_at, last_line, last_job_id, first_deployment, last_deployment,
+        acknowledged_at, acknowledged_by, note, acknowledged_number, came_back_at
     FROM skipqueue_failure_rollup
-    WHERE span = 0 AND last_at > statement_timestamp() - interval '7 days'
-    ORDER BY last_at DESC
-    LIMIT %(among)s
+    WHERE span = 0 AND last_at > statement_timestamp() - interval '7 days' ORDER BY last_at DESC LIMIT %(among)s
+),
+served AS MATERIALIZED (
+    SELECT task, array_agg(queue_name) AS queue_names
+    FROM skipqueue_rollup
+    WHERE span = 0 AND task = ANY (ARRAY (SELECT task FROM cause))
+    GROUP BY task
 ),
 ranked AS MATERIALIZED (
-    SELECT cause.*, in_hour.number AS in_hour, in_day.number AS in_day
+    SELECT
+        cause.*, in_minutes.of_ten, in_minutes.of_hour, in_hours.of_day,
+        CASE
+            WHEN
+                cause.acknowledged_at > COALESCE(cause.came_back_at, '-infinity')
+                AND in_minutes.of_ten < GREATEST(20, 3 * cause.acknowledged_number)
+            THEN 3
+            WHEN in_minutes.of_ten > 0 THEN 0
+            WHEN EXISTS (
+    SELECT
     FROM
-        cause,
+        (VALUES (60, cause.last_at + interval '1 hour'), (3600, statement_timestamp())) AS kind (seconds, newest)
+        JOIN skipqueue_rollup AS ended ON ended.span = kind.seconds
+    WHERE
+        ended.queue_name = ANY (served.queue_names)
+        AND ended.task = cause.task
+        AND ended.starts_at > cause.last_at
+        AND ended.starts_at <= LEAST(kind.newest, statement_timestamp() - make_interval(secs => kind.seconds))
+        AND ended.completed + ended.retried + ended.failed + ended.discarded > 0
+) THEN 2
+            ELSE 1
+        END AS standing
+    FROM
+        cause
+        LEFT JOIN served ON served.task = cause.task,
         LATERAL (
-            SELECT COALESCE(sum(number), 0)::bigint AS number
+            SELECT
+                COALESCE(sum(number), 0)::bigint AS of_hour,
+                COALESCE(
+                    sum(number) FILTER (WHERE starts_at > statement_timestamp() - interval '10 minutes'), 0
+                )::bigint AS of_ten
             FROM skipqueue_failure_rollup AS rollup
             WHERE
                 rollup.span = 60
                 AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
                 AND rollup.starts_at > statement_timestamp() - interval '1 hour'
                 AND cause.last_at > statement_timestamp() - interval '1 hour'
-        ) AS in_hour,
+        ) AS in_minutes,
         LATERAL (
-            SELECT COALESCE(sum(number), 0)::bigint AS number
+            SELECT COALESCE(sum(number), 0)::bigint AS of_day
             FROM skipqueue_failure_rollup AS rollup
             WHERE
                 rollup.span = 3600
                 AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
                 AND rollup.starts_at > statement_timestamp() - interval '24 hours'
                 AND cause.last_at > statement_timestamp() - interval '24 hours'
-        ) AS in_day
-    ORDER BY in_hour.number DESC, in_day.number DESC, cause.last_at DESC
+        ) AS in_hours
+    ORDER BY standing, in_minutes.of_ten DESC, cause.last_at DESC
     LIMIT %(limit)s
 )
 SELECT
-    ranked.task, ranked.exception, ranked.place, ranked.first_at, ranked.last_at, ranked.last_line, ranked.last_job_id,
-    ranked.in_hour, ranked.in_day, COALESCE(hourly.number, 0)::bigint, hourly.hours, hourly.numbers,
-    statement_timestamp()
+    ranked.task, ranked.exception, ranked.place, ranked.standing, ranked.first_at, ranked.last_at, ranked.last_line,
+    ranked.last_job_id, ranked.first_deployment, ranked.last_deployment, ranked.acknowledged_at,
+    ranked.acknowledged_by, ranked.note, ranked.of_ten, ranked.of_hour, ranked.of_day,
+    COALESCE(hourly.number, 0)::bigint, hourly.hours, hourly.numbers, statement_timestamp()
 FROM
     ranked,
     LATERAL (
@@ -2110,38 +2145,228 @@ FROM
             AND (rollup.task, rollup.exception, rollup.place) = (ranked.task, ranked.exception, ranked.place)
             AND rollup.starts_at > statement_timestamp() - interval '7 days'
     ) AS hourly
-ORDER BY ranked.in_hour DESC, ranked.in_day DESC, ranked.last_at DESC
+ORDER BY ranked.standing, ranked.of_ten DESC, ranked.last_at DESC
 
--- FAILURES_OF (parts.history.failures)
+-- FAILING_OF_TASK (parts.history.causes)
+WITH cause AS MATERIALIZED (
+    SELECT
+        task, exception, place, first_at, last_at, last_line, last_job_id, first_deployment, last_deployment,
+        acknowledged_at, acknowledged_by, note, acknowledged_number, came_back_at
+    FROM skipqueue_failure_rollup
+    WHERE span = 0 AND task = %(task)s AND last_at > statement_timestamp() - interval '7 days'
+    ORDER BY last_at DESC
+    LIMIT %(among)s
+),
+served AS MATERIALIZED (
+    SELECT task, array_agg(queue_name) AS queue_names
+    FROM skipqueue_rollup
+    WHERE span = 0 AND task = ANY (ARRAY (SELECT task FROM cause))
+    GROUP BY task
+),
+ranked AS MATERIALIZED (
+    SELECT
+        cause.*, in_minutes.of_ten, in_minutes.of_hour, in_hours.of_day,
+        CASE
+            WHEN
+                cause.acknowledged_at > COALESCE(cause.came_back_at, '-infinity')
+                AND in_minutes.of_ten < GREATEST(20, 3 * cause.acknowledged_number)
+            THEN 3
+            WHEN in_minutes.of_ten > 0 THEN 0
+            WHEN EXISTS (
+    SELECT
+    FROM
+        (VALUES (60, cause.last_at + interval '1 hour'), (3600, statement_timestamp())) AS kind (seconds, newest)
+        JOIN skipqueue_rollup AS ended ON ended.span = kind.seconds
+    WHERE
+        ended.queue_name = ANY (served.queue_names)
+        AND ended.task = cause.task
+        AND ended.starts_at > cause.last_at
+        AND ended.starts_at <= LEAST(kind.newest, statement_timestamp() - make_interval(secs => kind.seconds))
+        AND ended.completed + ended.retried + ended.failed + ended.discarded > 0
+) THEN 2
+            ELSE 1
+        END AS standing
+    FROM
+        cause
+        LEFT JOIN served ON served.task = cause.task,
+        LATERAL (
+            SELECT
+                COALESCE(sum(number), 0)::bigint AS of_hour,
+                COALESCE(
+                    sum(number) FILTER (WHERE starts_at > statement_timestamp() - interval '10 minutes'), 0
+                )::bigint AS of_ten
+            FROM skipqueue_failure_rollup AS rollup
+            WHERE
+                rollup.span = 60
+                AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
+                AND rollup.starts_at > statement_timestamp() - interval '1 hour'
+                AND cause.last_at > statement_timestamp() - interval '1 hour'
+        ) AS in_minutes,
+        LATERAL (
+            SELECT COALESCE(sum(number), 0)::bigint AS of_day
+            FROM skipqueue_failure_rollup AS rollup
+            WHERE
+                rollup.span = 3600
+                AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
+                AND rollup.starts_at > statement_timestamp() - interval '24 hours'
+                AND cause.last_at > statement_timestamp() - interval '24 hours'
+        ) AS in_hours
+    ORDER BY standing, in_minutes.of_ten DESC, cause.last_at DESC
+    LIMIT %(limit)s
+)
 SELECT
-    cause.task, cause.exception, cause.place, cause.first_at, cause.last_at, cause.last_line, cause.last_job_id,
-    in_hour.number, hourly.in_day, hourly.number, hourly.hours, hourly.numbers, statement_timestamp()
+    ranked.task, ranked.exception, ranked.place, ranked.standing, ranked.first_at, ranked.last_at, ranked.last_line,
+    ranked.last_job_id, ranked.first_deployment, ranked.last_deployment, ranked.acknowledged_at,
+    ranked.acknowledged_by, ranked.note, ranked.of_ten, ranked.of_hour, ranked.of_day,
+    COALESCE(hourly.number, 0)::bigint, hourly.hours, hourly.numbers, statement_timestamp()
 FROM
-    skipqueue_failure_rollup AS cause,
-    LATERAL (
-        SELECT COALESCE(sum(number), 0)::bigint AS number
-        FROM skipqueue_failure_rollup AS rollup
-        WHERE
-            rollup.span = 60
-            AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
-            AND rollup.starts_at > statement_timestamp() - interval '1 hour'
-    ) AS in_hour,
+    ranked,
     LATERAL (
         SELECT
-            COALESCE(sum(number) FILTER (WHERE starts_at > statement_timestamp() - interval '24 hours'), 0)::bigint
-                AS in_day,
-            COALESCE(sum(number), 0)::bigint AS number,
-            array_agg(date_part('epoch', starts_at)::bigint / 3600) AS hours,
+            sum(number) AS number, array_agg(date_part('epoch', starts_at)::bigint / 3600) AS hours,
             array_agg(number) AS numbers
         FROM skipqueue_failure_rollup AS rollup
         WHERE
             rollup.span = 3600
-            AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
+            AND (rollup.task, rollup.exception, rollup.place) = (ranked.task, ranked.exception, ranked.place)
             AND rollup.starts_at > statement_timestamp() - interval '7 days'
     ) AS hourly
+ORDER BY ranked.standing, ranked.of_ten DESC, ranked.last_at DESC
+
+-- FAILURES_OF (parts.history.causes)
+WITH cause AS MATERIALIZED (
+    SELECT
+        task, exception, place, first_at, last_at, last_line, last_job_id, first_deployment, last_deployment,
+        acknowledged_at, acknowledged_by, note, acknowledged_number, came_back_at
+    FROM skipqueue_failure_rollup
+    WHERE span = 0 AND task = %(task)s AND exception = %(exception)s AND place = %(place)s
+),
+served AS MATERIALIZED (
+    SELECT task, array_agg(queue_name) AS queue_names
+    FROM skipqueue_rollup
+    WHERE span = 0 AND task = ANY (ARRAY (SELECT task FROM cause))
+    GROUP BY task
+),
+ranked AS MATERIALIZED (
+    SELECT
+        cause.*, in_minutes.of_ten, in_minutes.of_hour, in_hours.of_day,
+        CASE
+            WHEN
+                cause.acknowledged_at > COALESCE(cause.came_back_at, '-infinity')
+                AND in_minutes.of_ten < GREATEST(20, 3 * cause.acknowledged_number)
+            THEN 3
+            WHEN in_minutes.of_ten > 0 THEN 0
+            WHEN EXISTS (
+    SELECT
+    FROM
+        (VALUES (60, cause.last_at + interval '1 hour'), (3600, statement_timestamp())) AS kind (seconds, newest)
+        JOIN skipqueue_rollup AS ended ON ended.span = kind.seconds
+    WHERE
+        ended.queue_name = ANY (served.queue_names)
+        AND ended.task = cause.task
+        AND ended.starts_at > cause.last_at
+        AND ended.starts_at <= LEAST(kind.newest, statement_timestamp() - make_interval(secs => kind.seconds))
+        AND ended.completed + ended.retried + ended.failed + ended.discarded > 0
+) THEN 2
+            ELSE 1
+        END AS standing
+    FROM
+        cause
+        LEFT JOIN served ON served.task = cause.task,
+        LATERAL (
+            SELECT
+                COALESCE(sum(number), 0)::bigint AS of_hour,
+                COALESCE(
+                    sum(number) FILTER (WHERE starts_at > statement_timestamp() - interval '10 minutes'), 0
+                )::bigint AS of_ten
+            FROM skipqueue_failure_rollup AS rollup
+            WHERE
+                rollup.span = 60
+                AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
+                AND rollup.starts_at > statement_timestamp() - interval '1 hour'
+                AND cause.last_at > statement_timestamp() - interval '1 hour'
+        ) AS in_minutes,
+        LATERAL (
+            SELECT COALESCE(sum(number), 0)::bigint AS of_day
+            FROM skipqueue_failure_rollup AS rollup
+            WHERE
+                rollup.span = 3600
+                AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
+                AND rollup.starts_at > statement_timestamp() - interval '24 hours'
+                AND cause.last_at > statement_timestamp() - interval '24 hours'
+        ) AS in_hours
+    ORDER BY standing, in_minutes.of_ten DESC, cause.last_at DESC
+    LIMIT %(limit)s
+)
+SELECT
+    ranked.task, ranked.exception, ranked.place, ranked.standing, ranked.first_at, ranked.last_at, ranked.last_line,
+    ranked.last_job_id, ranked.first_deployment, ranked.last_deployment, ranked.acknowledged_at,
+    ranked.acknowledged_by, ranked.note, ranked.of_ten, ranked.of_hour, ranked.of_day,
+    COALESCE(hourly.number, 0)::bigint, hourly.hours, hourly.numbers, statement_timestamp()
+FROM
+    ranked,
+    LATERAL (
+        SELECT
+            sum(number) AS number, array_agg(date_part('epoch', starts_at)::bigint / 3600) AS hours,
+            array_agg(number) AS numbers
+        FROM skipqueue_failure_rollup AS rollup
+        WHERE
+            rollup.span = 3600
+            AND (rollup.task, rollup.exception, rollup.place) = (ranked.task, ranked.exception, ranked.place)
+            AND rollup.starts_at > statement_timestamp() - interval '7 days'
+    ) AS hourly
+ORDER BY ranked.standing, ranked.of_ten DESC, ranked.last_at DESC
+
+-- LAST_ERRORS (parts.history.causes)
+SELECT
+    id, errors -> -1 ->> 'exception', COALESCE(errors -> -1 ->> 'place', ''), errors -> -1 ->> 'message',
+    args::text, kwargs::text
+FROM skipqueue_job
+WHERE id = ANY (%(ids)s::bigint[]) AND pg_column_size(args) + pg_column_size(kwargs) < 16000
+
+-- ACKNOWLEDGE (parts.history.causes)
+UPDATE skipqueue_failure_rollup AS cause
+SET acknowledged_at = statement_timestamp(),
+    acknowledged_by = %(by)s,
+    note = %(note)s,
+    acknowledged_number = (
+        SELECT COALESCE(sum(number), 0)
+        FROM skipqueue_failure_rollup AS rollup
+        WHERE
+            rollup.span = 60
+            AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
+            AND rollup.starts_at > statement_timestamp() - interval '10 minutes'
+    ),
+    came_back_at = NULL
+WHERE cause.span = 0 AND cause.task = %(task)s AND cause.exception = %(exception)s AND cause.place = %(place)s
+RETURNING true
+
+-- UNACKNOWLEDGE (parts.history.causes)
+UPDATE skipqueue_failure_rollup
+SET acknowledged_at = NULL, acknowledged_by = '', note = '', acknowledged_number = NULL, came_back_at = NULL
 WHERE
-    cause.span = 0 AND cause.task = %(task)s AND cause.exception = %(exception)s AND cause.place = %(place)s
-LIMIT 1
+    span = 0
+    AND task = %(task)s
+    AND exception = %(exception)s
+    AND place = %(place)s
+    AND acknowledged_at IS NOT NULL
+RETURNING true
+
+-- NOTE_DEPLOYMENT (parts.history.deployments)
+INSERT INTO skipqueue_deployment (name) VALUES (%(name)s) ON CONFLICT (name) DO NOTHING
+
+-- DEPLOYMENTS (parts.history.deployments)
+SELECT name, date_part('epoch', first_at)
+FROM skipqueue_deployment
+WHERE first_at >= to_timestamp(%(since)s)
+ORDER BY first_at DESC
+LIMIT %(limit)s
+
+-- PRUNE_DEPLOYMENTS (parts.history.deployments)
+DELETE FROM skipqueue_deployment AS deployment
+WHERE
+    first_at < statement_timestamp() - make_interval(secs => %(age)s)
+    AND NOT EXISTS (SELECT FROM skipqueue_worker AS worker WHERE worker.deployment = deployment.name)
 
 -- ROLL_UP (parts.history.rollups)
 INSERT INTO skipqueue_rollup AS rollup (
@@ -2188,11 +2413,12 @@ SET changed_at = statement_timestamp(),
 
 -- ROLL_UP_FAILURES (parts.history.rollups)
 INSERT INTO skipqueue_failure_rollup AS rollup (
-    span, task, exception, place, starts_at, number, first_at, last_at, last_line, last_job_id
+    span, task, exception, place, starts_at, number, first_at, last_at, last_line, last_job_id, first_deployment,
+    last_deployment
 )
 SELECT
     span, task, exception, place, to_timestamp(starts_at), number, to_timestamp(first_at), to_timestamp(last_at),
-    last_line, last_job_id
+    last_line, last_job_id, %(deployment)s, %(deployment)s
 FROM json_to_recordset(%(rows)s::json) AS counted (
     span smallint, task text, exception text, place text, starts_at bigint, number bigint, first_at float8,
     last_at float8, last_line integer, last_job_id bigint
@@ -2203,7 +2429,27 @@ SET number = rollup.number + EXCLUDED.number,
     first_at = LEAST(rollup.first_at, EXCLUDED.first_at),
     last_at = GREATEST(rollup.last_at, EXCLUDED.last_at),
     last_line = EXCLUDED.last_line,
-    last_job_id = EXCLUDED.last_job_id
+    last_job_id = EXCLUDED.last_job_id,
+    last_deployment = EXCLUDED.last_deployment,
+    came_back_at = CASE
+        WHEN
+            rollup.acknowledged_at IS NOT NULL
+            AND EXCLUDED.first_at > rollup.last_at + interval '10 minutes'
+            AND EXISTS (
+    SELECT
+    FROM
+        (VALUES (60, rollup.last_at + interval '1 hour'), (3600, EXCLUDED.first_at)) AS kind (seconds, newest)
+        JOIN skipqueue_rollup AS ended ON ended.span = kind.seconds
+    WHERE
+        ended.queue_name = ANY (ARRAY (SELECT queue_name FROM skipqueue_rollup WHERE span = 0 AND task = rollup.task))
+        AND ended.task = rollup.task
+        AND ended.starts_at > rollup.last_at
+        AND ended.starts_at <= LEAST(kind.newest, EXCLUDED.first_at - make_interval(secs => kind.seconds))
+        AND ended.completed + ended.retried + ended.failed + ended.discarded > 0
+)
+        THEN EXCLUDED.first_at
+        ELSE rollup.came_back_at
+    END
 
 -- START_COUNTING (parts.history.rollups)
 INSERT INTO skipqueue_rollup_progress (id, counted_to, ready_to, ready_xid, seen_to, ready_at, changed_at)
@@ -4910,12 +5156,43 @@ FROM ahead
 WHERE schedule.id = ahead.id AND ahead.next > clock_timestamp()
 RETURNING schedule.name
 
+-- QUEUES_OF_TASK (parts.history.task_page)
+SELECT
+    date_part('epoch', statement_timestamp()),
+    ARRAY (
+        SELECT queue_name FROM skipqueue_rollup WHERE span = 0 AND task = %(task)s ORDER BY queue_name LIMIT %(limit)s
+    )
+
+-- BY_DEPLOYMENT (parts.history.task_page)
+SELECT
+    deployment.name, date_part('epoch', deployment.first_at), counted.attempts, counted.failed, counted.waited,
+    counted.ran
+FROM
+    (
+        SELECT name, first_at, COALESCE(lead(first_at) OVER (ORDER BY first_at), 'infinity') AS next_at
+        FROM (SELECT name, first_at FROM skipqueue_deployment ORDER BY first_at DESC LIMIT %(limit)s) AS newest
+    ) AS deployment,
+    LATERAL (
+        SELECT
+            sum(completed + retried + snoozed + failed + discarded)::bigint AS attempts,
+            sum(retried + failed)::bigint AS failed, sum(waited_seconds) AS waited, sum(ran_seconds) AS ran
+        FROM skipqueue_rollup
+        WHERE
+            span = 60
+            AND queue_name = ANY (%(queue_names)s)
+            AND task = %(task)s
+            AND starts_at >= deployment.first_at
+            AND starts_at < deployment.next_at
+    ) AS counted
+WHERE counted.attempts > 0
+ORDER BY deployment.first_at DESC
+
 -- TIMELINE (parts.history.dashboard)
-SELECT date_part('epoch', starts_at), completed, retried, failed, discarded, waited, ran, oldest_seconds
+SELECT date_part('epoch', starts_at), completed, retried, failed, waited, ran, oldest_seconds
 FROM skipqueue_rollup
 WHERE
     span = %(span)s
-    AND queue_name = %(queue_name)s
+    AND queue_name = ANY (%(queue_names)s)
     AND task = %(task)s
     AND starts_at >= to_timestamp(%(since)s)
 LIMIT 5000

@@ -242,14 +242,14 @@ def _queues(situation: Situation) -> dict[str, Any]:
     return {"columns": columns, "rows": rows(columns, shown), "hidden": len(situation.queues) - len(shown)}
 
 
-SECTIONS = tuple(
+SECTIONS: tuple[PartSection[Situation], ...] = tuple(
     PartSection(name=name, template=f"admin/django_skipqueue/dashboard/{name}.html", content=content)
     for name, content in (("queues", _queues), ("longest_jobs", _longest_jobs))
 )
 """In the order of the page."""
 
 
-def sections() -> Iterator[PartSection]:
+def sections() -> Iterator[PartSection[Situation]]:
     """The sections, each with those of parts that stand after it."""
     of_parts = [section for part in consoles() for section in part.sections]
     yield from (each for each in of_parts if not each.after)
@@ -263,7 +263,7 @@ class Dashboard:
     situation: Situation
     cards: list[tuple[Card, bool]]
     """Each with whether its link can be followed."""
-    sections: list[tuple[PartSection, Any]]
+    sections: list[tuple[PartSection[Situation], Any]]
     took: str
     """The time that it took to gather all of it, in words."""
 

@@ -203,10 +203,11 @@ class WorkerAdmin(ReadOnlyViews):
     @_by_part_or
     def worker(self, worker: Any) -> SafeString:
         place = gettext("%(host)s · pid %(pid)s") % {"host": shortened(worker.hostname), "pid": worker.pid}
+        deployment = worker.deployment and gettext("deployment %(name)s") % {"name": shortened(worker.deployment)}
         return format_html(
             '<span class="skipqueue-name">{}</span> <span class="skipqueue-detail">{}</span>',
             shortened(worker.name),
-            " · ".join(filter(None, [worker.cells.get("detail", ""), place])),
+            " · ".join(filter(None, [worker.cells.get("detail", ""), place, deployment])),
         )
 
     @admin.display(description=_("queues"))

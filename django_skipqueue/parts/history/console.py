@@ -22,6 +22,7 @@ from ...values import counting
 from ...values.exposition import Family, Histogram, Metric, Value
 from ...values.part import later
 from .claim_costs import claim_costs
+from .subcommand import ListFailures
 
 CALL = ("queue", "task")
 
@@ -188,16 +189,25 @@ def expensive_claims(store: Store) -> Iterator[Finding]:
             )
 
 
-DASHBOARD, FAILURES = f"{__package__}.dashboard", f"{__package__}.failures"
+DASHBOARD, FAILURES, TASK = (f"{__package__}.{name}" for name in ("dashboard", "failures", "task_page"))
 """Modules that need the admin: a command does not import them."""
 
 CONSOLE = PartConsole(
+    subcommands=(ListFailures(),),
     rules=(Rule("expensive-claims", expensive_claims, _("Claims read few pages")),),
     metrics=SCRAPED,
     known_queues=known_queues,
     queue_rates=queue_rates,
     pages=later(f"{FAILURES}.pages"),
     about_job=later(f"{FAILURES}.failures_like"),
+    task_sections=(
+        PartSection(
+            name="attempts",
+            template="admin/django_skipqueue/history/task.html",
+            content=later(f"{TASK}.about_task"),
+            css="django_skipqueue/history/failures.css",
+        ),
+    ),
     cards=(
         PartCard(make=later(f"{DASHBOARD}.rate"), after="running"),
         PartCard(make=later(f"{DASHBOARD}.recovered"), after="failed"),

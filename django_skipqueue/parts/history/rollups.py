@@ -22,6 +22,7 @@ from typing import Any
 
 from django.db import DatabaseError
 
+from ...conf import settings
 from ...events.events import (
     AttemptsCancelled,
     AttemptsCompleted,
@@ -33,6 +34,7 @@ from ...events.events import (
     JobsRecovered,
     LeasesLost,
 )
+from ...queue.fragments import joined
 from ...queue.observe import QueueNow, queues_now
 from ...queue.parameters import BATCH, Cursor, Rows, Statement, is_refused, pipelined
 from ...queue.session import SET_LOCK_TIMEOUT
@@ -41,6 +43,7 @@ from ...values.counting import added, of
 from ...values.records import Attempt, Cause, ClaimedJob, RecoveredJob
 from ...worker.loop import Periodic
 from .claim_costs import ClaimCost, measure_claim
+from .deployments import prune_deployments
 
 
 @dataclass(slots=True)
@@ -288,15 +291,34 @@ SET changed_at = statement_timestamp(),
     claim_seconds = rollup.claim_seconds + EXCLUDED.claim_seconds
 """
 
-# worker, supervisor: the same for failed attempts. The newest one gives the line and the job. Index: the primary key of
-# the failures.
-ROLL_UP_FAILURES = """
+# Whether attempts of a task have ended between two times, as far as whole minutes say it, or after an hour whole hours.
+# Index: the primary key of the roll-ups: at most 60 minutes and the hours since, for each queue.
+HAS_ENDED = """EXISTS (
+    SELECT
+    FROM
+        (VALUES (60, {after} + interval '1 hour'), (3600, {before})) AS kind (seconds, newest)
+        JOIN skipqueue_rollup AS ended ON ended.span = kind.seconds
+    WHERE
+        ended.queue_name = ANY ({queue_names})
+        AND ended.task = {task}
+        AND ended.starts_at > {after}
+        AND ended.starts_at <= LEAST(kind.newest, {before} - make_interval(secs => kind.seconds))
+        AND ended.completed + ended.retried + ended.failed + ended.discarded > 0
+)"""
+
+# worker, supervisor: adds failed attempts to the rows of their spans. The newest one gives the line, the job and the
+# deployment. The row of an acknowledged cause says when the cause came back: it failed after ten minutes in which it
+# had not, although attempts of its task had ended. Index: the primary key of the failures; for an acknowledged cause
+# that of the roll-ups.
+ROLL_UP_FAILURES = joined(
+    """
 INSERT INTO skipqueue_failure_rollup AS rollup (
-    span, task, exception, place, starts_at, number, first_at, last_at, last_line, last_job_id
+    span, task, exception, place, starts_at, number, first_at, last_at, last_line, last_job_id, first_deployment,
+    last_deployment
 )
 SELECT
     span, task, exception, place, to_timestamp(starts_at), number, to_timestamp(first_at), to_timestamp(last_at),
-    last_line, last_job_id
+    last_line, last_job_id, %(deployment)s, %(deployment)s
 FROM json_to_recordset(%(rows)s::json) AS counted (
     span smallint, task text, exception text, place text, starts_at bigint, number bigint, first_at float8,
     last_at float8, last_line integer, last_job_id bigint
@@ -307,8 +329,25 @@ SET number = rollup.number + EXCLUDED.number,
     first_at = LEAST(rollup.first_at, EXCLUDED.first_at),
     last_at = GREATEST(rollup.last_at, EXCLUDED.last_at),
     last_line = EXCLUDED.last_line,
-    last_job_id = EXCLUDED.last_job_id
-"""
+    last_job_id = EXCLUDED.last_job_id,
+    last_deployment = EXCLUDED.last_deployment,
+    came_back_at = CASE
+        WHEN
+            rollup.acknowledged_at IS NOT NULL
+            AND EXCLUDED.first_at > rollup.last_at + interval '10 minutes'
+            AND {has_ended}
+        THEN EXCLUDED.first_at
+        ELSE rollup.came_back_at
+    END
+""",
+    has_ended=joined(
+        HAS_ENDED,
+        task="rollup.task",
+        after="rollup.last_at",
+        before="EXCLUDED.first_at",
+        queue_names="ARRAY (SELECT queue_name FROM skipqueue_rollup WHERE span = 0 AND task = rollup.task)",
+    ),
+)
 
 # supervisor: the enqueued jobs are counted from here on, unless they are counted already. Index: the primary key.
 START_COUNTING = """
@@ -490,14 +529,13 @@ LONGEST_COMMIT = 60.0
 
 def roll_up(store: Store, rows: Sequence[Mapping[str, Any]], failures: Sequence[Mapping[str, Any]]) -> None:
     """Add counts to the roll-ups, all or none: the rows of a `Tally`."""
-    _run(
-        store,
-        *(
-            (statement, {"rows": json.dumps(counted)})
-            for statement, counted in ((ROLL_UP, rows), (ROLL_UP_FAILURES, failures))
-            if counted
-        ),
-    )
+    statements: list[Statement] = []
+    if rows:
+        statements.append((ROLL_UP, {"rows": json.dumps(rows)}))
+    if failures:
+        deployment = settings.deployment or ""
+        statements.append((ROLL_UP_FAILURES, {"rows": json.dumps(failures), "deployment": deployment}))
+    _run(store, *statements)
 
 
 def start_counting(store: Store) -> None:
@@ -644,4 +682,5 @@ class PruneRollUps(Periodic):
         self._store = store
 
     def run(self, now: float) -> None:
+        prune_deployments(self._store, KEPT_SECONDS[3600])
         self.run_again_in(0.0 if prune_rollups(self._store, KEPT_SECONDS) else PRUNE_INTERVAL)

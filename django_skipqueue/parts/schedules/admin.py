@@ -28,7 +28,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...conf import settings as queue_settings
-from ...console.admin.ui.cells import NOTHING, Cell, Column, arguments, badge, rows, shortened
+from ...console.admin.ui.cells import NOTHING, Cell, Column, arguments, badge, rows, shortened, task_link
 from ...console.admin.ui.views import READ, OwnViews, guarded, refreshing
 from ...console.arguments import redacted
 from ...console.durations import distance, exact
@@ -111,7 +111,7 @@ COLUMNS: tuple[Column[ScheduleState], ...] = (
     Column("times", _("fires"), times),
     Column("next", _("next run"), next_run),
     Column("last", _("last run"), last_run),
-    Column("task", _("task"), lambda schedule: shortened(schedule.row.task)),
+    Column("task", _("task"), lambda schedule: task_link(schedule.row.task)),
     Column("source", _("source"), lambda schedule: schedule.row.get_source_display()),
 )
 
@@ -124,6 +124,11 @@ def on_dashboard(_: object = None) -> dict[str, Any]:
     """The schedules that need attention, then the schedules that fire next."""
     found = first_schedules(MOST_ON_DASHBOARD)
     return {"columns": ON_DASHBOARD, "rows": rows(ON_DASHBOARD, found.states), "hidden": found.others}
+
+
+def on_task(task: str) -> dict[str, Any]:
+    """The schedules of this task, as on the dashboard."""
+    return {"columns": ON_DASHBOARD, "rows": rows(ON_DASHBOARD, schedule_states(task=task)), "hidden": 0}
 
 
 def schedule_of(job: AbstractJob) -> Any:

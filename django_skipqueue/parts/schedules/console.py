@@ -415,6 +415,13 @@ CONSOLE = PartConsole(
             after="queues",
         ),
     ),
+    task_sections=(
+        PartSection(
+            name="schedules",
+            template="admin/django_skipqueue/schedules/dashboard.html",
+            content=later(f"{__package__}.admin.on_task"),
+        ),
+    ),
     job_facts=(
         PartFact(
             template="admin/django_skipqueue/schedules/of_job.html", content=later(f"{__package__}.admin.schedule_of")

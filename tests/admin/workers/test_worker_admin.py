@@ -30,6 +30,13 @@ def test_a_row_says_what_a_worker_is(operator: Client) -> None:
         assert expected in text
 
 
+def test_a_row_says_what_is_deployed(operator: Client) -> None:
+    make_worker(hostname="web-1", pid=4711)
+    assert "deployment" not in operator.get(WORKERS).text
+    make_worker(hostname="web-2", pid=4712, deployment="4f2a")
+    assert "web-2 · pid 4712 · deployment 4f2a" in operator.get(WORKERS).text
+
+
 def test_the_column_of_the_buttons_has_a_title_for_screen_readers(operator: Client) -> None:
     make_worker()
     assert '<span class="visually-hidden">Actions</span>' in operator.get(WORKERS).text.partition("<tbody>")[0]

@@ -37,6 +37,7 @@ from ..verbs.table import BUTTONS, DELETE, RUN_AGAIN
 from ..verbs.verb import Button, Verb
 from .history import history_of
 from .page import JobPage
+from .task_page import TaskPage
 
 
 class JobViews(OwnViews):
@@ -98,9 +99,12 @@ class JobViews(OwnViews):
         content = {"job": job, "entries": history_of(job)} | (extra_context or {})
         return self.show(request, "job/object_history.html", job, content, title=title)
 
-    @guarded(*READ)
     def part_page_view(self, request: HttpRequest, *, page: PartPage) -> HttpResponse:
-        return page.view(self, request)
+        @guarded(*page.methods, may=lambda _, request: not page.permission or request.user.has_perm(page.permission))
+        def view(self: "JobViews", request: HttpRequest) -> HttpResponse:
+            return page.view(self, request)
+
+        return view(self, request)
 
     @refreshing
     @guarded(*READ)
@@ -108,6 +112,14 @@ class JobViews(OwnViews):
         """Show whether the queue is well."""
         dashboard = Dashboard.of(request.GET, request.user.has_perm)
         return self.show(request, "dashboard/page.html", None, {"dashboard": dashboard}, title=gettext("Dashboard"))
+
+    @refreshing
+    @guarded(*READ)
+    def task_view(self, request: HttpRequest) -> HttpResponse:
+        """Show a task."""
+        page = TaskPage(request.GET.get("task", "").replace("\0", "")[:LONGEST_NAME])
+        content = {"page": page, "sections": page.sections}
+        return self.show(request, "job/task.html", page.name, content, title=page.name)
 
     @limits_itself
     @guarded(*READ)

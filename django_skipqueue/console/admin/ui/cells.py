@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from django.urls import reverse
 from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -16,6 +17,7 @@ from ....models import Job
 from ....values.redaction import Redacted
 from ...arguments import names_in_order
 from ...job_states import STATES, state_of
+from ...queues_and_workers import LONGEST_NAME
 
 CELL_LIMIT = 120
 """Characters of anything that stands in a cell."""
@@ -32,6 +34,15 @@ def badge_of(job: Job) -> SafeString:
 
 def shortened(text: str) -> str:
     return text if len(text) <= CELL_LIMIT else f"{text[: CELL_LIMIT - 1]}…"
+
+
+def task_link(task: str, text: str = "") -> SafeString:
+    """The name of a task, or a text, as a link to the page of the task; no link if its name is too long for one."""
+    shown = shortened(text) if text else format_html('<span class="skipqueue-name">{}</span>', shortened(task))
+    if len(task) > LONGEST_NAME:
+        return format_html("{}", shown)
+    address = reverse("admin:django_skipqueue_job_task", query={"task": task})
+    return format_html('<a href="{}">{}</a>', address, shown)
 
 
 def arguments(task: str, call: Redacted) -> str:
