@@ -11,7 +11,7 @@ from types import ModuleType
 from django_skipqueue import parts
 from django_skipqueue.console.admin import dashboard
 from django_skipqueue.console.cli import reindex
-from django_skipqueue.console.rules import jobs_and_workers, tables
+from django_skipqueue.console.rules import jobs_and_workers, locks, tables
 from django_skipqueue.console.rules import sql as of_doctor
 from django_skipqueue.contrib.celery import console as of_carriers
 
@@ -30,7 +30,7 @@ ALL_MODULES: tuple[ModuleType, ...] = (
     *MODULES,
     of_carriers,
     *(module for module in _modules_of_parts() if module not in MODULES),
-    *(jobs_and_workers, tables, of_doctor, dashboard, reindex),
+    *(jobs_and_workers, locks, tables, of_doctor, dashboard, reindex),
 )
 
 MAINTENANCE = r"\s*(DROP|REINDEX) "

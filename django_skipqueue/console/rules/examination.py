@@ -16,7 +16,7 @@ from ..at_once import read_at_once
 from ..counts import TimeBudget
 from ..durations import span
 from ..parts import consoles
-from . import jobs_and_workers, server, tables
+from . import jobs_and_workers, locks, server, tables
 from .rule import Finding, Rule, Severity
 
 RULES = (
@@ -35,6 +35,13 @@ RULES = (
     Rule("unknown-task", jobs_and_workers.unknown_tasks, _("The tasks of the next jobs are registered")),
     Rule("long-job", jobs_and_workers.long_jobs, _("No job has run for more than an hour")),
     Rule("prune-lag", jobs_and_workers.prune_lag, _("Finished jobs are deleted in time")),
+    Rule(
+        "locked-rows",
+        locks.locked_rows,
+        _("No session keeps the next jobs locked"),
+        is_watched=True,
+        threshold=locks.LOCKED_FOR,
+    ),
     Rule("lock-waits", server.lock_waits, _("Nobody waits for a lock on the queue's tables")),
     Rule("old-session", server.old_sessions, _("No session holds an old snapshot")),
     Rule("old-slot", server.old_slots, _("No replication slot holds an old snapshot")),
