@@ -1,6 +1,6 @@
 """Rows that a session keeps locked: which session it is, whatever it has done to them, and what ends it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -18,12 +18,13 @@ from .conftest import STORE, Found
 from .test_snapshots import paste
 
 LOCK = "SELECT FROM skipqueue_job WHERE id = ANY (%s) {}"
+UPDATE = "UPDATE skipqueue_job SET priority = 1 WHERE id = ANY (%s)"
 HOUR_AGO = timedelta(hours=-1)
 
 HOLDS: dict[str, Callable[[Any, list[int]], object]] = {
     "FOR UPDATE": lambda session, ids: session.execute(LOCK.format("FOR UPDATE"), [ids]),
     "FOR SHARE, by two": lambda session, ids: session.execute(LOCK.format("FOR SHARE"), [ids]),
-    "an UPDATE": lambda session, ids: session.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = ANY (%s)", [ids]),
+    "an UPDATE": lambda session, ids: session.execute(UPDATE, [ids]),
     "a savepoint": lambda session, ids: _in_savepoint(session, ids, "SELECT"),
     "a released savepoint": lambda session, ids: _in_savepoint(session, ids, "RELEASE held"),
 }
@@ -37,9 +38,8 @@ def _in_savepoint(session: Any, ids: list[int], after: str) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _impatient(settings: Any, transactional_db: None) -> Iterator[None]:
+def _impatient(settings: Any, transactional_db: None) -> None:
     settings.SKIPQUEUE = {"RULES": {"locked-rows": 0.001}}
-    yield
 
 
 @pytest.mark.core

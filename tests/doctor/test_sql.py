@@ -26,6 +26,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "TASKS": ({"queue_names": ["mail", "default", "reports", "backlog"]}, {"claim", "admit"}),
     "LONG_JOBS": ({"seconds": 60.0}, {"recover"}),
     "ORPHANED_JOBS": ({"seconds": 60.0}, {"recover"}),
+    "OLDEST_WAITING": ({"seconds": 300.0}, {"claim"}),
     "LOCKED_JOBS": ({"queue_names": ["mail", "default"], "seconds": 10.0}, {"claim", "recover"}),
     "LOCKED_JOB": ({"id": 50_000, "seconds": 0.0}, {"pkey"}),
     "FREE_JOBS": ({"ids": [50_000, 92_000]}, {"pkey"}),

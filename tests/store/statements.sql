@@ -2061,6 +2061,178 @@ FROM (
 ) AS recent
 WHERE task = ''
 
+-- RECENT_TASKS (parts.history.rules)
+SELECT
+    task, queue_name, sum(completed + retried + failed + discarded)::bigint, sum(retried + failed)::bigint,
+    sum(recovered)::bigint, min(starts_at) FILTER (WHERE recovered > 0), statement_timestamp()
+FROM (
+    SELECT task, queue_name, starts_at, completed, retried, failed, discarded, recovered
+    FROM skipqueue_rollup
+    WHERE span = 60 AND starts_at > statement_timestamp() - interval '10 minutes'
+    ORDER BY starts_at DESC
+    LIMIT 20000
+) AS recent
+WHERE task > ''
+GROUP BY task, queue_name
+HAVING sum(retried + failed + recovered) > 0
+LIMIT 5000
+
+-- RECENT_CAUSES (parts.history.rules)
+SELECT recent.task, recent.exception, recent.place, recent.number, cause.number, cause.first_at, cause.last_job_id
+FROM
+    (
+        SELECT task, exception, place, sum(number)::bigint AS number
+        FROM (
+            SELECT task, exception, place, number
+            FROM skipqueue_failure_rollup
+            WHERE span = 60 AND starts_at > statement_timestamp() - interval '10 minutes'
+            ORDER BY starts_at DESC
+            LIMIT 20000
+        ) AS failure
+        WHERE task = ANY (%(tasks)s::text[])
+        GROUP BY task, exception, place
+        ORDER BY number DESC
+        LIMIT 1000
+    ) AS recent
+    CROSS JOIN LATERAL (
+        SELECT number, first_at, last_job_id
+        FROM skipqueue_failure_rollup AS ever
+        WHERE
+            ever.span = 0
+            AND (ever.task, ever.exception, ever.place) = (recent.task, recent.exception, recent.place)
+            AND ever.starts_at = to_timestamp(0)
+        LIMIT 1
+    ) AS cause
+ORDER BY recent.number DESC
+LIMIT 1000
+
+-- USUAL_SHARES (parts.history.rules)
+SELECT task, percentile_cont(0.5) WITHIN GROUP (ORDER BY failed::float8 / attempts)
+FROM (
+    SELECT
+        asked.task, ago.days, sum(hour.failed) AS failed, sum(hour.attempts) AS attempts
+    FROM
+        unnest(%(tasks)s::text[], %(queue_names)s::text[]) AS asked (task, queue_name)
+        CROSS JOIN generate_series(1, 7) AS ago (days)
+        CROSS JOIN LATERAL (
+            SELECT retried + failed AS failed, completed + retried + failed + discarded AS attempts
+            FROM skipqueue_rollup
+            WHERE
+                span = 3600
+                AND queue_name = asked.queue_name
+                AND task = asked.task
+                AND starts_at
+                    = to_timestamp(floor(date_part('epoch', statement_timestamp()) / 3600) * 3600 - 86400 * ago.days)
+            LIMIT 1
+        ) AS hour
+    GROUP BY asked.task, ago.days
+) AS day
+WHERE attempts > 0
+GROUP BY task
+LIMIT 1000
+
+-- FAILING_SINCE (parts.history.rules)
+WITH minute AS MATERIALIZED (
+    SELECT
+        asked.task, counted.starts_at, sum(counted.failed) >= %(share)s * sum(counted.attempts) AS fails
+    FROM
+        unnest(%(tasks)s::text[], %(queue_names)s::text[]) AS asked (task, queue_name)
+        CROSS JOIN LATERAL (
+            SELECT starts_at, retried + failed AS failed, completed + retried + failed + discarded AS attempts
+            FROM skipqueue_rollup
+            WHERE
+                span = 60
+                AND queue_name = asked.queue_name
+                AND task = asked.task
+                AND starts_at > statement_timestamp() - interval '1 day'
+            ORDER BY starts_at
+            LIMIT 1500
+        ) AS counted
+    WHERE counted.attempts > 0
+    GROUP BY asked.task, counted.starts_at
+)
+SELECT task, min(starts_at)
+FROM
+    minute
+    LEFT JOIN (SELECT task, max(starts_at) AS ended_at FROM minute WHERE NOT fails GROUP BY task) AS well USING (task)
+WHERE fails AND starts_at > COALESCE(ended_at, '-infinity')
+GROUP BY task
+LIMIT 1000
+
+-- RECENT_QUEUES (parts.history.rules)
+WITH recent AS MATERIALIZED (
+    SELECT
+        queue_name, task, starts_at, depth, oldest_seconds, completed + retried + snoozed + failed + discarded AS ended,
+        ran_seconds, starts_at < statement_timestamp() - interval '8 minutes' AS is_before,
+        starts_at > statement_timestamp() - interval '3 minutes' AS is_now
+    FROM skipqueue_rollup
+    WHERE span = 60 AND starts_at > statement_timestamp() - interval '11 minutes'
+    ORDER BY starts_at DESC
+    LIMIT 20000
+)
+SELECT
+    queue_name,
+    COALESCE(max(depth) FILTER (WHERE is_before), 0), COALESCE(max(oldest_seconds) FILTER (WHERE is_before), 0),
+    COALESCE((array_agg(depth ORDER BY starts_at DESC) FILTER (WHERE is_now AND depth IS NOT NULL))[1], 0),
+    COALESCE((array_agg(oldest_seconds ORDER BY starts_at DESC) FILTER (WHERE is_now AND depth IS NOT NULL))[1], 0),
+    sum(ended)::bigint, COALESCE(sum(ran_seconds) / NULLIF(sum(ended), 0), 0)::float8, statement_timestamp()
+FROM recent
+WHERE
+    task = ''
+    AND queue_name > ''
+    AND EXISTS (SELECT FROM recent AS sample WHERE sample.queue_name = '' AND is_before AND sample.depth IS NOT NULL)
+GROUP BY queue_name
+LIMIT 1000
+
+-- USUAL_QUEUES (parts.history.rules)
+SELECT
+    queue_name, percentile_disc(0.5) WITHIN GROUP (ORDER BY depth), percentile_disc(0.5) WITHIN GROUP (ORDER BY oldest)
+FROM (
+    SELECT asked.queue_name, ago.days, max(hour.depth) AS depth, max(hour.oldest_seconds) AS oldest
+    FROM
+        unnest(%(queue_names)s::text[]) AS asked (queue_name)
+        CROSS JOIN generate_series(1, 7) AS ago (days)
+        CROSS JOIN generate_series(-1, 1) AS beside (hours)
+        CROSS JOIN LATERAL (
+            SELECT depth, oldest_seconds
+            FROM skipqueue_rollup
+            WHERE
+                span = 3600
+                AND queue_name = asked.queue_name
+                AND task = ''
+                AND starts_at = to_timestamp(
+                    floor(date_part('epoch', statement_timestamp()) / 3600) * 3600 - 86400 * ago.days
+                    + 3600 * beside.hours
+                )
+            LIMIT 1
+        ) AS hour
+    WHERE hour.depth IS NOT NULL
+    GROUP BY asked.queue_name, ago.days
+) AS day
+GROUP BY queue_name
+LIMIT 1000
+
+-- DUE_RETRIES (parts.history.rules)
+WITH due AS MATERIALIZED (
+    SELECT queue_name, task, attempts, run_after
+    FROM skipqueue_job
+    WHERE status = 'scheduled' AND run_after <= statement_timestamp() + make_interval(secs => %(seconds)s)
+    ORDER BY run_after
+    LIMIT %(limit)s
+)
+SELECT
+    queue_name, task, count(*),
+    (
+        SELECT CASE WHEN count(*) < %(limit)s THEN %(seconds)s::float8
+            ELSE GREATEST(date_part('epoch', max(run_after) - statement_timestamp()), 1) END
+        FROM due
+    )
+FROM due
+WHERE attempts > 0
+GROUP BY queue_name, task
+ORDER BY 3 DESC
+LIMIT 1000
+
 -- FAILING (parts.history.failures)
 WITH cause AS MATERIALIZED (
     SELECT task, exception, place, first_at, last_at, last_line, last_job_id
@@ -5204,6 +5376,150 @@ WHERE NOT EXISTS (
 ORDER BY locked_at
 LIMIT 100
 
+-- OLDEST_WAITING (console.rules.jobs_and_workers)
+WITH RECURSIVE head AS (
+    (
+        SELECT id, queue_name, (-priority) AS rank, run_after, limit_key IS NOT NULL OR rate_key IS NOT NULL AS is_keyed
+        FROM skipqueue_job
+        WHERE status = 'queued'
+        ORDER BY queue_name, (-priority), run_after, id
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT next.id, next.queue_name, next.rank, next.run_after, next.is_keyed
+    FROM
+        head,
+        LATERAL (
+            SELECT id, queue_name, (-priority) AS rank, run_after, limit_key IS NOT NULL OR rate_key IS NOT NULL AS is_keyed
+            FROM skipqueue_job
+            WHERE status = 'queued' AND (queue_name, (-priority)) > (head.queue_name, head.rank)
+            ORDER BY queue_name, (-priority), run_after, id
+            LIMIT 1
+        ) AS next
+)
+SELECT DISTINCT ON (queue_name) queue_name, id, run_after, statement_timestamp()
+FROM (SELECT id, queue_name, run_after, is_keyed FROM head LIMIT 2000) AS first
+WHERE NOT is_keyed AND run_after <= statement_timestamp() - make_interval(secs => %(seconds)s)
+ORDER BY queue_name, run_after
+LIMIT 2000
+
+-- LOCKED_JOBS (console.rules.locks)
+WITH looked_at AS MATERIALIZED (
+    SELECT job.id, job.task, job.queue_name, false AS is_running, job.xmax
+    FROM
+        unnest(%(queue_names)s::text[]) AS queue (name)
+        CROSS JOIN LATERAL (
+            SELECT id, task, queue_name, run_after, xmax
+            FROM skipqueue_job
+            WHERE status = 'queued' AND queue_name = queue.name
+            ORDER BY (-priority), run_after, id
+            LIMIT 20
+        ) AS job
+    WHERE job.run_after <= statement_timestamp() - make_interval(secs => %(seconds)s)
+    UNION ALL
+    (
+        SELECT id, task, queue_name, true, xmax
+        FROM skipqueue_job
+        WHERE status = 'running' AND locked_at <= statement_timestamp() - make_interval(secs => %(seconds)s)
+        ORDER BY locked_at
+        LIMIT 200
+    )
+),
+locked AS MATERIALIZED (
+    SELECT looked_at.id, looked_at.task, looked_at.queue_name, looked_at.is_running,
+        COALESCE(member.xid, looked_at.xmax) AS xid
+    FROM
+        looked_at
+        LEFT JOIN LATERAL (
+            SELECT member.xid
+            FROM
+                pg_class AS job,
+                pg_get_multixact_members(
+                    CASE WHEN mxid_age(looked_at.xmax) BETWEEN 1 AND mxid_age(job.relminmxid) THEN looked_at.xmax END
+                ) AS member
+            WHERE job.oid = 'skipqueue_job'::regclass AND member.mode <> 'keysh'
+            LIMIT 20
+        ) AS member ON true
+    WHERE looked_at.xmax <> '0'::xid
+)
+SELECT
+    locked.id, locked.task, locked.queue_name, locked.is_running, session.pid, COALESCE(session.application_name, ''),
+    COALESCE(session.state, ''), COALESCE(session.xact_start, prepared.prepared), COALESCE(left(session.query, 120), ''),
+    COALESCE(prepared.gid, ''), statement_timestamp()
+FROM
+    locked
+    LEFT JOIN pg_locks AS own ON own.locktype = 'transactionid' AND own.granted AND own.transactionid = locked.xid
+    LEFT JOIN LATERAL (
+        SELECT holding.pid
+        FROM pg_stat_activity AS holding JOIN pg_locks AS held ON held.pid = holding.pid
+        WHERE
+            own.transactionid IS NULL
+            AND age(holding.backend_xid) >= age(locked.xid)
+            AND held.relation = 'skipqueue_job'::regclass
+            AND held.mode IN ('RowShareLock', 'RowExclusiveLock')
+        ORDER BY age(holding.backend_xid)
+        LIMIT 1
+    ) AS holder ON true
+    LEFT JOIN pg_stat_activity AS session ON session.pid = COALESCE(own.pid, holder.pid)
+    LEFT JOIN pg_prepared_xacts AS prepared ON own.pid IS NULL AND prepared.transaction = own.transactionid
+WHERE
+    session.pid IS DISTINCT FROM pg_backend_pid()
+    AND NOT starts_with(COALESCE(session.application_name, ''), 'skipqueue')
+    AND COALESCE(session.xact_start, prepared.prepared) <= statement_timestamp() - make_interval(secs => %(seconds)s)
+LIMIT 5000
+
+-- LOCKED_JOB (console.rules.locks)
+WITH looked_at AS MATERIALIZED (
+    SELECT id, task, queue_name, status = 'running' AS is_running, xmax
+    FROM skipqueue_job
+    WHERE id = %(id)s
+),
+locked AS MATERIALIZED (
+    SELECT looked_at.id, looked_at.task, looked_at.queue_name, looked_at.is_running,
+        COALESCE(member.xid, looked_at.xmax) AS xid
+    FROM
+        looked_at
+        LEFT JOIN LATERAL (
+            SELECT member.xid
+            FROM
+                pg_class AS job,
+                pg_get_multixact_members(
+                    CASE WHEN mxid_age(looked_at.xmax) BETWEEN 1 AND mxid_age(job.relminmxid) THEN looked_at.xmax END
+                ) AS member
+            WHERE job.oid = 'skipqueue_job'::regclass AND member.mode <> 'keysh'
+            LIMIT 20
+        ) AS member ON true
+    WHERE looked_at.xmax <> '0'::xid
+)
+SELECT
+    locked.id, locked.task, locked.queue_name, locked.is_running, session.pid, COALESCE(session.application_name, ''),
+    COALESCE(session.state, ''), COALESCE(session.xact_start, prepared.prepared), COALESCE(left(session.query, 120), ''),
+    COALESCE(prepared.gid, ''), statement_timestamp()
+FROM
+    locked
+    LEFT JOIN pg_locks AS own ON own.locktype = 'transactionid' AND own.granted AND own.transactionid = locked.xid
+    LEFT JOIN LATERAL (
+        SELECT holding.pid
+        FROM pg_stat_activity AS holding JOIN pg_locks AS held ON held.pid = holding.pid
+        WHERE
+            own.transactionid IS NULL
+            AND age(holding.backend_xid) >= age(locked.xid)
+            AND held.relation = 'skipqueue_job'::regclass
+            AND held.mode IN ('RowShareLock', 'RowExclusiveLock')
+        ORDER BY age(holding.backend_xid)
+        LIMIT 1
+    ) AS holder ON true
+    LEFT JOIN pg_stat_activity AS session ON session.pid = COALESCE(own.pid, holder.pid)
+    LEFT JOIN pg_prepared_xacts AS prepared ON own.pid IS NULL AND prepared.transaction = own.transactionid
+WHERE
+    session.pid IS DISTINCT FROM pg_backend_pid()
+    AND NOT starts_with(COALESCE(session.application_name, ''), 'skipqueue')
+    AND COALESCE(session.xact_start, prepared.prepared) <= statement_timestamp() - make_interval(secs => %(seconds)s)
+LIMIT 5000
+
+-- FREE_JOBS (console.rules.locks)
+SELECT id FROM skipqueue_job WHERE id = ANY (%(ids)s::bigint[]) FOR NO KEY UPDATE SKIP LOCKED LIMIT 5000
+
 -- TABLE_LOAD (console.rules.tables)
 SELECT
     COALESCE(sum(stat.n_tup_ins + stat.n_tup_upd + stat.n_tup_del), 0)::bigint AS written,
@@ -5436,6 +5752,17 @@ FROM
     LEFT JOIN pg_stat_activity AS blocker ON blocker.pid = blocking.pid
 ORDER BY waiting.age DESC, blocking.pid
 LIMIT 20
+
+-- SLOW_STATEMENTS (console.rules.sql)
+SELECT count(*)
+FROM pg_stat_activity
+WHERE
+    datname = current_database()
+    AND starts_with(application_name, 'skipqueue')
+    AND state = 'active'
+    AND query LIKE '%%skipqueue\_%%'
+    AND query_start < clock_timestamp() - interval '1 second'
+LIMIT 1
 
 -- NOTIFY_QUEUE (console.rules.sql)
 SELECT pg_notification_queue_usage()

@@ -34,6 +34,13 @@ RULES = (
     Rule("orphaned-job", jobs_and_workers.orphaned_jobs, _("Every running job has a worker")),
     Rule("unknown-task", jobs_and_workers.unknown_tasks, _("The tasks of the next jobs are registered")),
     Rule("long-job", jobs_and_workers.long_jobs, _("No job has run for more than an hour")),
+    Rule(
+        "long-wait",
+        jobs_and_workers.long_waits,
+        _("No job has waited for long"),
+        is_watched=True,
+        threshold=jobs_and_workers.WAITED,
+    ),
     Rule("prune-lag", jobs_and_workers.prune_lag, _("Finished jobs are deleted in time")),
     Rule(
         "locked-rows",

@@ -3,7 +3,10 @@
 Every statement of the doctor on the job table is here, as a literal. Each reads a bounded number of rows, by an index.
 """
 
+import math
 import shlex
+import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
@@ -14,13 +17,15 @@ from ...conf import settings
 from ...events.log_format import job_name, printable
 from ...jobs.registry import registry
 from ...queue import queues as queue_verbs
-from ...queue.observe import QueueNow, queues_now
+from ...queue.fragments import KEY_COLUMNS, joined
+from ...queue.observe import QueueNow, held_now, queues_now
 from ...queue.store import Store
 from ...values.records import worker_name
-from ..durations import span
+from ..durations import clock_time, span
+from ..parts import usual_waits
 from ..queues_and_workers import WorkerHealth, Workforce, recovered
 from . import sql
-from .rule import Finding, Severity, statement
+from .rule import Finding, PageLink, Severity, Threshold, statement
 
 # no-worker → whether a scheduled job is due. Index: admit.
 IS_OVERDUE = """
@@ -97,6 +102,42 @@ ORDER BY locked_at
 LIMIT 100
 """
 
+_IS_KEYED = " OR ".join(f"{key} IS NOT NULL" for key in KEY_COLUMNS.values()) or "false"
+
+# long-wait → of each queue the job that has been due for the longest time, if that is `seconds` at least: the queue,
+# the job, since when it is due, and the time. A job with the key of a gate is not looked at: it may have waited at its
+# gate. 2,000 pairs of a queue and a priority are looked at. Index: claim, one probe for each pair.
+OLDEST_WAITING = joined(
+    """
+WITH RECURSIVE head AS (
+    (
+        SELECT id, queue_name, (-priority) AS rank, run_after, {is_keyed} AS is_keyed
+        FROM skipqueue_job
+        WHERE status = 'queued'
+        ORDER BY queue_name, (-priority), run_after, id
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT next.id, next.queue_name, next.rank, next.run_after, next.is_keyed
+    FROM
+        head,
+        LATERAL (
+            SELECT id, queue_name, (-priority) AS rank, run_after, {is_keyed} AS is_keyed
+            FROM skipqueue_job
+            WHERE status = 'queued' AND (queue_name, (-priority)) > (head.queue_name, head.rank)
+            ORDER BY queue_name, (-priority), run_after, id
+            LIMIT 1
+        ) AS next
+)
+SELECT DISTINCT ON (queue_name) queue_name, id, run_after, statement_timestamp()
+FROM (SELECT id, queue_name, run_after, is_keyed FROM head LIMIT 2000) AS first
+WHERE NOT is_keyed AND run_after <= statement_timestamp() - make_interval(secs => %(seconds)s)
+ORDER BY queue_name, run_after
+LIMIT 2000
+""",
+    is_keyed=_IS_KEYED,
+)
+
 NAMED = 5
 """How many jobs or tasks one finding names, at most."""
 
@@ -108,6 +149,14 @@ LONG_RUN = 3_600.0
 
 PRUNE_LAG = 3_600.0
 """Seconds by which the oldest finished job may be past its retention."""
+
+WAITED = Threshold("long-wait", 300.0, "seconds", has_queues=True)
+
+WAITED_USUALLY = 1.5
+"""By which factor a job may wait longer than jobs of its queue usually do at this hour."""
+
+SECOND_LOOK = 0.05
+"""Seconds after which a job is looked for again: a job that has waited for another job is claimed within this time."""
 
 NAMED_WORKERS = 10
 """How many workers or queues one finding names, at most."""
@@ -293,6 +342,88 @@ def queues_without_worker(store: Store) -> Iterator[Finding]:
             gettext("Start a worker for them."),
             shlex.join(["python", "manage.py", "runworker", "--queues", ",".join(names[:NAMED_WORKERS])]),
         )
+
+
+def long_waits(store: Store) -> Iterator[Finding]:
+    """Queues whose oldest job has waited for long. Of the queues without a worker, another rule tells."""
+    waiting = _waiting_for_long(store)
+    if not waiting:
+        return
+    time.sleep(SECOND_LOOK)
+    still = _waiting_for_long(store)
+    workforce, held = Workforce.now(using=store.alias), held_now(store, shown=1)
+    queues = {queue.name: queue for queue in _queues_with_jobs(store)}
+    for name, (job_id, since, now) in still.items():
+        workers = [worker for worker in workforce.serving(name) if worker.slots]
+        if waiting.get(name, (0,))[0] != job_id or not workers or name not in queues:
+            continue
+        by_task: Counter[str] = Counter()
+        for worker in workers:
+            by_task.update(held[worker.id].tasks if worker.id in held else {})
+        facts = {
+            "queue": printable(name),
+            "number": f"{MOST_COUNTED}+" if queues[name].is_estimate else queues[name].queued,
+            "span": span(now - since),
+            "time": clock_time(since, now),
+            "slots": sum(worker.slots for worker in workers),
+            "task": printable(by_task.most_common(1)[0][0]) if by_task else "",
+            "slow": next(iter(store.rows(sql.SLOW_STATEMENTS, {})), (0,))[0],
+        }
+        are_slots_taken = by_task.total() >= sum(worker.slots for worker in workers)
+        title, advice, command = _why_they_wait(name, are_slots_taken=are_slots_taken, is_slow=bool(facts["slow"]))
+        yield Finding.of(
+            Severity.CRITICAL,
+            title,
+            gettext("The oldest job is %(job)s. It has been due for %(span)s. Slots of the workers: %(slots)s."),
+            advice,
+            command,
+            facts={**facts, "job": job_name(store.alias, job_id)},
+            subject=name,
+            since=since,
+            link=PageLink("job_changelist", query={"status": "queued", "queue": name}),
+        )
+
+
+def _waiting_for_long(store: Store) -> dict[str, tuple[int, datetime, datetime]]:
+    """The oldest job of each queue whose jobs have waited for long: its id, since when it is due, and the time."""
+    rows = [] if WAITED.least is None else store.rows(OLDEST_WAITING, {"seconds": WAITED.least})
+    names = {name for name, *_ in rows} - settings.external_queues.keys()
+    names.difference_update(queue_verbs.paused_queues(store) if names else ())
+    usual = usual_waits(store, sorted(names)) if names else {}
+    longest = {name: max(WAITED.of(name) or math.inf, WAITED_USUALLY * usual.get(name, 0.0)) for name in names}
+    return {
+        name: (job_id, since, now)
+        for name, job_id, since, now in rows
+        if name in names and (now - since).total_seconds() >= longest[name]
+    }
+
+
+def _why_they_wait(queue_name: str, *, are_slots_taken: bool, is_slow: bool) -> tuple[str, str, str]:
+    """The title, the advice and the command."""
+    if is_slow:
+        return (
+            gettext(
+                "%(number)s jobs of queue %(queue)s wait since %(time)s: PostgreSQL is slow, %(slow)s statements of "
+                "workers take more than a second"
+            ),
+            gettext("See what PostgreSQL does, and the other findings."),
+            "SELECT pid, application_name, wait_event_type, wait_event, query FROM pg_stat_activity\n"
+            "WHERE state = 'active' ORDER BY query_start;",
+        )
+    if are_slots_taken:
+        return (
+            gettext(
+                "%(number)s jobs of queue %(queue)s wait since %(time)s: the %(slots)s slots are taken, mostly by "
+                "%(task)s"
+            ),
+            gettext("Start more workers for this queue, or give long tasks a queue of their own. Cancel what hangs."),
+            shlex.join(["python", "manage.py", "runworker", "--queues", queue_name]),
+        )
+    return (
+        gettext("%(number)s jobs of queue %(queue)s wait since %(time)s, although slots are free"),
+        gettext("See the other findings, and the log of the workers: they do not claim, or the rows are locked."),
+        "python manage.py skipqueue status",
+    )
 
 
 def clock_skew(store: Store) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""The jobs that a session outside of the queue keeps locked: no worker can claim them, or write what has become of them.
+"""The jobs that a session outside of the queue keeps locked: no worker can claim them, or write their outcomes.
 
 Workers pass over a locked row, so nothing else shows it: the job is the next one, a slot is free, and it does not run.
 """
@@ -53,8 +53,8 @@ locked AS MATERIALIZED (
 )
 SELECT
     locked.id, locked.task, locked.queue_name, locked.is_running, session.pid, COALESCE(session.application_name, ''),
-    COALESCE(session.state, ''), COALESCE(session.xact_start, prepared.prepared), COALESCE(left(session.query, 120), ''),
-    COALESCE(prepared.gid, ''), statement_timestamp()
+    COALESCE(session.state, ''), COALESCE(session.xact_start, prepared.prepared),
+    COALESCE(left(session.query, 120), ''), COALESCE(prepared.gid, ''), statement_timestamp()
 FROM
     locked
     LEFT JOIN pg_locks AS own ON own.locktype = 'transactionid' AND own.granted AND own.transactionid = locked.xid
@@ -174,7 +174,7 @@ def locked_rows(store: Store) -> Iterator[Finding]:
         return
     values = {"queue_names": store.queues_with_jobs(limit=MOST_QUEUES), "seconds": seconds}
     for locker, jobs in _lockers(store, LOCKED_JOBS, values).items():
-        running, first = sum(job.is_running for job in jobs), jobs[0]
+        running, shown = sum(job.is_running for job in jobs), [job_name(store.alias, job.id) for job in jobs[:NAMED]]
         names = ", ".join(sorted({printable(job.queue_name) for job in jobs})[:NAMED])
         yield Finding.of(
             Severity.CRITICAL,
@@ -194,7 +194,7 @@ def locked_rows(store: Store) -> Iterator[Finding]:
                 "number": grouped(len(jobs)),
                 "time": clock_time(locker.since, locker.now),
                 "locker": locker.in_words,
-                "jobs": ", ".join([job_name(store.alias, job.id) for job in jobs[:NAMED]] + ["…"] * (len(jobs) > NAMED)),
+                "jobs": ", ".join([*shown, *["…"] * (len(jobs) > NAMED)]),
                 "queues": names,
                 "queued": len(jobs) - running,
                 "running": running,
@@ -202,7 +202,7 @@ def locked_rows(store: Store) -> Iterator[Finding]:
             },
             subject=locker.gid or str(locker.pid),
             since=locker.since,
-            link=PageLink("job_change", (first.id,)),
+            link=PageLink("job_change", (jobs[0].id,)),
         )
 
 

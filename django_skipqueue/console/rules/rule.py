@@ -98,6 +98,13 @@ class Threshold:
         value = settings.rules.get(self.code, self.default)
         return value.get(queue_name, value.get("*", self.default)) if isinstance(value, dict) else value
 
+    @property
+    def least(self) -> float | None:
+        """The lowest threshold of all queues; `None`: no queue has one."""
+        value = settings.rules.get(self.code, self.default)
+        numbers = {"*": self.default, **value}.values() if isinstance(value, dict) else [value]
+        return min((number for number in numbers if number is not None), default=None)
+
 
 @dataclass(frozen=True)
 class Rule:

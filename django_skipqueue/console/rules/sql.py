@@ -231,6 +231,19 @@ ORDER BY waiting.age DESC, blocking.pid
 LIMIT 20
 """
 
+# long-wait → how many statements of workers and supervisors on the queue's tables have taken more than a second by now.
+SLOW_STATEMENTS = """
+SELECT count(*)
+FROM pg_stat_activity
+WHERE
+    datname = current_database()
+    AND starts_with(application_name, 'skipqueue')
+    AND state = 'active'
+    AND query LIKE '%%skipqueue\\_%%'
+    AND query_start < clock_timestamp() - interval '1 second'
+LIMIT 1
+"""
+
 # notify-queue → the share of PostgreSQL's queue of notifications that is full, from 0 to 1.
 NOTIFY_QUEUE = "SELECT pg_notification_queue_usage()"
 

@@ -1,4 +1,4 @@
-"""The history, for operators: metrics, the rates of queues, a check of the doctor, and what the admin shows of it.
+"""The history, for operators: metrics, the rates of queues, its rules, and what the admin shows of it.
 
 The metrics are counters and histograms of what has happened to jobs, from the roll-ups since the beginning. Invariant:
 no counter restarts: a counter is a row, which outlives every process. A row with no change for 90 days is deleted.
@@ -7,20 +7,14 @@ no counter restarts: a counter is a row, which outlives every process. A row wit
 import json
 from collections.abc import Iterator
 
-from django.utils.translation import gettext
-from django.utils.translation import gettext_lazy as _
-from psycopg.sql import Identifier
-
-from ...console.counts import grouped
 from ...console.metrics.catalogue import MOST, QUEUE, Scraped, bounded
 from ...console.parts import PartCard, PartConsole, PartSection
 from ...console.queues_and_workers import QueueRate
-from ...console.rules.rule import Finding, Rule, Severity, statement
-from ...events.log_format import printable
 from ...queue.store import Store
 from ...values import counting
 from ...values.exposition import Family, Histogram, Metric, Value
 from ...values.part import later
+from . import rules
 from .claim_costs import claim_costs
 
 CALL = ("queue", "task")
@@ -162,37 +156,12 @@ def queue_rates(store: Store) -> dict[str, QueueRate]:
     return rates
 
 
-MANY_PAGES = 2_000
-"""Pages that the search of a claim may read: 16 MB."""
-
-
-def expensive_claims(store: Store) -> Iterator[Finding]:
-    for cost in claim_costs(store):
-        if cost.pages > MANY_PAGES:
-            yield Finding.of(
-                Severity.WARNING,
-                gettext("Claims of queue %(queue)s read many pages"),
-                gettext(
-                    "To find 100 jobs, a claim reads %(pages)s pages and %(entries)s index entries. A few hundred are "
-                    "usual; the others belong to dead rows."
-                ),
-                gettext(
-                    "Vacuum the table. If its dead rows stay, something holds an old snapshot: see the other findings."
-                ),
-                statement("VACUUM (VERBOSE, ANALYZE) {table};", table=Identifier("skipqueue_job")),
-                facts={
-                    "queue": printable(cost.queue_name),
-                    "pages": grouped(cost.pages),
-                    "entries": grouped(cost.rows),
-                },
-            )
-
-
 DASHBOARD, FAILURES = f"{__package__}.dashboard", f"{__package__}.failures"
 """Modules that need the admin: a command does not import them."""
 
 CONSOLE = PartConsole(
-    rules=(Rule("expensive-claims", expensive_claims, _("Claims read few pages")),),
+    rules=rules.RULES,
+    usual_waits=rules.usual_waits,
     metrics=SCRAPED,
     known_queues=known_queues,
     queue_rates=queue_rates,

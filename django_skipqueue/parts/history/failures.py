@@ -32,7 +32,7 @@ from ...console.counts import Count, grouped
 from ...console.durations import distance, roughly
 from ...console.job_states import RETRYING, STATES, Indexed, state_of, status_of
 from ...console.parts import PartNotice, PartPage
-from ...console.search import cause_of_text, cause_query
+from ...console.search import cause_of, cause_of_text, cause_query
 from ...models import Job, Status
 from ...queue.store import Store
 from ...values.records import Cause
@@ -273,14 +273,6 @@ def failures_like(job: Job) -> PartNotice | None:
     cause = cause_of(job) if state_of(job) in FAILING_STATES else None
     counts = failures_of(Store.default(), cause) if cause else None
     return PartNotice(template="admin/django_skipqueue/history/like.html", about=counts) if counts else None
-
-
-def cause_of(job: Job) -> Cause | None:
-    last = job.errors[-1] if job.errors else None
-    if not isinstance(last, dict):
-        return None
-    exception, place = (str(last.get(name) or "") for name in ("exception", "place"))
-    return Cause(job.task, exception, place) if exception else None
 
 
 MOST_LISTED = 5
