@@ -543,6 +543,7 @@ class Migration(migrations.Migration):
                 ("fire_at", models.DateTimeField(null=True)),
                 ("last_run_at", models.DateTimeField(null=True, verbose_name="last run")),
                 ("last_job_id", models.BigIntegerField(null=True, verbose_name="last job")),
+                ("earlier_job_ids", BigIntegers(null=True)),
                 ("skipped_at", models.DateTimeField(null=True, verbose_name="last skipped")),
                 ("error", models.TextField(db_default="", verbose_name="error")),
                 ("paused_at", models.DateTimeField(null=True, verbose_name="paused at")),

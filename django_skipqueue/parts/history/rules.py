@@ -410,7 +410,7 @@ def worker_deaths(store: Store) -> Iterator[Finding]:
                 "died of it. It is %(status)s."
             ),
             gettext("See its arguments. Discard it, unless it has failed by now."),
-            f"python manage.py skipqueue {'show' if last.finished_at else 'discard'} {job}",
+            shlex.join(["python", "manage.py", "skipqueue", "show" if last.finished_at else "discard", job]),
             facts=facts | {"job": job, "deaths": _deaths_of(last), "status": last.get_status_display()},
             subject=task.name,
             since=since,
