@@ -401,7 +401,7 @@ def test_the_last_five_jobs_are_known() -> None:
     ids = [job.pk for job in jobs_of("s")][::-1]
     after = Schedule.objects.get()
     assert len(ids) > 5
-    assert [after.last_job_id, *after.earlier_job_ids] == ids[:5]
+    assert [after.last_job_id, *(after.earlier_job_ids or ())] == ids[:5]
     make_schedule("t", due=1, overlap="skip", last_job_id=make_job("running").pk, earlier_job_ids=[4])
     fire_all()
     assert Schedule.objects.get(name="t").earlier_job_ids == [4]

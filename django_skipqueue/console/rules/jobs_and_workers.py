@@ -8,9 +8,9 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext
 from psycopg.sql import Identifier
 
 from ...conf import settings
@@ -25,7 +25,7 @@ from ..durations import clock_time, span
 from ..parts import usual_waits
 from ..queues_and_workers import WorkerHealth, Workforce, recovered
 from . import sql
-from .rule import Finding, PageLink, Severity, Threshold, statement
+from .rule import Finding, PageLink, Severity, Threshold, database_time, statement
 
 # no-worker → whether a scheduled job is due. Index: admit.
 IS_OVERDUE = """
@@ -36,16 +36,17 @@ ORDER BY run_after
 LIMIT 1
 """
 
-# unknown-task → the tasks of the first jobs of each of these queues, and of the scheduled jobs that are due first.
+# unknown-task → the tasks of the first jobs of each of these queues, and of the scheduled jobs that are due first: how
+# many of these jobs there are, since when the first is due, and the time.
 # Index: claim, once for each queue, and admit.
 TASKS = """
-SELECT DISTINCT task
+SELECT task, count(*), min(run_after), statement_timestamp()
 FROM (
-    SELECT job.task
+    SELECT job.task, job.run_after
     FROM
         unnest(%(queue_names)s::text[]) AS queue (name)
         CROSS JOIN LATERAL (
-            SELECT task
+            SELECT task, run_after
             FROM skipqueue_job
             WHERE status = 'queued' AND queue_name = queue.name
             ORDER BY (-priority), run_after, id
@@ -53,13 +54,14 @@ FROM (
         ) AS job
     UNION ALL
     (
-        SELECT task
+        SELECT task, run_after
         FROM skipqueue_job
         WHERE status = 'scheduled'
         ORDER BY run_after
         LIMIT 1000
     )
 ) AS first_jobs
+GROUP BY task
 ORDER BY task
 LIMIT 1000
 """
@@ -171,17 +173,29 @@ SKEW = 2.0
 def unknown_tasks(store: Store) -> Iterator[Finding]:
     queue_names = store.queues_with_jobs(limit=100)
     known = {task.name for task in registry}
-    unknown = [task for (task,) in store.rows(TASKS, {"queue_names": queue_names}) if task not in known]
-    if unknown:
+    unknown = [row for row in store.rows(TASKS, {"queue_names": queue_names}) if row[0] not in known]
+    for task, number, due, now in unknown[:NAMED]:
+        since = min(due, now)
         yield Finding.of(
             Severity.WARNING,
-            gettext("Jobs wait whose task this process does not have"),
-            gettext("Tasks that are not registered: %(number)s (%(names)s). A worker with this code cannot run them."),
+            gettext("%(number)s jobs of %(task)s wait since %(time)s, and the task is not registered"),
+            gettext(
+                "A worker with the code of this process cannot run them. Tasks that are not registered: %(tasks)s."
+            ),
             gettext(
                 "During a deploy, wait. Otherwise see whether the app of the task is in INSTALLED_APPS, and whether "
-                "the task was renamed: @job(name=…) keeps the old name."
+                "the task was renamed: @job(name=…) keeps the old name. If nobody needs the jobs, discard them."
             ),
-            facts={"number": len(unknown), "names": ", ".join(map(printable, unknown[:NAMED]))},
+            shlex.join(["python", "manage.py", "skipqueue", "discard", "--task", task]),
+            facts={
+                "task": printable(task),
+                "number": number,
+                "time": clock_time(since, now),
+                "tasks": len(unknown),
+            },
+            subject=task,
+            since=since,
+            link=PageLink("job_changelist", query={"task": task}),
         )
 
 
@@ -294,16 +308,30 @@ def dead_workers(store: Store) -> Iterator[Finding]:
     gone = recovered(workforce, using=store.alias)
     dead = [each for each in workforce.workers if not each.is_live and each not in gone]
     if dead:
+        now = database_time(store)
+        since = now - dead[0].age
         yield Finding.of(
             Severity.WARNING,
-            gettext("Workers have died"),
-            _heartbeats(dead),
+            ngettext(
+                "%(number)s worker is dead since %(time)s, and its jobs are not recovered: %(names)s",
+                "%(number)s workers are dead, the last since %(time)s, and their jobs are not recovered: %(names)s",
+                len(dead),
+            ),
+            "%(heartbeats)s",
             gettext(
                 "Start runworker again on these machines. Any running supervisor recovers their jobs within "
                 "WORKER_TIMEOUT (%(timeout)s), and deletes their rows."
-            )
-            % {"timeout": span(settings.worker_timeout)},
+            ),
             "python manage.py runworker",
+            facts={
+                "number": len(dead),
+                "time": clock_time(since, now),
+                "names": ", ".join(printable(each.name) for each in dead[:NAMED]),
+                "heartbeats": _heartbeats(dead),
+                "timeout": span(settings.worker_timeout),
+            },
+            since=since,
+            link=PageLink("worker_changelist"),
         )
     if gone:
         yield Finding.of(
@@ -311,6 +339,7 @@ def dead_workers(store: Store) -> Iterator[Finding]:
             gettext("Workers have died, and their jobs are recovered"),
             _heartbeats(gone),
             gettext("Nothing has to be done. Each row goes an hour after its last heartbeat."),
+            link=PageLink("worker_changelist"),
         )
 
 
@@ -334,13 +363,25 @@ def queues_without_worker(store: Store) -> Iterator[Finding]:
     names = workforce.unserved(queues)
     paused = set(queue_verbs.paused_queues(store)) if names else set()
     names = [name for name in names if name not in paused]
-    if names:
+    for name in names:
+        now = database_time(store)
+        queue = queues[name]
+        since = now - timedelta(seconds=queue.oldest or 0.0)
         yield Finding.of(
             Severity.CRITICAL,
-            gettext("Jobs wait in queues that no worker serves"),
-            _with_their_jobs([queues[name] for name in names]),
-            gettext("Start a worker for them."),
+            gettext("No worker serves queue %(queue)s: %(number)s jobs wait since %(time)s"),
+            gettext("The first job has waited for %(span)s."),
+            gettext("Start a worker for it."),
             shlex.join(["python", "manage.py", "runworker", "--queues", ",".join(names[:NAMED_WORKERS])]),
+            facts={
+                "queue": printable(name),
+                "number": f"{MOST_COUNTED}+" if queue.is_estimate else queue.queued,
+                "time": clock_time(since, now),
+                "span": span(queue.oldest or 0.0),
+            },
+            subject=name,
+            since=since,
+            link=PageLink("job_changelist", query={"status": "queued", "queue": name}),
         )
 
 
@@ -428,7 +469,7 @@ def _why_they_wait(queue_name: str, *, are_slots_taken: bool, is_slow: bool) -> 
 
 def clock_skew(store: Store) -> Iterator[Finding]:
     before = datetime.now(UTC)
-    ((clock,),) = store.rows(sql.CLOCK)
+    clock = database_time(store)
     after = datetime.now(UTC)
     skew = max((before - clock).total_seconds(), (clock - after).total_seconds())
     if skew > SKEW:

@@ -14,7 +14,9 @@ SELECT
     date_part('epoch', clock_timestamp() - xact_start) AS age,
     date_part('epoch', clock_timestamp() - query_start) AS query_age,
     GREATEST(age(backend_xmin), age(backend_xid)) AS transactions,
-    left(query, 120)
+    left(query, 120),
+    xact_start,
+    clock_timestamp()
 FROM pg_stat_activity
 WHERE
     datname = current_database()
@@ -207,7 +209,8 @@ SELECT
     blocking.pid AS blocking_pid,
     COALESCE(blocker.application_name, ''),
     COALESCE(blocker.state, ''),
-    COALESCE(left(blocker.query, 120), '')
+    COALESCE(left(blocker.query, 120), ''),
+    clock_timestamp()
 FROM
     (
         SELECT held.pid, date_part('epoch', clock_timestamp() - min(held.waitstart)) AS age
