@@ -2049,9 +2049,9 @@ WHERE span = 0 AND queue_name = '' AND task = '' AND starts_at = to_timestamp(0)
 LIMIT 1
 
 -- RATES_NOW (parts.history.console)
-SELECT queue_name, ended, date_part('epoch', statement_timestamp() - first_minute) / 60, waited
+SELECT queue_name, ended, date_part('epoch', statement_timestamp() - first_minute) / 60, waited, waited_longest
 FROM (
-    SELECT queue_name, task, completed + failed + discarded AS ended, waited, first_minute
+    SELECT queue_name, task, completed + failed + discarded AS ended, waited, waited_longest, first_minute
     FROM
         skipqueue_rollup,
         (SELECT date_trunc('minute', statement_timestamp()) - make_interval(mins => %(minutes)s)) AS age (first_minute)
@@ -2318,15 +2318,16 @@ LIMIT 1
 -- ROLL_UP (parts.history.rollups)
 INSERT INTO skipqueue_rollup AS rollup (
     span, queue_name, task, starts_at, completed, retried, snoozed, failed, discarded, recovered, lost, waited, ran,
-    waited_seconds, ran_seconds, claims, claim_times, claim_seconds
+    waited_seconds, ran_seconds, waited_longest, ran_longest, claims, claim_times, claim_seconds
 )
 SELECT
     span, queue_name, task, to_timestamp(starts_at), completed, retried, snoozed, failed, discarded, recovered, lost,
-    waited, ran, waited_seconds, ran_seconds, claims, claim_times, claim_seconds
+    waited, ran, waited_seconds, ran_seconds, waited_longest, ran_longest, claims, claim_times, claim_seconds
 FROM json_to_recordset(%(rows)s::json) AS counted (
     span smallint, queue_name text, task text, starts_at bigint, completed bigint, retried bigint, snoozed bigint,
     failed bigint, discarded bigint, recovered bigint, lost bigint, waited bigint[], ran bigint[],
-    waited_seconds float8, ran_seconds float8, claims bigint, claim_times bigint[], claim_seconds float8
+    waited_seconds float8, ran_seconds float8, waited_longest float8, ran_longest float8, claims bigint,
+    claim_times bigint[], claim_seconds float8
 )
 ORDER BY span, queue_name, task, starts_at
 ON CONFLICT (span, queue_name, task, starts_at) DO UPDATE
@@ -2350,6 +2351,8 @@ SET changed_at = statement_timestamp(),
     ),
     waited_seconds = rollup.waited_seconds + EXCLUDED.waited_seconds,
     ran_seconds = rollup.ran_seconds + EXCLUDED.ran_seconds,
+    waited_longest = GREATEST(rollup.waited_longest, EXCLUDED.waited_longest),
+    ran_longest = GREATEST(rollup.ran_longest, EXCLUDED.ran_longest),
     claims = rollup.claims + EXCLUDED.claims,
     claim_times = ARRAY (
         SELECT COALESCE(here, 0) + COALESCE(there, 0)
@@ -4894,7 +4897,9 @@ RETURNING name
 
 -- RAN (parts.schedules.operate)
 UPDATE skipqueue_schedule
-SET last_run_at = statement_timestamp(), last_job_id = %(job_id)s
+SET last_run_at = statement_timestamp(),
+    last_job_id = %(job_id)s,
+    earlier_job_ids = (array_remove(last_job_id || earlier_job_ids, NULL))[1:4]
 WHERE id = %(id)s
 
 -- PLAN (parts.schedules.operate)
@@ -4915,7 +4920,7 @@ WHERE id = %(id)s
 FOR NO KEY UPDATE
 
 -- LATE (parts.schedules.operate)
-SELECT name, task, extract(epoch FROM statement_timestamp() - next_run_at)::float8, error
+SELECT name, task, extract(epoch FROM statement_timestamp() - next_run_at)::float8, error, id, next_run_at
 FROM skipqueue_schedule
 WHERE
     paused_at IS NULL
@@ -4976,8 +4981,12 @@ SELECT set_config('lock_timeout', %(timeout)s, true)
 UPDATE skipqueue_schedule
 SET next_run_at = to_timestamp(%(next)s::float8),
     fire_at = to_timestamp(%(next)s::float8),
-    last_run_at = CASE WHEN %(job_id)s::bigint IS NULL THEN last_run_at ELSE statement_timestamp() END,
-    last_job_id = COALESCE(%(job_id)s::bigint, last_job_id),
+    last_run_at = CASE WHEN cardinality(%(job_ids)s::bigint[]) = 0 THEN last_run_at ELSE statement_timestamp() END,
+    last_job_id = COALESCE((%(job_ids)s::bigint[])[1], last_job_id),
+    earlier_job_ids = CASE
+        WHEN cardinality(%(job_ids)s::bigint[]) = 0 THEN earlier_job_ids
+        ELSE (array_remove(%(job_ids)s::bigint[] || last_job_id || earlier_job_ids, NULL))[2:5]
+    END,
     skipped_at = CASE WHEN %(is_skipped)s THEN statement_timestamp() ELSE skipped_at END,
     error = ''
 WHERE id = %(id)s
@@ -5083,7 +5092,9 @@ WHERE schedule.id = ahead.id AND ahead.next > clock_timestamp()
 RETURNING schedule.name
 
 -- TIMELINE (parts.history.dashboard)
-SELECT date_part('epoch', starts_at), completed, retried, failed, discarded, waited, ran, oldest_seconds
+SELECT
+    date_part('epoch', starts_at), completed, retried, failed, discarded, waited, ran, waited_longest, ran_longest,
+    oldest_seconds
 FROM skipqueue_rollup
 WHERE
     span = %(span)s
@@ -5141,7 +5152,9 @@ WHERE
 
 -- SLOWEST_TASKS (parts.history.dashboard)
 WITH recent AS MATERIALIZED (
-    SELECT queue_name, task, completed + snoozed + discarded AS passed, failed + retried AS failed, ran_seconds
+    SELECT
+        queue_name, task, completed + snoozed + discarded AS passed, failed + retried AS failed, ran_seconds,
+        ran_longest
     FROM skipqueue_rollup
     WHERE span = %(span)s AND starts_at >= to_timestamp(%(since)s)
     ORDER BY starts_at DESC
@@ -5150,7 +5163,7 @@ WITH recent AS MATERIALIZED (
 slow AS MATERIALIZED (
     SELECT
         task, queue_name, sum(passed + failed) AS attempts, sum(failed) AS failed,
-        sum(ran_seconds) / sum(passed + failed) AS mean
+        sum(ran_seconds) / sum(passed + failed) AS mean, max(ran_longest) AS longest
     FROM recent
     WHERE task <> '' AND (%(queue_name)s = '' OR queue_name = %(queue_name)s)
     GROUP BY task, queue_name
@@ -5159,7 +5172,7 @@ slow AS MATERIALIZED (
     LIMIT %(limit)s
 )
 SELECT
-    task, queue_name, attempts, failed, mean,
+    task, queue_name, attempts, failed, mean, longest,
     ARRAY (
         SELECT ARRAY[place, sum(number)]
         FROM skipqueue_rollup AS rollup, unnest(rollup.ran) WITH ORDINALITY AS bucket (number, place)
@@ -5320,13 +5333,13 @@ ORDER BY run_after
 LIMIT 1
 
 -- TASKS (console.rules.jobs_and_workers)
-SELECT DISTINCT task
+SELECT task, count(*), min(run_after), statement_timestamp()
 FROM (
-    SELECT job.task
+    SELECT job.task, job.run_after
     FROM
         unnest(%(queue_names)s::text[]) AS queue (name)
         CROSS JOIN LATERAL (
-            SELECT task
+            SELECT task, run_after
             FROM skipqueue_job
             WHERE status = 'queued' AND queue_name = queue.name
             ORDER BY (-priority), run_after, id
@@ -5334,13 +5347,14 @@ FROM (
         ) AS job
     UNION ALL
     (
-        SELECT task
+        SELECT task, run_after
         FROM skipqueue_job
         WHERE status = 'scheduled'
         ORDER BY run_after
         LIMIT 1000
     )
 ) AS first_jobs
+GROUP BY task
 ORDER BY task
 LIMIT 1000
 
@@ -5444,8 +5458,8 @@ locked AS MATERIALIZED (
 )
 SELECT
     locked.id, locked.task, locked.queue_name, locked.is_running, session.pid, COALESCE(session.application_name, ''),
-    COALESCE(session.state, ''), COALESCE(session.xact_start, prepared.prepared), COALESCE(left(session.query, 120), ''),
-    COALESCE(prepared.gid, ''), statement_timestamp()
+    COALESCE(session.state, ''), COALESCE(session.xact_start, prepared.prepared),
+    COALESCE(left(session.query, 120), ''), COALESCE(prepared.gid, ''), statement_timestamp()
 FROM
     locked
     LEFT JOIN pg_locks AS own ON own.locktype = 'transactionid' AND own.granted AND own.transactionid = locked.xid
@@ -5493,8 +5507,8 @@ locked AS MATERIALIZED (
 )
 SELECT
     locked.id, locked.task, locked.queue_name, locked.is_running, session.pid, COALESCE(session.application_name, ''),
-    COALESCE(session.state, ''), COALESCE(session.xact_start, prepared.prepared), COALESCE(left(session.query, 120), ''),
-    COALESCE(prepared.gid, ''), statement_timestamp()
+    COALESCE(session.state, ''), COALESCE(session.xact_start, prepared.prepared),
+    COALESCE(left(session.query, 120), ''), COALESCE(prepared.gid, ''), statement_timestamp()
 FROM
     locked
     LEFT JOIN pg_locks AS own ON own.locktype = 'transactionid' AND own.granted AND own.transactionid = locked.xid
@@ -5567,7 +5581,9 @@ SELECT
     date_part('epoch', clock_timestamp() - xact_start) AS age,
     date_part('epoch', clock_timestamp() - query_start) AS query_age,
     GREATEST(age(backend_xmin), age(backend_xid)) AS transactions,
-    left(query, 120)
+    left(query, 120),
+    xact_start,
+    clock_timestamp()
 FROM pg_stat_activity
 WHERE
     datname = current_database()
@@ -5730,7 +5746,8 @@ SELECT
     blocking.pid AS blocking_pid,
     COALESCE(blocker.application_name, ''),
     COALESCE(blocker.state, ''),
-    COALESCE(left(blocker.query, 120), '')
+    COALESCE(left(blocker.query, 120), ''),
+    clock_timestamp()
 FROM
     (
         SELECT held.pid, date_part('epoch', clock_timestamp() - min(held.waitstart)) AS age

@@ -126,12 +126,13 @@ SCRAPED = (
 
 
 # pages → the roll-ups of each queue, and of all (an empty name), of the current minute and the `minutes` before it: the
-# name, the number of jobs that ended, the minutes since the first of these began, the histogram of the waiting times.
+# name, the number of jobs that ended, the minutes since the first of these began, the histogram of the waiting times,
+# and the longest one.
 # Index: prune of the roll-ups.
 RATES_NOW = """
-SELECT queue_name, ended, date_part('epoch', statement_timestamp() - first_minute) / 60, waited
+SELECT queue_name, ended, date_part('epoch', statement_timestamp() - first_minute) / 60, waited, waited_longest
 FROM (
-    SELECT queue_name, task, completed + failed + discarded AS ended, waited, first_minute
+    SELECT queue_name, task, completed + failed + discarded AS ended, waited, waited_longest, first_minute
     FROM
         skipqueue_rollup,
         (SELECT date_trunc('minute', statement_timestamp()) - make_interval(mins => %(minutes)s)) AS age (first_minute)
@@ -149,10 +150,11 @@ RATE_MINUTES = 5
 def queue_rates(store: Store) -> dict[str, QueueRate]:
     """See `PartConsole.queue_rates`."""
     rates: dict[str, QueueRate] = {}
-    for name, ended, minutes, waited in store.rows(RATES_NOW, {"minutes": RATE_MINUTES}):
+    for name, ended, minutes, waited, longest in store.rows(RATES_NOW, {"minutes": RATE_MINUTES}):
         known = rates.get(name, QueueRate(0.0, []))
         times = counting.added(known.waited, waited or [])
-        rates[name] = QueueRate(known.per_minute + ended / minutes, times)
+        most = max(filter(None, (known.longest, longest)), default=None)
+        rates[name] = QueueRate(known.per_minute + ended / minutes, times, most)
     return rates
 
 
