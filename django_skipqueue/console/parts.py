@@ -203,6 +203,8 @@ class PartConsole:
     """Sections of the page of a task, about the task of this name."""
     queue_rates: Callable[["Store"], Mapping[str, "QueueRate"]] | None = None
     """Returns the rates of the queues in which jobs have ended lately, by name; an empty name: of all together."""
+    usual_waits: Callable[["Store", Sequence[str]], Mapping[str, float]] | None = None
+    """Returns for how many seconds the oldest job of each of these queues usually waits at this hour."""
     known_queues: Callable[["Store", int], list[str]] | None = None
     """Returns the names of queues that have ever had jobs. Its second argument: the maximum of names."""
     status: Callable[["Store"], PartStatus] | None = None
@@ -254,6 +256,12 @@ def pages() -> tuple[PartPage, ...]:
 
 def queue_options() -> tuple[QueueOption[Any], ...]:
     return tuple(option for console in consoles() for option in console.queue_options)
+
+
+def usual_waits(store: "Store", queue_names: Sequence[str]) -> dict[str, float]:
+    """For how many seconds the oldest job of each of these queues usually waits at this hour, where that is known."""
+    found = (console.usual_waits(store, queue_names) for console in consoles() if console.usual_waits)
+    return {name: seconds for waits in found for name, seconds in waits.items()}
 
 
 def why_unchanged(job_id: int) -> str:

@@ -138,6 +138,14 @@ def cause_of_text(task: str, text: str) -> Cause:
     return Cause(task, exception, place)
 
 
+def cause_of(job: Job) -> Cause | None:
+    last = job.errors[-1] if job.errors else None
+    if not isinstance(last, dict):
+        return None
+    exception, place = (str(last.get(name) or "") for name in ("exception", "place"))
+    return Cause(job.task, exception, place) if exception else None
+
+
 def has_raised(text: str) -> Q:
     """The condition that a job's last error is of this class, and of this place if the text has one.
 

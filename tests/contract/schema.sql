@@ -359,6 +359,7 @@ CREATE TABLE public.skipqueue_rollup (
     oldest_seconds double precision,
     queue_name text NOT NULL,
     ran bigint[],
+    ran_longest double precision,
     ran_seconds double precision DEFAULT 0.0 NOT NULL,
     recovered bigint DEFAULT 0 NOT NULL,
     retried bigint DEFAULT 0 NOT NULL,
@@ -367,6 +368,7 @@ CREATE TABLE public.skipqueue_rollup (
     starts_at timestamp with time zone NOT NULL,
     task text NOT NULL,
     waited bigint[],
+    waited_longest double precision,
     waited_seconds double precision DEFAULT 0.0 NOT NULL,
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='500');
@@ -391,6 +393,7 @@ CREATE TABLE public.skipqueue_schedule (
     created_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
     cron text DEFAULT ''::text NOT NULL,
     digest text DEFAULT ''::text NOT NULL,
+    earlier_job_ids bigint[],
     error text DEFAULT ''::text NOT NULL,
     fire_at timestamp with time zone,
     id bigint NOT NULL,

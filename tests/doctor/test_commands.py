@@ -17,7 +17,7 @@ PAGE = Path(django_skipqueue.__file__).parents[1] / "docs/how-to/doctor.md"
 SOURCES = [
     *Path(rules.__file__).parent.glob("*.py"),
     *Path(django_skipqueue.__file__).parent.glob("*/*/console.py"),
-    *Path(django_skipqueue.__file__).parent.glob("*/*/doctor.py"),
+    *Path(django_skipqueue.__file__).parent.glob("*/*/rules.py"),
 ]
 
 

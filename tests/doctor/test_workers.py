@@ -56,8 +56,9 @@ def test_a_queue_without_a_worker_has_the_command_that_serves_it(found: Found) -
     make_job(queue_name="re ports", run_after=timedelta(hours=-3))
     (finding,) = found("queue-without-worker")
     assert finding.severity == "critical"
-    assert finding.title == "1 job waits in the queue re ports, which no worker serves"
-    assert (finding.found, finding.subject) == ("The first has waited for 3 h.", "re ports")
+    assert finding.title.startswith("No worker serves queue re ports: 1 jobs wait since ")
+    assert finding.found == "The first job has waited for 3 h."
+    assert (finding.subject, finding.since is None) == ("re ports", False)
     assert finding.command == "python manage.py runworker --queues 're ports'"
     make_job(queue_name="sms")
     assert [each.subject for each in found("queue-without-worker")] == ["re ports", "sms"]

@@ -14,6 +14,7 @@ from django_skipqueue.parts.archive import move
 from django_skipqueue.parts.batches import dependencies, finish
 from django_skipqueue.parts.history import causes, claim_costs, deployments, rollups
 from django_skipqueue.parts.history import console as history_console
+from django_skipqueue.parts.history import rules as history_rules
 from django_skipqueue.parts.limits import admit as admit_limits
 from django_skipqueue.parts.limits import claim as claim_limited
 from django_skipqueue.parts.limits import now as limits_now
@@ -45,6 +46,7 @@ MODULES: tuple[ModuleType, ...] = (
     history_console,
     causes,
     deployments,
+    history_rules,
     rollups,
     enqueue_unique,
     of_relays,

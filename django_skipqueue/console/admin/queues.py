@@ -22,7 +22,6 @@ from ...conf import settings
 from ...exceptions import InvalidArguments, InvalidOption
 from ...models import Queue
 from ...values.bounds import check_columns
-from ...values.counting import quantile
 from ..counts import grouped, rate_in_words
 from ..durations import span
 from ..parts import QueueOption, processes_in_words, queue_options
@@ -77,7 +76,7 @@ def _rate(queue: QueueState) -> Cell:
 
 
 def _waited(queue: QueueState) -> Cell:
-    seconds = None if queue.rate is None else quantile(queue.rate.waited, 0.95)
+    seconds = None if queue.rate is None else queue.rate.p95_wait
     return NOTHING if seconds is None else span(seconds)
 
 

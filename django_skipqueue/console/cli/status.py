@@ -15,7 +15,6 @@ from ...conf import settings
 from ...events.log_format import in_words, printable
 from ...models import Status as JobStatus
 from ...queue.store import Store
-from ...values.counting import quantile
 from ..counts import Count
 from ..job_states import RETRYING, Indexed, ScheduledCounts
 from ..parts import PartStatus, consoles, externals
@@ -83,7 +82,7 @@ def _queue_as_json(queue: QueueState) -> dict[str, Any]:
         "running": now.running,
         "longest_seconds": now.longest,
         "jobs_per_minute": rate and rate.per_minute,
-        "p95_wait_seconds": rate and quantile(rate.waited, 0.95),
+        "p95_wait_seconds": rate and rate.p95_wait,
         "workers": len(queue.workers),
         "is_paused": pause is not None,
         "paused_until": pause.paused_until if pause else None,
@@ -160,7 +159,7 @@ def _show(console: Console, snapshot: Snapshot, *, in_json: bool) -> None:
 
 def _row(queue: QueueState) -> list[str]:
     now, rate = queue.now, queue.rate
-    waited = rate and quantile(rate.waited, 0.95)
+    waited = rate and rate.p95_wait
     return [
         queue.name,
         f"{'about ' if now.is_estimate else ''}{now.queued:,}",

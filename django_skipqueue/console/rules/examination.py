@@ -17,7 +17,7 @@ from ..at_once import read_at_once
 from ..counts import TimeBudget
 from ..durations import span
 from ..parts import consoles
-from . import jobs_and_workers, server, tables
+from . import jobs_and_workers, locks, server, tables
 from .rule import Finding, Rule, Severity
 
 MIGRATIONS = Rule("migrations", server.migrations, _("All migrations are applied"))
@@ -53,11 +53,30 @@ RULES = (
         _("Every supervisor may end the sessions of dead workers"),
     ),
     Rule("orphaned-job", jobs_and_workers.orphaned_jobs, _("Every running job has a worker"), is_watched=True),
-    Rule("unknown-task", jobs_and_workers.unknown_tasks, _("The tasks of the next jobs are registered")),
+    Rule(
+        "unknown-task",
+        jobs_and_workers.unknown_tasks,
+        _("The tasks of the next jobs are registered"),
+        is_watched=True,
+    ),
     Rule("long-job", jobs_and_workers.long_jobs, _("No job has run for more than an hour")),
+    Rule(
+        "long-wait",
+        jobs_and_workers.long_waits,
+        _("No job has waited for long"),
+        is_watched=True,
+        threshold=jobs_and_workers.WAITED,
+    ),
     Rule("prune-lag", jobs_and_workers.prune_lag, _("Finished jobs are deleted in time")),
-    Rule("lock-waits", server.lock_waits, _("Nobody waits for a lock on the queue's tables")),
-    Rule("old-session", server.old_sessions, _("No session holds an old snapshot")),
+    Rule(
+        "locked-rows",
+        locks.locked_rows,
+        _("No session keeps the next jobs locked"),
+        is_watched=True,
+        threshold=locks.LOCKED_FOR,
+    ),
+    Rule("lock-waits", server.lock_waits, _("Nobody waits for a lock on the queue's tables"), is_watched=True),
+    Rule("old-session", server.old_sessions, _("No session holds an old snapshot"), is_watched=True),
     Rule("old-slot", server.old_slots, _("No replication slot holds an old snapshot")),
     Rule("prepared-transaction", server.prepared_transactions, _("No prepared transaction is left over")),
     Rule("old-standby", server.old_standbys, _("No standby holds an old snapshot")),

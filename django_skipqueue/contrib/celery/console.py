@@ -23,7 +23,7 @@ from ...console.metrics.catalogue import Values, measured
 from ...console.parts import External, PartConsole, PartStatus
 from ...console.queues_and_workers import Workforce, state_after
 from ...console.rules.jobs_and_workers import listed
-from ...console.rules.rule import Finding, Rule, Severity
+from ...console.rules.rule import Finding, PageLink, Rule, Severity, database_time
 from ...console.waiting import LINE_LIMIT, place_in_queue
 from ...events.log_format import in_words
 from ...models import Job, Status, Worker
@@ -257,9 +257,13 @@ def metrics(store: Store) -> Iterator[Values]:
 # The doctor
 
 
+WORKERS = PageLink("worker_changelist")
+
+
 def find_without_relay(store: Store) -> Iterator[Finding]:
     found = carriers_now(store)
     held = {each.name: each.held for each in found}
+    ages = {each.name: each.heartbeat_age for each in found}
     workforce, waiting = Workforce.now(using=store.alias), set(store.queues_with_jobs())
     relayed, waits = {each.name for each in found if each.relays}, gettext("Jobs wait for it.")
     for name, carrier in carriers().items():
@@ -271,6 +275,9 @@ def find_without_relay(store: Store) -> Iterator[Finding]:
                 " ".join([waits] * is_unserved + [_held(held.get(name, 0))]),
                 gettext("Start one. Until then no job goes there, and no outcome that comes back is written."),
                 _run_relay("--carrier", name),
+                subject=name,
+                since=database_time(store) - timedelta(seconds=ages[name]) if name in ages else None,
+                link=WORKERS,
             )
 
 
@@ -288,6 +295,9 @@ def find_unreachable(store: Store) -> Iterator[Finding]:
                 ),
                 shlex.join(["python", "manage.py", "runworker", "--queues", ",".join(carrier.queues)]),
                 facts={"name": carrier.name, "relays": carrier.relays, "age": age},
+                subject=carrier.name,
+                since=database_time(store) - timedelta(seconds=carrier.reached_age) if carrier.reached_age else None,
+                link=WORKERS,
             )
 
 
@@ -320,7 +330,10 @@ def find_lost_jobs(store: Store) -> Iterator[Finding]:
         else:
             continue
         command = _run_relay("--reclaim", now.name)
-        yield Finding.of(severity, title % {"name": now.name}, found, advice, command)
+        name, since = now.name, now.oldest
+        yield Finding.of(
+            severity, title % {"name": name}, found, advice, command, subject=name, since=since, link=WORKERS
+        )
 
 
 def _held(number: int) -> str:

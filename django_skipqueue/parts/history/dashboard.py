@@ -29,7 +29,9 @@ from .models import Span
 # charts → the roll-ups of a task in some queues since a time: when each starts, its numbers and histograms. At most a
 # row for each minute of a day, and an hour of a week for each of 20 queues. Index: the primary key of the roll-ups.
 TIMELINE = """
-SELECT date_part('epoch', starts_at), completed, retried, failed, waited, ran, oldest_seconds
+SELECT
+    date_part('epoch', starts_at), completed, retried, failed, discarded, waited, ran, waited_longest, ran_longest,
+    oldest_seconds
 FROM skipqueue_rollup
 WHERE
     span = %(span)s
@@ -64,9 +66,11 @@ class Timeline:
         numbers = {name: [0] * axis.buckets for name in ("failed", "retried", "completed")}
         waited: list[list[int]] = [[] for _ in range(axis.buckets)]
         ran: list[list[int]] = [[] for _ in range(axis.buckets)]
+        longest: tuple[list[float], list[float]] = [0.0] * axis.buckets, [0.0] * axis.buckets
         oldest: list[float | None] = [None] * axis.buckets
         values = {"span": int(span), "queue_names": list(queue_names), "task": task, "since": axis.start}
-        for starts_at, completed, retried, failed, *times, waits in store.rows(TIMELINE, values):
+        for row in store.rows(TIMELINE, values):
+            starts_at, completed, retried, failed, _discarded, *times, waited_most, ran_most, waits = row
             place = axis.place(starts_at)
             if place is None:
                 continue
@@ -74,11 +78,13 @@ class Timeline:
                 numbers[name][place] += number
             for counts, more in zip((waited, ran), times, strict=True):
                 counts[place] = counting.added(counts[place], more or [])
+            for most, seconds in zip(longest, (waited_most, ran_most), strict=True):
+                most[place] = max(most[place], seconds or 0.0)
             if waits is not None:
                 oldest[place] = max(oldest[place] or 0.0, waits)
         labels = {"failed": _("failed"), "retried": _("retried"), "completed": _("completed")}
         attempts = [Series(labels[name], name, each, grouped(sum(each))) for name, each in numbers.items()]
-        return cls(attempts, _quantiles(waited), _quantiles(ran), oldest)
+        return cls(attempts, _quantiles(waited, longest[0]), _quantiles(ran, longest[1]), oldest)
 
     def charts(self, times: LocalTimes, bucket_label: object, changes: Sequence[Mark]) -> list[Chart]:
         """The charts of attempts, of waiting times and of run times. `bucket_label`: the length of a bucket."""
@@ -114,10 +120,10 @@ def deployed(store: Store, times: LocalTimes) -> list[Mark]:
     return found
 
 
-def _quantiles(times: Sequence[Sequence[int]]) -> list[Series]:
+def _quantiles(times: Sequence[Sequence[int]], longest: Sequence[float]) -> list[Series]:
     found = []
     for share, label in SHARES:
-        values = [counting.quantile(counts, share) for counts in times]
+        values = [counting.quantile(counts, share, most) for counts, most in zip(times, longest, strict=True)]
         found.append(Series(label, label, values, _last(values, span)))
     return found
 
@@ -245,7 +251,9 @@ def recovered(situation: Situation) -> Card:
 # the roll-ups, the newest 50,000 are looked at. Indexes: prune of the roll-ups, and their primary key.
 SLOWEST_TASKS = """
 WITH recent AS MATERIALIZED (
-    SELECT queue_name, task, completed + snoozed + discarded AS passed, failed + retried AS failed, ran_seconds
+    SELECT
+        queue_name, task, completed + snoozed + discarded AS passed, failed + retried AS failed, ran_seconds,
+        ran_longest
     FROM skipqueue_rollup
     WHERE span = %(span)s AND starts_at >= to_timestamp(%(since)s)
     ORDER BY starts_at DESC
@@ -254,7 +262,7 @@ WITH recent AS MATERIALIZED (
 slow AS MATERIALIZED (
     SELECT
         task, queue_name, sum(passed + failed) AS attempts, sum(failed) AS failed,
-        sum(ran_seconds) / sum(passed + failed) AS mean
+        sum(ran_seconds) / sum(passed + failed) AS mean, max(ran_longest) AS longest
     FROM recent
     WHERE task <> '' AND (%(queue_name)s = '' OR queue_name = %(queue_name)s)
     GROUP BY task, queue_name
@@ -263,7 +271,7 @@ slow AS MATERIALIZED (
     LIMIT %(limit)s
 )
 SELECT
-    task, queue_name, attempts, failed, mean,
+    task, queue_name, attempts, failed, mean, longest,
     ARRAY (
         SELECT ARRAY[place, sum(number)]
         FROM skipqueue_rollup AS rollup, unnest(rollup.ran) WITH ORDINALITY AS bucket (number, place)
@@ -295,11 +303,11 @@ def slowest_tasks(situation: Situation) -> list[dict[str, Any]]:
         "limit": MOST_READ,
     }
     found = []
-    for task, queue_name, number, failed, mean, ran in situation.store.rows(SLOWEST_TASKS, values):
+    for task, queue_name, number, failed, mean, longest, ran in situation.store.rows(SLOWEST_TASKS, values):
         counts = counting.full(())
         for place, times in ran:
             counts[int(place) - 1] = int(times)
-        p95, share = counting.quantile(counts, 0.95) or 0.0, 100 * int(failed) / int(number)
+        p95, share = counting.quantile(counts, 0.95, longest) or 0.0, 100 * int(failed) / int(number)
         shown = {
             "task": task,
             "queue_name": queue_name,

@@ -43,6 +43,8 @@ class RollUp(models.Model):
     ran = BigIntegers(null=True)
     waited_seconds = models.FloatField(db_default=0.0)
     ran_seconds = models.FloatField(db_default=0.0)
+    waited_longest = models.FloatField(null=True)
+    ran_longest = models.FloatField(null=True)
     claims = models.BigIntegerField(db_default=0)
     claim_times = BigIntegers(null=True)
     claim_seconds = models.FloatField(db_default=0.0)

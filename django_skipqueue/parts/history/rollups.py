@@ -61,6 +61,8 @@ class Counts:
     ran: list[int] = field(default_factory=list)
     waited_seconds: float = 0.0
     ran_seconds: float = 0.0
+    waited_longest: float = 0.0
+    ran_longest: float = 0.0
     claims: int = 0
     claim_times: list[int] = field(default_factory=list)
     claim_seconds: float = 0.0
@@ -68,7 +70,10 @@ class Counts:
     def add(self, other: "Counts") -> None:
         for name in self.__slots__:
             mine, theirs = getattr(self, name), getattr(other, name)
-            setattr(self, name, added(mine, theirs) if isinstance(mine, list) else mine + theirs)
+            if isinstance(mine, list):
+                setattr(self, name, added(mine, theirs))
+            else:
+                setattr(self, name, max(mine, theirs) if name.endswith("_longest") else mine + theirs)
 
 
 Key = tuple[int, str, str]
@@ -213,6 +218,8 @@ class Tally:
             counted.ran = added(counted.ran, of(ran))
             counted.waited_seconds += sum(waited)
             counted.ran_seconds += sum(ran)
+            counted.waited_longest = max(counted.waited_longest, *waited)
+            counted.ran_longest = max(counted.ran_longest, *ran)
 
     def _of(self, minute: int, queue_name: str, task: str) -> Counts:
         key = minute, queue_name, task
@@ -250,15 +257,16 @@ def _ended_at(attempt: Attempt) -> float:
 ROLL_UP = """
 INSERT INTO skipqueue_rollup AS rollup (
     span, queue_name, task, starts_at, completed, retried, snoozed, failed, discarded, recovered, lost, waited, ran,
-    waited_seconds, ran_seconds, claims, claim_times, claim_seconds
+    waited_seconds, ran_seconds, waited_longest, ran_longest, claims, claim_times, claim_seconds
 )
 SELECT
     span, queue_name, task, to_timestamp(starts_at), completed, retried, snoozed, failed, discarded, recovered, lost,
-    waited, ran, waited_seconds, ran_seconds, claims, claim_times, claim_seconds
+    waited, ran, waited_seconds, ran_seconds, waited_longest, ran_longest, claims, claim_times, claim_seconds
 FROM json_to_recordset(%(rows)s::json) AS counted (
     span smallint, queue_name text, task text, starts_at bigint, completed bigint, retried bigint, snoozed bigint,
     failed bigint, discarded bigint, recovered bigint, lost bigint, waited bigint[], ran bigint[],
-    waited_seconds float8, ran_seconds float8, claims bigint, claim_times bigint[], claim_seconds float8
+    waited_seconds float8, ran_seconds float8, waited_longest float8, ran_longest float8, claims bigint,
+    claim_times bigint[], claim_seconds float8
 )
 ORDER BY span, queue_name, task, starts_at
 ON CONFLICT (span, queue_name, task, starts_at) DO UPDATE
@@ -282,6 +290,8 @@ SET changed_at = statement_timestamp(),
     ),
     waited_seconds = rollup.waited_seconds + EXCLUDED.waited_seconds,
     ran_seconds = rollup.ran_seconds + EXCLUDED.ran_seconds,
+    waited_longest = GREATEST(rollup.waited_longest, EXCLUDED.waited_longest),
+    ran_longest = GREATEST(rollup.ran_longest, EXCLUDED.ran_longest),
     claims = rollup.claims + EXCLUDED.claims,
     claim_times = ARRAY (
         SELECT COALESCE(here, 0) + COALESCE(there, 0)

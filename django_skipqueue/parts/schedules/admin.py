@@ -32,21 +32,29 @@ from ...console.admin.ui.cells import NOTHING, Cell, Column, arguments, badge, r
 from ...console.admin.ui.views import READ, OwnViews, guarded, refreshing
 from ...console.arguments import redacted
 from ...console.durations import distance, exact
+from ...console.job_states import STATES as JOB_STATES
 from ...console.search import is_id
 from ...exceptions import InvalidOption, SkipQueueError
 from ...jobs.registry import registry
-from ...models import Schedule, Status
+from ...models import Schedule
 from ...models.job import AbstractJob
 from ...queue.store import Store
 from ...values.redaction import UnknownMask, restored
 from . import operate
-from .console import MOST_SHOWN, STATES, ScheduleState, first_schedules, schedule_states
+from .console import FIRING, MOST_SHOWN, STATES, ScheduleState, first_schedules, schedule_states
 from .entry import Entry, jitter_seconds
 from .fire import METADATA_KEY
 from .models import CatchUp, Overlap
 from .timetable import timetable, zone_names
 
-BADGES = {"active": "completed", "paused": "paused", "late": "failed", "error": "failed", "retired": "discarded"}
+BADGES = {
+    "active": "completed",
+    "paused": "paused",
+    "late": "failed",
+    "failing": "failed",
+    "error": "failed",
+    "retired": "discarded",
+}
 """The colour of each state: that of a status of jobs."""
 
 CELL = '{} <span class="skipqueue-detail">{}</span>'
@@ -66,10 +74,10 @@ def last_run(schedule: ScheduleState) -> Cell:
     if row.last_run_at is None:
         return NOTHING
     ago = distance(row.last_run_at, schedule.now)
-    if schedule.last_status is None:
+    if schedule.last_run is None:
         return ago
     address = reverse("admin:django_skipqueue_job_change", args=[row.last_job_id])
-    mark = badge(schedule.last_status, Status(schedule.last_status).label)
+    mark = badge(schedule.last_run.state, JOB_STATES[schedule.last_run.state])
     return format_html('{} <a href="{}">#{}</a> {}', ago, address, row.last_job_id, mark)
 
 
@@ -101,7 +109,7 @@ def _name(schedule: ScheduleState) -> Cell:
 
 def _state(schedule: ScheduleState) -> Cell:
     row: Schedule = schedule.row
-    detail = shortened(row.error) if schedule.state in ("error", "late") else shortened(row.paused_by)
+    detail = shortened(schedule.error if schedule.state in FIRING else row.paused_by)
     return format_html("{} " + CELL.format("", "{}"), state_badge(schedule), detail)
 
 
