@@ -48,7 +48,7 @@ class PartPage:
     @property
     def address(self) -> str:
         """The name of the address, for templates."""
-        return f"admin:django_skipqueue_job_{self.name}"
+        return f"job_{self.name}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +184,10 @@ class QueueOption(Generic[T]):
 class PartConsole:
     """What one part gives. Each default is "nothing"."""
 
+    carried: Callable[[], Mapping[str, str]] | None = None
+    """Returns what the query of every address of the admin's pages has, so that the next page gets it."""
+    over_page: Callable[["HttpRequest"], PartNotice | None] | None = None
+    """Returns what stands over the content of every page of the admin."""
     admin_view: Callable[[Any, Callable[..., "HttpResponse"]], Callable[..., "HttpResponse"]] | None = None
     """Wraps each view of the admin. Its first argument: the `OwnViews` that has the view."""
     why_held_elsewhere: Callable[["Job", "JobSpec", "EncodedCall"], str] | None = None

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from django import template
 from django.template.context import Context
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString
 
 if TYPE_CHECKING:
     from ..console.parts import PartPage
@@ -32,6 +34,33 @@ def queue_notices(context: Context, *, workers: bool = True, queues: bool = True
         "may_view_queues": user.has_perm("django_skipqueue.view_queue"),
         "may_view_workers": user.has_perm("django_skipqueue.view_worker"),
     }
+
+
+@register.simple_tag(takes_context=True)
+def queue_address(context: Context, page: str, *args: Any, query: str = "") -> str:
+    """The address of a page, in the admin site of this request: `{% queue_address "job_change" job.pk %}`."""
+    from ..console.admin.ui.addresses import address_of  # as above
+
+    request: Any = context.get("request")
+    site = getattr(request, "current_app", None) or getattr(getattr(request, "resolver_match", None), "namespace", None)
+    return address_of(page, *args, query=query, site=site)
+
+
+@register.simple_tag
+def queue_fields() -> SafeString:
+    """Fields for a form that is not posted: a browser puts them in place of the query of its address."""
+    from ..console.admin.ui.addresses import carried  # as above
+
+    return format_html_join("", '<input type="hidden" name="{}" value="{}">', carried().items())
+
+
+@register.inclusion_tag("admin/django_skipqueue/ui/top.html", takes_context=True)
+def queue_top(context: Context) -> dict[str, Any]:
+    """What parts show over the content of every page."""
+    from ..console.parts import consoles  # as above
+
+    found = [part.over_page(context["request"]) for part in consoles() if part.over_page]
+    return {"notices": [notice for notice in found if notice]}
 
 
 @register.simple_tag

@@ -3,9 +3,9 @@
 from django.core.management.base import CommandError
 from django.db import DatabaseError
 from django.http import HttpRequest
-from django.urls import reverse
 
 from ...conf import settings
+from ...console.admin.ui.addresses import address_of
 from ...console.parts import PartConsole
 from ...console.search import is_id
 from ...models import ArchivedJob
@@ -25,7 +25,7 @@ def page_of(request: HttpRequest, job_id: str, site: str) -> str:
     """See `PartConsole.find_job`."""
     may_view = request.user.has_perm("django_skipqueue.view_archivedjob")
     if may_view and is_id(job_id) and ArchivedJob.objects.filter(pk=job_id).exists():
-        return reverse("admin:django_skipqueue_archivedjob_change", args=[job_id], current_app=site)
+        return address_of("archivedjob_change", job_id, site=site)
     return ""
 
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
-from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
+from django.contrib.admin.views.main import SEARCH_VAR
 from django.core.paginator import Paginator
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
@@ -23,6 +23,7 @@ from ... import counts
 from ...counts import Count
 from ...job_states import RETRYING, STATES, Indexed, ScheduledCounts, is_indexed, time_column
 from ...search import Search, Window, is_id
+from ..ui.views import OwnChangeList
 from .filters import (
     TIMES,
     CauseFilter,
@@ -102,7 +103,7 @@ class Tab:
     count: Count | None
 
 
-class JobChangeList(ChangeList):
+class JobChangeList(OwnChangeList):
     window: Window | None = None
     """The part of the list that is searched; `None`: an index finds all that match."""
 
