@@ -42,13 +42,41 @@ class PartPage:
     path: str
     view: Callable[[Any, "HttpRequest"], "HttpResponse"]
     """Called with the `JobAdmin`, for a GET by somebody who may view jobs."""
-    title: Any = ""
-    """The text of the link that pages of the queue have to it; an empty string if they have none."""
 
-    @property
-    def address(self) -> str:
-        """The name of the address, for templates."""
-        return f"job_{self.name}"
+
+@dataclass(frozen=True)
+class Trouble:
+    """What is wrong where an entry of the bar leads."""
+
+    number: int
+    is_critical: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class BarEntry:
+    """An entry of the bar over every page of the admin."""
+
+    label: Any
+    page: str
+    """The name of its page, as `address_of` takes it. With a list, the entry is marked on all pages of its model."""
+    others: tuple[str, ...] = ()
+    """The beginnings of the names of further pages on which it is marked."""
+    place: int
+    """The entries stand in the order of these numbers."""
+    permission: str = "view_job"
+    """Who has it sees the entry."""
+    is_shown: Callable[[], bool] = lambda: True
+    below: str = ""
+    """The page of another entry: this one is shown on its pages only."""
+    trouble: Callable[["Store"], Trouble] | None = None
+    """Counts what is wrong, by bounded queries. For an entry of a part, a process calls it once in a few seconds."""
+    in_words: Any = ""
+    """An `ngettext_lazy` of the number."""
+
+    def nearness(self, page: str) -> int:
+        """How much of the name of a page is that of this entry; 0: the page is not its own."""
+        beginnings = (self.page.removesuffix("changelist"), *self.others)
+        return max((len(each) for each in beginnings if page.startswith(each)), default=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,6 +252,7 @@ class PartConsole:
     """Returns what becomes of jobs that are pruned, for the output of commands, such as `{"archived": True}`."""
     after_prune: Callable[["Store"], None] | None = None
     """Called when a command has pruned the jobs of a database."""
+    bar_entries: tuple[BarEntry, ...] = ()
     pages: Callable[[], Iterable[PartPage]] = tuple
     """Imports and returns pages of the admin."""
     about_job: Callable[["Job"], PartNotice | None] | None = None

@@ -8,6 +8,7 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
 
+from django_skipqueue.console.admin.bar import troubles_of_parts
 from django_skipqueue.console.admin.notices import notices_cache
 
 from .browser import chromium, complaints, open_admin, server, shared_chromium  # noqa: F401 (fixtures)
@@ -27,6 +28,7 @@ def page(name: str, job_id: int) -> str:
 def _fresh_notices() -> None:
     """A process looks for what it has to say only now and then; each test is a process of its own."""
     notices_cache.clear()
+    troubles_of_parts.clear()
 
 
 @pytest.fixture

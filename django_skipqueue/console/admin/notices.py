@@ -1,16 +1,14 @@
 """The notices over every page: queues without a worker or a free slot, or paused; late workers; those of parts.
 
-Invariant: the queries are bounded, whatever the tables' size, and in time. A process runs them once in a few seconds.
+Invariant: the queries are bounded, whatever the tables' size.
 """
 
 import shlex
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from django.db import DatabaseError
 from django.db.models.functions import Now
 
 from ...conf import settings
@@ -18,13 +16,13 @@ from ...events.log_format import printable
 from ...jobs.registry import registry
 from ...models import Job, Queue
 from ...models.expressions import CLAIM_ORDER
-from ...queue.session import short_transaction
 from ...queue.store import Store
 from ...values.bounds import MAX_KEY_BYTES
 from ...values.codec import shorten
 from ..durations import span
 from ..parts import PartNotice, consoles
 from ..queues_and_workers import WorkerHealth, Workforce, not_external, pause_sentence, recovered
+from .ui.cached import CachedRead
 
 MOST = 20
 """The maximum of queues in one notice. The others appear when these are served."""
@@ -34,12 +32,6 @@ MOST_RUNNING = 5_000
 
 LONG = timedelta(minutes=1)
 """A job that runs for longer takes its slot away from the others."""
-
-CACHE_SECONDS = 5.0
-"""How long a process shows the same notices before it queries again."""
-
-QUERY_SECONDS = 1.0
-"""The time that a query of the notices may take. After a longer one, the pages are shown without notices."""
 
 
 @dataclass(frozen=True)
@@ -109,31 +101,7 @@ class Notices:
         return pause_sentence(self.paused[0]) if len(self.paused) == 1 else ""
 
 
-class _Cache:
-    def __init__(self) -> None:
-        self._cached: tuple[str, float, Notices | None] = ("", 0.0, None)  # of which database, when, what
-
-    def get(self) -> Notices | None:
-        """The notices, a few seconds old at most; `None` if the queue's database did not answer, or not in time.
-
-        Two threads may query at once: they find the same.
-        """
-        database = settings.database
-        cached_of, cached_at, notices = self._cached
-        if cached_of != database or time.monotonic() - cached_at >= CACHE_SECONDS:
-            try:
-                with short_transaction(Store.default(), QUERY_SECONDS):  # an error undoes no more than this block
-                    notices = Notices.now()
-            except DatabaseError:  # the admin's index works without the queue's database
-                notices = None
-            self._cached = (database, time.monotonic(), notices)
-        return notices
-
-    def clear(self) -> None:
-        self._cached = ("", 0.0, None)
-
-
-notices_cache = _Cache()
+notices_cache = CachedRead(Notices.now)
 
 
 def _no_free_slot(workforce: Workforce, waiting: Sequence[str]) -> Iterator[NoFreeSlot]:

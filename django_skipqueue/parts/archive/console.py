@@ -3,10 +3,11 @@
 from django.core.management.base import CommandError
 from django.db import DatabaseError
 from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
 
 from ...conf import settings
 from ...console.admin.ui.addresses import address_of
-from ...console.parts import PartConsole
+from ...console.parts import BarEntry, PartConsole
 from ...console.search import is_id
 from ...models import ArchivedJob
 from ...queue.store import Store
@@ -30,5 +31,17 @@ def page_of(request: HttpRequest, job_id: str, site: str) -> str:
 
 
 CONSOLE = PartConsole(
-    pruned=lambda: {"archived": settings.has_archive}, after_prune=keep_all_partitions, find_job=page_of
+    pruned=lambda: {"archived": settings.has_archive},
+    after_prune=keep_all_partitions,
+    find_job=page_of,
+    bar_entries=(
+        BarEntry(
+            label=_("Archive"),
+            page="archivedjob_changelist",
+            place=25,
+            permission="view_archivedjob",
+            is_shown=lambda: settings.has_archive,
+            below="job_changelist",
+        ),
+    ),
 )

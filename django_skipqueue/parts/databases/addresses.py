@@ -21,7 +21,7 @@ from django.urls import reverse
 from django.utils.translation import gettext
 
 from ...conf import settings, using_database
-from ...console.admin.ui.addresses import address_of, carrying
+from ...console.admin.ui.addresses import PREFIX, address_of, carrying
 from ...console.admin.ui.time_limit import RETRY_SECONDS, limits_its_time
 from ...console.parts import PartNotice
 from ...console.search import is_id
@@ -35,9 +35,6 @@ DATABASE = "database"
 
 SWITCHED = ("changelist", "dashboard", "failures", "limits")
 """The pages that each database has. From others, as of one job or of all databases, the switch leads to a list."""
-
-OURS = "django_skipqueue_"
-"""With what the names of our addresses begin."""
 
 View = Callable[..., HttpResponse]
 
@@ -157,9 +154,9 @@ def _links(request: HttpRequest, *, shown: str) -> list[tuple[str, str, bool, bo
     """Of each database the alias, the address, whether it is shown, and whether it is retiring; none on other pages."""
     match, links = request.resolver_match, []
     name = (match and match.url_name) or ""
-    if match is None or not name.startswith(OURS):
+    if match is None or not name.startswith(PREFIX):
         return []
-    model, _, page = name.removeprefix(OURS).partition("_")
+    model, _, page = name.removeprefix(PREFIX).partition("_")
     for alias in settings.served_databases:
         with using_database(alias):
             listed = address_of(f"{model}_changelist", site=match.namespace)

@@ -6,14 +6,16 @@ no counter restarts: a counter is a row, which outlives every process. A row wit
 
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 
-from django.utils.translation import gettext
+from django.db.models.functions import Now
+from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 from psycopg.sql import Identifier
 
 from ...console.counts import grouped
 from ...console.metrics.catalogue import MOST, QUEUE, Scraped, bounded
-from ...console.parts import PartCard, PartConsole, PartSection
+from ...console.parts import BarEntry, PartCard, PartConsole, PartSection, Trouble
 from ...console.queues_and_workers import QueueRate
 from ...console.rules.rule import Finding, Rule, Severity, statement
 from ...events.log_format import printable
@@ -22,6 +24,7 @@ from ...values import counting
 from ...values.exposition import Family, Histogram, Metric, Value
 from ...values.part import later
 from .claim_costs import claim_costs
+from .models import FailureRollUp, Span
 
 CALL = ("queue", "task")
 
@@ -188,6 +191,17 @@ def expensive_claims(store: Store) -> Iterator[Finding]:
             )
 
 
+NOW = timedelta(minutes=10)
+
+MOST_CAUSES = 1_000
+
+
+def causes_now(store: Store) -> Trouble:
+    """The causes of the attempts that have failed lately. Reads the row of each cause. Index: prune of the failures."""
+    causes = FailureRollUp.objects.using(store.alias).filter(span=Span.EVER, last_at__gt=Now() - NOW)
+    return Trouble(causes[:MOST_CAUSES].count())
+
+
 DASHBOARD, FAILURES = f"{__package__}.dashboard", f"{__package__}.failures"
 """Modules that need the admin: a command does not import them."""
 
@@ -197,6 +211,20 @@ CONSOLE = PartConsole(
     known_queues=known_queues,
     queue_rates=queue_rates,
     pages=later(f"{FAILURES}.pages"),
+    bar_entries=(
+        BarEntry(
+            label=_("Failing now"),
+            page="job_failures",
+            others=("job_cause",),
+            place=30,
+            trouble=causes_now,
+            in_words=ngettext_lazy(
+                "%(number)d cause of failed attempts in the last ten minutes",
+                "%(number)d causes of failed attempts in the last ten minutes",
+                "number",
+            ),
+        ),
+    ),
     about_job=later(f"{FAILURES}.failures_like"),
     cards=(
         PartCard(make=later(f"{DASHBOARD}.rate"), after="running"),

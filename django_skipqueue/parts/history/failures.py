@@ -403,6 +403,6 @@ def _verbs_for(admin: "JobAdmin", request: HttpRequest, state: str) -> list[tupl
 
 def pages() -> tuple[PartPage, ...]:
     return (
-        PartPage(name="failures", path="failures/", view=failures_view, title=_("Failing now")),
+        PartPage(name="failures", path="failures/", view=failures_view),
         PartPage(name="cause", path="failures/cause/", view=cause_view),
     )

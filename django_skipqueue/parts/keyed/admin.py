@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from django.http import HttpRequest, HttpResponse
 from django.utils.http import urlencode
 from django.utils.translation import gettext
-from django.utils.translation import gettext_lazy as _
 
 from ...console.admin.ui.addresses import carrying
 from ...console.admin.ui.views import refreshing
@@ -78,4 +77,4 @@ def limits_view(admin: "JobAdmin", request: HttpRequest) -> HttpResponse:
 
 
 def pages() -> tuple[PartPage, ...]:
-    return (PartPage(name="limits", path="limits/", view=limits_view, title=_("Limits")),)
+    return (PartPage(name="limits", path="limits/", view=limits_view),)

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from django.core.management.base import CommandError, CommandParser
 from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext_lazy
 
 from ...console.admin.ui.cells import Column, Rows, rows
 from ...console.cli.list import print_jobs
 from ...console.cli.options import positive
 from ...console.cli.subcommand import Exit, Subcommand
 from ...console.cli.terminal import Console
-from ...console.parts import PartConsole, consoles
+from ...console.parts import BarEntry, PartConsole, Trouble, consoles
 from ...events.log_format import printable
 from ...queue.store import Store
 from ...values.part import later
@@ -78,6 +80,8 @@ class KeyTable(Generic[State]):
     cards: Callable[[Store, str, str | None], Cards]
     """Returns what the page shows. Its arguments: the store; the text from which the alphabetical lists begin; and the
     key after which the page begins, `None` if it is the first page."""
+    halted: Callable[[Store], int] | None = None
+    """Returns the number of keys whose jobs wait for an operator."""
     start: "Callable[[Job], str | None] | None" = None
     """Returns the key after which a page begins whose address names this job."""
 
@@ -161,4 +165,20 @@ def _show(console: Console, key: str, *, in_json: bool) -> Exit:
     return Exit.DONE
 
 
-CONSOLE = PartConsole(subcommands=(Limits(),), pages=later(f"{__package__}.admin.pages"))
+def _halted(store: Store) -> Trouble:
+    return Trouble(sum(table.halted(store) for table in tables() if table.halted))
+
+
+CONSOLE = PartConsole(
+    subcommands=(Limits(),),
+    pages=later(f"{__package__}.admin.pages"),
+    bar_entries=(
+        BarEntry(
+            label=_("Limits"),
+            page="job_limits",
+            place=80,
+            trouble=_halted,
+            in_words=ngettext_lazy("%(number)d halted sequence", "%(number)d halted sequences", "number"),
+        ),
+    ),
+)

@@ -263,6 +263,7 @@ KEYS = KeyTable(
     holders=holders_of,
     waiting=lambda key: Indexed(Status.BLOCKED, key=key_of_limit(key)).jobs(),
     cards=later(f"{__package__}.admin.cards"),
+    halted=lambda store: len(halted_by_key(store)),
     start=lambda job: job.limit_key,
 )
 

@@ -11,22 +11,23 @@ from functools import cached_property
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
-from django.db.models import Case, Count, F, OuterRef, Q, QuerySet, Subquery, When, Window
+from django.db.models import Case, Count, Exists, F, OuterRef, Q, QuerySet, Subquery, When, Window
 from django.db.models.functions import Now
 from django.utils.dates import MONTHS, WEEKDAYS
 from django.utils.timezone import is_naive, make_aware
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from ...console.cli.subcommand import Exit, Subcommand
 from ...console.cli.terminal import GREEN, RED, YELLOW, Coloured, Console, operator
 from ...console.durations import distance, span
+from ...console.job_states import RETRYING, is_in
 from ...console.metrics.catalogue import MOST, Values, measured
-from ...console.parts import PartConsole, PartFact, PartSection
+from ...console.parts import BarEntry, PartConsole, PartFact, PartSection, Trouble
 from ...console.rules.rule import Finding, Rule, Severity
 from ...events.log_format import printable
 from ...exceptions import InvalidOption, SkipQueueError
-from ...models import Job, Schedule
+from ...models import Job, Schedule, Status
 from ...queue.store import Store
 from ...values.exposition import Metric
 from ...values.part import later
@@ -403,8 +404,29 @@ def _as_json(each: ScheduleState) -> dict[str, Any]:
     }
 
 
+def in_trouble(store: Store) -> Trouble:
+    """The schedules that are late or cannot fire, or whose last job has failed, among those of `schedule_states`."""
+    listed = Schedule.objects.using(store.alias).order_by("name", "pk").values("pk")[:MOST_SHOWN]
+    last_job = Job.objects.using(store.alias).filter(pk=OuterRef("last_job_id"))
+    has_failed = MAY_FIRE & Exists(last_job.filter(is_in(Status.FAILED) | is_in(RETRYING)))
+    schedules = Schedule.objects.using(store.alias).filter(pk__in=listed).alias(in_trouble=IN_TROUBLE)
+    return Trouble(schedules.filter(Q(in_trouble=1) | has_failed).count())
+
+
 CONSOLE = PartConsole(
     subcommands=(Schedules(),),
+    bar_entries=(
+        BarEntry(
+            label=_("Schedules"),
+            page="schedule_changelist",
+            place=60,
+            permission="view_schedule",
+            trouble=in_trouble,
+            in_words=ngettext_lazy(
+                "%(number)d schedule is late or fails", "%(number)d schedules are late or fail", "number"
+            ),
+        ),
+    ),
     rules=(Rule("late-schedule", late, _("Every schedule has fired in time")),),
     metrics=(schedules,),
     sections=(

@@ -12,9 +12,9 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from django_skipqueue.console.admin import notices
 from django_skipqueue.console.admin.jobs.job_admin import JobAdmin
 from django_skipqueue.console.admin.notices import Notices, NoWorker, notices_cache
+from django_skipqueue.console.admin.ui import cached
 from django_skipqueue.console.queues_and_workers import state_after
 from django_skipqueue.models import Job, Queue, Worker
 
@@ -100,7 +100,7 @@ def test_a_process_looks_once_in_a_few_seconds(operator: Client, monkeypatch: py
     assert COMMAND not in operator.get("/admin/").text
     make_job()
     assert COMMAND not in operator.get("/admin/").text
-    monkeypatch.setattr(notices, "CACHE_SECONDS", 0.0)
+    monkeypatch.setattr(cached, "CACHE_SECONDS", 0.0)
     assert COMMAND in operator.get("/admin/").text
 
 

@@ -12,6 +12,9 @@ from django.utils.http import urlencode
 
 from ...parts import consoles
 
+PREFIX = "django_skipqueue_"
+"""With what the names of the pages begin, as Django knows them."""
+
 
 def carried() -> dict[str, str]:
     """What the query of every address has: names and values."""
@@ -27,6 +30,6 @@ def carrying(address: str) -> str:
 
 def address_of(page: str, *args: Any, query: str | Mapping[str, Any] = "", site: str | None = None) -> str:
     """The address of a page by its name: `address_of("job_change", 42)`. `site`: the name of the admin site."""
-    path = reverse(f"admin:django_skipqueue_{page}", args=args, current_app=site)
+    path = reverse(f"admin:{PREFIX}{page}", args=args, current_app=site)
     query = query if isinstance(query, str) else urlencode(query, doseq=True)
     return carrying(f"{path}?{query}" if query else path)
