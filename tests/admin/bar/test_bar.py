@@ -53,6 +53,9 @@ CURRENT = {
 }
 """The entry that is marked on a page."""
 
+OWN_PAGES = ("dashboard", "jobs", "failures", "queues", "workers", "schedules", "batches", "limits", "doctor")
+"""The pages to which the entries lead."""
+
 
 def shown(client: Client, address: str) -> dict[str, tuple[str, str]]:
     """Of each entry on this page the value of `aria-current`, and the words of its number."""
@@ -82,8 +85,7 @@ def test_every_page_has_the_same_entries_and_marks_its_own(addresses: Mapping[st
         assert list(found) == LABELS, name
         marked = [label for label, (current, _) in found.items() if current]
         assert marked == ([] if name == "app" else [CURRENT.get(name, marked[0])]), name
-        is_own = f"/admin/{address}".partition("?")[0].rstrip("/").endswith(("job", "dashboard", "queue", "failures"))
-        if name in CURRENT and is_own:
+        if name in OWN_PAGES:
             assert found[CURRENT[name]][0] == "page", name
 
 

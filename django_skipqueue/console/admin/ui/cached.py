@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from django.db import DatabaseError
+from django.utils.connection import ConnectionDoesNotExist
 
 from ....conf import settings
 from ....queue.session import short_transaction
@@ -36,7 +37,7 @@ class CachedRead(Generic[T]):
             try:
                 with short_transaction(Store.default(), QUERY_SECONDS):  # an error undoes no more than this block
                     found = self._read()
-            except DatabaseError:  # the admin's index works without the queue's database
+            except (DatabaseError, ConnectionDoesNotExist):  # the admin's index works without the queue's database
                 found = None
             self._cached = (database, time.monotonic(), found)
         return found
