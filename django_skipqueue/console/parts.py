@@ -45,16 +45,34 @@ class PartPage:
     path: str
     view: Callable[[Any, "HttpRequest"], "HttpResponse"]
     """Called with the `JobAdmin`, for one of the methods, by somebody who may view jobs."""
-    title: Any = ""
-    """The text of the link that pages of the queue have to it; an empty string if they have none."""
     methods: tuple[str, ...] = ("GET", "HEAD")
     permission: str = ""
     """What the user needs beside the permission to view jobs; an empty string: nothing."""
 
-    @property
-    def address(self) -> str:
-        """The name of the address, for templates."""
-        return f"admin:django_skipqueue_job_{self.name}"
+
+@dataclass(frozen=True, kw_only=True)
+class BarEntry:
+    """An entry of the bar over every page of the admin."""
+
+    label: Any
+    page: str
+    """The name of its page, as `address_of` takes it. With a list, the entry is marked on all pages of its model."""
+    others: tuple[str, ...] = ()
+    """The beginnings of the names of further pages on which it is marked."""
+    place: int
+    """The entries stand in the order of these numbers."""
+    permission: str = "view_job"
+    """Who has it sees the entry."""
+    is_shown: Callable[[], bool] = lambda: True
+    below: str = ""
+    """The page of another entry: this one is shown on its pages only."""
+    rules: tuple[str, ...] = ()
+    """The codes of the rules of whose findings in the verdict the entry shows the number."""
+
+    def nearness(self, page: str) -> int:
+        """How much of the name of a page is that of this entry; 0: the page is not its own."""
+        beginnings = (self.page.removesuffix("changelist"), *self.others)
+        return max((len(each) for each in beginnings if page.startswith(each)), default=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,6 +205,10 @@ class QueueOption(Generic[T]):
 class PartConsole:
     """What one part gives. Each default is "nothing"."""
 
+    carried: Callable[[], Mapping[str, str]] | None = None
+    """Returns what the query of every address of the admin's pages has, so that the next page gets it."""
+    over_page: Callable[["HttpRequest"], PartNotice | None] | None = None
+    """Returns what stands over the content of every page of the admin."""
     admin_view: Callable[[Any, Callable[..., "HttpResponse"]], Callable[..., "HttpResponse"]] | None = None
     """Wraps each view of the admin. Its first argument: the `OwnViews` that has the view."""
     why_held_elsewhere: Callable[["Job", "JobSpec", "EncodedCall"], str] | None = None
@@ -227,6 +249,7 @@ class PartConsole:
     """Returns what becomes of jobs that are pruned, for the output of commands, such as `{"archived": True}`."""
     after_prune: Callable[["Store"], None] | None = None
     """Called when a command has pruned the jobs of a database."""
+    bar_entries: tuple[BarEntry, ...] = ()
     pages: Callable[[], Iterable[PartPage]] = tuple
     """Imports and returns pages of the admin."""
     about_job: Callable[["Job"], PartNotice | None] | None = None

@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from django import template
 from django.template.context import Context
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString
 
 if TYPE_CHECKING:
-    from ..console.parts import PartPage
+    from collections.abc import Sequence
+
+    from ..console.admin.bar import BarLink
 
 register = template.Library()
 
@@ -39,9 +43,42 @@ def task_link(task: str) -> str:
     return task_link(task)
 
 
-@register.simple_tag
-def part_pages() -> "tuple[PartPage, ...]":
-    """The pages of the parts beside the list of jobs."""
-    from ..console.parts import pages  # as above
+@register.simple_tag(takes_context=True)
+def queue_address(context: Context, page: str, *args: Any, query: str = "") -> str:
+    """The address of a page, in the admin site of this request: `{% queue_address "job_change" job.pk %}`."""
+    from ..console.admin.ui.addresses import address_of  # as above
 
-    return pages()
+    return address_of(page, *args, query=query, site=_site(context))
+
+
+def _site(context: Context) -> str | None:
+    """The name of the admin site of this request, as Django's tag `url` finds it."""
+    request: Any = context.get("request")
+    return getattr(request, "current_app", None) or getattr(getattr(request, "resolver_match", None), "namespace", None)
+
+
+@register.simple_tag
+def queue_fields() -> SafeString:
+    """Fields for a form that is not posted: a browser puts them in place of the query of its address."""
+    from ..console.admin.ui.addresses import carried  # as above
+
+    return format_html_join("", '<input type="hidden" name="{}" value="{}">', carried().items())
+
+
+@register.inclusion_tag("admin/django_skipqueue/ui/top.html", takes_context=True)
+def queue_top(context: Context) -> dict[str, Any]:
+    """The bar, and what parts show over the content of every page."""
+    from ..console.admin.bar import Bar  # as above
+    from ..console.parts import consoles
+
+    request = context["request"]
+    found = [part.over_page(request) for part in consoles() if part.over_page]
+    return {"bar": Bar.of(request, _site(context)), "notices": [notice for notice in found if notice]}
+
+
+@register.simple_tag(takes_context=True)
+def queue_links_below(context: Context) -> "Sequence[BarLink]":
+    """The pages that belong to the current entry of the bar."""
+    from ..console.admin.bar import Bar  # as above
+
+    return Bar.of(context["request"], _site(context)).below

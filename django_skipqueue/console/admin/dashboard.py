@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from django.db.models import Q
 from django.db.models.functions import Now
-from django.urls import reverse
 from django.utils import timezone
 from django.utils.http import urlencode
 from django.utils.translation import gettext, ngettext
@@ -31,6 +30,7 @@ from ..parts import PartSection, consoles
 from ..queues_and_workers import LONGEST_NAME, QueueRate, QueueState, Workforce, not_external, queue_states, rates_now
 from .charts import NOTHING, LocalTimes, TimeAxis
 from .queues import columns_for, slots_in_words
+from .ui.addresses import address_of, carrying
 from .ui.cells import rows
 
 HOUR = 3_600
@@ -189,7 +189,7 @@ def workers(situation: Situation) -> Card:
     elif not processes:
         detail = gettext("none is alive")
     level: Level = "alarm" if not processes else "warning" if late else ""
-    address = reverse("admin:django_skipqueue_worker_changelist")
+    address = address_of("worker_changelist")
     alive = grouped(sum(worker.slots > 0 for worker in processes))
     return Card(_("workers alive"), alive, detail, address, level, "django_skipqueue.view_worker")
 
@@ -208,7 +208,7 @@ def cards(situation: Situation) -> Iterator[Card]:
 def list_of(situation: Situation, **query: str) -> str:
     if situation.queue_name:
         query["queue"] = situation.queue_name
-    return f"{reverse('admin:django_skipqueue_job_changelist')}?{urlencode(query)}"
+    return address_of("job_changelist", query=query)
 
 
 MOST_LONG_JOBS = 5
@@ -223,7 +223,7 @@ def _longest_jobs(situation: Situation) -> list[dict[str, Any]]:
     return [
         {
             "id": id,
-            "address": reverse("admin:django_skipqueue_job_change", args=[id]),
+            "address": address_of("job_change", id),
             "task": task,
             "queue_name": queue_name,
             "ran": span(now - locked_at),
@@ -303,4 +303,4 @@ class Dashboard:
         return self._address(range=self.situation.range.slug)
 
     def _address(self, **query: str) -> str:
-        return f"?{urlencode({name: value for name, value in query.items() if value})}"
+        return carrying(f"?{urlencode({name: value for name, value in query.items() if value})}")

@@ -4,9 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from django.urls import reverse
 from django.utils import timezone
-from django.utils.http import urlencode
 from django.utils.translation import get_language
 
 from ...conf import settings
@@ -14,6 +12,7 @@ from ...queue.store import Store
 from ..durations import roughly
 from ..rules.rule import Finding
 from ..rules.verdict import Verdict
+from .ui.addresses import address_of
 
 CACHE_SECONDS = 5.0
 """How long a process shows the same verdict before it applies the rules again."""
@@ -32,9 +31,7 @@ class ShownProblem:
     def to(cls, user: Any, finding: Finding) -> "ShownProblem":
         if finding.link is None or not user.has_perm(f"django_skipqueue.view_{finding.link.name.partition('_')[0]}"):
             return cls(finding, "")
-        address = reverse(f"admin:django_skipqueue_{finding.link.name}", args=finding.link.arguments)
-        query = urlencode(finding.link.query)
-        return cls(finding, f"{address}?{query}" if query else address)
+        return cls(finding, address_of(finding.link.name, *finding.link.arguments, query=finding.link.query))
 
     @property
     def lasts(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, reverse
+from django.urls import URLPattern
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
@@ -36,6 +36,7 @@ from ..queues_and_workers import (
 )
 from .notices import notices_cache
 from .queue_forms import SETTINGS, PauseForm
+from .ui.addresses import address_of
 from .ui.cells import NOTHING, Cell, Column, badge, shortened
 from .ui.views import READ, READ_OR_CHANGE, ReadOnlyViews, guarded, refreshing
 
@@ -119,7 +120,7 @@ def _setting(option: QueueOption[Any], queue: QueueState) -> Cell:
 
 def _jobs_link(queue: QueueState, status: str, text: str) -> SafeString:
     query = {"status": status, "queue": queue.name}
-    return format_html('<a href="{}">{}</a>', reverse("admin:django_skipqueue_job_changelist", query=query), text)
+    return format_html('<a href="{}">{}</a>', address_of("job_changelist", query=query), text)
 
 
 COLUMNS: tuple[Column[QueueState], ...] = (

@@ -17,7 +17,7 @@ from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, reverse
+from django.urls import URLPattern
 from django.utils.functional import lazy
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -33,6 +33,7 @@ from ..counts import grouped
 from ..durations import distance, moment_of, span
 from ..parts import externals
 from ..queues_and_workers import STATES, state_after
+from .ui.addresses import address_of
 from .ui.cells import badge, shortened
 from .ui.views import READ_OR_CHANGE, ReadOnlyViews, guarded, refreshing
 
@@ -285,7 +286,7 @@ class WorkerAdmin(ReadOnlyViews):
         return format_html("{} {}", links, gettext("and more") if running > shown else "")
 
     def _link(self, now: datetime, *, id: int, task: str, since: str) -> tuple[str, str, int, str]:
-        address = reverse("admin:django_skipqueue_job_change", args=[id], current_app=self.admin_site.name)
+        address = address_of("job_change", id, site=self.admin_site.name)
         began = moment_of(since)
         ran = gettext("for %(span)s") % {"span": span(now - began)} if began else ""
         return address, shortened(task.rpartition(".")[2] or task), id, ran

@@ -17,7 +17,7 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, reverse
+from django.urls import URLPattern
 from django.utils.translation import gettext
 
 from ...conf import settings
@@ -27,6 +27,7 @@ from ...console.admin.jobs.filters import BEFORE, FIRST, PeriodFilter, QueueFilt
 from ...console.admin.jobs.history import history_of
 from ...console.admin.jobs.job_admin import JobAdmin
 from ...console.admin.jobs.page import JobPage
+from ...console.admin.ui.addresses import address_of
 from ...console.admin.ui.cells import badge_of
 from ...console.admin.ui.views import READ, ReadOnlyViews, guarded
 from ...console.admin.verbs import log
@@ -242,7 +243,7 @@ class ArchivedJobAdmin(ReadOnlyViews):
         log.record(request, {job.pk: str(job)}, str(RUN_AGAIN.log_entry) % values)
         log.record(request, {copy.pk: str(copy)}, str(RUN_AGAIN.log_entry_of_copy) % values)
         self.message_user(request, str(BUTTON.done) % values, messages.SUCCESS)
-        return HttpResponseRedirect(reverse("admin:django_skipqueue_job_change", args=[copy.pk]))
+        return HttpResponseRedirect(address_of("job_change", copy.pk))
 
     def _redirect_missing(self, request: HttpRequest, job_id: str) -> HttpResponse:
         message = gettext("There is no job %(id)s in the archive.") % {"id": job_id}

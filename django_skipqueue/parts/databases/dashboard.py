@@ -10,11 +10,10 @@ from typing import Any
 
 from django.db.models import Q
 from django.db.models.functions import Now
-from django.urls import reverse
 
-from ...conf import settings
+from ...conf import settings, using_database
 from ...console.admin.dashboard import Situation
-from ...console.admin.ui.views import DATABASE
+from ...console.admin.ui.addresses import address_of
 from ...console.at_once import read_at_once
 from ...console.counts import Count, grouped
 from ...console.durations import roughly
@@ -92,10 +91,15 @@ def databases(_: Situation) -> dict[str, Any] | None:
     rows = [
         {
             "alias": alias,
-            "address": reverse("admin:django_skipqueue_job_dashboard", query={DATABASE: alias}),
+            "address": _dashboard_of(alias),
             "is_retiring": alias in settings.retiring,
             "numbers": numbers,
         }
         for alias, numbers in found.items()
     ]
     return {"rows": rows, "sum": Numbers.sum([numbers for numbers in found.values() if numbers is not None])}
+
+
+def _dashboard_of(alias: str) -> str:
+    with using_database(alias):
+        return address_of("job_dashboard")

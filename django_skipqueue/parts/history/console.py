@@ -7,8 +7,10 @@ no counter restarts: a counter is a row, which outlives every process. A row wit
 import json
 from collections.abc import Iterator
 
+from django.utils.translation import gettext_lazy as _
+
 from ...console.metrics.catalogue import MOST, QUEUE, Scraped, bounded
-from ...console.parts import PartCard, PartConsole, PartSection
+from ...console.parts import BarEntry, PartCard, PartConsole, PartSection
 from ...console.queues_and_workers import QueueRate
 from ...queue.store import Store
 from ...values import counting
@@ -170,6 +172,15 @@ CONSOLE = PartConsole(
     known_queues=known_queues,
     queue_rates=queue_rates,
     pages=later(f"{FAILURES}.pages"),
+    bar_entries=(
+        BarEntry(
+            label=_("Failing now"),
+            page="job_failures",
+            others=("job_cause",),
+            place=30,
+            rules=("failing-task",),
+        ),
+    ),
     about_job=later(f"{FAILURES}.failures_like"),
     task_sections=(
         PartSection(

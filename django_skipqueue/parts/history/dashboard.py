@@ -10,7 +10,6 @@ from datetime import datetime
 from operator import itemgetter
 from typing import Any
 
-from django.urls import reverse
 from django.utils.formats import date_format, number_format
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -18,6 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from ...console.admin import charts as scale
 from ...console.admin.charts import NOTHING, Chart, LocalTimes, Mark, Series, TimeAxis
 from ...console.admin.dashboard import HOUR, Card, Level, Range, Situation, list_of
+from ...console.admin.ui.addresses import address_of
 from ...console.counts import grouped, rate_in_words
 from ...console.durations import roughly, span
 from ...models import Status
@@ -240,7 +240,7 @@ def recovered(situation: Situation) -> Card:
     ((of_day, of_hour),) = situation.store.rows(RECOVERED, {"queue_name": situation.queue_name})
     level: Level = "alarm" if of_hour >= MANY_RECOVERED else "warning" if of_hour else ""
     detail = gettext("%(number)s in the last hour") % {"number": grouped(of_hour)} if of_day else ""
-    address = reverse("admin:django_skipqueue_worker_changelist")
+    address = address_of("worker_changelist")
     return Card(
         _("recovered in 24 h"), grouped(of_day), detail, address, level, permission="django_skipqueue.view_worker"
     )

@@ -340,7 +340,7 @@ MAY_ACKNOWLEDGE = "django_skipqueue.acknowledge_cause"
 
 def pages() -> tuple[PartPage, ...]:
     return (
-        PartPage(name="failures", path="failures/", view=failures_view, title=_("Failing now")),
+        PartPage(name="failures", path="failures/", view=failures_view),
         PartPage(name="cause", path="failures/cause/", view=cause_view),
         PartPage(
             name="acknowledge",

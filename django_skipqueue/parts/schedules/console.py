@@ -28,7 +28,7 @@ from ...console.durations import clock_time, distance, span
 from ...console.job_states import STATES as JOB_STATES
 from ...console.job_states import state_of
 from ...console.metrics.catalogue import MOST, Values, measured
-from ...console.parts import PartConsole, PartFact, PartSection
+from ...console.parts import BarEntry, PartConsole, PartFact, PartSection
 from ...console.rules.rule import Finding, PageLink, Rule, Severity, Threshold
 from ...events.log_format import job_name, printable
 from ...exceptions import InvalidOption, SkipQueueError
@@ -491,6 +491,15 @@ CONSOLE = PartConsole(
     rules=(
         Rule("late-schedule", late, _("Every schedule has fired in time"), is_watched=True),
         Rule("failing-schedule", failing, _("No schedule fails"), is_watched=True, threshold=FAILED_RUNS),
+    ),
+    bar_entries=(
+        BarEntry(
+            label=_("Schedules"),
+            page="schedule_changelist",
+            place=60,
+            permission="view_schedule",
+            rules=("late-schedule", "failing-schedule"),
+        ),
     ),
     metrics=(schedules,),
     sections=(

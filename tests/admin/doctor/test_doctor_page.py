@@ -51,14 +51,6 @@ def test_a_queue_that_is_well_says_so_with_what_was_checked(operator: Client) ->
     assert "No unique key is held for days" in text
 
 
-def test_it_leads_to_the_other_pages_and_not_to_itself(operator: Client) -> None:
-    text = operator.get(DOCTOR).text
-    tools = text.partition('<ul class="object-tools">')[2].partition("</ul>")[0]
-    for name in ("dashboard", "failures", "limits"):
-        assert f"/job/{name}/" in tools
-    assert "/job/doctor/" not in tools
-
-
 def test_it_is_in_the_language_of_the_project(operator: Client, settings: Any, tmp_path: Path) -> None:
     translations: dict[Text, Text] = {
         "Doctor": "Kuracisto",

@@ -10,7 +10,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
-from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
+from django.contrib.admin.views.main import SEARCH_VAR
 from django.core.paginator import Paginator
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
@@ -24,6 +24,7 @@ from ...counts import Count
 from ...job_states import RETRYING, STATES, Indexed, ScheduledCounts, is_in
 from ...periods import Moment, Period
 from ...search import FoundByIndex, Search, Window, is_id
+from ..ui.views import OwnChangeList
 from .filters import (
     TIMES,
     CauseFilter,
@@ -103,7 +104,7 @@ class Tab:
     count: Count | None
 
 
-class JobChangeList(ChangeList):
+class JobChangeList(OwnChangeList):
     window: Window | None = None
     """The part of the list that is searched; `None`: an index finds all that match."""
 

@@ -30,7 +30,7 @@ from ....values.codec import shorten
 from ...parts import why_existing
 from ..bulk import SEARCH, BulkAction, queue_with_workers
 from ..ui.cells import badge_of
-from ..ui.views import DATABASE, READ, READ_OR_CHANGE, guarded
+from ..ui.views import READ, READ_OR_CHANGE, guarded
 from ..verbs import log, many_jobs
 from ..verbs.copies import BULK_TASK, EDIT, LOG_ENTRY, LOG_ENTRY_OF_COPY, EditForm, why_not_copied
 from ..verbs.many_jobs import SAMPLE, Selection, Summary
@@ -134,7 +134,7 @@ class VerbViews(JobViews):
             is_dangerous=verb.is_dangerous,
             is_for_workers=is_for_workers,
             time_limit=round(many_jobs.TIME_LIMIT),
-            target=target,
+            target=target or request.get_full_path(),
             back=request.get_full_path(),
         )
 
@@ -193,6 +193,7 @@ class VerbViews(JobViews):
             "page": (SearchPage if bulk.action == SEARCH else ProgressPage)(job, job.now, bulk),
             "list": f"{self.address('changelist')}?{bulk.query}",
             "job": self.address("change", job.pk),
+            "stop": self.address("progress", job.pk),
             "may_stop": may_stop,
             "found": self.address("changelist", query={FoundFilter.parameter_name: job.pk}),
             "may_apply": bulk.is_allowed(self, request),
@@ -233,9 +234,9 @@ class VerbViews(JobViews):
         log.record(request, {job.pk: str(job)}, str(LOG_ENTRY) % values)
         with using_database(made._state.db or settings.database):
             log.record(request, {made.pk: str(made)}, str(LOG_ENTRY_OF_COPY) % values)
-            query = {DATABASE: settings.database} if settings.serves_several else None
+            page = self.address("change", made.pk)
         self.message_user(request, str(EDIT.done) % values, messages.SUCCESS)
-        return HttpResponseRedirect(self.address("change", made.pk, query=query))
+        return HttpResponseRedirect(page)
 
     def _refuse(self, request: HttpRequest, job: Job, reason: str) -> HttpResponse:
         self.message_user(request, reason, messages.WARNING)

@@ -5,7 +5,6 @@ Invariant: every view checks the user's permission itself, and a GET changes not
 
 import time
 from typing import Any
-from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.contrib.auth import get_permission_codename
@@ -74,7 +73,7 @@ class JobViews(OwnViews):
         is_fragment = "fragment" in request.GET  # asked for by the script of a page that is open
         if job is None:
             return HttpResponseNotFound() if is_fragment else self.redirect_job_missing(request, object_id)
-        others = f"{self.address('changelist')}?{urlencode({'task': job.task})}"
+        others = self.address("changelist", query={"task": job.task})
         content: dict[str, Any] = {
             "page": JobPage(job, job.now),
             "progress": self.address("progress", job.pk) if job.task == BULK_TASK else "",

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from django.urls import reverse
 from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -18,6 +17,7 @@ from ....values.redaction import Redacted
 from ...arguments import names_in_order
 from ...job_states import STATES, state_of
 from ...queues_and_workers import LONGEST_NAME
+from .addresses import address_of
 
 CELL_LIMIT = 120
 """Characters of anything that stands in a cell."""
@@ -41,7 +41,7 @@ def task_link(task: str, text: str = "") -> SafeString:
     shown = shortened(text) if text else format_html('<span class="skipqueue-name">{}</span>', shortened(task))
     if len(task) > LONGEST_NAME:
         return format_html("{}", shown)
-    address = reverse("admin:django_skipqueue_job_task", query={"task": task})
+    address = address_of("job_task", query={"task": task})
     return format_html('<a href="{}">{}</a>', address, shown)
 
 
