@@ -79,8 +79,8 @@ class Numbers:
     @property
     def cells(self) -> list[str]:
         oldest = roughly(self.waits) if self.waits > 0 else NOTHING
-        numbers = (self.problems, self.queued, self.running)
-        return [*map(grouped, numbers), str(self.failed), oldest, grouped(self.workers)]
+        first, last = (self.queued, self.running), (self.workers, self.problems)
+        return [*map(grouped, first), str(self.failed), oldest, *map(grouped, last)]
 
 
 def databases(_: Situation) -> dict[str, Any] | None:

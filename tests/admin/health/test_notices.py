@@ -65,12 +65,11 @@ def test_the_dashboard_also_says_that_all_is_well(operator: Client) -> None:
     assert "1 problem" in found
 
 
-def test_a_problem_has_a_link_its_figures_and_a_command(operator: Client) -> None:
+def test_a_problem_has_a_link_and_a_command(operator: Client) -> None:
     make_worker(queues=["default"])
     make_job(queue_name="it's", run_after=LONG_AGO)
     found = box(operator)
     assert f'<a href="{LIST}?queue=it%27s&amp;status=queued">1 job waits in the queue it&#x27;s, which no' in found
-    assert "The first has waited for 5 min" in found
     assert "<code>python manage.py runworker --queues &#x27;it&#x27;&quot;&#x27;&quot;&#x27;s&#x27;</code>" in found
 
 
@@ -177,8 +176,8 @@ def test_a_worker_that_is_late_or_dead_is_named_until_its_jobs_are_recovered(ope
     dead = make_worker(name="web-3/1", heartbeat=LONG_AGO)
     held = make_job("running", locked_by=dead.id)
     late, died = problems(operator)
-    assert re.search("The worker web-2/1 is late with its heartbeat. web-2/1, last heartbeat 4[0-9] s ago", late)
-    assert died.startswith("The worker web-3/1 has died. web-3/1, last heartbeat 5 min")
+    assert late == "The worker web-2/1 is late with its heartbeat."
+    assert died.startswith("The worker web-3/1 has died.")
     held.delete()
     notices_cache.clear()
     assert len(problems(operator)) == 1
@@ -196,7 +195,7 @@ def test_it_pushes_no_page_down_for_more_than_a_few_lines(open_admin: Callable[.
     address = LIST.removeprefix("/admin/")
     shown = open_admin(User.objects.create_superuser("ann"), address, viewport={"width": width, "height": 900})
     height = shown.locator(".skipqueue-banner").evaluate("each => each.offsetHeight")
-    assert height < (180 if width > 800 else 420)
+    assert height < (150 if width > 800 else 290)
     assert shown.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     shown.locator(".skipqueue-banner summary").click()
     assert shown.locator(".skipqueue-banner li").last.is_visible()
