@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -247,8 +247,11 @@ NEW = timedelta(hours=1)
 
 CRITICAL_SHARE = 0.5
 
-MOST_TASKS = 20
-"""Tasks that are found at most, and that are compared with what is usual."""
+MOST_TASKS = 10
+"""Tasks that are found at most."""
+
+MOST_COMPARED, MOST_DATED = 100, 20
+"""Pairs of a task and a queue that are compared with what is usual, and of which the minutes of a day are read."""
 
 MOST_RETRYING = 1_000
 """Retrying jobs of a cause that are counted."""
@@ -301,16 +304,21 @@ def failing_tasks(store: Store) -> Iterator[Finding]:
         if is_new or (task.attempts >= FEWEST_ATTEMPTS and task.share >= threshold):
             failing[task.name] = news[0] if is_new else None
     found = sorted((tasks[name] for name in failing), key=lambda task: -task.failed)[:MOST_TASKS]
-    places = [(task.name, queue_name) for task in found for queue_name in task.queue_names]
-    values = {"tasks": [name for name, _ in places], "queue_names": [queue_name for _, queue_name in places]}
-    usual = dict(store.rows(USUAL_SHARES, values)) if found else {}
-    began = dict(store.rows(FAILING_SINCE, values | {"share": threshold / 2})) if found else {}
+    usual = dict(store.rows(USUAL_SHARES, _places(found, MOST_COMPARED))) if found else {}
+    found = [task for task in found if task.share - usual.get(task.name, 0.0) >= threshold and causes[task.name]]
+    old = _places([task for task in found if failing[task.name] is None], MOST_DATED)
+    began = dict(store.rows(FAILING_SINCE, old | {"share": threshold / 2})) if old["tasks"] else {}
     for task in found:
-        if task.share - usual.get(task.name, 0.0) >= threshold and causes[task.name]:
-            new = failing[task.name]
-            cause = new or causes[task.name][0]
-            since = new.first_at if new else began.get(task.name, task.now - timedelta(minutes=10))
-            yield _failing(store, task, cause, since, usual.get(task.name, 0.0), is_new=new is not None)
+        new = failing[task.name]
+        since = new.first_at if new else began.get(task.name, task.now - timedelta(minutes=10))
+        cause = new or causes[task.name][0]
+        yield _failing(store, task, cause, since, usual.get(task.name, 0.0), is_new=new is not None)
+
+
+def _places(tasks: Sequence[RecentTask], most: int) -> dict[str, Any]:
+    """The tasks, each in one of its queues."""
+    places = [(task.name, queue_name) for task in tasks for queue_name in task.queue_names][:most]
+    return {"tasks": [name for name, _ in places], "queue_names": [queue_name for _, queue_name in places]}
 
 
 def _failing(
