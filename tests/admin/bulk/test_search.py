@@ -12,6 +12,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from playwright.sync_api import Page, expect
 
 from django_skipqueue.console import search as window
 from django_skipqueue.console.admin import bulk
@@ -95,6 +96,7 @@ def test_a_worker_finds_the_jobs_wherever_they_are(operator: Client) -> None:
     assert state(job)["result"] == {"found": 2}
     text = text_of(operator.get(page("progress", job.pk)))
     assert "All jobs of the list were searched" in text
+    assert re.search(r"max=\"(\d+)\" value=\"\1\"", text)
     assert "2 jobs match." in text
     assert "data-final" in text
     assert f'href="{LIST}?found={job.pk}"' in text
@@ -281,3 +283,19 @@ class TestForWhomItSearches:
 
 def test_the_progress_has_its_own_address() -> None:
     assert reverse("admin:django_skipqueue_job_search") == SEARCH
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("text", ["payment_id%3D100", "payment_id%3D107"])
+def test_in_a_browser_the_button_hands_the_search_to_a_worker(open_admin: Callable[..., Page], text: str) -> None:
+    make_worker()
+    make_deep()
+    page = open_admin(User.objects.create_superuser("boss"), f"django_skipqueue/job/?q={text}")
+    page.get_by_role("button", name="Search everything").click()
+    expect(page.get_by_role("heading", name="Search everything")).to_be_visible()
+    job = search_job()
+    run()
+    page.reload()
+    page.get_by_role("link", name="Show these jobs").click()
+    expect(page.locator("#result_list tbody tr")).to_have_count(1)
+    assert state(job)["result"] == {"found": 1}

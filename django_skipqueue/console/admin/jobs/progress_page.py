@@ -101,17 +101,17 @@ class SearchPage(ProgressPage):
 
     @property
     def done(self) -> int:
-        return self._progress.looked_at
+        return self.most if self._has_searched_all else self._progress.looked_at
 
     @property
     def most(self) -> int:
         """About the number of jobs of the list."""
         expected = self._progress.counted or 0
-        return max(round(expected, 2 - len(str(expected))), self.done, 1)
+        return max(round(expected, 2 - len(str(expected))), self._progress.looked_at, 1)
 
     @property
     def numbers(self) -> str:
-        if self.job.status == Status.COMPLETED and not self._is_cut:
+        if self._has_searched_all:
             return gettext("All jobs of the list were searched")
         numbers = {"done": grouped(self.done), "number": grouped(self.most)}
         return gettext("%(done)s of about %(number)s jobs were searched") % numbers
@@ -125,6 +125,10 @@ class SearchPage(ProgressPage):
         found = ngettext("%(number)s job matches.", "%(number)s jobs match.", self.found)
         text = found % {"number": grouped(self.found)}
         return f"{text} {gettext('The search has ended there: it keeps no more.')}" if self._is_cut else text
+
+    @property
+    def _has_searched_all(self) -> bool:
+        return self.job.status == Status.COMPLETED and not self._is_cut
 
     @property
     def _is_cut(self) -> bool:
