@@ -1,6 +1,6 @@
 -- Every statement of the package as Python has it, without blank lines around it. A test compares this file, and
 -- `make contract` writes it. A pipeline, ENQUEUE_AND_NOTIFY and ENQUEUE_AND_ADMIT are sent without indentation.
--- `%(name)s` is a value. The console quotes the names `{schema}` and `{index}` when it sends a statement.
+-- `%(name)s` is a value. The console quotes what is in braces when it sends a statement.
 
 -- CLAIM (queue.claim)
 WITH found AS MATERIALIZED (
@@ -1205,14 +1205,16 @@ RETURNING job.id
 
 -- HEARTBEAT_WORKERS (queue.workers)
 INSERT INTO skipqueue_worker AS written (
-    id, name, hostname, pid, queues, concurrency, memory_mb, jobs_done, is_external, started_at, heartbeat_at
+    id, name, hostname, pid, queues, concurrency, memory_mb, jobs_done, deployment, is_external, started_at,
+    heartbeat_at
 )
 SELECT
     worker.id, worker.name, worker.hostname, worker.pid, worker.queues, worker.concurrency, worker.memory_mb,
-    COALESCE(worker.jobs_done, 0), COALESCE(worker.is_external, false), statement_timestamp(), statement_timestamp()
+    COALESCE(worker.jobs_done, 0), COALESCE(worker.deployment, ''), COALESCE(worker.is_external, false),
+    statement_timestamp(), statement_timestamp()
 FROM json_to_recordset(%(workers)s::json) AS worker (
     id text, name text, hostname text, pid integer, queues jsonb, concurrency integer, memory_mb integer,
-    jobs_done bigint, is_external boolean
+    jobs_done bigint, deployment text, is_external boolean
 )
 ORDER BY worker.id
 ON CONFLICT (id) DO UPDATE SET
@@ -2061,6 +2063,311 @@ FROM (
 ) AS recent
 WHERE task = ''
 
+-- FAILING (parts.history.causes)
+WITH cause AS MATERIALIZED (
+    SELECT
+        task, exception, place, first_at, last_at, last_line, last_job_id, first_deployment, last_deployment,
+        acknowledged_at, acknowledged_by, note, acknowledged_number, came_back_at
+    FROM skipqueue_failure_rollup
+    WHERE span = 0 AND last_at > statement_timestamp() - interval '7 days' ORDER BY last_at DESC LIMIT %(among)s
+),
+served AS MATERIALIZED (
+    SELECT task, array_agg(queue_name) AS queue_names
+    FROM skipqueue_rollup
+    WHERE span = 0 AND task = ANY (ARRAY (SELECT task FROM cause))
+    GROUP BY task
+),
+ranked AS MATERIALIZED (
+    SELECT
+        cause.*, in_minutes.of_ten, in_minutes.of_hour, in_hours.of_day,
+        CASE
+            WHEN
+                cause.acknowledged_at > COALESCE(cause.came_back_at, '-infinity')
+                AND in_minutes.of_ten < GREATEST(20, 3 * cause.acknowledged_number)
+            THEN 3
+            WHEN in_minutes.of_ten > 0 THEN 0
+            WHEN EXISTS (
+    SELECT
+    FROM
+        (VALUES (60, cause.last_at + interval '1 hour'), (3600, statement_timestamp())) AS kind (seconds, newest)
+        JOIN skipqueue_rollup AS ended ON ended.span = kind.seconds
+    WHERE
+        ended.queue_name = ANY (served.queue_names)
+        AND ended.task = cause.task
+        AND ended.starts_at > cause.last_at
+        AND ended.starts_at <= LEAST(kind.newest, statement_timestamp() - make_interval(secs => kind.seconds))
+        AND ended.completed + ended.retried + ended.failed + ended.discarded > 0
+) THEN 2
+            ELSE 1
+        END AS standing
+    FROM
+        cause
+        LEFT JOIN served ON served.task = cause.task,
+        LATERAL (
+            SELECT
+                COALESCE(sum(number), 0)::bigint AS of_hour,
+                COALESCE(
+                    sum(number) FILTER (WHERE starts_at > statement_timestamp() - interval '10 minutes'), 0
+                )::bigint AS of_ten
+            FROM skipqueue_failure_rollup AS rollup
+            WHERE
+                rollup.span = 60
+                AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
+                AND rollup.starts_at > statement_timestamp() - interval '1 hour'
+                AND cause.last_at > statement_timestamp() - interval '1 hour'
+        ) AS in_minutes,
+        LATERAL (
+            SELECT COALESCE(sum(number), 0)::bigint AS of_day
+            FROM skipqueue_failure_rollup AS rollup
+            WHERE
+                rollup.span = 3600
+                AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
+                AND rollup.starts_at > statement_timestamp() - interval '24 hours'
+                AND cause.last_at > statement_timestamp() - interval '24 hours'
+        ) AS in_hours
+    ORDER BY standing, in_minutes.of_ten DESC, cause.last_at DESC
+    LIMIT %(limit)s
+)
+SELECT
+    ranked.task, ranked.exception, ranked.place, ranked.standing, ranked.first_at, ranked.last_at, ranked.last_line,
+    ranked.last_job_id, ranked.first_deployment, ranked.last_deployment, ranked.acknowledged_at,
+    ranked.acknowledged_by, ranked.note, ranked.of_ten, ranked.of_hour, ranked.of_day,
+    COALESCE(hourly.number, 0)::bigint, hourly.hours, hourly.numbers, statement_timestamp()
+FROM
+    ranked,
+    LATERAL (
+        SELECT
+            sum(number) AS number, array_agg(date_part('epoch', starts_at)::bigint / 3600) AS hours,
+            array_agg(number) AS numbers
+        FROM skipqueue_failure_rollup AS rollup
+        WHERE
+            rollup.span = 3600
+            AND (rollup.task, rollup.exception, rollup.place) = (ranked.task, ranked.exception, ranked.place)
+            AND rollup.starts_at > statement_timestamp() - interval '7 days'
+    ) AS hourly
+ORDER BY ranked.standing, ranked.of_ten DESC, ranked.last_at DESC
+
+-- FAILING_OF_TASK (parts.history.causes)
+WITH cause AS MATERIALIZED (
+    SELECT
+        task, exception, place, first_at, last_at, last_line, last_job_id, first_deployment, last_deployment,
+        acknowledged_at, acknowledged_by, note, acknowledged_number, came_back_at
+    FROM skipqueue_failure_rollup
+    WHERE span = 0 AND task = %(task)s AND last_at > statement_timestamp() - interval '7 days'
+    ORDER BY last_at DESC
+    LIMIT %(among)s
+),
+served AS MATERIALIZED (
+    SELECT task, array_agg(queue_name) AS queue_names
+    FROM skipqueue_rollup
+    WHERE span = 0 AND task = ANY (ARRAY (SELECT task FROM cause))
+    GROUP BY task
+),
+ranked AS MATERIALIZED (
+    SELECT
+        cause.*, in_minutes.of_ten, in_minutes.of_hour, in_hours.of_day,
+        CASE
+            WHEN
+                cause.acknowledged_at > COALESCE(cause.came_back_at, '-infinity')
+                AND in_minutes.of_ten < GREATEST(20, 3 * cause.acknowledged_number)
+            THEN 3
+            WHEN in_minutes.of_ten > 0 THEN 0
+            WHEN EXISTS (
+    SELECT
+    FROM
+        (VALUES (60, cause.last_at + interval '1 hour'), (3600, statement_timestamp())) AS kind (seconds, newest)
+        JOIN skipqueue_rollup AS ended ON ended.span = kind.seconds
+    WHERE
+        ended.queue_name = ANY (served.queue_names)
+        AND ended.task = cause.task
+        AND ended.starts_at > cause.last_at
+        AND ended.starts_at <= LEAST(kind.newest, statement_timestamp() - make_interval(secs => kind.seconds))
+        AND ended.completed + ended.retried + ended.failed + ended.discarded > 0
+) THEN 2
+            ELSE 1
+        END AS standing
+    FROM
+        cause
+        LEFT JOIN served ON served.task = cause.task,
+        LATERAL (
+            SELECT
+                COALESCE(sum(number), 0)::bigint AS of_hour,
+                COALESCE(
+                    sum(number) FILTER (WHERE starts_at > statement_timestamp() - interval '10 minutes'), 0
+                )::bigint AS of_ten
+            FROM skipqueue_failure_rollup AS rollup
+            WHERE
+                rollup.span = 60
+                AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
+                AND rollup.starts_at > statement_timestamp() - interval '1 hour'
+                AND cause.last_at > statement_timestamp() - interval '1 hour'
+        ) AS in_minutes,
+        LATERAL (
+            SELECT COALESCE(sum(number), 0)::bigint AS of_day
+            FROM skipqueue_failure_rollup AS rollup
+            WHERE
+                rollup.span = 3600
+                AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
+                AND rollup.starts_at > statement_timestamp() - interval '24 hours'
+                AND cause.last_at > statement_timestamp() - interval '24 hours'
+        ) AS in_hours
+    ORDER BY standing, in_minutes.of_ten DESC, cause.last_at DESC
+    LIMIT %(limit)s
+)
+SELECT
+    ranked.task, ranked.exception, ranked.place, ranked.standing, ranked.first_at, ranked.last_at, ranked.last_line,
+    ranked.last_job_id, ranked.first_deployment, ranked.last_deployment, ranked.acknowledged_at,
+    ranked.acknowledged_by, ranked.note, ranked.of_ten, ranked.of_hour, ranked.of_day,
+    COALESCE(hourly.number, 0)::bigint, hourly.hours, hourly.numbers, statement_timestamp()
+FROM
+    ranked,
+    LATERAL (
+        SELECT
+            sum(number) AS number, array_agg(date_part('epoch', starts_at)::bigint / 3600) AS hours,
+            array_agg(number) AS numbers
+        FROM skipqueue_failure_rollup AS rollup
+        WHERE
+            rollup.span = 3600
+            AND (rollup.task, rollup.exception, rollup.place) = (ranked.task, ranked.exception, ranked.place)
+            AND rollup.starts_at > statement_timestamp() - interval '7 days'
+    ) AS hourly
+ORDER BY ranked.standing, ranked.of_ten DESC, ranked.last_at DESC
+
+-- FAILURES_OF (parts.history.causes)
+WITH cause AS MATERIALIZED (
+    SELECT
+        task, exception, place, first_at, last_at, last_line, last_job_id, first_deployment, last_deployment,
+        acknowledged_at, acknowledged_by, note, acknowledged_number, came_back_at
+    FROM skipqueue_failure_rollup
+    WHERE span = 0 AND task = %(task)s AND exception = %(exception)s AND place = %(place)s
+),
+served AS MATERIALIZED (
+    SELECT task, array_agg(queue_name) AS queue_names
+    FROM skipqueue_rollup
+    WHERE span = 0 AND task = ANY (ARRAY (SELECT task FROM cause))
+    GROUP BY task
+),
+ranked AS MATERIALIZED (
+    SELECT
+        cause.*, in_minutes.of_ten, in_minutes.of_hour, in_hours.of_day,
+        CASE
+            WHEN
+                cause.acknowledged_at > COALESCE(cause.came_back_at, '-infinity')
+                AND in_minutes.of_ten < GREATEST(20, 3 * cause.acknowledged_number)
+            THEN 3
+            WHEN in_minutes.of_ten > 0 THEN 0
+            WHEN EXISTS (
+    SELECT
+    FROM
+        (VALUES (60, cause.last_at + interval '1 hour'), (3600, statement_timestamp())) AS kind (seconds, newest)
+        JOIN skipqueue_rollup AS ended ON ended.span = kind.seconds
+    WHERE
+        ended.queue_name = ANY (served.queue_names)
+        AND ended.task = cause.task
+        AND ended.starts_at > cause.last_at
+        AND ended.starts_at <= LEAST(kind.newest, statement_timestamp() - make_interval(secs => kind.seconds))
+        AND ended.completed + ended.retried + ended.failed + ended.discarded > 0
+) THEN 2
+            ELSE 1
+        END AS standing
+    FROM
+        cause
+        LEFT JOIN served ON served.task = cause.task,
+        LATERAL (
+            SELECT
+                COALESCE(sum(number), 0)::bigint AS of_hour,
+                COALESCE(
+                    sum(number) FILTER (WHERE starts_at > statement_timestamp() - interval '10 minutes'), 0
+                )::bigint AS of_ten
+            FROM skipqueue_failure_rollup AS rollup
+            WHERE
+                rollup.span = 60
+                AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
+                AND rollup.starts_at > statement_timestamp() - interval '1 hour'
+                AND cause.last_at > statement_timestamp() - interval '1 hour'
+        ) AS in_minutes,
+        LATERAL (
+            SELECT COALESCE(sum(number), 0)::bigint AS of_day
+            FROM skipqueue_failure_rollup AS rollup
+            WHERE
+                rollup.span = 3600
+                AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
+                AND rollup.starts_at > statement_timestamp() - interval '24 hours'
+                AND cause.last_at > statement_timestamp() - interval '24 hours'
+        ) AS in_hours
+    ORDER BY standing, in_minutes.of_ten DESC, cause.last_at DESC
+    LIMIT %(limit)s
+)
+SELECT
+    ranked.task, ranked.exception, ranked.place, ranked.standing, ranked.first_at, ranked.last_at, ranked.last_line,
+    ranked.last_job_id, ranked.first_deployment, ranked.last_deployment, ranked.acknowledged_at,
+    ranked.acknowledged_by, ranked.note, ranked.of_ten, ranked.of_hour, ranked.of_day,
+    COALESCE(hourly.number, 0)::bigint, hourly.hours, hourly.numbers, statement_timestamp()
+FROM
+    ranked,
+    LATERAL (
+        SELECT
+            sum(number) AS number, array_agg(date_part('epoch', starts_at)::bigint / 3600) AS hours,
+            array_agg(number) AS numbers
+        FROM skipqueue_failure_rollup AS rollup
+        WHERE
+            rollup.span = 3600
+            AND (rollup.task, rollup.exception, rollup.place) = (ranked.task, ranked.exception, ranked.place)
+            AND rollup.starts_at > statement_timestamp() - interval '7 days'
+    ) AS hourly
+ORDER BY ranked.standing, ranked.of_ten DESC, ranked.last_at DESC
+
+-- LAST_ERRORS (parts.history.causes)
+SELECT
+    id, errors -> -1 ->> 'exception', COALESCE(errors -> -1 ->> 'place', ''), errors -> -1 ->> 'message',
+    args::text, kwargs::text
+FROM skipqueue_job
+WHERE id = ANY (%(ids)s::bigint[]) AND pg_column_size(args) + pg_column_size(kwargs) < 16000
+
+-- ACKNOWLEDGE (parts.history.causes)
+UPDATE skipqueue_failure_rollup AS cause
+SET acknowledged_at = statement_timestamp(),
+    acknowledged_by = %(by)s,
+    note = %(note)s,
+    acknowledged_number = (
+        SELECT COALESCE(sum(number), 0)
+        FROM skipqueue_failure_rollup AS rollup
+        WHERE
+            rollup.span = 60
+            AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
+            AND rollup.starts_at > statement_timestamp() - interval '10 minutes'
+    ),
+    came_back_at = NULL
+WHERE cause.span = 0 AND cause.task = %(task)s AND cause.exception = %(exception)s AND cause.place = %(place)s
+RETURNING true
+
+-- UNACKNOWLEDGE (parts.history.causes)
+UPDATE skipqueue_failure_rollup
+SET acknowledged_at = NULL, acknowledged_by = '', note = '', acknowledged_number = NULL, came_back_at = NULL
+WHERE
+    span = 0
+    AND task = %(task)s
+    AND exception = %(exception)s
+    AND place = %(place)s
+    AND acknowledged_at IS NOT NULL
+RETURNING true
+
+-- NOTE_DEPLOYMENT (parts.history.deployments)
+INSERT INTO skipqueue_deployment (name) VALUES (%(name)s) ON CONFLICT (name) DO NOTHING
+
+-- DEPLOYMENTS (parts.history.deployments)
+SELECT name, date_part('epoch', first_at)
+FROM skipqueue_deployment
+WHERE first_at >= to_timestamp(%(since)s)
+ORDER BY first_at DESC
+LIMIT %(limit)s
+
+-- PRUNE_DEPLOYMENTS (parts.history.deployments)
+DELETE FROM skipqueue_deployment AS deployment
+WHERE
+    first_at < statement_timestamp() - make_interval(secs => %(age)s)
+    AND NOT EXISTS (SELECT FROM skipqueue_worker AS worker WHERE worker.deployment = deployment.name)
+
 -- RECENT_TASKS (parts.history.rules)
 SELECT
     task, queue_name, sum(completed + retried + failed + discarded)::bigint, sum(retried + failed)::bigint,
@@ -2233,88 +2540,6 @@ GROUP BY queue_name, task
 ORDER BY 3 DESC
 LIMIT 1000
 
--- FAILING (parts.history.failures)
-WITH cause AS MATERIALIZED (
-    SELECT task, exception, place, first_at, last_at, last_line, last_job_id
-    FROM skipqueue_failure_rollup
-    WHERE span = 0 AND last_at > statement_timestamp() - interval '7 days'
-    ORDER BY last_at DESC
-    LIMIT %(among)s
-),
-ranked AS MATERIALIZED (
-    SELECT cause.*, in_hour.number AS in_hour, in_day.number AS in_day
-    FROM
-        cause,
-        LATERAL (
-            SELECT COALESCE(sum(number), 0)::bigint AS number
-            FROM skipqueue_failure_rollup AS rollup
-            WHERE
-                rollup.span = 60
-                AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
-                AND rollup.starts_at > statement_timestamp() - interval '1 hour'
-                AND cause.last_at > statement_timestamp() - interval '1 hour'
-        ) AS in_hour,
-        LATERAL (
-            SELECT COALESCE(sum(number), 0)::bigint AS number
-            FROM skipqueue_failure_rollup AS rollup
-            WHERE
-                rollup.span = 3600
-                AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
-                AND rollup.starts_at > statement_timestamp() - interval '24 hours'
-                AND cause.last_at > statement_timestamp() - interval '24 hours'
-        ) AS in_day
-    ORDER BY in_hour.number DESC, in_day.number DESC, cause.last_at DESC
-    LIMIT %(limit)s
-)
-SELECT
-    ranked.task, ranked.exception, ranked.place, ranked.first_at, ranked.last_at, ranked.last_line, ranked.last_job_id,
-    ranked.in_hour, ranked.in_day, COALESCE(hourly.number, 0)::bigint, hourly.hours, hourly.numbers,
-    statement_timestamp()
-FROM
-    ranked,
-    LATERAL (
-        SELECT
-            sum(number) AS number, array_agg(date_part('epoch', starts_at)::bigint / 3600) AS hours,
-            array_agg(number) AS numbers
-        FROM skipqueue_failure_rollup AS rollup
-        WHERE
-            rollup.span = 3600
-            AND (rollup.task, rollup.exception, rollup.place) = (ranked.task, ranked.exception, ranked.place)
-            AND rollup.starts_at > statement_timestamp() - interval '7 days'
-    ) AS hourly
-ORDER BY ranked.in_hour DESC, ranked.in_day DESC, ranked.last_at DESC
-
--- FAILURES_OF (parts.history.failures)
-SELECT
-    cause.task, cause.exception, cause.place, cause.first_at, cause.last_at, cause.last_line, cause.last_job_id,
-    in_hour.number, hourly.in_day, hourly.number, hourly.hours, hourly.numbers, statement_timestamp()
-FROM
-    skipqueue_failure_rollup AS cause,
-    LATERAL (
-        SELECT COALESCE(sum(number), 0)::bigint AS number
-        FROM skipqueue_failure_rollup AS rollup
-        WHERE
-            rollup.span = 60
-            AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
-            AND rollup.starts_at > statement_timestamp() - interval '1 hour'
-    ) AS in_hour,
-    LATERAL (
-        SELECT
-            COALESCE(sum(number) FILTER (WHERE starts_at > statement_timestamp() - interval '24 hours'), 0)::bigint
-                AS in_day,
-            COALESCE(sum(number), 0)::bigint AS number,
-            array_agg(date_part('epoch', starts_at)::bigint / 3600) AS hours,
-            array_agg(number) AS numbers
-        FROM skipqueue_failure_rollup AS rollup
-        WHERE
-            rollup.span = 3600
-            AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
-            AND rollup.starts_at > statement_timestamp() - interval '7 days'
-    ) AS hourly
-WHERE
-    cause.span = 0 AND cause.task = %(task)s AND cause.exception = %(exception)s AND cause.place = %(place)s
-LIMIT 1
-
 -- ROLL_UP (parts.history.rollups)
 INSERT INTO skipqueue_rollup AS rollup (
     span, queue_name, task, starts_at, completed, retried, snoozed, failed, discarded, recovered, lost, waited, ran,
@@ -2363,11 +2588,12 @@ SET changed_at = statement_timestamp(),
 
 -- ROLL_UP_FAILURES (parts.history.rollups)
 INSERT INTO skipqueue_failure_rollup AS rollup (
-    span, task, exception, place, starts_at, number, first_at, last_at, last_line, last_job_id
+    span, task, exception, place, starts_at, number, first_at, last_at, last_line, last_job_id, first_deployment,
+    last_deployment
 )
 SELECT
     span, task, exception, place, to_timestamp(starts_at), number, to_timestamp(first_at), to_timestamp(last_at),
-    last_line, last_job_id
+    last_line, last_job_id, %(deployment)s, %(deployment)s
 FROM json_to_recordset(%(rows)s::json) AS counted (
     span smallint, task text, exception text, place text, starts_at bigint, number bigint, first_at float8,
     last_at float8, last_line integer, last_job_id bigint
@@ -2378,7 +2604,27 @@ SET number = rollup.number + EXCLUDED.number,
     first_at = LEAST(rollup.first_at, EXCLUDED.first_at),
     last_at = GREATEST(rollup.last_at, EXCLUDED.last_at),
     last_line = EXCLUDED.last_line,
-    last_job_id = EXCLUDED.last_job_id
+    last_job_id = EXCLUDED.last_job_id,
+    last_deployment = EXCLUDED.last_deployment,
+    came_back_at = CASE
+        WHEN
+            rollup.acknowledged_at IS NOT NULL
+            AND EXCLUDED.first_at > rollup.last_at + interval '10 minutes'
+            AND EXISTS (
+    SELECT
+    FROM
+        (VALUES (60, rollup.last_at + interval '1 hour'), (3600, EXCLUDED.first_at)) AS kind (seconds, newest)
+        JOIN skipqueue_rollup AS ended ON ended.span = kind.seconds
+    WHERE
+        ended.queue_name = ANY (ARRAY (SELECT queue_name FROM skipqueue_rollup WHERE span = 0 AND task = rollup.task))
+        AND ended.task = rollup.task
+        AND ended.starts_at > rollup.last_at
+        AND ended.starts_at <= LEAST(kind.newest, EXCLUDED.first_at - make_interval(secs => kind.seconds))
+        AND ended.completed + ended.retried + ended.failed + ended.discarded > 0
+)
+        THEN EXCLUDED.first_at
+        ELSE rollup.came_back_at
+    END
 
 -- START_COUNTING (parts.history.rollups)
 INSERT INTO skipqueue_rollup_progress (id, counted_to, ready_to, ready_xid, seen_to, ready_at, changed_at)
@@ -5091,6 +5337,37 @@ FROM ahead
 WHERE schedule.id = ahead.id AND ahead.next > clock_timestamp()
 RETURNING schedule.name
 
+-- QUEUES_OF_TASK (parts.history.task_page)
+SELECT
+    date_part('epoch', statement_timestamp()),
+    ARRAY (
+        SELECT queue_name FROM skipqueue_rollup WHERE span = 0 AND task = %(task)s ORDER BY queue_name LIMIT %(limit)s
+    )
+
+-- BY_DEPLOYMENT (parts.history.task_page)
+SELECT
+    deployment.name, date_part('epoch', deployment.first_at), counted.attempts, counted.failed, counted.waited,
+    counted.ran
+FROM
+    (
+        SELECT name, first_at, COALESCE(lead(first_at) OVER (ORDER BY first_at), 'infinity') AS next_at
+        FROM (SELECT name, first_at FROM skipqueue_deployment ORDER BY first_at DESC LIMIT %(limit)s) AS newest
+    ) AS deployment,
+    LATERAL (
+        SELECT
+            sum(completed + retried + snoozed + failed + discarded)::bigint AS attempts,
+            sum(retried + failed)::bigint AS failed, sum(waited_seconds) AS waited, sum(ran_seconds) AS ran
+        FROM skipqueue_rollup
+        WHERE
+            span = 60
+            AND queue_name = ANY (%(queue_names)s)
+            AND task = %(task)s
+            AND starts_at >= deployment.first_at
+            AND starts_at < deployment.next_at
+    ) AS counted
+WHERE counted.attempts > 0
+ORDER BY deployment.first_at DESC
+
 -- TIMELINE (parts.history.dashboard)
 SELECT
     date_part('epoch', starts_at), completed, retried, failed, discarded, waited, ran, waited_longest, ran_longest,
@@ -5098,7 +5375,7 @@ SELECT
 FROM skipqueue_rollup
 WHERE
     span = %(span)s
-    AND queue_name = %(queue_name)s
+    AND queue_name = ANY (%(queue_names)s)
     AND task = %(task)s
     AND starts_at >= to_timestamp(%(since)s)
 LIMIT 5000
@@ -5218,55 +5495,16 @@ WHERE
     AND job.finished_at IS NULL
 LIMIT 100
 
--- HEARTBEAT_AGES (parts.alerts.watch)
-SELECT asked.queue_name, date_part('epoch', statement_timestamp() - max(worker.heartbeat_at))
-FROM
-    unnest(%(queue_names)s::text[]) AS asked (queue_name)
-    LEFT JOIN skipqueue_worker AS worker
-        ON
-            NOT worker.is_external
-            AND CASE
-                WHEN asked.queue_name = '' THEN worker.concurrency > 0
-                WHEN worker.queues = '[]' THEN asked.queue_name <> ALL (%(external)s::text[])
-                ELSE worker.queues ? asked.queue_name
-            END
-GROUP BY asked.queue_name
-LIMIT 1000
-
--- RECENT (parts.alerts.watch)
-SELECT
-    asked.queue_name,
-    COALESCE(sum(minute.completed + minute.retried + minute.failed + minute.discarded), 0)::bigint,
-    COALESCE(sum(minute.retried + minute.failed), 0)::bigint,
-    COALESCE(sum(minute.recovered), 0)::bigint
-FROM
-    unnest(%(queue_names)s::text[]) AS asked (queue_name)
-    LEFT JOIN LATERAL (
-        SELECT completed, retried, failed, discarded, recovered
-        FROM skipqueue_rollup
-        WHERE
-            span = 60
-            AND queue_name = asked.queue_name
-            AND task = ''
-            AND starts_at > statement_timestamp() - make_interval(secs => %(window)s)
-    ) AS minute ON true
-GROUP BY asked.queue_name
-LIMIT 1000
-
--- NOTE_EXCEEDED (parts.alerts.watch)
-INSERT INTO skipqueue_incident AS incident (rule, queue_name, since, value, threshold)
-SELECT rule, queue_name, statement_timestamp() - make_interval(secs => age), value, threshold
-FROM json_to_recordset(%(exceeded)s::json)
-    AS measured (rule text, queue_name text, age float8, value float8, threshold float8)
-ORDER BY rule, queue_name
-ON CONFLICT (rule, queue_name) DO UPDATE
+-- NOTE_FOUND (parts.alerts.watch)
+INSERT INTO skipqueue_incident AS incident (rule, subject, severity, title, since)
+SELECT rule, subject, severity, title, COALESCE(since, statement_timestamp())
+FROM json_to_recordset(%(found)s::json)
+    AS found (rule text, subject text, severity text, title text, since timestamptz)
+ORDER BY rule, subject
+ON CONFLICT (rule, subject) DO UPDATE
 SET since = LEAST(incident.since, EXCLUDED.since),
-    value = CASE
-        WHEN incident.rule = 'no_worker'
-            THEN date_part('epoch', statement_timestamp() - LEAST(incident.since, EXCLUDED.since))
-        ELSE EXCLUDED.value
-    END,
-    threshold = EXCLUDED.threshold,
+    severity = EXCLUDED.severity,
+    title = EXCLUDED.title,
     calm_since = NULL
 WHERE incident.over_at IS NULL
 
@@ -5279,10 +5517,11 @@ SET calm_since = COALESCE(incident.calm_since, statement_timestamp()),
 WHERE
     incident.rule > ''
     AND incident.over_at IS NULL
+    AND incident.rule <> ALL (%(unknown)s::text[])
     AND NOT EXISTS (
         SELECT
-        FROM json_to_recordset(%(kept)s::json) AS kept (rule text, queue_name text)
-        WHERE kept.rule = incident.rule AND kept.queue_name = incident.queue_name
+        FROM json_to_recordset(%(found)s::json) AS found (rule text, subject text)
+        WHERE found.rule = incident.rule AND found.subject = incident.subject
     )
 
 -- FORGET_CALM (parts.alerts.watch)
@@ -5291,10 +5530,7 @@ DELETE FROM skipqueue_incident WHERE rule > '' AND raised_at IS NULL AND calm_si
 -- RAISE (parts.alerts.watch)
 UPDATE skipqueue_incident
 SET raised_at = statement_timestamp()
-WHERE
-    rule > ''
-    AND raised_at IS NULL
-    AND (rule <> 'no_worker' OR since <= statement_timestamp() - make_interval(secs => threshold))
+WHERE rule > '' AND raised_at IS NULL AND since <= statement_timestamp() - make_interval(secs => %(lasts)s)
 
 -- CLAIM_ALERTS (parts.alerts.watch)
 UPDATE skipqueue_incident
@@ -5304,26 +5540,26 @@ WHERE
     AND raised_at IS NOT NULL
     AND (NOT is_announced OR over_at IS NOT NULL)
     AND (claimed_at IS NULL OR claimed_at <= statement_timestamp() - make_interval(secs => %(patience)s))
-RETURNING rule, queue_name, value, threshold, since, over_at, is_announced
+RETURNING rule, subject, severity, title, since, over_at, is_announced
 
 -- CONFIRM_BEGINNING (parts.alerts.watch)
 UPDATE skipqueue_incident
 SET is_announced = true, claimed_at = NULL
-WHERE rule = %(rule)s AND queue_name = %(queue_name)s AND NOT is_announced
+WHERE rule = %(rule)s AND subject = %(subject)s AND NOT is_announced
 
 -- CONFIRM_END (parts.alerts.watch)
 DELETE FROM skipqueue_incident
-WHERE rule = %(rule)s AND queue_name = %(queue_name)s AND is_announced AND over_at IS NOT NULL
+WHERE rule = %(rule)s AND subject = %(subject)s AND is_announced AND over_at IS NOT NULL
 
 -- TAKE_TURN (parts.alerts.watch)
-INSERT INTO skipqueue_incident AS incident (rule, queue_name, since)
+INSERT INTO skipqueue_incident AS incident (rule, subject, since)
 VALUES ('', '', statement_timestamp())
-ON CONFLICT (rule, queue_name) DO UPDATE SET since = statement_timestamp()
+ON CONFLICT (rule, subject) DO UPDATE SET since = statement_timestamp()
 WHERE incident.since <= statement_timestamp() - make_interval(secs => %(interval)s)
 RETURNING 1
 
--- FORGET_ALL (parts.alerts.watch)
-DELETE FROM skipqueue_incident
+-- KNOWN_SINCE (parts.alerts.watch)
+SELECT rule, subject, since FROM skipqueue_incident WHERE rule > '' AND over_at IS NULL LIMIT 1000
 
 -- IS_OVERDUE (console.rules.jobs_and_workers)
 SELECT
@@ -5416,6 +5652,16 @@ FROM (SELECT id, queue_name, run_after, is_keyed FROM head LIMIT 2000) AS first
 WHERE NOT is_keyed AND run_after <= statement_timestamp() - make_interval(secs => %(seconds)s)
 ORDER BY queue_name, run_after
 LIMIT 2000
+
+-- SLOT_HOLDERS (console.rules.jobs_and_workers)
+SELECT id, lease, task, locked_by, locked_at, statement_timestamp()
+FROM skipqueue_job
+WHERE
+    status = 'running'
+    AND locked_at <= statement_timestamp() - make_interval(secs => %(seconds)s)
+    AND locked_by <> ALL (SELECT id FROM skipqueue_worker WHERE is_external)
+ORDER BY locked_at
+LIMIT 5000
 
 -- LOCKED_JOBS (console.rules.locks)
 WITH looked_at AS MATERIALIZED (
@@ -5876,3 +6122,56 @@ REINDEX INDEX CONCURRENTLY {schema}.{index}
 
 -- DROP_INDEX (console.cli.reindex)
 DROP INDEX CONCURRENTLY IF EXISTS {schema}.{index}
+
+-- FIRST_ID_SINCE (console.periods)
+WITH RECURSIVE wanted (moment) AS MATERIALIZED (
+    SELECT COALESCE(%(moment)s::timestamptz, statement_timestamp() - %(ago)s::interval) + %(allowance)s::interval
+),
+bisected (low, high) AS (
+    SELECT min(id), max(id) + 1 FROM skipqueue_job
+    UNION ALL
+    SELECT
+        CASE WHEN probe.enqueued_at < wanted.moment THEN probe.id + 1 ELSE bisected.low END,
+        CASE WHEN probe.enqueued_at < wanted.moment THEN bisected.high ELSE (bisected.low + bisected.high) / 2 END
+    FROM
+        bisected,
+        wanted,
+        LATERAL (
+            SELECT id, enqueued_at
+            FROM skipqueue_job
+            WHERE id >= (bisected.low + bisected.high) / 2
+            ORDER BY id
+            LIMIT 1
+        ) AS probe
+    WHERE bisected.low < bisected.high
+)
+SELECT low FROM bisected WHERE low >= high LIMIT 1
+
+-- CREATE_SEARCH_INDEX (console.search_indexes)
+CREATE INDEX CONCURRENTLY {index} ON skipqueue_job (
+    jsonb_hash_extended(COALESCE(kwargs -> {argument}, args -> {place}), 0)
+)
+WHERE task = {task}
+
+-- FIND_BY_INDEX (console.search_indexes)
+SELECT id
+FROM skipqueue_job
+WHERE
+    task = {task}
+    AND jsonb_hash_extended(COALESCE(kwargs -> {argument}, args -> {place}), 0)
+    = jsonb_hash_extended({value}::jsonb, 0)
+LIMIT {limit}
+
+-- SEARCH_INDEXES (console.search_indexes)
+SELECT
+    namespace.nspname,
+    class.relname,
+    index.indisvalid,
+    EXISTS (SELECT FROM pg_stat_progress_create_index AS build WHERE build.index_relid = class.oid)
+FROM
+    pg_index AS index
+    JOIN pg_class AS class ON class.oid = index.indexrelid
+    JOIN pg_namespace AS namespace ON namespace.oid = class.relnamespace
+WHERE index.indrelid = to_regclass('skipqueue_job') AND starts_with(class.relname::text, 'skipqueue_search_')
+ORDER BY class.relname
+LIMIT 1000
