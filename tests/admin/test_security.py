@@ -88,6 +88,7 @@ VIEWS: dict[tuple[str, str | None], View] = {
     ("job", "discard"): View({"discarder", "boss"}, {"discarder", "boss"}),
     ("job", "cancel"): View({"discarder", "boss"}, {"discarder", "boss"}),
     ("job", "progress"): View(LOOKERS, {"discarder", "boss"}),
+    ("job", "search"): View(NOBODY, LOOKERS, is_post=True),
     ("job", "edit"): View({"copier", "boss"}, {"copier", "boss"}),
     ("job", "run_again"): View({"copier", "boss"}, {"copier", "boss"}),
     ("job", "dashboard"): View(LOOKERS, NOBODY),
@@ -157,6 +158,7 @@ EVIL = "next=//evil.example/&redirect_to=https://evil.example/&_changelist_filte
 
 WITHOUT_ID = {
     "changelist", "add", "dashboard", "task", "failures", "cause", "acknowledge", "limits", "doctor", "metrics",
+    "search",
 }  # fmt: skip
 """The views whose addresses have no id in them."""
 

@@ -124,7 +124,12 @@ class SearchPage(ProgressPage):
     def result(self) -> str:
         found = ngettext("%(number)s job matches.", "%(number)s jobs match.", self.found)
         text = found % {"number": grouped(self.found)}
-        return f"{text} {gettext('The search has ended there: it keeps no more.')}" if self._is_cut else text
+        end = gettext("The search has ended there: it keeps no more.")
+        return f"{text} {end}" if self._is_cut else text
+
+    @property
+    def _has_searched_all(self) -> bool:
+        return self.job.status == Status.COMPLETED and not self._is_cut
 
     @property
     def _has_searched_all(self) -> bool:
