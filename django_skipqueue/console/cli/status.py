@@ -17,10 +17,10 @@ from ...models import Status as JobStatus
 from ...queue.store import Store
 from ...values.counting import quantile
 from ..counts import Count
+from ..durations import duration
 from ..job_states import RETRYING, Indexed, ScheduledCounts
 from ..parts import PartStatus, consoles, externals
 from ..queues_and_workers import QueueState, Workforce, active_queues
-from .options import duration
 from .subcommand import Exit, Subcommand
 from .terminal import RED, YELLOW, Coloured, Console, shown_time
 
