@@ -1,10 +1,15 @@
-"""Spans of time as people write them, in the two largest units and no more precision than helps; times within JSON."""
+"""Spans of time as people write them, in the two largest units and no more precision than helps; times within JSON.
 
-from datetime import datetime, timedelta
+What somebody types on the command line is read here as well: `15m`, `2026-11-25 14:00`.
+"""
 
-from django.utils.dateparse import parse_datetime
+import re
+from argparse import ArgumentTypeError
+from datetime import datetime, time, timedelta
+
+from django.utils.dateparse import parse_date, parse_datetime
 from django.utils.formats import date_format, number_format
-from django.utils.timezone import is_aware, localtime
+from django.utils.timezone import get_current_timezone, is_aware, is_naive, localdate, localtime, make_aware
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -80,3 +85,43 @@ def clock_time(moment: datetime, now: datetime) -> str:
 def held_since(name: str, since: datetime, now: datetime) -> str:
     """The place of a running job that is outside of the workers: `with NAME since 14:02:11`."""
     return gettext("with %(holder)s since %(time)s") % {"holder": name, "time": clock_time(since, now)}
+
+
+SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+"""Seconds of each unit."""
+
+TYPED = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+|\d+(?:\.\d+)?", re.ASCII)
+
+DAYS_AGO = {"today": 0, "yesterday": 1}
+
+TYPED_PART = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
+
+LONGEST_DURATION = timedelta(days=3_650)
+
+
+def duration(text: str) -> timedelta:
+    """`90s`, `15m`, `1h30m`, `2d`; a number without a unit is seconds."""
+    if not TYPED.fullmatch(text):
+        raise ArgumentTypeError(f"{text!r} is not a duration such as 90s, 15m, 1h30m or 2d.")
+    seconds = sum(float(number) * SECONDS[unit or "s"] for number, unit in TYPED_PART.findall(text))
+    if not 0 < seconds <= LONGEST_DURATION.total_seconds():
+        raise ArgumentTypeError(f"{text!r} must be more than 0, and at most {LONGEST_DURATION.days}d.")
+    return timedelta(seconds=seconds)
+
+
+def moment(text: str) -> timedelta | datetime:
+    """A duration, or a time of the project's time zone: `today`, `2026-11-25 14:00`."""
+    if TYPED.fullmatch(text):
+        return duration(text)
+    try:
+        days_ago = DAYS_AGO.get(text)
+        day = parse_date(text) if days_ago is None else localdate() - timedelta(days=days_ago)
+        found = parse_datetime(text) if day is None else datetime.combine(day, time())
+        if found is not None:
+            return make_aware(found, get_current_timezone()) if is_naive(found) else found
+    except (ValueError, OverflowError):  # of a date that does not exist
+        pass
+    raise ArgumentTypeError(
+        f"{text!r} is neither a duration such as 15m or 2d, nor a time such as yesterday, 2026-11-25 or "
+        "2026-11-25 14:00."
+    )

@@ -3,10 +3,12 @@
 If a value of an entry is missing, or has another type, the rest of the entry is read: other programs may write rows.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+from django.utils.translation import gettext
 
 from ..models import Job, Status
 from ..values.codec import shorten
@@ -28,7 +30,7 @@ class Operation:
     attempts: int = 0
     """The number of attempts that the job had at that moment."""
     change: str = ""
-    """The value before and the value after it, where it set a value."""
+    """The value before and the value after it, where it set a value; the job of which this job is a copy."""
     since: datetime | None = None
     """The start of the attempt that it ended, if a worker released a running job, or the task snoozed."""
     times: int = 1
@@ -78,8 +80,14 @@ def _read(entry: Any) -> Operation | None:
         attempts=attempts if isinstance(attempts, int) else 0,
         since=moment_of(entry.get("since")),
         times=times if isinstance(times := entry.get("times"), int) else 1,
-        change=f"{_value(entry['from'])} → {_value(entry['to'])}" if "from" in entry and "to" in entry else "",
+        change=_change(entry),
     )
+
+
+def _change(entry: Mapping[str, Any]) -> str:
+    if "from" in entry and "to" in entry:
+        return f"{_value(entry['from'])} → {_value(entry['to'])}"
+    return gettext("job %(id)s") % {"id": _value(entry["job"])} if "job" in entry else ""
 
 
 def _value(value: Any) -> str:

@@ -1,11 +1,16 @@
 """What parts give to operators. The admin and the commands ask for it; a worker does not."""
 
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from django.utils.translation import gettext
+
 from ..models import Queue
+from ..models.copies import call_of, spec_of
+from ..queue.silence import can_be_reached
 from ..values.part import installed_parts
 
 if TYPE_CHECKING:
@@ -295,6 +300,20 @@ def why_unchanged(job_id: int) -> str:
 def why_existing(job: "Job", other: "Job") -> str:
     """Why an enqueue of a copy of this job has returned another job."""
     return next(filter(None, (part.why_existing(job, other) for part in consoles() if part.why_existing)), "")
+
+
+def why_held_elsewhere(job: Any) -> str:
+    """The message for a job whose unique key is held by one in another database, or cannot be asked for there."""
+    spec, call = spec_of(job), call_of(job, json.dumps(job.args), json.dumps(job.kwargs))
+    reasons = (each.why_held_elsewhere(job, spec, call) for each in consoles() if each.why_held_elsewhere)
+    return next(filter(None, reasons), "")
+
+
+def unreachable(alias: str) -> str:
+    """The message for a database of a key that cannot be used now; empty if it can."""
+    if can_be_reached(alias):
+        return ""
+    return gettext("The database %(alias)s cannot be reached") % {"alias": alias} + "."
 
 
 def externals() -> tuple[External, ...]:

@@ -13,12 +13,11 @@ A cause is written as `psp.errors.Unavailable in payments.gateway.capture`.
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any
 
-from django.db import transaction
 from django.db.models import BooleanField, F, Func, IntegerField, JSONField, Q, QuerySet, TextField, Value
 from django.db.models.lookups import EndsWith, Exact, LessThan
 from django.utils.http import urlencode
@@ -36,7 +35,6 @@ from . import counts
 from .arguments import has_secrets, may_be_searched, positional_names
 from .counts import Count, expected, grouped
 from .job_states import ALWAYS, RETRYING, Indexed, is_in, time_column
-from .parts import consoles
 from .periods import Period
 from .search_indexes import SearchIndex, is_scalar, usable
 
@@ -466,18 +464,3 @@ class Criteria:
         for path, value in self.arguments:
             jobs = having_argument(jobs, path, value)
         return Search(self.text).among(jobs) if self.text else jobs
-
-
-def delete_jobs(ids: Collection[int]) -> set[int]:
-    """Delete those of these jobs that do not run, with what parts keep about them, and return their ids.
-
-    Locks, then deletes: a job that a worker claims in between is either locked, or running and left alone.
-    """
-    with transaction.atomic(using=Job.objects.all().db):
-        jobs = Job.objects.filter(pk__in=ids).exclude(status=Status.RUNNING).order_by("pk")
-        deleted = set(jobs.select_for_update(skip_locked=True).values_list("pk", flat=True))
-        for part in consoles():
-            if part.on_delete is not None:
-                part.on_delete(deleted, jobs.db)
-        Job.objects.filter(pk__in=deleted).delete()
-    return deleted

@@ -13,6 +13,7 @@ from ..queue.parameters import BATCH
 from ..queue.store import Store
 from ..values.bounds import check_columns, check_run_after
 from ..values.outcomes import Delay
+from .copies import copy_jobs
 from .status import Status
 
 if TYPE_CHECKING:
@@ -74,6 +75,12 @@ class JobVerbs(Model):
             self.priority = priority
         return changed
 
+    def run_again(self, *, by: str = "", reason: str = "") -> "Job | None":
+        """Enqueue a copy of a finished job, and return the copy; `None` if another job holds its unique key."""
+        jobs: JobQuerySet = type(self)._base_manager.using(self._store().alias)  # type: ignore[assignment]
+        copies = copy_jobs(jobs.filter(pk=self.pk), by=by, reason=reason)
+        return jobs.get(pk=copies[self.pk]) if copies else None
+
     def _take_status(self, changed: Mapping[int, str]) -> bool:
         """Set the status that the statement has written, if it changed the job. Returns whether it did."""
         if self.pk in changed:
@@ -127,12 +134,17 @@ class QuerySetVerbs(JobQuerySet):
         check_columns({"priority": priority})
         return self._in_batches(lambda ids: Store(self.db).change_priority(ids, priority, by=by, reason=reason))
 
+    def run_again(self, *, by: str = "", reason: str = "") -> int:
+        """Enqueue copies of finished jobs."""
+        jobs = self.model._base_manager.using(self.db)
+        return self._in_batches(lambda ids: copy_jobs(jobs.filter(pk__in=ids), by=by, reason=reason))
+
     _verb: Any
-    for _verb in (retry, discard, cancel, run_now, postpone, reschedule, change_queue, change_priority):
+    for _verb in (retry, discard, cancel, run_now, postpone, reschedule, change_queue, change_priority, run_again):
         _verb.queryset_only = _verb.alters_data = True
     del _verb
 
-    def _in_batches(self, change: Callable[[list[int]], Mapping[int, str]]) -> int:
+    def _in_batches(self, change: Callable[[list[int]], Mapping[int, object]]) -> int:
         """Change these jobs in batches. Which jobs they are is settled before the first change.
 
         One query finds the ids, and is read a batch at a time: the database holds the rest. Evaluating the query set

@@ -6,7 +6,8 @@ holds the newest 50. The statement returns id, queue and new status of the jobs 
 Used by the admin and by the methods of `Job`. Each verb returns the changed jobs: ids, with the new status.
 """
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -218,6 +219,18 @@ RETURNING job.id, job.queue_name, job.status
     operations=recording("change_priority", more={"from": "job.priority", "to": "%(priority)s::smallint"}),
 )
 
+# run_again → the copies of jobs, with who made each of them, why, and of which job. In the transaction that inserts
+# them. Index: the primary key.
+NOTE_COPIES = joined(
+    """
+UPDATE skipqueue_job AS job
+SET operations = {operations}
+WHERE id = ANY (%(ids)s::bigint[])
+RETURNING id
+""",
+    operations=recording("run_again", more={"job": "(%(originals)s::jsonb ->> job.id::text)::bigint"}),
+)
+
 
 def retry(store: "Store", ids: Iterable[int], *, over: Delay = 0.0, by: str = "", reason: str = "") -> dict[int, str]:
     """Put failed and discarded jobs back into their queues: at once, or each at a random time within `over`.
@@ -314,6 +327,13 @@ def change_priority(
     check_columns({"priority": priority})
     values = _noted(ids, by, reason) | {"priority": priority}
     return _operated(store, "change_priority", store.rows(CHANGE_PRIORITY, values), by, reason)
+
+
+def note_copies(store: "Store", copies: Mapping[int, int], *, by: str = "", reason: str = "") -> None:
+    """Record in new jobs of which jobs they are copies. copies: the ids of jobs, each with that of its copy."""
+    originals = {copy: job for job, copy in copies.items()}
+    store.rows(NOTE_COPIES, {**_noted(originals, by, reason), "originals": json.dumps(originals)})
+    store.send(JobsOperated(store.alias, "run_again", list(originals), by, reason))
 
 
 def _operated(store: "Store", verb: str, rows: list[tuple[Any, ...]], by: str, reason: str) -> dict[int, str]:

@@ -135,6 +135,7 @@ class Store:
     reschedule = operate.reschedule
     change_queue = operate.change_queue
     change_priority = operate.change_priority
+    note_copies = operate.note_copies
 
     # The job is deleted after its retention.
     prune = prunes.prune

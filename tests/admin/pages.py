@@ -10,12 +10,12 @@ from django.db.models.functions import Now
 from django.test import override_settings
 
 from django_skipqueue import Batch, job
-from django_skipqueue.console.admin.verbs.copies import BULK_TASK
-from django_skipqueue.console.admin.verbs.table import ACTIONS
 from django_skipqueue.console.job_states import STATES
 from django_skipqueue.console.search import cause_query
+from django_skipqueue.console.verbs.table import BY_ACTION
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, Queue, Schedule
+from django_skipqueue.models.copies import BULK_TASK
 from django_skipqueue.parts.batches.finish import finish_open_batches
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.services import Pruner
@@ -34,7 +34,7 @@ JOBS, QUEUES, WORKERS, ARCHIVE, SCHEDULES, BATCHES = (
     f"django_skipqueue/{name}/" for name in ("job", "queue", "worker", "archivedjob", "schedule", "jobbatch")
 )
 QUESTIONS = {
-    f"question of {name}": {"action": name, "select_across": "1", "_selected_action": "all"} for name in ACTIONS
+    f"question of {name}": {"action": name, "select_across": "1", "_selected_action": "all"} for name in BY_ACTION
 }
 """The pages that the list of jobs shows after a POST: by its name, the fields that are posted."""
 

@@ -8,7 +8,7 @@ from django.contrib.admin.utils import quote
 from django.db import IntegrityError, connection
 from django.test import Client
 
-from django_skipqueue.console.admin.verbs.copies import BULK_TASK
+from django_skipqueue.models.copies import BULK_TASK
 from django_skipqueue.values.codec import UNREADABLE
 
 from ..app.rows import make_job

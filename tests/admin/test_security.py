@@ -17,9 +17,9 @@ from django.db.models.functions import Now
 from django.test import Client, override_settings
 from django.urls import reverse
 
-from django_skipqueue.console.admin.verbs.copies import BULK_TASK
 from django_skipqueue.console.search import cause_query
 from django_skipqueue.models import FailureRollUp, Job, JobBatch, Queue, Schedule, Worker
+from django_skipqueue.models.copies import BULK_TASK
 
 from ..app.failing import BAD_VALUE
 from ..app.rows import make_job, make_worker
@@ -138,18 +138,20 @@ ACTIONS = {
     "retry_selected": {"retrier", "boss"},
     "run_now_selected": {"retrier", "boss"},
     "postpone_selected": {"retrier", "boss"},
+    "reschedule_selected": {"retrier", "boss"},
     "change_queue_selected": {"retrier", "boss"},
     "change_priority_selected": {"retrier", "boss"},
     "discard_selected": {"discarder", "boss"},
     "cancel_selected": {"discarder", "boss"},
     "delete_selected": {"deleter", "boss"},
+    "run_again_selected": {"copier", "boss"},
 }
 PLAN = {"name": "x", "task": "tests.app.jobs.noop", "interval": "00:05:00", "timezone": "UTC"}
 CHOICES = {"catch_up": "latest", "overlap": "allow", "cron": "", "args": "[]", "kwargs": "{}", "jitter": "0"}
 ANSWERS = (
     PLAN
     | CHOICES
-    | {"minutes": "5", "run_after": "2100-01-01T00:00", "queue_name": "mail", "priority": "7"}
+    | {"over": "5", "delay": "5", "run_after": "2100-01-01T00:00", "queue_name": "mail", "priority": "7"}
     | {"limit": "none", "rate": "none"}
 )
 BULK = {"action": "retry_selected", "query": "", "site": "admin", "user_id": 0, "user": "x", "number": 3}

@@ -19,8 +19,8 @@ from django_skipqueue.console import counts
 from django_skipqueue.console.admin.notices import notices_cache
 from django_skipqueue.console.admin.verbs import many_jobs
 from django_skipqueue.console.admin.verbs.many_jobs import Summary
-from django_skipqueue.console.admin.verbs.table import ACTIONS, BUTTONS
 from django_skipqueue.console.counts import Count
+from django_skipqueue.console.verbs.table import BUTTONS, BY_ACTION, DISCARD
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, Queue, Worker
 
@@ -138,11 +138,11 @@ def test_every_page_can_be_translated(boss: Client, registry: Registry) -> None:
 def test_every_question_and_every_message_can_be_translated(boss: Client, registry: Registry) -> None:
     jobs = make_rows()
     chosen = [job.pk for job in jobs]
-    for name in ACTIONS:
-        data = {"action": name, "_selected_action": chosen, "minutes": "90"}
+    for name in BY_ACTION:
+        data = {"action": name, "_selected_action": chosen, "delay": "90"}
         for more in (
             {},
-            {"confirmed": "yes", "minutes": "x", "queue_name": ",", "priority": "x"},
+            {"confirmed": "yes", "over": "x", "delay": "x", "run_after": "x", "queue_name": ",", "priority": "x"},
             {"confirmed": "yes"},
         ):
             assert untranslated(boss.post(LIST, data | more, follow=True).text) == set(), (name, more)
@@ -152,7 +152,7 @@ def test_every_question_and_every_message_can_be_translated(boss: Client, regist
     for verb, _ in BUTTONS:
         for job in jobs:
             for send in (boss.get, boss.post):
-                text = send(page(verb.name, job.pk), {"confirmed": "yes", "minutes": "90"}, follow=True).text
+                text = send(page(verb.name, job.pk), {"confirmed": "yes", "over": "90"}, follow=True).text
                 assert untranslated(text) == set(), (verb.name, job.status)
 
 
@@ -168,10 +168,9 @@ def test_a_question_that_begins_with_its_number_begins_with_a_capital(settings: 
     discard = ("Discard %(number)s job", "Discard %(number)s jobs")
     to_discard = ("%(number)s taskon forĵeti", "%(number)s taskojn forĵeti")
     speak(settings, tmp_path, {discard: to_discard, "more than %(number)s": "pli ol %(number)s"})
-    _, action = ACTIONS["discard_selected"]
     most = counts.CAP + 1
     expected = f"Pli ol {counts.grouped(counts.CAP)} taskojn forĵeti?"
-    assert many_jobs.question_of(action, Summary(Count(most), most, [], most, [])) == expected
+    assert many_jobs.question_of(DISCARD, Summary(Count(most), most, [], most, [])) == expected
 
 
 def test_what_is_not_translated_is_found() -> None:

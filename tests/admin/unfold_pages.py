@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from django.test import override_settings
 from playwright.sync_api import Page, expect
 
-from django_skipqueue.console.admin.verbs.copies import BULK_TASK
+from django_skipqueue.models.copies import BULK_TASK
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.services import Pruner
 

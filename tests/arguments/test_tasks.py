@@ -13,7 +13,7 @@ from django.contrib.auth.models import Group, User
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue import job
-from django_skipqueue.console.admin.verbs.copies import EditForm
+from django_skipqueue.console.admin.verbs.edit import EditForm
 from django_skipqueue.exceptions import InvalidArguments, UndecodableArguments
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job

@@ -40,9 +40,9 @@ PEOPLE = {
 SETTINGS = {"ARCHIVE": None, "QUEUES": {"mail": {"concurrency": None, "rate": None}}}
 ANSWERS = {
     "args": "[]", "catch_up": "latest", "confirmed": "yes", "cron": "", "interval": "00:05:00", "jitter": "0",
-    "kwargs": "{}", "limit": "none", "minutes": "5", "name": "x", "overlap": "allow", "post": "yes", "priority": "7",
-    "queue": "mail", "queue_name": "mail", "rate": "none", "run_after": "2100-01-01T00:00", "status": "completed",
-    "task": "tests.app.jobs.noop", "timezone": "UTC",
+    "delay": "5", "kwargs": "{}", "limit": "none", "over": "5", "name": "x", "overlap": "allow", "post": "yes",
+    "priority": "7", "queue": "mail", "queue_name": "mail", "rate": "none", "run_after": "2100-01-01T00:00",
+    "status": "completed", "task": "tests.app.jobs.noop", "timezone": "UTC",
 }  # fmt: skip
 """What all forms together ask for."""
 

@@ -6,7 +6,7 @@ A name that stands neither here nor in the `__all__` of one of these modules bel
 Members = str | None
 """The names of the members of a class that users know; `None`: all whose names have no underscore in front."""
 
-VERBS = "retry discard cancel run_now postpone reschedule change_queue change_priority"
+VERBS = "retry discard cancel run_now postpone reschedule change_queue change_priority run_again"
 FILTERS = "scheduled blocked queued running completed failed discarded unfinished"
 
 PUBLIC: dict[str, dict[str, Members]] = {

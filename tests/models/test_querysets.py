@@ -36,7 +36,7 @@ VERBS: dict[str, tuple[Callable[[JobQuerySet], int], str, str]] = {
 }
 
 
-VERBS_BY_NAME = [name for name in VERBS if name != "retry later"]
+VERBS_BY_NAME = ["run_again"] + [name for name in VERBS if name != "retry later"]
 
 
 @pytest.mark.parametrize("name", VERBS)

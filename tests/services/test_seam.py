@@ -21,7 +21,7 @@ from django_skipqueue.console.metrics.catalogue import queues
 from django_skipqueue.console.parts import PartCard, PartConsole, PartFact, PartNotice, PartPage, PartSection
 from django_skipqueue.console.queues_and_workers import QueueRate, queue_states
 from django_skipqueue.console.rules.verdict import Verdict
-from django_skipqueue.console.search import delete_jobs
+from django_skipqueue.console.verbs.table import delete_jobs
 from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.services import Prune, Pruner, watches
@@ -212,7 +212,7 @@ def test_a_part_deletes_what_it_keeps_about_jobs_that_are_deleted(install: Calla
     calls: list[Any] = []
     install(console=lambda: PartConsole(on_delete=lambda ids, alias: calls.append((ids, alias))))
     job = make_job("failed")
-    delete_jobs([job.pk, make_job("running").pk])
+    delete_jobs(Store.default(), [job.pk, make_job("running").pk])
     assert calls == [({job.pk}, "default")]
 
 

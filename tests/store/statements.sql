@@ -628,6 +628,17 @@ SET priority = %(priority)s::smallint,
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id, job.queue_name, job.status
 
+-- NOTE_COPIES (queue.operate)
+UPDATE skipqueue_job AS job
+SET operations = COALESCE(
+        CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
+    ) || jsonb_build_object(
+        'at', statement_timestamp(), 'verb', 'run_again', 'by', %(by)s::text, 'reason', %(reason)s::text,
+        'attempts', job.attempts, 'job', (%(originals)s::jsonb ->> job.id::text)::bigint
+    )
+WHERE id = ANY (%(ids)s::bigint[])
+RETURNING id
+
 -- EXPIRED (queue.prune)
 SELECT job.id
 FROM

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from django_skipqueue.console.search import delete_jobs
+from django_skipqueue.console.verbs.table import delete_jobs
 from django_skipqueue.models import Job, Queue, Worker
 from django_skipqueue.queue.queues import paused_queues
 from django_skipqueue.queue.store import Store
@@ -52,7 +52,7 @@ ACTIONS: dict[str, Callable[[], object]] = {
     "postpone": lambda: store.postpone(all_jobs(), timedelta(days=1)),
     "change the queue": lambda: store.change_queue(all_jobs(), "other"),
     "change the priority": lambda: store.change_priority(all_jobs(), 7),
-    "delete": lambda: delete_jobs(all_jobs()),
+    "delete": lambda: delete_jobs(Store.default(), all_jobs()),
     "prune": lambda: store.prune(),
 }
 

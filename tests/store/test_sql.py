@@ -322,6 +322,7 @@ CASES = [
         {"pkey"},
     ),
     Case("CHANGE_PRIORITY", NOTED | {"ids": SOME_IDS, "priority": 7}, {"pkey"}),
+    Case("NOTE_COPIES", NOTED | {"ids": SOME_IDS, "originals": json.dumps(dict.fromkeys(SOME_IDS, 1))}, {"pkey"}),
     Case("POSTPONE", NOTED | {"ids": SOME_IDS, "run_after": None, "delay": 60.0}, {"pkey"}),
     Case(
         "POSTPONE",

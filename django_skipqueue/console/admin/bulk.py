@@ -12,9 +12,9 @@ a crash the job goes on behind the last batch, so no job is changed twice, and n
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, get_origin
 
 from django.contrib.admin import ModelAdmin
 from django.contrib.admin.sites import all_sites
@@ -31,17 +31,18 @@ from ...conf import settings, using_database
 from ...exceptions import LeaseLost
 from ...jobs.context import JobContext
 from ...models import Job, Queue
+from ...models.copies import BULK_TASK
 from ...values.codec import encode
 from ...values.outcomes import Discard
 from ..counts import expected
 from ..durations import moment_of
 from ..queues_and_workers import Workforce
 from ..search import Window, size_of
+from ..verbs.table import BY_ACTION
+from ..verbs.verb import Instruction, Verb
 from .verbs import log, many_jobs
-from .verbs.copies import BULK_TASK
 from .verbs.many_jobs import Selection, Tally, newest_id
-from .verbs.table import ACTIONS
-from .verbs.verb import Action, Instruction, Verb
+from .verbs.one_job import CONFIRMED, VerbForm
 
 PRIORITY = 100
 """An operator who acts on so many jobs does not wait for the jobs that are in the way."""
@@ -59,7 +60,7 @@ SIGNER = Signer(salt="django_skipqueue.admin.bulk")
 @dataclass(frozen=True, kw_only=True)
 class BulkAction:
     action: str
-    """Its name in `ACTIONS`, or `SEARCH`."""
+    """Its name in `BY_ACTION`, or `SEARCH`."""
     query: str
     """Of the list's address."""
     site: str
@@ -70,10 +71,8 @@ class BulkAction:
     """The jobs that matched when the question was asked."""
     is_least: bool = False
     """Whether there may be more: a part of the list was searched, or the count has stopped. The job counts all."""
-    reason: str = ""
-    minutes: int = 0
-    queue_name: str = ""
-    priority: int = 0
+    answers: dict[str, str] = field(default_factory=dict)
+    """Those of the verb's form, by its fields."""
     signature: str = ""
     """Of all other values, with the project's `SECRET_KEY`: nobody else makes a job that acts for a user."""
 
@@ -81,13 +80,13 @@ class BulkAction:
     def of(cls, job: Job) -> "BulkAction | None":
         """Read it from the job; `None` if somebody has written other arguments into its row."""
         given = job.kwargs if isinstance(job.kwargs, dict) else {}
-        kinds = {field.name: field.type for field in fields(cls)}
+        kinds = {each.name: get_origin(each.type) or each.type for each in fields(cls)}
         try:
             read = cls(**given)
         except TypeError:
             return None
         is_sound = all(kinds[name] is Any or type(value) is kinds[name] for name, value in given.items())
-        return read if is_sound and read.action in (*ACTIONS, SEARCH) else None
+        return read if is_sound and read.action in (*BY_ACTION, SEARCH) else None
 
     @property
     def is_genuine(self) -> bool:
@@ -107,15 +106,14 @@ class BulkAction:
     @property
     def verb(self) -> Verb:
         """Raises `KeyError` for a search."""
-        return ACTIONS[self.action][0]
+        return BY_ACTION[self.action]
 
-    @property
-    def texts(self) -> Action:
-        return ACTIONS[self.action][1]
-
-    @property
     def instruction(self) -> Instruction:
-        return Instruction(self.user, self.reason, self.minutes, queue_name=self.queue_name, priority=self.priority)
+        """Raises `Discard` for answers that the form refuses: it accepted other ones, or has changed since."""
+        form = VerbForm(self.verb, {**self.answers, CONFIRMED: "yes"})
+        if not form.is_valid():
+            raise Discard(f"The answers are no longer valid: {form.errors.as_json()}")
+        return form.instruction(self.user)
 
     def model_admin(self) -> "ModelAdmin[Job]":
         return next(site for site in all_sites if site.name == self.site)._registry[Job]
@@ -275,12 +273,13 @@ def run(context: JobContext, action: Mapping[str, Any]) -> dict[str, int]:
         progress = Progress.of(context.job) or walk.begin()
         if bulk.action == SEARCH:
             return {"found": len(walk.search(progress, context).found)}
+        instruction = bulk.instruction()
         try:
             for window in walk.windows(progress.edges):
                 progress = progress.within(window)
                 for ids in walk.within(window).batches(after=progress.after, newest=progress.newest):
                     with transaction.atomic(using=context.database):
-                        changed = len(bulk.verb.change(ids, bulk.instruction))
+                        changed = len(bulk.verb.apply(ids, instruction))
                         further = replace(
                             progress,
                             after=max(ids),
@@ -293,8 +292,8 @@ def run(context: JobContext, action: Mapping[str, Any]) -> dict[str, int]:
                     context.progress(progress.done / max(most, 1), f"{progress.done:,} of {most:,}")
         finally:  # what is done stays done, even if somebody has stopped the job
             if progress.changed:
-                message = many_jobs.message_of(bulk.texts, Tally(progress.changed, progress.skipped))
-                log.record_all(request, bulk.verb, message, bulk.instruction)
+                message = many_jobs.message_of(bulk.verb, Tally(progress.changed, progress.skipped))
+                log.record_all(request, bulk.verb, message, instruction.reason)
         return {"changed": progress.changed, "skipped": progress.skipped}
 
 

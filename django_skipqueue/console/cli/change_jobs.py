@@ -1,4 +1,4 @@
-"""`skipqueue retry`, `run-now`, `postpone`, `discard`, `cancel`, `delete`: change one job, or many.
+"""The subcommands of the verbs, such as `skipqueue retry`: change one job, or many.
 
 Invariant: nothing is changed before all options are checked and, for many jobs, the question is answered.
 
@@ -10,143 +10,58 @@ batch.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import islice
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 from django.db.models import Count, ExpressionWrapper, Q
 from django.db.models.fields import BooleanField
+from django.utils.timezone import make_naive
+from django.utils.translation import override
 
 from ...events.log_format import counted
-from ...models import UNFINISHED, WAITING, Job, Status
+from ...models import Job, Status
 from ...queue.parameters import BATCH
 from ...queue.store import Store
 from ..job_states import RETRYING, STATES
-from ..parts import consoles, why_unchanged
-from ..search import Window, delete_jobs
-from .options import Choice, add_criteria, by_ids_or_criteria, cut_note, duration, job_id
+from ..parts import why_unchanged
+from ..search import Window
+from ..verbs.options import VerbOption
+from ..verbs.verb import Changed, Instruction, Verb
+from .options import Choice, add_criteria, by_ids_or_criteria, cut_note, job_id
 from .subcommand import Exit, Subcommand
 from .terminal import Console, operator, until_interrupted
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verb:
-    name: str
-    help: str
-    order: str
-    """As an order, and `done` as a participle."""
-    done: str
-    statuses: Collection[str]
-    """The statuses in which a job can be changed."""
-    fits_what_holds_up: bool = False
-    """Whether failed jobs that hold others up can be changed as well."""
-    looked_for_in: tuple[str, ...] | None = None
-    """The states, if the options do not say in which status. Empty: the options must say so. `None`: all that fit."""
-    change: Callable[..., Collection[int]]
-    """Change the jobs that allow it, by a `Store`, the ids, and what the operator says; returns their ids."""
-    exception: str = "that changed meanwhile"
-    """Why a job whose status allows the verb may stay as it is."""
-    is_spread: bool = False
-    """Whether it has the option `--over`."""
-    is_delay: bool = False
-    """Whether it has the option `--for`."""
-    leaves_rows: bool = True
-    """Whether the rows remain, with a reason in them."""
-
-    @property
-    def fits(self) -> Q:
-        by_status = Q(status__in=list(self.statuses))
-        if self.fits_what_holds_up:
-            for part in consoles():
-                by_status |= part.holding_up or Q()
-        return by_status
-
-
-RETRY = Verb(
-    name="retry",
-    help="Put failed or discarded jobs back into their queues, with a fresh set of attempts",
-    order="Retry",
-    done="retried",
-    statuses=(Status.FAILED, Status.DISCARDED),
-    looked_for_in=(Status.FAILED,),
-    change=Store.retry,
-    exception="whose unique key another job holds, or that changed meanwhile",
-    is_spread=True,
-)
-
-RUN_NOW = Verb(
-    name="run-now",
-    help="Put scheduled and retrying jobs into their queues now",
-    order="Run now",
-    done="made due",
-    statuses=(Status.SCHEDULED,),
-    change=Store.run_now,
-)
-
-POSTPONE = Verb(
-    name="postpone",
-    help="Let waiting jobs wait longer",
-    order="Postpone",
-    done="postponed",
-    statuses=WAITING,
-    change=Store.postpone,
-    exception="due later anyway, or changed meanwhile",
-    is_delay=True,
-)
-
-DISCARD = Verb(
-    name="discard",
-    help="Finish waiting jobs without running them, and let a halted sequence go on without the job that failed",
-    order="Discard",
-    done="discarded",
-    statuses=WAITING,
-    fits_what_holds_up=True,
-    change=Store.discard,
-)
-
-CANCEL = Verb(
-    name="cancel",
-    help="Discard waiting and running jobs; those that workers run are interrupted",
-    order="Cancel",
-    done="cancelled",
-    statuses=UNFINISHED,
-    change=Store.cancel,
-)
-
-DELETE = Verb(
-    name="delete",
-    help="Delete jobs for good, with their results and errors; running ones are left alone",
-    order="Delete",
-    done="deleted",
-    statuses=[status for status in Status if status != Status.RUNNING],
-    looked_for_in=(),
-    change=lambda _store, ids, **_told: delete_jobs(ids),
-    leaves_rows=False,
-)
-
-VERBS = (RETRY, RUN_NOW, POSTPONE, DISCARD, CANCEL, DELETE)
 
 
 @dataclass
 class Tally:
     changed: int = 0
     unchanged: int = 0
+    locked: int = 0
+    """Those whose rows a session has locked."""
+    last: Changed = field(default_factory=dict)
+    """Those of the last batch that were changed."""
     is_interrupted: bool = False
 
 
-def change(verb: Verb, choice: Choice, told: dict[str, Any], *, console: Console, total: int) -> Tally:
+def change(verb: Verb, choice: Choice, instruction: Instruction, *, console: Console, total: int) -> Tally:
     """Apply the verb to the jobs that it can change. Jobs that are enqueued meanwhile are left out."""
-    store, tally = Store.default(), Tally()
+    tally = Tally()
     with until_interrupted() as is_interrupted:
         for ids in _batches(verb, choice):
             if is_interrupted():
                 tally.is_interrupted = True
                 break
-            changed = len(verb.change(store, ids, **told))
-            tally.changed += changed
-            tally.unchanged += len(ids) - changed
+            tally.last = verb.apply(ids, instruction)
+            tally.changed += len(tally.last)
+            if left := set(ids) - tally.last.keys():
+                locked = len(verb.locked_among(left))
+                tally.locked += locked
+                tally.unchanged += len(left) - locked
             console.progress(f"{tally.changed:,} of {total:,} jobs {verb.done} …")
     console.end_progress()
     return tally
@@ -156,7 +71,7 @@ def _batches(verb: Verb, choice: Choice) -> Iterator[list[int]]:
     """The ids, in the order of the lists. Those of a window are read before its first job is changed."""
     newest = Job.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
     for part in choice.parts():
-        jobs = part.jobs.filter(verb.fits, pk__lte=newest)
+        jobs = part.jobs.filter(verb.condition, pk__lte=newest)
         ids = iter(list(jobs.values_list("pk", flat=True)))
         while batch := list(islice(ids, BATCH)):
             yield batch
@@ -214,7 +129,7 @@ class Survey:
 
 class ChangeJobs(Subcommand):
     def __init__(self, verb: Verb) -> None:
-        self.name = verb.name
+        self.name = verb.slug
         self.help = verb.help
         self._verb = verb
 
@@ -231,61 +146,79 @@ class ChangeJobs(Subcommand):
         )
         if self._verb.leaves_rows:
             add("--reason", default="", help="why; it is kept in the row of each job")
-        if self._verb.is_spread:
-            help = "each at a random time within this; default: all at once"
-            add("--over", type=duration, metavar="DURATION", help=help)
-        if self._verb.is_delay:
-            help = "so long from now; a job that is due later anyway stays as it is"
-            add("--for", dest="delay", type=duration, metavar="DURATION", required=True, help=help)
+        for option in self._verb.options:
+            add(
+                option.flag,
+                dest=option.name,
+                type=option.parse,
+                metavar=option.metavar,
+                required=option.field().required,
+                help=option.help,
+            )
 
     def run(self, console: Console, **options: Any) -> Exit:
-        told_in = self._verb.looked_for_in
+        with override(None):  # sentences are joined from words of the table, in the language of this module
+            return self._run(console, **options)
+
+    def _run(self, console: Console, **options: Any) -> Exit:
+        told_in, done = self._verb.looked_for_in, str(self._verb.done)
         choice = by_ids_or_criteria(options, (RETRYING, *self._verb.statuses) if told_in is None else told_in)
         choice.require_known()
-        survey = Survey.of(choice, self._verb.fits, console)
+        survey = Survey.of(choice, self._verb.condition, console)
         if not survey.cut and not survey.total:
             choice.explain_nothing()
         if options["dry_run"]:
             survey.show(console, in_json=options["json"])
-            return self._report(console, Tally(survey.eligible), survey, verb=f"would be {self._verb.done}")
+            return self._report(console, Tally(survey.eligible), survey, done=f"would be {done}")
         if not survey.eligible:
-            return self._report(console, Tally(), survey, in_json=options["json"])
+            return self._report(console, Tally(), survey, done=done, in_json=options["json"])
         if len(choice.ids) != 1 and not options["yes"] and not self._is_confirmed(console, survey):
             console.say("Nothing was changed.")
             return Exit.NEGATIVE
-        told: dict[str, Any] = {"by": operator(), "reason": options.get("reason", "")}
-        if self._verb.is_spread:
-            told["over"] = options["over"] or 0.0
-        if self._verb.is_delay:  # to a fixed time, so that no job is postponed twice
-            told["run_after"] = Store.default().heartbeats()[0] + options["delay"]
-        tally = change(self._verb, choice, told, console=console, total=survey.eligible)
+        values = {option.name: _value_of(option, options[option.name]) for option in self._verb.options}
+        instruction = Instruction(operator(), options.get("reason", ""), values)
+        tally = change(self._verb, choice, instruction, console=console, total=survey.eligible)
         if tally.unchanged and len(choice.ids) == 1 and (why := why_unchanged(choice.ids[0])):
             console.say(why)
-        return self._report(console, tally, survey, in_json=options["json"])
+        if self._verb.log_entry_of_copy and len(choice.ids) == 1 and tally.changed and not options["json"]:
+            console.line(Job(pk=tally.last[choice.ids[0]]).shown_id)
+        return self._report(console, tally, survey, done=done, in_json=options["json"])
 
     def _is_confirmed(self, console: Console, survey: Survey) -> bool:
         """Say what is left out, and ask. Raise `CommandError` if there is nobody to ask."""
         if survey.cut:
             console.say(cut_note(survey.cut))
         some = "" if survey.eligible == survey.total else f"{survey.eligible:,} of "
-        number = f"{some}{counted(survey.total, 'job')}"
+        order = str(self._verb.action.question_title % {"number": f"{some}{survey.total:,}", "count": survey.total})
         if not console.is_interactive:
-            question = f"Nobody can be asked whether to {self._verb.order.lower()} {number}"
+            question = f"Nobody can be asked whether to {order[0].lower()}{order[1:]}"
             raise CommandError(f"{question}; --yes does it without asking.", returncode=Exit.USAGE)
-        return console.confirm(f"{self._verb.order} {number}?")
+        return console.confirm(f"{order}?")
 
-    def _report(self, console: Console, tally: Tally, survey: Survey, *, verb: str = "", in_json: bool = False) -> Exit:
+    def _report(self, console: Console, tally: Tally, survey: Survey, *, done: str, in_json: bool = False) -> Exit:
         """Say how many jobs were changed, and why others were not: `3 skipped: 3 are completed already`."""
         skipped = survey.skipped
+        if tally.locked:
+            whose = "whose row is locked by a session" if tally.locked == 1 else "whose rows are locked by sessions"
+            skipped.append(f"{tally.locked:,} {whose} of the database")
         if tally.unchanged:
             skipped.append(f"{tally.unchanged:,} {self._verb.exception}")
-        number = survey.total - survey.eligible + tally.unchanged
+        number = survey.total - survey.eligible + tally.unchanged + tally.locked
         if in_json:
             console.json({"changed": tally.changed, "skipped": number, "is_partial": bool(survey.cut)})
         others = f", {number:,} skipped: {', '.join(skipped)}" if skipped else ""
         left_out = f" {cut_note(survey.cut)}" if survey.cut else ""
-        console.say(f"{counted(tally.changed, 'job')} {verb or self._verb.done}{others}.{left_out}")
+        console.say(f"{counted(tally.changed, 'job')} {done}{others}.{left_out}")
         if tally.is_interrupted:
             console.say("Interrupted. Run the command again to go on.")
             return Exit.INTERRUPTED
         return Exit.PARTIAL if survey.cut else Exit.DONE if tally.changed else Exit.NEGATIVE
+
+
+def _value_of(option: VerbOption, given: Any) -> Any:
+    """The value of the option. A due time is fixed, by the database's clock, so that no job is postponed twice."""
+    if (option.parameter or option.name) != "run_after":
+        return given
+    if isinstance(given, timedelta):
+        return Store.default().heartbeats()[0] + given
+    return given if settings.USE_TZ else make_naive(given)

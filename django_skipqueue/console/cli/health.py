@@ -23,11 +23,10 @@ from ...queue.session import short_transaction
 from ...queue.store import Store
 from ...worker.preflight import engine_problem
 from ..at_once import read_at_once
-from ..durations import span
+from ..durations import duration, span
 from ..queues_and_workers import Workforce
 from ..rules.examination import VERDICT_SECONDS
 from ..rules.verdict import Verdict
-from .options import duration
 from .subcommand import Exit, Subcommand
 from .terminal import Console
 from .verdict import in_a_sentence

@@ -10,24 +10,22 @@ The names of tasks and queues that an operator types are completed, or refused w
 """
 
 import difflib
-import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, time, timedelta
+from datetime import timedelta
 from time import sleep
 from typing import Any, TypeVar
 
 from django.core.management.base import CommandError, CommandParser
 from django.db.models import QuerySet
-from django.utils.dateparse import parse_date, parse_datetime
-from django.utils.timezone import get_current_timezone, is_naive, localdate, make_aware
 
 from ...events.log_format import counted, printable
 from ...jobs.registry import registry
 from ...jobs.task import Task
 from ...models import Job
+from ..durations import duration, moment
 from ..job_states import STATES
 from ..periods import Period
 from ..queues_and_workers import known_queue_names, known_task_names
@@ -36,45 +34,6 @@ from .subcommand import Exit
 from .terminal import Console
 
 T = TypeVar("T")
-
-UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-"""Seconds of each unit."""
-
-DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+|\d+(?:\.\d+)?", re.ASCII)
-
-DAYS_AGO = {"today": 0, "yesterday": 1}
-
-PART = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
-
-LONGEST = timedelta(days=3_650)
-
-
-def duration(text: str) -> timedelta:
-    """`90s`, `15m`, `1h30m`, `2d`; a number without a unit is seconds."""
-    if not DURATION.fullmatch(text):
-        raise ArgumentTypeError(f"{text!r} is not a duration such as 90s, 15m, 1h30m or 2d.")
-    seconds = sum(float(number) * UNITS[unit or "s"] for number, unit in PART.findall(text))
-    if not 0 < seconds <= LONGEST.total_seconds():
-        raise ArgumentTypeError(f"{text!r} must be more than 0, and at most {LONGEST.days}d.")
-    return timedelta(seconds=seconds)
-
-
-def moment(text: str) -> timedelta | datetime:
-    """A duration, which means how long ago, or a time of the project's time zone: `today`, `2026-11-25 14:00`."""
-    if DURATION.fullmatch(text):
-        return duration(text)
-    try:
-        days_ago = DAYS_AGO.get(text)
-        day = parse_date(text) if days_ago is None else localdate() - timedelta(days=days_ago)
-        found = parse_datetime(text) if day is None else datetime.combine(day, time())
-        if found is not None:
-            return make_aware(found, get_current_timezone()) if is_naive(found) else found
-    except (ValueError, OverflowError):  # of a date that does not exist
-        pass
-    raise ArgumentTypeError(
-        f"{text!r} is neither a duration such as 15m or 2d, nor a time such as yesterday, 2026-11-25 or "
-        "2026-11-25 14:00."
-    )
 
 
 def add_watch(parser: CommandParser) -> None:

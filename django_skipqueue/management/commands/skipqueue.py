@@ -1,6 +1,6 @@
 """`manage.py skipqueue …`: see and change the queue from a terminal. Its subcommands are in `console/cli/`."""
 
-from ...console.cli.change_jobs import VERBS, ChangeJobs
+from ...console.cli.change_jobs import ChangeJobs
 from ...console.cli.defer import Defer
 from ...console.cli.doctor import Doctor
 from ...console.cli.health import Health
@@ -14,6 +14,7 @@ from ...console.cli.status import Status
 from ...console.cli.subcommand import Alias, Dispatcher, Subcommand
 from ...console.cli.verdict import ShowVerdict
 from ...console.parts import consoles
+from ...console.verbs.table import VERBS
 from .importtasks import Command as ImportTasks
 from .runworker import Command as RunWorker
 

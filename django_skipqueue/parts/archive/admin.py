@@ -31,13 +31,15 @@ from ...console.admin.ui.addresses import address_of
 from ...console.admin.ui.cells import badge_of
 from ...console.admin.ui.views import READ, ReadOnlyViews, guarded
 from ...console.admin.verbs import log
-from ...console.admin.verbs.copies import TEXTS, insert_copy, why_held_elsewhere, why_not_copied
-from ...console.admin.verbs.table import BUTTONS, RUN_AGAIN
+from ...console.admin.verbs.one_job import log_entries
 from ...console.job_states import LAST_FINISHED, Indexed, Order
+from ...console.parts import why_held_elsewhere
 from ...console.periods import Period
 from ...console.queues_and_workers import LONGEST_NAME
 from ...console.search import Search, is_id
-from ...models import FINISHED, ArchivedJob, Status
+from ...console.verbs.table import BUTTONS, RUN_AGAIN
+from ...models import FINISHED, ArchivedJob, Job, Status
+from ...models.copies import TEXTS, call_of, spec_of, why_not_copied
 
 
 @dataclass(frozen=True)
@@ -234,14 +236,14 @@ class ArchivedJobAdmin(ReadOnlyViews):
         if reason := why_held_elsewhere(job):
             self.message_user(request, reason, messages.WARNING)
             return HttpResponseRedirect(self.address("change", job.pk))
-        copy = insert_copy(ArchivedJob.objects.annotate(**TEXTS).get(pk=job.pk, finished_at=job.finished_at))
+        original: Any = ArchivedJob.objects.annotate(**TEXTS).get(pk=job.pk, finished_at=job.finished_at)
+        copy = Job.objects.insert(spec_of(original), call_of(original, original.args_text, original.kwargs_text))
         values = {"id": job.pk, "copy": copy.pk}
         if not copy.created:
             held = gettext("Nothing was done: job %(copy)s, which is not finished, holds the unique key of job %(id)s.")
             self.message_user(request, held % values, messages.WARNING)
             return HttpResponseRedirect(self.address("change", job.pk))
-        log.record(request, {job.pk: str(job)}, str(RUN_AGAIN.log_entry) % values)
-        log.record(request, {copy.pk: str(copy)}, str(RUN_AGAIN.log_entry_of_copy) % values)
+        log.record(request, log_entries(RUN_AGAIN, job, copy.pk), verb=RUN_AGAIN)
         self.message_user(request, str(BUTTON.done) % values, messages.SUCCESS)
         return HttpResponseRedirect(address_of("job_change", copy.pk))
 

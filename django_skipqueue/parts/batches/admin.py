@@ -30,12 +30,12 @@ from ...console.admin.jobs.filters import GroupFilter
 from ...console.admin.ui.addresses import address_of
 from ...console.admin.ui.cells import NOTHING, Cell, Column, badge, rows, shortened
 from ...console.admin.ui.views import READ, OwnChangeList, ReadOnlyViews, guarded, refreshing
-from ...console.admin.verbs.table import CANCEL, DISCARD, RETRY
-from ...console.admin.verbs.verb import Verb
 from ...console.counts import Count, grouped
 from ...console.durations import distance, exact, span
 from ...console.job_states import Group, Indexed
 from ...console.search import is_id
+from ...console.verbs.table import CANCEL, DISCARD, RETRY
+from ...console.verbs.verb import Verb
 from ...models import FINISHED, Dependency, Job, JobBatch, Status
 from ...models.job import AbstractJob
 from .console import (

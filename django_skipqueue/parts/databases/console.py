@@ -11,7 +11,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...conf import settings
-from ...console.parts import PartConsole, PartSection, why_existing
+from ...console.parts import PartConsole, PartSection, unreachable, why_existing
 from ...console.rules.rule import Finding, Rule, Severity
 from ...exceptions import InvalidArguments, InvalidOption, UnknownTask
 from ...jobs.placement import database_of_key
@@ -51,8 +51,6 @@ def why_held_elsewhere(job: Any, spec: JobSpec, call: EncodedCall) -> str:
     A copy stays in the database of its job, since its key lives there. Only the key of a job from before a change of
     `DATABASES` may belong to another one by now.
     """
-    from ...console.admin.verbs.copies import unreachable
-
     if call.unique_key is None:
         return ""
     task = None

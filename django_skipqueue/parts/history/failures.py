@@ -26,13 +26,13 @@ from ...console.admin.jobs.attempts import Attempt
 from ...console.admin.jobs.page import JobPage
 from ...console.admin.ui.views import refreshing
 from ...console.admin.verbs import log
-from ...console.admin.verbs.table import DISCARD, RETRY, RUN_NOW
-from ...console.admin.verbs.verb import Verb
 from ...console.counts import Count, grouped
 from ...console.durations import distance, roughly
 from ...console.job_states import RETRYING, STATES, Indexed, state_of, status_of
 from ...console.parts import PartNotice, PartPage
 from ...console.search import cause_of_text, cause_query, cause_text
+from ...console.verbs.table import DISCARD, RETRY, RUN_NOW
+from ...console.verbs.verb import Verb
 from ...models import Job, Status
 from ...queue.store import Store
 from ...values.codec import shorten

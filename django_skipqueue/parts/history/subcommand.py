@@ -10,11 +10,11 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from ...console.cli.list import call_of
-from ...console.cli.options import full_task_name, moment, positive
+from ...console.cli.options import full_task_name, positive
 from ...console.cli.show import LABEL_WIDTH
 from ...console.cli.subcommand import Exit, Subcommand
 from ...console.cli.terminal import DIM, RED, YELLOW, Coloured, Console, operator, shown_time
-from ...console.durations import distance
+from ...console.durations import distance, moment
 from ...events.log_format import printable
 from ...models import Job
 from ...queue.store import Store

@@ -13,9 +13,9 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils.timezone import localtime
 
-from django_skipqueue.console.admin.verbs.copies import BULK_TASK
 from django_skipqueue.console.periods import Period
 from django_skipqueue.models import ArchivedJob, Job
+from django_skipqueue.models.copies import BULK_TASK
 from django_skipqueue.parts.archive.admin import ArchivedJobs
 from django_skipqueue.parts.archive.move import make_partitions
 from django_skipqueue.queue.store import Store

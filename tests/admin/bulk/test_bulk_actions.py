@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -22,11 +22,11 @@ from django_skipqueue.console import search as window
 from django_skipqueue.console.admin.bulk import BulkAction, Progress, queue_with_workers
 from django_skipqueue.console.admin.jobs import job_admin
 from django_skipqueue.console.admin.verbs import many_jobs
-from django_skipqueue.console.admin.verbs.copies import BULK_TASK
-from django_skipqueue.console.admin.verbs.table import ACTIONS, RETRY
+from django_skipqueue.console.verbs.table import BY_ACTION, RETRY
 from django_skipqueue.exceptions import InvalidTask
 from django_skipqueue.jobs.registry import registry
 from django_skipqueue.models import Job, Queue
+from django_skipqueue.models.copies import BULK_TASK
 from django_skipqueue.parts.schedules.entry import Entry, prepared
 from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
@@ -39,6 +39,8 @@ from ..conftest import LIST, messages_of, page
 pytestmark = pytest.mark.django_db
 
 FAILED = f"{LIST}?status=failed"
+
+NEW_YEAR = datetime(2100, 1, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture(autouse=True)
@@ -187,7 +189,8 @@ class TestHandingOver:
         [
             ("discard", "queued", {"status": "discarded"}, {}),
             ("cancel", "running", {"status": "discarded"}, {}),
-            ("postpone", "queued", {"status": "scheduled"}, {"minutes": "5"}),
+            ("postpone", "queued", {"status": "scheduled"}, {"delay": "5"}),
+            ("reschedule", "queued", {"run_after": NEW_YEAR}, {"run_after": "2100-01-01T12:00"}),
             ("change_queue", "queued", {"queue_name": "mail"}, {"queue_name": "mail"}),
             ("change_priority", "scheduled", {"priority": 7}, {"priority": "7"}),
         ],
@@ -202,6 +205,16 @@ class TestHandingOver:
         assert bulk_job().status == "completed"
         for job in jobs:
             assert {name: state(job)[name] for name in after} == after
+
+    def test_copies_are_made_of_the_jobs_that_matched_and_of_no_copy(self, operator: Client) -> None:
+        make_worker()
+        jobs = [make_job("completed", kwargs={"n": n}) for n in range(5)]
+        retry_all(operator, f"{LIST}?status=completed", action="run_again_selected", reason="lost on the way")
+        run_first(bulk_job())
+        assert bulk_job().result == {"changed": 5, "skipped": 0}
+        copies = Job.objects.queued().order_by("pk")
+        assert [job.kwargs for job in copies] == [job.kwargs for job in jobs]
+        assert {entry["reason"] for job in copies for entry in job.operations or []} == {"lost on the way"}
 
     def test_jobs_are_deleted_after_their_number_is_typed(self, operator: Client) -> None:
         make_worker()
@@ -267,7 +280,7 @@ class TestRunning:
     @pytest.mark.parametrize(
         ("action", "answers"),
         [
-            ("postpone", {"minutes": "60"}),
+            ("postpone", {"delay": "60"}),
             ("change_queue", {"queue_name": "zz"}),
             ("change_priority", {"priority": "-5"}),
         ],
@@ -318,11 +331,11 @@ class TestRunning:
         job = self.begin(operator, f"{FAILED}&task=tests.app.jobs.noop")
         batches: list[Any] = []
 
-        def stop_third(ids: list[int], instruction: Any) -> Any:
+        def stop_third(store: Store, ids: list[int], **noted: Any) -> Any:
             batches.append(ids)
             if len(batches) == 3:
                 in_another_thread(job.cancel)
-            return RETRY.change(ids, instruction)
+            return RETRY.change(store, ids, **noted)
 
         change_by(stop_third, monkeypatch)
         run_jobs(queue_names=["only"])
@@ -364,9 +377,9 @@ class TestRunning:
         jobs = [make_job("failed") for _ in range(3)]
         job = self.begin(operator)
 
-        def cancel_first(ids: list[int], instruction: Any) -> Any:
+        def cancel_first(store: Store, ids: list[int], **noted: Any) -> Any:
             job.cancel()
-            return RETRY.change(ids, instruction)
+            return RETRY.change(store, ids, **noted)
 
         change_by(cancel_first, monkeypatch)
         run_jobs(queue_names=["only"])
@@ -379,10 +392,10 @@ class TestRunning:
         jobs = [make_job("failed") for _ in range(5)]
         job = self.begin(operator)
 
-        def cancel_second(ids: list[int], instruction: Any) -> Any:
+        def cancel_second(store: Store, ids: list[int], **noted: Any) -> Any:
             if jobs[2].pk in ids:
                 job.cancel()
-            return RETRY.change(ids, instruction)
+            return RETRY.change(store, ids, **noted)
 
         change_by(cancel_second, monkeypatch)
         run_jobs(queue_names=["only"])
@@ -407,9 +420,9 @@ def break_down_at(number: int, monkeypatch: pytest.MonkeyPatch) -> list[list[int
     """Have a worker die once, in the middle of this batch. Returns the batches, as they come."""
     calls: list[list[int]] = []
 
-    def change(ids: list[int], instruction: Any) -> Any:
+    def change(store: Store, ids: list[int], **noted: Any) -> Any:
         calls.append(list(ids))
-        changed = RETRY.change(ids, instruction)
+        changed = RETRY.change(store, ids, **noted)
         if len(calls) == number:
             raise RuntimeError("the plug was pulled")
         return changed
@@ -420,7 +433,7 @@ def break_down_at(number: int, monkeypatch: pytest.MonkeyPatch) -> list[list[int
 
 def change_by(change: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Have this function in the place of the statement that retries jobs."""
-    monkeypatch.setitem(ACTIONS, "retry_selected", (replace(RETRY, change=change), ACTIONS["retry_selected"][1]))
+    monkeypatch.setitem(BY_ACTION, "retry_selected", replace(RETRY, change=change))
 
 
 class TestThePage:
@@ -573,7 +586,7 @@ def test_a_worker_that_is_killed_has_another_go_on(
     number = 12_000
     multiply(make_job("failed"), number - 1)
     make_worker(name="for the question")
-    retry_all(operator, FAILED, minutes="100000")
+    retry_all(operator, FAILED, over="100000")
     job = bulk_job()
     runworker("--processes", "1", settings=ADMIN)
     wait_until(lambda: Progress.of(bulk_job()))

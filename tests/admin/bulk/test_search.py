@@ -18,8 +18,8 @@ from django_skipqueue.console import search as window
 from django_skipqueue.console.admin import bulk
 from django_skipqueue.console.admin.bulk import BulkAction, Progress
 from django_skipqueue.console.admin.jobs.changelist import JobChangeList
-from django_skipqueue.console.admin.verbs.copies import BULK_TASK
 from django_skipqueue.models import Job
+from django_skipqueue.models.copies import BULK_TASK
 from django_skipqueue.testing import run_jobs
 
 from ...app.rows import make_job, make_worker, state

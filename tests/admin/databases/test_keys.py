@@ -8,7 +8,7 @@ from django.test import Client
 from django.urls import reverse
 
 from django_skipqueue import by, job, unique_by
-from django_skipqueue.console.admin.verbs import copies
+from django_skipqueue.console import parts
 from django_skipqueue.jobs.placement import database_of_schedule
 from django_skipqueue.jobs.registry import registry
 from django_skipqueue.models import Job, Schedule
@@ -111,7 +111,7 @@ def test_so_is_a_database_that_cannot_be_reached(operator: Client, gone: str) ->
 
 def test_so_is_one_that_goes_away_meanwhile(operator: Client, gone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     source = make_job("completed", task="pay", kwargs={"account": account_of("default")})
-    monkeypatch.setattr(copies, "can_be_reached", Mock(side_effect=[True, False]))
+    monkeypatch.setattr(parts, "can_be_reached", Mock(side_effect=[True, False]))
     response = press_edit(operator, source, argument_0=str(account_of(gone)))
     assert errors_of(response) == ["The database other cannot be reached."]
 

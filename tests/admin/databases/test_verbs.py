@@ -8,9 +8,9 @@ from django.test import Client
 
 from django_skipqueue.conf import using_database
 from django_skipqueue.console.admin.jobs import job_admin
-from django_skipqueue.console.admin.verbs.copies import BULK_TASK
-from django_skipqueue.console.admin.verbs.table import ACTIONS, BUTTONS
+from django_skipqueue.console.verbs.table import BUTTONS, BY_ACTION
 from django_skipqueue.models import Job, Queue, Schedule, Worker, WorkerRequest
+from django_skipqueue.models.copies import BULK_TASK
 from django_skipqueue.testing import run_jobs
 
 from ...app.rows import make_job, make_worker
@@ -32,7 +32,7 @@ BEFORE = {
     "cancel": "running",
 }
 """The status that the verb needs; others: failed."""
-ANSWER = {"confirmed": "yes", "run_after": "2100-01-01T12:30:15", "queue_name": "mail", "priority": "7"}
+ANSWER = {"confirmed": "yes", "run_after": "2100-01-01T12:30:15", "queue_name": "mail", "priority": "7", "delay": "5"}
 MODELS: tuple[Any, ...] = (Job, Queue, Schedule, Worker, WorkerRequest)
 
 
@@ -65,9 +65,9 @@ def test_a_button(operator: Client, verb: str) -> None:
     assert [each for each in LogEntry.objects.values_list("object_id", flat=True) if each == str(ID)] == []
 
 
-@pytest.mark.parametrize("name", ACTIONS)
+@pytest.mark.parametrize("name", BY_ACTION)
 def test_an_action_of_the_list(operator: Client, name: str) -> None:
-    make_twins(BEFORE.get(ACTIONS[name][0].name, "failed"))
+    make_twins(BEFORE.get(BY_ACTION[name].name, "failed"))
     default, other = rows("default"), rows("other")
     shown = Page(operator.get(with_alias(LIST, "other")).text, LIST)
     form = next(form for form in shown.own_forms if "_selected_action" in form.fields)

@@ -44,12 +44,12 @@ def test_so_does_an_action_on_all_matching_jobs(operator: Client) -> None:
         assert "the bank is back" in text
 
 
-def test_a_copy_stands_in_it_though_the_row_does_not_have_it(operator: Client) -> None:
+def test_a_copy_stands_in_it_and_its_own_says_of_which_job_it_is_one(operator: Client) -> None:
     job = make_job("completed", task="tests.app.jobs.noop")
     operator.post(page("run_again", job.pk), {"confirmed": "yes"})
     copy = Job.objects.exclude(pk=job.pk).get()
     assert entries_of(job) == [("ann", f"Run again as job {copy.pk}.", "")]
-    assert entries_of(copy) == [("ann", f"Copied from job {job.pk}.", "")]
+    assert entries_of(copy) == [("ann", f"run again: job {job.pk}", "")]
 
 
 def test_programs_and_others_stand_in_it_as_well(operator: Client) -> None:

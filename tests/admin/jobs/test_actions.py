@@ -34,19 +34,24 @@ ACTIONS = {
     "retry_selected": "retry_job",
     "run_now_selected": "retry_job",
     "postpone_selected": "retry_job",
+    "reschedule_selected": "retry_job",
     "change_queue_selected": "retry_job",
     "change_priority_selected": "retry_job",
     "discard_selected": "discard_job",
     "cancel_selected": "discard_job",
     "delete_selected": "delete_job",
+    "run_again_selected": "add_job",
 }
 FOR_ALL_THAT_WAIT = {
     "postpone_selected",
+    "reschedule_selected",
     "change_queue_selected",
     "change_priority_selected",
     "discard_selected",
     "delete_selected",
 }
+
+FOR_ALL_THAT_FAILED = {"retry_selected", "delete_selected", "run_again_selected"}
 
 
 def post(client: Client, action: str, jobs: list[Job], *, address: str = LIST, **more: str) -> Any:
@@ -66,7 +71,7 @@ class TestTheQuestion:
                 jobs = [make_job(status) for status in STATUSES]
                 before = statuses()
                 response = post(operator, action, jobs)
-                assert re.search(r" \d of 7 jobs( now)?\?$", response.context["title"])
+                assert re.search(r" \d of 7 jobs( now| again)?\?$", response.context["title"])
                 assert statuses() == before
                 assert not LogEntry.objects.exists()
 
@@ -81,7 +86,7 @@ class TestTheQuestion:
     def test_what_would_skip_them_all_is_not_offered(self, operator: Client, row: Row) -> None:
         cases: list[tuple[str, str, str]] = [
             ("retry_selected", "completed", "None of these 2 jobs can be retried."),
-            ("run_now_selected", "queued", "None of these 2 jobs waits for a time."),
+            ("run_now_selected", "queued", "None of these 2 jobs can be made due."),
             ("postpone_selected", "running", "None of these 2 jobs can be postponed."),
             ("discard_selected", "running", "None of these 2 jobs can be discarded."),
             ("cancel_selected", "failed", "None of these 2 jobs can be cancelled."),
@@ -116,7 +121,7 @@ class TestTheQuestion:
     def test_what_is_answered_wrongly_is_asked_again(self, operator: Client) -> None:
         job = make_job("queued")
         for minutes in ("0", "x", "", "99999999"):
-            response = post(operator, "postpone_selected", [job], confirmed="yes", minutes=minutes)
+            response = post(operator, "postpone_selected", [job], confirmed="yes", delay=minutes)
             assert "errorlist" in response.text
         assert Job.objects.get(pk=job.pk).status == "queued"
 
@@ -214,7 +219,7 @@ class TestTheAnswer:
 
     def test_retries_are_spread_over_minutes(self, operator: Client) -> None:
         jobs = [make_job("failed") for _ in range(20)]
-        post(operator, "retry_selected", jobs, confirmed="yes", minutes="60")
+        post(operator, "retry_selected", jobs, confirmed="yes", over="60")
         due = list(Job.objects.scheduled().filter(run_after__gt=Now()).values_list("run_after", flat=True))
         assert len(due) > 15
         assert timedelta(minutes=5) < max(due) - min(due) < timedelta(minutes=60)
@@ -236,7 +241,7 @@ class TestTheAnswer:
     def test_postpone_has_jobs_wait(self, operator: Client) -> None:
         jobs = [make_job("queued"), make_job("scheduled", run_after=timedelta(minutes=1))]
         later = make_job("scheduled", run_after=timedelta(days=1))
-        response = post(operator, "postpone_selected", [*jobs, later], confirmed="yes", minutes="90")
+        response = post(operator, "postpone_selected", [*jobs, later], confirmed="yes", delay="90")
         assert messages_of(response) == ["2 jobs were postponed. 1 was skipped, because it could not be changed."]
         soon = Job.objects.scheduled().filter(run_after__lt=Now() + timedelta(minutes=91))
         assert {job.pk for job in soon} == {job.pk for job in jobs}
@@ -320,16 +325,17 @@ class TestPermissions:
                 job = make_job("failed")
                 client = log_in("view_job", *(set(ACTIONS.values()) - {permission}))
                 assert action not in client.get(LIST).text
-                post(client, action, [job], confirmed="yes", minutes="5")
+                post(client, action, [job], confirmed="yes", delay="5")
                 assert statuses() == {job.pk: "failed"}
 
     def test_its_own_permission_is_enough(self, log_in: Callable[..., Client], row: Row) -> None:
         for action, permission in ACTIONS.items():
             with row(action=action, permission=permission):
-                job = make_job({"retry_selected": "failed", "delete_selected": "failed"}.get(action, "scheduled"))
+                job = make_job("failed" if action in FOR_ALL_THAT_FAILED else "scheduled")
                 client = log_in("view_job", permission)
                 assert action in client.get(LIST).text
-                answers = {"confirmed": "yes", "minutes": "90", "queue_name": "mail", "priority": "7"}
+                answers = {"confirmed": "yes", "delay": "90", "run_after": "2100-01-01T00:00"}
+                answers |= {"queue_name": "mail", "priority": "7"}
                 assert "1 job " in messages_of(post(client, action, [job], **answers))[0]
 
     @pytest.mark.parametrize(
@@ -340,9 +346,9 @@ class TestPermissions:
             ("retrying", {"run_now_selected", *FOR_ALL_THAT_WAIT}),
             ("queued", FOR_ALL_THAT_WAIT),
             ("running", {"cancel_selected"}),
-            ("completed", {"delete_selected"}),
-            ("failed", {"retry_selected", "delete_selected"}),
-            ("discarded", {"retry_selected", "delete_selected"}),
+            ("completed", {"delete_selected", "run_again_selected"}),
+            ("failed", FOR_ALL_THAT_FAILED),
+            ("discarded", FOR_ALL_THAT_FAILED),
         ],
     )
     def test_a_list_offers_what_could_change_its_jobs(self, operator: Client, state: str, offered: set[str]) -> None:

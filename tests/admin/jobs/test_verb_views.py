@@ -94,7 +94,7 @@ class TestButtons:
             with row(verb=verb, permission=permission):
                 job = make_job(BEFORE.get(verb, "failed"))
                 before = state(job)
-                data = {"confirmed": "yes", "minutes": "90"}
+                data = {"confirmed": "yes", "over": "90"}
                 assert log_in(permission).post(page(verb, job.pk), data).status_code == 403
                 assert state(job) == before
                 assert Job.objects.count() == 1
@@ -226,7 +226,7 @@ class TestChanges:
         job = make_job("queued")
         assert messages_of(press(operator, "change_queue", job)) == [f"Job {job.pk} is in the queue “mail” now."]
         assert (state(job)["status"], state(job)["queue_name"]) == ("queued", "mail")
-        assert LogEntry.objects.get().change_message == "Queue changed."
+        assert LogEntry.objects.get().change_message == "Put into another queue."
         assert "default → mail" in operator.get(page("change", job.pk)).text
         assert "Put into another queue: default → mail" in operator.get(page("history", job.pk)).text
         assert messages_of(press(operator, "change_queue", job)) == [f"Job {job.pk} is in this queue already."]

@@ -1,11 +1,14 @@
 """`apply_to_one`: a verb that finds the job changed meanwhile says why nothing was done."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
-from django_skipqueue.console.admin.verbs.table import BUTTONS, RETRY
-from django_skipqueue.console.admin.verbs.verb import Button, Instruction, Verb, apply_to_one
+from django_skipqueue.console.admin.verbs.one_job import apply_to_one
+from django_skipqueue.console.verbs.table import BUTTONS, RETRY
+from django_skipqueue.console.verbs.verb import Button, Instruction, Verb
 from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
 
@@ -14,7 +17,7 @@ from ...app.sessions import Session
 
 pytestmark = pytest.mark.django_db
 
-ANN = Instruction("ann", queue_name="mail", priority=7)
+ANN = Instruction("ann", options={"queue_name": "mail", "priority": 7, "run_after": timedelta(hours=1)})
 
 
 @pytest.mark.parametrize(("verb", "button"), BUTTONS, ids=lambda each: getattr(each, "name", ""))
@@ -26,11 +29,19 @@ def test_a_job_that_was_deleted_meanwhile(verb: Verb, button: Button) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_job_that_somebody_else_is_changing(session: Callable[[], Session]) -> None:
+def test_a_job_whose_row_a_session_has_locked(session: Callable[[], Session]) -> None:
     job = make_job("failed")
     other = session()
     other.begin()
     other(lambda: Store("default").retry([job.pk]))
     assert RETRY.button is not None
-    assert "is changing right now" in apply_to_one(RETRY, RETRY.button, job, ANN).message
+    message = apply_to_one(RETRY, RETRY.button, job, ANN).message
+    assert message == f"“Retry” did nothing: a database session has locked the row of job {job.pk}."
     other.rollback()
+
+
+def test_a_job_that_stays_as_it_is_for_no_reason_that_is_seen_afterwards() -> None:
+    job = make_job("failed")
+    refusing = replace(RETRY, change=lambda *_, **_noted: set())
+    assert RETRY.button is not None
+    assert "is changing right now. Try again." in apply_to_one(refusing, RETRY.button, job, ANN).message

@@ -1,36 +1,49 @@
-"""`skipqueue retry`, `run-now`, `postpone`, `discard`, `cancel`, `delete`."""
+"""The subcommands of the verbs, such as `skipqueue retry`."""
 
 import signal
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db.models.functions import Now
 
 from django_skipqueue.console import counts
 from django_skipqueue.console import search as window
 from django_skipqueue.console.cli import change_jobs as batches
-from django_skipqueue.console.cli.change_jobs import VERBS, Verb
+from django_skipqueue.console.verbs.table import RETRY, RUN_AGAIN, VERBS
+from django_skipqueue.console.verbs.verb import Verb
 from django_skipqueue.models import Job
 
 from ...app.limit_rows import make_halted
 from ...app.rows import STATUSES, make_job, multiply, state
+from ...app.sessions import Session
+from ...harness.languages import speak
 from .running import skipqueue
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-OPTIONS = {"postpone": ["--for", "2h"]}
+OPTIONS = {
+    "postpone": ["--for", "2h"],
+    "reschedule": ["--to", "2h"],
+    "change-queue": ["--to", "mail"],
+    "change-priority": ["--to", "-7"],
+}
 
 AFTER = {
     "retry": "queued",
     "run-now": "queued",
     "postpone": "scheduled",
+    "reschedule": "scheduled",
     "discard": "discarded",
     "cancel": "discarded",
+    "run-again": "queued",
+    "delete": "deleted",
 }
-"""The status after each verb, except that of a deleted job."""
+"""The status after each verb that changes it."""
 
-every_verb = pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+every_verb = pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.slug)
 
 
 def status_of(job: Job) -> str:
@@ -42,13 +55,15 @@ def status_of(job: Job) -> str:
 def test_a_verb_changes_one_job_without_a_question_and_keeps_who_and_why(verb: Verb) -> None:
     job = make_job(str(next(iter(verb.statuses))))
     reason = ["--reason", "fixed"] if verb.leaves_rows else []
-    result = skipqueue(verb.name, f"#{job.pk}", *reason, *OPTIONS.get(verb.name, []))
-    assert (result.code, result.out, result.err) == (0, "", f"1 job {verb.done}.\n")
-    assert status_of(job) == AFTER.get(verb.name, "deleted")
+    result = skipqueue(verb.slug, f"#{job.pk}", *reason, *OPTIONS.get(verb.slug, []))
+    changed = job if verb is not RUN_AGAIN else Job.objects.exclude(pk=job.pk).get()
+    assert (result.code, result.err) == (0, f"1 job {verb.done}.\n")
+    assert result.out == ("" if changed == job else f"{changed.pk}\n")
+    assert status_of(changed) == AFTER.get(verb.slug, job.status)
     if verb.leaves_rows:
-        job.refresh_from_db()
-        [operation] = job.operations or []
-        assert (operation["verb"], operation["reason"]) == (verb.name.replace("-", "_"), "fixed")
+        changed.refresh_from_db()
+        [operation] = changed.operations or []
+        assert (operation["verb"], operation["reason"]) == (verb.name, "fixed")
         assert "@" in operation["by"]
 
 
@@ -56,7 +71,7 @@ def test_a_verb_changes_one_job_without_a_question_and_keeps_who_and_why(verb: V
 def test_a_job_whose_status_does_not_allow_the_verb_is_skipped(verb: Verb) -> None:
     unfit = [make_job(status) for status in STATUSES if status not in verb.statuses]
     before = [state(job) for job in unfit]
-    result = skipqueue(verb.name, *(job.pk for job in unfit), "--yes", *OPTIONS.get(verb.name, []))
+    result = skipqueue(verb.slug, *(job.pk for job in unfit), "--yes", *OPTIONS.get(verb.slug, []))
     assert result.code == 3
     assert result.err.startswith(f"0 jobs {verb.done}, {len(unfit)} skipped: ")
     assert [state(job) for job in unfit] == before
@@ -66,7 +81,7 @@ def test_a_job_whose_status_does_not_allow_the_verb_is_skipped(verb: Verb) -> No
 def test_an_id_that_no_job_has_is_named_and_nothing_is_changed(verb: Verb) -> None:
     job = make_job(str(next(iter(verb.statuses))))
     before = state(job)
-    result = skipqueue(verb.name, job.pk, 999_999_999, "--yes", *OPTIONS.get(verb.name, []))
+    result = skipqueue(verb.slug, job.pk, 999_999_999, "--yes", *OPTIONS.get(verb.slug, []))
     assert result.code == 1
     assert "There is no job 999999999." in result.err
     assert state(job) == before
@@ -74,16 +89,16 @@ def test_an_id_that_no_job_has_is_named_and_nothing_is_changed(verb: Verb) -> No
 
 @every_verb
 def test_a_verb_needs_ids_or_options_that_say_which_jobs_and_not_both(verb: Verb) -> None:
-    options = OPTIONS.get(verb.name, [])
-    assert skipqueue(verb.name, "--all", "--yes", *options).code == 2
-    assert skipqueue(verb.name, "1", "--task", "x", *options).code == 2
+    options = OPTIONS.get(verb.slug, [])
+    assert skipqueue(verb.slug, "--all", "--yes", *options).code == 2
+    assert skipqueue(verb.slug, "1", "--task", "x", *options).code == 2
 
 
 @every_verb
 def test_a_dry_run_counts_and_writes_nothing(verb: Verb) -> None:
     fit = make_job(str(next(iter(verb.statuses))), task="a.b")
     before = state(fit)
-    result = skipqueue(verb.name, "--status", fit.status, "--dry-run", "--json", *OPTIONS.get(verb.name, []))
+    result = skipqueue(verb.slug, "--status", fit.status, "--dry-run", "--json", *OPTIONS.get(verb.slug, []))
     assert result.objects == [{"status": fit.status, "task": "a.b", "jobs": 1, "would_change": True}]
     assert (result.code, result.err) == (0, f"1 job would be {verb.done}.\n")
     assert state(fit) == before
@@ -100,11 +115,85 @@ def test_json_is_the_outcome() -> None:
 
 
 @pytest.mark.parametrize(
+    ("verb", "wrong"),
+    [
+        ("postpone", "-1h"),
+        ("reschedule", "tomorrow"),
+        ("change-queue", "a,b"),
+        ("change-priority", "101"),
+        ("change-priority", "high"),
+    ],
+)
+def test_a_value_that_no_job_can_have_is_refused(verb: str, wrong: str) -> None:
+    job = make_job("queued")
+    before = state(job)
+    result = skipqueue(verb, job.pk, f"{OPTIONS[verb][0]}={wrong}")
+    assert state(job) == before
+    assert result.err.startswith(f"Error: argument {OPTIONS[verb][0]}: ")
+
+
+def test_a_job_is_due_at_the_time_that_is_typed_or_after_a_duration(settings: Any) -> None:
+    settings.TIME_ZONE = "Europe/Berlin"
+    job = make_job("queued")
+    assert skipqueue("reschedule", job.pk, "--to", "2100-01-01 14:00").code == 0
+    job.refresh_from_db()
+    assert job.run_after.isoformat() == "2100-01-01T13:00:00+00:00"
+    assert skipqueue("reschedule", job.pk, "--to", "1h").code == 0
+    assert Job.objects.filter(run_after__range=(Now() + timedelta(minutes=59), Now() + timedelta(minutes=60))).exists()
+
+
+def test_jobs_go_to_the_queue_and_the_priority_that_are_typed() -> None:
+    jobs = [make_job("queued", task="a.b"), make_job("scheduled", task="a.b"), make_job("queued")]
+    assert skipqueue("change-queue", "--task", "a.b", "--to", "mail", "--yes").err == "2 jobs put into another queue.\n"
+    assert skipqueue("change-priority", "--task", "a.b", "--to", "-7", "--yes").code == 0
+    assert [(state(job)["queue_name"], state(job)["priority"]) for job in jobs] == [("mail", -7)] * 2 + [("default", 0)]
+    again = skipqueue("change-queue", jobs[0].pk, "--to", "mail")
+    assert again.err == "0 jobs put into another queue, 1 skipped: 1 in this queue already, or changed meanwhile.\n"
+
+
+def test_run_again_needs_a_status_and_leaves_the_jobs_as_they_are() -> None:
+    jobs = [make_job("completed", task="a.b", kwargs={"n": n}) for n in range(2)]
+    before = [state(job) for job in jobs]
+    assert skipqueue("run-again", "--task", "a.b", "--yes").code == 2
+    result = skipqueue("run-again", "--task", "a.b", "--status", "completed", "--yes")
+    assert (result.code, result.out, result.err) == (0, "", "2 jobs run again.\n")
+    assert [job.kwargs for job in Job.objects.queued().order_by("pk")] == [{"n": 0}, {"n": 1}]
+    assert [state(job) for job in jobs] == before
+
+
+def test_a_job_whose_row_a_session_has_locked_is_said_to_be_locked(session: Callable[[], Session]) -> None:
+    """The row of one of two: its key is free, so no unique key is to blame."""
+    locked, held = make_job("failed"), make_job("failed", unique_key="k")
+    make_job(unique_key="k")
+    other = session()
+    other.begin()
+    other(lambda: list(Job.objects.select_for_update().filter(pk=locked.pk)))
+    result = skipqueue("retry", locked.pk)
+    assert result.code == 3
+    assert result.err == "0 jobs retried, 1 skipped: 1 whose row is locked by a session of the database.\n"
+    assert skipqueue("retry", "--failed", "--yes", "--json").objects == [
+        {"changed": 0, "skipped": 2, "is_partial": False}
+    ]
+    other.rollback()
+    assert skipqueue("retry", locked.pk, held.pk, "--yes").err.startswith(
+        "1 job retried, 1 skipped: 1 whose unique key"
+    )
+
+
+def test_the_terminal_speaks_one_language(settings: Any, tmp_path: Path) -> None:
+    """It joins sentences from words of the table, which the admin translates."""
+    speak(settings, tmp_path, {"retried": "provita"})
+    assert skipqueue("retry", make_job("failed").pk).err == "1 job retried.\n"
+
+
+@pytest.mark.parametrize(
     ("verb", "statuses"),
     [
         ("retry", {"failed"}),
         ("run-now", {"scheduled"}),
         ("postpone", {"scheduled", "queued", "blocked"}),
+        ("reschedule", {"scheduled", "queued", "blocked"}),
+        ("change-queue", {"scheduled", "queued", "blocked"}),
         ("discard", {"scheduled", "queued", "blocked"}),
         ("cancel", {"scheduled", "queued", "blocked", "running"}),
     ],
@@ -233,14 +322,13 @@ class TestWindows:
         self, jobs: list[Job], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         added: list[Job] = []
-        verb = VERBS[0]
-        retry = verb.change
+        retry = RETRY.change
 
         def add_one(*arguments: Any, **told: Any) -> Any:
             added.append(make_job("failed", finished_at=timedelta(minutes=-30)))
             return retry(*arguments, **told)
 
-        monkeypatch.setitem(vars(verb), "change", add_one)
+        monkeypatch.setitem(vars(RETRY), "change", add_one)
         assert skipqueue("retry", "--failed", "--yes", "--all").err == "7 jobs retried.\n"
         assert {status_of(job) for job in added} == {"failed"}
 

@@ -104,7 +104,8 @@ def test_each_subcommand_takes_the_database() -> None:
 @pytest.mark.parametrize("subcommand", [each.name for each in subcommands() if not isinstance(each, Alias)])
 def test_an_unknown_database_is_one_sentence(subcommand: str) -> None:
     needed: dict[str, list[str]] = {"defer": ["x"], "show": ["1"], "pause": ["q"], "resume": ["q"]}
-    needed["postpone"] = ["1", "--for", "1h"]
+    needed |= {"postpone": ["1", "--for", "1h"], "reschedule": ["1", "--to", "1h"]}
+    needed |= {"change-queue": ["1", "--to", "q"], "change-priority": ["1", "--to", "1"]}
     result = skipqueue(subcommand, *needed.get(subcommand, ()), "--database", "nosuch")
     assert result.code == 1
     assert "DATABASES has no alias 'nosuch'" in result.err

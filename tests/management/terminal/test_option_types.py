@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from django.utils.timezone import get_current_timezone, localtime, override
 
-from django_skipqueue.console.cli.options import argument, duration, job_id, moment, positive
+from django_skipqueue.console.cli.options import argument, job_id, positive
+from django_skipqueue.console.durations import duration, moment
 from django_skipqueue.events.log_format import in_words
 
 
@@ -66,7 +67,7 @@ def test_a_time_is_one_of_the_time_zone(zone: str, subtests: pytest.Subtests) ->
                 assert moment(text) == expected
 
 
-def test_a_time_may_be_a_duration_ago() -> None:
+def test_a_time_may_be_a_duration() -> None:
     assert moment("1h30m") == timedelta(minutes=90)
 
 

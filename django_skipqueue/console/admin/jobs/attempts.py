@@ -25,7 +25,7 @@ from ....values.outcomes import Discard
 from ....values.tracebacks import LIBRARY
 from ...durations import moment_of, span
 from ...operations import attempts_before, number_of_attempt, was_cancelled
-from ..verbs.table import CANCEL
+from ...verbs.table import CANCEL
 from .history import Operation, operations_of
 
 FRAME = re.compile(r'  File "(?P<file>.+?)", line \d+')

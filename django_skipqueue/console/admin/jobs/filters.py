@@ -17,6 +17,7 @@ from django.utils.timezone import get_current_timezone, is_naive, make_aware
 from django.utils.translation import gettext_lazy as _
 
 from ....models import Job, Status
+from ....models.copies import BULK_TASK
 from ....models.expressions import has_cause
 from ....values.codec import shorten
 from ....values.records import Cause
@@ -27,7 +28,6 @@ from ...queues_and_workers import known_queue_names, known_task_names
 from ...search import cause_of_text, has_raised, is_id
 from ..bulk import Progress
 from ..ui.cells import CELL_LIMIT
-from ..verbs.copies import BULK_TASK
 
 TIMES: Mapping[str, tuple[timedelta, Any]] = {
     "hour": (timedelta(hours=1), _("Last hour")),

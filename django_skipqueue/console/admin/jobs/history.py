@@ -1,7 +1,7 @@
 """The history of one job: the acts of people, read from its row and from Django's log of admin actions.
 
-The row has the verbs of operators, also those for many jobs at once, and those without the admin. Only the log has the
-copies of a job.
+The row has the verbs of operators, also those for many jobs at once, and those without the admin; that of a copy says
+of which job it is one. Only the log has the copies of a job.
 """
 
 from collections.abc import Iterable
@@ -10,14 +10,14 @@ from datetime import datetime, timedelta
 
 from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ....models import Job, Status
 from ... import operations
 from ...arguments import redacted
+from ...verbs.table import VERBS
 from ..ui.views import logged_id
-from ..verbs.table import PAST
-from ..verbs.verb import Past
 
 RELEASE = "release"
 """What a worker notes that stops while the job runs."""
@@ -26,32 +26,28 @@ SNOOZE = "snooze"
 """What is noted when a task snoozes: once for all snoozes in a row."""
 
 KNOWN = {
-    **PAST,
-    RELEASE: Past(done=_("released"), done_by=_("released by %(user)s"), leads_to=Status.QUEUED),
-    SNOOZE: Past(done=_("snoozed"), done_by=_("snoozed by %(user)s"), leads_to=Status.SCHEDULED),
+    **{verb.name: (verb.done, verb.leads_to) for verb in VERBS},
+    RELEASE: (_("released"), Status.QUEUED),
+    SNOOZE: (_("snoozed"), Status.SCHEDULED),
 }
+"""Each verb as a participle, and the status after it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Operation(operations.Operation):
     @property
-    def _past(self) -> Past:
-        unknown = Past(done=self.verb, done_by=_("%(verb)s by %(user)s"), leads_to=Status.SCHEDULED)
-        return KNOWN.get(self.verb, unknown)
-
-    @property
     def done(self) -> str:
         """The verb as a participle: `retried`."""
-        return str(self._past.done)
+        return str(KNOWN[self.verb][0] if self.verb in KNOWN else self.verb)
 
     @property
     def done_by(self) -> str:
         """The verb as a participle, with the user if the row has one."""
-        return str(self._past.done_by) % {"verb": self.verb, "user": self.by} if self.by else self.done
+        return gettext("%(verb)s by %(user)s") % {"verb": self.done, "user": self.by} if self.by else self.done
 
     @property
     def status(self) -> Status:
-        return self._past.leads_to
+        return KNOWN[self.verb][1] if self.verb in KNOWN else Status.SCHEDULED
 
 
 def operations_of(job: Job) -> list[Operation]:

@@ -25,14 +25,15 @@ from ....models import Job, Status
 from ...job_states import STATES, status_of
 from ...parts import consoles, pages
 from ...search import is_id
+from ...verbs.table import BUTTONS, BY_ACTION, VERBS
+from ...verbs.verb import Instruction, Verb
 from ..bulk import queue_with_workers
 from ..ui.cells import arguments, badge_of, shortened, task_link
 from ..ui.time_limit import Afterwards
 from ..ui.views import refreshing
 from ..verbs import log, many_jobs
 from ..verbs.many_jobs import Selection
-from ..verbs.table import ACTIONS, BUTTONS
-from ..verbs.verb import MANY, Action, Instruction, Verb
+from ..verbs.one_job import MANY, VerbForm, log_entries
 from . import job_cells
 from .changelist import IndexedPaginator, JobChangeList
 from .filters import (
@@ -53,12 +54,12 @@ CHANGELIST = "skipqueue_changelist"
 """The attribute of a request that has its list."""
 
 
-def _as_django_has_it(verb: Verb, action: Action) -> Callable[..., HttpResponse]:
+def _as_django_has_it(verb: Verb) -> Callable[..., HttpResponse]:
     def run(model_admin: "JobAdmin", request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:
-        return model_admin.ask_or_apply(request, verb, action, queryset)
+        return model_admin.ask_or_apply(request, verb, queryset)
 
     run.__name__ = verb.action_name
-    return admin.action(run, description=action.label)
+    return admin.action(run, description=verb.action.label)
 
 
 @admin.register(Job)
@@ -76,9 +77,7 @@ class JobAdmin(VerbViews):
         "An id (#42), an argument (payment_id=42, order.id=42), or a part of a task, error, value or queue. "
         "Several words must all match."
     )
-    actions: Sequence[Callable[..., Any] | str] = tuple(
-        _as_django_has_it(verb, action) for verb, action in ACTIONS.values()
-    )
+    actions: Sequence[Callable[..., Any] | str] = tuple(map(_as_django_has_it, VERBS))
 
     class Media:
         css = {"all": ["django_skipqueue/admin.css"]}
@@ -142,7 +141,7 @@ class JobAdmin(VerbViews):
             return (status is None or verb.is_offered_for(status)) and self.may(request, verb)
 
         actions = super().get_actions(request, **location)
-        return {name: each for name, each in actions.items() if name not in ACTIONS or is_offered(ACTIONS[name][0])}
+        return {name: each for name, each in actions.items() if name not in BY_ACTION or is_offered(BY_ACTION[name])}
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """The list. Leaves it with the request: Django gives actions the jobs alone."""
@@ -160,15 +159,15 @@ class JobAdmin(VerbViews):
         request.POST = posted
         return super().response_action(request, queryset, *args, **kwargs)
 
-    def ask_or_apply(self, request: HttpRequest, verb: Verb, action: Action, queryset: QuerySet[Job]) -> HttpResponse:
+    def ask_or_apply(self, request: HttpRequest, verb: Verb, queryset: QuerySet[Job]) -> HttpResponse:
         selection = _selection(request, queryset)
         queue_name = queue_with_workers() if selection.ids is None and _is_large(selection) else None
         if selection.is_part and queue_name is None:  # then the rest of the list stays as it is
             selection = replace(selection, expected=int)
         number = _large_number(request, selection)
-        form = verb.form(request.POST, number=number)
+        form = VerbForm(verb, request.POST, number=number)
         if not form.is_valid():
-            return self.ask_for_many(request, verb, action, selection, form, is_for_workers=queue_name is not None)
+            return self.ask_for_many(request, verb, selection, form, is_for_workers=queue_name is not None)
         instruction = form.instruction(request.user.get_username())
         waiting = request.POST.get(BY_HAND, "")
         if is_id(waiting) and not discard_bulk_job(int(waiting), verb, request.GET.urlencode(), instruction):
@@ -176,23 +175,22 @@ class JobAdmin(VerbViews):
             return HttpResponseRedirect(self.address("progress", waiting))
         if queue_name is not None and not waiting:
             return self.hand_to_workers(
-                request, verb, instruction, queue_name, number=number, is_least=selection.total.is_capped
+                request, verb, form.answers(), queue_name, number=number, is_least=selection.total.is_capped
             )
-        return Afterwards(partial(self._apply_now, request, verb, action, selection, instruction))
+        return Afterwards(partial(self._apply_now, request, verb, selection, instruction))
 
     def _apply_now(
-        self, request: HttpRequest, verb: Verb, action: Action, selection: Selection, instruction: Instruction
+        self, request: HttpRequest, verb: Verb, selection: Selection, instruction: Instruction
     ) -> HttpResponse:
-        chosen = Job.objects.filter(pk__in=selection.ids or ()).only("pk", "task")
-        names = {job.pk: str(job) for job in chosen}
+        chosen = Job.objects.only("pk", "task").in_bulk(selection.ids or ())
         tally = many_jobs.apply(verb, selection, instruction)
-        message = many_jobs.message_of(action, tally)
+        message = many_jobs.message_of(verb, tally)
         if selection.ids is None:
             if tally.changed:
-                log.record_all(request, verb, message, instruction)
+                log.record_all(request, verb, message, instruction.reason)
         else:
-            entry = log.with_reason(str(verb.log_entry), instruction)
-            log.record(request, {pk: names[pk] for pk in tally.ids}, entry, flag=verb.log_flag)
+            entries = (each for pk, shown in tally.shown_ids.items() for each in log_entries(verb, chosen[pk], shown))
+            log.record(request, entries, verb=verb, reason=instruction.reason)
         level = messages.SUCCESS if tally.changed and tally.left is None else messages.WARNING
         self.message_user(request, message, level)
         return HttpResponseRedirect(request.get_full_path())

@@ -17,9 +17,9 @@ from ....exceptions import UnknownTask
 from ....jobs.registry import registry
 from ....jobs.task import Task
 from ....models import Job
+from ....models.copies import call_of
 from ....values.link_template import OF_AN_ATTEMPT, address, fields_of
 from ....values.redaction import Redacted, redact
-from ..verbs.copies import call_of
 from .attempts import Attempt
 
 

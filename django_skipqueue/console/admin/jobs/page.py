@@ -32,7 +32,7 @@ from ...job_states import STATES, state_of
 from ...operations import number_of_attempts
 from ...parts import PartFact, consoles, holder_of
 from ...queues_and_workers import Workforce
-from ..verbs.table import POSTPONE, RESCHEDULE, RETRY
+from ...verbs.table import POSTPONE, RESCHEDULE, RETRY
 from .attempts import Attempt, ShownLog, attempts_of, shown_logs
 from .history import operations_of
 from .links import defer_call, links_of_attempt, links_of_job

@@ -16,6 +16,7 @@ from ...queues_and_workers import Workforce
 from ..bulk import MOST_FOUND, BulkAction, Progress
 from ..verbs import many_jobs
 from ..verbs.many_jobs import Tally
+from ..verbs.one_job import CONFIRMED
 from .page import ShownState, why_it_waits
 
 
@@ -31,7 +32,7 @@ class ProgressPage(ShownState):
     @property
     def title(self) -> str:
         number = self._in_words(self._number)
-        return capfirst(str(self.bulk.texts.question_title % {"number": number, "count": self._number}))
+        return capfirst(str(self.bulk.verb.action.question_title % {"number": number, "count": self._number}))
 
     @property
     def filter(self) -> str:
@@ -66,7 +67,7 @@ class ProgressPage(ShownState):
 
     @property
     def result(self) -> str:
-        return many_jobs.message_of(self.bulk.texts, Tally(self._progress.changed, self._progress.skipped))
+        return many_jobs.message_of(self.bulk.verb, Tally(self._progress.changed, self._progress.skipped))
 
     @property
     def explanation(self) -> str:
@@ -85,9 +86,9 @@ class ProgressPage(ShownState):
     def posted(self) -> list[tuple[str, object]]:
         """The fields of the form by which the server applies the verb itself."""
         fields = [("action", self.bulk.action), ("select_across", "1"), ("_selected_action", "all")]
-        named = ("number", "reason", "minutes", "queue_name", "priority")
-        answers: list[tuple[str, object]] = [(name, getattr(self.bulk, name)) for name in named]
-        return [*fields, ("confirmed", "yes"), ("by_hand", self.job.pk), ("typed", self.bulk.number), *answers]
+        number = self.bulk.number
+        asked = [(CONFIRMED, "yes"), ("by_hand", self.job.pk), ("number", number), ("typed", number)]
+        return [*fields, *asked, *self.bulk.answers.items()]
 
 
 @dataclass(frozen=True)
@@ -126,10 +127,6 @@ class SearchPage(ProgressPage):
         text = found % {"number": grouped(self.found)}
         end = gettext("The search has ended there: it keeps no more.")
         return f"{text} {end}" if self._is_cut else text
-
-    @property
-    def _has_searched_all(self) -> bool:
-        return self.job.status == Status.COMPLETED and not self._is_cut
 
     @property
     def _has_searched_all(self) -> bool:

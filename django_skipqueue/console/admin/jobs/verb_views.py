@@ -4,7 +4,6 @@ Invariant: every view checks the user's permission itself, a GET changes nothing
 waits is taken back from the workers before the server applies its verb itself.
 """
 
-from dataclasses import asdict
 from typing import Any
 
 from django.contrib import messages
@@ -25,17 +24,19 @@ from ....conf import settings, using_database
 from ....exceptions import UnknownTask
 from ....jobs.registry import registry
 from ....models import Job
+from ....models.copies import BULK_TASK, why_not_copied
 from ....queue.store import Store
 from ....values.codec import shorten
 from ...parts import why_existing
+from ...verbs.table import CANCEL, DELETE, RUN_AGAIN
+from ...verbs.verb import Button, Instruction, Verb
 from ..bulk import SEARCH, BulkAction, queue_with_workers
 from ..ui.cells import badge_of
 from ..ui.views import READ, READ_OR_CHANGE, guarded
 from ..verbs import log, many_jobs
-from ..verbs.copies import BULK_TASK, EDIT, LOG_ENTRY, LOG_ENTRY_OF_COPY, EditForm, why_not_copied
+from ..verbs.edit import EDIT, EditForm
 from ..verbs.many_jobs import SAMPLE, Selection, Summary
-from ..verbs.table import ACTIONS, CANCEL, DELETE, RUN_AGAIN
-from ..verbs.verb import TEXT_LIMIT, Action, Button, Instruction, ReasonForm, Verb, apply_to_one, does_not_fit
+from ..verbs.one_job import TEXT_LIMIT, LoggedChange, VerbForm, apply_to_one, does_not_fit
 from .changelist import WINDOW_VAR
 from .filters import FoundFilter
 from .progress_page import ProgressPage, SearchPage
@@ -53,7 +54,7 @@ class VerbViews(JobViews):
         if job is None:
             return self.redirect_job_missing(request, str(job_id))
         button, page = button.for_job(job), self.address("change", job.pk)
-        form = verb.form(request.POST, job=job)
+        form = VerbForm(verb, request.POST, job=job)
         if not button.asks or form.is_valid():
             user = request.user.get_username()
             instruction = form.instruction(user) if button.asks else Instruction(user)
@@ -99,16 +100,14 @@ class VerbViews(JobViews):
         selection = Selection.by_hand([object_id])
         if not selection.jobs.exists():
             return self.redirect_job_missing(request, object_id)
-        verb, action = ACTIONS[DELETE.action_name]
-        return self.ask_for_many(request, verb, action, selection, verb.form(), target=self.address("changelist"))
+        return self.ask_for_many(request, DELETE, selection, VerbForm(DELETE), target=self.address("changelist"))
 
     def ask_for_many(
         self,
         request: HttpRequest,
         verb: Verb,
-        action: Action,
         selection: Selection,
-        form: ReasonForm,
+        form: VerbForm,
         *,
         target: str = "",
         is_for_workers: bool = False,
@@ -117,13 +116,13 @@ class VerbViews(JobViews):
 
         `is_for_workers`: they are so many, or may be, that a worker changes them.
         """
-        summary = Summary.of(selection, verb.statuses, is_least=selection.is_part and is_for_workers)
+        summary = Summary.of(selection, verb, is_least=selection.is_part and is_for_workers)
         sample = selection.sample() if summary.count.found <= SAMPLE else []
         return self.ask(
             request,
-            title=many_jobs.question_of(action, summary),
-            subject=many_jobs.question_title_of(action, summary),
-            explanation=action.full_explanation,
+            title=many_jobs.question_of(verb, summary),
+            subject=many_jobs.question_title_of(verb, summary),
+            explanation=verb.action.full_explanation,
             summary=summary,
             sample=[(job, badge_of(job)) for job in sample],
             can_be_done=summary.can_change_any,
@@ -142,7 +141,7 @@ class VerbViews(JobViews):
         self,
         request: HttpRequest,
         verb: Verb,
-        instruction: Instruction,
+        answers: dict[str, str],
         queue_name: str,
         *,
         number: int,
@@ -152,9 +151,15 @@ class VerbViews(JobViews):
 
         `is_least`: there may be more than this number.
         """
-        values = asdict(instruction)
-        del values["run_after"]  # no verb for many jobs has it
-        return self._hand_over(request, queue_name, action=verb.action_name, number=number, is_least=is_least, **values)
+        return self._hand_over(
+            request,
+            queue_name,
+            action=verb.action_name,
+            user=request.user.get_username(),
+            number=number,
+            is_least=is_least,
+            answers=answers,
+        )
 
     @guarded("POST")
     def search_view(self, request: HttpRequest) -> HttpResponse:
@@ -224,16 +229,17 @@ class VerbViews(JobViews):
     ) -> int:
         """Apply the verb, and say what was done. Returns the id of the job to show next."""
         result = apply_to_one(verb, button, job, instruction)
-        for pk, name, entry in result.log_entries:
-            log.record(request, {pk: name}, entry, flag=verb.log_flag)
+        log.record(request, result.log_entries, verb=verb)
         self.message_user(request, result.message, messages.SUCCESS if result.log_entries else messages.WARNING)
         return result.shown_id
 
     def _show_made(self, request: HttpRequest, job: Job, made: Job) -> HttpResponse:
         values = {"id": job.pk, "copy": made.pk}
-        log.record(request, {job.pk: str(job)}, str(LOG_ENTRY) % values)
+        entry = gettext("Run again with other arguments as job %(copy)s.") % values
+        log.record(request, [LoggedChange(job.pk, str(job), entry)], verb=RUN_AGAIN)
         with using_database(made._state.db or settings.database):
-            log.record(request, {made.pk: str(made)}, str(LOG_ENTRY_OF_COPY) % values)
+            entry = gettext("Made from job %(id)s with other arguments.") % values
+            log.record(request, [LoggedChange(made.pk, str(made), entry)], verb=RUN_AGAIN)
             page = self.address("change", made.pk)
         self.message_user(request, str(EDIT.done) % values, messages.SUCCESS)
         return HttpResponseRedirect(page)

@@ -18,6 +18,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ....conf import settings
 from ....models import Job, Status
+from ....models.copies import BULK_TASK, why_not_copied
 from ....queue.store import Store
 from ...durations import span
 from ...metrics.page import page as metrics_page
@@ -27,13 +28,13 @@ from ...rules.examination import examine, examine_at_once
 from ...rules.rule import Severity
 from ...rules.verdict import Verdict
 from ...search import is_id
+from ...verbs.table import BUTTONS, DELETE, RUN_AGAIN
+from ...verbs.verb import Button, Verb
 from ..dashboard import Dashboard
 from ..ui.cells import badge
 from ..ui.time_limit import limits_itself
 from ..ui.views import READ, OwnViews, guarded, refreshing
-from ..verbs.copies import BULK_TASK, EDIT, why_not_copied
-from ..verbs.table import BUTTONS, DELETE, RUN_AGAIN
-from ..verbs.verb import Button, Verb
+from ..verbs.edit import EDIT
 from .history import history_of
 from .page import JobPage
 from .task_page import TaskPage

@@ -11,13 +11,13 @@ jobs are left, and the operator can run it again.
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.db.models import QuerySet
+from django.db.models import BooleanField, ExpressionWrapper, QuerySet
 from django.db.models.functions import Left
 from django.utils.text import capfirst
 from django.utils.translation import gettext, ngettext
@@ -26,7 +26,7 @@ from ....models import Job, Status
 from ....queue.parameters import BATCH
 from ...counts import Count, grouped
 from ...search import is_id
-from .verb import Action, Instruction, Verb
+from ...verbs.verb import Changed, Instruction, Verb
 
 SAMPLE = 5
 """Jobs that are shown one by one."""
@@ -111,25 +111,29 @@ class Kind:
 class Summary:
     count: Count
     eligible: int
-    """The number of jobs in a status that the verb allows."""
+    """The number of jobs that the verb can change."""
     refused: list[tuple[int, Any]]
-    """The number of jobs of each other status, and its label; empty where there may be more jobs."""
+    """The number of the other jobs in each status, and its label; empty where there may be more jobs."""
     looked_at: int
     """The number of jobs that were read."""
     kinds: list[Kind]
     """The kinds of the jobs that the verb can change, the most frequent first."""
 
     @classmethod
-    def of(cls, selection: Selection, statuses: Collection[str], *, is_least: bool = False) -> "Summary":
-        """Read the jobs of the selection, for a verb that these statuses allow. `is_least`: there may be more."""
-        columns = ("status", "attempts", Left("task", 200), Left("last_error", 200))
-        rows = list(selection.jobs.values_list(*columns)[:MOST_READ])
+    def of(cls, selection: Selection, verb: Verb, *, is_least: bool = False) -> "Summary":
+        """Read the jobs of the selection, for a verb. `is_least`: there may be more."""
+        fits = ExpressionWrapper(verb.condition, BooleanField())
+        rows = list(
+            selection.jobs.values_list("status", "attempts", Left("task", 200), Left("last_error", 200), fits)[
+                :MOST_READ
+            ]
+        )
         is_all = len(rows) < MOST_READ and not is_least
         count = Count(len(rows)) if is_all else replace(selection.total, is_least=is_least)
-        found = Counter(status for status, *_ in rows)
-        refused = [(found[status], status.label) for status in Status if found[status] and status not in statuses]
+        unfit = Counter(status for status, *_, fits in rows if not fits)
+        refused = [(unfit[status], status.label) for status in Status if unfit[status]]
         kinds = Counter(
-            (task, _exception(status, attempts, error)) for status, attempts, task, error in rows if status in statuses
+            (task, _exception(status, attempts, error)) for status, attempts, task, error, fits in rows if fits
         )
         return cls(
             count,
@@ -176,10 +180,12 @@ TIME_LIMIT = 20.0
 class Tally:
     changed: int = 0
     skipped: int = 0
+    locked: int = 0
+    """Those of the skipped jobs whose rows a session has locked."""
     left: Count | None = None
     """The jobs for which there was no time."""
-    ids: list[int] = field(default_factory=list)
-    """The ids of the changed jobs; empty if the selection is "all that match"."""
+    shown_ids: Changed = field(default_factory=dict)
+    """The changed jobs; empty if the selection is "all that match"."""
 
 
 def apply(verb: Verb, selection: Selection, instruction: Instruction) -> Tally:
@@ -190,33 +196,36 @@ def apply(verb: Verb, selection: Selection, instruction: Instruction) -> Tally:
         if time.monotonic() >= deadline:
             tally.left = selection.count_from(ids[0])
             break
-        changed = verb.change(ids, instruction)
+        changed = verb.apply(ids, instruction)
         tally.changed += len(changed)
-        tally.skipped += len(ids) - len(changed)
+        if skipped := set(ids) - changed.keys():
+            tally.skipped += len(skipped)
+            tally.locked += len(verb.locked_among(skipped))
         if selection.ids is not None:
-            tally.ids += sorted(changed)
+            tally.shown_ids |= changed
     return tally
 
 
-def question_title_of(action: Action, summary: Summary) -> str:
+def question_title_of(verb: Verb, summary: Summary) -> str:
     """The title of the question, without its question mark; the refusal if none of the jobs can be changed."""
-    number = {"number": summary.count.in_words, "count": summary.count.found}
+    number, count = summary.count.in_words, summary.count.found
     if not summary.can_change_any:
-        return str(action.refusal % number)
-    if not summary.refused:
-        # a language may begin it with the number, which may be in words
-        return capfirst(str(action.question_title % number))
-    return str(action.question_title_partial) % {**number, "some": grouped(summary.eligible)}
+        refusal = ngettext("This job cannot be %(done)s.", "None of these %(number)s jobs can be %(done)s.", count)
+        return refusal % {"number": number, "done": verb.done}
+    if summary.refused:
+        number = gettext("%(some)s of %(number)s") % {"some": grouped(summary.eligible), "number": number}
+    # a language may begin it with the number, which may be in words
+    return capfirst(str(verb.action.question_title % {"number": number, "count": count}))
 
 
-def question_of(action: Action, summary: Summary) -> str:
+def question_of(verb: Verb, summary: Summary) -> str:
     """The title with its question mark; the refusal if none of the jobs can be changed."""
-    title = question_title_of(action, summary)
+    title = question_title_of(verb, summary)
     return gettext("%(order)s?") % {"order": title} if summary.can_change_any else title
 
 
-def message_of(action: Action, tally: Tally) -> str:
-    sentences = [str(action.done % {"number": grouped(tally.changed), "count": tally.changed})]
+def message_of(verb: Verb, tally: Tally) -> str:
+    sentences = [str(verb.action.done % {"number": grouped(tally.changed), "count": tally.changed})]
     if tally.skipped:
         skipped = ngettext(
             "%(number)s was skipped, because it could not be changed.",
@@ -224,6 +233,13 @@ def message_of(action: Action, tally: Tally) -> str:
             tally.skipped,
         )
         sentences.append(skipped % {"number": grouped(tally.skipped)})
+    if tally.locked:
+        locked = ngettext(
+            "A database session has locked the row of %(number)s of them.",
+            "Database sessions have locked the rows of %(number)s of them.",
+            tally.locked,
+        )
+        sentences.append(locked % {"number": grouped(tally.locked)})
     if tally.left is not None:
         left = ngettext(
             "Stopped after %(seconds)s s; %(number)s job is left. Run the action again to continue.",

@@ -1,14 +1,11 @@
-"""Copying finished jobs, and running one again with other arguments.
+"""Running a job again with other arguments, from a form of its task's parameters.
 
-A copy has the task, arguments, queue, priority, attempts, timeout, retention, unique key and limit of its original.
-Invariant: a job that acts for a user is not copied, because the copy would act for that user as well.
-
-Other arguments come from a form of the task's parameters. Invariant: they are checked by the code of `.defer()`. A
-secret is never sent to the browser: a mask that is left as it is stands for the job's own value.
+Invariant: the arguments are checked by the code of `.defer()`. A secret is never sent to the browser: a mask that is
+left as it is stands for the job's own value.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import Parameter, formatannotation
@@ -16,8 +13,6 @@ from typing import Any
 
 from django import forms
 from django.db import OperationalError
-from django.db.models import TextField
-from django.db.models.functions import Cast
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -25,96 +20,14 @@ from ....conf import using_database
 from ....exceptions import InvalidArguments, InvalidOption
 from ....jobs.placement import database_of_key
 from ....jobs.task import Task
-from ....models import FINISHED, Job
-from ....queue.fragments import KEPT, OF_CALL, OF_SPEC
-from ....queue.silence import can_be_reached
-from ....values.bounds import check_columns
-from ....values.codec import UNREADABLE, encode, shorten
-from ....values.records import EncodedCall, JobSpec
+from ....models import Job
+from ....models.copies import call_of, spec_of
+from ....values.codec import encode, shorten
 from ....values.redaction import UnknownMask, restored
 from ...arguments import may_be_searched
-from ...parts import consoles
-from .verb import CONFIRMED, Button, Changed
-
-BULK_TASK = "django_skipqueue.apply_to_all"
-"""Its jobs change other jobs, with the permissions of the user who asked for that."""
-
-TEXTS = {f"{name}_text": Cast(name, TextField()) for name in ("args", "kwargs")}
-
-
-def copy_jobs(ids: Collection[int]) -> Changed:
-    """Enqueue a copy of each that is finished and whose unique key is free; returns the ids of jobs and copies.
-
-    The JSON texts of the arguments are copied as they are. The unique key is copied too, so that the copy does not run
-    beside another job of this key.
-    """
-    copied = {}
-    for job in Job.objects.filter(pk__in=ids, status__in=FINISHED).annotate(**TEXTS):
-        copy = None if why_not_copied(job) or why_held_elsewhere(job) else insert_copy(job)
-        if copy is not None and copy.created:
-            copied[job.pk] = copy.pk
-    return copied
-
-
-def why_not_copied(job: Any) -> str:
-    """The message for a job that must not be copied; empty for all others."""
-    if job.task == BULK_TASK:
-        return gettext("Job %(id)s acts for the user who asked for it, so it cannot be run again.") % {"id": job.pk}
-    if UNREADABLE in (job.args, job.kwargs, job.metadata, job.retention):
-        return gettext("Job %(id)s has JSON that cannot be read, so it cannot be run again.") % {"id": job.pk}
-    try:
-        check_columns(spec_of(job)._asdict())
-    except InvalidOption as error:  # somebody has written the row by hand
-        return gettext("Job %(id)s cannot be run again: %(error)s") % {"id": job.pk, "error": error}
-    return ""
-
-
-def why_held_elsewhere(job: Any) -> str:
-    """The message for a job whose unique key is held by one in another database, or cannot be asked for there."""
-    spec, call = spec_of(job), call_of(job, json.dumps(job.args), json.dumps(job.kwargs))
-    reasons = (each.why_held_elsewhere(job, spec, call) for each in consoles() if each.why_held_elsewhere)
-    return next(filter(None, reasons), "")
-
-
-def unreachable(alias: str) -> str:
-    """The message for a database of a key that cannot be used now; empty if it can."""
-    if can_be_reached(alias):
-        return ""
-    return gettext("The database %(alias)s cannot be reached") % {"alias": alias} + "."
-
-
-def insert_copy(job: Any) -> Job:
-    """Enqueue a copy of a job that has the annotations `TEXTS`.
-
-    Returns the copy, or the job that holds its unique key: not `created`.
-    """
-    return Job.objects.insert(spec_of(job), call_of(job, job.args_text, job.kwargs_text))
-
-
-def call_of(job: Any, args: str, kwargs: str) -> EncodedCall:
-    return EncodedCall(args, kwargs, _given(job, OF_CALL))
-
-
-def _given(job: Any, names: Iterable[str]) -> dict[str, Any]:
-    """The columns of parts that have a value: a copy of a plain job is a plain job."""
-    return {name: value for name in names if (value := getattr(job, name)) is not None}
-
-
-def spec_of(job: Any) -> JobSpec:
-    """Everything that is set at an insert, except for the due time and the batch.
-
-    A batch ends when its jobs are finished, and has called back then: a copy made later is none of them.
-    """
-    columns: dict[str, Any] = {
-        name: getattr(job, name) for name in JobSpec._fields if name != "run_after" and hasattr(job, name)
-    }
-    columns["columns"] = _given(job, OF_SPEC.keys() & {*KEPT})
-    columns["retention"] = job.retention and json.dumps(job.retention)
-    columns["metadata"] = json.dumps(job.metadata)
-    return JobSpec(**columns)
-
-
-TEXT_LIMIT = 200
+from ...parts import unreachable
+from ...verbs.verb import Button
+from .one_job import CONFIRMED, TEXT_LIMIT
 
 MISSING: Any = Parameter.empty
 
@@ -127,8 +40,6 @@ EDIT = Button(
     question_title=_("Run job %(id)s again with other arguments"),
     done=_("This is job %(copy)s, made from job %(id)s with other arguments."),
 )
-LOG_ENTRY = _("Run again with other arguments as job %(copy)s.")
-LOG_ENTRY_OF_COPY = _("Made from job %(id)s with other arguments.")
 
 
 @dataclass(frozen=True)

@@ -1,43 +1,59 @@
 """The table of verbs: everything that operators can do to jobs.
 
-Buttons, actions, permissions, questions, history and log entries derive from it: a verb that `Store` has is one entry
-here, and one in `VERBS`. Only the button "Delete…" of a job's page is Django's own, in its template.
+The admin derives its buttons, actions, questions, history and log entries from it, and the command line its
+subcommands. Each verb is also a method of `Job` and of its query sets. Only the button "Delete…" of a job's page is
+Django's own, in its template.
 """
 
-from collections.abc import Callable
-from operator import attrgetter
+from collections.abc import Callable, Collection
 
-from django.contrib.admin.models import DELETION
+from django.db import transaction
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
 
-from ....models import FINISHED, UNFINISHED, WAITING, Job, Status
-from ....queue.store import Store
-from ...parts import consoles
-from ...search import delete_jobs
-from .copies import copy_jobs, why_held_elsewhere, why_not_copied
-from .verb import (
-    Action,
-    Button,
-    DeleteForm,
-    Instruction,
-    Past,
-    PostponeForm,
-    PriorityForm,
-    QueueForm,
-    RescheduleForm,
-    SpreadForm,
-    Text,
-    Verb,
-    by_store,
-)
+from ...conf import settings
+from ...models import FINISHED, UNFINISHED, WAITING, Job, Status
+from ...models.copies import copy_jobs, why_not_copied
+from ...queue.store import Store
+from ..parts import consoles, why_held_elsewhere
+from .options import DELAY, OVER, PRIORITY, QUEUE_NAME, RUN_AFTER
+from .verb import Action, Button, Instruction, Text, Verb
+
+
+def delete_jobs(store: Store, ids: Collection[int]) -> set[int]:
+    """Delete those of these jobs that do not run, with what parts keep about them, and return their ids.
+
+    Locks, then deletes: a job that a worker claims in between is either locked, or running and left alone.
+    """
+    with transaction.atomic(using=store.alias):
+        jobs = Job.objects.using(store.alias).filter(pk__in=ids).exclude(status=Status.RUNNING).order_by("pk")
+        deleted = set(jobs.select_for_update(skip_locked=True).values_list("pk", flat=True))
+        for part in consoles():
+            if part.on_delete is not None:
+                part.on_delete(deleted, jobs.db)
+        Job.objects.using(store.alias).filter(pk__in=deleted).delete()
+    return deleted
+
+
+def run_again(store: Store, ids: Collection[int], *, by: str = "", reason: str = "") -> dict[int, int]:
+    """Enqueue a copy of each that is finished and whose unique key is free, also in other databases.
+
+    Returns the ids of the jobs, each with that of its copy.
+    """
+    jobs = Job.objects.using(store.alias).filter(pk__in=ids)
+    held = [job.pk for job in jobs if why_held_elsewhere(job)] if settings.serves_several else []
+    return copy_jobs(jobs.exclude(pk__in=held), by=by, reason=reason)
+
 
 RETRY = Verb(
     name="retry",
+    help="Put failed or discarded jobs back into their queues, with a fresh set of attempts",
     permission="retry",
     statuses={Status.FAILED, Status.DISCARDED},
-    change=by_store(Store.retry, over=attrgetter("delay")),
-    form=SpreadForm,
+    looked_for_in=(Status.FAILED,),
+    options=(OVER,),
+    change=Store.retry,
+    exception="whose unique key another job holds, or that changed meanwhile",
     button=Button(
         label=_("Retry"),
         hint=_("Put this job back into its queue, with a fresh set of attempts."),
@@ -53,25 +69,22 @@ RETRY = Verb(
             "A job stays as it is while another that is not finished holds its unique key."
         ),
         question_title=ngettext_lazy("Retry %(number)s job", "Retry %(number)s jobs", "count"),
-        question_title_partial=_("Retry %(some)s of %(number)s jobs"),
-        refusal=ngettext_lazy("This job cannot be retried.", "None of these %(number)s jobs can be retried.", "count"),
         done=ngettext_lazy(
             "%(number)s job was put back into its queue.", "%(number)s jobs were put back into their queues.", "count"
         ),
     ),
-    past=Past(done=_("retried"), done_by=_("retried by %(user)s"), leads_to=Status.QUEUED),
-    log_entry=_("Retried."),
+    done=_("retried"),
+    leads_to=Status.QUEUED,
 )
 
 
 DISCARD = Verb(
     name="discard",
+    help="Finish waiting jobs without running them, and let a halted sequence go on without the job that failed",
     permission="discard",
     statuses=WAITING,
-    also_for=lambda job: (
-        job.status == Status.FAILED and any(each.holds_up(job) for each in consoles() if each.holds_up)
-    ),
-    change=by_store(Store.discard),
+    fits_what_holds_up=True,
+    change=Store.discard,
     button=Button(
         label=_("Discard"),
         hint=_("Finish this job without running it. It can be retried later."),
@@ -85,22 +98,19 @@ DISCARD = Verb(
             "A discarded job can be retried later."
         ),
         question_title=ngettext_lazy("Discard %(number)s job", "Discard %(number)s jobs", "count"),
-        question_title_partial=_("Discard %(some)s of %(number)s jobs"),
-        refusal=ngettext_lazy(
-            "This job cannot be discarded.", "None of these %(number)s jobs can be discarded.", "count"
-        ),
         done=ngettext_lazy("%(number)s job was discarded.", "%(number)s jobs were discarded.", "count"),
     ),
-    past=Past(done=_("discarded"), done_by=_("discarded by %(user)s"), leads_to=Status.DISCARDED),
-    log_entry=_("Discarded."),
+    done=_("discarded"),
+    leads_to=Status.DISCARDED,
 )
 
 CANCEL = Verb(
     name="cancel",
+    help="Discard waiting and running jobs; those that workers run are interrupted",
     permission="discard",
     statuses=UNFINISHED,
     offered_for={Status.RUNNING},  # to a job that waits, Discard does the same
-    change=by_store(Store.cancel),
+    change=Store.cancel,
     is_dangerous=True,
     button=Button(
         label=_("Cancel"),
@@ -118,24 +128,22 @@ CANCEL = Verb(
         ),
         about_external=_("A job that has begun outside of the workers is not interrupted, and its outcome is dropped."),
         question_title=ngettext_lazy("Cancel %(number)s job", "Cancel %(number)s jobs", "count"),
-        question_title_partial=_("Cancel %(some)s of %(number)s jobs"),
-        refusal=ngettext_lazy(
-            "This job cannot be cancelled.", "None of these %(number)s jobs can be cancelled.", "count"
-        ),
         done=ngettext_lazy("%(number)s job was cancelled.", "%(number)s jobs were cancelled.", "count"),
     ),
-    past=Past(done=_("cancelled"), done_by=_("cancelled by %(user)s"), leads_to=Status.DISCARDED),
-    log_entry=_("Cancelled."),
+    done=_("cancelled"),
+    leads_to=Status.DISCARDED,
 )
 
 
 DELETE = Verb(
     name="delete",
+    help="Delete jobs for good, with their results and errors; running ones are left alone",
     permission="delete",
     statuses=set(Status.values) - {Status.RUNNING},
-    change=lambda ids, _instruction: {pk: pk for pk in delete_jobs(ids)},
-    form=DeleteForm,
+    looked_for_in=(),
+    change=lambda store, ids, **_noted: delete_jobs(store, ids),  # no row is left for a note
     is_dangerous=True,
+    leaves_rows=False,
     action=Action(
         label=_("Delete selected %(verbose_name_plural)s"),
         explanation=_(
@@ -143,19 +151,20 @@ DELETE = Verb(
             "Those that wait will not run. A running job is left alone."
         ),
         question_title=ngettext_lazy("Delete %(number)s job", "Delete %(number)s jobs", "count"),
-        question_title_partial=_("Delete %(some)s of %(number)s jobs"),
-        refusal=ngettext_lazy("This job cannot be deleted.", "None of these %(number)s jobs can be deleted.", "count"),
         done=ngettext_lazy("%(number)s job was deleted.", "%(number)s jobs were deleted.", "count"),
     ),
-    log_entry=_("Deleted."),
-    log_flag=DELETION,
+    done=_("deleted"),
+    leads_to=Status.DISCARDED,
 )
 
 RUN_AGAIN = Verb(
     name="run_again",
+    help="Enqueue copies of finished jobs; what their tasks charged, sent or wrote, they do again",
     permission="add",  # a copy is a new job
     statuses=FINISHED,
-    change=lambda ids, _instruction: copy_jobs(ids),
+    looked_for_in=(),
+    change=run_again,
+    exception="whose unique key another job holds, or that cannot be run again",
     why_unchanged=lambda job, _instruction: why_not_copied(job) or why_held_elsewhere(job),
     button=Button(
         label=_("Run again as a new job"),
@@ -166,6 +175,21 @@ RUN_AGAIN = Verb(
         question_title=_("Run job %(id)s again, as a new job"),
         done=_("This is job %(copy)s, a copy of job %(id)s."),
     ),
+    action=Action(
+        label=_("Run selected %(verbose_name_plural)s again, as new jobs"),
+        explanation=_(
+            "Copies of the finished jobs are enqueued, and the jobs stay as they are. Their tasks run once more with "
+            "the same arguments: what they charged, sent or wrote, they do again."
+        ),
+        question_title=ngettext_lazy("Run %(number)s job again", "Run %(number)s jobs again", "count"),
+        done=ngettext_lazy(
+            "%(number)s job was enqueued again, as a new job.",
+            "%(number)s jobs were enqueued again, as new jobs.",
+            "count",
+        ),
+    ),
+    done=_("run again"),
+    leads_to=Status.QUEUED,
     log_entry=_("Run again as job %(copy)s."),
     log_entry_of_copy=_("Copied from job %(id)s."),
 )
@@ -173,9 +197,10 @@ RUN_AGAIN = Verb(
 
 RUN_NOW = Verb(
     name="run_now",
+    help="Put scheduled and retrying jobs into their queues now",
     permission="retry",
     statuses={Status.SCHEDULED},
-    change=by_store(Store.run_now),
+    change=Store.run_now,
     button=Button(
         label=_("Run now"),
         hint=_("Put this job into its queue now. The attempts that it has had stay counted."),
@@ -189,73 +214,79 @@ RUN_NOW = Verb(
             "Scheduled and retrying jobs go into their queues now. The attempts that they have had stay counted."
         ),
         question_title=ngettext_lazy("Run %(number)s job now", "Run %(number)s jobs now", "count"),
-        question_title_partial=_("Run %(some)s of %(number)s jobs now"),
-        refusal=ngettext_lazy(
-            "This job does not wait for a time.", "None of these %(number)s jobs waits for a time.", "count"
-        ),
         done=ngettext_lazy("%(number)s job is due now.", "%(number)s jobs are due now.", "count"),
     ),
-    past=Past(done=_("made due"), done_by=_("made due by %(user)s"), leads_to=Status.QUEUED),
-    log_entry=_("Made due."),
+    done=_("made due"),
+    leads_to=Status.QUEUED,
 )
 
 
 POSTPONE = Verb(
     name="postpone",
+    help="Let waiting jobs wait longer",
     permission="retry",
     statuses=WAITING,
-    change=by_store(Store.postpone, run_after=attrgetter("delay")),
-    form=PostponeForm,
+    options=(DELAY,),
+    change=Store.postpone,
+    exception="due later anyway, or changed meanwhile",
     action=Action(
         label=_("Postpone selected %(verbose_name_plural)s"),
         explanation=_("Scheduled, retrying and queued jobs wait. A job that is due later anyway stays as it is."),
         question_title=ngettext_lazy("Postpone %(number)s job", "Postpone %(number)s jobs", "count"),
-        question_title_partial=_("Postpone %(some)s of %(number)s jobs"),
-        refusal=ngettext_lazy(
-            "This job cannot be postponed.", "None of these %(number)s jobs can be postponed.", "count"
-        ),
         done=ngettext_lazy("%(number)s job was postponed.", "%(number)s jobs were postponed.", "count"),
     ),
-    past=Past(done=_("postponed"), done_by=_("postponed by %(user)s"), leads_to=Status.SCHEDULED),
-    log_entry=_("Postponed."),
+    done=_("postponed"),
+    leads_to=Status.SCHEDULED,
 )
 
 RESCHEDULE = Verb(
     name="reschedule",
+    help="Set the due time of waiting jobs, to an earlier or a later one",
     permission="retry",
     statuses=WAITING,
-    change=by_store(Store.reschedule, run_after=lambda instruction: instruction.run_after or instruction.delay),
-    form=RescheduleForm,
+    options=(RUN_AFTER,),
+    change=Store.reschedule,
     button=Button(
         label=_("Reschedule"),
         hint=_(
             "Choose the time at which this job is due, earlier or later. The attempts that it has had stay counted."
         ),
         question_title=_("Reschedule job %(id)s"),
-        done=_("Job %(id)s is due at %(time)s."),
+        done=_("Job %(id)s is due at %(run_after)s."),
     ),
-    past=Past(done=_("rescheduled"), done_by=_("rescheduled by %(user)s"), leads_to=Status.SCHEDULED),
-    log_entry=_("Rescheduled."),
+    action=Action(
+        label=_("Reschedule selected %(verbose_name_plural)s"),
+        explanation=_(
+            "Scheduled, retrying and queued jobs are due at this time, earlier or later. The attempts that they have "
+            "had stay counted."
+        ),
+        question_title=ngettext_lazy("Reschedule %(number)s job", "Reschedule %(number)s jobs", "count"),
+        done=ngettext_lazy("%(number)s job was rescheduled.", "%(number)s jobs were rescheduled.", "count"),
+    ),
+    done=_("rescheduled"),
+    leads_to=Status.SCHEDULED,
 )
 
 
 def _why_it_has(value: str, message: Text) -> Callable[[Job, Instruction], str]:
-    """This message for a job that has the instructed value of this name already."""
-    return lambda job, told: str(message) % {"id": job.pk} if getattr(job, value) == getattr(told, value) else ""
+    """This message for a job that has the instructed value of this option already."""
+    return lambda job, told: str(message) % {"id": job.pk} if getattr(job, value) == told.options[value] else ""
 
 
 CHANGE_QUEUE = Verb(
     name="change_queue",
+    help="Put waiting jobs into another queue",
     permission="retry",
     statuses=WAITING,
-    change=by_store(Store.change_queue, queue_name=attrgetter("queue_name")),
+    options=(QUEUE_NAME,),
+    change=Store.change_queue,
+    exception="in this queue already, or changed meanwhile",
     why_unchanged=_why_it_has("queue_name", _("Job %(id)s is in this queue already.")),
-    form=QueueForm,
     button=Button(
         label=_("Change queue"),
         hint=_("This job goes into another queue, and keeps its due time and its priority."),
         question_title=_("Change the queue of job %(id)s"),
-        done=_("Job %(id)s is in the queue “%(new_queue)s” now."),
+        done=_("Job %(id)s is in the queue “%(queue_name)s” now."),
     ),
     action=Action(
         label=_("Change the queue of selected %(verbose_name_plural)s"),
@@ -266,28 +297,22 @@ CHANGE_QUEUE = Verb(
         question_title=ngettext_lazy(
             "Change the queue of %(number)s job", "Change the queue of %(number)s jobs", "count"
         ),
-        question_title_partial=_("Change the queue of %(some)s of %(number)s jobs"),
-        refusal=ngettext_lazy(
-            "The queue of this job cannot be changed.",
-            "The queue of none of these %(number)s jobs can be changed.",
-            "count",
-        ),
         done=ngettext_lazy("%(number)s job is in another queue.", "%(number)s jobs are in another queue.", "count"),
     ),
-    past=Past(
-        done=_("put into another queue"), done_by=_("put into another queue by %(user)s"), leads_to=Status.QUEUED
-    ),
-    log_entry=_("Queue changed."),
+    done=_("put into another queue"),
+    leads_to=Status.QUEUED,
 )
 
 
 CHANGE_PRIORITY = Verb(
     name="change_priority",
+    help="Give waiting jobs another priority",
     permission="retry",
     statuses=WAITING,
-    change=by_store(Store.change_priority, priority=attrgetter("priority")),
+    options=(PRIORITY,),
+    change=Store.change_priority,
+    exception="of this priority already, or changed meanwhile",
     why_unchanged=_why_it_has("priority", _("Job %(id)s has this priority already.")),
-    form=PriorityForm,
     button=Button(
         label=_("Change priority"),
         hint=_("This job is claimed before the jobs of its queue that have a lower priority."),
@@ -303,18 +328,10 @@ CHANGE_PRIORITY = Verb(
         question_title=ngettext_lazy(
             "Change the priority of %(number)s job", "Change the priority of %(number)s jobs", "count"
         ),
-        question_title_partial=_("Change the priority of %(some)s of %(number)s jobs"),
-        refusal=ngettext_lazy(
-            "The priority of this job cannot be changed.",
-            "The priority of none of these %(number)s jobs can be changed.",
-            "count",
-        ),
         done=ngettext_lazy("%(number)s job has another priority.", "%(number)s jobs have another priority.", "count"),
     ),
-    past=Past(
-        done=_("given another priority"), done_by=_("given another priority by %(user)s"), leads_to=Status.QUEUED
-    ),
-    log_entry=_("Priority changed."),
+    done=_("given another priority"),
+    leads_to=Status.QUEUED,
 )
 
 
@@ -323,6 +340,5 @@ VERBS = (RETRY, RUN_NOW, POSTPONE, RESCHEDULE, CHANGE_QUEUE, CHANGE_PRIORITY, DI
 
 BUTTONS = tuple((verb, verb.button) for verb in VERBS if verb.button)
 
-ACTIONS = {verb.action_name: (verb, verb.action) for verb in VERBS if verb.action}
-
-PAST = {verb.name: verb.past for verb in VERBS if verb.past}
+BY_ACTION = {verb.action_name: verb for verb in VERBS}
+"""By the names of their actions in the admin."""

@@ -1,0 +1,153 @@
+"""The options of verbs: how each is read from a form of the admin, and from the command line."""
+
+import re
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django import forms
+from django.utils.functional import lazy
+from django.utils.timezone import get_current_timezone_name
+from django.utils.translation import gettext_lazy as _
+
+from ...exceptions import InvalidOption
+from ...values.bounds import NUMBER_RANGES, check_columns, check_run_after
+from ..durations import duration, moment
+
+LONGEST_DELAY = 365 * 24 * 60
+"""Minutes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerbOption:
+    name: str
+    """Of the field in forms."""
+    parameter: str = ""
+    """Of the verb's change, if that is not the name."""
+    field: Callable[[], forms.Field]
+    """Its value is that of the parameter; `None` stands for the default."""
+    flag: str
+    metavar: str
+    parse: Callable[[str], Any]
+    """Returns the value of the parameter. Raises `ArgumentTypeError`."""
+    help: str
+    """On the command line."""
+
+
+class _MinutesField(forms.IntegerField):
+    def clean(self, value: Any) -> timedelta | None:
+        minutes = super().clean(value)
+        return None if minutes is None else timedelta(minutes=minutes)
+
+
+def _refusing(check: Callable[[Any], object], message: Any) -> Callable[[Any], None]:
+    """Make a validator of forms from a check that raises `InvalidOption`."""
+
+    def validate(value: Any) -> None:
+        try:
+            check(value)
+        except InvalidOption:
+            raise forms.ValidationError(message) from None
+
+    return validate
+
+
+def _column(name: str) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        value = int(text) if name in NUMBER_RANGES and re.fullmatch(r"-?\d{1,18}", text, re.ASCII) else text
+        try:
+            check_columns({name: value})
+        except InvalidOption as error:
+            raise ArgumentTypeError(str(error)) from None
+        return value
+
+    return parse
+
+
+NUMBER = {"class": "vIntegerField"}
+"""The attributes of the admin's own field for a number."""
+
+IN_THIS_ZONE = _("In the time zone %(zone)s. A time in the past: now.")
+
+OVER = VerbOption(
+    name="over",
+    field=lambda: _MinutesField(
+        label=_("Spread over minutes"),
+        help_text=_(
+            "With 0 all jobs are due at once. With a higher number each job is due at a random time within so many "
+            "minutes."
+        ),
+        initial=0,
+        min_value=0,
+        max_value=LONGEST_DELAY,
+        required=False,
+        widget=forms.NumberInput(NUMBER),
+    ),
+    flag="--over",
+    metavar="DURATION",
+    parse=duration,
+    help="each at a random time within this; default: all at once",
+)
+
+DELAY = VerbOption(
+    name="delay",
+    parameter="run_after",
+    field=lambda: _MinutesField(
+        label=_("Minutes from now"),
+        initial=60,
+        min_value=1,
+        max_value=LONGEST_DELAY,
+        widget=forms.NumberInput(NUMBER),
+    ),
+    flag="--for",
+    metavar="DURATION",
+    parse=duration,
+    help="so long from now; a job that is due later anyway stays as it is",
+)
+
+RUN_AFTER = VerbOption(
+    name="run_after",
+    field=lambda: forms.DateTimeField(
+        label=_("Due at"),
+        validators=[_refusing(check_run_after, _("A job cannot be due at this time."))],
+        help_text=lazy(lambda: IN_THIS_ZONE % {"zone": get_current_timezone_name()}, str)(),
+        widget=forms.DateTimeInput(
+            {"type": "datetime-local", "step": "1", "class": "vTextField"}, format="%Y-%m-%dT%H:%M:%S"
+        ),
+    ),
+    flag="--to",
+    metavar="TIME",
+    parse=moment,
+    help='the new due time: 90s, 15m, 1h, 2d from now, 2026-11-25, "2026-11-25 14:00"; a time in the past: now',
+)
+
+QUEUE_NAME = VerbOption(
+    name="queue_name",
+    field=lambda: forms.CharField(
+        label=_("Queue"),
+        validators=[_refusing(lambda name: check_columns({"queue_name": name}), _("No queue can have this name."))],
+        widget=forms.TextInput({"class": "vTextField"}),
+    ),
+    flag="--to",
+    metavar="QUEUE",
+    parse=_column("queue_name"),
+    help="the new queue",
+)
+
+PRIORITY = VerbOption(
+    name="priority",
+    field=lambda: forms.IntegerField(
+        label=_("Priority"),
+        help_text=_("From -100 to 100. Jobs with a higher priority are claimed first."),
+        initial=0,
+        min_value=int(NUMBER_RANGES["priority"].least),
+        max_value=int(NUMBER_RANGES["priority"].most),
+        widget=forms.NumberInput(NUMBER),
+    ),
+    flag="--to",
+    metavar="NUMBER",
+    parse=_column("priority"),
+    help="the new priority: -100 to 100, higher first",
+)
