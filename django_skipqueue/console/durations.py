@@ -1,5 +1,7 @@
-"""Spans of time as people write them, in the two largest units and no more precision than helps; times within JSON."""
+"""Spans of time as people read and type them: the two largest units, no more precision than helps; times in JSON."""
 
+import re
+from argparse import ArgumentTypeError
 from datetime import datetime, timedelta
 
 from django.utils.dateparse import parse_datetime
@@ -80,3 +82,23 @@ def clock_time(moment: datetime, now: datetime) -> str:
 def held_since(name: str, since: datetime, now: datetime) -> str:
     """The place of a running job that is outside of the workers: `with NAME since 14:02:11`."""
     return gettext("with %(holder)s since %(time)s") % {"holder": name, "time": clock_time(since, now)}
+
+
+SECONDS_OF = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+"""Seconds of each unit."""
+
+DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+|\d+(?:\.\d+)?", re.ASCII)
+
+PART = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
+
+LONGEST = timedelta(days=3_650)
+
+
+def duration(text: str) -> timedelta:
+    """`90s`, `15m`, `1h30m`, `2d`; a number without a unit is seconds."""
+    if not DURATION.fullmatch(text):
+        raise ArgumentTypeError(f"{text!r} is not a duration such as 90s, 15m, 1h30m or 2d.")
+    seconds = sum(float(number) * SECONDS_OF[unit or "s"] for number, unit in PART.findall(text))
+    if not 0 < seconds <= LONGEST.total_seconds():
+        raise ArgumentTypeError(f"{text!r} must be more than 0, and at most {LONGEST.days}d.")
+    return timedelta(seconds=seconds)

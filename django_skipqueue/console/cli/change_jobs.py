@@ -23,10 +23,11 @@ from ...events.log_format import counted
 from ...models import UNFINISHED, WAITING, Job, Status
 from ...queue.parameters import BATCH
 from ...queue.store import Store
+from ..durations import duration
 from ..job_states import RETRYING, STATES
 from ..parts import consoles, why_unchanged
 from ..search import Window, delete_jobs
-from .options import Choice, add_criteria, by_ids_or_criteria, cut_note, duration, job_id
+from .options import Choice, add_criteria, by_ids_or_criteria, cut_note, job_id
 from .subcommand import Exit, Subcommand
 from .terminal import Console, operator, until_interrupted
 

@@ -9,8 +9,9 @@ from django.core.management.base import CommandParser
 
 from ...conf import settings as conf
 from ...conf import using_database
+from ..durations import duration
 from ..queues_and_workers import Workforce
-from .options import duration, registered_task
+from .options import registered_task
 from .subcommand import Exit, Subcommand
 from .terminal import Console
 

@@ -21,9 +21,8 @@ from ...queue.session import short_transaction
 from ...queue.store import Store
 from ...worker.preflight import engine_problem
 from ..at_once import read_at_once
-from ..durations import span
+from ..durations import duration, span
 from ..queues_and_workers import Workforce
-from .options import duration
 from .subcommand import Exit, Subcommand
 from .terminal import Console
 

@@ -10,7 +10,6 @@ The names of tasks and queues that an operator types are completed, or refused w
 """
 
 import difflib
-import re
 from argparse import ArgumentTypeError
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,31 +25,13 @@ from ...events.log_format import counted, printable
 from ...jobs.registry import registry
 from ...jobs.task import Task
 from ...models import Job
+from ..durations import DURATION, duration
 from ..job_states import STATES
 from ..queues_and_workers import known_queue_names, known_task_names
 from ..search import WINDOW_SIZE, Criteria, Window, is_id
 from .subcommand import Exit
 
-UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-"""Seconds of each unit."""
-
-DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+|\d+(?:\.\d+)?", re.ASCII)
-
 DAYS_AGO = {"today": 0, "yesterday": 1}
-
-PART = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
-
-LONGEST = timedelta(days=3_650)
-
-
-def duration(text: str) -> timedelta:
-    """`90s`, `15m`, `1h30m`, `2d`; a number without a unit is seconds."""
-    if not DURATION.fullmatch(text):
-        raise ArgumentTypeError(f"{text!r} is not a duration such as 90s, 15m, 1h30m or 2d.")
-    seconds = sum(float(number) * UNITS[unit or "s"] for number, unit in PART.findall(text))
-    if not 0 < seconds <= LONGEST.total_seconds():
-        raise ArgumentTypeError(f"{text!r} must be more than 0, and at most {LONGEST.days}d.")
-    return timedelta(seconds=seconds)
 
 
 def moment(text: str) -> timedelta | datetime:

@@ -5,7 +5,8 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from ...models import Queue
-from .options import duration, require_known_queue
+from ..durations import duration
+from .options import require_known_queue
 from .subcommand import Exit, Subcommand
 from .terminal import Console, operator, shown_time
 

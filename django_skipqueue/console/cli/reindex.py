@@ -18,8 +18,7 @@ from ...conf import settings
 from ...models.expressions import table_names
 from ...queue.store import Store
 from ...worker.preflight import pools_transactions
-from ..durations import span
-from .options import duration
+from ..durations import duration, span
 from .subcommand import Exit, Subcommand, chosen_database
 from .terminal import Console
 

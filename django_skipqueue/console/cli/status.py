@@ -3,13 +3,9 @@
 Invariant: no statement counts further than a cap, so that the answer takes no longer with ten million jobs.
 """
 
-import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
-
-from django.core.management.base import CommandParser
 
 from ...conf import settings
 from ...events.log_format import in_words, printable
@@ -20,8 +16,7 @@ from ..counts import Count
 from ..job_states import RETRYING, Indexed, ScheduledCounts
 from ..parts import PartStatus, consoles, externals
 from ..queues_and_workers import QueueState, Workforce, active_queues
-from .options import duration
-from .subcommand import Exit, Subcommand
+from .subcommand import Exit, Watchable
 from .terminal import RED, YELLOW, Coloured, Console, shown_time
 
 FAILED_IN_LAST_HOUR = "failed_in_last_hour"
@@ -99,38 +94,12 @@ def count_as_json(count: Count) -> dict[str, Any]:
     return {"count": count.shown, "or_more": count.is_capped}
 
 
-class Status(Subcommand):
+class Status(Watchable):
     name = "status"
     help = "Show the queues, the workers, and how many jobs wait and have failed"
 
-    def add_arguments(self, parser: CommandParser) -> None:
-        add = parser.add_argument
-        add(
-            "--watch",
-            type=duration,
-            nargs="?",
-            const=duration("2s"),
-            metavar="DURATION",
-            help="again and again, until Ctrl-C; without a duration, every 2s",
-        )
-        add("--json", action="store_true", help="print a JSON object")
-
-    def goes_over_all(self, options: Mapping[str, Any]) -> bool:
-        """What is shown again and again is one database."""
-        return not options["watch"]
-
     def run(self, console: Console, **options: Any) -> Exit:
-        interval, in_json = options["watch"], options["json"]
-        _show(console, Snapshot.now(), in_json=in_json)
-        try:
-            while interval:
-                time.sleep(interval.total_seconds())
-                snapshot = Snapshot.now()
-                if not in_json:
-                    console.clear()
-                _show(console, snapshot, in_json=in_json)
-        except KeyboardInterrupt:  # the way to end it
-            pass
+        _show(console, Snapshot.now(), in_json=options["json"])
         return Exit.DONE
 
 

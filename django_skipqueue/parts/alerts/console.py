@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandError
 from django.utils.translation import gettext_lazy as _
 
 from ...conf import settings
 from ...console.admin import notices
-from ...console.cli.subcommand import Exit, Subcommand
+from ...console.cli.subcommand import Exit, Watchable
 from ...console.cli.terminal import Console, shown_time
 from ...console.durations import span
 from ...console.parts import PartConsole, PartNotice
@@ -82,15 +82,12 @@ def _sentence(incident: Incident, waiting: Sequence[str]) -> str:
     }
 
 
-class Alerts(Subcommand):
+class Alerts(Watchable):
     """Announces incidents as a supervisor does: by log lines, signals and the webhook."""
 
     name = "alerts"
     help = "Check the limits of ALERTS, announce incidents that begin or end, and list those that are open"
     needs_all = True
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--json", action="store_true", help="print a JSON object")
 
     def run(self, console: Console, **options: Any) -> Exit:
         wanted = limits(settings.alerts)

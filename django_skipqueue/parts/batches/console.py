@@ -16,7 +16,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ...conf import settings
-from ...console.cli.subcommand import Exit, Subcommand
+from ...console.cli.subcommand import Exit, Watchable
 from ...console.cli.terminal import GREEN, RED, YELLOW, Coloured, Console
 from ...console.counts import CAP, grouped
 from ...console.durations import distance
@@ -298,15 +298,15 @@ COLOURS = {"running": YELLOW, "finished": GREEN, "failures": RED}
 DEFAULT_LIMIT, MOST = 20, 1_000
 
 
-class Batches(Subcommand):
+class Batches(Watchable):
     name = "batches"
     help = "List the batches with their progress; show one with its callbacks"
+    json_help = "print a JSON object for each batch"
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("id", nargs="?", type=int, metavar="ID", help="show this batch; default: list the newest")
         parser.add_argument("--state", choices=list(CONDITIONS), help="list only those that are in this state")
         parser.add_argument("--limit", type=int, default=DEFAULT_LIMIT, metavar="N", help="how many to list")
-        parser.add_argument("--json", action="store_true", help="print a JSON object for each batch")
 
     def run(self, console: Console, **options: Any) -> Exit:
         if options["id"] is not None:

@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 from ...console.admin.ui.cells import Column, Rows, rows
 from ...console.cli.list import print_jobs
 from ...console.cli.options import positive
-from ...console.cli.subcommand import Exit, Subcommand
+from ...console.cli.subcommand import Exit, Watchable
 from ...console.cli.terminal import Console
 from ...console.parts import PartConsole, consoles
 from ...events.log_format import printable
@@ -103,14 +103,14 @@ Found = Sequence[tuple[KeyTable[Any], Sequence[Any]]]
 """The states of keys, for each part."""
 
 
-class Limits(Subcommand):
+class Limits(Watchable):
     name = "limits"
     help = "List the keys of limits, sequences and rates for which jobs wait, or show one with its jobs"
+    json_help = "print a JSON object for each key"
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("key", nargs="?", metavar="KEY", help="show this key, and its jobs")
         parser.add_argument("--limit", type=positive, default=100, metavar="N", help="keys to list (default: 100)")
-        parser.add_argument("--json", action="store_true", help="print a JSON object for each key")
 
     def run(self, console: Console, **options: Any) -> Exit:
         key, most = options["key"], options["limit"]

@@ -18,7 +18,7 @@ from django.utils.timezone import is_naive, make_aware
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ...console.cli.subcommand import Exit, Subcommand
+from ...console.cli.subcommand import Exit, Watchable
 from ...console.cli.terminal import GREEN, RED, YELLOW, Coloured, Console, operator
 from ...console.durations import distance, span
 from ...console.metrics.catalogue import MOST, Values, measured
@@ -310,15 +310,15 @@ HEADINGS = ("name", "state", "schedule", "zone", "next run", "last run", "last j
 COLOURS = {"active": GREEN, "error": RED, "late": RED, "paused": YELLOW, "retired": YELLOW}
 
 
-class Schedules(Subcommand):
+class Schedules(Watchable):
     name = "schedules"
     help = "List the schedules; run one now, pause or resume it"
+    json_help = "print a JSON object for each schedule"
 
     def add_arguments(self, parser: CommandParser) -> None:
         verbs = "run: enqueue a job of it now; pause, resume; default: list all"
         parser.add_argument("verb", nargs="?", choices=("pause", "resume", "run"), metavar="VERB", help=verbs)
         parser.add_argument("schedule", nargs="?", metavar="NAME", help="the name of the schedule")
-        parser.add_argument("--json", action="store_true", help="print a JSON object for each schedule")
 
     def goes_over_all(self, options: Mapping[str, Any]) -> bool:
         return options["verb"] is None

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from django.utils.timezone import get_current_timezone, localtime, override
 
-from django_skipqueue.console.cli.options import argument, duration, job_id, moment, positive
+from django_skipqueue.console.cli.options import argument, job_id, moment, positive
+from django_skipqueue.console.durations import duration
 from django_skipqueue.events.log_format import in_words
 
 
