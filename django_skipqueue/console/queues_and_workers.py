@@ -7,7 +7,7 @@ Invariant: a few probes of indexes and a few rows of workers, whatever the numbe
 job table.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple
@@ -26,10 +26,12 @@ from ..models import Job, Queue, Worker
 from ..queue.observe import QueueNow, queues_now, raised
 from ..queue.store import Store
 from ..values.codec import shorten
+from ..values.counting import quantile
+from ..values.fact import Fact
 from ..values.records import serves
-from .counts import Count
+from .counts import ON_PAGES, Count
 from .durations import span
-from .parts import QueueSetting, consoles, queue_options
+from .parts import QueueSetting, consoles, externals, queue_options
 
 State = Literal["live", "late", "stale"]
 
@@ -159,14 +161,11 @@ EXPECTED_BLOCKED = """
 EXPLAIN (FORMAT JSON) SELECT FROM skipqueue_job WHERE status = 'blocked'
 """
 
-MOST_BLOCKED = 10_000
-"""Blocked jobs that are counted by queue."""
-
 
 def blocked_now(store: Store) -> tuple[dict[str, int], bool]:
     """The number of blocked jobs by queue, and whether there are more blocked jobs than were counted."""
-    queues = dict(store.rows(BLOCKED_BY_QUEUE, {"limit": MOST_BLOCKED + 1}))
-    return queues, sum(queues.values()) > MOST_BLOCKED
+    queues = dict(store.rows(BLOCKED_BY_QUEUE, {"limit": ON_PAGES.blocked + 1}))
+    return queues, sum(queues.values()) > ON_PAGES.blocked
 
 
 def estimated_blocked(store: Store, *, most: int) -> dict[str, int]:
@@ -205,13 +204,13 @@ def rates_now(store: Store) -> dict[str, QueueRate]:
 class QueueState:
     now: QueueNow
     """Its queued and running jobs."""
-    workers: list[WorkerHealth]
+    workers: Sequence[WorkerHealth] = ()
     """The workers that serve it and do not count as dead."""
-    pause: Queue | None
+    pause: Queue | None = None
     """Its row, if it is paused."""
-    rate: QueueRate | None
+    rate: QueueRate | None = None
     """Of the last minutes; `None` if no part knows rates."""
-    blocked: Count
+    blocked: Count = field(default_factory=lambda: Count(0))
     """Its jobs that wait for other jobs, or for a permit."""
     settings: Mapping[str, QueueSetting[Any]] = field(default_factory=dict)
     """By the name of the option. Of an option that it does not have, no value could be changed."""
@@ -219,6 +218,97 @@ class QueueState:
     @property
     def name(self) -> str:
         return self.now.name
+
+    @property
+    def note(self) -> str:
+        """What is wrong with its workers: jobs wait and nobody serves it, or some are late."""
+        if not self.workers and self.now.queued:
+            unserved = [each.unserved for each in externals() if self.name in settings.external_queues]
+            return unserved[0] if unserved else gettext("no worker serves it")
+        late = sum(worker.state == "late" for worker in self.workers)
+        return gettext("%(number)s of its workers late") % {"number": late} if late else ""
+
+
+QUEUE: tuple[Fact[QueueState], ...] = (
+    Fact("queue", _("queue"), lambda queue: queue.name),
+    Fact(
+        "queued",
+        _("queued"),
+        lambda queue: queue.now.queued,
+        "jobs",
+        metric="skipqueue_queued_jobs",
+        help="Jobs that wait for a worker; many are estimated.",
+    ),
+    Fact("is_estimate", "", lambda queue: queue.now.is_estimate),
+    Fact(
+        "oldest",
+        _("oldest job"),
+        lambda queue: queue.now.oldest,
+        "seconds",
+        field="oldest_seconds",
+        metric="skipqueue_oldest_queued_seconds",
+        help="Seconds since the oldest queued job was due.",
+    ),
+    Fact(
+        "blocked",
+        _("blocked"),
+        lambda queue: queue.blocked,
+        "jobs",
+        is_optional=True,
+        metric="skipqueue_blocked_jobs",
+        help="Jobs that wait for other jobs, or a permit; an estimate above 2,000.",
+    ),
+    Fact(
+        "running",
+        _("running"),
+        lambda queue: queue.now.running,
+        "jobs",
+        metric="skipqueue_running_jobs",
+        help="Jobs that run, or are claimed; an estimate above 2,000.",
+    ),
+    Fact(
+        "longest",
+        _("longest"),
+        lambda queue: queue.now.longest,
+        "seconds",
+        field="longest_seconds",
+        metric="skipqueue_longest_running_seconds",
+        help="Seconds since the first of the running jobs was claimed.",
+    ),
+    Fact(
+        "rate",
+        _("jobs/min"),
+        lambda queue: queue.rate and queue.rate.per_minute,
+        "jobs per minute",
+        field="jobs_per_minute",
+        is_optional=True,
+    ),
+    Fact(
+        "waited",
+        _("waited (p95)"),
+        lambda queue: queue.rate and quantile(queue.rate.waited, 0.95),
+        "seconds",
+        field="p95_wait_seconds",
+        is_optional=True,
+    ),
+    Fact("workers", _("workers"), lambda queue: len(queue.workers), "jobs"),
+    Fact("slots", "", lambda queue: sum(worker.slots for worker in queue.workers)),
+    Fact(
+        "is_paused",
+        "",
+        lambda queue: queue.pause is not None,
+        metric="skipqueue_queue_paused",
+        help="1 for each queue that is paused.",
+    ),
+    Fact("paused_until", "", lambda queue: queue.pause and queue.pause.paused_until),
+    Fact("note", _("note"), lambda queue: queue.note, field=None),
+)
+"""The facts of a queue. What operators may set for it comes from parts: see `queue_facts`."""
+
+
+def queue_facts() -> tuple[Fact[QueueState], ...]:
+    """The facts of a queue, with the options that parts let operators set."""
+    return (*QUEUE[:-1], *(option.fact for option in queue_options()), QUEUE[-1])
 
 
 def queue_states(rates: Mapping[str, QueueRate] | None = None, workforce: Workforce | None = None) -> list[QueueState]:
@@ -252,7 +342,7 @@ def active_queues(
             workforce.serving(name),
             pause=paused.get(name),
             rate=rates.get(name, unrated),
-            blocked=Count(blocked.get(name, 0), is_least, MOST_BLOCKED),
+            blocked=Count(blocked.get(name, 0), is_least, ON_PAGES.blocked),
         )
         for name in list(names)[:most]
     ]

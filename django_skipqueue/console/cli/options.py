@@ -228,13 +228,13 @@ def registered_task(typed: str) -> Task[Any, Any]:
 def require_known_queue(name: str) -> None:
     """Raise `CommandError` if nothing has this queue: no task, no worker, and no job."""
     if name not in (names := known_queue_names()):
-        raise CommandError(f"No task, worker or job has the queue {name!r}.{_meant(name, names)}")
+        raise CommandError(f"No task, worker or job has the queue {name!r}.{meant(name, names)}")
 
 
 def _unknown_task(name: str, known: list[str]) -> str:
     if ends := _ending_in(name):
         return f"Several tasks are called {name!r}: {', '.join(ends)}."
-    return f"No task is called {name!r}.{_meant(name, known)}"
+    return f"No task is called {name!r}.{meant(name, known)}"
 
 
 def _registered() -> list[str]:
@@ -245,7 +245,7 @@ def _ending_in(name: str) -> list[str]:
     return sorted(known for known in _registered() if known.endswith(f".{name}"))
 
 
-def _meant(name: str, known: list[str]) -> str:
+def meant(name: str, known: list[str]) -> str:
     """The name that is most like this one, in full or by its end; else some that there are."""
     by_text = {text: each for each in known for text in (each.rpartition(".")[2], each)}
     if close := difflib.get_close_matches(name, by_text, n=1):

@@ -9,13 +9,14 @@ from ...console.cli.pause import Pause, Resume
 from ...console.cli.prune import Prune
 from ...console.cli.reindex import Reindex
 from ...console.cli.show import Show
-from ...console.cli.status import Status
+from ...console.cli.status import Queues, Status
 from ...console.cli.subcommand import Alias, Dispatcher, Subcommand
+from ...console.cli.workers import Workers
 from ...console.parts import consoles
 from .importtasks import Command as ImportTasks
 from .runworker import Command as RunWorker
 
-CORE = (Defer, Doctor, Health, List, Pause, Prune, Reindex, Resume, Show, Status)
+CORE = (Defer, Doctor, Health, List, Pause, Prune, Queues, Reindex, Resume, Show, Status, Workers)
 """The subcommands of the core beside the verbs."""
 
 

@@ -28,12 +28,13 @@ from django.utils.translation import gettext_lazy as _
 
 from ...console.admin.jobs.changelist import CappedPaginator
 from ...console.admin.jobs.filters import GroupFilter
-from ...console.admin.ui.cells import NOTHING, Cell, Column, badge, rows, shortened
+from ...console.admin.ui.cells import Cell, Column, badge, rows, shortened
 from ...console.admin.ui.views import READ, ReadOnlyViews, guarded, refreshing
 from ...console.admin.verbs.table import CANCEL, DISCARD, RETRY
 from ...console.admin.verbs.verb import Verb
 from ...console.counts import Count, grouped
 from ...console.durations import distance, exact, span
+from ...console.facts import NOTHING
 from ...console.job_states import Group, Indexed
 from ...console.search import is_id
 from ...models import FINISHED, Dependency, Job, JobBatch, Status

@@ -15,10 +15,11 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...console.admin import charts as scale
-from ...console.admin.charts import NOTHING, Chart, Series
+from ...console.admin.charts import Chart, Series
 from ...console.admin.dashboard import HOUR, Card, Level, Range, Situation, list_of
 from ...console.counts import grouped, rate_in_words
 from ...console.durations import roughly, span
+from ...console.facts import NOTHING
 from ...models import Status
 from ...values import counting
 from .models import Span

@@ -10,10 +10,11 @@ from django.db.models.lookups import LessThan
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ...console.cli.status import count_as_json, counted, in_full
+from ...console.cli.status import in_full
 from ...console.cli.terminal import RED, Coloured
 from ...console.counts import Count
 from ...console.durations import span
+from ...console.facts import counted, plain
 from ...console.job_states import Indexed
 from ...console.metrics.catalogue import Values, measured
 from ...console.parts import PartSection, PartStatus
@@ -65,7 +66,7 @@ def status(store: Store) -> PartStatus:
         "See: skipqueue limits"
         for first in found[:1]
     ]
-    return PartStatus(as_json={"halted_sequences": count_as_json(number)}, lines=lines)
+    return PartStatus(as_json={"halted_sequences": plain(number)}, lines=lines)
 
 
 MOST = 50
@@ -244,8 +245,8 @@ def _as_json(state: LimitState) -> dict[str, Any]:
         "key": state.masked,
         "kind": state.now.kind,
         "capacity": state.now.capacity,
-        "held": count_as_json(state.held),
-        "waiting": count_as_json(state.waiting),
+        "held": plain(state.held),
+        "waiting": plain(state.waiting),
         "oldest_seconds": state.oldest,
         "next_job": state.now.next_id,
         "halted_by_job": state.halted.job_id if state.halted else None,

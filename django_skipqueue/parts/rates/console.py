@@ -7,9 +7,9 @@ from django.db.models import F, Value
 from django.db.models.lookups import LessThan
 from django.utils.translation import gettext, ngettext
 
-from ...console.cli.status import counted
 from ...console.counts import Count
 from ...console.durations import roughly
+from ...console.facts import counted
 from ...console.metrics.catalogue import Values, measured
 from ...events.log_format import in_words
 from ...models import Job, RateBucket

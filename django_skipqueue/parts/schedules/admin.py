@@ -28,10 +28,11 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...conf import settings as queue_settings
-from ...console.admin.ui.cells import NOTHING, Cell, Column, arguments, badge, rows, shortened
+from ...console.admin.ui.cells import Cell, Column, arguments, badge, rows, shortened
 from ...console.admin.ui.views import READ, OwnViews, guarded, refreshing
 from ...console.arguments import redacted
 from ...console.durations import distance, exact
+from ...console.facts import NOTHING
 from ...console.search import is_id
 from ...exceptions import InvalidOption, SkipQueueError
 from ...jobs.registry import registry

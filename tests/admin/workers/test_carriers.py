@@ -29,7 +29,7 @@ def carriers(settings: Any) -> None:
 
 def row_of(client: Client, name: str) -> str:
     rows = re.findall(r"<tr>.*?</tr>", client.get(WORKERS).text, re.DOTALL)
-    (row,) = [row for row in rows if f'<span class="skipqueue-name">{name}</span>' in row]
+    (row,) = [row for row in rows if re.search(f'class="skipqueue-name">(<a [^>]*>)?{name}</', row)]
     return str(row)
 
 

@@ -26,7 +26,7 @@ from ...job_states import STATES, status_of
 from ...parts import consoles, pages
 from ...search import is_id
 from ..bulk import queue_with_workers
-from ..ui.cells import arguments, badge_of, shortened
+from ..ui.cells import arguments, badge_of, queue_link, shortened
 from ..ui.time_limit import Afterwards
 from ..ui.views import refreshing
 from ..verbs import log, many_jobs
@@ -223,7 +223,9 @@ class JobAdmin(VerbViews):
 
     @admin.display(description=_("queue"))
     def queue(self, job: Job) -> SafeString:
-        return format_html('<span class="skipqueue-queue" title="{0}">{0}</span>', shortened(job.queue_name))
+        return format_html(
+            '<span class="skipqueue-queue" title="{}">{}</span>', shortened(job.queue_name), queue_link(job.queue_name)
+        )
 
     @admin.display(description=_("attempts"))
     def attempts_made(self, job: Job) -> str:
