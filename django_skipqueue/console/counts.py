@@ -53,6 +53,9 @@ FOR_METRICS = Caps(
 )
 """Of the metrics, which Prometheus reads every few seconds."""
 
+MOST_KEYS = 500
+"""Keys with waiting jobs, for the metrics."""
+
 OF_KEY = 500
 """Jobs of one key: of those that hold something, and of those that wait for it."""
 

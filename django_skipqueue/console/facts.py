@@ -67,11 +67,6 @@ def terse_rate(per_minute: float) -> str:
     return f"{per_minute:,.0f}" if per_minute >= 1 or not per_minute else f"{per_minute:.1g}"
 
 
-def counted(count: Count) -> str:
-    """The number, with a plus if there are more: `10,000+`."""
-    return f"{count.shown:,}{'+' if count.is_capped else ''}"
-
-
 def _text(
     fact: Fact[T],
     subject: Any,

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
 
 from django.db.models import F, QuerySet, Value
 from django.db.models.lookups import LessThan
@@ -12,9 +11,9 @@ from django.utils.translation import gettext_lazy as _
 
 from ...console.cli.status import in_full
 from ...console.cli.terminal import RED, Coloured
-from ...console.counts import Count
+from ...console.counts import FOR_METRICS, MOST_KEYS, ON_PAGES, Count
 from ...console.durations import span
-from ...console.facts import counted, plain
+from ...console.facts import as_json, plain
 from ...console.job_states import Indexed
 from ...console.metrics.catalogue import Values, measured
 from ...console.parts import PartSection, PartStatus
@@ -29,15 +28,19 @@ from ..keyed.console import KeyedConsole, KeyTable
 from ..keyed.states import key_of_job
 from .admit import blocked_keys
 from .models import HALTS, LIMIT_RANK
-from .now import MOST_HALTING, halted_keys, waiting_keys
+from .now import halted_keys, waiting_keys
 from .services import unclaimed_holders
-from .states import LIMITS, LimitState, halted_by_key, halted_states, holders_of, key_of_limit, limit_states, permits
-
-MOST_KEYS = 500
-"""Keys that are counted."""
-
-MOST_HALTING_SCRAPED = 1_000
-"""Failed jobs of sequences that the metrics look at."""
+from .states import (
+    LIMIT,
+    LIMITS,
+    LimitState,
+    halted_by_key,
+    halted_states,
+    holders_of,
+    key_of_limit,
+    limit_states,
+    permits,
+)
 
 
 @measured(
@@ -51,7 +54,7 @@ MOST_HALTING_SCRAPED = 1_000
     ),
 )
 def keys(store: Store) -> Iterator[Values]:
-    halted = halted_keys(store, limit=MOST_HALTING_SCRAPED)
+    halted = halted_keys(store, limit=FOR_METRICS.halting)
     yield {(): len({each.key for each in halted})}
     yield {(): max((each.seconds for each in halted), default=0.0)}
     yield {(): len(waiting_keys(store, limit=MOST_KEYS))}
@@ -60,7 +63,7 @@ def keys(store: Store) -> Iterator[Values]:
 def status(store: Store) -> PartStatus:
     """The sequences that wait for an operator."""
     found = halted_keys(store)
-    number = Count(len({each.key for each in found}), cap=MOST_HALTING)
+    number = Count(len({each.key for each in found}), cap=ON_PAGES.halting)
     lines = [
         f"Halted sequences: {in_full(number)} (job {first.job_id} failed {in_words(first.seconds)} ago). "
         "See: skipqueue limits"
@@ -228,39 +231,18 @@ def _first(store: Store, most: int) -> list[LimitState]:
     return [*halted, *limit_states(store, others, {})][:most]
 
 
-def _row(state: LimitState) -> list[str]:
-    note = ""
-    if state.halted is not None:
-        note = Coloured(f"halted: job {state.halted.job_id} failed {in_words(state.halted.seconds)} ago", RED)
-    numbers = (
-        counted(state.held),
-        "" if state.now.capacity is None else f"{state.now.capacity:,}",
-        counted(state.waiting),
-    )
-    return [state.key, state.kind, *numbers, in_words(state.oldest), note]
-
-
-def _as_json(state: LimitState) -> dict[str, Any]:
-    return {
-        "key": state.masked,
-        "kind": state.now.kind,
-        "capacity": state.now.capacity,
-        "held": plain(state.held),
-        "waiting": plain(state.waiting),
-        "oldest_seconds": state.oldest,
-        "next_job": state.now.next_id,
-        "halted_by_job": state.halted.job_id if state.halted else None,
-        "halted_seconds": state.halted.seconds if state.halted else None,
-    }
+def _state(state: LimitState) -> str:
+    if state.halted is None:
+        return gettext("waits")
+    return Coloured(f"halted: job {state.halted.job_id} failed {in_words(state.halted.seconds)} ago", RED)
 
 
 KEYS = KeyTable(
-    headings=("key", "kind", "held", "of", "waiting", "oldest", "note"),
-    row=_row,
+    facts=LIMIT,
+    looks={"key": lambda state: state.key, "kind": lambda state: state.kind, "state": _state},
     first=_first,
     of_key=lambda store, key: limit_states(store, [key], halted_by_key(store)),
-    as_json=_as_json,
-    key_as_json=lambda states: _as_json(states[0]) if states else {},
+    key_as_json=lambda states: as_json(LIMIT, states[0]) if states else {},
     holders=holders_of,
     waiting=lambda key: Indexed(Status.BLOCKED, key=key_of_limit(key)).jobs(),
     cards=later(f"{__package__}.admin.cards"),

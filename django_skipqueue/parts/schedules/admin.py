@@ -5,7 +5,7 @@ Invariant: every view checks the user's permission itself, a GET changes nothing
 Invariant: what the form accepts can be fired: it is checked by the code of `@periodic`. A secret is never sent to the
 browser: a mask that is left as it is stands for the schedule's own value.
 
-A further column of the list is a function of a `ScheduleState`, and an entry in `COLUMNS`.
+A column of the list is a fact of `SCHEDULE`.
 """
 
 from collections.abc import Callable
@@ -28,11 +28,11 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...conf import settings as queue_settings
-from ...console.admin.ui.cells import Cell, Column, arguments, badge, rows, shortened
+from ...console.admin.ui.cells import Cell, arguments, badge, columns_of, rows, shortened
 from ...console.admin.ui.views import READ, OwnViews, guarded, refreshing
 from ...console.arguments import redacted
 from ...console.durations import distance, exact
-from ...console.facts import NOTHING
+from ...console.facts import NOTHING, Looks
 from ...console.search import is_id
 from ...exceptions import InvalidOption, SkipQueueError
 from ...jobs.registry import registry
@@ -41,7 +41,7 @@ from ...models.job import AbstractJob
 from ...queue.store import Store
 from ...values.redaction import UnknownMask, restored
 from . import operate
-from .console import MOST_SHOWN, STATES, ScheduleState, first_schedules, schedule_states
+from .console import MOST_SHOWN, SCHEDULE, STATES, ScheduleState, first_schedules, schedule_states
 from .entry import Entry, jitter_seconds
 from .fire import METADATA_KEY
 from .models import CatchUp, Overlap
@@ -106,15 +106,18 @@ def _state(schedule: ScheduleState) -> Cell:
     return format_html("{} " + CELL.format("", "{}"), state_badge(schedule), detail)
 
 
-COLUMNS: tuple[Column[ScheduleState], ...] = (
-    Column("name", _("name"), _name),
-    Column("state", _("state"), _state),
-    Column("times", _("fires"), times),
-    Column("next", _("next run"), next_run),
-    Column("last", _("last run"), last_run),
-    Column("task", _("task"), lambda schedule: shortened(schedule.row.task)),
-    Column("source", _("source"), lambda schedule: schedule.row.get_source_display()),
-)
+LOOKS: Looks[ScheduleState] = {
+    "name": _name,
+    "state": _state,
+    "times": times,
+    "timezone": None,
+    "next": next_run,
+    "last": last_run,
+    "job": None,
+    "source": lambda schedule: schedule.row.get_source_display(),
+}
+
+COLUMNS = columns_of(SCHEDULE, (), LOOKS)
 
 ON_DASHBOARD = COLUMNS[:5]
 

@@ -18,20 +18,22 @@ from django.utils.timezone import is_naive, make_aware
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ...console.cli.facts import print_facts
 from ...console.cli.subcommand import Exit, Watchable
 from ...console.cli.terminal import GREEN, RED, YELLOW, Coloured, Console, operator
-from ...console.durations import distance, span
-from ...console.metrics.catalogue import MOST, Values, measured
+from ...console.durations import span
+from ...console.facts import Looks
+from ...console.metrics.catalogue import MOST, gauges
 from ...console.parts import PartConsole, PartFact, PartSection
 from ...console.rules.rule import Finding, Rule, Severity
 from ...events.log_format import printable
 from ...exceptions import InvalidOption, SkipQueueError
 from ...models import Job, Schedule
 from ...queue.store import Store
-from ...values.exposition import Metric
+from ...values.fact import Fact
 from ...values.part import later
 from . import operate
-from .operate import LateSchedule, late_schedules, schedule_times
+from .operate import LateSchedule, late_schedules
 from .timetable import parsed, timetable, upcoming, zone_of
 
 MOST_TIMES = 6
@@ -184,6 +186,12 @@ class ScheduleState:
         return "late" if is_late else "active"
 
     @property
+    def late(self) -> float:
+        """Seconds since it should have fired; 0 while it is paused."""
+        moment = self.row.next_run_at
+        return 0.0 if moment is None or self.row.paused_at else max(0.0, (self.now - moment).total_seconds())
+
+    @property
     def words(self) -> str:
         return in_words(cron=self.row.cron, interval=self.row.interval)
 
@@ -222,9 +230,9 @@ class FirstSchedules:
     """The number of the others."""
 
 
-def schedule_states(**filters: object) -> list[ScheduleState]:
-    """The schedules by name, in one query; the first `MOST_SHOWN`."""
-    rows = _with_states(Schedule.objects.filter(**filters)).order_by("name", "pk")[:MOST_SHOWN]
+def schedule_states(*, most: int | None = None, **filters: object) -> list[ScheduleState]:
+    """The first schedules by name, in one query; default: `MOST_SHOWN`."""
+    rows = _with_states(Schedule.objects.filter(**filters)).order_by("name", "pk")[: most or MOST_SHOWN]
     return [_state(row) for row in rows]
 
 
@@ -245,28 +253,57 @@ def _state(row: Any) -> ScheduleState:
     return ScheduleState(row, row.now, row.last_status)
 
 
-SCHEDULE = ("schedule",)
-
-
-@measured(
-    "schedules",
-    Metric(
-        "skipqueue_schedule_last_run_timestamp_seconds", "gauge", "When the schedule last enqueued a job.", SCHEDULE
+SCHEDULE: tuple[Fact[ScheduleState], ...] = (
+    Fact("name", _("name"), lambda schedule: schedule.row.name),
+    Fact("state", _("state"), lambda schedule: schedule.state),
+    Fact("times", _("fires"), lambda schedule: schedule.words, field="words"),
+    Fact("cron", "", lambda schedule: schedule.row.cron or None),
+    Fact("interval", "", lambda schedule: schedule.row.interval and schedule.row.interval.total_seconds()),
+    Fact("timezone", _("zone"), lambda schedule: schedule.row.timezone),
+    Fact(
+        "next",
+        _("next run"),
+        lambda schedule: schedule.row.next_run_at,
+        "time",
+        field=None,
+        metric="skipqueue_schedule_next_run_timestamp_seconds",
+        help="When the schedule fires next.",
     ),
-    Metric("skipqueue_schedule_next_run_timestamp_seconds", "gauge", "When the schedule fires next.", SCHEDULE),
-    Metric(
-        "skipqueue_schedule_late_seconds",
-        "gauge",
-        "Seconds since the schedule should have fired; 0 if paused.",
-        SCHEDULE,
+    Fact("next_runs", "", lambda schedule: [time.isoformat() for time in schedule.next_runs]),
+    Fact(
+        "last",
+        _("last run"),
+        lambda schedule: schedule.row.last_run_at,
+        "time",
+        field="last_run_at",
+        metric="skipqueue_schedule_last_run_timestamp_seconds",
+        help="When the schedule last enqueued a job.",
+    ),
+    Fact("job", _("last job"), lambda schedule: schedule.row.last_job_id, field="last_job_id"),
+    Fact("last_job_status", "", lambda schedule: schedule.last_status),
+    Fact("task", _("task"), lambda schedule: schedule.row.task),
+    Fact("source", _("source"), lambda schedule: schedule.row.source),
+    Fact("paused_at", "", lambda schedule: schedule.row.paused_at),
+    Fact("error", "", lambda schedule: schedule.row.error or None),
+    Fact(
+        "late",
+        "",
+        lambda schedule: schedule.late,
+        "seconds",
+        field="late_seconds",
+        metric="skipqueue_schedule_late_seconds",
+        help="Seconds since the schedule should have fired; 0 if paused.",
     ),
 )
-def schedules(store: Store) -> Iterator[Values]:
-    """The times of the first `MOST` schedules, by name."""
-    found = schedule_times(store, limit=MOST)
-    yield {(each.name,): each.last_run for each in found if each.last_run is not None}
-    yield {(each.name,): each.next_run for each in found if each.next_run is not None}
-    yield {(each.name,): each.late for each in found}
+"""The facts of a schedule."""
+
+
+def _scraped(_store: Store) -> list[tuple[str, ScheduleState]]:
+    """The first `MOST` schedules, by name."""
+    return [(each.row.name, each) for each in schedule_states(most=MOST, retired_at=None)]
+
+
+schedules = gauges("schedules", "schedule", [fact for fact in SCHEDULE if fact.metric], _scraped)
 
 
 MOST_LATE = 50
@@ -305,9 +342,15 @@ def _named(found: list[LateSchedule]) -> str:
     return "; ".join([*(each.strip() for each in shown), *(["…"] if len(found) > NAMED else [])])
 
 
-HEADINGS = ("name", "state", "schedule", "zone", "next run", "last run", "last job", "source")
-
 COLOURS = {"active": GREEN, "error": RED, "late": RED, "paused": YELLOW, "retired": YELLOW}
+
+
+LOOKS: Looks[ScheduleState] = {
+    "state": lambda each: Coloured(str(STATES[each.state]), COLOURS[each.state]),
+    "timezone": lambda each: each.row.timezone if each.row.cron else "",
+    "next": lambda each: f"{each.next_run:%Y-%m-%d %H:%M:%S}" if each.next_run else "",
+    "job": lambda each: f"{each.row.last_job_id or ''} {each.last_status or ''}".strip(),
+}
 
 
 class Schedules(Watchable):
@@ -330,11 +373,7 @@ class Schedules(Watchable):
                 raise CommandError(f"Which one? skipqueue schedules {verb} NAME", returncode=Exit.USAGE)
             return _apply(console, verb, _schedule(name))
         found = schedule_states()
-        if options["json"]:
-            for each in found:
-                console.json(_as_json(each))
-        elif found:
-            console.table(HEADINGS, map(_row, found), right=("last job",))
+        print_facts(console, SCHEDULE, found, LOOKS, in_json=options["json"])
         if not found:
             console.say("There is no schedule. Supervisors write those of the code when they start.")
         for each in found:
@@ -367,40 +406,6 @@ def _schedule(name: str) -> Schedule:
         meant = f" Did you mean {close[0]!r}?" if close else f" There are: {', '.join(names[:10])}." if names else ""
         raise CommandError(printable(f"No schedule is called {name!r}.{meant}"))
     return found
-
-
-def _row(each: ScheduleState) -> list[str]:
-    row = each.row
-    return [
-        row.name,
-        Coloured(str(STATES[each.state]), COLOURS[each.state]),
-        each.words,
-        row.timezone if row.cron else "",
-        f"{each.next_run:%Y-%m-%d %H:%M:%S}" if each.next_run else "",
-        distance(row.last_run_at, each.now) if row.last_run_at else "",
-        f"{row.last_job_id} {each.last_status or ''}".strip() if row.last_job_id else "",
-        row.source,
-    ]
-
-
-def _as_json(each: ScheduleState) -> dict[str, Any]:
-    row = each.row
-    return {
-        "name": row.name,
-        "state": each.state,
-        "task": row.task,
-        "cron": row.cron or None,
-        "interval": row.interval and row.interval.total_seconds(),
-        "timezone": row.timezone,
-        "words": each.words,
-        "next_runs": [time.isoformat() for time in each.next_runs],
-        "last_run_at": row.last_run_at,
-        "last_job_id": row.last_job_id,
-        "last_job_status": each.last_status,
-        "source": row.source,
-        "paused_at": row.paused_at,
-        "error": row.error or None,
-    }
 
 
 CONSOLE = PartConsole(

@@ -46,9 +46,7 @@ def test_a_worker_says_what_it_is_and_runs() -> None:
     assert (first["threads"], first["coroutines"], first["claimed_ahead"], first["memory_mb"]) == (1, 2, 0, 1234)
     assert (first["jobs"][0]["id"], first["state"], second["state"]) == (job.pk, "live", "stale")
     out = skipqueue("workers").out
-    assert re.search(
-        rf"^live +web/1 +mail +1/4 \+ 2/4 async +noop {job.pk} for 1m3\ds, .*1,234 MiB", out, re.MULTILINE
-    )
+    assert re.search(rf"^live +web/1 +mail +1/4 \+ 2/4 async +noop {job.pk} for 1m3\ds, .*1,234 MiB", out, re.MULTILINE)
     assert re.search(r"^stale +web/2 ", out, re.MULTILINE)
 
 
