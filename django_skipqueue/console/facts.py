@@ -10,7 +10,6 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from ..events.log_format import in_words
-from ..values.exposition import Metric
 from ..values.fact import Fact
 from .counts import Count, grouped, rate_in_words
 from .durations import distance, span
@@ -84,10 +83,6 @@ def _text(
     if fact.unit == "time":
         return distance(value, subject.now)
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def gauge(fact: Fact[Any], label: str) -> Metric:
-    return Metric(fact.metric, "gauge", fact.help, (label,))
 
 
 def series_of(fact: Fact[T], subjects: Sequence[T]) -> float | None:

@@ -27,6 +27,7 @@ from ..queue.observe import QueueNow, queues_now, raised
 from ..queue.store import Store
 from ..values.codec import shorten
 from ..values.counting import quantile
+from ..values.exposition import Metric
 from ..values.fact import Fact
 from ..values.records import serves
 from .counts import ON_PAGES, Count
@@ -220,6 +221,14 @@ class QueueState:
         return self.now.name
 
     @property
+    def per_minute(self) -> float | None:
+        return self.rate and self.rate.per_minute
+
+    @property
+    def p95_wait(self) -> float | None:
+        return self.rate and quantile(self.rate.waited, 0.95)
+
+    @property
     def note(self) -> str:
         """What is wrong with its workers: jobs wait and nobody serves it, or some are late."""
         if not self.workers and self.now.queued:
@@ -229,77 +238,31 @@ class QueueState:
         return gettext("%(number)s of its workers late") % {"number": late} if late else ""
 
 
+_LABELS = ("queue",)
+QUEUED = Metric("skipqueue_queued_jobs", "gauge", "Jobs that wait for a worker; many are estimated.", _LABELS)
+OLDEST = Metric("skipqueue_oldest_queued_seconds", "gauge", "Seconds since the oldest queued job was due.", _LABELS)
+BLOCKED = Metric(
+    "skipqueue_blocked_jobs", "gauge", "Jobs that wait for other jobs, or a permit; an estimate above 2,000.", _LABELS
+)
+RUNNING = Metric("skipqueue_running_jobs", "gauge", "Jobs that run, or are claimed; an estimate above 2,000.", _LABELS)
+LONGEST = Metric(
+    "skipqueue_longest_running_seconds", "gauge", "Seconds since the first of the running jobs was claimed.", _LABELS
+)
+IS_PAUSED = Metric("skipqueue_queue_paused", "gauge", "1 for each queue that is paused.", _LABELS)
+
 QUEUE: tuple[Fact[QueueState], ...] = (
     Fact("queue", _("queue"), lambda queue: queue.name),
-    Fact(
-        "queued",
-        _("queued"),
-        lambda queue: queue.now.queued,
-        "jobs",
-        metric="skipqueue_queued_jobs",
-        help="Jobs that wait for a worker; many are estimated.",
-    ),
+    Fact("queued", _("queued"), lambda queue: queue.now.queued, "jobs", metric=QUEUED),
     Fact("is_estimate", "", lambda queue: queue.now.is_estimate),
-    Fact(
-        "oldest",
-        _("oldest job"),
-        lambda queue: queue.now.oldest,
-        "seconds",
-        field="oldest_seconds",
-        metric="skipqueue_oldest_queued_seconds",
-        help="Seconds since the oldest queued job was due.",
-    ),
-    Fact(
-        "blocked",
-        _("blocked"),
-        lambda queue: queue.blocked,
-        "jobs",
-        is_optional=True,
-        metric="skipqueue_blocked_jobs",
-        help="Jobs that wait for other jobs, or a permit; an estimate above 2,000.",
-    ),
-    Fact(
-        "running",
-        _("running"),
-        lambda queue: queue.now.running,
-        "jobs",
-        metric="skipqueue_running_jobs",
-        help="Jobs that run, or are claimed; an estimate above 2,000.",
-    ),
-    Fact(
-        "longest",
-        _("longest"),
-        lambda queue: queue.now.longest,
-        "seconds",
-        field="longest_seconds",
-        metric="skipqueue_longest_running_seconds",
-        help="Seconds since the first of the running jobs was claimed.",
-    ),
-    Fact(
-        "rate",
-        _("jobs/min"),
-        lambda queue: queue.rate and queue.rate.per_minute,
-        "jobs per minute",
-        field="jobs_per_minute",
-        is_optional=True,
-    ),
-    Fact(
-        "waited",
-        _("waited (p95)"),
-        lambda queue: queue.rate and quantile(queue.rate.waited, 0.95),
-        "seconds",
-        field="p95_wait_seconds",
-        is_optional=True,
-    ),
+    Fact("oldest", _("oldest job"), lambda queue: queue.now.oldest, "seconds", "oldest_seconds", metric=OLDEST),
+    Fact("blocked", _("blocked"), lambda queue: queue.blocked, "jobs", is_optional=True, metric=BLOCKED),
+    Fact("running", _("running"), lambda queue: queue.now.running, "jobs", metric=RUNNING),
+    Fact("longest", _("longest"), lambda queue: queue.now.longest, "seconds", "longest_seconds", metric=LONGEST),
+    Fact("rate", _("jobs/min"), lambda queue: queue.per_minute, "jobs per minute", "jobs_per_minute", is_optional=True),
+    Fact("waited", _("waited (p95)"), lambda queue: queue.p95_wait, "seconds", "p95_wait_seconds", is_optional=True),
     Fact("workers", _("workers"), lambda queue: len(queue.workers), "jobs"),
     Fact("slots", "", lambda queue: sum(worker.slots for worker in queue.workers)),
-    Fact(
-        "is_paused",
-        "",
-        lambda queue: queue.pause is not None,
-        metric="skipqueue_queue_paused",
-        help="1 for each queue that is paused.",
-    ),
+    Fact("is_paused", "", lambda queue: queue.pause is not None, metric=IS_PAUSED),
     Fact("paused_until", "", lambda queue: queue.pause and queue.pause.paused_until),
     Fact("note", _("note"), lambda queue: queue.note, field=None),
 )

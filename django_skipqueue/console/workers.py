@@ -158,31 +158,29 @@ def worker_states(rows: Iterable[Any], *, shown: int = SHOWN_JOBS) -> list[Worke
 NEWEST = 1_000
 """Jobs of each status that are looked at for those of one worker."""
 
-_RECENT = """
-    (SELECT {columns} FROM skipqueue_job WHERE status = 'completed' ORDER BY finished_at DESC LIMIT %(newest)s)
+_RECENT = """(
+    (SELECT * FROM skipqueue_job WHERE status = 'completed' ORDER BY finished_at DESC LIMIT %(newest)s)
     UNION ALL
-    (SELECT {columns} FROM skipqueue_job WHERE status = 'failed' ORDER BY finished_at DESC LIMIT %(newest)s)
+    (SELECT * FROM skipqueue_job WHERE status = 'failed' ORDER BY finished_at DESC LIMIT %(newest)s)
     UNION ALL
-    (SELECT {columns} FROM skipqueue_job WHERE status = 'discarded' ORDER BY finished_at DESC LIMIT %(newest)s)
+    (SELECT * FROM skipqueue_job WHERE status = 'discarded' ORDER BY finished_at DESC LIMIT %(newest)s)
     UNION ALL
-    (SELECT {columns} FROM skipqueue_job WHERE status = 'running' ORDER BY locked_at LIMIT %(newest)s)
+    (SELECT * FROM skipqueue_job WHERE status = 'running' ORDER BY locked_at LIMIT %(newest)s)
     UNION ALL
-    (SELECT {columns} FROM skipqueue_job WHERE status = 'scheduled' ORDER BY run_after LIMIT %(newest)s)
-"""
+    (SELECT * FROM skipqueue_job WHERE status = 'scheduled' ORDER BY run_after LIMIT %(newest)s)
+)"""
 
 # page of a worker → the last jobs that processes of this name have run, among the `newest` of each status. Indexes:
 # prune, recover, admit.
 LAST_JOBS_OF_WORKER = joined(
     """
 SELECT id, task, queue_name, status, attempts, started_at, finished_at
-FROM ({recent}) AS recent
+FROM {recent} AS recent
 WHERE status <> 'running' AND (locked_by = %(name)s OR left(locked_by, length(%(name)s) + 1) = %(name)s || ':')
 ORDER BY coalesce(finished_at, started_at) DESC NULLS LAST, id DESC
 LIMIT 20
 """,
-    recent=_RECENT.format(
-        columns="id, task, queue_name, status, attempts, started_at, finished_at, locked_by",
-    ),
+    recent=_RECENT,
 )
 
 # page of a worker → the processes of this name that have run any of these jobs: the id, the number of the jobs, when
@@ -193,10 +191,10 @@ PROCESSES_OF_WORKER = joined(
 SELECT process, count(*) FILTER (WHERE NOT is_lost), min(began_at), max(ended_at), count(*) FILTER (WHERE is_lost)
 FROM (
     SELECT locked_by AS process, started_at AS began_at, finished_at AS ended_at, false AS is_lost
-    FROM ({recent}) AS recent
+    FROM {recent} AS recent
     UNION ALL
     SELECT entry ->> 'worker_id', NULL, NULL, true
-    FROM ({recent}) AS recent, jsonb_array_elements(errors) AS entry
+    FROM {recent} AS recent, jsonb_array_elements(errors) AS entry
     WHERE errors <> '[]' AND entry ->> 'exception' = %(died)s
 ) AS attempt
 WHERE process = %(name)s OR left(process, length(%(name)s) + 1) = %(name)s || ':'
@@ -204,7 +202,7 @@ GROUP BY process
 ORDER BY max(began_at) DESC NULLS LAST, process
 LIMIT 20
 """,
-    recent=_RECENT.format(columns="started_at, finished_at, locked_by, errors"),
+    recent=_RECENT,
 )
 
 DIED = f"{WorkerDied.__module__}.{WorkerDied.__qualname__}"

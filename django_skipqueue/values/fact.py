@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
+from .exposition import Metric
+
 T = TypeVar("T")
 
 Unit = Literal["", "jobs", "seconds", "jobs per minute", "time"]
@@ -28,10 +30,8 @@ class Fact(Generic[T]):
     """The name in JSON, if that is not the name of the column; `None`: it is not in JSON."""
     is_optional: bool = False
     """Whether a table in which no subject has a value, or all have a count of zero, leaves out the column."""
-    metric: str = ""
-    """The name of its gauge; an empty string: Prometheus does not have it."""
-    help: str = ""
-    """One sentence about the gauge."""
+    metric: Metric | None = None
+    """Its gauge, with a label that names the subject; `None`: Prometheus does not have it."""
 
     @property
     def key(self) -> str | None:

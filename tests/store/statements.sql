@@ -1289,15 +1289,15 @@ EXPLAIN (FORMAT JSON) SELECT FROM skipqueue_job WHERE status = 'blocked'
 -- LAST_JOBS_OF_WORKER (console.workers)
 SELECT id, task, queue_name, status, attempts, started_at, finished_at
 FROM (
-    (SELECT id, task, queue_name, status, attempts, started_at, finished_at, locked_by FROM skipqueue_job WHERE status = 'completed' ORDER BY finished_at DESC LIMIT %(newest)s)
+    (SELECT * FROM skipqueue_job WHERE status = 'completed' ORDER BY finished_at DESC LIMIT %(newest)s)
     UNION ALL
-    (SELECT id, task, queue_name, status, attempts, started_at, finished_at, locked_by FROM skipqueue_job WHERE status = 'failed' ORDER BY finished_at DESC LIMIT %(newest)s)
+    (SELECT * FROM skipqueue_job WHERE status = 'failed' ORDER BY finished_at DESC LIMIT %(newest)s)
     UNION ALL
-    (SELECT id, task, queue_name, status, attempts, started_at, finished_at, locked_by FROM skipqueue_job WHERE status = 'discarded' ORDER BY finished_at DESC LIMIT %(newest)s)
+    (SELECT * FROM skipqueue_job WHERE status = 'discarded' ORDER BY finished_at DESC LIMIT %(newest)s)
     UNION ALL
-    (SELECT id, task, queue_name, status, attempts, started_at, finished_at, locked_by FROM skipqueue_job WHERE status = 'running' ORDER BY locked_at LIMIT %(newest)s)
+    (SELECT * FROM skipqueue_job WHERE status = 'running' ORDER BY locked_at LIMIT %(newest)s)
     UNION ALL
-    (SELECT id, task, queue_name, status, attempts, started_at, finished_at, locked_by FROM skipqueue_job WHERE status = 'scheduled' ORDER BY run_after LIMIT %(newest)s)
+    (SELECT * FROM skipqueue_job WHERE status = 'scheduled' ORDER BY run_after LIMIT %(newest)s)
 ) AS recent
 WHERE status <> 'running' AND (locked_by = %(name)s OR left(locked_by, length(%(name)s) + 1) = %(name)s || ':')
 ORDER BY coalesce(finished_at, started_at) DESC NULLS LAST, id DESC
@@ -1308,28 +1308,28 @@ SELECT process, count(*) FILTER (WHERE NOT is_lost), min(began_at), max(ended_at
 FROM (
     SELECT locked_by AS process, started_at AS began_at, finished_at AS ended_at, false AS is_lost
     FROM (
-    (SELECT started_at, finished_at, locked_by, errors FROM skipqueue_job WHERE status = 'completed' ORDER BY finished_at DESC LIMIT %(newest)s)
+    (SELECT * FROM skipqueue_job WHERE status = 'completed' ORDER BY finished_at DESC LIMIT %(newest)s)
     UNION ALL
-    (SELECT started_at, finished_at, locked_by, errors FROM skipqueue_job WHERE status = 'failed' ORDER BY finished_at DESC LIMIT %(newest)s)
+    (SELECT * FROM skipqueue_job WHERE status = 'failed' ORDER BY finished_at DESC LIMIT %(newest)s)
     UNION ALL
-    (SELECT started_at, finished_at, locked_by, errors FROM skipqueue_job WHERE status = 'discarded' ORDER BY finished_at DESC LIMIT %(newest)s)
+    (SELECT * FROM skipqueue_job WHERE status = 'discarded' ORDER BY finished_at DESC LIMIT %(newest)s)
     UNION ALL
-    (SELECT started_at, finished_at, locked_by, errors FROM skipqueue_job WHERE status = 'running' ORDER BY locked_at LIMIT %(newest)s)
+    (SELECT * FROM skipqueue_job WHERE status = 'running' ORDER BY locked_at LIMIT %(newest)s)
     UNION ALL
-    (SELECT started_at, finished_at, locked_by, errors FROM skipqueue_job WHERE status = 'scheduled' ORDER BY run_after LIMIT %(newest)s)
+    (SELECT * FROM skipqueue_job WHERE status = 'scheduled' ORDER BY run_after LIMIT %(newest)s)
 ) AS recent
     UNION ALL
     SELECT entry ->> 'worker_id', NULL, NULL, true
     FROM (
-    (SELECT started_at, finished_at, locked_by, errors FROM skipqueue_job WHERE status = 'completed' ORDER BY finished_at DESC LIMIT %(newest)s)
+    (SELECT * FROM skipqueue_job WHERE status = 'completed' ORDER BY finished_at DESC LIMIT %(newest)s)
     UNION ALL
-    (SELECT started_at, finished_at, locked_by, errors FROM skipqueue_job WHERE status = 'failed' ORDER BY finished_at DESC LIMIT %(newest)s)
+    (SELECT * FROM skipqueue_job WHERE status = 'failed' ORDER BY finished_at DESC LIMIT %(newest)s)
     UNION ALL
-    (SELECT started_at, finished_at, locked_by, errors FROM skipqueue_job WHERE status = 'discarded' ORDER BY finished_at DESC LIMIT %(newest)s)
+    (SELECT * FROM skipqueue_job WHERE status = 'discarded' ORDER BY finished_at DESC LIMIT %(newest)s)
     UNION ALL
-    (SELECT started_at, finished_at, locked_by, errors FROM skipqueue_job WHERE status = 'running' ORDER BY locked_at LIMIT %(newest)s)
+    (SELECT * FROM skipqueue_job WHERE status = 'running' ORDER BY locked_at LIMIT %(newest)s)
     UNION ALL
-    (SELECT started_at, finished_at, locked_by, errors FROM skipqueue_job WHERE status = 'scheduled' ORDER BY run_after LIMIT %(newest)s)
+    (SELECT * FROM skipqueue_job WHERE status = 'scheduled' ORDER BY run_after LIMIT %(newest)s)
 ) AS recent, jsonb_array_elements(errors) AS entry
     WHERE errors <> '[]' AND entry ->> 'exception' = %(died)s
 ) AS attempt

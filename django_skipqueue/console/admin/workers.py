@@ -46,7 +46,7 @@ from ..workers import (
     worker_states,
 )
 from .notices import NoWorker, notices_cache
-from .ui.cells import Cell, Column, Table, badge, columns_of, job_link, queue_link, rows, shortened, worker_link
+from .ui.cells import Cell, Column, Table, badge, columns_of, job_link, queue_link, shortened, worker_link
 from .ui.views import READ, READ_OR_CHANGE, ReadOnlyViews, guarded, refreshing
 
 ACTIONS: Any = lazy(lambda: format_html('<span class="visually-hidden">{}</span>', gettext("Actions")), SafeString)()
@@ -137,12 +137,17 @@ LOOKS: Looks[WorkerState] = {
 COLUMNS = columns_of(WORKER, (), LOOKS)
 
 
-def _displayed(column: Column[WorkerState]) -> Callable[[Any], Cell]:
-    """The column as Django's list takes it: a function of a row; of a row that a part shows, the cell of the part."""
+def _cell(column: Column[WorkerState], worker: WorkerState) -> Cell:
+    """The cell of a part, if it shows the worker; else that of the column."""
+    found = worker.cells.get(column.name)
+    return column.cell(worker) if found is None else found
 
-    def display(worker: Any) -> Cell:
-        found = worker.shown.cells.get(column.name)
-        return column.cell(worker.shown) if found is None else found
+
+def _displayed(column: Column[WorkerState]) -> Callable[[Any], Cell]:
+    """The column as Django's list takes it: a function of a row."""
+
+    def display(row: Any) -> Cell:
+        return _cell(column, row.shown)
 
     display.__name__ = column.name
     display.short_description = column.title  # type: ignore[attr-defined]  # Django reads it
@@ -253,7 +258,7 @@ class WorkerAdmin(ReadOnlyViews):
     ) -> HttpResponse:
         """Show a worker, and what the newest jobs know of the processes of its name. It may have ended."""
         worker_id, store = unquote(object_id), Store.default()
-        found = next(iter(worker_states(worker_rows().filter(pk=worker_id, is_external=False), shown=MOST_JOBS)), None)
+        found = next(iter(worker_states(worker_rows().filter(pk=worker_id), shown=MOST_JOBS)), None)
         jobs, processes = last_jobs_of(store, worker_id), processes_of(store, worker_id)
         if found is None and not processes:
             self.message_user(request, gettext("This worker has ended."), messages.WARNING)
@@ -263,7 +268,7 @@ class WorkerAdmin(ReadOnlyViews):
         if found:
             found.row.shown = found
         content = {
-            "facts": rows(columns_of(WORKER, (), looks), [found])[0] if found else (),
+            "facts": [(column, _cell(column, found)) for column in columns_of(WORKER, (), looks)] if found else (),
             "buttons": self.buttons(found.row) if found and request.user.has_perm(MAY_CHANGE) else "",
             "jobs": Table(LAST_JOBS, jobs),
             "processes": Table(PROCESSES, processes),

@@ -18,7 +18,7 @@ from ...queue.store import Store
 from ...values.exposition import Family, Metric, Value
 from ...values.fact import Fact
 from ..counts import FOR_METRICS, Count
-from ..facts import gauge, series_of
+from ..facts import series_of
 from ..parts import consoles
 from ..queues_and_workers import QUEUE, QueueState, Workforce, estimated_blocked
 from ..rules import sql
@@ -65,11 +65,9 @@ def bounded(ordered: Iterable[tuple[tuple[str, ...], T]]) -> Iterator[tuple[tupl
         yield (labels if number < MOST else (OTHER,) * len(labels)), value
 
 
-def gauges(
-    name: str, label: str, facts: Iterable[Fact[T]], read: Callable[[Store], Iterable[tuple[str, T]]]
-) -> Scraped:
+def gauges(name: str, facts: Iterable[Fact[T]], read: Callable[[Store], Iterable[tuple[str, T]]]) -> Scraped:
     """The gauges of facts. `read` returns the subjects, each with the value of the label, the most important first."""
-    measures = [(fact, gauge(fact, label)) for fact in facts]
+    measures = [(fact, fact.metric) for fact in facts if fact.metric]
 
     def collect(store: Store) -> Iterator[Family]:
         found: dict[tuple[str, ...], list[T]] = defaultdict(list)
@@ -113,9 +111,9 @@ def _paused(store: Store) -> Iterable[tuple[str, QueueState]]:
     return ((name, QueueState(QueueNow(name), pause=Queue(name=name))) for name in names)
 
 
-queues = gauges("queues", "queue", _queue("queued", "oldest", "running", "longest"), _queues)
-blocked = gauges("blocked", "queue", _queue("blocked"), _blocked)
-paused = gauges("paused", "queue", _queue("is_paused"), _paused)
+queues = gauges("queues", _queue("queued", "oldest", "running", "longest"), _queues)
+blocked = gauges("blocked", _queue("blocked"), _blocked)
+paused = gauges("paused", _queue("is_paused"), _paused)
 
 
 @measured("workers", Metric("skipqueue_workers", "gauge", "Workers, by the age of their heartbeats.", ("state",)))

@@ -30,6 +30,7 @@ from ...events.log_format import printable
 from ...exceptions import InvalidOption, SkipQueueError
 from ...models import Job, Schedule
 from ...queue.store import Store
+from ...values.exposition import Metric
 from ...values.fact import Fact
 from ...values.part import later
 from . import operate
@@ -253,6 +254,15 @@ def _state(row: Any) -> ScheduleState:
     return ScheduleState(row, row.now, row.last_status)
 
 
+_LABELS = ("schedule",)
+LAST_RUN = Metric(
+    "skipqueue_schedule_last_run_timestamp_seconds", "gauge", "When the schedule last enqueued a job.", _LABELS
+)
+NEXT = Metric("skipqueue_schedule_next_run_timestamp_seconds", "gauge", "When the schedule fires next.", _LABELS)
+LATE_BY = Metric(
+    "skipqueue_schedule_late_seconds", "gauge", "Seconds since the schedule should have fired; 0 if paused.", _LABELS
+)
+
 SCHEDULE: tuple[Fact[ScheduleState], ...] = (
     Fact("name", _("name"), lambda schedule: schedule.row.name),
     Fact("state", _("state"), lambda schedule: schedule.state),
@@ -260,40 +270,16 @@ SCHEDULE: tuple[Fact[ScheduleState], ...] = (
     Fact("cron", "", lambda schedule: schedule.row.cron or None),
     Fact("interval", "", lambda schedule: schedule.row.interval and schedule.row.interval.total_seconds()),
     Fact("timezone", _("zone"), lambda schedule: schedule.row.timezone),
-    Fact(
-        "next",
-        _("next run"),
-        lambda schedule: schedule.row.next_run_at,
-        "time",
-        field=None,
-        metric="skipqueue_schedule_next_run_timestamp_seconds",
-        help="When the schedule fires next.",
-    ),
+    Fact("next", _("next run"), lambda schedule: schedule.row.next_run_at, "time", None, metric=NEXT),
     Fact("next_runs", "", lambda schedule: [time.isoformat() for time in schedule.next_runs]),
-    Fact(
-        "last",
-        _("last run"),
-        lambda schedule: schedule.row.last_run_at,
-        "time",
-        field="last_run_at",
-        metric="skipqueue_schedule_last_run_timestamp_seconds",
-        help="When the schedule last enqueued a job.",
-    ),
+    Fact("last", _("last run"), lambda schedule: schedule.row.last_run_at, "time", "last_run_at", metric=LAST_RUN),
     Fact("job", _("last job"), lambda schedule: schedule.row.last_job_id, field="last_job_id"),
     Fact("last_job_status", "", lambda schedule: schedule.last_status),
     Fact("task", _("task"), lambda schedule: schedule.row.task),
     Fact("source", _("source"), lambda schedule: schedule.row.source),
     Fact("paused_at", "", lambda schedule: schedule.row.paused_at),
     Fact("error", "", lambda schedule: schedule.row.error or None),
-    Fact(
-        "late",
-        "",
-        lambda schedule: schedule.late,
-        "seconds",
-        field="late_seconds",
-        metric="skipqueue_schedule_late_seconds",
-        help="Seconds since the schedule should have fired; 0 if paused.",
-    ),
+    Fact("late", "", lambda schedule: schedule.late, "seconds", "late_seconds", metric=LATE_BY),
 )
 """The facts of a schedule."""
 
@@ -303,7 +289,7 @@ def _scraped(_store: Store) -> list[tuple[str, ScheduleState]]:
     return [(each.row.name, each) for each in schedule_states(most=MOST, retired_at=None)]
 
 
-schedules = gauges("schedules", "schedule", [fact for fact in SCHEDULE if fact.metric], _scraped)
+schedules = gauges("schedules", SCHEDULE, _scraped)
 
 
 MOST_LATE = 50

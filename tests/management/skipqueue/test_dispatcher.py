@@ -51,10 +51,15 @@ def test_each_subcommand_takes_the_options_of_django(subcommand: str) -> None:
 
 
 def test_the_options_of_django_may_stand_on_both_sides_of_the_subcommand(manage: Callable[..., Any]) -> None:
-    options = ["--settings", "process_settings", "--pythonpath", ".", "--skip-checks", "--no-color"]
-    for arguments in (["status", *options], [*options, "status"]):
+    options = ["--settings", "process_settings", "--pythonpath", ".", "--skip-checks", "--traceback", "-v", "2"]
+    make_job()
+    for arguments in (["status", *options, "--force-color"], [*options, "--force-color", "status"]):
         process = manage("skipqueue", *arguments)
         assert process.wait() == 0, process.log
+        assert "\x1b[31mno worker serves it" in process.log
+    process = manage("skipqueue", "status", "--no-color", "--verbosity", "0")
+    assert process.wait() == 0, process.log
+    assert "\x1b" not in process.log
 
 
 WATCHED = {each.name for each in Command.subcommands if isinstance(each, Watchable)}
