@@ -28,6 +28,9 @@ from .ui.cells import Column, Table
 from .ui.views import READ, READ_OR_CHANGE, ReadOnlyViews, guarded, refreshing
 from .workers import COLUMNS as WORKER_COLUMNS
 
+SERVING = [column for column in WORKER_COLUMNS if column.name in ("state", "worker", "slots", "runs_now", "memory")]
+"""The columns of the workers that serve a queue."""
+
 MOST_WORKERS = 50
 """Workers that the page of a queue lists."""
 
@@ -86,7 +89,7 @@ class QueueAdmin(ReadOnlyViews):
             "dashboard": dashboard,
             "facts": [(column, column.cell(queue)) for column in columns if column.name != "queue"],
             "row": self._row(queue, columns, may_change=_may_change(self, request)),
-            "workers": Table(WORKER_COLUMNS, worker_states(serving[:MOST_WORKERS])),
+            "workers": Table(SERVING, worker_states(serving[:MOST_WORKERS])),
             "resume": self.address("resume"),
         }
         return self.show(request, "queue/page.html", name, content | (extra_context or {}), title=name)

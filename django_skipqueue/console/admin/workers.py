@@ -93,7 +93,7 @@ def _slots(worker: WorkerState) -> Cell:
     if coroutines:
         busy = gettext("%(threads)s/%(slots)s threads, %(coroutines)s/%(slots)s coroutines busy")
     more = gettext("%(number)s claimed ahead") % {"number": ahead} if ahead else ""
-    return format_html('{}<span class="skipqueue-detail">{}</span>', busy % values, more)
+    return format_html('{} <span class="skipqueue-detail">{}</span>', busy % values, more)
 
 
 def _memory(worker: WorkerState) -> Cell:
@@ -272,7 +272,7 @@ class WorkerAdmin(ReadOnlyViews):
             "buttons": self.buttons(found.row) if found and request.user.has_perm(MAY_CHANGE) else "",
             "jobs": Table(LAST_JOBS, jobs),
             "processes": Table(PROCESSES, processes),
-            "newest": NEWEST,
+            "newest": grouped(NEWEST),
         }
         return self.show(request, "worker/page.html", name, content | (extra_context or {}), title=name)
 
