@@ -14,44 +14,18 @@ from django.db.models import QuerySet
 from django.utils.formats import number_format
 from django.utils.translation import gettext
 
-from ..queue.observe import LEAST_COUNTED, MOST_COUNTED, MOST_COUNTED_TOGETHER, MOST_RUNNING
-
 CAP = 10_000
 """Jobs of a list, or in a state."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Caps:
-    """How many jobs one reader counts, or looks at. Of more jobs it shows an estimate, or says that there are more."""
+MOST_BLOCKED, SCRAPED_BLOCKED = 10_000, 2_000
+"""Blocked jobs of all queues, those first that were enqueued first: of a page or command, and of the metrics."""
 
-    queued: int
-    """In one queue."""
-    queued_together: int
-    """In all queues, if there are many."""
-    queued_at_least: int
-    """In each queue in any case."""
-    running: int
-    """In all queues, the longest ones first."""
-    blocked: int
-    """In all queues, those first that were enqueued first."""
-    halting: int
-    """Failed jobs of sequences."""
+MOST_HALTING, SCRAPED_HALTING = 5_000, 1_000
+"""Failed jobs of sequences that are looked at, likewise."""
 
-
-ON_PAGES = Caps(
-    queued=MOST_COUNTED,
-    queued_together=MOST_COUNTED_TOGETHER,
-    queued_at_least=LEAST_COUNTED,
-    running=MOST_RUNNING,
-    blocked=10_000,
-    halting=5_000,
-)
-"""Of a page, or a command."""
-
-FOR_METRICS = Caps(
-    queued=1_000, queued_together=10_000, queued_at_least=50, running=2_000, blocked=2_000, halting=1_000
-)
-"""Of the metrics, which Prometheus reads every few seconds."""
+SCRAPED_QUEUES = {"most": 1_000, "least": 50, "together": 10_000, "most_running": 2_000}
+"""Queued and running jobs, for the metrics: arguments of `queues_now`, whose defaults are for pages and commands."""
 
 MOST_KEYS = 500
 """Keys with waiting jobs, for the metrics."""

@@ -30,7 +30,7 @@ from ..values.counting import quantile
 from ..values.exposition import Metric
 from ..values.fact import Fact
 from ..values.records import serves
-from .counts import ON_PAGES, Count
+from .counts import MOST_BLOCKED, Count
 from .durations import span
 from .parts import QueueSetting, consoles, externals, queue_options
 
@@ -165,8 +165,8 @@ EXPLAIN (FORMAT JSON) SELECT FROM skipqueue_job WHERE status = 'blocked'
 
 def blocked_now(store: Store) -> tuple[dict[str, int], bool]:
     """The number of blocked jobs by queue, and whether there are more blocked jobs than were counted."""
-    queues = dict(store.rows(BLOCKED_BY_QUEUE, {"limit": ON_PAGES.blocked + 1}))
-    return queues, sum(queues.values()) > ON_PAGES.blocked
+    queues = dict(store.rows(BLOCKED_BY_QUEUE, {"limit": MOST_BLOCKED + 1}))
+    return queues, sum(queues.values()) > MOST_BLOCKED
 
 
 def estimated_blocked(store: Store, *, most: int) -> dict[str, int]:
@@ -305,7 +305,7 @@ def active_queues(
             workforce.serving(name),
             pause=paused.get(name),
             rate=rates.get(name, unrated),
-            blocked=Count(blocked.get(name, 0), is_least, ON_PAGES.blocked),
+            blocked=Count(blocked.get(name, 0), is_least, MOST_BLOCKED),
         )
         for name in list(names)[:most]
     ]

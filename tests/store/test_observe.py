@@ -1,6 +1,5 @@
 """What is in the queues now, read by a few probes of an index."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -8,7 +7,6 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.console import queues_and_workers
-from django_skipqueue.console.counts import ON_PAGES
 from django_skipqueue.console.queues_and_workers import blocked_now, estimated_blocked
 from django_skipqueue.models import Job
 from django_skipqueue.queue import observe
@@ -82,7 +80,7 @@ def test_blocked_jobs_are_counted_by_queue_up_to_a_bound(monkeypatch: pytest.Mon
     for name in ("mail", "mail", "reports"):
         make_job("blocked", queue_name=name)
     assert blocked_now(store) == ({"mail": 2, "reports": 1}, False)
-    monkeypatch.setattr(queues_and_workers, "ON_PAGES", replace(ON_PAGES, blocked=1))
+    monkeypatch.setattr(queues_and_workers, "MOST_BLOCKED", 1)
     assert blocked_now(store) == ({"mail": 2}, True)
 
 

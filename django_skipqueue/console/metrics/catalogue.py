@@ -17,7 +17,7 @@ from ...queue.queues import paused_queues
 from ...queue.store import Store
 from ...values.exposition import Family, Metric, Value
 from ...values.fact import Fact
-from ..counts import FOR_METRICS, Count
+from ..counts import SCRAPED_BLOCKED, SCRAPED_QUEUES, Count
 from ..facts import series_of
 from ..parts import consoles
 from ..queues_and_workers import QUEUE, QueueState, Workforce, estimated_blocked
@@ -86,13 +86,7 @@ def _queue(*names: str) -> list[Fact[QueueState]]:
 
 def _queues(store: Store) -> Iterable[tuple[str, QueueState]]:
     """The depth of each queue, and how long its jobs have waited and run. One without jobs has zeros."""
-    busy = queues_now(
-        store,
-        most=FOR_METRICS.queued,
-        least=FOR_METRICS.queued_at_least,
-        together=FOR_METRICS.queued_together,
-        most_running=FOR_METRICS.running,
-    )
+    busy = queues_now(store, **SCRAPED_QUEUES)
     now = {queue.name: queue for queue in busy}
     for name in (name for part in consoles() if part.known_queues for name in part.known_queues(store, MOST)):
         now.setdefault(name, QueueNow(name))
@@ -101,7 +95,7 @@ def _queues(store: Store) -> Iterable[tuple[str, QueueState]]:
 
 
 def _blocked(store: Store) -> Iterable[tuple[str, QueueState]]:
-    numbers = estimated_blocked(store, most=FOR_METRICS.blocked)
+    numbers = estimated_blocked(store, most=SCRAPED_BLOCKED)
     busiest = sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
     return ((name, QueueState(QueueNow(name), blocked=Count(number))) for name, number in busiest)
 

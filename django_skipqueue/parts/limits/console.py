@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ...console.cli.status import in_full
 from ...console.cli.terminal import RED, Coloured
-from ...console.counts import FOR_METRICS, MOST_KEYS, ON_PAGES, Count
+from ...console.counts import MOST_HALTING, MOST_KEYS, SCRAPED_HALTING, Count
 from ...console.durations import span
 from ...console.facts import as_json, plain
 from ...console.job_states import Indexed
@@ -54,7 +54,7 @@ from .states import (
     ),
 )
 def keys(store: Store) -> Iterator[Values]:
-    halted = halted_keys(store, limit=FOR_METRICS.halting)
+    halted = halted_keys(store, limit=SCRAPED_HALTING)
     yield {(): len({each.key for each in halted})}
     yield {(): max((each.seconds for each in halted), default=0.0)}
     yield {(): len(waiting_keys(store, limit=MOST_KEYS))}
@@ -63,7 +63,7 @@ def keys(store: Store) -> Iterator[Values]:
 def status(store: Store) -> PartStatus:
     """The sequences that wait for an operator."""
     found = halted_keys(store)
-    number = Count(len({each.key for each in found}), cap=ON_PAGES.halting)
+    number = Count(len({each.key for each in found}), cap=MOST_HALTING)
     lines = [
         f"Halted sequences: {in_full(number)} (job {first.job_id} failed {in_words(first.seconds)} ago). "
         "See: skipqueue limits"

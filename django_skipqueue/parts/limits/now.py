@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...console.counts import ON_PAGES
+from ...console.counts import MOST_HALTING
 from ...queue.fragments import joined
 from ..keyed.sql import indented
 from ..keyed.states import KeyNow, read_keys
@@ -183,7 +183,7 @@ class LimitNow(KeyNow):
     """Jobs that hold a permit; above `OF_KEY`: more than that."""
 
 
-def halted_keys(store: "Store", *, limit: int = ON_PAGES.halting) -> list[HaltedKey]:
+def halted_keys(store: "Store", *, limit: int = MOST_HALTING) -> list[HaltedKey]:
     """The sequences that have halted and keep jobs waiting, the longest first.
 
     limit: failed jobs that are looked at, those first that failed first.

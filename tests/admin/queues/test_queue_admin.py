@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +16,6 @@ from django.urls import reverse
 
 from django_skipqueue.console import queues_and_workers
 from django_skipqueue.console.admin.notices import notices_cache
-from django_skipqueue.console.counts import ON_PAGES
 from django_skipqueue.console.queues_and_workers import queue_states
 from django_skipqueue.models import Queue
 
@@ -69,7 +67,7 @@ class TestBlockedJobs:
         assert f'href="{LIST}?status=blocked&amp;queue=mail">4</a>' in text
 
     def test_many_are_not_counted(self, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(queues_and_workers, "ON_PAGES", replace(ON_PAGES, blocked=2))
+        monkeypatch.setattr(queues_and_workers, "MOST_BLOCKED", 2)
         make_limited("k", waiting=3, queue_name="mail")
         found = {queue.name: str(queue.blocked) for queue in queue_states()}
         assert (found["mail"], found["default"]) == ("2+", "0+")
