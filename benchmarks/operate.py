@@ -17,8 +17,11 @@ import statistics
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from datetime import timedelta
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from urllib.parse import urlencode
 
 import django
 import environ
@@ -77,10 +80,15 @@ PAGES = {
     "queued of a task without jobs": "job/?status=queued&task=nothing",
     "last hour": "job/?time=hour",
     "failed in the last hour": "job/?status=failed&time=hour",
+    "an hour of the past": "job/?%(hour)s",
+    "queued in an hour of the past": "job/?status=queued&%(hour)s",
+    "one task in an hour of the past": "job/?task=shop.jobs.refund&%(hour)s",
     "search: an id": "job/?q=4711",
     "search: a part of a task's name": "job/?q=receipt",
     "search: an argument that is there": "job/?q=payment_id=%(last)s",
     "search: an argument that is not": "job/?q=payment_id=-1",
+    "search: by index, of all tasks": "job/?q=payment_id=%(first)s",
+    "search: by index, of its task": "job/?q=payment_id=%(first)s&task=shop.jobs.send_receipt",
     "archive: all jobs": "archivedjob/",
     "archive: all jobs, last page": "archivedjob/?p=20",
     "archive: status failed": "archivedjob/?status=failed",
@@ -109,8 +117,13 @@ COMMANDS = (
     "skipqueue status",
     "skipqueue list --status failed",
     "skipqueue list --arg payment_id=42",
+    "skipqueue list --arg payment_id=5 --task shop.jobs.send_receipt",
     "skipqueue doctor",
 )
+
+
+def send_receipt(payment_id: int, email: str) -> None:
+    """The task whose `payment_id` has an index."""
 
 
 def main() -> None:
@@ -172,6 +185,7 @@ def configure(url: str) -> None:
         DEFAULT_AUTO_FIELD="django.db.models.BigAutoField",
         ALLOWED_HOSTS=["testserver"],
         USE_TZ=True,
+        SKIPQUEUE={"SEARCHABLE": {"shop.jobs.send_receipt": ["payment_id"]}},
     )
     django.setup()
 
@@ -182,7 +196,9 @@ def measure(jobs: int, archived: int, repeat: int) -> None:
     from django.core.management import call_command
     from django.db import connection
     from django.test import Client
+    from django.utils import timezone
 
+    from django_skipqueue import job
     from django_skipqueue.console.search import cause_query
     from django_skipqueue.models import Job, JobBatch, Schedule
     from django_skipqueue.values.records import Cause
@@ -191,12 +207,17 @@ def measure(jobs: int, archived: int, repeat: int) -> None:
     boss = User.objects.filter(username="admin").first() or User.objects.create_superuser("admin")
     if not Job.objects.exists():
         fill(jobs, archived, boss.pk)
+    job(name="shop.jobs.send_receipt")(import_module("benchmarks.operate").send_receipt)  # not that of `__main__`
+    run("skipqueue index")
+    middle = Job.objects.earliest("pk").enqueued_at + (timezone.now() - Job.objects.earliest("pk").enqueued_at) / 2
     client = Client()
     client.force_login(boss)
     with connection.cursor() as cursor:
         cursor.execute("SELECT id FROM skipqueue_archivedjob ORDER BY finished_at DESC LIMIT 1")
         ((archived_id,),) = cursor.fetchall()
     values = {
+        "first": "5",
+        "hour": urlencode({"first": middle.isoformat(), "before": (middle + timedelta(hours=1)).isoformat()}),
         "last": str(Job.objects.queued().latest("pk").kwargs["payment_id"]),
         "failed": str(Job.objects.failed().latest("finished_at").pk),
         "queued": str(Job.objects.queued().latest("pk").pk),

@@ -12,6 +12,8 @@ from django.db.models import ForeignKey
 
 from . import conf
 from .jobs.registry import describe_duplicate, registry
+from .queue.store import Store
+from .values.bounds import did_you_mean
 from .values.part import installed_parts
 from .worker.attempts.executor import import_middleware
 from .worker.preflight import engine_problem, version_problem
@@ -28,11 +30,13 @@ def register_all() -> None:
         check_task_names,
         check_runworker,
         check_relations,
+        check_rules,
+        check_searchable,
         *(check for part in installed_parts() for check in part.checks),
     ):
         register(check, "django_skipqueue")
     of_parts = (check for part in installed_parts() for check in part.database_checks)
-    for check in (check_server_version, *of_parts):
+    for check in (check_server_version, check_search_indexes, *of_parts):
         register(check, Tags.database)
 
 
@@ -133,6 +137,69 @@ def check_relations(**_: Any) -> list[CheckMessage]:
         and getattr(field, "db_constraint", True)
         and not hasattr(field.remote_field.on_delete, "on_delete_sql")  # `on_delete` of the database, Django 6.1
     ]
+
+
+def check_rules(**_: Any) -> list[CheckMessage]:
+    """E012: `RULES` has a code that no rule has, or a threshold that its rule cannot have."""
+    try:
+        given = conf.load().rules
+    except ImproperlyConfigured:
+        return []  # E001 reports the reason
+    if not given:
+        return []  # a worker then does without the console
+    from .console.rules.examination import all_rules
+
+    rules = {rule.code: rule for rule in all_rules()}
+    problems = []
+    for code, value in given.items():
+        name = f"SKIPQUEUE['RULES'][{code!r}]"
+        if code not in rules:
+            problems.append(f"SKIPQUEUE['RULES'] has no rule {code!r}.{did_you_mean(code, list(rules))}")
+        elif value is not None and (threshold := rules[code].threshold) is None:
+            problems.append(f"{name} must be None, which turns the rule off: the rule has no threshold.")
+        elif isinstance(value, dict) and threshold and not threshold.has_queues:
+            problems.append(f"{name} must be a number or None: no queue has a threshold of its own for this rule.")
+    hint = "The page Doctor of the documentation (docs/how-to/doctor.md) lists every rule."
+    return [Error(problem, hint=hint, id="skipqueue.E012") for problem in problems]
+
+
+def check_searchable(**_: Any) -> list[CheckMessage]:
+    """E013: a task or an argument of SEARCHABLE that no index can have."""
+    try:
+        if not conf.load().searchable:
+            return []  # a worker then does without the console
+        from .console import search_indexes
+
+        found = list(search_indexes.problems())
+    except ImproperlyConfigured:
+        return []  # E001 reports the reason
+    hint = "The page Find jobs of the documentation (docs/how-to/find-jobs.md) shows an example."
+    return [Error(problem, hint=hint, id="skipqueue.E013") for problem in found]
+
+
+def check_search_indexes(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
+    """W006: an index of SEARCHABLE is missing or invalid, so that searches do without. Sends a query, as E003."""
+    try:
+        if not conf.load().searchable:
+            return []
+    except ImproperlyConfigured:
+        return []
+    from .console import search_indexes
+
+    wanted = search_indexes.wanted()
+    found: list[CheckMessage] = []
+    for alias, _version in _reachable(databases) if wanted else ():
+        valid = {index.name for index in search_indexes.existing(Store(alias)) if index.is_valid}
+        found += [
+            Warning(
+                f"The database {alias!r} has no valid index for {index}, which SKIPQUEUE['SEARCHABLE'] names.",
+                hint="Run `manage.py skipqueue index`, which builds it while jobs run.",
+                id="skipqueue.W006",
+            )
+            for index in wanted
+            if index.name not in valid
+        ]
+    return found
 
 
 def _queue_databases() -> tuple[str, ...]:

@@ -48,6 +48,11 @@ class AppSetting:
 APP_SETTINGS: dict[str, AppSetting] = {}
 """By the key in lower case. An app adds its own when Django makes the configuration of the app."""
 
+SUCCESSORS = {
+    "ALERTS": "The rules of the doctor raise alerts. RULES has their thresholds, and ALERTS_WEBHOOK the address."
+}
+"""What to say of keys that are no more."""
+
 APPS_OF_KEYS = {"CARRIERS": "django_skipqueue.contrib.celery"}
 """The apps of this package that read a key."""
 
@@ -117,6 +122,11 @@ class Settings(
     rules: dict[str, Any] = field(default_factory=dict)
     """The thresholds of the rules that the console applies, by their codes: a number, `None` for a rule that is off, or
     a dict of these by queue, where `*` stands for every other queue."""
+
+    searchable: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """The arguments by which operators search all jobs of a task, by the name of the task: each has an index."""
+    deployment: str | None = None
+    """The name of what is deployed, such as a commit: workers and the causes of failures are noted with it."""
 
     metrics_token: str | None = None
     """The token with which Prometheus may read the metrics; `None`: staff alone may."""
@@ -252,6 +262,16 @@ def _token_problems(name: str, value: object) -> Iterator[str]:
         )
 
 
+LONGEST_DEPLOYMENT = 200
+"""Characters."""
+
+
+def _deployment_problems(name: str, value: object) -> Iterator[str]:
+    is_text = isinstance(value, str) and len(value) <= LONGEST_DEPLOYMENT and value.isprintable()
+    if value is not None and not is_text:
+        yield f"{name} must be None or a str of at most {LONGEST_DEPLOYMENT} printable characters, not {value!r}."
+
+
 def _level_problems(name: str, value: object) -> Iterator[str]:
     known = logging.getLevelNamesMapping()
     if value is not None and (not isinstance(value, str) or value not in known):
@@ -271,11 +291,27 @@ def _rules_problems(name: str, value: object) -> Iterator[str]:
                 yield f"{place} must be a number above 0, or None for no threshold, not {number!r}."
 
 
+def _searchable_problems(name: str, value: object) -> Iterator[str]:
+    if not isinstance(value, dict):
+        yield f"{name} must be a dict of tasks and their arguments, not {value!r}."
+        return
+    for task, arguments in value.items():
+        if not (isinstance(task, str) and task):
+            yield f"{name} must have names of tasks as keys, not {task!r}."
+        is_list = isinstance(arguments, list | tuple)
+        if not (is_list and arguments and all(isinstance(each, str) and each.isidentifier() for each in arguments)):
+            yield f"{name}[{task!r}] must be a list of names of arguments, not {arguments!r}."
+        elif len(set(arguments)) < len(arguments):
+            yield f"{name}[{task!r}] names an argument twice: {arguments!r}."
+
+
 PROBLEMS: dict[str, Callable[[str, object], Iterator[str]]] = {
     "retention": retention_problems,
     "links": link_template.problems,
     "queues": queue_problems,
     "rules": _rules_problems,
+    "searchable": _searchable_problems,
+    "deployment": _deployment_problems,
     "metrics_token": _token_problems,
     "capture_logs": _level_problems,
     **{each.name: each.metadata["problems"] for each in fields(Settings) if "problems" in each.metadata},
@@ -295,6 +331,8 @@ def _is_text(value: object, kind: type) -> bool:
 def _meant(key: str, known: list[str]) -> str:
     if app := APPS_OF_KEYS.get(key):
         return f" Add {app!r} to INSTALLED_APPS: that app reads it."
+    if key in SUCCESSORS:
+        return f" {SUCCESSORS[key]}"
     if key not in OPTIONS_OF_RUNWORKER:
         return did_you_mean(key, known)
     option = key.lower().replace("_", "-")

@@ -115,11 +115,11 @@ queue_resumed = QueueSignal()
 """Somebody resumed a queue. The sender is its name. Carries `database`, `by`."""
 
 alert_raised = QueueSignal()
-"""A limit of `SKIPQUEUE["ALERTS"]` is exceeded. The sender is the rule. Carries `database`, `queue_name` (empty: all
-queues without a limit of their own), `value`, `limit`, `since`."""
+"""A problem of the verdict has begun. The sender is the code of the rule. Carries `database`, `subject` (who has it: a
+queue, a task, a key; may be empty), `severity`, `title`, `since`."""
 
 alert_over = QueueSignal()
-"""An incident is over. The sender is the rule. Carries the same, and `over_at`."""
+"""A problem is over. The sender is the rule. Carries the same, and `over_at`."""
 
 
 def emit(signal: Signal, sender: str, **event: Any) -> None:

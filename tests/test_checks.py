@@ -17,6 +17,7 @@ from django.test import override_settings
 from django.test.utils import isolate_apps
 
 from django_skipqueue import checks, job
+from django_skipqueue.console import search_indexes
 from django_skipqueue.contrib.celery import apps as celery_checks
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
@@ -127,7 +128,13 @@ def test_e002_names_a_database_that_does_not_exist() -> None:
 @pytest.mark.parametrize("given", [{"DATABASE": 5}, [], {"LEES": 1}])
 def test_no_check_breaks_on_settings_that_another_one_reports(given: Any) -> None:
     with override_settings(SKIPQUEUE=given):
-        for check in (checks.check_engine, checks.check_middleware, checks.check_server_version):
+        for check in (
+            checks.check_engine,
+            checks.check_middleware,
+            checks.check_server_version,
+            checks.check_searchable,
+            checks.check_search_indexes,
+        ):
             assert check() == []
 
 
@@ -192,6 +199,38 @@ def test_e005_names_both_functions_of_one_name(registry: Registry) -> None:
     assert "'same'" in message.msg
     assert "first" in message.msg
     assert "second" in message.msg
+
+
+ADD = "tests.app.jobs.add"
+
+
+@pytest.mark.parametrize(
+    ("searchable", "said"),
+    [
+        ({ADD: ["a", "b"]}, []),
+        ({"shop.nosuch": ["a"]}, ["'shop.nosuch']: no task is registered under this name."]),
+        ({ADD: ["A", "b"]}, [f"{ADD!r}]: the task has no argument 'A'."]),
+        ({ADD: "a"}, []),  # E001 says that it is no list
+    ],
+)
+def test_e013_names_an_argument_that_no_index_can_find(searchable: Any, said: list[str]) -> None:
+    with override_settings(SKIPQUEUE={"SEARCHABLE": searchable}):
+        messages = found(checks.check_searchable)
+    assert [message.id for message in messages] == ["skipqueue.E013"] * len(said)
+    for message, text in zip(messages, said, strict=True):
+        assert text in message.msg
+
+
+def test_w006_names_an_index_that_is_not_built() -> None:
+    with override_settings(SKIPQUEUE={"SEARCHABLE": {ADD: ["a"], "shop.nosuch": ["a"]}}):
+        assert found(checks.check_search_indexes) == found(checks.check_search_indexes, databases=["other"]) == []
+        (message,) = found(checks.check_search_indexes, databases=["default"])
+        assert (message.id, message.level) == ("skipqueue.W006", WARNING)
+        assert message.msg.startswith(f"The database 'default' has no valid index for {ADD} (a)")
+        (index,) = search_indexes.wanted()
+        with connection.cursor() as cursor:
+            cursor.execute(f"CREATE INDEX {index.name} ON skipqueue_job (id)")
+        assert found(checks.check_search_indexes, databases=["default"]) == []
 
 
 @pytest.mark.parametrize("first", ["django_skipqueue", "channels"])
@@ -303,6 +342,24 @@ def test_w005_names_a_carried_task_that_may_take_longer_than_rabbitmq_waits(
         messages = found(celery_checks.check_carried_tasks)
     assert ids(messages) == found_ids
     assert all("'print'" in message.msg for message in messages)
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ({"late-workers": None}, "SKIPQUEUE['RULES'] has no rule 'late-workers'. Did you mean 'late-worker'?"),
+        ({"late-worker": 5}, "SKIPQUEUE['RULES']['late-worker'] must be None, which turns the rule off: the rule has"),
+        ({"no-free-slot": {"mail": 60}}, "SKIPQUEUE['RULES']['no-free-slot'] must be a number or None: no queue has a"),
+        ({"late-worker": None, "no-free-slot": 60, "paused-queue": {"*": 60, "mail": None}}, ""),
+        ({}, ""),
+        ({"late-worker": "x"}, ""),
+    ],
+)
+def test_e012_is_about_a_threshold_that_no_rule_has(rules: dict[str, Any], said: str) -> None:
+    with override_settings(SKIPQUEUE={"RULES": rules}):
+        messages = found(checks.check_rules)
+    assert ids(messages) == ["skipqueue.E012"] * bool(said)
+    assert all(message.msg.startswith(said) for message in messages)
 
 
 def test_the_connection_is_as_it_was() -> None:

@@ -70,7 +70,11 @@ WRONG: dict[str, tuple[Any, str]] = {
     "mixed case": ({"Worker_Timeout": 3}, "SKIPQUEUE has no key 'Worker_Timeout'. Did you mean 'WORKER_TIMEOUT'?"),
     "nothing like it": (
         {"XYZ": 3},
-        "SKIPQUEUE has no key 'XYZ'. It knows ALERTS, ARCHIVE, CAPTURE_LOGS, CARRIERS, DATABASE, DATABASES, HEARTBEAT",
+        "SKIPQUEUE has no key 'XYZ'. It knows ALERTS_WEBHOOK, ARCHIVE, CAPTURE_LOGS, CARRIERS, DATABASE, DATABASES, D",
+    ),
+    "the alerts of an older version": (
+        {"ALERTS": {}},
+        "SKIPQUEUE has no key 'ALERTS'. The rules of the doctor raise alerts. RULES has their thresholds, and ALERTS_W",
     ),
     "number as key": ({3: 3}, "SKIPQUEUE has no key 3."),
     "text for a number": (
@@ -190,11 +194,35 @@ WRONG: dict[str, tuple[Any, str]] = {
         {"LINKS": {"Logs": "https://x/{id}"}},
         "SKIPQUEUE['LINKS']['Logs'] must be an address whose fields are of job_id, task, ",
     ),
+    "a long deployment": ({"DEPLOYMENT": "x" * 201}, "SKIPQUEUE['DEPLOYMENT'] must be None or a str of at most 200"),
+    "a deployment that no column takes": ({"DEPLOYMENT": "a\0"}, "SKIPQUEUE['DEPLOYMENT'] must be None or a str of at"),
+    "a number for a deployment": ({"DEPLOYMENT": 4}, "SKIPQUEUE['DEPLOYMENT'] must be None or a str of at most 200"),
     "a token to be guessed": (
         {"METRICS_TOKEN": "secret"},
         "SKIPQUEUE['METRICS_TOKEN'] must be None or a str of at least 16 characters: ASCII without spaces",
     ),
     "a token that fits no header": ({"METRICS_TOKEN": "a" * 20 + "\n"}, "SKIPQUEUE['METRICS_TOKEN'] must be None or"),
+    "arguments to search that are no dict": ({"SEARCHABLE": ["id"]}, "SKIPQUEUE['SEARCHABLE'] must be a dict of tasks"),
+    "an argument to search that is no list": (
+        {"SEARCHABLE": {"shop.jobs.send": "payment_id"}},
+        "SKIPQUEUE['SEARCHABLE']['shop.jobs.send'] must be a list of names of arguments, not 'payment_id'.",
+    ),
+    "an argument to search that is no name": (
+        {"SEARCHABLE": {"shop.jobs.send": ["order.id"]}},
+        "SKIPQUEUE['SEARCHABLE']['shop.jobs.send'] must be a list of names of arguments, not ['order.id'].",
+    ),
+    "no argument to search": (
+        {"SEARCHABLE": {"shop.jobs.send": []}},
+        "SKIPQUEUE['SEARCHABLE']['shop.jobs.send'] must be a list of names of arguments, not [].",
+    ),
+    "an argument to search twice": (
+        {"SEARCHABLE": {"shop.jobs.send": ["id", "id"]}},
+        "SKIPQUEUE['SEARCHABLE']['shop.jobs.send'] names an argument twice",
+    ),
+    "a task to search that is no name": (
+        {"SEARCHABLE": {5: ["id"]}},
+        "SKIPQUEUE['SEARCHABLE'] must have names of tasks",
+    ),
     "no time at all": (
         {"UNKNOWN_TASK_GRACE": 0},
         "SKIPQUEUE['UNKNOWN_TASK_GRACE'] must be a number of seconds above 0, at most 3,153,600,000, not 0.",

@@ -32,6 +32,8 @@ VARIANTS = {
     "with a text of 100 characters more": "ALTER TABLE {0} ADD more text DEFAULT repeat('x', 100)",
     "with one index more on all rows": "CREATE INDEX ON {0} (enqueued_at)",
     "with one partial index more on finished rows": "CREATE INDEX ON {0} (task) WHERE status = 'completed'",
+    "with an index for the search by an argument": "CREATE INDEX ON {0}"
+    " (jsonb_hash_extended(COALESCE(kwargs -> 'number', args -> 0), 0)) WHERE task = 'benchmarks.jobs.noop'",
     "without the columns of policies": "ALTER TABLE {0} "
     + ", ".join(f"DROP COLUMN {column} CASCADE" for column in POLICIES),
     "without CHECK constraints": "DO $$ DECLARE name text; BEGIN FOR name IN SELECT conname FROM pg_constraint"
@@ -41,7 +43,7 @@ VARIANTS = {
 
 INSERT = """
 INSERT INTO {0} (queue_name, task, args, status, priority, max_attempts, run_after)
-SELECT 'default', 'benchmarks.jobs.noop', '[1]', 'queued', 0, 10, now() FROM generate_series(1, {1})
+SELECT 'default', 'benchmarks.jobs.noop', jsonb_build_array(n), 'queued', 0, 10, now() FROM generate_series(1, {1}) AS n
 """
 CLAIM = """
 UPDATE {0}

@@ -9,13 +9,11 @@ index; nothing is sorted, whatever the table's size.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.db import models
 from django.db.models import F, Func, Q, Value
 from django.db.models.expressions import OrderBy
-from django.db.models.functions import Now
 from django.db.models.lookups import GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
@@ -26,6 +24,7 @@ from ..models.managers import JobQuerySet
 from ..values.records import Cause
 from . import counts
 from .counts import Count
+from .periods import Period
 
 RETRYING = "retrying"
 
@@ -84,20 +83,10 @@ class ScheduledCounts:
 
 EVERYTHING = Q()
 
-Moment = timedelta | datetime
-"""A time, or how long ago it was by the database's clock."""
+ALWAYS = Period()
 
-
-def between(column: str, since: Moment | None, before: Moment | None) -> Q:
-    """The condition that the time in this column is not earlier than `since`, and earlier than `before`."""
-    bounds = {f"{column}__gte": since, f"{column}__lt": before}
-    return Q(
-        **{
-            lookup: Now() - moment if isinstance(moment, timedelta) else moment
-            for lookup, moment in bounds.items()
-            if moment is not None
-        }
-    )
+FEW_IDS = 50_000
+"""The maximum of ids in a period that is looked through for the queued or the scheduled jobs."""
 
 
 def time_column(state: str | None) -> str:
@@ -178,66 +167,88 @@ class Key(NamedTuple):
 class Indexed:
     """The jobs that one index finds, and keeps in order: all, those of a status, those of a status in one queue.
 
-    And the failed or the retrying jobs with one cause, by id, the jobs of a group, all or in one status, by id, and the
-    blocked jobs that wait for one key.
+    And the failed or the retrying jobs with one cause, by id, the jobs of a group, all or in one status, by id, the
+    blocked jobs that wait for one key, and jobs whose ids are known.
     """
 
     status: str | None = None
     queue_name: str | None = None
-    since: Moment | None = None
-    """Only the jobs that were claimed, or finished, at this time or later; `None` for every other status."""
+    period: Period = ALWAYS
+    """Of finished jobs, when they finished, of running ones, when they were claimed, else when they were enqueued."""
     cause: Cause | None = None
     """That of the last error; `None`: any, or none."""
     key: Key | None = None
     """Of blocked jobs, the key for which they wait; `None`: any, or none."""
     group: Group | None = None
     """The group of the jobs; `None`: any, or none."""
-    before: Moment | None = None
-    """Only the jobs that were claimed, or finished, earlier than this; `None` for every other status."""
+    ids: tuple[int, ...] | None = None
+    """Only the jobs with these ids; `None`: with any."""
 
     @classmethod
     def covering(
         cls,
         state: str | None,
         queue_name: str | None = None,
-        since: Moment | None = None,
+        period: Period = ALWAYS,
         cause: Cause | None = None,
         key: Key | None = None,
         group: Group | None = None,
-        before: Moment | None = None,
+        ids: tuple[int, ...] | None = None,
     ) -> "Indexed":
         """The smallest indexed set that holds the jobs in `state` and `queue_name` (`None`: in any) of this time."""
         status = None if state is None else status_of(state)
+        if ids is not None:
+            return cls(status, ids=ids)
         if group is not None:
             return cls(status, group=group)
         if cause is not None and state in (Status.FAILED, RETRYING):
             return cls(status, cause=cause)
         if key is not None and status == Status.BLOCKED:
             return cls(status, key=key)
-        has_queue = status in (Status.QUEUED, Status.FAILED)
-        if not is_indexed(time_column(status)):
-            since = before = None
-        return cls(status, queue_name if has_queue else None, since, before=before)
+        if period and status in (Status.QUEUED, Status.SCHEDULED):
+            first, end = period.ids
+            period = period if end - first <= FEW_IDS else ALWAYS
+        return cls(status, queue_name if status in (Status.QUEUED, Status.FAILED) else None, period)
+
+    @property
+    def time(self) -> str:
+        """The column to which the period belongs."""
+        return time_column(self.status)
+
+    @property
+    def is_by_id(self) -> bool:
+        """Whether the primary key finds the period."""
+        return bool(self.period) and not is_indexed(self.time)
+
+    @property
+    def is_of_few(self) -> bool:
+        has_few_ids = self.ids is not None or (self.is_by_id and self.status in (Status.QUEUED, Status.SCHEDULED))
+        return has_few_ids or self.group is not None or self.cause is not None or self.key is not None
 
     @property
     def order(self) -> Order:
         if self.group is not None:
             return BY_STATUS if self.status is None else NEWEST
-        if self.status is None or self.cause is not None:
+        if self.status is None or self.cause is not None or self.ids is not None:
             return NEWEST
         if self.key is not None:
             return self.key.order
-        return ORDERS.get(self.status, OLDEST)
+        return OLDEST if self.is_by_id else ORDERS.get(self.status, OLDEST)
 
     def jobs(self) -> JobQuerySet:
         jobs: JobQuerySet = Job.objects.all()
         if self.status is not None:
             jobs = jobs.filter(status=self.status)
+        if self.ids is not None:
+            jobs = jobs.filter(pk__in=self.ids)
         if self.group is not None:
             jobs = jobs.filter(self.group.condition)
         if self.queue_name is not None:
             jobs = jobs.filter(queue_name=self.queue_name)
-        jobs = jobs.filter(between(time_column(self.status), self.since, self.before))
+        if self.period:
+            jobs = jobs.filter(self.period.of(self.time))
+        if self.is_by_id:
+            jobs = jobs.filter(self.period.has_ids)
         if self.cause is not None:
             jobs = jobs.filter(has_cause(self.cause))
             if self.status == Status.SCHEDULED:

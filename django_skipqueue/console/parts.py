@@ -25,9 +25,12 @@ if TYPE_CHECKING:
     from .rules.rule import Rule
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True, kw_only=True)
 class PartNotice:
-    """A notice over every page of the admin, or on the page of a job."""
+    """A notice on the page of a job."""
 
     template: str
     about: Any
@@ -42,28 +45,49 @@ class PartPage:
     """Its address is that of `admin:django_skipqueue_job_NAME`."""
     path: str
     view: Callable[[Any, "HttpRequest"], "HttpResponse"]
-    """Called with the `JobAdmin`, for a GET by somebody who may view jobs."""
-    title: Any = ""
-    """The text of the link that pages of the queue have to it; an empty string if they have none."""
-
-    @property
-    def address(self) -> str:
-        """The name of the address, for templates."""
-        return f"admin:django_skipqueue_job_{self.name}"
+    """Called with the `JobAdmin`, for one of the methods, by somebody who may view jobs."""
+    methods: tuple[str, ...] = ("GET", "HEAD")
+    permission: str = ""
+    """What the user needs beside the permission to view jobs; an empty string: nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartSection:
-    """A section of the dashboard."""
+class BarEntry:
+    """An entry of the bar over every page of the admin."""
+
+    label: Any
+    page: str
+    """The name of its page, as `address_of` takes it. With a list, the entry is marked on all pages of its model."""
+    others: tuple[str, ...] = ()
+    """The beginnings of the names of further pages on which it is marked."""
+    place: int
+    """The entries stand in the order of these numbers."""
+    permission: str = "view_job"
+    """Who has it sees the entry."""
+    is_shown: Callable[[], bool] = lambda: True
+    below: str = ""
+    """The page of another entry: this one is shown on its pages only."""
+    rules: tuple[str, ...] = ()
+    """The codes of the rules of whose findings in the verdict the entry shows the number."""
+
+    def nearness(self, page: str) -> int:
+        """How much of the name of a page is that of this entry; 0: the page is not its own."""
+        beginnings = (self.page.removesuffix("changelist"), *self.others)
+        return max((len(each) for each in beginnings if page.startswith(each)), default=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartSection(Generic[T]):
+    """A section of the dashboard, or of another page."""
 
     name: str
     template: str
-    content: Callable[["Situation"], Any]
-    """Returns what the template shows, as `content`."""
+    content: Callable[[T], Any]
+    """Returns what the template shows, as `content`. Its argument: what the page is about."""
     css: str = ""
     """The style sheet of the section; an empty string if it has none of its own."""
     after: str = ""
-    """The name of the section of the console after which it stands; an empty string: it stands before all of them."""
+    """The name of the section of the dashboard after which it stands; an empty string: it stands before all of them."""
     is_of_queue: bool = False
     """Whether it is about the queue of the situation, so that the page of a queue has it as well."""
 
@@ -110,9 +134,6 @@ class External:
     cells: Callable[["Store", Sequence["Worker"]], Mapping[str, Mapping[str, str]]]
     """Returns cells for the list of workers, by the id of the row and the name of the column: those of who is external,
     which are shown alone; and as `detail` what a process of ours is."""
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -203,6 +224,10 @@ class QueueOption(Generic[T]):
 class PartConsole:
     """What one part gives. Each default is "nothing"."""
 
+    carried: Callable[[], Mapping[str, str]] | None = None
+    """Returns what the query of every address of the admin's pages has, so that the next page gets it."""
+    over_page: Callable[["HttpRequest"], PartNotice | None] | None = None
+    """Returns what stands over the content of every page of the admin."""
     admin_view: Callable[[Any, Callable[..., "HttpResponse"]], Callable[..., "HttpResponse"]] | None = None
     """Wraps each view of the admin. Its first argument: the `OwnViews` that has the view."""
     why_held_elsewhere: Callable[["Job", "JobSpec", "EncodedCall"], str] | None = None
@@ -211,12 +236,16 @@ class PartConsole:
     subcommands: tuple["Subcommand", ...] = ()
     rules: tuple["Rule", ...] = ()
     metrics: tuple["Scraped", ...] = ()
-    notices: Callable[[Sequence[str]], Iterable[PartNotice]] | None = None
-    """Returns the notices of this moment. Its argument: the names of the queues with jobs that wait."""
+    known_since: Callable[["Store"], Mapping[tuple[str, str], datetime]] | None = None
+    """Returns since when problems are known, by the codes of their rules and their subjects."""
     cards: tuple[PartCard, ...] = ()
-    sections: tuple[PartSection, ...] = ()
+    sections: tuple[PartSection["Situation"], ...] = ()
+    task_sections: tuple[PartSection[str], ...] = ()
+    """Sections of the page of a task, about the task of this name."""
     queue_rates: Callable[["Store"], Mapping[str, "QueueRate"]] | None = None
     """Returns the rates of the queues in which jobs have ended lately, by name; an empty name: of all together."""
+    usual_waits: Callable[["Store", Sequence[str]], Mapping[str, float]] | None = None
+    """Returns for how many seconds the oldest job of each of these queues usually waits at this hour."""
     known_queues: Callable[["Store", int], list[str]] | None = None
     """Returns the names of queues that have ever had jobs. Its second argument: the maximum of names."""
     status: Callable[["Store"], PartStatus] | None = None
@@ -239,6 +268,7 @@ class PartConsole:
     """Returns what becomes of jobs that are pruned, for the output of commands, such as `{"archived": True}`."""
     after_prune: Callable[["Store"], None] | None = None
     """Called when a command has pruned the jobs of a database."""
+    bar_entries: tuple[BarEntry, ...] = ()
     pages: Callable[[], Iterable[PartPage]] = tuple
     """Imports and returns pages of the admin."""
     about_job: Callable[["Job"], PartNotice | None] | None = None
@@ -268,6 +298,12 @@ def pages() -> tuple[PartPage, ...]:
 
 def queue_options() -> tuple[QueueOption[Any], ...]:
     return tuple(option for console in consoles() for option in console.queue_options)
+
+
+def usual_waits(store: "Store", queue_names: Sequence[str]) -> dict[str, float]:
+    """For how many seconds the oldest job of each of these queues usually waits at this hour, where that is known."""
+    found = (console.usual_waits(store, queue_names) for console in consoles() if console.usual_waits)
+    return {name: seconds for waits in found for name, seconds in waits.items()}
 
 
 def why_unchanged(job_id: int) -> str:

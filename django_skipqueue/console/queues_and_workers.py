@@ -189,6 +189,13 @@ class QueueRate(NamedTuple):
     """Jobs that ended: completed, failed or discarded."""
     waited: list[int]
     """The histogram of the times from the due time to the start of an attempt."""
+    longest: float | None = None
+    """The longest of these times in seconds; `None`: it is not known."""
+
+    @property
+    def p95_wait(self) -> float | None:
+        """The time in seconds that 95 % of the attempts have not waited longer for; `None` without attempts."""
+        return quantile(self.waited, 0.95, self.longest)
 
 
 def has_rates() -> bool:

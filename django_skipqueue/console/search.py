@@ -13,7 +13,7 @@ A cause is written as `psp.errors.Unavailable in payments.gateway.capture`.
 
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any
@@ -28,13 +28,17 @@ from ..conf import settings
 from ..exceptions import InvalidArguments
 from ..jobs.registry import registry
 from ..models import Job, Status
+from ..queue.store import Store
 from ..values.codec import clean, encode
 from ..values.records import LARGEST_ID, Cause
 from ..values.redaction import SECRETS, words
+from . import counts
 from .arguments import has_secrets, may_be_searched, positional_names
 from .counts import Count, expected, grouped
-from .job_states import RETRYING, Indexed, Moment, between, is_in, is_indexed, time_column
+from .job_states import ALWAYS, RETRYING, Indexed, is_in, time_column
 from .parts import consoles
+from .periods import Period
+from .search_indexes import SearchIndex, is_scalar, usable
 
 
 def is_id(text: str) -> bool:
@@ -134,6 +138,14 @@ def cause_of_text(task: str, text: str) -> Cause:
     return Cause(task, exception, place)
 
 
+def cause_of(job: Job) -> Cause | None:
+    last = job.errors[-1] if job.errors else None
+    if not isinstance(last, dict):
+        return None
+    exception, place = (str(last.get(name) or "") for name in ("exception", "place"))
+    return Cause(job.task, exception, place) if exception else None
+
+
 def has_raised(text: str) -> Q:
     """The condition that a job's last error is of this class, and of this place if the text has one.
 
@@ -217,6 +229,11 @@ class Search:
         """The number, if the search is nothing but a number: it may be an id, or a value."""
         alone = self.words[0][0] if len(self.words) == 1 else ""
         return int(alone) if is_id(alone) else None
+
+    @property
+    def arguments(self) -> list[tuple[str, str]]:
+        """The arguments, or values in one, that all jobs must have: names and values, as typed."""
+        return [(word["path"], word["value"]) for word in self.words if word["path"]]
 
     def among(self, jobs: QuerySet[Job]) -> QuerySet[Job]:
         jobs = _with_texts(jobs)
@@ -355,6 +372,47 @@ def _unquoted(word: str) -> str:
         return word
 
 
+@dataclass(frozen=True)
+class FoundByIndex:
+    """All jobs of some tasks that have an argument, wherever they are in the table."""
+
+    ids: tuple[int, ...]
+    indexes: tuple[SearchIndex, ...]
+    """One for each task."""
+
+    @classmethod
+    def of(
+        cls,
+        arguments: Iterable[tuple[str, str]],
+        task: str | None,
+        narrowed: Callable[[QuerySet[Job]], QuerySet[Job]],
+    ) -> "FoundByIndex | None":
+        """Those of one task, or of all tasks, that meet the other conditions as well.
+
+        `None` if no index has one of the arguments, or more jobs have its value than are counted.
+        """
+        store = Store.default()
+        found: dict[str, tuple[SearchIndex, list[int]]] = {}
+        for name, text in arguments:
+            values = _values(text)
+            if not all(map(is_scalar, values)):
+                continue
+            for index in usable(store, name, task):
+                if index.task not in found:
+                    lists = [index.find(store, json.dumps(value), limit=counts.CAP + 1) for value in values]
+                    if len(ids := [id for each in lists for id in each]) <= counts.CAP:
+                        found[index.task] = index, ids
+        if not found:
+            return None
+        ids = [id for _, of_task in found.values() for id in of_task]
+        exact = narrowed(Job.objects.filter(pk__in=ids)).order_by("-pk").values_list("pk", flat=True)
+        return cls(tuple(exact), tuple(index for index, _ in found.values()))
+
+    @property
+    def labels(self) -> str:
+        return ", ".join(map(str, self.indexes))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Criteria:
     """Conditions that a job must all meet; `None` and empty ones are met by every job."""
@@ -368,28 +426,33 @@ class Criteria:
     """Names and values, as typed: `("payment_id", "42")`, `("order.id", "7")`."""
     text: str = ""
     """As in the search box of the admin."""
-    since: Moment | None = None
-    """When a job has finished, or was claimed, at the earliest; in any other state, when it was enqueued."""
-    before: Moment | None = None
-    """The end of that time."""
+    period: Period = ALWAYS
+    """When a job has finished, or was claimed; in any other state, when it was enqueued."""
 
-    @property
+    @cached_property
     def indexed(self) -> Indexed:
-        return Indexed.covering(self.state, self.queue_name, self.since, before=self.before)
+        return Indexed.covering(self.state, self.queue_name, self.period)
 
     @property
     def are_searched(self) -> bool:
         """Whether the jobs are looked for by more than their state and queue, and the time that orders their list."""
-        has_time = self.since is not None or self.before is not None
-        return bool(self.task or self.cause or self.arguments or self.text) or (
-            has_time and not is_indexed(time_column(self.state))
-        )
+        is_narrower = self.period != self.indexed.period
+        return bool(self.task or self.cause or self.arguments or self.text) or is_narrower
+
+    @cached_property
+    def by_index(self) -> FoundByIndex | None:
+        """What the indexes of `SEARCHABLE` find. If that is of one task, it is all that meets the criteria."""
+        arguments = [*self.arguments, *Search(self.text).arguments]
+        return FoundByIndex.of(arguments, self.task, self.narrow)
 
     def windows(self) -> Iterator[Window]:
         return Window.at(self.indexed, 1).and_all_after()
 
     def within(self, window: Window) -> QuerySet[Job]:
-        jobs = window.among(window.indexed.jobs())
+        return self.narrow(window.among(window.indexed.jobs()))
+
+    def narrow(self, jobs: QuerySet[Job]) -> QuerySet[Job]:
+        """Those of these jobs that meet the criteria."""
         if self.state is not None:
             jobs = jobs.filter(is_in(self.state))
         if self.queue_name is not None:
@@ -398,8 +461,8 @@ class Criteria:
             jobs = jobs.filter(task=self.task)
         if self.cause is not None:
             jobs = jobs.filter(has_raised(self.cause))
-        if not is_indexed(time_column(self.state)):
-            jobs = jobs.filter(between(time_column(self.state), self.since, self.before))
+        if self.period:
+            jobs = jobs.filter(self.period.of(time_column(self.state)))
         for path, value in self.arguments:
             jobs = having_argument(jobs, path, value)
         return Search(self.text).among(jobs) if self.text else jobs

@@ -16,12 +16,15 @@ from ..conf import settings
 from ..exceptions import UnknownTask
 from ..models import Job, Queue, Status
 from ..models.expressions import CLAIM_ORDER, MINUS_PRIORITY, Row
+from ..models.status import WAITING
+from ..queue.store import Store
 from ..values.codec import shorten
 from .counts import Count
-from .durations import exact, roughly, span
+from .durations import clock_time, exact, roughly, span
 from .operations import number_of_attempts
 from .parts import consoles, externals
 from .queues_and_workers import Workforce, pause_sentence
+from .rules.locks import locker_of
 
 LINE_LIMIT = 200
 """Characters of a name or a key in a sentence."""
@@ -32,6 +35,8 @@ UNKNOWN_TASK = f"{UnknownTask.__name__}: "
 
 def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
     """The condition that a job waits for; for a running job: whether its worker is late, or who else has it."""
+    if sentence := _who_locks_it(job, now):
+        return sentence
     match job.status:
         case Status.QUEUED:
             return _why_it_is_queued(job, now, workforce)
@@ -43,6 +48,18 @@ def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
         case Status.RUNNING:
             return _by_who_is_external(job, now, workforce) or _whether_its_worker_is_late(job, workforce)
     return ""
+
+
+def _who_locks_it(job: Job, now: datetime) -> str:
+    is_due = job.status == Status.RUNNING or (job.status in WAITING and job.run_after <= now)
+    locker = locker_of(Store(job._state.db or settings.database), job.pk) if is_due else None
+    if locker is None:
+        return ""
+    text = gettext(
+        "Its row has been locked since %(time)s by %(locker)s. Until that ends, no worker can claim the job, or write "
+        "its outcome."
+    )
+    return text % {"time": clock_time(locker.since, now), "locker": locker.in_words}
 
 
 def _by_who_is_external(job: Job, now: datetime, workforce: Workforce) -> str:

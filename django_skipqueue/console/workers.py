@@ -125,6 +125,7 @@ WORKER: tuple[Fact[WorkerState], ...] = (
     Fact("id", "", lambda worker: worker.row.pk),
     Fact("hostname", "", lambda worker: worker.row.hostname),
     Fact("pid", "", lambda worker: worker.row.pid),
+    Fact("deployment", "", lambda worker: worker.row.deployment or None),
     Fact("queue_names", _("queues"), lambda worker: worker.row.queues, field="queues"),
     Fact("slots", _("slots"), lambda worker: worker.row.concurrency, "jobs"),
     Fact("threads", "", lambda worker: worker.busy[0]),

@@ -358,6 +358,7 @@ class Migration(migrations.Migration):
                 ("heartbeat_at", models.DateTimeField(db_default=Now(), verbose_name="last heartbeat")),
                 ("memory_mb", models.IntegerField(null=True, verbose_name="memory in MiB")),
                 ("jobs_done", models.BigIntegerField(db_default=0, verbose_name="jobs done")),
+                ("deployment", models.TextField(db_default="", verbose_name="deployment")),
                 ("is_external", models.BooleanField(db_default=False, editable=False, verbose_name="external")),
             ],
             options={
@@ -543,6 +544,7 @@ class Migration(migrations.Migration):
                 ("fire_at", models.DateTimeField(null=True)),
                 ("last_run_at", models.DateTimeField(null=True, verbose_name="last run")),
                 ("last_job_id", models.BigIntegerField(null=True, verbose_name="last job")),
+                ("earlier_job_ids", BigIntegers(null=True)),
                 ("skipped_at", models.DateTimeField(null=True, verbose_name="last skipped")),
                 ("error", models.TextField(db_default="", verbose_name="error")),
                 ("paused_at", models.DateTimeField(null=True, verbose_name="paused at")),
@@ -652,6 +654,8 @@ class Migration(migrations.Migration):
                 ("ran", BigIntegers(null=True)),
                 ("waited_seconds", models.FloatField(db_default=0.0)),
                 ("ran_seconds", models.FloatField(db_default=0.0)),
+                ("waited_longest", models.FloatField(null=True)),
+                ("ran_longest", models.FloatField(null=True)),
                 ("claims", models.BigIntegerField(db_default=0)),
                 ("claim_times", BigIntegers(null=True)),
                 ("claim_seconds", models.FloatField(db_default=0.0)),
@@ -709,11 +713,30 @@ class Migration(migrations.Migration):
                 ("last_at", models.DateTimeField()),
                 ("last_line", models.IntegerField(null=True)),
                 ("last_job_id", models.BigIntegerField()),
+                ("first_deployment", models.TextField(db_default="")),
+                ("last_deployment", models.TextField(db_default="")),
+                ("acknowledged_at", models.DateTimeField(null=True)),
+                ("acknowledged_by", models.TextField(db_default="")),
+                ("note", models.TextField(db_default="")),
+                ("acknowledged_number", models.BigIntegerField(null=True)),
+                ("came_back_at", models.DateTimeField(null=True)),
             ],
             options={
                 "db_table": "skipqueue_failure_rollup",
                 "default_permissions": (),
+                "permissions": (("acknowledge_cause", "Can acknowledge causes of failures"),),
                 "indexes": [Index(fields=["span", "starts_at"], name="skipqueue_failure_rollup_prune")],
+            },
+        ),
+        migrations.CreateModel(
+            name="Deployment",
+            fields=[
+                ("name", models.TextField(primary_key=True, serialize=False)),
+                ("first_at", models.DateTimeField(db_default=Now())),
+            ],
+            options={
+                "db_table": "skipqueue_deployment",
+                "default_permissions": (),
             },
         ),
         migrations.CreateModel(
@@ -722,14 +745,14 @@ class Migration(migrations.Migration):
                 (
                     "pk",
                     models.CompositePrimaryKey(
-                        "rule", "queue_name", blank=True, editable=False, primary_key=True, serialize=False
+                        "rule", "subject", blank=True, editable=False, primary_key=True, serialize=False
                     ),
                 ),
                 ("rule", models.TextField(verbose_name="rule")),
-                ("queue_name", models.TextField(verbose_name="queue")),
+                ("subject", models.TextField(verbose_name="subject")),
+                ("severity", models.TextField(db_default="", verbose_name="severity")),
+                ("title", models.TextField(db_default="", verbose_name="title")),
                 ("since", models.DateTimeField(db_default=Now(), verbose_name="since")),
-                ("value", models.FloatField(db_default=0.0, verbose_name="value")),
-                ("threshold", models.FloatField(db_default=0.0, verbose_name="limit")),
                 ("raised_at", models.DateTimeField(null=True)),
                 ("calm_since", models.DateTimeField(null=True)),
                 ("over_at", models.DateTimeField(null=True)),

@@ -7,7 +7,7 @@ a request to one. The other tables are of parts.
 from ..parts.alerts.models import Incident
 from ..parts.archive.models import ArchivedJob
 from ..parts.batches.models import Dependency, JobBatch, PrunedOfBatch
-from ..parts.history.models import FailureRollUp, RollUp, RollUpProgress
+from ..parts.history.models import Deployment, FailureRollUp, RollUp, RollUpProgress
 from ..parts.rates.models import RateBucket
 from ..parts.schedules.models import Schedule
 from .job import Job
@@ -21,6 +21,7 @@ __all__ = [
     "WAITING",
     "ArchivedJob",
     "Dependency",
+    "Deployment",
     "FailureRollUp",
     "Incident",
     "Job",

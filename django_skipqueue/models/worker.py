@@ -66,6 +66,8 @@ class Worker(models.Model):
     """The resident size of the process at the last heartbeat of its supervisor, on a system with /proc."""
     jobs_done = models.BigIntegerField(_("jobs done"), db_default=0)
     """How many attempts the process had settled at that time."""
+    deployment = models.TextField(_("deployment"), db_default="")
+    """The setting `DEPLOYMENT` of the process; empty without one."""
     is_external = models.BooleanField(_("external"), db_default=False, editable=False)
     """Whether the row stands for no process of ours: it is permanent, and its jobs are not recovered by age."""
 

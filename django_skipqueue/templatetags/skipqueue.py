@@ -1,36 +1,37 @@
-"""Tags for templates of the admin: `{% load skipqueue %}{% queue_notices %}` shows the notices for operators.
+"""Tags for templates of the admin: `{% load skipqueue %}{% queue_notices %}` shows the verdict to operators.
 
-Invariant: the notices show nothing to users who may view neither jobs nor queues nor workers, or if the queue's
-database is unreachable.
+Invariant: it shows nothing to users who may not view jobs.
 """
 
 from typing import TYPE_CHECKING, Any
 
 from django import template
 from django.template.context import Context
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString
 
 if TYPE_CHECKING:
-    from ..console.parts import PartPage
+    from collections.abc import Sequence
+
+    from ..console.admin.bar import BarLink
 
 register = template.Library()
 
 
 @register.inclusion_tag("admin/django_skipqueue/notices.html", takes_context=True)
-def queue_notices(context: Context, *, workers: bool = True, queues: bool = True) -> dict[str, Any]:
-    """Queues without a worker or a free slot; if `queues`, paused queues; if `workers`, those without a heartbeat."""
-    from ..console.admin.notices import notices_cache  # a project without the admin also imports this module
+def queue_notices(context: Context, *, says_all_is_well: bool = False) -> dict[str, Any]:
+    """The problems that the verdict names; if there is none, nothing, or that all is well."""
+    from ..console.admin.notices import UNFOLDED, ShownProblem, notices_cache  # a project may be without the admin
 
-    request: Any = context.get("request")
-    user = getattr(request, "user", None)
-    if user is None or not any(user.has_perm(f"django_skipqueue.view_{name}") for name in ("job", "queue", "worker")):
+    user = getattr(context.get("request"), "user", None)
+    if user is None or not user.has_perm("django_skipqueue.view_job"):
         return {}
+    verdict = notices_cache.get()
+    shown = [ShownProblem.to(user, each) for each in verdict.problems]
     return {
-        "notices": notices_cache.get(),
-        "shows_queues": queues,
-        "shows_workers": workers,
-        "may_view_jobs": user.has_perm("django_skipqueue.view_job"),
-        "may_view_queues": user.has_perm("django_skipqueue.view_queue"),
-        "may_view_workers": user.has_perm("django_skipqueue.view_worker"),
+        "verdict": None if verdict.is_well and not says_all_is_well else verdict,
+        "unfolded": shown[:UNFOLDED],
+        "folded": shown[UNFOLDED:],
     }
 
 
@@ -57,8 +58,49 @@ def _may_view(context: Context, model: str) -> bool:
 
 
 @register.simple_tag
-def part_pages() -> "tuple[PartPage, ...]":
-    """The pages of the parts beside the list of jobs."""
-    from ..console.parts import pages  # as above
+def task_link(task: str) -> str:
+    """The name of a task, as a link to its page."""
+    from ..console.admin.ui.cells import task_link  # as above
 
-    return pages()
+    return task_link(task)
+
+
+@register.simple_tag(takes_context=True)
+def queue_address(context: Context, page: str, *args: Any, query: str = "") -> str:
+    """The address of a page, in the admin site of this request: `{% queue_address "job_change" job.pk %}`."""
+    from ..console.admin.ui.addresses import address_of  # as above
+
+    return address_of(page, *args, query=query, site=_site(context))
+
+
+def _site(context: Context) -> str | None:
+    """The name of the admin site of this request, as Django's tag `url` finds it."""
+    request: Any = context.get("request")
+    return getattr(request, "current_app", None) or getattr(getattr(request, "resolver_match", None), "namespace", None)
+
+
+@register.simple_tag
+def queue_fields() -> SafeString:
+    """Fields for a form that is not posted: a browser puts them in place of the query of its address."""
+    from ..console.admin.ui.addresses import carried  # as above
+
+    return format_html_join("", '<input type="hidden" name="{}" value="{}">', carried().items())
+
+
+@register.inclusion_tag("admin/django_skipqueue/ui/top.html", takes_context=True)
+def queue_top(context: Context) -> dict[str, Any]:
+    """The bar, and what parts show over the content of every page."""
+    from ..console.admin.bar import Bar  # as above
+    from ..console.parts import consoles
+
+    request = context["request"]
+    found = [part.over_page(request) for part in consoles() if part.over_page]
+    return {"bar": Bar.of(request, _site(context)), "notices": [notice for notice in found if notice]}
+
+
+@register.simple_tag(takes_context=True)
+def queue_links_below(context: Context) -> "Sequence[BarLink]":
+    """The pages that belong to the current entry of the bar."""
+    from ..console.admin.bar import Bar  # as above
+
+    return Bar.of(context["request"], _site(context)).below

@@ -73,11 +73,11 @@ def full(counts: Sequence[int]) -> list[int]:
     return [*counts, *[0] * (BUCKETS - len(counts))]
 
 
-def quantile(counts: Sequence[int], share: float) -> float | None:
+def quantile(counts: Sequence[int], share: float, longest: float | None = None) -> float | None:
     """The duration in seconds that this share of all durations does not exceed; `None` if there are none.
 
     Within a bucket the durations count as evenly spread, as in Prometheus' `histogram_quantile`. The result is never
-    above the highest bound.
+    above the highest bound, or above the longest duration; `None`: that is not known.
     """
     wanted = share * sum(counts)
     if not wanted:
@@ -86,7 +86,7 @@ def quantile(counts: Sequence[int], share: float) -> float | None:
     for index, (count, bound) in enumerate(zip(counts, BOUNDS, strict=False)):
         if count and below + count >= wanted:
             start = BOUNDS[index - 1] if index else 0.0
-            return start + (bound - start) * (wanted - below) / count
+            return min(start + (bound - start) * (wanted - below) / count, longest or bound)
         below += count
     return BOUNDS[-1]
 

@@ -89,8 +89,6 @@ class Part:
 
     receivers: tuple[tuple[Any, Callable[..., None]], ...] = ()
     """Receivers of Django signals, each with its signal."""
-    measures: Mapping[str, Callable[[Any], float]] = field(default_factory=dict)
-    """What a rule of the alerts is about, by the rule's name: the function measures it with a `Store`."""
 
     # For Django, tests and operators
 

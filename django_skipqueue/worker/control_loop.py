@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from ..conf import settings
 from ..events import liveness_logs
 from ..events.events import WorkerStarted, WorkerStopped
 from ..queue.store import Store
@@ -190,6 +191,7 @@ def described(options: WorkerOptions, *, id: str, name: str, pid: int, **figures
         "pid": pid,
         "queues": list(options.queue_names),
         "concurrency": options.concurrency,
+        "deployment": settings.deployment or "",
         **figures,
     }
 

@@ -23,6 +23,11 @@ def page(name: str, job_id: int) -> str:
     return reverse(f"admin:django_skipqueue_job_{name}", args=[job_id])
 
 
+def task_page(task: str) -> str:
+    """The address of the page of a task."""
+    return f"{LIST}task/?task={task}"
+
+
 @pytest.fixture(autouse=True)
 def _fresh_notices() -> None:
     """A process looks for what it has to say only now and then; each test is a process of its own."""

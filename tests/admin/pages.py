@@ -94,6 +94,8 @@ def make_pages() -> Mapping[str, str]:
         "run again": f"{JOBS}{done}/run-again/",
         "edit": f"{JOBS}{failed.pk}/edit/",
         "progress": f"{JOBS}{_make_bulk().pk}/progress/",
+        "progress of a search": f"{JOBS}{(search := _make_search(failed)).pk}/progress/",
+        "jobs of a search": f"{JOBS}?found={search.pk}",
         "limits": f"{JOBS}limits/",
         "jobs of a key": f"{JOBS}?status=blocked&limit_of={_make_limits()}",
         "doctor": f"{JOBS}doctor/",
@@ -167,6 +169,12 @@ def _make_batches() -> dict[str, Batch]:
     with Batch(name="large", on_finish=jobs.noop) as large:
         jobs.echo.using(after=jobs.add.defer_many([(n,) for n in range(60)])).defer(0)
     return {"receipts": receipts, "import": failed, "large": large}
+
+
+def _make_search(found: Job) -> Job:
+    call = {"action": "search", "query": "q=order_id%3D7", "site": "admin", "user_id": 1, "user": "ann"}
+    progress = {"newest": 9_000, "edges": [None, None], "counted": 9_876_543, "looked_at": 350_000, "found": [found.pk]}
+    return make_job("running", task=BULK_TASK, kwargs=call, metadata={"progress": progress})
 
 
 def _make_bulk() -> Job:

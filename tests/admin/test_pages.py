@@ -99,6 +99,45 @@ def test_every_page_keeps_the_policy_and_fits_into_its_window(
     assert too_wide == []
 
 
+BROKEN = """
+() => [...document.querySelectorAll("#content .skipqueue-name, #content th, #content code, .skipqueue-nav a")]
+    .filter(each => each.checkVisibility())
+    .filter(each => {
+        const text = document.createRange();
+        text.selectNodeContents(each);
+        const lines = new Set([...text.getClientRects()].map(rect => Math.round(rect.bottom / 8)));
+        return lines.size > 2 * each.textContent.trim().split(/[\\s.]+/).length;
+    })
+    .map(each => each.textContent.trim())
+"""
+"""The texts that are broken into many more lines than they have words."""
+
+TALL = """
+() => [...document.querySelectorAll("#content tbody tr")]
+    .filter(row => getComputedStyle(row).display === "table-row" && row.clientHeight > 150)
+    .map(row => row.textContent.trim())
+"""
+"""The rows of tables, not cards, that a narrow column makes taller than they need be."""
+
+TABLET_WIDTHS = (768, 820, 900, 1_000, 1_100)
+
+
+@pytest.mark.slow  # it opens every page in a browser
+@pytest.mark.parametrize(
+    "widths", [TABLET_WIDTHS[1:2], pytest.param(TABLET_WIDTHS[:1] + TABLET_WIDTHS[2:], marks=another_look)], ids=str
+)
+def test_a_tablet_scrolls_no_page_sideways_and_breaks_no_name_into_letters(
+    addresses: Mapping[str, str], open_admin: Callable[..., Page], widths: tuple[int, ...]
+) -> None:
+    page = open_admin(User.objects.create_superuser("ann"), viewport=DESKTOP)
+    found = {}
+    for name in opened(page, addresses):
+        for width in widths:
+            page.set_viewport_size({"width": width, "height": 1_100})
+            found[name, width] = (page.evaluate(IS_TOO_WIDE), page.evaluate(BROKEN), page.evaluate(TALL))
+    assert {at: wrong for at, wrong in found.items() if wrong != (False, [], [])} == {}
+
+
 @pytest.fixture
 def locked(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Somebody holds a lock on the jobs, and no query waits for long."""

@@ -19,7 +19,7 @@ from django.urls import reverse
 
 from django_skipqueue.console.admin.verbs.copies import BULK_TASK
 from django_skipqueue.console.search import cause_query
-from django_skipqueue.models import Job, JobBatch, Queue, Schedule, Worker
+from django_skipqueue.models import FailureRollUp, Job, JobBatch, Queue, Schedule, Worker
 
 from ..app.failing import BAD_VALUE
 from ..app.rows import make_job, make_worker
@@ -36,6 +36,7 @@ PEOPLE: dict[str, list[str]] = {
     "viewer": ["view_job", "view_queue", "view_worker", "view_schedule", "view_jobbatch"],
     "retrier": ["view_job", "retry_job"],
     "discarder": ["view_job", "discard_job"],
+    "acknowledger": ["view_job", "acknowledge_cause"],
     "copier": ["view_job", "add_job"],
     "deleter": ["view_job", "delete_job"],
     "scheduler": ["view_schedule", "run_schedule"],
@@ -45,6 +46,7 @@ PEOPLE: dict[str, list[str]] = {
     "blind": [
         "retry_job",
         "discard_job",
+        "acknowledge_cause",
         "add_job",
         "delete_job",
         "add_worker",
@@ -55,7 +57,7 @@ PEOPLE: dict[str, list[str]] = {
     ],
     "boss": ["*"],
 }
-LOOKERS = {"viewer", "retrier", "discarder", "copier", "deleter", "changer", "boss"}
+LOOKERS = {"viewer", "retrier", "discarder", "acknowledger", "copier", "deleter", "changer", "boss"}
 PLANS = {"viewer", "scheduler", "planner", "boss"}
 STAFF = set(PEOPLE) - {"anonymous"}
 
@@ -91,6 +93,8 @@ VIEWS: dict[tuple[str, str | None], View] = {
     ("job", "dashboard"): View(LOOKERS, NOBODY),
     ("job", "failures"): View(LOOKERS, NOBODY),
     ("job", "cause"): View(LOOKERS, NOBODY),
+    ("job", "acknowledge"): View(NOBODY, {"acknowledger", "boss"}, is_post=True),
+    ("job", "task"): View(LOOKERS, NOBODY),
     ("job", "limits"): View(LOOKERS, NOBODY),
     ("job", "doctor"): View(LOOKERS, NOBODY),
     ("job", "metrics"): View(LOOKERS, NOBODY),
@@ -151,6 +155,12 @@ BULK = {"action": "retry_selected", "query": "", "site": "admin", "user_id": 0, 
 EVIL = "next=//evil.example/&redirect_to=https://evil.example/&_changelist_filters=//evil.example&_popup=1&_to_field=id"
 
 
+WITHOUT_ID = {
+    "changelist", "add", "dashboard", "task", "failures", "cause", "acknowledge", "limits", "doctor", "metrics",
+}  # fmt: skip
+"""The views whose addresses have no id in them."""
+
+
 class Rows:
     """A job for each button, a paused queue, and a worker."""
 
@@ -189,12 +199,8 @@ class Rows:
             return f"/admin/django_skipqueue/{model}/{pk}/"
         if model == "worker" and name in ("restart", "stop"):
             return reverse(f"admin:django_skipqueue_worker_{name}", query={"worker": pk})
-        args = (
-            []
-            if name in ("changelist", "add", "dashboard", "failures", "cause", "limits", "doctor", "metrics")
-            else [pk]
-        )
-        query = cause_query(BAD_VALUE) if name == "cause" else ""
+        args = [] if name in WITHOUT_ID else [pk]
+        query = cause_query(BAD_VALUE) if name in ("cause", "acknowledge") else ""
         return f"{reverse(f'admin:django_skipqueue_{model}_{name}', args=args)}?{query}".removesuffix("?")
 
     def are_as_they_were(self) -> bool:
@@ -204,7 +210,8 @@ class Rows:
 
 def everything() -> list[list[Any]]:
     """All that the admin can change."""
-    return [list(model.objects.order_by("pk").values()) for model in (Job, JobBatch, Queue, Schedule, Worker, LogEntry)]
+    models: tuple[Any, ...] = (FailureRollUp, Job, JobBatch, Queue, Schedule, Worker, LogEntry)
+    return [list(model.objects.order_by("pk").values()) for model in models]
 
 
 @pytest.fixture

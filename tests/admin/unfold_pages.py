@@ -131,6 +131,8 @@ def test_the_switch_between_databases_is_shown_and_leads_there(
 
 
 OVERLAPPED = """element => [...element.parentElement.children]
-    .filter(other => other !== element && other.getBoundingClientRect().top < element.getBoundingClientRect().bottom)
+    .filter(other => other !== element)
+    .filter(other => other.getBoundingClientRect().top < element.getBoundingClientRect().bottom)
+    .filter(other => other.getBoundingClientRect().bottom > element.getBoundingClientRect().top)
     .map(other => other.outerHTML.slice(0, 80))"""
 """The beginnings of the elements beside it that stand over it."""

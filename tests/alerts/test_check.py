@@ -1,50 +1,41 @@
-"""Incidents: measured in a real database, announced once at their beginning and once at their end."""
+"""Incidents: what the rules find in a real database, announced once at its beginning and once at its end."""
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import connection
 from django.db.models import F
-from django.db.models.functions import Now
 
-from django_skipqueue.models import Incident, Job, Queue, Schedule, Worker
-from django_skipqueue.parts.alerts import watch as module
+from django_skipqueue.console.rules.rule import Finding, Rule, Severity
+from django_skipqueue.models import Incident, Job, Worker
 from django_skipqueue.parts.alerts.events import AlertOver, AlertRaised
-from django_skipqueue.parts.alerts.settings import limits
 from django_skipqueue.parts.alerts.watch import (
     CALM_SECONDS,
-    FEWEST_ATTEMPTS,
+    LASTS_SECONDS,
     PATIENCE,
-    WINDOW,
     Alert,
     WatchAlerts,
     check,
     confirm,
 )
-from django_skipqueue.parts.history.rollups import Counts, roll_up, rows_of_counts
 from django_skipqueue.queue.store import Store
-from django_skipqueue.values.records import NEVER
 
-from ..app.carriers import CARRIERS, make_carrier, make_relay
-from ..app.limit_rows import make_halted, make_keyed
 from ..app.rows import make_job, make_worker
 from ..app.sessions import Session
-from ..schedules.rows import make_schedule
+from ..harness.languages import speak
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 STORE = Store("default")
 
-Given = dict[str, Any]
 
-
-def announced(given: Given) -> list[Alert]:
+def announced() -> list[Alert]:
     """What a check announces; it is confirmed."""
-    found = check(STORE, limits(given))
+    found = check(STORE)
     for alert in found:
         confirm(STORE, alert)
     return found
@@ -56,214 +47,167 @@ def later(seconds: float) -> None:
     Incident.objects.update(**{name: F(name) - timedelta(seconds=seconds) for name in names})
 
 
-def count(queue_name: str, ago: float = 0.0, **counts: Any) -> None:
-    roll_up(STORE, list(rows_of_counts({(int((time.time() - ago) // 60), queue_name, "t"): Counts(**counts)})), [])
+def make_trouble(*queue_names: str) -> None:
+    """Jobs in queues that no worker serves, for long enough to be announced."""
+    make_worker(queues=["other"])
+    for name in queue_names or ("mail",):
+        make_job(queue_name=name)
+    check(STORE)
+    later(LASTS_SECONDS + 1)
 
 
-# Rules
+# What is announced
 
 
-def test_a_schedule_that_did_not_fire() -> None:
-    make_schedule("late", due=100)
-    make_schedule("paused", due=1000, paused_at=Now())
-    make_schedule("gone", due=1000, source="code", retired_at=Now())
-    assert announced({"schedule_missed": 120}) == []
-    (event,) = announced({"schedule_missed": 90})
-    assert (event.rule, event.queue_name, event.limit) == ("schedule_missed", "", 90)
-    assert event.value == pytest.approx(100, abs=5)
-    Schedule.objects.all().delete()
-    announced({"schedule_missed": 90})
-    later(CALM_SECONDS + 1)
-    assert [type(event) for event in announced({"schedule_missed": 90})] == [AlertOver]
-
-
-def test_a_sequence_that_has_halted() -> None:
-    make_keyed("nobody waits", "failed", kind="halting", finished_at=timedelta(seconds=-1000))
-    failed = make_halted("sequence:t", minutes=100 / 60)
-    make_halted("sequence:u", minutes=1)
-    assert announced({"sequence_halted": 120}) == []
-    (event,) = announced({"sequence_halted": 90})
-    assert (event.rule, event.queue_name, event.limit) == ("sequence_halted", "", 90)
-    assert event.value == pytest.approx(100, abs=5)
-    failed.delete()
-    announced({"sequence_halted": 90})
-    later(CALM_SECONDS + 1)
-    assert [type(event) for event in announced({"sequence_halted": 90})] == [AlertOver]
-
-
-def test_a_job_that_waits_too_long() -> None:
-    make_job(queue_name="mail", run_after=timedelta(seconds=-100))
-    assert announced({"oldest_waiting": 120}) == []
-    (event,) = announced({"oldest_waiting": 90})
+def test_without_a_setting_a_problem_that_lasts_is_announced() -> None:
+    make_worker(queues=["other"])
+    make_job(queue_name="mail")
+    assert announced() == []
+    later(LASTS_SECONDS + 1)
+    (event,) = announced()
     assert isinstance(event, AlertRaised)
-    assert (event.database, event.rule, event.queue_name, event.limit) == ("default", "oldest_waiting", "", 90)
-    assert 100 <= event.value < 110
-    assert Incident.objects.get(rule="oldest_waiting").since == event.since
+    assert (event.database, event.rule, event.subject) == ("default", "queue-without-worker", "mail")
+    assert (event.severity, event.title) == ("critical", "1 job waits in the queue mail, which no worker serves")
+    assert event.since == Incident.objects.get(rule=event.rule).since
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({"mail": 60}, ["mail"]),
-        ({"*": 60}, [""]),
-        ({"*": 60, "mail": 60}, ["", "mail"]),
-        ({"*": 60, "mail": 500, "reports": None}, []),
-        ({"none": 60}, []),
-    ],
-)
-def test_queues_have_limits_of_their_own(given: dict[str, float | None], expected: list[str]) -> None:
-    for queue_name in ("mail", "reports"):
-        make_job(queue_name=queue_name, run_after=timedelta(seconds=-100))
-    assert sorted(event.queue_name for event in announced({"oldest_waiting": given})) == expected
-
-
-def test_jobs_of_a_paused_queue_wait_on_purpose() -> None:
-    make_job(queue_name="mail", run_after=timedelta(seconds=-100))
-    Queue.pause("mail")
-    assert announced({"oldest_waiting": {"*": 60, "mail": 60}}) == []
-
-
-def test_no_worker_at_all_or_for_a_queue() -> None:
-    given = {"no_worker": {"*": 60, "mail": 60}}
-    make_worker(queues=["reports"])
-    assert announced(given) == []
-    later(61)
-    assert [event.queue_name for event in announced(given)] == ["mail"]
+def test_each_subject_has_an_incident_of_its_own() -> None:
+    make_trouble("mail", "sms")
+    assert [event.subject for event in announced()] == ["mail", "sms"]
     make_worker(queues=["mail"])
-    assert announced(given) == []
+    announced()
     later(CALM_SECONDS + 1)
-    assert [type(event) for event in announced(given)] == [AlertOver]
-
-
-def test_a_carried_queue_has_a_worker_if_a_relay_serves_it(settings: Any) -> None:
-    settings.SKIPQUEUE = CARRIERS
-    given = {"no_worker": {"pdf": 60, "mail": 60}}
-    make_worker(queues=[])
-    make_carrier()
-    announced(given)
-    later(61)
-    assert [event.queue_name for event in announced(given)] == ["pdf"], "a worker of all queues leaves it alone"
-    make_relay()
-    assert announced(given) == []
-    later(CALM_SECONDS + 1)
-    assert [event.queue_name for event in announced(given)] == ["pdf"], "it is over"
-
-
-def test_neither_a_carrier_nor_a_relay_is_a_worker_that_is_alive(settings: Any) -> None:
-    settings.SKIPQUEUE = CARRIERS
-    make_carrier()
-    make_relay()
-    announced({"no_worker": 60})
-    later(61)
-    assert [event.queue_name for event in announced({"no_worker": 60})] == [""]
-
-
-def test_workers_that_stopped_are_missed_after_the_limit_and_not_at_once() -> None:
-    make_worker()
-    assert announced({"no_worker": 60}) == []
-    Worker.objects.all().delete()
-    assert announced({"no_worker": 60}) == []
-    later(61)
-    (event,) = announced({"no_worker": 60})
-    assert 61 <= event.value < 70
+    assert [(type(event), event.subject) for event in announced()] == [(AlertOver, "mail")]
 
 
 def test_a_restart_of_all_workers_is_no_incident() -> None:
-    assert announced({"no_worker": 60}) == []
-    later(50)
-    make_worker()
-    assert announced({"no_worker": 60}) == []
-    Worker.objects.all().delete()
-    assert announced({"no_worker": 60}) == []
-    later(50)
-    assert announced({"no_worker": 60}) == []
+    make_job()
+    worker = make_worker()
+    for _ in range(3):
+        Worker.objects.all().delete()
+        assert announced() == []
+        later(LASTS_SECONDS - 10)
+        worker.save(force_insert=True)
+        assert announced() == []
 
 
-def test_the_last_heartbeat_of_a_worker_that_died_is_the_beginning() -> None:
-    make_worker(heartbeat=timedelta(seconds=-90))
-    (event,) = announced({"no_worker": 60})
-    assert 90 <= event.value < 100
+def test_what_the_rule_knows_to_last_is_announced_at_once(rule: Callable[..., None]) -> None:
+    rule(Finding.of(Severity.WARNING, "so"), only_since_minutes=5)
+    (event,) = announced()
+    assert (event.rule, event.severity, event.title) == ("of-test", "warning", "so")
 
 
-def test_many_attempts_that_failed() -> None:
-    count("mail", completed=FEWEST_ATTEMPTS - 5, retried=3, failed=2)
-    assert announced({"failed_share": 0.5}) == []
-    (event,) = announced({"failed_share": 0.2})
-    assert event.value == pytest.approx(5 / FEWEST_ATTEMPTS)
+def test_what_is_good_to_know_is_no_incident(rule: Callable[..., None]) -> None:
+    rule(Finding.of(Severity.INFO, "so"), only_since_minutes=5)
+    assert announced() == []
 
 
-def test_a_few_attempts_say_nothing() -> None:
-    count("mail", failed=FEWEST_ATTEMPTS - 1)
-    count("mail", ago=WINDOW + 120, failed=100)
-    assert announced({"failed_share": 0.2}) == []
+def test_a_rule_that_the_setting_turns_off_raises_nothing_and_ends_its_incident(settings: Any) -> None:
+    make_trouble()
+    assert len(announced()) == 1
+    settings.SKIPQUEUE = {"RULES": {"queue-without-worker": None}}
+    assert announced() == []
+    later(CALM_SECONDS + 1)
+    assert [type(event) for event in announced()] == [AlertOver]
 
 
-def test_the_others_are_all_queues_without_a_limit_of_their_own() -> None:
-    count("mail", failed=100, recovered=7)
-    count("reports", completed=100, recovered=2)
-    assert announced({"failed_share": {"*": 0.4, "mail": None}, "recoveries": {"*": 3, "mail": 8}}) == []
-    events = announced({"failed_share": {"*": 0.4}, "recoveries": {"*": 3, "mail": 7}})
-    assert [(event.rule, event.queue_name) for event in events if event.rule == "failed_share"] == [
-        ("failed_share", "")
-    ]
-    assert [event.value for event in events if event.queue_name == "mail"] == [7]
+def test_an_alert_is_in_english_whatever_the_language_of_the_project_is(settings: Any, tmp_path: Any) -> None:
+    speak(settings, tmp_path, {"No worker is alive": "Neniu laboristo vivas"})
+    check(STORE)
+    assert Incident.objects.get(rule="no-worker").title == "No worker is alive"
+
+
+@pytest.fixture
+def rule(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Has one watched rule alone, with the code `of-test`, which finds this; or raises an error."""
+
+    def choose(*found: Finding, only_since_minutes: int = 0, fails: bool = False) -> None:
+        def find(store: Store) -> Iterator[Finding]:
+            if fails:
+                store.rows("SELECT * FROM no_such_table")
+            ((since,),) = store.rows(f"SELECT now() - interval '{only_since_minutes} minutes'")
+            yield from (Finding.of(each.severity, each.title, subject=each.subject, since=since) for each in found)
+
+        chosen = [Rule("of-test", find, "fine", is_watched=True)]
+        monkeypatch.setattr("django_skipqueue.console.rules.examination.rules_of", lambda _: chosen)
+
+    return choose
+
+
+def test_a_rule_that_cannot_be_applied_neither_begins_nor_ends_an_incident(rule: Callable[..., None]) -> None:
+    rule(Finding.of(Severity.CRITICAL, "so"), only_since_minutes=5)
+    assert len(announced()) == 1
+    rule(fails=True)
+    for _ in range(3):
+        assert announced() == []
+        later(CALM_SECONDS + 1)
+    assert [(each.rule, each.calm_since) for each in Incident.objects.open()] == [("of-test", None)]
+
+
+def test_without_tables_that_the_rules_need_nothing_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_trouble()
+    announced()
+    unusable = Finding("database-unusable", Severity.CRITICAL, "gone")
+    monkeypatch.setattr("django_skipqueue.console.rules.verdict.examine", lambda *_, **__: [unusable])
+    assert check(STORE) == []
+    assert Incident.objects.open().get().calm_since is None
+
+
+def test_findings_of_one_subject_are_one_incident(rule: Callable[..., None]) -> None:
+    rule(
+        Finding.of(Severity.CRITICAL, "first", subject="a"),
+        Finding.of(Severity.WARNING, "second", subject="a"),
+        Finding.of(Severity.WARNING, "long", subject="x" * 5_000),
+        only_since_minutes=5,
+    )
+    assert sorted(event.title for event in announced()) == ["first", "long"]
 
 
 # Once
 
 
 def test_an_incident_is_announced_once_at_its_beginning_and_once_at_its_end() -> None:
-    given = {"oldest_waiting": 60}
-    job = make_job(run_after=timedelta(seconds=-100))
-    assert [type(event) for event in announced(given)] == [AlertRaised]
+    make_trouble()
+    assert [type(event) for event in announced()] == [AlertRaised]
     for _ in range(3):
         later(100)
-        assert announced(given) == []
-    Job.objects.filter(pk=job.pk).delete()
-    assert announced(given) == []
+        assert announced() == []
+    Job.objects.all().delete()
+    assert announced() == []
     later(CALM_SECONDS + 1)
-    (event,) = announced(given)
+    (event,) = announced()
     assert isinstance(event, AlertOver)
     assert (event.over_at - event.since).total_seconds() > 300
-    assert event.value >= 100
-    assert announced(given) == []
+    assert announced() == []
     assert not Incident.objects.exclude(rule="").exists()
 
 
-def test_a_value_that_swings_about_the_limit_is_one_incident() -> None:
-    given = {"recoveries": 10}
-    count("mail", recovered=12)
-    assert len(announced(given)) == 1
-    assert announced({"recoveries": 13}) == [], "near the limit"
-    later(CALM_SECONDS + 1)
-    assert announced({"recoveries": 13}) == []
-    assert announced({"recoveries": 100}) == [], "calm"
+def test_a_problem_that_comes_and_goes_is_one_incident() -> None:
+    make_trouble()
+    assert len(announced()) == 1
+    for _ in range(3):
+        Job.objects.all().delete()
+        assert announced() == [], "calm"
+        later(CALM_SECONDS - 5)
+        assert announced() == [], "not for long enough"
+        make_job(queue_name="mail")
+        assert announced() == [], "found again"
+    Job.objects.all().delete()
+    assert announced() == []
     later(CALM_SECONDS - 5)
-    assert announced({"recoveries": 100}) == [], "not for long enough"
-    assert announced(given) == [], "exceeded again"
-    assert announced({"recoveries": 100}) == []
-    later(CALM_SECONDS - 5)
-    assert announced({"recoveries": 100}) == [], "calm since the last time only"
+    assert announced() == [], "calm since the last time only"
     later(10)
-    assert [type(event) for event in announced({"recoveries": 100})] == [AlertOver]
-
-
-def test_an_incident_is_over_when_its_limit_is_removed() -> None:
-    make_job(run_after=timedelta(seconds=-100))
-    announced({"oldest_waiting": 60})
-    assert announced({"recoveries": 5}) == []
-    later(CALM_SECONDS + 1)
-    assert [type(event) for event in announced({"recoveries": 5})] == [AlertOver]
+    assert [type(event) for event in announced()] == [AlertOver]
 
 
 def test_many_processes_at_once_announce_it_once(session: Callable[[], Session]) -> None:
-    make_job(run_after=timedelta(seconds=-100))
+    make_trouble()
     sessions = [session() for _ in range(6)]
     start = threading.Barrier(len(sessions))
 
     def together() -> list[Alert]:
         start.wait(10)
-        return check(STORE, limits({"oldest_waiting": 60}))
+        return check(STORE)
 
     found = [each.start(together) for each in sessions]
     assert [len(each.result(20)) for each in found].count(1) == 1
@@ -271,24 +215,22 @@ def test_many_processes_at_once_announce_it_once(session: Callable[[], Session])
 
 
 def test_who_dies_before_it_confirms_is_replaced() -> None:
-    make_job(run_after=timedelta(seconds=-100))
-    given = limits({"oldest_waiting": 60})
-    assert len(check(STORE, given)) == 1
-    assert check(STORE, given) == []
+    make_trouble()
+    assert len(check(STORE)) == 1
+    assert check(STORE) == []
     later(PATIENCE + 1)
-    assert len(check(STORE, given)) == 1, "somebody else announces it"
-    assert check(STORE, given) == []
+    assert len(check(STORE)) == 1, "somebody else announces it"
+    assert check(STORE) == []
 
 
 def test_an_end_that_comes_before_the_beginning_was_announced_follows_it() -> None:
-    job = make_job(run_after=timedelta(seconds=-100))
-    given = {"oldest_waiting": 60}
-    assert len(check(STORE, limits(given))) == 1
-    Job.objects.filter(pk=job.pk).delete()
-    check(STORE, limits(given))
+    make_trouble()
+    assert len(check(STORE)) == 1
+    Job.objects.all().delete()
+    check(STORE)
     later(max(CALM_SECONDS, PATIENCE) + 1)
-    assert [type(event) for event in announced(given)] == [AlertRaised]
-    assert [type(event) for event in announced(given)] == [AlertOver]
+    assert [type(event) for event in announced()] == [AlertRaised]
+    assert [type(event) for event in announced()] == [AlertOver]
 
 
 # The service of supervisors
@@ -306,9 +248,7 @@ class Watched:
         self.service.run(time.monotonic())
 
 
-def test_one_supervisor_of_all_checks(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings.SKIPQUEUE = {"ALERTS": {"oldest_waiting": 60}}
-    make_job(run_after=timedelta(seconds=-100))
+def test_one_supervisor_of_all_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[Any] = []
 
     def note(*given: Any) -> list[Alert]:
@@ -324,37 +264,24 @@ def test_one_supervisor_of_all_checks(settings: Any, monkeypatch: pytest.MonkeyP
     assert len(checked) == 2
 
 
-def test_it_confirms_when_the_sinks_have_handled_it(settings: Any) -> None:
-    settings.SKIPQUEUE = {"ALERTS": {"oldest_waiting": 60}}
-    make_job(run_after=timedelta(seconds=-100))
+def test_it_confirms_when_the_sinks_have_handled_it() -> None:
+    make_trouble()
     one = Watched()
     one.is_delivered = False
     one.run()
     one.run()
     assert len(one.sent) == 1
-    assert not Incident.objects.get(rule="oldest_waiting").is_announced
+    assert not Incident.objects.get(subject="mail").is_announced
     one.is_delivered = True
     one.run()
-    assert Incident.objects.get(rule="oldest_waiting").is_announced
+    assert Incident.objects.get(subject="mail").is_announced
     assert Incident.objects.open().count() == 1
 
 
-def test_without_limits_it_forgets_and_never_runs_again(settings: Any) -> None:
-    make_job(run_after=timedelta(seconds=-100))
-    announced({"oldest_waiting": 60})
-    settings.SKIPQUEUE = {"ALERTS": {"webhook": "https://example.com"}}
-    one = Watched()
-    one.run()
-    assert one.service.due_at == NEVER
-    assert not Incident.objects.exists()
-    assert one.sent == []
-
-
 def test_a_check_reads_no_whole_table(django_assert_max_num_queries: Any) -> None:
-    make_job(run_after=timedelta(seconds=-100))
-    every_rule = {"oldest_waiting": 60, "no_worker": 60, "failed_share": 0.5, "recoveries": 5}
-    with django_assert_max_num_queries(14) as queries:
-        module.check(STORE, limits(every_rule))
+    make_trouble()
+    with django_assert_max_num_queries(150) as queries:
+        check(STORE)
     with connection.cursor() as cursor:
         cursor.execute("SET enable_seqscan = off")
         try:

@@ -1,44 +1,49 @@
 """Alerts of several databases: each has its own incidents, and says so."""
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from django_skipqueue.events.sinks import send
 from django_skipqueue.models import Incident
-from django_skipqueue.parts.alerts.events import AlertOver, AlertRaised, sentence
-from django_skipqueue.parts.alerts.settings import limits
+from django_skipqueue.parts.alerts.events import AlertOver, AlertRaised
 from django_skipqueue.parts.alerts.watch import check, confirm
 from django_skipqueue.parts.alerts.webhook import payload
 from django_skipqueue.queue.store import Store
 
-from ..app.rows import make_job
+from ..app.rows import make_job, make_worker
 from ..harness.reached import NOBODY, reached_at
 from ..management.skipqueue.running import skipqueue
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
 BOTH = ("default", "other")
-ALERTS = {"oldest_waiting": 300}
 
 
 @pytest.fixture(autouse=True)
 def _several(settings: Any) -> None:
-    settings.SKIPQUEUE = {"DATABASES": BOTH, "ALERTS": ALERTS}
+    settings.SKIPQUEUE = {"DATABASES": BOTH}
 
 
 def announced(alias: str) -> list[tuple[type, str]]:
     store = Store(alias)
-    alerts = check(store, limits(ALERTS))
+    alerts = check(store)
     for alert in alerts:
         confirm(store, alert)
     return [(type(alert), alert.database) for alert in alerts]
 
 
+def make_trouble(alias: str) -> None:
+    """Jobs that wait in a queue without a worker, for long enough to be announced."""
+    make_worker(using=alias, queues=["other"])
+    make_job(using=alias, queue_name="mail")
+    check(Store(alias))
+    Incident.objects.using(alias).update(since="2026-01-01T00:00Z")
+
+
 def test_each_has_an_incident_of_its_own() -> None:
     for alias in BOTH:
-        make_job(using=alias, run_after=timedelta(minutes=-10))
+        make_trouble(alias)
     for alias in BOTH:
         assert announced(alias) == [(AlertRaised, alias)]
         assert announced(alias) == []
@@ -46,42 +51,30 @@ def test_each_has_an_incident_of_its_own() -> None:
 
 
 def test_what_waits_in_one_is_no_incident_in_another() -> None:
-    make_job(using="other", run_after=timedelta(minutes=-10))
+    make_worker()
+    make_trouble("other")
     assert announced("default") == []
     assert not Incident.objects.using("default").exists()
 
 
 def test_the_log_and_the_webhook_name_it(caplog: pytest.LogCaptureFixture, settings: Any) -> None:
-    make_job(using="other", queue_name="mail", run_after=timedelta(minutes=-10))
-    (alert,) = check(Store("other"), limits(ALERTS))
+    make_trouble("other")
+    (alert,) = check(Store("other"))
     send(alert)
-    assert "alert raised database=other rule=oldest_waiting value=" in caplog.text
-    assert payload("alert_raised", alert)["text"].startswith("alert raised: oldest_waiting on other is ")
+    assert "alert raised database=other rule=queue-without-worker subject=mail severity=critical title=" in caplog.text
+    sentence = "1 job waits in the queue mail, which no worker serves"
+    assert payload("alert_raised", alert)["text"] == f"Critical on other: {sentence}"
     over = AlertOver(**{**vars(alert), "over_at": alert.since})
-    assert payload("alert_over", over)["text"].startswith("alert over: oldest_waiting on other lasted ")
-    settings.SKIPQUEUE = {"DATABASE": "other", "ALERTS": ALERTS}
-    assert payload("alert_raised", alert)["text"].startswith("alert raised: oldest_waiting is ")
+    assert payload("alert_over", over)["text"] == f"Over on other: {sentence} (lasted 0s)"
+    settings.SKIPQUEUE = {"DATABASE": "other"}
+    assert payload("alert_raised", alert)["text"] == f"Critical: {sentence}"
 
 
 def test_the_command_checks_the_others_if_one_is_down(settings: Any) -> None:
-    settings.SKIPQUEUE = {"DATABASES": ("gone", *BOTH), "ALERTS": ALERTS}
-    make_job(using="other", run_after=timedelta(minutes=-10))
+    settings.SKIPQUEUE = {"DATABASES": ("gone", *BOTH)}
+    make_worker()
+    make_trouble("other")
     with reached_at("gone", NOBODY):
         result = skipqueue("alerts", "--json")
     assert result.code == 1
     assert [(each["database"], len(each["incidents"])) for each in result.objects] == [("default", 0), ("other", 1)]
-
-
-@pytest.mark.parametrize(
-    ("queue_name", "setting", "place"),
-    [
-        ("mail", {"DATABASES": BOTH}, " in queue mail on other"),
-        ("", {"DATABASES": BOTH}, " on other"),
-        ("mail", {"DATABASE": "other"}, " in queue mail"),
-        ("", {"DATABASE": "other"}, ""),
-    ],
-)
-def test_the_sentence_of_an_alert(settings: Any, queue_name: str, setting: Any, place: str) -> None:
-    settings.SKIPQUEUE = setting
-    event = AlertRaised("other", "oldest_waiting", queue_name, 61.0, 60.0, datetime.now(UTC))
-    assert sentence(event) == f"oldest_waiting{place} is 1m01s, limit 1m00s"

@@ -13,11 +13,14 @@ ALTER TABLE ONLY public.skipqueue_celery_worker
 ALTER TABLE ONLY public.skipqueue_dependency
     ADD CONSTRAINT skipqueue_dependency_pkey PRIMARY KEY (job_id, "position");
 
+ALTER TABLE ONLY public.skipqueue_deployment
+    ADD CONSTRAINT skipqueue_deployment_pkey PRIMARY KEY (name);
+
 ALTER TABLE ONLY public.skipqueue_failure_rollup
     ADD CONSTRAINT skipqueue_failure_rollup_pkey PRIMARY KEY (span, task, exception, place, starts_at);
 
 ALTER TABLE ONLY public.skipqueue_incident
-    ADD CONSTRAINT skipqueue_incident_pkey PRIMARY KEY (rule, queue_name);
+    ADD CONSTRAINT skipqueue_incident_pkey PRIMARY KEY (rule, subject);
 
 ALTER TABLE ONLY public.skipqueue_job
     ADD CONSTRAINT skipqueue_job_pkey PRIMARY KEY (id);
@@ -101,6 +104,8 @@ CREATE INDEX skipqueue_batch_pruned_of ON public.skipqueue_batch_pruned USING bt
 CREATE INDEX skipqueue_celery_worker_worker_id_56347ea6_like ON public.skipqueue_celery_worker USING btree (worker_id text_pattern_ops);
 
 CREATE INDEX skipqueue_dependency_unmet ON public.skipqueue_dependency USING btree (needs_job_id, after_failure, job_id) WHERE (NOT is_met);
+
+CREATE INDEX skipqueue_deployment_name_000f213f_like ON public.skipqueue_deployment USING btree (name text_pattern_ops);
 
 CREATE INDEX skipqueue_failure_rollup_prune ON public.skipqueue_failure_rollup USING btree (span, starts_at);
 
@@ -226,12 +231,24 @@ CREATE TABLE public.skipqueue_dependency (
     pruned_as text,
 );
 
+CREATE TABLE public.skipqueue_deployment (
+    first_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
+    name text NOT NULL,
+);
+
 CREATE TABLE public.skipqueue_failure_rollup (
+    acknowledged_at timestamp with time zone,
+    acknowledged_by text DEFAULT ''::text NOT NULL,
+    acknowledged_number bigint,
+    came_back_at timestamp with time zone,
     exception text NOT NULL,
     first_at timestamp with time zone NOT NULL,
+    first_deployment text DEFAULT ''::text NOT NULL,
     last_at timestamp with time zone NOT NULL,
+    last_deployment text DEFAULT ''::text NOT NULL,
     last_job_id bigint NOT NULL,
     last_line integer,
+    note text DEFAULT ''::text NOT NULL,
     number bigint NOT NULL,
     place text NOT NULL,
     span smallint NOT NULL,
@@ -245,12 +262,12 @@ CREATE TABLE public.skipqueue_incident (
     claimed_at timestamp with time zone,
     is_announced boolean DEFAULT false NOT NULL,
     over_at timestamp with time zone,
-    queue_name text NOT NULL,
     raised_at timestamp with time zone,
     rule text NOT NULL,
+    severity text DEFAULT ''::text NOT NULL,
     since timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
-    threshold double precision DEFAULT 0.0 NOT NULL,
-    value double precision DEFAULT 0.0 NOT NULL,
+    subject text NOT NULL,
+    title text DEFAULT ''::text NOT NULL,
 );
 
 CREATE TABLE public.skipqueue_job (
@@ -342,6 +359,7 @@ CREATE TABLE public.skipqueue_rollup (
     oldest_seconds double precision,
     queue_name text NOT NULL,
     ran bigint[],
+    ran_longest double precision,
     ran_seconds double precision DEFAULT 0.0 NOT NULL,
     recovered bigint DEFAULT 0 NOT NULL,
     retried bigint DEFAULT 0 NOT NULL,
@@ -350,6 +368,7 @@ CREATE TABLE public.skipqueue_rollup (
     starts_at timestamp with time zone NOT NULL,
     task text NOT NULL,
     waited bigint[],
+    waited_longest double precision,
     waited_seconds double precision DEFAULT 0.0 NOT NULL,
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='500');
@@ -374,6 +393,7 @@ CREATE TABLE public.skipqueue_schedule (
     created_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
     cron text DEFAULT ''::text NOT NULL,
     digest text DEFAULT ''::text NOT NULL,
+    earlier_job_ids bigint[],
     error text DEFAULT ''::text NOT NULL,
     fire_at timestamp with time zone,
     id bigint NOT NULL,
@@ -398,6 +418,7 @@ CREATE TABLE public.skipqueue_worker (
     CONSTRAINT skipqueue_worker_queues CHECK ((jsonb_typeof(queues) = 'array'::text)),
     CONSTRAINT skipqueue_worker_times CHECK ((((started_at IS NULL) OR ((started_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (started_at < '9999-01-01 00:00:00+00'::timestamp with time zone))) AND ((heartbeat_at IS NULL) OR ((heartbeat_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (heartbeat_at < '9999-01-01 00:00:00+00'::timestamp with time zone))))),
     concurrency integer NOT NULL,
+    deployment text DEFAULT ''::text NOT NULL,
     heartbeat_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
     hostname text NOT NULL,
     id text NOT NULL,

@@ -19,11 +19,9 @@ class Wrong:
 
 
 X = Wrong()
-RULES = ("failed_share", "no_worker", "oldest_waiting", "recoveries", "schedule_missed", "sequence_halted", "webhook")
 NESTED: list[dict[str, Any]] = [
     {"?": X},
-    {"ALERTS": dict.fromkeys((*RULES, "?"), X)},
-    {"ALERTS": {rule: {"mail": X} for rule in RULES}},
+    {"ALERTS": {}},
     {"CARRIERS": {"?": {}, "celery": dict.fromkeys((*CARRIER_OPTIONS, "?"), X)}},
     {"CARRIERS": {"celery": {"APP": "shop.celery", "QUEUES": {"mail": X, "pdf": "amq.pdf"}}, "sms": X}},
     {"DATABASE": "a", "DATABASES": ("b", "b"), "RETIRING": ("b",)},
@@ -31,7 +29,10 @@ NESTED: list[dict[str, Any]] = [
     {"PERIODIC": {"a": {"?": X}, "b": X}},
     {"PLACEMENT": "spread"},
     {"QUEUES": {"mail": {"?": X, "concurrency": X, "rate": X}, "a,b": X}},
+    {"SEARCHABLE": {"shop.jobs.send": X}},
     {"RETENTION": {"?": X, "completed": X}},
+    {"RULES": {"?": 1, "late-worker": 1, "no-free-slot": {"mail": 1}, "paused-queue": {"mail": X}}},
+    {"RULES": {"?": 1, "late-worker": 1, "no-free-slot": {"mail": 1}}},
 ]
 """Settings that are wrong in what they contain."""
 
@@ -44,7 +45,7 @@ def settings() -> Iterator[str]:
     for given in [*({key: X} for key in SETTINGS), *NESTED]:
         with override_settings(SKIPQUEUE=given):
             found = run_checks(tags=["django_skipqueue"])
-            yield from (str(problem.msg) for problem in found if problem.id == "skipqueue.E001")
+            yield from (str(problem.msg) for problem in found if problem.id in ("skipqueue.E001", "skipqueue.E012"))
     for key in ("?", *BACKEND_OPTIONS):
         backend = SkipQueueBackend("default", {"OPTIONS": {key: X}})
         yield from (str(problem.msg) for problem in backend.check())

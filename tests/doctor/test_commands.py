@@ -11,14 +11,13 @@ from django.core.management import load_command_class
 
 import django_skipqueue
 from django_skipqueue.console import rules
-from django_skipqueue.console.parts import consoles
-from django_skipqueue.console.rules.examination import RULES
+from django_skipqueue.console.rules.examination import all_rules
 
 PAGE = Path(django_skipqueue.__file__).parents[1] / "docs/how-to/doctor.md"
 SOURCES = [
     *Path(rules.__file__).parent.glob("*.py"),
     *Path(django_skipqueue.__file__).parent.glob("*/*/console.py"),
-    *Path(django_skipqueue.__file__).parent.glob("*/*/doctor.py"),
+    *Path(django_skipqueue.__file__).parent.glob("*/*/rules.py"),
 ]
 
 
@@ -29,7 +28,7 @@ def findings() -> Iterator[ast.Call]:
                 yield node
 
 
-CODES = {rule.code for rule in (*RULES, *(rule for console in consoles() for rule in console.rules))}
+CODES = {rule.code for rule in all_rules()}
 
 OF_THE_DOCTOR = {"check-timed-out", "check-not-allowed", "check-failed", "database-unusable"}
 
@@ -43,6 +42,22 @@ def test_the_page_has_every_code() -> None:
     documented = re.findall(r"^\| `([\w-]+)` \|", PAGE.read_text(), re.MULTILINE)
     assert set(documented) == CODES | OF_THE_DOCTOR
     assert len(documented) == len(set(documented))
+
+
+def test_the_page_names_the_rules_of_the_verdict() -> None:
+    (listed,) = re.findall(r"^The rules of the verdict are (.*?)\. ", PAGE.read_text(), re.MULTILINE)
+    assert sorted(re.findall("`(.*?)`", listed)) == sorted(rule.code for rule in all_rules() if rule.is_watched)
+
+
+def test_the_settings_have_every_threshold() -> None:
+    text = (PAGE.parents[1] / "reference/settings.md").read_text()
+    documented = {
+        (code, float(default), by_queue == "yes")
+        for default, code, by_queue in re.findall(r"^\| ([\d.]+) \| `([\w-]+)` \|.*\| (\w*) ?\|$", text, re.MULTILINE)
+    }
+    thresholds = [rule.threshold for rule in all_rules() if rule.threshold]
+    assert documented == {(each.code, each.default, each.has_queues) for each in thresholds}
+    assert all(rule.threshold is None or rule.threshold.code == rule.code for rule in all_rules())
 
 
 def commands() -> Iterator[str]:

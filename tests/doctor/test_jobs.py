@@ -16,9 +16,12 @@ def test_a_task_that_this_process_does_not_have(found: Found) -> None:
     assert found("unknown-task") == []
     make_job(task="shop.jobs.renamed", queue_name="other")
     make_job("scheduled", task="shop.jobs.gone")
-    (finding,) = found("unknown-task")
-    assert finding.severity == "warning"
-    assert "2 (shop.jobs.gone, shop.jobs.renamed)" in finding.found
+    gone, renamed = found("unknown-task")
+    assert renamed.severity == "warning"
+    assert renamed.title.startswith("1 jobs of shop.jobs.renamed wait since ")
+    assert renamed.command == "python manage.py skipqueue discard --task shop.jobs.renamed"
+    assert (gone.subject, renamed.subject) == ("shop.jobs.gone", "shop.jobs.renamed")
+    assert "Tasks that are not registered: 2." in gone.found
 
 
 def test_a_finished_job_of_an_unknown_task_is_history(found: Found) -> None:

@@ -24,12 +24,13 @@ def test_halted_sequences(found: Found) -> None:
     failed = make_halted("sequence:t order=7", minutes=720)
     (finding,) = found("halted-sequence")
     assert finding.severity == "warning"
-    assert finding.found == f"Their jobs wait for an operator: sequence:t order=7 (job {failed.pk} failed 12 h ago)."
-    for number in range(6):
-        make_halted(f"more {number}")
-    (finding,) = found("halted-sequence")
-    assert finding.found.count("ago)") == 5
-    assert finding.found.endswith("….")
+    assert finding.title.startswith("Sequence sequence:t order=7 has halted since ")
+    assert finding.title.endswith(f": job {failed.pk} failed, and 1 jobs wait")
+    assert finding.command == f"python manage.py skipqueue retry {failed.pk}"
+    assert finding.subject == "sequence:t order=7"
+    assert finding.since is not None
+    make_halted("another")
+    assert {each.subject for each in found("halted-sequence")} == {"sequence:t order=7", "another"}
 
 
 def test_a_permit_that_nobody_gives(found: Found) -> None:
@@ -53,7 +54,10 @@ def test_permits_that_are_held_by_jobs_that_nobody_claims(found: Found) -> None:
         make_limited(key, held=0, minutes=minutes)
     (finding,) = found("held-permit")
     assert finding.severity == "warning"
-    assert finding.found == "Keys whose jobs wait for them: limit:t (for 10 h)."
+    assert finding.title.startswith("1 jobs wait for a permit of limit:t since ")
+    assert finding.title.endswith(": all permits are held by jobs of queue behind that no worker claims")
+    assert finding.command == "python manage.py runworker --queues behind"
+    assert (finding.subject, finding.since is None) == ("limit:t", False)
     make_keyed("limit:t", "running")
     assert found("held-permit") == []
 
@@ -65,5 +69,6 @@ def test_a_secret_in_a_key_is_masked(registry: Registry, found: Found, code: str
     make_halted('sequence:shop.pay token="tok-4711"', **fields)
     make_limited('limit:shop.pay token="tok-4711"', held=0, **fields)
     (finding,) = found(code)
-    assert "shop.pay" in finding.found
-    assert "tok-4711" not in finding.found
+    text = f"{finding.title} {finding.found} {finding.subject}"
+    assert "shop.pay" in text
+    assert "tok-4711" not in text

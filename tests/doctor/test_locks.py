@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from django.utils.timezone import now
 
 from django_skipqueue.console.rules import server
 
@@ -28,7 +29,12 @@ def test_a_session_that_waits_and_the_one_that_it_waits_for(found: Found, connec
     (finding,) = wait_until(lambda: found("lock-waits"))
     assert finding.severity == "warning"
     assert f"Session {waiter.pid} (tests)" in finding.found
-    assert f"Session {holder.info.backend_pid} (migration, idle in transaction) blocks it" in finding.found
+    title = (
+        f"Session {holder.info.backend_pid} (migration, idle in transaction) locks the queue's tables: 1 wait since "
+    )
+    assert finding.title.startswith(title)
+    assert finding.subject == str(holder.info.backend_pid)
+    assert finding.since is not None
     paste(finding.command)
     assert waiting.result(20) == 1
     wait_until(lambda: not found("lock-waits"))
@@ -36,9 +42,9 @@ def test_a_session_that_waits_and_the_one_that_it_waits_for(found: Found, connec
 
 
 def test_a_long_wait_is_critical_and_a_prepared_transaction_has_no_session() -> None:
-    (finding,) = server.lock_waits(Rows((7, 31.0, "web", "UPDATE …", 0, "", "", "")))
+    (finding,) = server.lock_waits(Rows((7, 31.0, "web", "UPDATE …", 0, "", "", "", now())))
     assert finding.severity == "critical"
-    assert finding.found.endswith("A prepared transaction blocks it.")
+    assert finding.title.startswith("A prepared transaction locks the queue's tables: 1 sessions wait since ")
     assert finding.command == "SELECT * FROM pg_prepared_xacts;"
 
 

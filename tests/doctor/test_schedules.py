@@ -1,7 +1,11 @@
-"""Schedules that did not fire."""
+"""Schedules that did not fire, and schedules whose jobs fail."""
+
+from datetime import timedelta
+from typing import Any
 
 from django.db.models.functions import Now
 
+from ..app.rows import make_job
 from ..schedules.rows import make_schedule
 from .conftest import Found
 
@@ -12,18 +16,37 @@ def test_schedules_that_are_late(found: Found) -> None:
     make_schedule("gone", due=600, source="code", retired_at=Now())
     make_schedule("never")
     assert found("late-schedule") == []
-    make_schedule("late", due=36_000)
+    made = make_schedule("late", due=36_000)
     (finding,) = found("late-schedule")
-    assert (finding.severity, finding.found) == ("critical", "late, late by 10 h")
-    make_schedule("broken", due=36_000, error="no task")
+    assert finding.severity == "critical"
+    assert finding.title.startswith("Schedule late has not fired since ")
+    assert finding.title.endswith(", and is late by 10 h")
+    assert (finding.subject, finding.since) == ("late", made.next_run_at)
+    assert finding.command == "python manage.py runworker"
+    assert finding.link is not None
+    assert finding.link.arguments == (made.pk,)
+    make_schedule("broken", due=36_001, error="no task")
     broken, late = found("late-schedule")
-    assert broken.found == "broken, late by 10 h no task"
-    assert late.command == "python manage.py runworker"
+    assert broken.title.startswith("Schedule broken cannot fire since ")
+    assert broken.title.endswith(", and is late by 10 h: no task")
+    assert late.subject == "late"
 
 
-def test_of_many_the_first_are_named(found: Found) -> None:
-    for number in range(12):
-        make_schedule(f"s{number}", due=36_000)
-    (finding,) = found("late-schedule")
-    assert finding.found.count("late by") == 10
-    assert finding.found.endswith("…")
+def test_schedules_that_fail(found: Found) -> None:
+    failing: dict[str, Any] = {"last_error": "ValueError: no", "attempts": 1}
+    first = make_job("failed", enqueued_at=timedelta(hours=-2), **failing)
+    make_schedule("once", due=-60, last_job_id=first.pk)
+    assert found("failing-schedule") == []
+    last = make_job("scheduled", **failing)
+    made = make_schedule("nightly export", due=-60, last_job_id=last.pk, earlier_job_ids=[first.pk])
+    (finding,) = found("failing-schedule")
+    assert finding.severity == "warning"
+    assert finding.title.startswith("Schedule nightly export fails since ")
+    assert finding.title.endswith(", 2 runs in a row: ValueError: no")
+    assert finding.found == f"The last run that has failed, job {last.pk} of tests.app.jobs.noop, is retrying."
+    assert finding.command == "python manage.py skipqueue schedules run 'nightly export'"
+    assert (finding.subject, finding.since) == ("nightly export", first.enqueued_at)
+    assert finding.link is not None
+    assert finding.link.arguments == (made.pk,)
+    type(last).objects.filter(pk=last.pk).update(status="failed", finished_at=Now())
+    assert [each.severity for each in found("failing-schedule")] == ["critical"]

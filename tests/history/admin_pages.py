@@ -2,18 +2,21 @@
 
 import math
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
+from django.test import override_settings
 from django.utils import timezone
 
 from django_skipqueue.console.search import cause_query
-from django_skipqueue.models import Job, RollUp
+from django_skipqueue.models import Deployment, Job, RollUp
+from django_skipqueue.parts.history.causes import acknowledge
 from django_skipqueue.parts.history.models import Span
 from django_skipqueue.values import counting as histogram
 from django_skipqueue.values.records import Cause
 
 from ..app.failing import BAD_VALUE, make_failing
-from .failing import roll_up
+from ..app.rows import DEFAULT
+from .failing import end, roll_up
 
 JOBS = "django_skipqueue/job/"
 
@@ -22,7 +25,11 @@ def make_pages(cause: Cause) -> Mapping[str, str]:
     """The addresses of the pages by their names. A job has failed with the cause."""
     make_evening(hours=2)
     roll_up(cause, job_id=Job.objects.failed().filter(task=cause.task).latest("pk").pk, line=17)
-    return {"failures": f"{JOBS}failures/", "cause": f"{JOBS}failures/cause/?{cause_query(cause)}"}
+    return {
+        "failures": f"{JOBS}failures/",
+        "cause": f"{JOBS}failures/cause/?{cause_query(cause)}",
+        "task": f"{JOBS}task/?task={cause.task}",
+    }
 
 
 def make_rows() -> None:
@@ -36,20 +43,34 @@ def make_evening(*, hours: int = 6) -> None:
 
 
 def make_broken_release() -> None:
-    """A release ten minutes ago broke a task; another fails now and then, as it did all week."""
+    """A release ten minutes ago broke a task; another fails now and then, as it did all week; a third is over."""
+    for name, minutes in (("4f2ac91", 26 * 60), ("5b3cd02", 11)):
+        Deployment.objects.create(name=name, first_at=timezone.now() - timedelta(minutes=minutes))
     broken = Cause("payments.jobs.capture_payment", "psp.errors.GatewayUnavailable", "payments.gateway.capture")
-    for minute in range(11):
-        roll_up(
-            broken, 14 + minute % 3, seconds_ago=60.0 * minute, line=17, job_id=make_failing(broken, "scheduled").pk
-        )
-    mail = Cause("payments.jobs.send_receipt", "smtplib.SMTPServerDisconnected", "payments.mailbox.deliver")
-    for hour in range(100):
-        roll_up(mail, 1 + hour * hour % 7, seconds_ago=3_600.0 * hour + 1_500, line=88)
-    value = Cause("search.jobs.index_product", "builtins.KeyError", "search.documents.price_of")
-    for hour in range(3, 60, 7):
-        roll_up(value, 1 + hour % 3, seconds_ago=3_600.0 * hour, line=31)
-    died = Cause("reports.jobs.build_monthly_report", "django_skipqueue.exceptions.WorkerDied", "")
-    roll_up(died, 2, seconds_ago=9 * 3_600.0, line=None)
+    with override_settings(SKIPQUEUE={"DEPLOYMENT": "5b3cd02"}):
+        for minute in range(11):
+            job = _failing(broken, "503 Service Unavailable: maintenance until 02:15")
+            roll_up(broken, 14 + minute % 3, seconds_ago=60.0 * minute, line=17, job_id=job)
+    with override_settings(SKIPQUEUE={"DEPLOYMENT": "4f2ac91"}):
+        mail = Cause("payments.jobs.send_receipt", "smtplib.SMTPServerDisconnected", "payments.mailbox.deliver")
+        job = _failing(mail, "Connection unexpectedly closed")
+        for hour in range(100):
+            roll_up(mail, 1 + hour * hour % 7, seconds_ago=3_600.0 * hour + 1_500, line=88, job_id=job)
+        value = Cause("search.jobs.index_product", "builtins.KeyError", "search.documents.price_of")
+        job = _failing(value, "'price_gross'")
+        for hour in range(3, 60, 7):
+            roll_up(value, 1 + hour % 3, seconds_ago=3_600.0 * hour, line=31, job_id=job)
+        died = Cause("reports.jobs.build_monthly_report", "django_skipqueue.exceptions.WorkerDied", "")
+        roll_up(died, 2, seconds_ago=9 * 3_600.0, line=None)
+    for task in (mail.task, value.task):
+        end(task, seconds_ago=120)
+    acknowledge(DEFAULT, value, by="ann", note="waits for the price service, ticket 1187")
+
+
+def _failing(cause: Cause, message: str) -> int:
+    """The id of a job whose last attempt failed with this cause."""
+    entry = {"exception": cause.exception, "place": cause.place, "message": message, "traceback": message}
+    return make_failing(cause, "scheduled", errors=[entry]).pk
 
 
 SHARES = {"default": 0.45, "emails": 0.3, "search": 0.15, "payments": 0.07, "reports": 0.03}

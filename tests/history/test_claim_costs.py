@@ -10,7 +10,7 @@ from django.db import OperationalError, connection
 from django.db.models import F
 
 from django_skipqueue.models import Job, RollUp
-from django_skipqueue.parts.history import claim_costs, console
+from django_skipqueue.parts.history import claim_costs, rules
 from django_skipqueue.parts.history.claim_costs import CLAIM_LIMIT, ClaimCost, measure_claim
 from django_skipqueue.parts.history.rollups import Counts, SampleDepths, roll_up, roll_up_depths, rows_of_counts
 from django_skipqueue.queue.observe import queues_now
@@ -118,10 +118,10 @@ def test_of_the_costs_within_an_hour_the_greatest_stays() -> None:
 def test_the_doctor_names_a_queue_with_expensive_claims() -> None:
     count("mail")
     make_job(queue_name="mail")
-    roll_up_depths(store, queues_now(store), [ClaimCost("mail", console.MANY_PAGES, 5)])
-    assert list(console.expensive_claims(store)) == []
-    roll_up_depths(store, queues_now(store), [ClaimCost("mail", console.MANY_PAGES + 1, 123_456)])
-    (finding,) = console.expensive_claims(store)
+    roll_up_depths(store, queues_now(store), [ClaimCost("mail", rules.MANY_PAGES, 5)])
+    assert list(rules.expensive_claims(store)) == []
+    roll_up_depths(store, queues_now(store), [ClaimCost("mail", rules.MANY_PAGES + 1, 123_456)])
+    (finding,) = rules.expensive_claims(store)
     assert finding.title == "Claims of queue mail read many pages"
     assert "123,456" in finding.found
     assert finding.command == 'VACUUM (VERBOSE, ANALYZE) "skipqueue_job";'

@@ -1,14 +1,29 @@
 """The failed attempts by their cause, read from the roll-ups."""
 
+import secrets
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from django.db.models.functions import Now
 
-from django_skipqueue.parts.history.failures import failing_causes, failures_of
+from django_skipqueue.models import FailureRollUp, Job
+from django_skipqueue.parts.history.causes import (
+    FailureCounts,
+    Standing,
+    acknowledge,
+    failing_causes,
+    failures_of,
+    last_messages,
+    unacknowledge,
+)
+from django_skipqueue.parts.history.rollups import Counts
+from django_skipqueue.values.records import Cause
+from django_skipqueue.values.redaction import MASK
 
-from ..app.failing import BAD_VALUE, UNAVAILABLE
+from ..app.failing import BAD_VALUE, UNAVAILABLE, make_failing
 from ..app.rows import DEFAULT
-from .failing import roll_up
+from .failing import end, roll_up
 
 HOUR, DAY = 3600.0, 86_400.0
 
@@ -29,13 +44,148 @@ def test_attempts_are_counted_within_an_hour_a_day_and_a_week() -> None:
     assert failures_of(DEFAULT, UNAVAILABLE)._replace(now=found.now) == found  # type: ignore[union-attr]
 
 
-def test_those_that_failed_most_in_the_last_hour_come_first() -> None:
-    roll_up(UNAVAILABLE, 500, seconds_ago=4 * HOUR)
-    roll_up(BAD_VALUE, 2)
-    other = BAD_VALUE._replace(place="shop.jobs.other")
-    roll_up(other, 400, seconds_ago=4 * HOUR)
-    assert [each.cause for each in failing_causes(DEFAULT, limit=10)] == [BAD_VALUE, UNAVAILABLE, other]
-    assert [each.cause for each in failing_causes(DEFAULT, limit=1)] == [BAD_VALUE]
+def test_the_causes_of_ten_minutes_come_first_by_their_number_then_the_last_ones() -> None:
+    places = [BAD_VALUE._replace(place=f"shop.jobs.f{number}") for number in range(4)]
+    roll_up(places[0], 500, seconds_ago=4 * HOUR)
+    roll_up(places[1], 2)
+    roll_up(places[2], 400, seconds_ago=3 * HOUR)
+    roll_up(places[3], 3, seconds_ago=5 * 60)
+    expected = [places[3], places[1], places[2], places[0]]
+    assert [each.cause for each in failing_causes(DEFAULT, limit=10)] == expected
+    assert [each.cause for each in failing_causes(DEFAULT, limit=1)] == expected[:1]
+
+
+class TestStanding:
+    @staticmethod
+    def standing(cause: Cause = BAD_VALUE) -> Standing:
+        found = failures_of(DEFAULT, cause)
+        assert found is not None
+        return found.standing
+
+    def test_what_failed_in_the_last_ten_minutes_fails(self) -> None:
+        roll_up(BAD_VALUE, seconds_ago=8 * 60)
+        end(BAD_VALUE.task)
+        assert self.standing() == Standing.FAILING
+
+    @pytest.mark.parametrize("minutes", [24, 24 * 60, 6 * 24 * 60])
+    def test_it_has_stopped_once_attempts_of_its_task_have_ended_since(self, minutes: int) -> None:
+        roll_up(BAD_VALUE, seconds_ago=minutes * 60)
+        end(BAD_VALUE.task, seconds_ago=minutes * 60)
+        end("another.task")
+        end(BAD_VALUE.task, Counts(snoozed=3, recovered=1, lost=1), seconds_ago=60)
+        assert self.standing() == Standing.OPEN, "the attempts of the minute in which it failed say nothing"
+        seconds_ago = 60.0 * min(minutes - 3, 4 * 60)
+        end(BAD_VALUE.task, Counts(retried=1), seconds_ago=seconds_ago, queue_name="mail")
+        assert self.standing() == Standing.STOPPED
+
+    def test_causes_that_stand_alike_stand_together(self) -> None:
+        stopped, open_one = (BAD_VALUE._replace(task=name) for name in ("a.stopped", "a.open"))
+        roll_up(stopped, 9, seconds_ago=HOUR / 2)
+        end(stopped.task, seconds_ago=120)
+        roll_up(open_one, seconds_ago=2 * HOUR)
+        roll_up(BAD_VALUE)
+        roll_up(UNAVAILABLE, 5)
+        acknowledge(DEFAULT, UNAVAILABLE, by="ann")
+        found = failing_causes(DEFAULT, limit=10)
+        assert [each.standing for each in found] == list(Standing)
+        assert [each.cause for each in found] == [BAD_VALUE, open_one, stopped, UNAVAILABLE]
+        assert [each.cause for each in failing_causes(DEFAULT, limit=10, task="a.open")] == [open_one]
+
+
+class TestAcknowledgement:
+    @staticmethod
+    def of(cause: Cause = BAD_VALUE) -> FailureCounts:
+        found = failures_of(DEFAULT, cause)
+        assert found is not None
+        return found
+
+    def test_who_when_and_why_is_kept_and_taken_back(self) -> None:
+        assert not acknowledge(DEFAULT, BAD_VALUE, by="ann")
+        roll_up(BAD_VALUE)
+        assert acknowledge(DEFAULT, BAD_VALUE, by="ann", note="ticket 12")
+        found = self.of()
+        assert (found.is_acknowledged, found.acknowledged_by, found.note) == (True, "ann", "ticket 12")
+        assert found.acknowledged_at is not None
+        assert unacknowledge(DEFAULT, BAD_VALUE)
+        assert not unacknowledge(DEFAULT, BAD_VALUE)
+        found = self.of()
+        assert (found.standing, found.acknowledged_at, found.note) == (Standing.FAILING, None, "")
+
+    def test_it_holds_while_the_cause_goes_on_as_before(self) -> None:
+        roll_up(BAD_VALUE, 30)
+        acknowledge(DEFAULT, BAD_VALUE, by="ann")
+        roll_up(BAD_VALUE, 59)
+        assert self.of().is_acknowledged
+        roll_up(BAD_VALUE, 1)
+        assert not self.of().is_acknowledged, "it fails three times as often"
+
+    def test_a_rise_to_a_few_is_none(self) -> None:
+        roll_up(BAD_VALUE, seconds_ago=HOUR)
+        acknowledge(DEFAULT, BAD_VALUE, by="ann")
+        roll_up(BAD_VALUE, 19)
+        assert self.of().is_acknowledged
+        roll_up(BAD_VALUE, 1)
+        assert not self.of().is_acknowledged
+
+    def test_it_ends_when_the_cause_comes_back_after_it_had_stopped(self) -> None:
+        roll_up(BAD_VALUE, seconds_ago=30 * 60)
+        acknowledge(DEFAULT, BAD_VALUE, by="ann")
+        FailureRollUp.objects.update(acknowledged_at=Now() - timedelta(minutes=29))
+        end(BAD_VALUE.task, seconds_ago=15 * 60)
+        roll_up(BAD_VALUE, seconds_ago=60)
+        found = self.of()
+        assert found.standing == Standing.FAILING
+        assert found.acknowledged_by == "ann", "it is still said who had acknowledged it"
+        acknowledge(DEFAULT, BAD_VALUE, by="bob")
+        roll_up(BAD_VALUE)
+        assert self.of().is_acknowledged
+
+    def test_it_holds_if_no_attempt_of_the_task_has_ended_in_between(self) -> None:
+        roll_up(BAD_VALUE, seconds_ago=30 * 60)
+        acknowledge(DEFAULT, BAD_VALUE, by="ann")
+        FailureRollUp.objects.update(acknowledged_at=Now() - timedelta(minutes=29))
+        end("another.task", seconds_ago=15 * 60)
+        end(BAD_VALUE.task, seconds_ago=30 * 60)
+        roll_up(BAD_VALUE)
+        assert self.of().is_acknowledged
+
+    def test_a_pause_of_less_than_ten_minutes_is_none(self) -> None:
+        roll_up(BAD_VALUE, seconds_ago=9 * 60)
+        acknowledge(DEFAULT, BAD_VALUE, by="ann")
+        FailureRollUp.objects.update(acknowledged_at=Now() - timedelta(minutes=9))
+        end(BAD_VALUE.task, seconds_ago=5 * 60)
+        roll_up(BAD_VALUE)
+        assert self.of().is_acknowledged
+
+
+def test_the_first_and_the_last_deployment_are_noted(settings: Any) -> None:
+    roll_up(UNAVAILABLE)
+    settings.SKIPQUEUE = {"DEPLOYMENT": "4f2a"}
+    roll_up(BAD_VALUE)
+    settings.SKIPQUEUE = {"DEPLOYMENT": "5b3c"}
+    roll_up(BAD_VALUE)
+    roll_up(UNAVAILABLE)
+    found = {each.cause: (each.first_deployment, each.last_deployment) for each in failing_causes(DEFAULT, limit=10)}
+    assert found == {BAD_VALUE: ("4f2a", "5b3c"), UNAVAILABLE: ("", "5b3c")}
+
+
+class TestLastMessages:
+    @staticmethod
+    def message(**fields: Any) -> str | None:
+        errors = [{"exception": BAD_VALUE.exception, "place": BAD_VALUE.place, "message": "no hunter2\nat all"}]
+        roll_up(BAD_VALUE, job_id=make_failing(BAD_VALUE, **{"errors": errors, **fields}).pk)
+        return last_messages(DEFAULT, failing_causes(DEFAULT, limit=10)).get(BAD_VALUE)
+
+    def test_it_is_the_first_line_without_secrets(self) -> None:
+        assert self.message(kwargs={"password": "hunter2"}) == f"no {MASK}"
+
+    def test_there_is_none_if_the_job_has_another_error_by_now(self) -> None:
+        assert self.message(errors=[{"exception": "builtins.KeyError", "message": "x"}]) is None
+        Job.objects.all().delete()
+        assert last_messages(DEFAULT, failing_causes(DEFAULT, limit=10)) == {}
+
+    def test_there_is_none_if_the_arguments_are_too_large_to_be_read(self) -> None:
+        assert self.message(args=[[secrets.token_hex(20_000)]]) is None
 
 
 def test_a_cause_that_was_last_seen_more_than_a_week_ago_is_left_out() -> None:

@@ -125,6 +125,7 @@ def test_what_matters_has_a_rule(subtests: pytest.Subtests) -> None:
         "skipqueue_claim_pages",
         "skipqueue_claim_seconds_bucket",
         "skipqueue_schedule_late_seconds",
+        "skipqueue_schedule_failed_runs",
         "skipqueue_longest_halt_seconds",
         "skipqueue_oldest_open_batch_seconds",
     ):

@@ -9,6 +9,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.console import search as window
 from django_skipqueue.console.job_states import RETRYING
+from django_skipqueue.console.periods import Period
 from django_skipqueue.console.search import Criteria
 
 from ..app.rows import make_job
@@ -63,7 +64,7 @@ def test_every_window_is_found_by_the_keys_of_an_index() -> None:
 @pytest.mark.usefixtures("_many_jobs")
 @pytest.mark.parametrize("state", ["completed", "failed", "running"])
 def test_a_time_ends_the_list_early(state: str) -> None:
-    criteria = Criteria(state=state, since=timedelta(seconds=ROWS / 4), task="a.b")
+    criteria = Criteria(state=state, period=Period(timedelta(seconds=ROWS / 4)), task="a.b")
     windows = list(criteria.windows())
     assert len(windows) == 1
     assert 900 <= len(criteria.within(windows[0])) <= 1_000

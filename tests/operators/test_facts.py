@@ -37,7 +37,8 @@ def fact(unit: Unit = "", **options: Any) -> Fact[Subject]:
         (Count(20, cap=10), "jobs", "10+", "10+"),
         (200.0, "seconds", "3m20s", "3 min 20 s"),
         (-1.0, "seconds", "0s", "0 ms"),
-        (0.25, "jobs per minute", "0.2", "0.3"),
+        (0.44, "jobs per minute", "0.4", "0.4"),
+        (1_234.5, "jobs per minute", "1,234", "1,234"),
         (NOW - timedelta(minutes=3), "time", "3 min ago", "3 min ago"),
     ],
 )

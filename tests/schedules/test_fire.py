@@ -15,6 +15,7 @@ from django_skipqueue import job, unique_by
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, Schedule
 from django_skipqueue.parts.schedules import fire as module
+from django_skipqueue.parts.schedules import operate
 from django_skipqueue.parts.schedules.events import ScheduleFailed
 from django_skipqueue.parts.schedules.fire import MISSED_SECONDS, MOST_CAUGHT_UP, Skip, fire
 from django_skipqueue.queue.store import Store
@@ -23,7 +24,7 @@ from django_skipqueue.values.redaction import MASK
 from ..app import jobs
 from ..app.rows import FINISHED, make_job
 from ..app.sessions import Session
-from .rows import STORE, fire_all, jobs_of, make_schedule, planned, write
+from .rows import STORE, fire_all, jobs_of, let_pass, make_schedule, planned, write
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -389,3 +390,18 @@ def test_an_error_that_is_not_the_rows_is_raised(monkeypatch: pytest.MonkeyPatch
         fire(STORE, digests=(), skipped=())
     assert Schedule.objects.get().error == ""
     assert not Job.objects.exists()
+
+
+def test_the_last_five_jobs_are_known() -> None:
+    made = make_schedule("s", due=1, catch_up="all", interval=timedelta(minutes=1))
+    for minutes in (2, 1, 1):
+        let_pass(60.0 * minutes)
+        fire_all()
+    operate.run_now(STORE, made.pk)
+    ids = [job.pk for job in jobs_of("s")][::-1]
+    after = Schedule.objects.get()
+    assert len(ids) > 5
+    assert [after.last_job_id, *(after.earlier_job_ids or ())] == ids[:5]
+    make_schedule("t", due=1, overlap="skip", last_job_id=make_job("running").pk, earlier_job_ids=[4])
+    fire_all()
+    assert Schedule.objects.get(name="t").earlier_job_ids == [4]

@@ -27,7 +27,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "DUE": (ASKED, {"skipqueue_schedule_fire"}),
     "NEXT": (ASKED, {"skipqueue_schedule_fire"}),
     "IS_UNFINISHED": ({"id": 5}, {"skipqueue_job_pkey"}),
-    "FIRED": ({"id": 5, "next": 2e9, "job_id": 7, "is_skipped": False}, {"skipqueue_schedule_pkey"}),
+    "FIRED": ({"id": 5, "next": 2e9, "job_ids": [7], "is_skipped": False}, {"skipqueue_schedule_pkey"}),
     "LOCK": ({"id": 5}, {"skipqueue_schedule_pkey"}),
     "PAUSE": ({"id": 5, "by": "anna"}, {"skipqueue_schedule_pkey"}),
     "RESUME": ({"id": 5, "next": 2e9}, {"skipqueue_schedule_pkey"}),

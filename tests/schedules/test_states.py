@@ -1,6 +1,7 @@
 """The schedules as operators see them: which of many are shown first."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -45,13 +46,13 @@ def test_those_in_trouble_come_first_then_those_that_fire_next() -> None:
     ]
 
 
-def test_the_others_are_counted_in_the_same_query() -> None:
+def test_the_others_are_counted_in_two_queries() -> None:
     assert first_schedules(2) == FirstSchedules([], 0)
     for number in range(5):
-        make_schedule(f"s{number}", due=-60 - number)
+        make_schedule(f"s{number}", due=-60 - number, last_job_id=number + 1)
     with CaptureQueriesContext(connection) as queries:
         found = first_schedules(2)
-    assert (names(found), found.others, len(queries)) == (["s0", "s1"], 3, 1)
+    assert (names(found), found.others, len(queries)) == (["s0", "s1"], 3, 2)
     assert first_schedules(5).others == first_schedules(9).others == 0
 
 
@@ -64,11 +65,61 @@ def test_they_are_among_those_of_the_list(monkeypatch: pytest.MonkeyPatch) -> No
     assert (names(found), found.others) == (["s2", "s1"], 1)
 
 
-def test_they_have_the_status_of_their_last_job_and_the_time() -> None:
-    job = make_job("failed")
+def test_they_have_the_state_of_their_last_job_and_the_time() -> None:
+    job = make_job("scheduled", attempts=1)
     make_schedule("s", due=-60, last_job_id=job.pk)
     make_schedule("t", due=-61)
     (state, other) = first_schedules(2).states
-    assert (state.last_status, other.last_status) == ("failed", None)
+    assert state.last_run is not None
+    assert (state.last_run.state, other.last_run) == ("retrying", None)
     assert state.next_run is not None
     assert timedelta(0) < state.next_run - state.now <= timedelta(minutes=1)
+
+
+Run = tuple[str, dict[str, Any]]
+DONE: Run = ("completed", {})
+WAITS: Run = ("queued", {})
+DISCARDED: Run = ("discarded", {"last_error": "no"})
+FAILED: Run = ("failed", {"last_error": "no"})
+RETRIES: Run = ("scheduled", {"last_error": "no", "attempts": 1})
+TRIES_AGAIN: Run = ("running", {"last_error": "no", "attempts": 2})
+
+
+@pytest.mark.parametrize(
+    ("runs", "failures", "state"),
+    [
+        ([], 0, "active"),
+        ([FAILED], 1, "active"),
+        ([FAILED, FAILED], 2, "failing"),
+        ([FAILED, DONE, FAILED], 1, "active"),
+        ([DONE, FAILED, FAILED], 0, "active"),
+        ([WAITS, RETRIES, TRIES_AGAIN, DONE], 2, "failing"),
+        ([WAITS, DISCARDED, RETRIES, FAILED, FAILED], 3, "failing"),
+    ],
+)
+def test_a_schedule_fails_if_its_last_runs_have_failed(runs: list[Run], failures: int, state: str) -> None:
+    """The newest run comes first. A run of which nobody knows yet, or that is discarded, is left out."""
+    ids = [make_job(status, **fields).pk for status, fields in reversed(runs)][::-1]
+    make_schedule("s", due=-60, last_job_id=ids[0] if ids else None, earlier_job_ids=ids[1:])
+    (found,) = schedule_states()
+    assert (found.failures, found.state) == (failures, state)
+    assert found.error == ("no" if state == "failing" else "")
+
+
+def test_a_time_that_is_skipped_for_a_failed_run_counts_as_one() -> None:
+    job = make_job("scheduled", attempts=3, last_error="no")
+    times = {"last_run_at": Now() - timedelta(minutes=5), "skipped_at": Now()}
+    make_schedule("s", due=-60, last_job_id=job.pk, **times)
+    assert schedule_states()[0].failures == 1
+    make_schedule("t", due=-60, last_job_id=job.pk, overlap="skip", **times)
+    assert schedule_states(name="t")[0].state == "failing"
+
+
+def test_its_error_is_masked_as_its_arguments_are(settings: Any) -> None:
+    jobs = [make_job("failed", last_error="ValueError: hunter22\n…").pk for _ in range(2)]
+    make_schedule("s", due=-60, last_job_id=jobs[1], earlier_job_ids=jobs[:1], kwargs={"password": "hunter22"})
+    assert schedule_states()[0].error == "ValueError: ••••••"
+    settings.SKIPQUEUE = {"RULES": {"failing-schedule": 3}}
+    assert schedule_states()[0].state == "active"
+    settings.SKIPQUEUE = {"RULES": {"failing-schedule": None}}
+    assert schedule_states()[0].state == "active"

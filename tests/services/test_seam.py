@@ -11,15 +11,16 @@ from django.core.checks.registry import registry
 from django.dispatch import Signal
 from django.http import HttpRequest, HttpResponse
 from django.test import Client
+from django.utils import timezone
 
 from django_skipqueue.checks import register_all
 from django_skipqueue.console.admin.dashboard import CARDS, SECTIONS, Card, Dashboard, sections
 from django_skipqueue.console.admin.jobs.filters import GroupFilter
 from django_skipqueue.console.admin.jobs.page import JobPage
-from django_skipqueue.console.admin.notices import Notices
 from django_skipqueue.console.metrics.catalogue import queues
 from django_skipqueue.console.parts import PartCard, PartConsole, PartFact, PartNotice, PartPage, PartSection
 from django_skipqueue.console.queues_and_workers import QueueRate, queue_states
+from django_skipqueue.console.rules.verdict import Verdict
 from django_skipqueue.console.search import delete_jobs
 from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
@@ -118,7 +119,7 @@ def test_a_command_says_what_becomes_of_pruned_jobs(install: Callable[..., None]
     assert stores == ["default"]
 
 
-def test_a_part_has_notices_and_knows_the_pages_of_jobs_that_are_gone(
+def test_a_part_knows_since_when_a_problem_lasts_and_the_pages_of_jobs_that_are_gone(
     install: Callable[..., None],
     operator: Client,
 ) -> None:
@@ -126,9 +127,10 @@ def test_a_part_has_notices_and_knows_the_pages_of_jobs_that_are_gone(
         return f"/{site}/mail/{job_id}/" if job_id == "7000000007" else ""
 
     make_job(queue_name="letters")
-    console = PartConsole(notices=lambda waiting: [PartNotice(template="x.html", about=waiting)], find_job=find_job)
+    since = timezone.now()
+    console = PartConsole(known_since=lambda store: {("no-worker", ""): since}, find_job=find_job)
     install(console=lambda: console)
-    assert Notices.now().of_parts == (PartNotice(template="x.html", about=["letters"]),)
+    assert [each.since for each in Verdict.now(Store("default")).problems] == [since]
     assert operator.get(page("change", 8_000_000_008)).headers["Location"].startswith("/admin/django_skipqueue/job/")
     assert operator.get(page("change", 7_000_000_007)).headers["Location"] == "/admin/mail/7000000007/"
 
@@ -142,7 +144,6 @@ def test_a_part_has_pages_beside_the_list_of_jobs(install: Callable[..., None], 
     (found,) = [each for each in admin.site._registry[Job].get_urls() if each.name == "django_skipqueue_job_letters"]
     request = operator.get(page("change", make_job().pk)).wsgi_request
     assert found.callback(request).content.decode() == f"job {request.path}"
-    assert letters.address == "admin:django_skipqueue_job_letters"
 
 
 def test_a_part_says_something_on_the_page_of_a_job(install: Callable[..., None], operator: Client) -> None:
@@ -155,7 +156,7 @@ def test_a_part_says_something_on_the_page_of_a_job(install: Callable[..., None]
 
 def test_a_section_of_the_dashboard_stands_after_the_one_that_it_names(install: Callable[..., None]) -> None:
     first, second, *_ = [section.name for section in SECTIONS]
-    section = PartSection(name="letters", template="x.html", content=str, after=first)
+    section = PartSection[Any](name="letters", template="x.html", content=str, after=first)
     install(console=lambda: PartConsole(sections=(section,)))
     assert [each.name for each in sections()][:3] == [first, "letters", second]
 

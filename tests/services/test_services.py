@@ -220,8 +220,8 @@ def seldom(runworker: Callable[..., ManagePy]) -> ManagePy:
 
 
 def is_listened_to() -> bool:
-    """Whether a supervisor has listened, and has looked at what is scheduled since: the last service forgets alerts."""
-    return "DELETE FROM skipqueue_incident" in supervisors_statements()
+    """Whether a supervisor has listened, and has looked at what is scheduled since: the last service claims alerts."""
+    return any("UPDATE skipqueue_incident" in statement for statement in supervisors_statements())
 
 
 def supervisors_statements() -> list[str]:

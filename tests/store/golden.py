@@ -9,9 +9,10 @@ from pkgutil import walk_packages
 from types import ModuleType
 
 from django_skipqueue import parts
+from django_skipqueue.console import periods, search_indexes
 from django_skipqueue.console.admin import dashboard
 from django_skipqueue.console.cli import reindex
-from django_skipqueue.console.rules import jobs_and_workers, tables
+from django_skipqueue.console.rules import jobs_and_workers, locks, tables
 from django_skipqueue.console.rules import sql as of_doctor
 from django_skipqueue.contrib.celery import console as of_carriers
 
@@ -30,18 +31,21 @@ ALL_MODULES: tuple[ModuleType, ...] = (
     *MODULES,
     of_carriers,
     *(module for module in _modules_of_parts() if module not in MODULES),
-    *(jobs_and_workers, tables, of_doctor, dashboard, reindex),
+    *(jobs_and_workers, locks, tables, of_doctor, dashboard, reindex, periods, search_indexes),
 )
 
-MAINTENANCE = r"\s*(DROP|REINDEX) "
+MAINTENANCE = r"\s*(CREATE|DROP|REINDEX) "
 """The first word of a statement that `STATEMENTS` does not have."""
 
 NAME = re.compile(r"^-- (\w+ \([\w.]+\))\n", re.MULTILINE)
 
+QUOTED = {"argument", "index", "limit", "place", "schema", "task", "value"}
+"""The places that the console fills when it sends a statement."""
+
 HEAD = """\
 -- Every statement of the package as Python has it, without blank lines around it. A test compares this file, and
 -- `make contract` writes it. A pipeline, ENQUEUE_AND_NOTIFY and ENQUEUE_AND_ADMIT are sent without indentation.
--- `%(name)s` is a value. The console quotes the names `{schema}` and `{index}` when it sends a statement.
+-- `%(name)s` is a value. The console quotes what is in braces when it sends a statement.
 """
 
 

@@ -12,8 +12,9 @@ from django_skipqueue.contrib.celery import window as of_windows
 from django_skipqueue.models import managers
 from django_skipqueue.parts.archive import move
 from django_skipqueue.parts.batches import dependencies, finish
-from django_skipqueue.parts.history import claim_costs, failures, rollups
+from django_skipqueue.parts.history import causes, claim_costs, deployments, rollups
 from django_skipqueue.parts.history import console as history_console
+from django_skipqueue.parts.history import rules as history_rules
 from django_skipqueue.parts.limits import admit as admit_limits
 from django_skipqueue.parts.limits import claim as claim_limited
 from django_skipqueue.parts.limits import now as limits_now
@@ -44,7 +45,9 @@ MODULES: tuple[ModuleType, ...] = (
     finish,
     claim_costs,
     history_console,
-    failures,
+    causes,
+    deployments,
+    history_rules,
     rollups,
     enqueue_unique,
     of_relays,

@@ -1,6 +1,6 @@
 -- Every statement of the package as Python has it, without blank lines around it. A test compares this file, and
 -- `make contract` writes it. A pipeline, ENQUEUE_AND_NOTIFY and ENQUEUE_AND_ADMIT are sent without indentation.
--- `%(name)s` is a value. The console quotes the names `{schema}` and `{index}` when it sends a statement.
+-- `%(name)s` is a value. The console quotes what is in braces when it sends a statement.
 
 -- CLAIM (queue.claim)
 WITH found AS MATERIALIZED (
@@ -1205,14 +1205,16 @@ RETURNING job.id
 
 -- HEARTBEAT_WORKERS (queue.workers)
 INSERT INTO skipqueue_worker AS written (
-    id, name, hostname, pid, queues, concurrency, memory_mb, jobs_done, is_external, started_at, heartbeat_at
+    id, name, hostname, pid, queues, concurrency, memory_mb, jobs_done, deployment, is_external, started_at,
+    heartbeat_at
 )
 SELECT
     worker.id, worker.name, worker.hostname, worker.pid, worker.queues, worker.concurrency, worker.memory_mb,
-    COALESCE(worker.jobs_done, 0), COALESCE(worker.is_external, false), statement_timestamp(), statement_timestamp()
+    COALESCE(worker.jobs_done, 0), COALESCE(worker.deployment, ''), COALESCE(worker.is_external, false),
+    statement_timestamp(), statement_timestamp()
 FROM json_to_recordset(%(workers)s::json) AS worker (
     id text, name text, hostname text, pid integer, queues jsonb, concurrency integer, memory_mb integer,
-    jobs_done bigint, is_external boolean
+    jobs_done bigint, deployment text, is_external boolean
 )
 ORDER BY worker.id
 ON CONFLICT (id) DO UPDATE SET
@@ -2101,9 +2103,9 @@ WHERE span = 0 AND queue_name = '' AND task = '' AND starts_at = to_timestamp(0)
 LIMIT 1
 
 -- RATES_NOW (parts.history.console)
-SELECT queue_name, ended, date_part('epoch', statement_timestamp() - first_minute) / 60, waited
+SELECT queue_name, ended, date_part('epoch', statement_timestamp() - first_minute) / 60, waited, waited_longest
 FROM (
-    SELECT queue_name, task, completed + failed + discarded AS ended, waited, first_minute
+    SELECT queue_name, task, completed + failed + discarded AS ended, waited, waited_longest, first_minute
     FROM
         skipqueue_rollup,
         (SELECT date_trunc('minute', statement_timestamp()) - make_interval(mins => %(minutes)s)) AS age (first_minute)
@@ -2113,43 +2115,76 @@ FROM (
 ) AS recent
 WHERE task = ''
 
--- FAILING (parts.history.failures)
+-- FAILING (parts.history.causes)
 WITH cause AS MATERIALIZED (
-    SELECT task, exception, place, first_at, last_at, last_line, last_job_id
+    SELECT
+        task, exception, place, first_at, last_at, last_line, last_job_id, first_deployment, last_deployment,
+        acknowledged_at, acknowledged_by, note, acknowledged_number, came_back_at
     FROM skipqueue_failure_rollup
-    WHERE span = 0 AND last_at > statement_timestamp() - interval '7 days'
-    ORDER BY last_at DESC
-    LIMIT %(among)s
+    WHERE span = 0 AND last_at > statement_timestamp() - interval '7 days' ORDER BY last_at DESC LIMIT %(among)s
+),
+served AS MATERIALIZED (
+    SELECT task, array_agg(queue_name) AS queue_names
+    FROM skipqueue_rollup
+    WHERE span = 0 AND task = ANY (ARRAY (SELECT task FROM cause))
+    GROUP BY task
 ),
 ranked AS MATERIALIZED (
-    SELECT cause.*, in_hour.number AS in_hour, in_day.number AS in_day
+    SELECT
+        cause.*, in_minutes.of_ten, in_minutes.of_hour, in_hours.of_day,
+        CASE
+            WHEN
+                cause.acknowledged_at > COALESCE(cause.came_back_at, '-infinity')
+                AND in_minutes.of_ten < GREATEST(20, 3 * cause.acknowledged_number)
+            THEN 3
+            WHEN in_minutes.of_ten > 0 THEN 0
+            WHEN EXISTS (
+    SELECT
     FROM
-        cause,
+        (VALUES (60, cause.last_at + interval '1 hour'), (3600, statement_timestamp())) AS kind (seconds, newest)
+        JOIN skipqueue_rollup AS ended ON ended.span = kind.seconds
+    WHERE
+        ended.queue_name = ANY (served.queue_names)
+        AND ended.task = cause.task
+        AND ended.starts_at > cause.last_at
+        AND ended.starts_at <= LEAST(kind.newest, statement_timestamp() - make_interval(secs => kind.seconds))
+        AND ended.completed + ended.retried + ended.failed + ended.discarded > 0
+) THEN 2
+            ELSE 1
+        END AS standing
+    FROM
+        cause
+        LEFT JOIN served ON served.task = cause.task,
         LATERAL (
-            SELECT COALESCE(sum(number), 0)::bigint AS number
+            SELECT
+                COALESCE(sum(number), 0)::bigint AS of_hour,
+                COALESCE(
+                    sum(number) FILTER (WHERE starts_at > statement_timestamp() - interval '10 minutes'), 0
+                )::bigint AS of_ten
             FROM skipqueue_failure_rollup AS rollup
             WHERE
                 rollup.span = 60
                 AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
                 AND rollup.starts_at > statement_timestamp() - interval '1 hour'
                 AND cause.last_at > statement_timestamp() - interval '1 hour'
-        ) AS in_hour,
+        ) AS in_minutes,
         LATERAL (
-            SELECT COALESCE(sum(number), 0)::bigint AS number
+            SELECT COALESCE(sum(number), 0)::bigint AS of_day
             FROM skipqueue_failure_rollup AS rollup
             WHERE
                 rollup.span = 3600
                 AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
                 AND rollup.starts_at > statement_timestamp() - interval '24 hours'
                 AND cause.last_at > statement_timestamp() - interval '24 hours'
-        ) AS in_day
-    ORDER BY in_hour.number DESC, in_day.number DESC, cause.last_at DESC
+        ) AS in_hours
+    ORDER BY standing, in_minutes.of_ten DESC, cause.last_at DESC
     LIMIT %(limit)s
 )
 SELECT
-    ranked.task, ranked.exception, ranked.place, ranked.first_at, ranked.last_at, ranked.last_line, ranked.last_job_id,
-    ranked.in_hour, ranked.in_day, COALESCE(hourly.number, 0)::bigint, hourly.hours, hourly.numbers,
-    statement_timestamp()
+    ranked.task, ranked.exception, ranked.place, ranked.standing, ranked.first_at, ranked.last_at, ranked.last_line,
+    ranked.last_job_id, ranked.first_deployment, ranked.last_deployment, ranked.acknowledged_at,
+    ranked.acknowledged_by, ranked.note, ranked.of_ten, ranked.of_hour, ranked.of_day,
+    COALESCE(hourly.number, 0)::bigint, hourly.hours, hourly.numbers, statement_timestamp()
 FROM
     ranked,
     LATERAL (
@@ -2162,51 +2197,414 @@ FROM
             AND (rollup.task, rollup.exception, rollup.place) = (ranked.task, ranked.exception, ranked.place)
             AND rollup.starts_at > statement_timestamp() - interval '7 days'
     ) AS hourly
-ORDER BY ranked.in_hour DESC, ranked.in_day DESC, ranked.last_at DESC
+ORDER BY ranked.standing, ranked.of_ten DESC, ranked.last_at DESC
 
--- FAILURES_OF (parts.history.failures)
+-- FAILING_OF_TASK (parts.history.causes)
+WITH cause AS MATERIALIZED (
+    SELECT
+        task, exception, place, first_at, last_at, last_line, last_job_id, first_deployment, last_deployment,
+        acknowledged_at, acknowledged_by, note, acknowledged_number, came_back_at
+    FROM skipqueue_failure_rollup
+    WHERE span = 0 AND task = %(task)s AND last_at > statement_timestamp() - interval '7 days'
+    ORDER BY last_at DESC
+    LIMIT %(among)s
+),
+served AS MATERIALIZED (
+    SELECT task, array_agg(queue_name) AS queue_names
+    FROM skipqueue_rollup
+    WHERE span = 0 AND task = ANY (ARRAY (SELECT task FROM cause))
+    GROUP BY task
+),
+ranked AS MATERIALIZED (
+    SELECT
+        cause.*, in_minutes.of_ten, in_minutes.of_hour, in_hours.of_day,
+        CASE
+            WHEN
+                cause.acknowledged_at > COALESCE(cause.came_back_at, '-infinity')
+                AND in_minutes.of_ten < GREATEST(20, 3 * cause.acknowledged_number)
+            THEN 3
+            WHEN in_minutes.of_ten > 0 THEN 0
+            WHEN EXISTS (
+    SELECT
+    FROM
+        (VALUES (60, cause.last_at + interval '1 hour'), (3600, statement_timestamp())) AS kind (seconds, newest)
+        JOIN skipqueue_rollup AS ended ON ended.span = kind.seconds
+    WHERE
+        ended.queue_name = ANY (served.queue_names)
+        AND ended.task = cause.task
+        AND ended.starts_at > cause.last_at
+        AND ended.starts_at <= LEAST(kind.newest, statement_timestamp() - make_interval(secs => kind.seconds))
+        AND ended.completed + ended.retried + ended.failed + ended.discarded > 0
+) THEN 2
+            ELSE 1
+        END AS standing
+    FROM
+        cause
+        LEFT JOIN served ON served.task = cause.task,
+        LATERAL (
+            SELECT
+                COALESCE(sum(number), 0)::bigint AS of_hour,
+                COALESCE(
+                    sum(number) FILTER (WHERE starts_at > statement_timestamp() - interval '10 minutes'), 0
+                )::bigint AS of_ten
+            FROM skipqueue_failure_rollup AS rollup
+            WHERE
+                rollup.span = 60
+                AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
+                AND rollup.starts_at > statement_timestamp() - interval '1 hour'
+                AND cause.last_at > statement_timestamp() - interval '1 hour'
+        ) AS in_minutes,
+        LATERAL (
+            SELECT COALESCE(sum(number), 0)::bigint AS of_day
+            FROM skipqueue_failure_rollup AS rollup
+            WHERE
+                rollup.span = 3600
+                AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
+                AND rollup.starts_at > statement_timestamp() - interval '24 hours'
+                AND cause.last_at > statement_timestamp() - interval '24 hours'
+        ) AS in_hours
+    ORDER BY standing, in_minutes.of_ten DESC, cause.last_at DESC
+    LIMIT %(limit)s
+)
 SELECT
-    cause.task, cause.exception, cause.place, cause.first_at, cause.last_at, cause.last_line, cause.last_job_id,
-    in_hour.number, hourly.in_day, hourly.number, hourly.hours, hourly.numbers, statement_timestamp()
+    ranked.task, ranked.exception, ranked.place, ranked.standing, ranked.first_at, ranked.last_at, ranked.last_line,
+    ranked.last_job_id, ranked.first_deployment, ranked.last_deployment, ranked.acknowledged_at,
+    ranked.acknowledged_by, ranked.note, ranked.of_ten, ranked.of_hour, ranked.of_day,
+    COALESCE(hourly.number, 0)::bigint, hourly.hours, hourly.numbers, statement_timestamp()
 FROM
-    skipqueue_failure_rollup AS cause,
-    LATERAL (
-        SELECT COALESCE(sum(number), 0)::bigint AS number
-        FROM skipqueue_failure_rollup AS rollup
-        WHERE
-            rollup.span = 60
-            AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
-            AND rollup.starts_at > statement_timestamp() - interval '1 hour'
-    ) AS in_hour,
+    ranked,
     LATERAL (
         SELECT
-            COALESCE(sum(number) FILTER (WHERE starts_at > statement_timestamp() - interval '24 hours'), 0)::bigint
-                AS in_day,
-            COALESCE(sum(number), 0)::bigint AS number,
-            array_agg(date_part('epoch', starts_at)::bigint / 3600) AS hours,
+            sum(number) AS number, array_agg(date_part('epoch', starts_at)::bigint / 3600) AS hours,
             array_agg(number) AS numbers
         FROM skipqueue_failure_rollup AS rollup
         WHERE
             rollup.span = 3600
-            AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
+            AND (rollup.task, rollup.exception, rollup.place) = (ranked.task, ranked.exception, ranked.place)
             AND rollup.starts_at > statement_timestamp() - interval '7 days'
     ) AS hourly
+ORDER BY ranked.standing, ranked.of_ten DESC, ranked.last_at DESC
+
+-- FAILURES_OF (parts.history.causes)
+WITH cause AS MATERIALIZED (
+    SELECT
+        task, exception, place, first_at, last_at, last_line, last_job_id, first_deployment, last_deployment,
+        acknowledged_at, acknowledged_by, note, acknowledged_number, came_back_at
+    FROM skipqueue_failure_rollup
+    WHERE span = 0 AND task = %(task)s AND exception = %(exception)s AND place = %(place)s
+),
+served AS MATERIALIZED (
+    SELECT task, array_agg(queue_name) AS queue_names
+    FROM skipqueue_rollup
+    WHERE span = 0 AND task = ANY (ARRAY (SELECT task FROM cause))
+    GROUP BY task
+),
+ranked AS MATERIALIZED (
+    SELECT
+        cause.*, in_minutes.of_ten, in_minutes.of_hour, in_hours.of_day,
+        CASE
+            WHEN
+                cause.acknowledged_at > COALESCE(cause.came_back_at, '-infinity')
+                AND in_minutes.of_ten < GREATEST(20, 3 * cause.acknowledged_number)
+            THEN 3
+            WHEN in_minutes.of_ten > 0 THEN 0
+            WHEN EXISTS (
+    SELECT
+    FROM
+        (VALUES (60, cause.last_at + interval '1 hour'), (3600, statement_timestamp())) AS kind (seconds, newest)
+        JOIN skipqueue_rollup AS ended ON ended.span = kind.seconds
+    WHERE
+        ended.queue_name = ANY (served.queue_names)
+        AND ended.task = cause.task
+        AND ended.starts_at > cause.last_at
+        AND ended.starts_at <= LEAST(kind.newest, statement_timestamp() - make_interval(secs => kind.seconds))
+        AND ended.completed + ended.retried + ended.failed + ended.discarded > 0
+) THEN 2
+            ELSE 1
+        END AS standing
+    FROM
+        cause
+        LEFT JOIN served ON served.task = cause.task,
+        LATERAL (
+            SELECT
+                COALESCE(sum(number), 0)::bigint AS of_hour,
+                COALESCE(
+                    sum(number) FILTER (WHERE starts_at > statement_timestamp() - interval '10 minutes'), 0
+                )::bigint AS of_ten
+            FROM skipqueue_failure_rollup AS rollup
+            WHERE
+                rollup.span = 60
+                AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
+                AND rollup.starts_at > statement_timestamp() - interval '1 hour'
+                AND cause.last_at > statement_timestamp() - interval '1 hour'
+        ) AS in_minutes,
+        LATERAL (
+            SELECT COALESCE(sum(number), 0)::bigint AS of_day
+            FROM skipqueue_failure_rollup AS rollup
+            WHERE
+                rollup.span = 3600
+                AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
+                AND rollup.starts_at > statement_timestamp() - interval '24 hours'
+                AND cause.last_at > statement_timestamp() - interval '24 hours'
+        ) AS in_hours
+    ORDER BY standing, in_minutes.of_ten DESC, cause.last_at DESC
+    LIMIT %(limit)s
+)
+SELECT
+    ranked.task, ranked.exception, ranked.place, ranked.standing, ranked.first_at, ranked.last_at, ranked.last_line,
+    ranked.last_job_id, ranked.first_deployment, ranked.last_deployment, ranked.acknowledged_at,
+    ranked.acknowledged_by, ranked.note, ranked.of_ten, ranked.of_hour, ranked.of_day,
+    COALESCE(hourly.number, 0)::bigint, hourly.hours, hourly.numbers, statement_timestamp()
+FROM
+    ranked,
+    LATERAL (
+        SELECT
+            sum(number) AS number, array_agg(date_part('epoch', starts_at)::bigint / 3600) AS hours,
+            array_agg(number) AS numbers
+        FROM skipqueue_failure_rollup AS rollup
+        WHERE
+            rollup.span = 3600
+            AND (rollup.task, rollup.exception, rollup.place) = (ranked.task, ranked.exception, ranked.place)
+            AND rollup.starts_at > statement_timestamp() - interval '7 days'
+    ) AS hourly
+ORDER BY ranked.standing, ranked.of_ten DESC, ranked.last_at DESC
+
+-- LAST_ERRORS (parts.history.causes)
+SELECT
+    id, errors -> -1 ->> 'exception', COALESCE(errors -> -1 ->> 'place', ''), errors -> -1 ->> 'message',
+    args::text, kwargs::text
+FROM skipqueue_job
+WHERE id = ANY (%(ids)s::bigint[]) AND pg_column_size(args) + pg_column_size(kwargs) < 16000
+
+-- ACKNOWLEDGE (parts.history.causes)
+UPDATE skipqueue_failure_rollup AS cause
+SET acknowledged_at = statement_timestamp(),
+    acknowledged_by = %(by)s,
+    note = %(note)s,
+    acknowledged_number = (
+        SELECT COALESCE(sum(number), 0)
+        FROM skipqueue_failure_rollup AS rollup
+        WHERE
+            rollup.span = 60
+            AND (rollup.task, rollup.exception, rollup.place) = (cause.task, cause.exception, cause.place)
+            AND rollup.starts_at > statement_timestamp() - interval '10 minutes'
+    ),
+    came_back_at = NULL
+WHERE cause.span = 0 AND cause.task = %(task)s AND cause.exception = %(exception)s AND cause.place = %(place)s
+RETURNING true
+
+-- UNACKNOWLEDGE (parts.history.causes)
+UPDATE skipqueue_failure_rollup
+SET acknowledged_at = NULL, acknowledged_by = '', note = '', acknowledged_number = NULL, came_back_at = NULL
 WHERE
-    cause.span = 0 AND cause.task = %(task)s AND cause.exception = %(exception)s AND cause.place = %(place)s
-LIMIT 1
+    span = 0
+    AND task = %(task)s
+    AND exception = %(exception)s
+    AND place = %(place)s
+    AND acknowledged_at IS NOT NULL
+RETURNING true
+
+-- NOTE_DEPLOYMENT (parts.history.deployments)
+INSERT INTO skipqueue_deployment (name) VALUES (%(name)s) ON CONFLICT (name) DO NOTHING
+
+-- DEPLOYMENTS (parts.history.deployments)
+SELECT name, date_part('epoch', first_at)
+FROM skipqueue_deployment
+WHERE first_at >= to_timestamp(%(since)s)
+ORDER BY first_at DESC
+LIMIT %(limit)s
+
+-- PRUNE_DEPLOYMENTS (parts.history.deployments)
+DELETE FROM skipqueue_deployment AS deployment
+WHERE
+    first_at < statement_timestamp() - make_interval(secs => %(age)s)
+    AND NOT EXISTS (SELECT FROM skipqueue_worker AS worker WHERE worker.deployment = deployment.name)
+
+-- RECENT_TASKS (parts.history.rules)
+SELECT
+    task, queue_name, sum(completed + retried + failed + discarded)::bigint, sum(retried + failed)::bigint,
+    sum(recovered)::bigint, min(starts_at) FILTER (WHERE recovered > 0), statement_timestamp()
+FROM (
+    SELECT task, queue_name, starts_at, completed, retried, failed, discarded, recovered
+    FROM skipqueue_rollup
+    WHERE span = 60 AND starts_at > statement_timestamp() - interval '10 minutes'
+    ORDER BY starts_at DESC
+    LIMIT 20000
+) AS recent
+WHERE task > ''
+GROUP BY task, queue_name
+HAVING sum(retried + failed + recovered) > 0
+LIMIT 5000
+
+-- RECENT_CAUSES (parts.history.rules)
+SELECT recent.task, recent.exception, recent.place, recent.number, cause.number, cause.first_at, cause.last_job_id
+FROM
+    (
+        SELECT task, exception, place, sum(number)::bigint AS number
+        FROM (
+            SELECT task, exception, place, number
+            FROM skipqueue_failure_rollup
+            WHERE span = 60 AND starts_at > statement_timestamp() - interval '10 minutes'
+            ORDER BY starts_at DESC
+            LIMIT 20000
+        ) AS failure
+        WHERE task = ANY (%(tasks)s::text[])
+        GROUP BY task, exception, place
+        ORDER BY number DESC
+        LIMIT 1000
+    ) AS recent
+    CROSS JOIN LATERAL (
+        SELECT number, first_at, last_job_id
+        FROM skipqueue_failure_rollup AS ever
+        WHERE
+            ever.span = 0
+            AND (ever.task, ever.exception, ever.place) = (recent.task, recent.exception, recent.place)
+            AND ever.starts_at = to_timestamp(0)
+        LIMIT 1
+    ) AS cause
+ORDER BY recent.number DESC
+LIMIT 1000
+
+-- USUAL_SHARES (parts.history.rules)
+SELECT task, percentile_cont(0.5) WITHIN GROUP (ORDER BY failed::float8 / attempts)
+FROM (
+    SELECT
+        asked.task, ago.days, sum(hour.failed) AS failed, sum(hour.attempts) AS attempts
+    FROM
+        unnest(%(tasks)s::text[], %(queue_names)s::text[]) AS asked (task, queue_name)
+        CROSS JOIN generate_series(1, 7) AS ago (days)
+        CROSS JOIN LATERAL (
+            SELECT retried + failed AS failed, completed + retried + failed + discarded AS attempts
+            FROM skipqueue_rollup
+            WHERE
+                span = 3600
+                AND queue_name = asked.queue_name
+                AND task = asked.task
+                AND starts_at
+                    = to_timestamp(floor(date_part('epoch', statement_timestamp()) / 3600) * 3600 - 86400 * ago.days)
+            LIMIT 1
+        ) AS hour
+    GROUP BY asked.task, ago.days
+) AS day
+WHERE attempts > 0
+GROUP BY task
+LIMIT 1000
+
+-- FAILING_SINCE (parts.history.rules)
+WITH minute AS MATERIALIZED (
+    SELECT
+        asked.task, counted.starts_at, sum(counted.failed) >= %(share)s * sum(counted.attempts) AS fails
+    FROM
+        unnest(%(tasks)s::text[], %(queue_names)s::text[]) AS asked (task, queue_name)
+        CROSS JOIN LATERAL (
+            SELECT starts_at, retried + failed AS failed, completed + retried + failed + discarded AS attempts
+            FROM skipqueue_rollup
+            WHERE
+                span = 60
+                AND queue_name = asked.queue_name
+                AND task = asked.task
+                AND starts_at > statement_timestamp() - interval '1 day'
+            ORDER BY starts_at
+            LIMIT 1500
+        ) AS counted
+    WHERE counted.attempts > 0
+    GROUP BY asked.task, counted.starts_at
+)
+SELECT task, min(starts_at)
+FROM
+    minute
+    LEFT JOIN (SELECT task, max(starts_at) AS ended_at FROM minute WHERE NOT fails GROUP BY task) AS well USING (task)
+WHERE fails AND starts_at > COALESCE(ended_at, '-infinity')
+GROUP BY task
+LIMIT 1000
+
+-- RECENT_QUEUES (parts.history.rules)
+WITH recent AS MATERIALIZED (
+    SELECT
+        queue_name, task, starts_at, depth, oldest_seconds, completed + retried + snoozed + failed + discarded AS ended,
+        ran_seconds, starts_at < statement_timestamp() - interval '8 minutes' AS is_before,
+        starts_at > statement_timestamp() - interval '3 minutes' AS is_now
+    FROM skipqueue_rollup
+    WHERE span = 60 AND starts_at > statement_timestamp() - interval '11 minutes'
+    ORDER BY starts_at DESC
+    LIMIT 20000
+)
+SELECT
+    queue_name,
+    COALESCE(max(depth) FILTER (WHERE is_before), 0), COALESCE(max(oldest_seconds) FILTER (WHERE is_before), 0),
+    COALESCE((array_agg(depth ORDER BY starts_at DESC) FILTER (WHERE is_now AND depth IS NOT NULL))[1], 0),
+    COALESCE((array_agg(oldest_seconds ORDER BY starts_at DESC) FILTER (WHERE is_now AND depth IS NOT NULL))[1], 0),
+    sum(ended)::bigint, COALESCE(sum(ran_seconds) / NULLIF(sum(ended), 0), 0)::float8, statement_timestamp()
+FROM recent
+WHERE
+    task = ''
+    AND queue_name > ''
+    AND EXISTS (SELECT FROM recent AS sample WHERE sample.queue_name = '' AND is_before AND sample.depth IS NOT NULL)
+GROUP BY queue_name
+LIMIT 1000
+
+-- USUAL_QUEUES (parts.history.rules)
+SELECT
+    queue_name, percentile_disc(0.5) WITHIN GROUP (ORDER BY depth), percentile_disc(0.5) WITHIN GROUP (ORDER BY oldest)
+FROM (
+    SELECT asked.queue_name, ago.days, max(hour.depth) AS depth, max(hour.oldest_seconds) AS oldest
+    FROM
+        unnest(%(queue_names)s::text[]) AS asked (queue_name)
+        CROSS JOIN generate_series(1, 7) AS ago (days)
+        CROSS JOIN generate_series(-1, 1) AS beside (hours)
+        CROSS JOIN LATERAL (
+            SELECT depth, oldest_seconds
+            FROM skipqueue_rollup
+            WHERE
+                span = 3600
+                AND queue_name = asked.queue_name
+                AND task = ''
+                AND starts_at = to_timestamp(
+                    floor(date_part('epoch', statement_timestamp()) / 3600) * 3600 - 86400 * ago.days
+                    + 3600 * beside.hours
+                )
+            LIMIT 1
+        ) AS hour
+    WHERE hour.depth IS NOT NULL
+    GROUP BY asked.queue_name, ago.days
+) AS day
+GROUP BY queue_name
+LIMIT 1000
+
+-- DUE_RETRIES (parts.history.rules)
+WITH due AS MATERIALIZED (
+    SELECT queue_name, task, attempts, run_after
+    FROM skipqueue_job
+    WHERE status = 'scheduled' AND run_after <= statement_timestamp() + make_interval(secs => %(seconds)s)
+    ORDER BY run_after
+    LIMIT %(limit)s
+)
+SELECT
+    queue_name, task, count(*),
+    (
+        SELECT CASE WHEN count(*) < %(limit)s THEN %(seconds)s::float8
+            ELSE GREATEST(date_part('epoch', max(run_after) - statement_timestamp()), 1) END
+        FROM due
+    )
+FROM due
+WHERE attempts > 0
+GROUP BY queue_name, task
+ORDER BY 3 DESC
+LIMIT 1000
 
 -- ROLL_UP (parts.history.rollups)
 INSERT INTO skipqueue_rollup AS rollup (
     span, queue_name, task, starts_at, completed, retried, snoozed, failed, discarded, recovered, lost, waited, ran,
-    waited_seconds, ran_seconds, claims, claim_times, claim_seconds
+    waited_seconds, ran_seconds, waited_longest, ran_longest, claims, claim_times, claim_seconds
 )
 SELECT
     span, queue_name, task, to_timestamp(starts_at), completed, retried, snoozed, failed, discarded, recovered, lost,
-    waited, ran, waited_seconds, ran_seconds, claims, claim_times, claim_seconds
+    waited, ran, waited_seconds, ran_seconds, waited_longest, ran_longest, claims, claim_times, claim_seconds
 FROM json_to_recordset(%(rows)s::json) AS counted (
     span smallint, queue_name text, task text, starts_at bigint, completed bigint, retried bigint, snoozed bigint,
     failed bigint, discarded bigint, recovered bigint, lost bigint, waited bigint[], ran bigint[],
-    waited_seconds float8, ran_seconds float8, claims bigint, claim_times bigint[], claim_seconds float8
+    waited_seconds float8, ran_seconds float8, waited_longest float8, ran_longest float8, claims bigint,
+    claim_times bigint[], claim_seconds float8
 )
 ORDER BY span, queue_name, task, starts_at
 ON CONFLICT (span, queue_name, task, starts_at) DO UPDATE
@@ -2230,6 +2628,8 @@ SET changed_at = statement_timestamp(),
     ),
     waited_seconds = rollup.waited_seconds + EXCLUDED.waited_seconds,
     ran_seconds = rollup.ran_seconds + EXCLUDED.ran_seconds,
+    waited_longest = GREATEST(rollup.waited_longest, EXCLUDED.waited_longest),
+    ran_longest = GREATEST(rollup.ran_longest, EXCLUDED.ran_longest),
     claims = rollup.claims + EXCLUDED.claims,
     claim_times = ARRAY (
         SELECT COALESCE(here, 0) + COALESCE(there, 0)
@@ -2240,11 +2640,12 @@ SET changed_at = statement_timestamp(),
 
 -- ROLL_UP_FAILURES (parts.history.rollups)
 INSERT INTO skipqueue_failure_rollup AS rollup (
-    span, task, exception, place, starts_at, number, first_at, last_at, last_line, last_job_id
+    span, task, exception, place, starts_at, number, first_at, last_at, last_line, last_job_id, first_deployment,
+    last_deployment
 )
 SELECT
     span, task, exception, place, to_timestamp(starts_at), number, to_timestamp(first_at), to_timestamp(last_at),
-    last_line, last_job_id
+    last_line, last_job_id, %(deployment)s, %(deployment)s
 FROM json_to_recordset(%(rows)s::json) AS counted (
     span smallint, task text, exception text, place text, starts_at bigint, number bigint, first_at float8,
     last_at float8, last_line integer, last_job_id bigint
@@ -2255,7 +2656,27 @@ SET number = rollup.number + EXCLUDED.number,
     first_at = LEAST(rollup.first_at, EXCLUDED.first_at),
     last_at = GREATEST(rollup.last_at, EXCLUDED.last_at),
     last_line = EXCLUDED.last_line,
-    last_job_id = EXCLUDED.last_job_id
+    last_job_id = EXCLUDED.last_job_id,
+    last_deployment = EXCLUDED.last_deployment,
+    came_back_at = CASE
+        WHEN
+            rollup.acknowledged_at IS NOT NULL
+            AND EXCLUDED.first_at > rollup.last_at + interval '10 minutes'
+            AND EXISTS (
+    SELECT
+    FROM
+        (VALUES (60, rollup.last_at + interval '1 hour'), (3600, EXCLUDED.first_at)) AS kind (seconds, newest)
+        JOIN skipqueue_rollup AS ended ON ended.span = kind.seconds
+    WHERE
+        ended.queue_name = ANY (ARRAY (SELECT queue_name FROM skipqueue_rollup WHERE span = 0 AND task = rollup.task))
+        AND ended.task = rollup.task
+        AND ended.starts_at > rollup.last_at
+        AND ended.starts_at <= LEAST(kind.newest, EXCLUDED.first_at - make_interval(secs => kind.seconds))
+        AND ended.completed + ended.retried + ended.failed + ended.discarded > 0
+)
+        THEN EXCLUDED.first_at
+        ELSE rollup.came_back_at
+    END
 
 -- START_COUNTING (parts.history.rollups)
 INSERT INTO skipqueue_rollup_progress (id, counted_to, ready_to, ready_xid, seen_to, ready_at, changed_at)
@@ -4774,7 +5195,9 @@ RETURNING name
 
 -- RAN (parts.schedules.operate)
 UPDATE skipqueue_schedule
-SET last_run_at = statement_timestamp(), last_job_id = %(job_id)s
+SET last_run_at = statement_timestamp(),
+    last_job_id = %(job_id)s,
+    earlier_job_ids = (array_remove(last_job_id || earlier_job_ids, NULL))[1:4]
 WHERE id = %(id)s
 
 -- PLAN (parts.schedules.operate)
@@ -4795,7 +5218,7 @@ WHERE id = %(id)s
 FOR NO KEY UPDATE
 
 -- LATE (parts.schedules.operate)
-SELECT name, task, extract(epoch FROM statement_timestamp() - next_run_at)::float8, error
+SELECT name, task, extract(epoch FROM statement_timestamp() - next_run_at)::float8, error, id, next_run_at
 FROM skipqueue_schedule
 WHERE
     paused_at IS NULL
@@ -4842,8 +5265,12 @@ SELECT set_config('lock_timeout', %(timeout)s, true)
 UPDATE skipqueue_schedule
 SET next_run_at = to_timestamp(%(next)s::float8),
     fire_at = to_timestamp(%(next)s::float8),
-    last_run_at = CASE WHEN %(job_id)s::bigint IS NULL THEN last_run_at ELSE statement_timestamp() END,
-    last_job_id = COALESCE(%(job_id)s::bigint, last_job_id),
+    last_run_at = CASE WHEN cardinality(%(job_ids)s::bigint[]) = 0 THEN last_run_at ELSE statement_timestamp() END,
+    last_job_id = COALESCE((%(job_ids)s::bigint[])[1], last_job_id),
+    earlier_job_ids = CASE
+        WHEN cardinality(%(job_ids)s::bigint[]) = 0 THEN earlier_job_ids
+        ELSE (array_remove(%(job_ids)s::bigint[] || last_job_id || earlier_job_ids, NULL))[2:5]
+    END,
     skipped_at = CASE WHEN %(is_skipped)s THEN statement_timestamp() ELSE skipped_at END,
     error = ''
 WHERE id = %(id)s
@@ -4948,12 +5375,45 @@ FROM ahead
 WHERE schedule.id = ahead.id AND ahead.next > clock_timestamp()
 RETURNING schedule.name
 
+-- QUEUES_OF_TASK (parts.history.task_page)
+SELECT
+    date_part('epoch', statement_timestamp()),
+    ARRAY (
+        SELECT queue_name FROM skipqueue_rollup WHERE span = 0 AND task = %(task)s ORDER BY queue_name LIMIT %(limit)s
+    )
+
+-- BY_DEPLOYMENT (parts.history.task_page)
+SELECT
+    deployment.name, date_part('epoch', deployment.first_at), counted.attempts, counted.failed, counted.waited,
+    counted.ran
+FROM
+    (
+        SELECT name, first_at, COALESCE(lead(first_at) OVER (ORDER BY first_at), 'infinity') AS next_at
+        FROM (SELECT name, first_at FROM skipqueue_deployment ORDER BY first_at DESC LIMIT %(limit)s) AS newest
+    ) AS deployment,
+    LATERAL (
+        SELECT
+            sum(completed + retried + snoozed + failed + discarded)::bigint AS attempts,
+            sum(retried + failed)::bigint AS failed, sum(waited_seconds) AS waited, sum(ran_seconds) AS ran
+        FROM skipqueue_rollup
+        WHERE
+            span = 60
+            AND queue_name = ANY (%(queue_names)s)
+            AND task = %(task)s
+            AND starts_at >= deployment.first_at
+            AND starts_at < deployment.next_at
+    ) AS counted
+WHERE counted.attempts > 0
+ORDER BY deployment.first_at DESC
+
 -- TIMELINE (parts.history.dashboard)
-SELECT date_part('epoch', starts_at), completed, retried, failed, discarded, waited, ran, oldest_seconds
+SELECT
+    date_part('epoch', starts_at), completed, retried, failed, discarded, waited, ran, waited_longest, ran_longest,
+    oldest_seconds
 FROM skipqueue_rollup
 WHERE
     span = %(span)s
-    AND queue_name = %(queue_name)s
+    AND queue_name = ANY (%(queue_names)s)
     AND task = %(task)s
     AND starts_at >= to_timestamp(%(since)s)
 LIMIT 5000
@@ -5007,7 +5467,9 @@ WHERE
 
 -- SLOWEST_TASKS (parts.history.dashboard)
 WITH recent AS MATERIALIZED (
-    SELECT queue_name, task, completed + snoozed + discarded AS passed, failed + retried AS failed, ran_seconds
+    SELECT
+        queue_name, task, completed + snoozed + discarded AS passed, failed + retried AS failed, ran_seconds,
+        ran_longest
     FROM skipqueue_rollup
     WHERE span = %(span)s AND starts_at >= to_timestamp(%(since)s)
     ORDER BY starts_at DESC
@@ -5016,7 +5478,7 @@ WITH recent AS MATERIALIZED (
 slow AS MATERIALIZED (
     SELECT
         task, queue_name, sum(passed + failed) AS attempts, sum(failed) AS failed,
-        sum(ran_seconds) / sum(passed + failed) AS mean
+        sum(ran_seconds) / sum(passed + failed) AS mean, max(ran_longest) AS longest
     FROM recent
     WHERE task <> '' AND (%(queue_name)s = '' OR queue_name = %(queue_name)s)
     GROUP BY task, queue_name
@@ -5025,7 +5487,7 @@ slow AS MATERIALIZED (
     LIMIT %(limit)s
 )
 SELECT
-    task, queue_name, attempts, failed, mean,
+    task, queue_name, attempts, failed, mean, longest,
     ARRAY (
         SELECT ARRAY[place, sum(number)]
         FROM skipqueue_rollup AS rollup, unnest(rollup.ran) WITH ORDINALITY AS bucket (number, place)
@@ -5071,55 +5533,16 @@ WHERE
     AND job.finished_at IS NULL
 LIMIT 100
 
--- HEARTBEAT_AGES (parts.alerts.watch)
-SELECT asked.queue_name, date_part('epoch', statement_timestamp() - max(worker.heartbeat_at))
-FROM
-    unnest(%(queue_names)s::text[]) AS asked (queue_name)
-    LEFT JOIN skipqueue_worker AS worker
-        ON
-            NOT worker.is_external
-            AND CASE
-                WHEN asked.queue_name = '' THEN worker.concurrency > 0
-                WHEN worker.queues = '[]' THEN asked.queue_name <> ALL (%(external)s::text[])
-                ELSE worker.queues ? asked.queue_name
-            END
-GROUP BY asked.queue_name
-LIMIT 1000
-
--- RECENT (parts.alerts.watch)
-SELECT
-    asked.queue_name,
-    COALESCE(sum(minute.completed + minute.retried + minute.failed + minute.discarded), 0)::bigint,
-    COALESCE(sum(minute.retried + minute.failed), 0)::bigint,
-    COALESCE(sum(minute.recovered), 0)::bigint
-FROM
-    unnest(%(queue_names)s::text[]) AS asked (queue_name)
-    LEFT JOIN LATERAL (
-        SELECT completed, retried, failed, discarded, recovered
-        FROM skipqueue_rollup
-        WHERE
-            span = 60
-            AND queue_name = asked.queue_name
-            AND task = ''
-            AND starts_at > statement_timestamp() - make_interval(secs => %(window)s)
-    ) AS minute ON true
-GROUP BY asked.queue_name
-LIMIT 1000
-
--- NOTE_EXCEEDED (parts.alerts.watch)
-INSERT INTO skipqueue_incident AS incident (rule, queue_name, since, value, threshold)
-SELECT rule, queue_name, statement_timestamp() - make_interval(secs => age), value, threshold
-FROM json_to_recordset(%(exceeded)s::json)
-    AS measured (rule text, queue_name text, age float8, value float8, threshold float8)
-ORDER BY rule, queue_name
-ON CONFLICT (rule, queue_name) DO UPDATE
+-- NOTE_FOUND (parts.alerts.watch)
+INSERT INTO skipqueue_incident AS incident (rule, subject, severity, title, since)
+SELECT rule, subject, severity, title, COALESCE(since, statement_timestamp())
+FROM json_to_recordset(%(found)s::json)
+    AS found (rule text, subject text, severity text, title text, since timestamptz)
+ORDER BY rule, subject
+ON CONFLICT (rule, subject) DO UPDATE
 SET since = LEAST(incident.since, EXCLUDED.since),
-    value = CASE
-        WHEN incident.rule = 'no_worker'
-            THEN date_part('epoch', statement_timestamp() - LEAST(incident.since, EXCLUDED.since))
-        ELSE EXCLUDED.value
-    END,
-    threshold = EXCLUDED.threshold,
+    severity = EXCLUDED.severity,
+    title = EXCLUDED.title,
     calm_since = NULL
 WHERE incident.over_at IS NULL
 
@@ -5132,10 +5555,11 @@ SET calm_since = COALESCE(incident.calm_since, statement_timestamp()),
 WHERE
     incident.rule > ''
     AND incident.over_at IS NULL
+    AND incident.rule <> ALL (%(unknown)s::text[])
     AND NOT EXISTS (
         SELECT
-        FROM json_to_recordset(%(kept)s::json) AS kept (rule text, queue_name text)
-        WHERE kept.rule = incident.rule AND kept.queue_name = incident.queue_name
+        FROM json_to_recordset(%(found)s::json) AS found (rule text, subject text)
+        WHERE found.rule = incident.rule AND found.subject = incident.subject
     )
 
 -- FORGET_CALM (parts.alerts.watch)
@@ -5144,10 +5568,7 @@ DELETE FROM skipqueue_incident WHERE rule > '' AND raised_at IS NULL AND calm_si
 -- RAISE (parts.alerts.watch)
 UPDATE skipqueue_incident
 SET raised_at = statement_timestamp()
-WHERE
-    rule > ''
-    AND raised_at IS NULL
-    AND (rule <> 'no_worker' OR since <= statement_timestamp() - make_interval(secs => threshold))
+WHERE rule > '' AND raised_at IS NULL AND since <= statement_timestamp() - make_interval(secs => %(lasts)s)
 
 -- CLAIM_ALERTS (parts.alerts.watch)
 UPDATE skipqueue_incident
@@ -5157,26 +5578,26 @@ WHERE
     AND raised_at IS NOT NULL
     AND (NOT is_announced OR over_at IS NOT NULL)
     AND (claimed_at IS NULL OR claimed_at <= statement_timestamp() - make_interval(secs => %(patience)s))
-RETURNING rule, queue_name, value, threshold, since, over_at, is_announced
+RETURNING rule, subject, severity, title, since, over_at, is_announced
 
 -- CONFIRM_BEGINNING (parts.alerts.watch)
 UPDATE skipqueue_incident
 SET is_announced = true, claimed_at = NULL
-WHERE rule = %(rule)s AND queue_name = %(queue_name)s AND NOT is_announced
+WHERE rule = %(rule)s AND subject = %(subject)s AND NOT is_announced
 
 -- CONFIRM_END (parts.alerts.watch)
 DELETE FROM skipqueue_incident
-WHERE rule = %(rule)s AND queue_name = %(queue_name)s AND is_announced AND over_at IS NOT NULL
+WHERE rule = %(rule)s AND subject = %(subject)s AND is_announced AND over_at IS NOT NULL
 
 -- TAKE_TURN (parts.alerts.watch)
-INSERT INTO skipqueue_incident AS incident (rule, queue_name, since)
+INSERT INTO skipqueue_incident AS incident (rule, subject, since)
 VALUES ('', '', statement_timestamp())
-ON CONFLICT (rule, queue_name) DO UPDATE SET since = statement_timestamp()
+ON CONFLICT (rule, subject) DO UPDATE SET since = statement_timestamp()
 WHERE incident.since <= statement_timestamp() - make_interval(secs => %(interval)s)
 RETURNING 1
 
--- FORGET_ALL (parts.alerts.watch)
-DELETE FROM skipqueue_incident
+-- KNOWN_SINCE (parts.alerts.watch)
+SELECT rule, subject, since FROM skipqueue_incident WHERE rule > '' AND over_at IS NULL LIMIT 1000
 
 -- IS_OVERDUE (console.rules.jobs_and_workers)
 SELECT
@@ -5186,13 +5607,13 @@ ORDER BY run_after
 LIMIT 1
 
 -- TASKS (console.rules.jobs_and_workers)
-SELECT DISTINCT task
+SELECT task, count(*), min(run_after), statement_timestamp()
 FROM (
-    SELECT job.task
+    SELECT job.task, job.run_after
     FROM
         unnest(%(queue_names)s::text[]) AS queue (name)
         CROSS JOIN LATERAL (
-            SELECT task
+            SELECT task, run_after
             FROM skipqueue_job
             WHERE status = 'queued' AND queue_name = queue.name
             ORDER BY (-priority), run_after, id
@@ -5200,13 +5621,14 @@ FROM (
         ) AS job
     UNION ALL
     (
-        SELECT task
+        SELECT task, run_after
         FROM skipqueue_job
         WHERE status = 'scheduled'
         ORDER BY run_after
         LIMIT 1000
     )
 ) AS first_jobs
+GROUP BY task
 ORDER BY task
 LIMIT 1000
 
@@ -5241,6 +5663,160 @@ WHERE NOT EXISTS (
 )
 ORDER BY locked_at
 LIMIT 100
+
+-- OLDEST_WAITING (console.rules.jobs_and_workers)
+WITH RECURSIVE head AS (
+    (
+        SELECT id, queue_name, (-priority) AS rank, run_after, limit_key IS NOT NULL OR rate_key IS NOT NULL AS is_keyed
+        FROM skipqueue_job
+        WHERE status = 'queued'
+        ORDER BY queue_name, (-priority), run_after, id
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT next.id, next.queue_name, next.rank, next.run_after, next.is_keyed
+    FROM
+        head,
+        LATERAL (
+            SELECT id, queue_name, (-priority) AS rank, run_after, limit_key IS NOT NULL OR rate_key IS NOT NULL AS is_keyed
+            FROM skipqueue_job
+            WHERE status = 'queued' AND (queue_name, (-priority)) > (head.queue_name, head.rank)
+            ORDER BY queue_name, (-priority), run_after, id
+            LIMIT 1
+        ) AS next
+)
+SELECT DISTINCT ON (queue_name) queue_name, id, run_after, statement_timestamp()
+FROM (SELECT id, queue_name, run_after, is_keyed FROM head LIMIT 2000) AS first
+WHERE NOT is_keyed AND run_after <= statement_timestamp() - make_interval(secs => %(seconds)s)
+ORDER BY queue_name, run_after
+LIMIT 2000
+
+-- SLOT_HOLDERS (console.rules.jobs_and_workers)
+SELECT id, lease, task, locked_by, locked_at, statement_timestamp()
+FROM skipqueue_job
+WHERE
+    status = 'running'
+    AND locked_at <= statement_timestamp() - make_interval(secs => %(seconds)s)
+    AND locked_by <> ALL (SELECT id FROM skipqueue_worker WHERE is_external)
+ORDER BY locked_at
+LIMIT 5000
+
+-- LOCKED_JOBS (console.rules.locks)
+WITH looked_at AS MATERIALIZED (
+    SELECT job.id, job.task, job.queue_name, false AS is_running, job.xmax
+    FROM
+        unnest(%(queue_names)s::text[]) AS queue (name)
+        CROSS JOIN LATERAL (
+            SELECT id, task, queue_name, run_after, xmax
+            FROM skipqueue_job
+            WHERE status = 'queued' AND queue_name = queue.name
+            ORDER BY (-priority), run_after, id
+            LIMIT 20
+        ) AS job
+    WHERE job.run_after <= statement_timestamp() - make_interval(secs => %(seconds)s)
+    UNION ALL
+    (
+        SELECT id, task, queue_name, true, xmax
+        FROM skipqueue_job
+        WHERE status = 'running' AND locked_at <= statement_timestamp() - make_interval(secs => %(seconds)s)
+        ORDER BY locked_at
+        LIMIT 200
+    )
+),
+locked AS MATERIALIZED (
+    SELECT looked_at.id, looked_at.task, looked_at.queue_name, looked_at.is_running,
+        COALESCE(member.xid, looked_at.xmax) AS xid
+    FROM
+        looked_at
+        LEFT JOIN LATERAL (
+            SELECT member.xid
+            FROM
+                pg_class AS job,
+                pg_get_multixact_members(
+                    CASE WHEN mxid_age(looked_at.xmax) BETWEEN 1 AND mxid_age(job.relminmxid) THEN looked_at.xmax END
+                ) AS member
+            WHERE job.oid = 'skipqueue_job'::regclass AND member.mode <> 'keysh'
+            LIMIT 20
+        ) AS member ON true
+    WHERE looked_at.xmax <> '0'::xid
+)
+SELECT
+    locked.id, locked.task, locked.queue_name, locked.is_running, session.pid, COALESCE(session.application_name, ''),
+    COALESCE(session.state, ''), COALESCE(session.xact_start, prepared.prepared),
+    COALESCE(left(session.query, 120), ''), COALESCE(prepared.gid, ''), statement_timestamp()
+FROM
+    locked
+    LEFT JOIN pg_locks AS own ON own.locktype = 'transactionid' AND own.granted AND own.transactionid = locked.xid
+    LEFT JOIN LATERAL (
+        SELECT holding.pid
+        FROM pg_stat_activity AS holding JOIN pg_locks AS held ON held.pid = holding.pid
+        WHERE
+            own.transactionid IS NULL
+            AND age(holding.backend_xid) >= age(locked.xid)
+            AND held.relation = 'skipqueue_job'::regclass
+            AND held.mode IN ('RowShareLock', 'RowExclusiveLock')
+        ORDER BY age(holding.backend_xid)
+        LIMIT 1
+    ) AS holder ON true
+    LEFT JOIN pg_stat_activity AS session ON session.pid = COALESCE(own.pid, holder.pid)
+    LEFT JOIN pg_prepared_xacts AS prepared ON own.pid IS NULL AND prepared.transaction = own.transactionid
+WHERE
+    session.pid IS DISTINCT FROM pg_backend_pid()
+    AND NOT starts_with(COALESCE(session.application_name, ''), 'skipqueue')
+    AND COALESCE(session.xact_start, prepared.prepared) <= statement_timestamp() - make_interval(secs => %(seconds)s)
+LIMIT 5000
+
+-- LOCKED_JOB (console.rules.locks)
+WITH looked_at AS MATERIALIZED (
+    SELECT id, task, queue_name, status = 'running' AS is_running, xmax
+    FROM skipqueue_job
+    WHERE id = %(id)s
+),
+locked AS MATERIALIZED (
+    SELECT looked_at.id, looked_at.task, looked_at.queue_name, looked_at.is_running,
+        COALESCE(member.xid, looked_at.xmax) AS xid
+    FROM
+        looked_at
+        LEFT JOIN LATERAL (
+            SELECT member.xid
+            FROM
+                pg_class AS job,
+                pg_get_multixact_members(
+                    CASE WHEN mxid_age(looked_at.xmax) BETWEEN 1 AND mxid_age(job.relminmxid) THEN looked_at.xmax END
+                ) AS member
+            WHERE job.oid = 'skipqueue_job'::regclass AND member.mode <> 'keysh'
+            LIMIT 20
+        ) AS member ON true
+    WHERE looked_at.xmax <> '0'::xid
+)
+SELECT
+    locked.id, locked.task, locked.queue_name, locked.is_running, session.pid, COALESCE(session.application_name, ''),
+    COALESCE(session.state, ''), COALESCE(session.xact_start, prepared.prepared),
+    COALESCE(left(session.query, 120), ''), COALESCE(prepared.gid, ''), statement_timestamp()
+FROM
+    locked
+    LEFT JOIN pg_locks AS own ON own.locktype = 'transactionid' AND own.granted AND own.transactionid = locked.xid
+    LEFT JOIN LATERAL (
+        SELECT holding.pid
+        FROM pg_stat_activity AS holding JOIN pg_locks AS held ON held.pid = holding.pid
+        WHERE
+            own.transactionid IS NULL
+            AND age(holding.backend_xid) >= age(locked.xid)
+            AND held.relation = 'skipqueue_job'::regclass
+            AND held.mode IN ('RowShareLock', 'RowExclusiveLock')
+        ORDER BY age(holding.backend_xid)
+        LIMIT 1
+    ) AS holder ON true
+    LEFT JOIN pg_stat_activity AS session ON session.pid = COALESCE(own.pid, holder.pid)
+    LEFT JOIN pg_prepared_xacts AS prepared ON own.pid IS NULL AND prepared.transaction = own.transactionid
+WHERE
+    session.pid IS DISTINCT FROM pg_backend_pid()
+    AND NOT starts_with(COALESCE(session.application_name, ''), 'skipqueue')
+    AND COALESCE(session.xact_start, prepared.prepared) <= statement_timestamp() - make_interval(secs => %(seconds)s)
+LIMIT 5000
+
+-- FREE_JOBS (console.rules.locks)
+SELECT id FROM skipqueue_job WHERE id = ANY (%(ids)s::bigint[]) FOR NO KEY UPDATE SKIP LOCKED LIMIT 5000
 
 -- TABLE_LOAD (console.rules.tables)
 SELECT
@@ -5289,7 +5865,9 @@ SELECT
     date_part('epoch', clock_timestamp() - xact_start) AS age,
     date_part('epoch', clock_timestamp() - query_start) AS query_age,
     GREATEST(age(backend_xmin), age(backend_xid)) AS transactions,
-    left(query, 120)
+    left(query, 120),
+    xact_start,
+    clock_timestamp()
 FROM pg_stat_activity
 WHERE
     datname = current_database()
@@ -5452,7 +6030,8 @@ SELECT
     blocking.pid AS blocking_pid,
     COALESCE(blocker.application_name, ''),
     COALESCE(blocker.state, ''),
-    COALESCE(left(blocker.query, 120), '')
+    COALESCE(left(blocker.query, 120), ''),
+    clock_timestamp()
 FROM
     (
         SELECT held.pid, date_part('epoch', clock_timestamp() - min(held.waitstart)) AS age
@@ -5474,6 +6053,17 @@ FROM
     LEFT JOIN pg_stat_activity AS blocker ON blocker.pid = blocking.pid
 ORDER BY waiting.age DESC, blocking.pid
 LIMIT 20
+
+-- SLOW_STATEMENTS (console.rules.sql)
+SELECT count(*)
+FROM pg_stat_activity
+WHERE
+    datname = current_database()
+    AND starts_with(application_name, 'skipqueue')
+    AND state = 'active'
+    AND query LIKE '%%skipqueue\_%%'
+    AND query_start < clock_timestamp() - interval '1 second'
+LIMIT 1
 
 -- NOTIFY_QUEUE (console.rules.sql)
 SELECT pg_notification_queue_usage()
@@ -5570,3 +6160,56 @@ REINDEX INDEX CONCURRENTLY {schema}.{index}
 
 -- DROP_INDEX (console.cli.reindex)
 DROP INDEX CONCURRENTLY IF EXISTS {schema}.{index}
+
+-- FIRST_ID_SINCE (console.periods)
+WITH RECURSIVE wanted (moment) AS MATERIALIZED (
+    SELECT COALESCE(%(moment)s::timestamptz, statement_timestamp() - %(ago)s::interval) + %(allowance)s::interval
+),
+bisected (low, high) AS (
+    SELECT min(id), max(id) + 1 FROM skipqueue_job
+    UNION ALL
+    SELECT
+        CASE WHEN probe.enqueued_at < wanted.moment THEN probe.id + 1 ELSE bisected.low END,
+        CASE WHEN probe.enqueued_at < wanted.moment THEN bisected.high ELSE (bisected.low + bisected.high) / 2 END
+    FROM
+        bisected,
+        wanted,
+        LATERAL (
+            SELECT id, enqueued_at
+            FROM skipqueue_job
+            WHERE id >= (bisected.low + bisected.high) / 2
+            ORDER BY id
+            LIMIT 1
+        ) AS probe
+    WHERE bisected.low < bisected.high
+)
+SELECT low FROM bisected WHERE low >= high LIMIT 1
+
+-- CREATE_SEARCH_INDEX (console.search_indexes)
+CREATE INDEX CONCURRENTLY {index} ON skipqueue_job (
+    jsonb_hash_extended(COALESCE(kwargs -> {argument}, args -> {place}), 0)
+)
+WHERE task = {task}
+
+-- FIND_BY_INDEX (console.search_indexes)
+SELECT id
+FROM skipqueue_job
+WHERE
+    task = {task}
+    AND jsonb_hash_extended(COALESCE(kwargs -> {argument}, args -> {place}), 0)
+    = jsonb_hash_extended({value}::jsonb, 0)
+LIMIT {limit}
+
+-- SEARCH_INDEXES (console.search_indexes)
+SELECT
+    namespace.nspname,
+    class.relname,
+    index.indisvalid,
+    EXISTS (SELECT FROM pg_stat_progress_create_index AS build WHERE build.index_relid = class.oid)
+FROM
+    pg_index AS index
+    JOIN pg_class AS class ON class.oid = index.indexrelid
+    JOIN pg_namespace AS namespace ON namespace.oid = class.relnamespace
+WHERE index.indrelid = to_regclass('skipqueue_job') AND starts_with(class.relname::text, 'skipqueue_search_')
+ORDER BY class.relname
+LIMIT 1000

@@ -415,6 +415,7 @@ class TestWorkers:
             "pid": 42,
             "queues": ["mail", "default"],
             "concurrency": 4,
+            "deployment": "4f2a",
         } | changes
 
     def test_the_first_heartbeat_makes_the_row(self) -> None:

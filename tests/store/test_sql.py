@@ -107,6 +107,7 @@ SETTLED = [
 RETENTION = {"completed": timedelta(days=1), "discarded": timedelta(days=7), "failed": timedelta(days=30)}
 KEPT = RETENTION | {"grace": 60.0, "limit": 1000, "skipped": "{5,6}"}
 ROLLED_UP = json.dumps(list(rows_of_counts({(1, "mail", "t"): Counts(completed=1)})))
+ONE_CAUSE = {"task": "shop.send", "exception": "ValueError", "place": "shop.f7"}
 FAILURES = json.dumps(list(rows_of_failures({(1, Cause("t", "ValueError", "t.f")): Failures(1, 60.0, 61.0, 3, 4)})))
 NOTES = notes_as_values(Noted(id, 1, 0.0, '{"progress": {"lease": 1, "value": 0.5}}') for id in range(99_001, 99_301))
 NOTED = {"by": "anna", "reason": "r"}
@@ -208,17 +209,28 @@ CASES = [
     Case("CLAIM_COSTS", {"limit": 10}, {"skipqueue_rollup_pkey"}),
     Case("SET_LOCK_TIMEOUT", {"timeout": "1s"}, set()),
     Case("ROLL_UP", {"rows": ROLLED_UP}, {"skipqueue_rollup_pkey"}),
-    Case("ROLL_UP_FAILURES", {"rows": FAILURES}, {"skipqueue_failure_rollup_pkey"}),
+    Case(
+        "ROLL_UP_FAILURES",
+        {"rows": FAILURES, "deployment": "4f2a"},
+        {"skipqueue_failure_rollup_pkey", "skipqueue_rollup_pkey"},
+    ),
     Case(
         "FAILING",
         {"among": 1000, "limit": 100},
-        {"skipqueue_failure_rollup_pkey", "skipqueue_failure_rollup_prune"},
+        {"skipqueue_failure_rollup_pkey", "skipqueue_failure_rollup_prune", "skipqueue_rollup_pkey"},
     ),
     Case(
-        "FAILURES_OF",
-        {"task": "shop.send", "exception": "ValueError", "place": "shop.f7"},
-        {"skipqueue_failure_rollup_pkey"},
+        "FAILING_OF_TASK",
+        {"task": "shop.t7", "among": 1000, "limit": 100},
+        {"skipqueue_failure_rollup_pkey", "skipqueue_rollup_pkey"},
     ),
+    Case("FAILURES_OF", ONE_CAUSE | {"limit": 1}, {"skipqueue_failure_rollup_pkey", "skipqueue_rollup_pkey"}),
+    Case("LAST_ERRORS", {"ids": SOME_IDS}, {"pkey"}),
+    Case("ACKNOWLEDGE", ONE_CAUSE | {"by": "ann", "note": "ticket"}, {"skipqueue_failure_rollup_pkey"}),
+    Case("UNACKNOWLEDGE", ONE_CAUSE, {"skipqueue_failure_rollup_pkey"}),
+    Case("NOTE_DEPLOYMENT", {"name": "4f2a"}, {"skipqueue_deployment_pkey"}),
+    Case("DEPLOYMENTS", {"since": 0.0, "limit": 50}, set()),
+    Case("PRUNE_DEPLOYMENTS", {"age": 86_400.0}, set()),
     Case("START_COUNTING", {}, {"pkey", "skipqueue_rollup_progress_pkey"}),
     Case(
         "COUNT_ENQUEUED",
@@ -226,9 +238,16 @@ CASES = [
         {"pkey", "skipqueue_rollup_pkey"},
     ),
     Case("RATES_NOW", {"minutes": 5}, {"skipqueue_rollup_prune"}),
+    Case("RECENT_TASKS", {}, {"skipqueue_rollup_prune"}),
+    Case("RECENT_CAUSES", {"tasks": ["shop.send"]}, {"skipqueue_failure_rollup_prune"}),
+    Case("USUAL_SHARES", {"tasks": ["shop.send"], "queue_names": ["mail"]}, {"skipqueue_rollup_prune"}),
+    Case("FAILING_SINCE", {"tasks": ["shop.send"], "queue_names": ["mail"], "share": 0.1}, {"skipqueue_rollup_pkey"}),
+    Case("RECENT_QUEUES", {}, {"skipqueue_rollup_prune"}),
+    Case("USUAL_QUEUES", {"queue_names": ["mail", "default"]}, {"skipqueue_rollup_prune"}),
+    Case("DUE_RETRIES", {"seconds": 300.0, "limit": 1000}, {"admit"}),
     Case("KNOWN_QUEUES", {"limit": 100}, {"skipqueue_rollup_pkey"}),
     Case("ROLLED_UP", {"limit": 100}, {"skipqueue_rollup_prune"}),
-    Case("CLAIMS", {}, {"skipqueue_rollup_prune"}),
+    Case("CLAIMS", {}, {"skipqueue_rollup_pkey"}),
     Case("DEPTHS_ARE_DUE", {}, {"skipqueue_rollup_pkey"}),
     Case(
         "ROLL_UP_DEPTHS",
@@ -472,11 +491,16 @@ SELECT
 FROM generate_series(1, 2000) AS number
 """
 
-# Three days of minutes, of two tasks; failures with 200 causes, by minute, by hour, and since the beginning.
+# Three days of minutes and ten of hours, of two tasks, and 500 other tasks; failures with 200 causes, by minute, by
+# hour, and since the beginning, and 2,000 causes of other tasks.
 FILL_ROLLUPS = """
 INSERT INTO skipqueue_rollup (span, queue_name, task, starts_at)
-SELECT 60, 'mail', task, now() - minute * interval '1 minute'
-FROM generate_series(1, 4320) AS minute, (VALUES ('shop.send'), ('')) AS task (task);
+SELECT span, 'mail', task, now() - number * make_interval(secs => span)
+FROM
+    (VALUES (0, 1), (60, 4320), (3600, 240)) AS kind (span, most), LATERAL generate_series(1, most) AS number,
+    (VALUES ('shop.send'), ('')) AS task (task);
+INSERT INTO skipqueue_rollup (span, queue_name, task, starts_at)
+SELECT 0, 'mail', 'shop.t' || number, to_timestamp(0) FROM generate_series(1, 500) AS number;
 INSERT INTO skipqueue_failure_rollup
     (span, task, exception, place, starts_at, number, first_at, last_at, last_job_id)
 SELECT
@@ -485,6 +509,10 @@ SELECT
 FROM
     generate_series(1, 200) AS cause, (VALUES (0, 1), (60, 120), (3600, 240)) AS kind (span, most),
     LATERAL generate_series(1, most) AS number;
+INSERT INTO skipqueue_failure_rollup
+    (span, task, exception, place, starts_at, number, first_at, last_at, last_job_id)
+SELECT 0, 'shop.t' || number, 'ValueError', 'shop.f', to_timestamp(0), 1, now(), now(), 7
+FROM generate_series(1, 2000) AS number;
 INSERT INTO skipqueue_rollup_progress (id, counted_to, ready_to, ready_xid, seen_to) VALUES (1, 99000, 99500, 0, 99900)
 """
 

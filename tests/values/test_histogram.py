@@ -53,3 +53,6 @@ def test_the_95th_percentile_of_equal_waits_is_that_wait_and_not_the_end_of_a_wi
     """40 jobs that all waited 16 minutes were reported with 57."""
     found = quantile(of([981.6] * 40), 0.95)
     assert found == pytest.approx(981.6, rel=0.25)
+    assert quantile(of([981.6] * 40), 0.95, 981.6) == 981.6
+    assert quantile(of([981.6] * 40), 0.01, 981.6) == pytest.approx(900, rel=0.01)
+    assert quantile(of([0.2] * 40), 0.95, None) == quantile(of([0.2] * 40), 0.95)

@@ -33,12 +33,14 @@ def heartbeat(worker: WorkerThread) -> Any:
     return Worker.objects.values_list("heartbeat_at", flat=True).get(pk=worker.id)
 
 
-def test_it_makes_its_row_before_it_claims(worker_thread: Start, gates: Any) -> None:
+def test_it_makes_its_row_before_it_claims(worker_thread: Start, gates: Any, settings: Any) -> None:
+    settings.SKIPQUEUE = {"DEPLOYMENT": "4f2a"}
     worker_jobs.pass_gate.defer("g")
     worker = worker_thread(poll_interval=HOUR, queue_names=("default",))
     wait_until(lambda: gates["g"].inside)
     row = Worker.objects.get()
     assert (row.pk, row.name, row.queues, row.concurrency) == (worker.id, "w", ["default"], 4)
+    assert row.deployment == "4f2a"
     assert are_in_order(row.started_at, Job.objects.get().locked_at)
 
 

@@ -1,4 +1,4 @@
-"""Applies a verb to all jobs of a list, in a worker: to more jobs than one request can change.
+"""Applies a verb to all jobs of a list, or searches all of it, in a worker: more jobs than one request can handle.
 
 The verb and the list are the arguments of the job that applies it. Invariant: the list is stored as the query of its
 address, and evaluated by the code of the admin itself.
@@ -33,9 +33,10 @@ from ...jobs.context import JobContext
 from ...models import Job, Queue
 from ...values.codec import encode
 from ...values.outcomes import Discard
+from ..counts import expected
 from ..durations import moment_of
 from ..queues_and_workers import Workforce
-from ..search import Window
+from ..search import Window, size_of
 from .verbs import log, many_jobs
 from .verbs.copies import BULK_TASK
 from .verbs.many_jobs import Selection, Tally, newest_id
@@ -46,20 +47,26 @@ PRIORITY = 100
 """An operator who acts on so many jobs does not wait for the jobs that are in the way."""
 
 
+SEARCH = "search"
+"""The action that only finds the jobs of a list, wherever they are in it."""
+
+MOST_FOUND = 1_000
+"""The ids that a search keeps. It ends when it has found as many jobs."""
+
 SIGNER = Signer(salt="django_skipqueue.admin.bulk")
 
 
 @dataclass(frozen=True, kw_only=True)
 class BulkAction:
     action: str
-    """Its name in `ACTIONS`."""
+    """Its name in `ACTIONS`, or `SEARCH`."""
     query: str
     """Of the list's address."""
     site: str
     """The name of the admin site."""
     user_id: Any
     user: str
-    number: int
+    number: int = 0
     """The jobs that matched when the question was asked."""
     is_least: bool = False
     """Whether there may be more: a part of the list was searched, or the count has stopped. The job counts all."""
@@ -80,7 +87,7 @@ class BulkAction:
         except TypeError:
             return None
         is_sound = all(kinds[name] is Any or type(value) is kinds[name] for name, value in given.items())
-        return read if is_sound and read.action in ACTIONS else None
+        return read if is_sound and read.action in (*ACTIONS, SEARCH) else None
 
     @property
     def is_genuine(self) -> bool:
@@ -91,8 +98,15 @@ class BulkAction:
             return False
         return True
 
+    def is_allowed(self, model_admin: Any, request: HttpRequest) -> bool:
+        """Whether the user may see jobs, and apply the verb if there is one."""
+        if self.action == SEARCH:
+            return bool(model_admin.has_view_permission(request))
+        return bool(model_admin.may(request, self.verb))
+
     @property
     def verb(self) -> Verb:
+        """Raises `KeyError` for a search."""
         return ACTIONS[self.action][0]
 
     @property
@@ -143,6 +157,10 @@ class Progress:
     """The jobs that matched at the start, in all windows; `None`: nobody has searched them all."""
     changed: int = 0
     skipped: int = 0
+    looked_at: int = 0
+    """By a search: the jobs in the windows that are done. The last window of a list may have fewer."""
+    found: tuple[int, ...] = ()
+    """By a search: the ids of the jobs that match, at most `MOST_FOUND`."""
 
     @classmethod
     def of(cls, job: Job) -> "Progress | None":
@@ -150,10 +168,11 @@ class Progress:
         written = job.metadata.get(KEY) if isinstance(job.metadata, dict) else None
         try:
             start, end = map(_from_json, written["edges"])  # type: ignore[index]
-            read = cls(**{**written, "edges": (start, end)})  # type: ignore[dict-item]
-        except (TypeError, ValueError, KeyError):
+            found = tuple(written.get("found", ()))  # type: ignore[union-attr]
+            read = cls(**{**written, "edges": (start, end), "found": found})  # type: ignore[dict-item]
+        except (TypeError, ValueError, KeyError, AttributeError):
             return None
-        numbers = (read.newest, read.after, read.counted or 0, read.changed, read.skipped)
+        numbers = (read.newest, read.after, read.counted or 0, read.changed, read.skipped, read.looked_at, *read.found)
         return read if all(isinstance(number, int) for number in numbers) else None
 
     def within(self, window: Window) -> "Progress":
@@ -190,11 +209,16 @@ class Walk:
     """A `JobChangeList`."""
 
     def begin(self) -> Progress:
-        """Count the jobs, if the question could not say how many they are. Returns the progress before the first."""
+        """Returns the progress before the first job, with the number of jobs if the question could not say it.
+
+        Of a search that is about how many jobs of the list there are to look at, by the database's statistics.
+        """
         front = self.changelist.window or Window(
             self.changelist.indexed, 1, None, None
         )  # an index finds all that match
         progress = Progress(newest_id(), (front.start, front.end))
+        if self.bulk.action == SEARCH:
+            return replace(progress, counted=expected(self.changelist.indexed.jobs()))
         if not self.bulk.is_least:
             return progress
         found = (self.within(window).jobs.filter(pk__lte=progress.newest) for window in self.windows(progress.edges))
@@ -206,6 +230,25 @@ class Walk:
     def within(self, window: Window) -> Selection:
         jobs = self.changelist.jobs_within(window, self.request).exclude(pk=self.job.pk)  # it may match itself
         return Selection(jobs if window.start is None else jobs.filter(self._is_not_done()))
+
+    def search(self, progress: Progress, context: JobContext) -> Progress:
+        """Go on with the search, to the end of the list or to `MOST_FOUND` jobs. After each window, it can be stopped.
+
+        A window that an interrupted attempt has not finished is searched again.
+        """
+        for window in self.windows(progress.edges):
+            progress = progress.within(window)
+            progress.save(context)
+            number, most = progress.looked_at, max(progress.counted or 1, progress.looked_at)
+            context.progress(number / most, f"{number:,} of {most:,}")
+            jobs = self.changelist.jobs_within(window, self.request).exclude(pk__in=[self.job.pk, *progress.found])
+            found = jobs.values_list("pk", flat=True)[: MOST_FOUND - len(progress.found)]
+            looked_at = progress.looked_at + size_of(window.indexed)
+            progress = replace(progress, looked_at=looked_at, found=(*progress.found, *found))
+            if len(progress.found) == MOST_FOUND:
+                break
+        progress.save(context)
+        return progress
 
     def _is_not_done(self) -> Q:
         """The condition that the last operation on a job is not this action, which has its time, verb and user."""
@@ -221,7 +264,7 @@ MOST_OPERATIONS = 50
 
 
 def run(context: JobContext, action: Mapping[str, Any]) -> dict[str, int]:
-    """Go on where the last attempt ended, to the end of the list. Returns how many jobs were changed and skipped.
+    """Go on where the last attempt ended, to the end of the list. Returns how many jobs were changed, or found.
 
     All of it is in the database of this job: the jobs of the list, and their verbs.
     """
@@ -230,6 +273,8 @@ def run(context: JobContext, action: Mapping[str, Any]) -> dict[str, int]:
         request = _request(bulk, context.job)
         walk = Walk(bulk, context.job, request, bulk.model_admin().get_changelist_instance(request))
         progress = Progress.of(context.job) or walk.begin()
+        if bulk.action == SEARCH:
+            return {"found": len(walk.search(progress, context).found)}
         try:
             for window in walk.windows(progress.edges):
                 progress = progress.within(window)
@@ -276,6 +321,6 @@ def _request(bulk: BulkAction, job: Job) -> HttpRequest:
     if request.user is None:
         raise Discard(f"The user {bulk.user} was deleted.")
     model_admin: Any = bulk.model_admin()
-    if not model_admin.admin_site.has_permission(request) or not model_admin.may(request, bulk.verb):
-        raise Discard(f"{bulk.user} may not {bulk.verb.name} jobs.")
+    if not model_admin.admin_site.has_permission(request) or not bulk.is_allowed(model_admin, request):
+        raise Discard(f"{bulk.user} may not {'see' if bulk.action == SEARCH else bulk.verb.name} jobs.")
     return request

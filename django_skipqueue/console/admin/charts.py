@@ -146,6 +146,10 @@ class LocalTimes:
     mark_every: timedelta
     """The distance of the labels."""
 
+    def mark(self, seconds: float, label: str) -> Mark:
+        """A time on the axis, in seconds since the epoch."""
+        return Mark((seconds - self.axis.start) / (self.axis.end - self.axis.start), label)
+
     @cached_property
     def marks(self) -> list[Mark]:
         """The labels of the axis. None stands at its very ends, where there is no room for it."""
@@ -253,6 +257,8 @@ class Chart:
     series: Sequence[Series]
     stacks: bool = False
     """Whether the values add up to bars, the first series lowest; else they are lines."""
+    changes: Sequence[Mark] = ()
+    """Times at which something changed, such as the deployment: each with what it is, the last one first."""
 
     @property
     def is_empty(self) -> bool:
@@ -291,10 +297,12 @@ class Chart:
     def hovers(self) -> list[str]:
         """The text of each bucket under the mouse: the series as they stand above each other."""
         labels = [str(series.label) for series in self.series]
+        changed = {int(change.share * self.times.axis.buckets): change.label for change in self.changes}
         found = []
-        for time, cells in self.rows:
+        for place, (time, cells) in enumerate(self.rows):
             lines = [f"{label}: {cell}" for label, cell in zip(labels, cells, strict=True)]
-            found.append("\n".join([time, *(reversed(lines) if self.stacks else lines)]))
+            change = [changed[place]] if place in changed else []
+            found.append("\n".join([time, *(reversed(lines) if self.stacks else lines), *change]))
         return found
 
     @property

@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from django.db.models import Q
 from django.db.models.functions import Now
-from django.urls import reverse
 from django.utils import timezone
 from django.utils.http import urlencode
 from django.utils.translation import gettext, ngettext
@@ -32,6 +31,7 @@ from ..parts import PartSection, consoles
 from ..queues_and_workers import LONGEST_NAME, QueueRate, QueueState, Workforce, not_external, queue_states, rates_now
 from .charts import LocalTimes, TimeAxis
 from .queue_columns import columns_for, slots_in_words
+from .ui.addresses import address_of, carrying
 from .ui.cells import rows
 
 HOUR = 3_600
@@ -196,7 +196,7 @@ def workers(situation: Situation) -> Card:
     elif not processes:
         detail = gettext("none is alive")
     level: Level = "alarm" if not processes else "warning" if late else ""
-    address = reverse("admin:django_skipqueue_worker_changelist")
+    address = address_of("worker_changelist")
     alive = grouped(sum(worker.slots > 0 for worker in processes))
     return Card(_("workers alive"), alive, detail, address, level, "django_skipqueue.view_worker")
 
@@ -215,7 +215,7 @@ def cards(situation: Situation) -> Iterator[Card]:
 def list_of(situation: Situation, **query: str) -> str:
     if situation.queue_name:
         query["queue"] = situation.queue_name
-    return f"{reverse('admin:django_skipqueue_job_changelist')}?{urlencode(query)}"
+    return address_of("job_changelist", query=query)
 
 
 MOST_LONG_JOBS = 5
@@ -230,7 +230,7 @@ def _longest_jobs(situation: Situation) -> list[dict[str, Any]]:
     return [
         {
             "id": id,
-            "address": reverse("admin:django_skipqueue_job_change", args=[id]),
+            "address": address_of("job_change", id),
             "task": task,
             "queue_name": queue_name,
             "ran": span(now - locked_at),
@@ -249,7 +249,7 @@ def _queues(situation: Situation) -> dict[str, Any]:
     return {"columns": columns, "rows": rows(columns, shown), "hidden": len(situation.queues) - len(shown)}
 
 
-SECTIONS = tuple(
+SECTIONS: tuple[PartSection[Situation], ...] = tuple(
     PartSection(
         name=name, template=f"admin/django_skipqueue/dashboard/{name}.html", content=content, is_of_queue=is_of_queue
     )
@@ -258,7 +258,7 @@ SECTIONS = tuple(
 """In the order of the page."""
 
 
-def sections() -> Iterator[PartSection]:
+def sections() -> Iterator[PartSection[Situation]]:
     """The sections, each with those of parts that stand after it."""
     of_parts = [section for part in consoles() for section in part.sections]
     yield from (each for each in of_parts if not each.after)
@@ -272,7 +272,7 @@ class Dashboard:
     situation: Situation
     cards: list[tuple[Card, bool]]
     """Each with whether its link can be followed."""
-    sections: list[tuple[PartSection, Any]]
+    sections: list[tuple[PartSection[Situation], Any]]
     took: str
     """The time that it took to gather all of it, in words."""
 
@@ -313,4 +313,4 @@ class Dashboard:
         return self._address(range=self.situation.range.slug)
 
     def _address(self, **query: str) -> str:
-        return f"?{urlencode({name: value for name, value in query.items() if value})}"
+        return carrying(f"?{urlencode({name: value for name, value in query.items() if value})}")

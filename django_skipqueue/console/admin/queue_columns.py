@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
@@ -20,6 +19,7 @@ from ..queues_and_workers import (
     pause_end,
     queue_facts,
 )
+from .ui.addresses import address_of
 from .ui.cells import Cell, Column, badge, columns_of, queue_link, shortened
 
 
@@ -89,7 +89,7 @@ def _setting(option: QueueOption[Any], queue: QueueState) -> Cell:
 
 def _jobs_link(queue: QueueState, status: str, text: str) -> SafeString:
     query = {"status": status, "queue": queue.name}
-    return format_html('<a href="{}">{}</a>', reverse("admin:django_skipqueue_job_changelist", query=query), text)
+    return format_html('<a href="{}">{}</a>', address_of("job_changelist", query=query), text)
 
 
 LOOKS: Looks[QueueState] = {

@@ -45,7 +45,6 @@ from ..workers import (
     worker_rows,
     worker_states,
 )
-from .notices import NoWorker, notices_cache
 from .ui.cells import Cell, Column, Table, badge, columns_of, job_link, queue_link, shortened, worker_link
 from .ui.views import READ, READ_OR_CHANGE, ReadOnlyViews, guarded, refreshing
 
@@ -69,10 +68,11 @@ def _state(worker: WorkerState) -> Cell:
 
 def _worker(worker: WorkerState) -> Cell:
     place = gettext("%(host)s · pid %(pid)s") % {"host": shortened(worker.row.hostname), "pid": worker.row.pid}
+    deployment = worker.row.deployment and gettext("deployment %(name)s") % {"name": shortened(worker.row.deployment)}
     return format_html(
         '<span class="skipqueue-name">{}</span> <span class="skipqueue-detail">{}</span>',
         worker_link(worker.row.pk),
-        " · ".join(filter(None, [worker.cells.get("detail", ""), place])),
+        " · ".join(filter(None, [worker.cells.get("detail", ""), place, deployment])),
     )
 
 
@@ -244,11 +244,7 @@ class WorkerAdmin(ReadOnlyViews):
 
     @refreshing
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        notices = notices_cache.get()
-        context = {
-            "title": capfirst(self.opts.verbose_name_plural),
-            "command": "" if notices and notices.no_worker else NoWorker(()).command,
-        }
+        context = {"title": capfirst(self.opts.verbose_name_plural)}
         return super().changelist_view(request, context | (extra_context or {}))
 
     @refreshing

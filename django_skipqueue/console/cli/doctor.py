@@ -13,8 +13,10 @@ from ...events.log_format import printable
 from ...queue.store import Store
 from ..rules.examination import examine
 from ..rules.rule import Finding, Severity
+from ..rules.verdict import Verdict
 from .subcommand import Exit, Watchable
 from .terminal import Console
+from .verdict import COLOURS, exit_code
 
 WIDTH = 80
 """Columns of the text. What is to be pasted is never broken."""
@@ -33,20 +35,17 @@ class Doctor(Watchable):
         start = time.monotonic()
         with translation.override(None):
             findings = examine(Store(settings.database))
+            verdict = Verdict.of(findings)
         seconds = round(time.monotonic() - start, 3)
         if options["json"]:
-            console.json({"seconds": seconds, "findings": [asdict(each) for each in findings]})
+            found = {"is_well": verdict.is_well, "findings": [asdict(each) for each in findings]}
+            console.json({"seconds": seconds, **found})
         else:
+            console.coloured(str(verdict), COLOURS[verdict.severity])
+            console.line()
             for line in _lines(findings, seconds, names_all=options.get("verbosity", 1) > 1):
                 console.line(line)
-        return _exit_code(findings)
-
-
-def _exit_code(findings: list[Finding]) -> Exit:
-    if any(each.code == "database-unusable" for each in findings):
-        return Exit.ERROR
-    is_well = all(each.severity in (Severity.OK, Severity.INFO) for each in findings)
-    return Exit.DONE if is_well else Exit.NEGATIVE
+        return exit_code(verdict)
 
 
 def _lines(findings: list[Finding], seconds: float, *, names_all: bool) -> Iterator[str]:
@@ -63,8 +62,7 @@ def _lines(findings: list[Finding], seconds: float, *, names_all: bool) -> Itera
                     yield from map(printable, textwrap.indent(finding.command, INDENT * 2).splitlines())
                 yield ""
     well = [each for each in findings if each.severity == Severity.OK]
-    opening = "All is well: " if _exit_code(findings) == Exit.DONE else ""
-    summary = f"{opening}{len(well)} checks found nothing, in {seconds:.2f} s"
+    summary = f"{len(well)} checks found nothing, in {seconds:.2f} s"
     if not names_all:
         yield f"{summary}. -v 2 names them."
         return

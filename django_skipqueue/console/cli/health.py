@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,6 +15,7 @@ from typing import Any, NoReturn
 
 from django.core.management.base import CommandError, CommandParser
 from django.db.models import Q
+from django.utils import translation
 
 from ...conf import chosen_or_all
 from ...events.log_format import printable
@@ -23,8 +25,11 @@ from ...worker.preflight import engine_problem
 from ..at_once import read_at_once
 from ..durations import duration, span
 from ..queues_and_workers import Workforce
+from ..rules.examination import VERDICT_SECONDS
+from ..rules.verdict import Verdict
 from .subcommand import Exit, Subcommand
 from .terminal import Console
+from .verdict import in_a_sentence
 
 
 class Health(Subcommand):
@@ -62,7 +67,9 @@ class Health(Subcommand):
         aliases = (options["database"],) if options["database"] else chosen_or_all()
         if len(aliases) > 1:
             return _of_several(console, aliases, seconds, options)
-        timer = threading.Timer(seconds, _give_up, [f"unhealthy: no answer from the database within {seconds:g} s"])
+        self._code: Exit | None = None
+        self._ends_at = time.monotonic() + seconds
+        timer = threading.Timer(seconds, self._give_up, [f"no answer from the database within {seconds:g} s"])
         timer.daemon = True
         timer.start()
         try:
@@ -73,7 +80,16 @@ class Health(Subcommand):
     def run(self, console: Console, **options: Any) -> Exit:
         health = _Health.now(**options)
         health.show(console)
-        return Exit.DONE if health.is_well else Exit.NEGATIVE
+        console.flush()
+        self._code = Exit.DONE if health.is_well else Exit.NEGATIVE
+        _show_verdict(console, _verdict(Store.default(), self._ends_at - time.monotonic()))
+        return self._code
+
+    def _give_up(self, message: str) -> NoReturn:
+        """End this process although another thread waits for the network: only the kernel can end that wait."""
+        sys.stderr.write(f"{'unhealthy' if self._code is None else 'verdict'}: {message}\n")
+        sys.stderr.flush()
+        os._exit(Exit.ERROR if self._code is None else self._code)
 
 
 @dataclass(frozen=True)
@@ -108,22 +124,32 @@ def _of_several(console: Console, aliases: Sequence[str], seconds: float, option
         if problem := engine_problem(alias):
             raise CommandError(" ".join(problem))
 
-    def read(store: Store) -> _Health:
-        with short_transaction(store, seconds):
-            return _Health.now(**options)
+    found: dict[str, _Health] = {}
 
-    found = read_at_once(aliases, read, connect_seconds=seconds, seconds=seconds)
-    for alias, health in found.items():
-        if health is None:
-            console.say(f"{alias}: cannot be used, or no answer from the database within {seconds:g} s")
+    def read(store: Store) -> Verdict:
+        with short_transaction(store, seconds):
+            found[store.alias] = _Health.now(**options)
+        return _verdict(store, seconds)
+
+    verdicts = read_at_once(aliases, read, connect_seconds=seconds, seconds=seconds)
+    for alias in aliases:
+        if alias in found:
+            found[alias].show(console, of=f"{alias}: ")
         else:
-            health.show(console, of=f"{alias}: ")
-    answers = [health.is_well for health in found.values() if health is not None]
+            console.say(f"{alias}: cannot be used, or no answer from the database within {seconds:g} s")
+    for alias, verdict in verdicts.items():
+        if verdict is not None:
+            _show_verdict(console, verdict, of=f"{alias}: ")
+    answers = [health.is_well for health in found.values()]
     return Exit.ERROR if not answers else Exit.DONE if all(answers) else Exit.NEGATIVE
 
 
-def _give_up(message: str) -> NoReturn:
-    """End this process although another thread of it waits for the network: only the kernel can end that wait."""
-    sys.stderr.write(f"{message}\n")
-    sys.stderr.flush()
-    os._exit(Exit.ERROR)
+def _show_verdict(console: Console, verdict: Verdict, of: str = "") -> None:
+    """A line: the probe of a container keeps few."""
+    problems = "; ".join(in_a_sentence(each) for each in verdict.problems)
+    console.line(f"{of}verdict: {problems or verdict}")
+
+
+def _verdict(store: Store, seconds: float) -> Verdict:
+    with translation.override(None):
+        return Verdict.now(store, seconds=min(VERDICT_SECONDS, seconds / 2))

@@ -108,6 +108,8 @@ class List(Watchable):
         if not found and not cut:
             choice.explain_nothing()
         print_jobs(console, found[:limit], in_json=options["json"])
+        if labels := choice.searched_by_index:
+            console.say(f"By an index, all jobs of these tasks were searched: {labels}.")
         if len(found) > limit:
             console.say(f"There are more than {limit:,}; --limit shows more.")
         elif cut:

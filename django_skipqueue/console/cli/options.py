@@ -14,7 +14,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from django.core.management.base import CommandError, CommandParser
 from django.db.models import QuerySet
@@ -27,9 +27,12 @@ from ...jobs.task import Task
 from ...models import Job
 from ..durations import DURATION, duration
 from ..job_states import STATES
+from ..periods import Period
 from ..queues_and_workers import known_queue_names, known_task_names
 from ..search import WINDOW_SIZE, Criteria, Window, is_id
 from .subcommand import Exit
+
+T = TypeVar("T")
 
 DAYS_AGO = {"today": 0, "yesterday": 1}
 
@@ -103,11 +106,21 @@ class Choice:
         if self.ids:
             yield Part(Job.objects.filter(pk__in=self.ids).order_by("pk"))
         for criteria in self.criteria:
+            if by_index := criteria.by_index:
+                yield Part(criteria.narrow(Job.objects.filter(pk__in=by_index.ids)).order_by("-pk"))
+                if criteria.task:  # then there are no others
+                    continue
             reads_all = self.reads_all or not criteria.are_searched
             for each in criteria.windows():
-                yield Part(criteria.within(each), None if reads_all or each.end is None else each)
+                jobs = criteria.within(each).exclude(pk__in=by_index.ids if by_index else ())
+                yield Part(jobs, None if reads_all or each.end is None else each)
                 if not reads_all:
                     break
+
+    @property
+    def searched_by_index(self) -> str:
+        """The tasks and arguments whose indexes have found all of their jobs; empty if there are none."""
+        return ", ".join(dict.fromkeys(each.by_index.labels for each in self.criteria if each.by_index))
 
     def require_known(self) -> None:
         """Raise `CommandError` if one of the ids is not that of a job."""
@@ -186,8 +199,7 @@ def by_criteria(options: dict[str, Any], states: Collection[str | None] = (None,
                 cause=options["exception"],
                 arguments=tuple(options["arguments"]),
                 text=options["search"],
-                since=options["since"],
-                before=options["until"],
+                period=Period(options["since"], options["until"]),
             )
             for state in chosen
         ),

@@ -42,7 +42,7 @@ LIMIT 10000
 """
 
 
-# reindex: sets how long a statement of this session waits for a lock, and lets it run for as long as it takes.
+# reindex, index: sets how long a statement of this session waits for a lock, and lets it run for as long as it takes.
 LIMIT_LOCK_WAITS = """
 SELECT set_config('lock_timeout', %(lock_timeout)s, false), set_config('statement_timeout', '0', false)
 """
@@ -52,7 +52,7 @@ SELECT set_config('lock_timeout', %(lock_timeout)s, false), set_config('statemen
 REINDEX = "REINDEX INDEX CONCURRENTLY {schema}.{index}"
 
 
-# reindex: removes what an interrupted rebuild has left.
+# reindex: removes what an interrupted rebuild has left. index: removes an index that is invalid or not wanted.
 DROP_INDEX = "DROP INDEX CONCURRENTLY IF EXISTS {schema}.{index}"
 
 
@@ -70,25 +70,21 @@ def indexes(store: Store) -> list[Index]:
     return [Index(*row) for row in store.rows(INDEXES, {"tables": table_names()})]
 
 
-def change_index(store: Store, template: str, index: Index) -> None:
+def change_index(store: Store, template: str, *, schema: str, name: str) -> None:
     """Run a statement on one index, on a connection in autocommit that no pooler shares.
 
     The names of the index are quoted as identifiers, which no parameter can be.
     """
-    names = {"schema": psycopg_sql.Identifier(index.schema), "index": psycopg_sql.Identifier(index.name)}
+    names = {"schema": psycopg_sql.Identifier(schema), "index": psycopg_sql.Identifier(name)}
     statement = psycopg_sql.SQL(template).format(**names)
     with store.connection.cursor() as cursor:
         cursor.execute(statement)
 
 
-class Reindex(Subcommand):
+class OnIndexes(Subcommand):
     """May be interrupted at any time, and run again: it begins with what an interrupted run has left."""
 
-    name = "reindex"
-    help = "Build the indexes of the queue's tables anew, one at a time, while jobs run"
-
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--index", metavar="NAME", help="only this index; default: all")
         parser.add_argument("--dry-run", action="store_true", help="show what would be done, and change nothing")
         parser.add_argument(
             "--lock-timeout",
@@ -98,10 +94,14 @@ class Reindex(Subcommand):
             help="how long to wait for a lock or an old transaction; default: 30s",
         )
 
+    def change(self, console: Console, store: Store, **options: Any) -> Exit:
+        """Do it, in a session whose statements may take long and wait for locks no longer than the option says."""
+        raise NotImplementedError
+
     def execute(self, console: Console, **options: Any) -> Exit:
         alias = chosen_database(options)
         if alias in connections and connections[alias].in_atomic_block:
-            raise CommandError("REINDEX CONCURRENTLY waits for all open transactions, and the caller has one open.")
+            raise CommandError(f"skipqueue {self.name} waits for all open transactions, and the caller has one open.")
         return super().execute(console, **options)
 
     def run(self, console: Console, **options: Any) -> Exit:
@@ -115,7 +115,7 @@ class Reindex(Subcommand):
             try:
                 store, timeout = Store(alias), options["lock_timeout"].total_seconds()
                 store.rows(LIMIT_LOCK_WAITS, {"lock_timeout": f"{timeout * 1000:.0f}ms"})
-                return _rebuild(console, store, dry_run=options["dry_run"], only=options["index"])
+                return self.change(console, store, **options)
             except OperationalError as error:
                 if isinstance(error.__cause__, errors.LockNotAvailable):
                     raise CommandError(
@@ -123,6 +123,18 @@ class Reindex(Subcommand):
                         "`skipqueue doctor` shows who has it. Run this again to go on."
                     ) from error
                 raise
+
+
+class Reindex(OnIndexes):
+    name = "reindex"
+    help = "Build the indexes of the queue's tables anew, one at a time, while jobs run"
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--index", metavar="NAME", help="only this index; default: all")
+        super().add_arguments(parser)
+
+    def change(self, console: Console, store: Store, **options: Any) -> Exit:
+        return _rebuild(console, store, dry_run=options["dry_run"], only=options["index"])
 
 
 def _rebuild(console: Console, store: Store, *, dry_run: bool, only: str | None) -> Exit:
@@ -133,7 +145,7 @@ def _rebuild(console: Console, store: Store, *, dry_run: bool, only: str | None)
         raise CommandError(f"No table of the queue has an index {only!r}. The indexes: {names}.")
     for index in (index for index in found if index.is_left_over):
         if not dry_run:
-            change_index(store, DROP_INDEX, index)
+            change_index(store, DROP_INDEX, schema=index.schema, name=index.name)
         console.line(
             f"{index.name}: left over from an interrupted rebuild, {'would be dropped' if dry_run else 'dropped'}"
         )
@@ -143,7 +155,8 @@ def _rebuild(console: Console, store: Store, *, dry_run: bool, only: str | None)
             console.line(f"{index.name}: {size}, would be rebuilt")
         else:
             start = time.monotonic()
-            change_index(store, REINDEX, index)  # if it is interrupted, an index is left over
+            # if it is interrupted, an index is left over
+            change_index(store, REINDEX, schema=index.schema, name=index.name)
             took = span(time.monotonic() - start)
             rebuilt = next(each for each in indexes(store) if (each.schema, each.name) == (index.schema, index.name))
             console.line(f"{index.name}: {size} → {filesizeformat(rebuilt.size)} in {took}")

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.utils import translation
+
 from ...events.log_format import in_words, printable
 from ...models import Status as JobStatus
 from ...queue.store import Store
@@ -16,16 +18,20 @@ from ..counts import Count
 from ..facts import Looks, as_json, plain
 from ..job_states import RETRYING, Indexed, ScheduledCounts
 from ..parts import PartStatus, consoles
+from ..periods import Period
 from ..queues_and_workers import QUEUE, QueueState, Workforce, active_queues, queue_facts, queue_states
+from ..rules.verdict import Verdict
 from .facts import FactList, print_facts
 from .subcommand import Exit, Watchable
 from .terminal import RED, YELLOW, Coloured, Console, shown_time
+from .verdict import show_verdict
 
 FAILED_IN_LAST_HOUR = "failed_in_last_hour"
 
 
 @dataclass(frozen=True)
 class Snapshot:
+    verdict: Verdict
     at: datetime
     """By the database's clock."""
     queues: list[QueueState]
@@ -38,6 +44,8 @@ class Snapshot:
     @classmethod
     def now(cls) -> "Snapshot":
         store = Store.default()
+        with translation.override(None):
+            verdict = Verdict.now(store)
         at, _ = store.heartbeats()
         workforce = Workforce.now()
         queues = sorted(active_queues(None, workforce), key=lambda queue: queue.name)
@@ -48,12 +56,13 @@ class Snapshot:
             RETRYING: scheduled.retrying,
             JobStatus.BLOCKED.value: Indexed(JobStatus.BLOCKED).count(),
             JobStatus.FAILED.value: Indexed(JobStatus.FAILED).count(),
-            FAILED_IN_LAST_HOUR: Indexed(JobStatus.FAILED, since=timedelta(hours=1)).count(),
+            FAILED_IN_LAST_HOUR: Indexed(JobStatus.FAILED, period=Period(timedelta(hours=1))).count(),
         }
-        return cls(at, queues, jobs, workforce, parts)
+        return cls(verdict, at, queues, jobs, workforce, parts)
 
     def as_json(self) -> dict[str, Any]:
         return {
+            "verdict": self.verdict.as_json(),
             "at": self.at,
             "queues": [as_json(QUEUE, queue) for queue in self.queues],
             "jobs": {name: plain(count) for name, count in self.jobs.items()},
@@ -82,6 +91,7 @@ def _show(console: Console, snapshot: Snapshot, *, in_json: bool) -> None:
     if in_json:
         console.json(snapshot.as_json())
         return
+    show_verdict(console, snapshot.verdict)
     console.line(shown_time(snapshot.at))
     console.line()
     print_facts(console, QUEUE, snapshot.queues, QUEUE_LOOKS)

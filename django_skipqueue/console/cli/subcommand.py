@@ -7,6 +7,7 @@ import argparse
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from enum import IntEnum
 from typing import Any
 
@@ -125,7 +126,7 @@ class Subcommand:
 
 
 class Watchable(Subcommand):
-    """A subcommand that shows something, as text or as JSON, once or again and again."""
+    """A subcommand that shows something, as text or as JSON, once or again and again. The last answer counts."""
 
     json_help = "print a JSON object"
 
@@ -147,15 +148,15 @@ class Watchable(Subcommand):
             return super().execute(console, **options)
         if options.get("verb"):
             raise CommandError("--watch shows a list again and again: it takes no verb.", returncode=Exit.USAGE)
-        try:
-            while (code := super().execute(console, **options)) != Exit.INTERRUPTED:
+        code = Exit.DONE
+        with suppress(KeyboardInterrupt):  # the way to end it
+            while (shown := super().execute(console, **options)) != Exit.INTERRUPTED:
+                code = shown
                 console.flush()
                 time.sleep(interval.total_seconds())
                 if not options["json"]:
                     console.clear()
-        except KeyboardInterrupt:  # the way to end it
-            return Exit.DONE
-        return Exit.DONE if code == Exit.INTERRUPTED else code
+        return code
 
 
 def chosen_database(options: Mapping[str, Any]) -> str:

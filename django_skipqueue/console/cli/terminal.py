@@ -113,6 +113,10 @@ class Console:
             self._out.write(CLEAR_SCREEN if self.is_screen else "", ending="" if self.is_screen else "\n")
             self._is_stale = False
 
+    def coloured(self, text: str, code: str) -> None:
+        """Write a line of data in this colour."""
+        self.line(f"\x1b[{code}m{text}\x1b[0m" if self._colour else text)
+
     def json(self, value: Mapping[str, Any]) -> None:
         """Write a JSON object as a line of data. Times are written in ISO 8601, with their zone."""
         of_one = {} if self.database is None else {"database": self.database}

@@ -5,7 +5,7 @@ series keeps within bounds. With several databases each metric has the label `da
 `console.metrics.scrape` adds.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
@@ -23,6 +23,7 @@ from ..parts import consoles
 from ..queues_and_workers import QUEUE, QueueState, Workforce, estimated_blocked
 from ..rules import sql
 from ..rules.tables import Share, statement_seconds, table_load
+from ..rules.verdict import Verdict
 
 MOST = 200
 """Queues, and pairs of a queue and a task, that have series of their own."""
@@ -170,6 +171,15 @@ def locks(store: Store) -> Iterator[Values]:
     yield {(): max(waits.values(), default=0.0)}
 
 
+@measured(
+    "problems",
+    Metric("skipqueue_problems", "gauge", "Problems that the verdict names, by the rule.", ("rule", "severity")),
+)
+def problems(store: Store) -> Iterator[Values]:
+    found = Verdict.now(store).problems
+    yield Counter((each.code, str(each.severity)) for each in found)
+
+
 SCOPE = ("scope",)
 
 
@@ -207,5 +217,5 @@ def _by_scope(share: Share) -> Values:
     return {("queue",): share.queue, ("database",): share.database}
 
 
-SCRAPED = (queues, blocked, paused, workers, prune_lag, vacuums, sizes, locks, tables, statements)
+SCRAPED = (problems, queues, blocked, paused, workers, prune_lag, vacuums, sizes, locks, tables, statements)
 """What the core counts."""

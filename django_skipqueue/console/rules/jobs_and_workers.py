@@ -3,24 +3,33 @@
 Every statement of the doctor on the job table is here, as a literal. Each reads a bounded number of rows, by an index.
 """
 
+import math
 import shlex
+import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext
 from psycopg.sql import Identifier
 
 from ...conf import settings
 from ...events.log_format import job_name, printable
 from ...jobs.registry import registry
 from ...queue import queues as queue_verbs
-from ...queue.observe import QueueNow, queues_now
+from ...queue.fragments import KEY_COLUMNS, joined
+from ...queue.observe import QueueNow, held_now, queues_now
 from ...queue.store import Store
 from ...values.records import worker_name
-from ..durations import span
+from ..durations import clock_time, span
+from ..parts import usual_waits
 from ..queues_and_workers import WorkerHealth, Workforce, recovered
 from . import sql
-from .rule import Finding, Severity, statement
+from .rule import Finding, PageLink, Severity, Threshold, database_time, statement
+
+WORKERS, QUEUES = PageLink("worker_changelist"), PageLink("queue_changelist")
+"""The pages to which findings link."""
 
 # no-worker → whether a scheduled job is due. Index: admit.
 IS_OVERDUE = """
@@ -31,16 +40,17 @@ ORDER BY run_after
 LIMIT 1
 """
 
-# unknown-task → the tasks of the first jobs of each of these queues, and of the scheduled jobs that are due first.
+# unknown-task → the tasks of the first jobs of each of these queues, and of the scheduled jobs that are due first: how
+# many of these jobs there are, since when the first is due, and the time.
 # Index: claim, once for each queue, and admit.
 TASKS = """
-SELECT DISTINCT task
+SELECT task, count(*), min(run_after), statement_timestamp()
 FROM (
-    SELECT job.task
+    SELECT job.task, job.run_after
     FROM
         unnest(%(queue_names)s::text[]) AS queue (name)
         CROSS JOIN LATERAL (
-            SELECT task
+            SELECT task, run_after
             FROM skipqueue_job
             WHERE status = 'queued' AND queue_name = queue.name
             ORDER BY (-priority), run_after, id
@@ -48,13 +58,14 @@ FROM (
         ) AS job
     UNION ALL
     (
-        SELECT task
+        SELECT task, run_after
         FROM skipqueue_job
         WHERE status = 'scheduled'
         ORDER BY run_after
         LIMIT 1000
     )
 ) AS first_jobs
+GROUP BY task
 ORDER BY task
 LIMIT 1000
 """
@@ -97,6 +108,42 @@ ORDER BY locked_at
 LIMIT 100
 """
 
+_IS_KEYED = " OR ".join(f"{key} IS NOT NULL" for key in KEY_COLUMNS.values()) or "false"
+
+# long-wait → of each queue the job that has been due for the longest time, if that is `seconds` at least: the queue,
+# the job, since when it is due, and the time. A job with the key of a gate is not looked at: it may have waited at its
+# gate. 2,000 pairs of a queue and a priority are looked at. Index: claim, one probe for each pair.
+OLDEST_WAITING = joined(
+    """
+WITH RECURSIVE head AS (
+    (
+        SELECT id, queue_name, (-priority) AS rank, run_after, {is_keyed} AS is_keyed
+        FROM skipqueue_job
+        WHERE status = 'queued'
+        ORDER BY queue_name, (-priority), run_after, id
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT next.id, next.queue_name, next.rank, next.run_after, next.is_keyed
+    FROM
+        head,
+        LATERAL (
+            SELECT id, queue_name, (-priority) AS rank, run_after, {is_keyed} AS is_keyed
+            FROM skipqueue_job
+            WHERE status = 'queued' AND (queue_name, (-priority)) > (head.queue_name, head.rank)
+            ORDER BY queue_name, (-priority), run_after, id
+            LIMIT 1
+        ) AS next
+)
+SELECT DISTINCT ON (queue_name) queue_name, id, run_after, statement_timestamp()
+FROM (SELECT id, queue_name, run_after, is_keyed FROM head LIMIT 2000) AS first
+WHERE NOT is_keyed AND run_after <= statement_timestamp() - make_interval(secs => %(seconds)s)
+ORDER BY queue_name, run_after
+LIMIT 2000
+""",
+    is_keyed=_IS_KEYED,
+)
+
 NAMED = 5
 """How many jobs or tasks one finding names, at most."""
 
@@ -109,8 +156,19 @@ LONG_RUN = 3_600.0
 PRUNE_LAG = 3_600.0
 """Seconds by which the oldest finished job may be past its retention."""
 
+WAITED = Threshold("long-wait", 300.0, "seconds", has_queues=True)
+
+WAITED_USUALLY = 1.5
+"""By which factor a job may wait longer than jobs of its queue usually do at this hour."""
+
+SECOND_LOOK = 0.05
+"""Seconds after which a job is looked for again: a job that has waited for another job is claimed within this time."""
+
 NAMED_WORKERS = 10
-"""How many workers or queues one finding names, at most."""
+"""How many workers one finding names, at most."""
+
+NAMED_QUEUES = 20
+"""How many queues have findings of one rule, at most. The others have them when these are served."""
 
 MOST_COUNTED = 1_000
 """How many jobs of a queue are counted."""
@@ -122,17 +180,29 @@ SKEW = 2.0
 def unknown_tasks(store: Store) -> Iterator[Finding]:
     queue_names = store.queues_with_jobs(limit=100)
     known = {task.name for task in registry}
-    unknown = [task for (task,) in store.rows(TASKS, {"queue_names": queue_names}) if task not in known]
-    if unknown:
+    unknown = [row for row in store.rows(TASKS, {"queue_names": queue_names}) if row[0] not in known]
+    for task, number, due, now in unknown[:NAMED]:
+        since = min(due, now)
         yield Finding.of(
             Severity.WARNING,
-            gettext("Jobs wait whose task this process does not have"),
-            gettext("Tasks that are not registered: %(number)s (%(names)s). A worker with this code cannot run them."),
+            gettext("%(number)s jobs of %(task)s wait since %(time)s, and the task is not registered"),
+            gettext(
+                "A worker with the code of this process cannot run them. Tasks that are not registered: %(tasks)s."
+            ),
             gettext(
                 "During a deploy, wait. Otherwise see whether the app of the task is in INSTALLED_APPS, and whether "
-                "the task was renamed: @job(name=…) keeps the old name."
+                "the task was renamed: @job(name=…) keeps the old name. If nobody needs the jobs, discard them."
             ),
-            facts={"number": len(unknown), "names": ", ".join(map(printable, unknown[:NAMED]))},
+            shlex.join(["python", "manage.py", "skipqueue", "discard", "--task", task]),
+            facts={
+                "task": printable(task),
+                "number": number,
+                "time": clock_time(since, now),
+                "tasks": len(unknown),
+            },
+            subject=task,
+            since=since,
+            link=PageLink("job_changelist", query={"task": task}),
         )
 
 
@@ -199,11 +269,12 @@ def number_of(rows: Sequence[object]) -> str:
 def no_worker(store: Store) -> Iterator[Finding]:
     if Workforce.now(using=store.alias).not_dead:
         return
-    is_needed = bool(store.queues_with_jobs(limit=1) or store.rows(IS_OVERDUE))
+    own = [name for name in store.queues_with_jobs() if name not in settings.external_queues]
+    is_needed = bool(own or store.rows(IS_OVERDUE))  # a live supervisor would have admitted an overdue job
     yield Finding.of(
         Severity.CRITICAL if is_needed else Severity.WARNING,
-        gettext("No worker is alive"),
-        gettext("Jobs are waiting, and nothing runs them.") if is_needed else gettext("No job is waiting."),
+        gettext("No worker is alive, and jobs wait") if is_needed else gettext("No worker is alive"),
+        gettext("Nothing runs the jobs that wait.") if is_needed else gettext("No job is waiting."),
         gettext("Start one."),
         "python manage.py runworker",
     )
@@ -212,14 +283,20 @@ def no_worker(store: Store) -> Iterator[Finding]:
 def late_workers(store: Store) -> Iterator[Finding]:
     late = [each for each in Workforce.now(using=store.alias).not_dead if each.state == "late"]
     if late:
+        title = ngettext(
+            "The worker %(name)s is late with its heartbeat",
+            "%(number)s workers are late with their heartbeats, %(name)s among them",
+            len(late),
+        )
         yield Finding.of(
             Severity.WARNING,
-            gettext("Workers are late with their heartbeats"),
+            title % {"number": len(late), "name": printable(late[0].name)},
             _heartbeats(late),
             gettext(
                 "Look at their machines and logs: a machine that swaps or sleeps, a lost network, or a task that keeps "
                 "Python's interpreter lock. Their jobs are recovered once they count as dead."
             ),
+            link=WORKERS,
         )
 
 
@@ -245,16 +322,30 @@ def dead_workers(store: Store) -> Iterator[Finding]:
     gone = recovered(workforce, using=store.alias)
     dead = [each for each in workforce.workers if not each.is_live and each not in gone]
     if dead:
+        now = database_time(store)
+        since = now - dead[0].age
         yield Finding.of(
             Severity.WARNING,
-            gettext("Workers have died"),
-            _heartbeats(dead),
+            ngettext(
+                "%(number)s worker is dead since %(time)s, and its jobs are not recovered: %(names)s",
+                "%(number)s workers are dead, the last since %(time)s, and their jobs are not recovered: %(names)s",
+                len(dead),
+            ),
+            "%(heartbeats)s",
             gettext(
                 "Start runworker again on these machines. Any running supervisor recovers their jobs within "
                 "WORKER_TIMEOUT (%(timeout)s), and deletes their rows."
-            )
-            % {"timeout": span(settings.worker_timeout)},
+            ),
             "python manage.py runworker",
+            facts={
+                "number": len(dead),
+                "time": clock_time(since, now),
+                "names": ", ".join(printable(each.name) for each in dead[:NAMED]),
+                "heartbeats": _heartbeats(dead),
+                "timeout": span(settings.worker_timeout),
+            },
+            since=since,
+            link=WORKERS,
         )
     if gone:
         yield Finding.of(
@@ -262,20 +353,34 @@ def dead_workers(store: Store) -> Iterator[Finding]:
             gettext("Workers have died, and their jobs are recovered"),
             _heartbeats(gone),
             gettext("Nothing has to be done. Each row goes an hour after its last heartbeat."),
+            link=WORKERS,
         )
+
+
+LONG_PAUSE = Threshold("paused-queue", 3_600.0, "seconds", has_queues=True)
+"""For how long a job may wait in a paused queue."""
 
 
 def paused_queues(store: Store) -> Iterator[Finding]:
     paused = set(queue_verbs.paused_queues(store))
     held = [queue for queue in _queues_with_jobs(store) if queue.name in paused] if paused else []
-    resuming = (shlex.join(["python", "manage.py", "skipqueue", "resume", each.name]) for each in held[:NAMED_WORKERS])
-    if held:
+    for queue in held[:NAMED_QUEUES]:
+        long = LONG_PAUSE.of(queue.name)
         yield Finding.of(
-            Severity.INFO,
-            gettext("Jobs wait in paused queues"),
-            _with_their_jobs(held),
-            gettext("Resume a queue when the reason for its pause is over."),
-            "\n".join(resuming),
+            Severity.INFO if long is None or (queue.oldest or 0.0) < long else Severity.WARNING,
+            _jobs_wait(
+                queue,
+                ngettext(
+                    "%(number)s job waits in the paused queue %(queue)s",
+                    "%(number)s jobs wait in the paused queue %(queue)s",
+                    queue.queued,
+                ),
+            ),
+            _first_waits(queue),
+            gettext("Resume the queue when the reason for its pause is over."),
+            shlex.join(["python", "manage.py", "skipqueue", "resume", queue.name]),
+            subject=queue.name,
+            link=QUEUES,
         )
 
 
@@ -285,19 +390,199 @@ def queues_without_worker(store: Store) -> Iterator[Finding]:
     names = workforce.unserved(queues)
     paused = set(queue_verbs.paused_queues(store)) if names else set()
     names = [name for name in names if name not in paused]
-    if names:
+    for name in names:
+        now = database_time(store)
+        queue = queues[name]
+        since = now - timedelta(seconds=queue.oldest or 0.0)
         yield Finding.of(
             Severity.CRITICAL,
-            gettext("Jobs wait in queues that no worker serves"),
-            _with_their_jobs([queues[name] for name in names]),
-            gettext("Start a worker for them."),
+            gettext("No worker serves queue %(queue)s: %(number)s jobs wait since %(time)s"),
+            gettext("The first job has waited for %(span)s."),
+            gettext("Start a worker for it."),
             shlex.join(["python", "manage.py", "runworker", "--queues", ",".join(names[:NAMED_WORKERS])]),
+            facts={
+                "queue": printable(name),
+                "number": f"{MOST_COUNTED}+" if queue.is_estimate else queue.queued,
+                "time": clock_time(since, now),
+                "span": span(queue.oldest or 0.0),
+            },
+            subject=name,
+            since=since,
+            link=PageLink("job_changelist", query={"status": "queued", "queue": name}),
         )
+
+
+# no-free-slot → the jobs that workers have held for longer than `seconds`, with their leases and the time now, the
+# first claimed first. Index: recover.
+SLOT_HOLDERS = """
+SELECT id, lease, task, locked_by, locked_at, statement_timestamp()
+FROM skipqueue_job
+WHERE
+    status = 'running'
+    AND locked_at <= statement_timestamp() - make_interval(secs => %(seconds)s)
+    AND locked_by <> ALL (SELECT id FROM skipqueue_worker WHERE is_external)
+ORDER BY locked_at
+LIMIT 5000
+"""
+
+LONG_HOLD = Threshold("no-free-slot", 60.0, "seconds")
+"""For how long jobs may hold all slots while others wait."""
+
+
+class HeldJob(NamedTuple):
+    """A row of `SLOT_HOLDERS`."""
+
+    id: int
+    lease: int
+    task: str
+    worker: str
+    since: datetime
+    now: datetime
+
+
+def no_free_slot(store: Store) -> Iterator[Finding]:
+    """Jobs wait, and long ones hold every slot of the workers that serve their queues: a finding for the same workers.
+
+    A job whose row somebody has locked holds no slot, or only waits until its outcome can be written.
+    """
+    seconds = LONG_HOLD.of() or 0.0
+    paused = set(queue_verbs.paused_queues(store))
+    waiting = [each for each in _queues_with_jobs(store) if (each.oldest or 0.0) >= seconds and each.name not in paused]
+    held = [HeldJob(*row) for row in store.rows(SLOT_HOLDERS, {"seconds": seconds})] if waiting else []
+    workforce = Workforce.now(using=store.alias) if held else Workforce(())
+    pools: dict[tuple[WorkerHealth, ...], list[QueueNow]] = {}
+    for queue in waiting:
+        pools.setdefault(tuple(workforce.serving(queue.name)), []).append(queue)
+    for workers, queues in pools.items():
+        ids = {worker.id for worker in workers}
+        jobs = [job for job in held if job.worker in ids]
+        if not _are_full(workers, jobs):
+            continue
+        locked = store.locked([(job.id, job.lease) for job in jobs])
+        jobs = [job for job in jobs if job.id not in locked]
+        if not _are_full(workers, jobs):
+            continue
+        ((task, number),) = Counter(job.task for job in jobs).most_common(1)
+        slots, waits = sum(worker.slots for worker in workers), max(queue.oldest or 0.0 for queue in queues)
+        yield Finding.of(
+            Severity.CRITICAL,
+            gettext("%(task)s holds the slots for %(queues)s: all %(slots)s are taken, and jobs wait"),
+            gettext(
+                "Of the jobs that have run for long, %(number)s are of this task, the longest for %(longest)s. The "
+                "next job has waited for %(waits)s."
+            ),
+            gettext(
+                "If they hang, cancel them: a timeout on the task keeps that from happening again. If they are only "
+                "slow, start more workers."
+            ),
+            shlex.join(["python", "manage.py", "skipqueue", "cancel", "--task", task]),
+            facts={
+                "task": printable(task),
+                "queues": ", ".join(printable(queue.name) for queue in queues[:NAMED]),
+                "slots": slots,
+                "number": number,
+                "longest": span(jobs[0].now - jobs[0].since),
+                "waits": span(waits),
+            },
+            subject=queues[0].name,
+            since=jobs[0].now - timedelta(seconds=waits),
+            link=PageLink("job_changelist", query={"task": task, "status": "running"}),
+        )
+
+
+def _are_full(workers: Sequence[WorkerHealth], jobs: Sequence[HeldJob]) -> bool:
+    """Whether none of the workers has both a free thread and a free coroutine, or hands its jobs on."""
+    taken = Counter((job.worker, registry.is_async(job.task)) for job in jobs)
+    return bool(workers) and all(
+        each.slots and max(taken[each.id, False], taken[each.id, True]) >= each.slots for each in workers
+    )
+
+
+def long_waits(store: Store) -> Iterator[Finding]:
+    """Queues whose oldest job has waited for long. Of the queues without a worker, another rule tells."""
+    waiting = _waiting_for_long(store)
+    if not waiting:
+        return
+    time.sleep(SECOND_LOOK)
+    still = _waiting_for_long(store)
+    workforce, held = Workforce.now(using=store.alias), held_now(store, shown=1)
+    queues = {queue.name: queue for queue in _queues_with_jobs(store)}
+    for name, (job_id, since, now) in still.items():
+        workers = [worker for worker in workforce.serving(name) if worker.slots]
+        if waiting.get(name, (0,))[0] != job_id or not workers or name not in queues:
+            continue
+        by_task: Counter[str] = Counter()
+        for worker in workers:
+            by_task.update(held[worker.id].tasks if worker.id in held else {})
+        facts = {
+            "queue": printable(name),
+            "number": f"{MOST_COUNTED}+" if queues[name].is_estimate else queues[name].queued,
+            "span": span(now - since),
+            "time": clock_time(since, now),
+            "slots": sum(worker.slots for worker in workers),
+            "task": printable(by_task.most_common(1)[0][0]) if by_task else "",
+            "slow": next(iter(store.rows(sql.SLOW_STATEMENTS, {})), (0,))[0],
+        }
+        are_slots_taken = by_task.total() >= sum(worker.slots for worker in workers)
+        title, advice, command = _why_they_wait(name, are_slots_taken=are_slots_taken, is_slow=bool(facts["slow"]))
+        yield Finding.of(
+            Severity.CRITICAL,
+            title,
+            gettext("The oldest job is %(job)s. It has been due for %(span)s. Slots of the workers: %(slots)s."),
+            advice,
+            command,
+            facts={**facts, "job": job_name(store.alias, job_id)},
+            subject=name,
+            since=since,
+            link=PageLink("job_changelist", query={"status": "queued", "queue": name}),
+        )
+
+
+def _waiting_for_long(store: Store) -> dict[str, tuple[int, datetime, datetime]]:
+    """The oldest job of each queue whose jobs have waited for long: its id, since when it is due, and the time."""
+    rows = [] if WAITED.least is None else store.rows(OLDEST_WAITING, {"seconds": WAITED.least})
+    names = {name for name, *_ in rows} - settings.external_queues.keys()
+    names.difference_update(queue_verbs.paused_queues(store) if names else ())
+    usual = usual_waits(store, sorted(names)) if names else {}
+    longest = {name: max(WAITED.of(name) or math.inf, WAITED_USUALLY * usual.get(name, 0.0)) for name in names}
+    return {
+        name: (job_id, since, now)
+        for name, job_id, since, now in rows
+        if name in names and (now - since).total_seconds() >= longest[name]
+    }
+
+
+def _why_they_wait(queue_name: str, *, are_slots_taken: bool, is_slow: bool) -> tuple[str, str, str]:
+    """The title, the advice and the command."""
+    if is_slow:
+        return (
+            gettext(
+                "%(number)s jobs of queue %(queue)s wait since %(time)s: PostgreSQL is slow, %(slow)s statements of "
+                "workers take more than a second"
+            ),
+            gettext("See what PostgreSQL does, and the other findings."),
+            "SELECT pid, application_name, wait_event_type, wait_event, query FROM pg_stat_activity\n"
+            "WHERE state = 'active' ORDER BY query_start;",
+        )
+    if are_slots_taken:
+        return (
+            gettext(
+                "%(number)s jobs of queue %(queue)s wait since %(time)s: the %(slots)s slots are taken, mostly by "
+                "%(task)s"
+            ),
+            gettext("Start more workers for this queue, or give long tasks a queue of their own. Cancel what hangs."),
+            shlex.join(["python", "manage.py", "runworker", "--queues", queue_name]),
+        )
+    return (
+        gettext("%(number)s jobs of queue %(queue)s wait since %(time)s, although slots are free"),
+        gettext("See the other findings, and the log of the workers: they do not claim, or the rows are locked."),
+        "python manage.py skipqueue status",
+    )
 
 
 def clock_skew(store: Store) -> Iterator[Finding]:
     before = datetime.now(UTC)
-    ((clock,),) = store.rows(sql.CLOCK)
+    clock = database_time(store)
     after = datetime.now(UTC)
     skew = max((before - clock).total_seconds(), (clock - after).total_seconds())
     if skew > SKEW:
@@ -315,20 +600,16 @@ def clock_skew(store: Store) -> Iterator[Finding]:
 
 
 def _queues_with_jobs(store: Store) -> list[QueueNow]:
-    return [queue for queue in queues_now(store, most=MOST_COUNTED) if queue.queued]
+    return [queue for queue in queues_now(store, most=MOST_COUNTED, most_running=1) if queue.queued]
 
 
-def _with_their_jobs(queues: list[QueueNow]) -> str:
-    shown = (
-        gettext("%(name)s (jobs: %(number)s, the first for %(age)s)")
-        % {
-            "name": printable(queue.name),
-            "number": f"{MOST_COUNTED}+" if queue.is_estimate else queue.queued,
-            "age": span(queue.oldest or 0.0),
-        }
-        for queue in queues[:NAMED_WORKERS]
-    )
-    return gettext("Queues: %(number)s. %(queues)s") % {"number": len(queues), "queues": "; ".join(shown)}
+def _jobs_wait(queue: QueueNow, text: str) -> str:
+    number = f"{MOST_COUNTED}+" if queue.is_estimate else queue.queued
+    return text % {"number": number, "queue": printable(queue.name)}
+
+
+def _first_waits(queue: QueueNow) -> str:
+    return gettext("The first has waited for %(span)s.") % {"span": span(queue.oldest or 0.0)}
 
 
 def _heartbeats(workers: list[WorkerHealth]) -> str:

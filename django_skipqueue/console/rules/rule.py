@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal, LiteralString
+from typing import Literal, LiteralString, cast
 
 from django.utils.functional import Promise
 from psycopg import sql
@@ -13,6 +13,7 @@ from psycopg import sql
 from ...conf import settings
 from ...events.log_format import printable
 from ...queue.store import Store
+from .sql import CLOCK
 
 VALUE = re.compile(r"'|\$\w*\$|(?<![\w$])\d")
 """The start of a value in a statement: of a string, of one between dollar signs, or of a number."""
@@ -63,6 +64,12 @@ class Finding:
     since: datetime | None = None
     """`None`: since nobody knows when."""
     link: PageLink | None = None
+    database: str = ""
+    """The alias; empty if one database alone holds queues."""
+
+    @property
+    def is_problem(self) -> bool:
+        return self.severity in (Severity.CRITICAL, Severity.WARNING)
 
     @classmethod
     def of(  # noqa: PLR0913 (the fields of a finding)
@@ -98,6 +105,13 @@ class Threshold:
         value = settings.rules.get(self.code, self.default)
         return value.get(queue_name, value.get("*", self.default)) if isinstance(value, dict) else value
 
+    @property
+    def least(self) -> float | None:
+        """The lowest threshold of all queues; `None`: no queue has one."""
+        value = settings.rules.get(self.code, self.default)
+        numbers = {"*": self.default, **value}.values() if isinstance(value, dict) else [value]
+        return min((number for number in numbers if number is not None), default=None)
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -126,6 +140,11 @@ def statement(template: LiteralString, **values: object) -> str:
         name: value if isinstance(value, sql.Identifier) else sql.Literal(value) for name, value in values.items()
     }
     return sql.SQL(template).format(**quoted).as_string()
+
+
+def database_time(store: Store) -> datetime:
+    ((now,),) = store.rows(CLOCK)
+    return cast("datetime", now)
 
 
 def named(text: object) -> str:

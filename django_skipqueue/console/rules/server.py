@@ -1,6 +1,8 @@
 """The server and its sessions: what its settings and limits bite, who holds old snapshots, and who waits for a lock."""
 
 from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
 
 from django.db import connections
 from django.utils.translation import gettext
@@ -11,16 +13,18 @@ from ...models.expressions import table_names
 from ...queue.store import Store
 from ...worker.preflight import missing_migrations, pools_transactions
 from ..counts import grouped
-from ..durations import span
+from ..durations import clock_time, span
 from ..queues_and_workers import Workforce
 from . import sql
-from .rule import Finding, Severity, named, statement, without_values
+from .rule import Finding, PageLink, Severity, named, statement, without_values
 
 NEARLY_FULL, FULL = 0.1, 0.5
 """Shares of PostgreSQL's queue of notifications that are a warning, and critical."""
 
 SCARCE = 0.9
 """The share of the connections in use above which the next peak fails."""
+
+DOCTOR = PageLink("job_doctor")
 
 LONG_IDLE = 600.0
 """Seconds for which a session may be idle in a transaction."""
@@ -214,12 +218,12 @@ MANY_TRANSACTIONS = 1_000_000
 
 
 def old_sessions(store: Store) -> Iterator[Finding]:
-    for pid, application, user, state, age, query_age, transactions, query in store.rows(
+    for pid, application, user, state, age, query_age, transactions, query, since, now in store.rows(
         sql.OLD_SESSIONS, {"seconds": OLD}
     ):
         yield Finding.of(
             Severity.CRITICAL if age >= VERY_OLD else Severity.WARNING,
-            gettext("A session holds an old snapshot"),
+            gettext("Session %(pid)s (%(application)s, %(state)s) holds an old snapshot since %(time)s"),
             gettext(
                 "Session %(pid)s (%(application)s, role %(user)s, %(state)s) has had a transaction open for %(age)s, "
                 "in which %(transactions)s others began. PostgreSQL keeps every row that has died since, so claims "
@@ -233,10 +237,14 @@ def old_sessions(store: Store) -> Iterator[Finding]:
                 "user": user,
                 "state": state or "?",
                 "age": span(age),
+                "time": clock_time(since, now),
                 "transactions": grouped(transactions),
                 "query_age": span(query_age or 0.0),
                 "query": without_values(query),
             },
+            subject=str(pid),
+            since=since,
+            link=DOCTOR,
         )
 
 
@@ -304,27 +312,43 @@ LONG_WAIT, VERY_LONG_WAIT = 2.0, 30.0
 
 
 def lock_waits(store: Store) -> Iterator[Finding]:
+    """Who blocks others, and the one of them that has waited for the longest time."""
+    waiting: dict[int, list[tuple[Any, ...]]] = {}
     for row in store.rows(sql.LOCK_WAITS, {"tables": table_names(), "seconds": LONG_WAIT}):
-        pid, age, application, query, *blocker = row
-        waits = gettext("Session %(pid)s (%(application)s) has waited for %(age)s, with: %(query)s") % {
-            "pid": pid,
-            "application": named(application),
-            "age": span(age),
-            "query": without_values(query),
-        }
-        blocks, command = _blocked_by(*blocker)
+        waiting.setdefault(row[4], []).append(row)
+    for rows in waiting.values():
+        pid, age, application, query, blocker, *of_blocker, now = rows[0]
+        holder, state, last_query = of_blocker
+        since = now - timedelta(seconds=age)
+        title = gettext(
+            "Session %(blocker)s (%(holder)s, %(state)s) locks the queue's tables: %(number)s wait since %(time)s"
+        )
+        command = statement("SELECT pg_terminate_backend({pid});", pid=blocker)
+        if not blocker:
+            title = gettext("A prepared transaction locks the queue's tables: %(number)s sessions wait since %(time)s")
+            command = "SELECT * FROM pg_prepared_xacts;"
         yield Finding.of(
             Severity.CRITICAL if age >= VERY_LONG_WAIT else Severity.WARNING,
-            gettext("A session waits for a lock on the queue's tables"),
-            f"{waits}. {blocks}",
+            title,
+            gettext(
+                "Session %(pid)s (%(application)s) has waited for %(age)s, with: %(query)s. The last statement of who "
+                "blocks it: %(last_query)s"
+            ),
             gettext("End the session that blocks, unless it will be ready soon."),
             command,
+            facts={
+                "blocker": blocker,
+                "holder": named(holder),
+                "state": state or "?",
+                "number": len(rows),
+                "time": clock_time(since, now),
+                "pid": pid,
+                "application": named(application),
+                "age": span(age),
+                "query": without_values(query),
+                "last_query": without_values(last_query),
+            },
+            subject=str(blocker or ""),
+            since=since,
+            link=DOCTOR,
         )
-
-
-def _blocked_by(pid: int, application: str, state: str, query: str) -> tuple[str, str]:
-    if not pid:
-        return gettext("A prepared transaction blocks it."), "SELECT * FROM pg_prepared_xacts;"
-    values = {"pid": pid, "application": named(application), "state": state or "?", "query": without_values(query)}
-    blocks = gettext("Session %(pid)s (%(application)s, %(state)s) blocks it. Its last statement: %(query)s")
-    return blocks % values, statement("SELECT pg_terminate_backend({pid});", pid=pid)

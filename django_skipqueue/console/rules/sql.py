@@ -14,7 +14,9 @@ SELECT
     date_part('epoch', clock_timestamp() - xact_start) AS age,
     date_part('epoch', clock_timestamp() - query_start) AS query_age,
     GREATEST(age(backend_xmin), age(backend_xid)) AS transactions,
-    left(query, 120)
+    left(query, 120),
+    xact_start,
+    clock_timestamp()
 FROM pg_stat_activity
 WHERE
     datname = current_database()
@@ -207,7 +209,8 @@ SELECT
     blocking.pid AS blocking_pid,
     COALESCE(blocker.application_name, ''),
     COALESCE(blocker.state, ''),
-    COALESCE(left(blocker.query, 120), '')
+    COALESCE(left(blocker.query, 120), ''),
+    clock_timestamp()
 FROM
     (
         SELECT held.pid, date_part('epoch', clock_timestamp() - min(held.waitstart)) AS age
@@ -229,6 +232,19 @@ FROM
     LEFT JOIN pg_stat_activity AS blocker ON blocker.pid = blocking.pid
 ORDER BY waiting.age DESC, blocking.pid
 LIMIT 20
+"""
+
+# long-wait → how many statements of workers and supervisors on the queue's tables have taken more than a second by now.
+SLOW_STATEMENTS = """
+SELECT count(*)
+FROM pg_stat_activity
+WHERE
+    datname = current_database()
+    AND starts_with(application_name, 'skipqueue')
+    AND state = 'active'
+    AND query LIKE '%%skipqueue\\_%%'
+    AND query_start < clock_timestamp() - interval '1 second'
+LIMIT 1
 """
 
 # notify-queue → the share of PostgreSQL's queue of notifications that is full, from 0 to 1.

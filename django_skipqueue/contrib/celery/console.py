@@ -15,16 +15,15 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ...conf import settings
-from ...console.admin.notices import MOST, printed
 from ...console.admin.ui.cells import badge, shortened
 from ...console.cli.subcommand import Alias
 from ...console.counts import grouped
 from ...console.durations import clock_time, span
 from ...console.metrics.catalogue import Values, measured
-from ...console.parts import External, PartConsole, PartNotice, PartStatus
+from ...console.parts import External, PartConsole, PartStatus
 from ...console.queues_and_workers import Workforce, state_after
 from ...console.rules.jobs_and_workers import listed
-from ...console.rules.rule import Finding, Rule, Severity
+from ...console.rules.rule import Finding, PageLink, Rule, Severity, database_time
 from ...console.waiting import LINE_LIMIT, place_in_queue
 from ...events.log_format import in_words
 from ...models import Job, Status, Worker
@@ -258,9 +257,13 @@ def metrics(store: Store) -> Iterator[Values]:
 # The doctor
 
 
+WORKERS = PageLink("worker_changelist")
+
+
 def find_without_relay(store: Store) -> Iterator[Finding]:
     found = carriers_now(store)
     held = {each.name: each.held for each in found}
+    ages = {each.name: each.heartbeat_age for each in found}
     workforce, waiting = Workforce.now(using=store.alias), set(store.queues_with_jobs())
     relayed, waits = {each.name for each in found if each.relays}, gettext("Jobs wait for it.")
     for name, carrier in carriers().items():
@@ -272,6 +275,9 @@ def find_without_relay(store: Store) -> Iterator[Finding]:
                 " ".join([waits] * is_unserved + [_held(held.get(name, 0))]),
                 gettext("Start one. Until then no job goes there, and no outcome that comes back is written."),
                 _run_relay("--carrier", name),
+                subject=name,
+                since=database_time(store) - timedelta(seconds=ages[name]) if name in ages else None,
+                link=WORKERS,
             )
 
 
@@ -289,6 +295,9 @@ def find_unreachable(store: Store) -> Iterator[Finding]:
                 ),
                 shlex.join(["python", "manage.py", "runworker", "--queues", ",".join(carrier.queues)]),
                 facts={"name": carrier.name, "relays": carrier.relays, "age": age},
+                subject=carrier.name,
+                since=database_time(store) - timedelta(seconds=carrier.reached_age) if carrier.reached_age else None,
+                link=WORKERS,
             )
 
 
@@ -321,7 +330,10 @@ def find_lost_jobs(store: Store) -> Iterator[Finding]:
         else:
             continue
         command = _run_relay("--reclaim", now.name)
-        yield Finding.of(severity, title % {"name": now.name}, found, advice, command)
+        name, since = now.name, now.oldest
+        yield Finding.of(
+            severity, title % {"name": name}, found, advice, command, subject=name, since=since, link=WORKERS
+        )
 
 
 def _held(number: int) -> str:
@@ -367,18 +379,6 @@ def _cells(carrier: CarrierNow, now: datetime) -> dict[str, str]:
     }
 
 
-def without_relay(waiting: Sequence[str]) -> Iterator[PartNotice]:
-    """The notices of the carriers whose queues have jobs that wait, and no process that serves them."""
-    external = [name for name in waiting if name in settings.external_queues]
-    workforce = Workforce.now() if external else None
-    unserved = {name for name in external if workforce and not workforce.serving(name)}
-    for carrier in carriers().values() if unserved else ():
-        if names := sorted(unserved.intersection(carrier.queues))[:MOST]:
-            about = {"carrier": carrier.name, "queue_names": tuple(map(printed, names))}
-            about["command"] = _run_relay("--carrier", carrier.name)
-            yield PartNotice(template="admin/skipqueue_celery/no_relay.html", about=about)
-
-
 CONSOLE = PartConsole(
     external=External(
         holder=carrier_with,
@@ -387,13 +387,12 @@ CONSOLE = PartConsole(
         processes=relays_in_words,
         cells=cells,
     ),
-    notices=without_relay,
     status=status,
     subcommands=(Alias("relay", RunRelay),),
     rules=(
-        Rule("carrier-without-relay", find_without_relay, _("Every carrier with jobs has a relay")),
-        Rule("carrier-unreachable", find_unreachable, _("The broker of every carrier is reached")),
-        Rule("carrier-lost-jobs", find_lost_jobs, _("No carrier holds jobs for too long")),
+        Rule("carrier-without-relay", find_without_relay, _("Every carrier with jobs has a relay"), is_watched=True),
+        Rule("carrier-unreachable", find_unreachable, _("The broker of every carrier is reached"), is_watched=True),
+        Rule("carrier-lost-jobs", find_lost_jobs, _("No carrier holds jobs for too long"), is_watched=True),
     ),
     metrics=(metrics,),
 )

@@ -4,6 +4,7 @@ from ...console.cli.change_jobs import VERBS, ChangeJobs
 from ...console.cli.defer import Defer
 from ...console.cli.doctor import Doctor
 from ...console.cli.health import Health
+from ...console.cli.index import Index
 from ...console.cli.list import List
 from ...console.cli.pause import Pause, Resume
 from ...console.cli.prune import Prune
@@ -11,12 +12,15 @@ from ...console.cli.reindex import Reindex
 from ...console.cli.show import Show
 from ...console.cli.status import Queues, Status
 from ...console.cli.subcommand import Alias, Dispatcher, Subcommand
+from ...console.cli.verdict import ShowVerdict
 from ...console.cli.workers import Workers
 from ...console.parts import consoles
 from .importtasks import Command as ImportTasks
 from .runworker import Command as RunWorker
 
-CORE = (Defer, Doctor, Health, List, Pause, Prune, Queues, Reindex, Resume, Show, Status, Workers)
+CORE = (
+    Defer, Doctor, Health, Index, List, Pause, Prune, Queues, Reindex, Resume, Show, ShowVerdict, Status, Workers,
+)  # fmt: skip
 """The subcommands of the core beside the verbs."""
 
 

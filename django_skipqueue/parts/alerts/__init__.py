@@ -1,1 +1,1 @@
-"""Alerts: a dead-man's switch that announces each incident once, and its end once."""
+"""Alerts: announce each problem of the verdict once when it begins, and once when it is over."""

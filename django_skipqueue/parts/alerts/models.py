@@ -1,4 +1,4 @@
-"""`Incident`: a limit of the setting `ALERTS` that is exceeded."""
+"""`Incident`: a problem of the verdict, from its beginning until its end was announced."""
 
 from django.db import models
 from django.db.models.functions import Now
@@ -19,7 +19,7 @@ _IncidentManager = models.Manager.from_queryset(IncidentQuerySet)
 
 
 class IncidentManager(_IncidentManager["Incident"]):
-    """`Incident.objects`: the limits that are exceeded, in the queue's database."""
+    """`Incident.objects`: the problems of the queue's database."""
 
     def get_queryset(self) -> IncidentQuerySet:
         """All of them, and the row of the last check."""
@@ -27,21 +27,23 @@ class IncidentManager(_IncidentManager["Incident"]):
 
 
 class Incident(models.Model):
-    """The time for which a limit is exceeded. The row is deleted when the incident is over and that was announced.
+    """The time for which a rule finds a problem. The row is deleted when the end was announced.
 
     The row with an empty rule is no incident: its `since` is the time of the last check by a supervisor.
     """
 
-    pk = models.CompositePrimaryKey("rule", "queue_name")
+    pk = models.CompositePrimaryKey("rule", "subject")
     rule = models.TextField(_("rule"))
-    queue_name = models.TextField(_("queue"))
-    """Empty: all queues that have no limit of their own for this rule."""
+    """The code of the rule."""
+    subject = models.TextField(_("subject"))
+    """The queue, task, key or worker that has the problem; empty: the rule finds one problem at most."""
+    severity = models.TextField(_("severity"), db_default="")
+    """`critical` or `warning`, as it was found last."""
+    title = models.TextField(_("title"), db_default="")
+    """The sentence of the problem, as it was found last."""
     since = models.DateTimeField(_("since"), db_default=Now())
-    value = models.FloatField(_("value"), db_default=0.0)
-    """As it was found last."""
-    threshold = models.FloatField(_("limit"), db_default=0.0)
     raised_at = models.DateTimeField(null=True)
-    """`None`: the limit is not exceeded for long enough yet."""
+    """`None`: the problem does not last for long enough yet."""
     calm_since = models.DateTimeField(null=True)
     over_at = models.DateTimeField(null=True)
     claimed_at = models.DateTimeField(null=True)
@@ -57,4 +59,4 @@ class Incident(models.Model):
         default_permissions = ()
 
     def __str__(self) -> str:
-        return f"{self.rule} {self.queue_name or '*'}"
+        return f"{self.rule} {self.subject}".strip()

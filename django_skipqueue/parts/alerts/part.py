@@ -7,7 +7,6 @@ from .webhook import post
 
 PART = Part(
     name="alerts",
-    depends=("history", "limits", "schedules"),
     watches=(WatchAlerts,),
     receivers=((signals.alert_raised, post), (signals.alert_over, post)),
     console=console_of(__package__),

@@ -1,4 +1,4 @@
-"""Posts alerts to the webhook of the setting `ALERTS`: a receiver of the signals about alerts.
+"""Posts alerts to the address of the setting `ALERTS_WEBHOOK`: a receiver of the signals about alerts.
 
 It runs in the thread of the dispatcher, or in that of the command `skipqueue alerts`, never in a control loop.
 Invariant: http and https only, no redirect, an end to each attempt; the address is in no log line, since webhooks of
@@ -17,9 +17,8 @@ from django.dispatch import Signal
 
 from ... import signals
 from ...conf import settings
-from . import events as alert_events
-from .events import AlertOver, AlertRaised
-from .settings import WEBHOOK
+from ...events.log_format import printable
+from .events import AlertOver, AlertRaised, webhook_failed
 
 TIMEOUT = 5.0
 """Seconds that the server may take to accept the connection, and for each part of its answer."""
@@ -40,13 +39,17 @@ OPENER = build_opener(NoRedirect)
 
 def payload(name: str, event: AlertRaised | AlertOver) -> dict[str, Any]:
     """The JSON object that is posted. Chats such as Slack and Mattermost show its `text`."""
+    begins, lasted = event.severity.capitalize(), ""
+    if isinstance(event, AlertOver):
+        begins, lasted = "Over", f" (lasted {event.lasted})"
+    place = f" on {printable(event.database)}" if settings.serves_several else ""
     return {
         "event": name,
-        "text": f"{name.replace('_', ' ')}: {alert_events.sentence(event)}",
+        "text": f"{begins}{place}: {event.title}{lasted}",
         "rule": event.rule,
-        "queue": event.queue_name or None,
-        "value": event.value,
-        "limit": event.limit,
+        "subject": event.subject,
+        "severity": event.severity,
+        "title": event.title,
         "since": event.since.isoformat(),
         "over_at": event.over_at.isoformat() if isinstance(event, AlertOver) else None,
         "database": event.database,
@@ -56,7 +59,7 @@ def payload(name: str, event: AlertRaised | AlertOver) -> dict[str, Any]:
 
 def post(sender: str, signal: Signal, **values: Any) -> None:
     """Post an alert, three times at most. A failure is logged, and harms nothing."""
-    address = settings.alerts.get(WEBHOOK)
+    address = settings.alerts_webhook
     if address is None:
         return
     name, kind = ("alert_raised", AlertRaised) if signal is signals.alert_raised else ("alert_over", AlertOver)
@@ -67,7 +70,7 @@ def post(sender: str, signal: Signal, **values: Any) -> None:
             return
         if pause is not None:
             time.sleep(pause)
-    alert_events.webhook_failed(urlsplit(address).hostname or "", problem)
+    webhook_failed(urlsplit(address).hostname or "", problem)
 
 
 def _problem(address: str, body: bytes) -> str:

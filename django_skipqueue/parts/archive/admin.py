@@ -9,7 +9,6 @@ one window of it.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +17,7 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, reverse
+from django.urls import URLPattern
 from django.utils.translation import gettext
 
 from ...conf import settings
@@ -28,12 +27,14 @@ from ...console.admin.jobs.filters import BEFORE, FIRST, PeriodFilter, QueueFilt
 from ...console.admin.jobs.history import history_of
 from ...console.admin.jobs.job_admin import JobAdmin
 from ...console.admin.jobs.page import JobPage
+from ...console.admin.ui.addresses import address_of
 from ...console.admin.ui.cells import badge_of
 from ...console.admin.ui.views import READ, ReadOnlyViews, guarded
 from ...console.admin.verbs import log
 from ...console.admin.verbs.copies import TEXTS, insert_copy, why_held_elsewhere, why_not_copied
 from ...console.admin.verbs.table import BUTTONS, RUN_AGAIN
-from ...console.job_states import LAST_FINISHED, Indexed, Order, between
+from ...console.job_states import LAST_FINISHED, Indexed, Order
+from ...console.periods import Period
 from ...console.queues_and_workers import LONGEST_NAME
 from ...console.search import Search, is_id
 from ...models import FINISHED, ArchivedJob, Status
@@ -46,22 +47,23 @@ class ArchivedJobs(Indexed):
     task: str | None = None
 
     @classmethod
-    def of(
-        cls, status: str | None, task: str | None, *, first: datetime | None, before: datetime | None
-    ) -> "ArchivedJobs":
+    def of(cls, status: str | None, task: str | None, period: Period) -> "ArchivedJobs":
         """The smallest indexed set that holds the jobs with this status and task (`None`: with any)."""
         has_status = task is None and status in (Status.FAILED, Status.DISCARDED)
-        return cls(status=status if has_status else None, task=task, since=first, before=before)
+        return cls(status=status if has_status else None, period=period, task=task)
 
     @property
     def order(self) -> Order:
         return LAST_FINISHED
 
+    @property
+    def time(self) -> str:
+        return "finished_at"
+
     def jobs(self) -> Any:
         wanted = {"status": self.status, "task": self.task}
         conditions = {lookup: value for lookup, value in wanted.items() if value is not None}
-        time = between("finished_at", self.since, self.before)
-        return ArchivedJob.objects.filter(time, **conditions).order_by(*self.order.by())
+        return ArchivedJob.objects.filter(self.period.of(self.time), **conditions).order_by(*self.order.by())
 
 
 class StatusFilter(StateFilter):
@@ -84,6 +86,11 @@ class FinishedFilter(PeriodFilter):
 
 
 class ArchiveChangeList(JobChangeList):
+    by_index: Any = None
+    """No argument has an index in the archive."""
+    address_of_search = ""
+    """Workers search the job table alone."""
+
     @property
     def indexed(self) -> ArchivedJobs:
         return self._indexed(self.state)
@@ -114,7 +121,7 @@ class ArchiveChangeList(JobChangeList):
         return self._indexed(state).count()
 
     def _indexed(self, status: str | None) -> ArchivedJobs:
-        return ArchivedJobs.of(status, self._chosen(TaskFilter), first=self._first, before=self._before)
+        return ArchivedJobs.of(status, self._chosen(TaskFilter), self.period)
 
     @property
     def _needs_a_window(self) -> bool:
@@ -236,7 +243,7 @@ class ArchivedJobAdmin(ReadOnlyViews):
         log.record(request, {job.pk: str(job)}, str(RUN_AGAIN.log_entry) % values)
         log.record(request, {copy.pk: str(copy)}, str(RUN_AGAIN.log_entry_of_copy) % values)
         self.message_user(request, str(BUTTON.done) % values, messages.SUCCESS)
-        return HttpResponseRedirect(reverse("admin:django_skipqueue_job_change", args=[copy.pk]))
+        return HttpResponseRedirect(address_of("job_change", copy.pk))
 
     def _redirect_missing(self, request: HttpRequest, job_id: str) -> HttpResponse:
         message = gettext("There is no job %(id)s in the archive.") % {"id": job_id}

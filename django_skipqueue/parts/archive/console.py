@@ -3,10 +3,11 @@
 from django.core.management.base import CommandError
 from django.db import DatabaseError
 from django.http import HttpRequest
-from django.urls import reverse
+from django.utils.translation import gettext_lazy as _
 
 from ...conf import settings
-from ...console.parts import PartConsole
+from ...console.admin.ui.addresses import address_of
+from ...console.parts import BarEntry, PartConsole
 from ...console.search import is_id
 from ...models import ArchivedJob
 from ...queue.store import Store
@@ -25,10 +26,22 @@ def page_of(request: HttpRequest, job_id: str, site: str) -> str:
     """See `PartConsole.find_job`."""
     may_view = request.user.has_perm("django_skipqueue.view_archivedjob")
     if may_view and is_id(job_id) and ArchivedJob.objects.filter(pk=job_id).exists():
-        return reverse("admin:django_skipqueue_archivedjob_change", args=[job_id], current_app=site)
+        return address_of("archivedjob_change", job_id, site=site)
     return ""
 
 
 CONSOLE = PartConsole(
-    pruned=lambda: {"archived": settings.has_archive}, after_prune=keep_all_partitions, find_job=page_of
+    pruned=lambda: {"archived": settings.has_archive},
+    after_prune=keep_all_partitions,
+    find_job=page_of,
+    bar_entries=(
+        BarEntry(
+            label=_("Archive"),
+            page="archivedjob_changelist",
+            place=25,
+            permission="view_archivedjob",
+            is_shown=lambda: settings.has_archive,
+            below="job_changelist",
+        ),
+    ),
 )

@@ -19,7 +19,6 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
@@ -28,8 +27,9 @@ from django.utils.translation import gettext_lazy as _
 
 from ...console.admin.jobs.changelist import CappedPaginator
 from ...console.admin.jobs.filters import GroupFilter
+from ...console.admin.ui.addresses import address_of
 from ...console.admin.ui.cells import Cell, badge, columns_of, rows, shortened
-from ...console.admin.ui.views import READ, ReadOnlyViews, guarded, refreshing
+from ...console.admin.ui.views import READ, OwnChangeList, ReadOnlyViews, guarded, refreshing
 from ...console.admin.verbs.table import CANCEL, DISCARD, RETRY
 from ...console.admin.verbs.verb import Verb
 from ...console.counts import Count, grouped
@@ -69,7 +69,7 @@ def name_of(row: JobBatch) -> str:
 
 
 def link_to(row: JobBatch) -> SafeString:
-    address = reverse("admin:django_skipqueue_jobbatch_change", args=[row.pk])
+    address = address_of("jobbatch_change", row.pk)
     return format_html(
         '<a class="skipqueue-name" href="{}">{}</a> <span class="skipqueue-detail">#{}</span>',
         address,
@@ -96,9 +96,7 @@ def _outside(batch: BatchState) -> Cell:
     parent_id = batch.row.parent_id
     if parent_id is None:
         return NOTHING
-    return format_html(
-        '<a href="{}">#{}</a>', reverse("admin:django_skipqueue_jobbatch_change", args=[parent_id]), parent_id
-    )
+    return format_html('<a href="{}">#{}</a>', address_of("jobbatch_change", parent_id), parent_id)
 
 
 LOOKS: Looks[BatchState] = {
@@ -289,11 +287,11 @@ class Picture:
 
     def _address(self, node: Node) -> str:
         if node.kind == "batch":
-            return reverse("admin:django_skipqueue_jobbatch_change", args=[node.id])
+            return address_of("jobbatch_change", node.id)
         if node.kind == "jobs":
             query = {"batch": self.row.pk, "status": node.status, "task": node.label}
-            return reverse("admin:django_skipqueue_job_changelist", query=query)
-        return "" if node.id is None else reverse("admin:django_skipqueue_job_change", args=[node.id])
+            return address_of("job_changelist", query=query)
+        return "" if node.id is None else address_of("job_change", node.id)
 
 
 INNER_SHOWN = 20
@@ -375,7 +373,7 @@ SEARCHED = 20_000
 """The newest batches, whose names are searched."""
 
 
-class BatchChangeList(ChangeList):
+class BatchChangeList(OwnChangeList):
     def get_results(self, request: HttpRequest) -> None:
         """Set the batches of the page, with their progress: a query or two for all."""
         super().get_results(request)

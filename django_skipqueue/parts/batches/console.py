@@ -22,7 +22,7 @@ from ...console.cli.terminal import GREEN, RED, YELLOW, Coloured, Console
 from ...console.counts import CAP, OF_BATCH, grouped
 from ...console.facts import Looks, as_json
 from ...console.metrics.catalogue import Values, measured
-from ...console.parts import PartConsole, PartFact, PartSection
+from ...console.parts import BarEntry, PartConsole, PartFact, PartSection
 from ...console.rules.rule import Finding, Rule, Severity
 from ...events.log_format import job_name, printable
 from ...models import FINISHED, Dependency, Job, JobBatch, Status
@@ -340,6 +340,7 @@ def _show(console: Console, batch_id: int, *, in_json: bool) -> Exit:
 
 
 CONSOLE = PartConsole(
+    bar_entries=(BarEntry(label=_("Batches"), page="jobbatch_changelist", place=70, permission="view_jobbatch"),),
     subcommands=(Batches(),),
     rules=(Rule("stuck-dependant", stuck_dependants, _("No job waits for a deleted one")),),
     metrics=(open_batches,),

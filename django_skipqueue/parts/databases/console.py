@@ -87,6 +87,8 @@ CONSOLE = PartConsole(
             after="",
         ),
     ),
+    carried=later(f"{__package__}.addresses.carried"),
+    over_page=later(f"{__package__}.addresses.switch"),
     admin_view=later(f"{__package__}.addresses.in_its_database"),
     why_held_elsewhere=why_held_elsewhere,
 )

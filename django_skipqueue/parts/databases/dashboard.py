@@ -10,16 +10,16 @@ from typing import Any
 
 from django.db.models import Q
 from django.db.models.functions import Now
-from django.urls import reverse
 
-from ...conf import settings
+from ...conf import settings, using_database
 from ...console.admin.dashboard import Situation
-from ...console.admin.ui.views import DATABASE
+from ...console.admin.ui.addresses import address_of
 from ...console.at_once import read_at_once
 from ...console.counts import Count, grouped
 from ...console.durations import roughly
 from ...console.job_states import Indexed
 from ...console.queues_and_workers import Workforce
+from ...console.rules.verdict import Verdict
 from ...models import Status
 from ...queue.observe import queues_now
 from ...queue.session import short_transaction
@@ -28,8 +28,8 @@ from ...queue.store import Store
 CONNECT_SECONDS = 0.5
 """To reach a database: so much one costs that is down."""
 
-QUERY_SECONDS, SECONDS = 1.0, 2.0
-"""For each query of one database, and for all of them with the time to connect."""
+QUERY_SECONDS, VERDICT_SECONDS, SECONDS = 1.0, 0.5, 2.0
+"""For each query of one database, for its verdict, and for all of them with the time to connect."""
 
 DAY = timedelta(hours=24)
 NOTHING = "\N{EN DASH}"
@@ -43,10 +43,13 @@ class Numbers:
     waits: float
     """For how many seconds the oldest job has been due; 0: none waits."""
     workers: int
+    problems: int
+    """Those that the verdict names."""
 
     @classmethod
     def now(cls, store: Store) -> "Numbers":
         """The numbers of the database that is used in this thread. Raises `DatabaseError` if it does not answer."""
+        problems = len(Verdict.now(store, seconds=VERDICT_SECONDS).problems)
         with short_transaction(store, QUERY_SECONDS):
             queues = queues_now(store)
             return cls(
@@ -55,6 +58,7 @@ class Numbers:
                 failed=Indexed.covering(Status.FAILED).count(Q(finished_at__gte=Now() - DAY)),
                 waits=max((queue.oldest or 0.0 for queue in queues), default=0.0),
                 workers=len(Workforce.now().runners),
+                problems=problems,
             )
 
     @classmethod
@@ -69,12 +73,14 @@ class Numbers:
             failed=failed,
             waits=max((each.waits for each in all_of_them), default=0.0),
             workers=sum(each.workers for each in all_of_them),
+            problems=sum(each.problems for each in all_of_them),
         )
 
     @property
     def cells(self) -> list[str]:
         oldest = roughly(self.waits) if self.waits > 0 else NOTHING
-        return [grouped(self.queued), grouped(self.running), str(self.failed), oldest, grouped(self.workers)]
+        first, last = (self.queued, self.running), (self.workers, self.problems)
+        return [*map(grouped, first), str(self.failed), oldest, *map(grouped, last)]
 
 
 def databases(_: Situation) -> dict[str, Any] | None:
@@ -85,10 +91,15 @@ def databases(_: Situation) -> dict[str, Any] | None:
     rows = [
         {
             "alias": alias,
-            "address": reverse("admin:django_skipqueue_job_dashboard", query={DATABASE: alias}),
+            "address": _dashboard_of(alias),
             "is_retiring": alias in settings.retiring,
             "numbers": numbers,
         }
         for alias, numbers in found.items()
     ]
     return {"rows": rows, "sum": Numbers.sum([numbers for numbers in found.values() if numbers is not None])}
+
+
+def _dashboard_of(alias: str) -> str:
+    with using_database(alias):
+        return address_of("job_dashboard")

@@ -1,4 +1,4 @@
-"""The history, for operators: metrics, the rates of queues, a check of the doctor, and what the admin shows of it.
+"""The history, for operators: metrics, the rates of queues, its rules, and what the admin shows of it.
 
 The metrics are counters and histograms of what has happened to jobs, from the roll-ups since the beginning. Invariant:
 no counter restarts: a counter is a row, which outlives every process. A row with no change for 90 days is deleted.
@@ -7,21 +7,18 @@ no counter restarts: a counter is a row, which outlives every process. A row wit
 import json
 from collections.abc import Iterator
 
-from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
-from psycopg.sql import Identifier
 
-from ...console.counts import grouped
 from ...console.metrics.catalogue import MOST, Scraped, bounded
-from ...console.parts import PartCard, PartConsole, PartSection
+from ...console.parts import BarEntry, PartCard, PartConsole, PartSection
 from ...console.queues_and_workers import QueueRate
-from ...console.rules.rule import Finding, Rule, Severity, statement
-from ...events.log_format import printable
 from ...queue.store import Store
 from ...values import counting
 from ...values.exposition import Family, Histogram, Metric, Value
 from ...values.part import later
+from . import rules
 from .claim_costs import claim_costs
+from .subcommand import ListFailures
 
 CALL = ("queue", "task")
 
@@ -132,12 +129,13 @@ SCRAPED = (
 
 
 # pages → the roll-ups of each queue, and of all (an empty name), of the current minute and the `minutes` before it: the
-# name, the number of jobs that ended, the minutes since the first of these began, the histogram of the waiting times.
+# name, the number of jobs that ended, the minutes since the first of these began, the histogram of the waiting times,
+# and the longest one.
 # Index: prune of the roll-ups.
 RATES_NOW = """
-SELECT queue_name, ended, date_part('epoch', statement_timestamp() - first_minute) / 60, waited
+SELECT queue_name, ended, date_part('epoch', statement_timestamp() - first_minute) / 60, waited, waited_longest
 FROM (
-    SELECT queue_name, task, completed + failed + discarded AS ended, waited, first_minute
+    SELECT queue_name, task, completed + failed + discarded AS ended, waited, waited_longest, first_minute
     FROM
         skipqueue_rollup,
         (SELECT date_trunc('minute', statement_timestamp()) - make_interval(mins => %(minutes)s)) AS age (first_minute)
@@ -155,49 +153,43 @@ RATE_MINUTES = 5
 def queue_rates(store: Store) -> dict[str, QueueRate]:
     """See `PartConsole.queue_rates`."""
     rates: dict[str, QueueRate] = {}
-    for name, ended, minutes, waited in store.rows(RATES_NOW, {"minutes": RATE_MINUTES}):
+    for name, ended, minutes, waited, longest in store.rows(RATES_NOW, {"minutes": RATE_MINUTES}):
         known = rates.get(name, QueueRate(0.0, []))
         times = counting.added(known.waited, waited or [])
-        rates[name] = QueueRate(known.per_minute + ended / minutes, times)
+        most = max(filter(None, (known.longest, longest)), default=None)
+        rates[name] = QueueRate(known.per_minute + ended / minutes, times, most)
     return rates
 
 
-MANY_PAGES = 2_000
-"""Pages that the search of a claim may read: 16 MB."""
-
-
-def expensive_claims(store: Store) -> Iterator[Finding]:
-    for cost in claim_costs(store):
-        if cost.pages > MANY_PAGES:
-            yield Finding.of(
-                Severity.WARNING,
-                gettext("Claims of queue %(queue)s read many pages"),
-                gettext(
-                    "To find 100 jobs, a claim reads %(pages)s pages and %(entries)s index entries. A few hundred are "
-                    "usual; the others belong to dead rows."
-                ),
-                gettext(
-                    "Vacuum the table. If its dead rows stay, something holds an old snapshot: see the other findings."
-                ),
-                statement("VACUUM (VERBOSE, ANALYZE) {table};", table=Identifier("skipqueue_job")),
-                facts={
-                    "queue": printable(cost.queue_name),
-                    "pages": grouped(cost.pages),
-                    "entries": grouped(cost.rows),
-                },
-            )
-
-
-DASHBOARD, FAILURES = f"{__package__}.dashboard", f"{__package__}.failures"
+DASHBOARD, FAILURES, TASK = (f"{__package__}.{name}" for name in ("dashboard", "failures", "task_page"))
 """Modules that need the admin: a command does not import them."""
 
 CONSOLE = PartConsole(
-    rules=(Rule("expensive-claims", expensive_claims, _("Claims read few pages")),),
+    subcommands=(ListFailures(),),
+    rules=rules.RULES,
+    usual_waits=rules.usual_waits,
     metrics=SCRAPED,
     known_queues=known_queues,
     queue_rates=queue_rates,
     pages=later(f"{FAILURES}.pages"),
+    bar_entries=(
+        BarEntry(
+            label=_("Failing now"),
+            page="job_failures",
+            others=("job_cause",),
+            place=30,
+            rules=("failing-task",),
+        ),
+    ),
     about_job=later(f"{FAILURES}.failures_like"),
+    task_sections=(
+        PartSection(
+            name="attempts",
+            template="admin/django_skipqueue/history/task.html",
+            content=later(f"{TASK}.about_task"),
+            css="django_skipqueue/history/failures.css",
+        ),
+    ),
     cards=(
         PartCard(make=later(f"{DASHBOARD}.rate"), after="running"),
         PartCard(make=later(f"{DASHBOARD}.recovered"), after="failed"),

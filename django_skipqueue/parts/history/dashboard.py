@@ -5,33 +5,38 @@ chart. The depths are those of the deepest queues over time, and of all others t
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from operator import itemgetter
 from typing import Any
 
-from django.urls import reverse
-from django.utils.formats import number_format
-from django.utils.http import urlencode
+from django.utils.formats import date_format, number_format
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...console.admin import charts as scale
-from ...console.admin.charts import Chart, Series
+from ...console.admin.charts import Chart, LocalTimes, Mark, Series, TimeAxis
 from ...console.admin.dashboard import HOUR, Card, Level, Range, Situation, list_of
+from ...console.admin.ui.addresses import address_of
 from ...console.counts import grouped, rate_in_words
 from ...console.durations import roughly, span
 from ...console.facts import NOTHING
 from ...models import Status
+from ...queue.store import Store
 from ...values import counting
+from .deployments import deployments
 from .models import Span
 
-# charts → the roll-ups of a task in a queue since a time: when each starts, its numbers and histograms. At most a row
-# for each minute of a day. Index: the primary key of the roll-ups.
+# charts → the roll-ups of a task in some queues since a time: when each starts, its numbers and histograms. At most a
+# row for each minute of a day, and an hour of a week for each of 20 queues. Index: the primary key of the roll-ups.
 TIMELINE = """
-SELECT date_part('epoch', starts_at), completed, retried, failed, discarded, waited, ran, oldest_seconds
+SELECT
+    date_part('epoch', starts_at), completed, retried, failed, discarded, waited, ran, waited_longest, ran_longest,
+    oldest_seconds
 FROM skipqueue_rollup
 WHERE
     span = %(span)s
-    AND queue_name = %(queue_name)s
+    AND queue_name = ANY (%(queue_names)s)
     AND task = %(task)s
     AND starts_at >= to_timestamp(%(since)s)
 LIMIT 5000
@@ -46,44 +51,80 @@ def _span(shown: Range) -> Span:
     return Span.HOUR if shown.bucket >= HOUR else Span.MINUTE
 
 
-def charts(situation: Situation) -> list[Chart]:
-    axis = situation.axis
-    numbers = {name: [0] * axis.buckets for name in ("failed", "retried", "completed")}
-    waited: list[list[int]] = [[] for _ in range(axis.buckets)]
-    ran: list[list[int]] = [[] for _ in range(axis.buckets)]
-    oldest: list[float | None] = [None] * axis.buckets
+@dataclass(frozen=True)
+class Timeline:
+    """What became of the attempts, in the buckets of a time axis."""
+
+    attempts: list[Series]
+    waited: list[Series]
+    ran: list[Series]
+    oldest: list[float | None]
     """The longest time in seconds for which a queued job had been due: a job that has not begun is in no quantile."""
-    span_of_rows = int(_span(situation.range))
-    values = {"span": span_of_rows, "queue_name": situation.queue_name, "task": "", "since": axis.start}
-    for starts_at, completed, retried, failed, _discarded, *times, waits in situation.store.rows(TIMELINE, values):
-        place = axis.place(starts_at)
-        if place is None:
-            continue
-        for name, number in (("completed", completed), ("retried", retried), ("failed", failed)):
-            numbers[name][place] += number
-        for counts, more in zip((waited, ran), times, strict=True):
-            counts[place] = counting.added(counts[place], more or [])
-        if waits is not None:
-            oldest[place] = max(oldest[place] or 0.0, waits)
-    labels = {"failed": _("failed"), "retried": _("retried"), "completed": _("completed")}
-    attempts = [Series(labels[name], name, each, grouped(sum(each))) for name, each in numbers.items()]
-    title = gettext("Attempts in %(span)s") % {"span": situation.range.bucket_label}
-    waits_of_all = _quantiles(waited)
-    if any(oldest):
-        waits_of_all.append(Series(_("oldest waiting"), "oldest", oldest, _last(oldest, span)))
-    times_shown = situation.times
-    return [
-        Chart("throughput", title, times_shown, scale.of_numbers, _number, attempts, stacks=True),
-        Chart("depth", _("Queued jobs"), times_shown, scale.of_numbers, _number, _depths(situation)),
-        Chart("waited", _("Waiting time"), times_shown, scale.of_durations, _duration, waits_of_all),
-        Chart("ran", _("Run time"), times_shown, scale.of_durations, _duration, _quantiles(ran)),
-    ]
+
+    @classmethod
+    def of(cls, store: Store, axis: TimeAxis, span: Span, queue_names: Sequence[str], task: str) -> "Timeline":
+        """That of one task in some queues; an empty task: of all in a queue, or, if its name is empty, in all."""
+        numbers = {name: [0] * axis.buckets for name in ("failed", "retried", "completed")}
+        waited: list[list[int]] = [[] for _ in range(axis.buckets)]
+        ran: list[list[int]] = [[] for _ in range(axis.buckets)]
+        longest: tuple[list[float], list[float]] = [0.0] * axis.buckets, [0.0] * axis.buckets
+        oldest: list[float | None] = [None] * axis.buckets
+        values = {"span": int(span), "queue_names": list(queue_names), "task": task, "since": axis.start}
+        for row in store.rows(TIMELINE, values):
+            starts_at, completed, retried, failed, _discarded, *times, waited_most, ran_most, waits = row
+            place = axis.place(starts_at)
+            if place is None:
+                continue
+            for name, number in (("completed", completed), ("retried", retried), ("failed", failed)):
+                numbers[name][place] += number
+            for counts, more in zip((waited, ran), times, strict=True):
+                counts[place] = counting.added(counts[place], more or [])
+            for most, seconds in zip(longest, (waited_most, ran_most), strict=True):
+                most[place] = max(most[place], seconds or 0.0)
+            if waits is not None:
+                oldest[place] = max(oldest[place] or 0.0, waits)
+        labels = {"failed": _("failed"), "retried": _("retried"), "completed": _("completed")}
+        attempts = [Series(labels[name], name, each, grouped(sum(each))) for name, each in numbers.items()]
+        return cls(attempts, _quantiles(waited, longest[0]), _quantiles(ran, longest[1]), oldest)
+
+    def charts(self, times: LocalTimes, bucket_label: object, changes: Sequence[Mark]) -> list[Chart]:
+        """The charts of attempts, of waiting times and of run times. `bucket_label`: the length of a bucket."""
+        title = gettext("Attempts in %(span)s") % {"span": bucket_label}
+        waited = [*self.waited]
+        if any(self.oldest):
+            waited.append(Series(_("oldest waiting"), "oldest", self.oldest, _last(self.oldest, span)))
+        numbers, durations = (scale.of_numbers, _number), (scale.of_durations, _duration)
+        return [
+            Chart("throughput", title, times, *numbers, self.attempts, stacks=True, changes=changes),
+            Chart("waited", _("Waiting time"), times, *durations, waited, changes=changes),
+            Chart("ran", _("Run time"), times, *durations, self.ran, changes=changes),
+        ]
 
 
-def _quantiles(times: Sequence[Sequence[int]]) -> list[Series]:
+def charts(situation: Situation) -> list[Chart]:
+    store, times, queue_names = situation.store, situation.times, [situation.queue_name]
+    changes = deployed(store, times)
+    timeline = Timeline.of(store, situation.axis, _span(situation.range), queue_names, task="")
+    first, *others = timeline.charts(times, situation.range.bucket_label, changes)
+    depths = _depths(situation)
+    depth = Chart("depth", _("Queued jobs"), times, scale.of_numbers, _number, depths, changes=changes)
+    return [first, depth, *others]
+
+
+def deployed(store: Store, times: LocalTimes) -> list[Mark]:
+    """The deployments in the time of a chart, each at the time at which it was first seen, the last one first."""
+    found = []
+    for name, at in deployments(store, times.axis.start):
+        since = date_format(datetime.fromtimestamp(at, times.zone), "D j H:i")
+        label = gettext("deployment %(name)s since %(time)s") % {"name": name, "time": since}
+        found.append(times.mark(at, label))
+    return found
+
+
+def _quantiles(times: Sequence[Sequence[int]], longest: Sequence[float]) -> list[Series]:
     found = []
     for share, label in SHARES:
-        values = [counting.quantile(counts, share) for counts in times]
+        values = [counting.quantile(counts, share, most) for counts, most in zip(times, longest, strict=True)]
         found.append(Series(label, label, values, _last(values, span)))
     return found
 
@@ -200,7 +241,7 @@ def recovered(situation: Situation) -> Card:
     ((of_day, of_hour),) = situation.store.rows(RECOVERED, {"queue_name": situation.queue_name})
     level: Level = "alarm" if of_hour >= MANY_RECOVERED else "warning" if of_hour else ""
     detail = gettext("%(number)s in the last hour") % {"number": grouped(of_hour)} if of_day else ""
-    address = reverse("admin:django_skipqueue_worker_changelist")
+    address = address_of("worker_changelist")
     return Card(
         _("recovered in 24 h"), grouped(of_day), detail, address, level, permission="django_skipqueue.view_worker"
     )
@@ -211,7 +252,9 @@ def recovered(situation: Situation) -> Card:
 # the roll-ups, the newest 50,000 are looked at. Indexes: prune of the roll-ups, and their primary key.
 SLOWEST_TASKS = """
 WITH recent AS MATERIALIZED (
-    SELECT queue_name, task, completed + snoozed + discarded AS passed, failed + retried AS failed, ran_seconds
+    SELECT
+        queue_name, task, completed + snoozed + discarded AS passed, failed + retried AS failed, ran_seconds,
+        ran_longest
     FROM skipqueue_rollup
     WHERE span = %(span)s AND starts_at >= to_timestamp(%(since)s)
     ORDER BY starts_at DESC
@@ -220,7 +263,7 @@ WITH recent AS MATERIALIZED (
 slow AS MATERIALIZED (
     SELECT
         task, queue_name, sum(passed + failed) AS attempts, sum(failed) AS failed,
-        sum(ran_seconds) / sum(passed + failed) AS mean
+        sum(ran_seconds) / sum(passed + failed) AS mean, max(ran_longest) AS longest
     FROM recent
     WHERE task <> '' AND (%(queue_name)s = '' OR queue_name = %(queue_name)s)
     GROUP BY task, queue_name
@@ -229,7 +272,7 @@ slow AS MATERIALIZED (
     LIMIT %(limit)s
 )
 SELECT
-    task, queue_name, attempts, failed, mean,
+    task, queue_name, attempts, failed, mean, longest,
     ARRAY (
         SELECT ARRAY[place, sum(number)]
         FROM skipqueue_rollup AS rollup, unnest(rollup.ran) WITH ORDINALITY AS bucket (number, place)
@@ -261,15 +304,14 @@ def slowest_tasks(situation: Situation) -> list[dict[str, Any]]:
         "limit": MOST_READ,
     }
     found = []
-    for task, queue_name, number, failed, mean, ran in situation.store.rows(SLOWEST_TASKS, values):
+    for task, queue_name, number, failed, mean, longest, ran in situation.store.rows(SLOWEST_TASKS, values):
         counts = counting.full(())
         for place, times in ran:
             counts[int(place) - 1] = int(times)
-        p95, share = counting.quantile(counts, 0.95) or 0.0, 100 * int(failed) / int(number)
+        p95, share = counting.quantile(counts, 0.95, longest) or 0.0, 100 * int(failed) / int(number)
         shown = {
             "task": task,
             "queue_name": queue_name,
-            "query": urlencode({"task": task}),
             "attempts": grouped(int(number)),
             "mean_in_words": span(mean),
             "p95_in_words": span(p95),

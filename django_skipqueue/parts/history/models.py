@@ -1,4 +1,7 @@
-"""`RollUp` and `FailureRollUp`: what has happened to jobs, added up by minute and by hour, and since the beginning."""
+"""`RollUp` and `FailureRollUp`: what has happened to jobs, added up by minute and by hour, and since the beginning.
+
+`Deployment`: what was deployed when.
+"""
 
 from enum import IntEnum
 
@@ -40,6 +43,8 @@ class RollUp(models.Model):
     ran = BigIntegers(null=True)
     waited_seconds = models.FloatField(db_default=0.0)
     ran_seconds = models.FloatField(db_default=0.0)
+    waited_longest = models.FloatField(null=True)
+    ran_longest = models.FloatField(null=True)
     claims = models.BigIntegerField(db_default=0)
     claim_times = BigIntegers(null=True)
     claim_seconds = models.FloatField(db_default=0.0)
@@ -72,15 +77,41 @@ class FailureRollUp(models.Model):
     last_at = models.DateTimeField()
     last_line = models.IntegerField(null=True)
     last_job_id = models.BigIntegerField()
+    first_deployment = models.TextField(db_default="")
+    last_deployment = models.TextField(db_default="")
+    acknowledged_at = models.DateTimeField(null=True)
+    """This and what follows is set in the row of a cause alone, whose span is `EVER`."""
+    acknowledged_by = models.TextField(db_default="")
+    note = models.TextField(db_default="")
+    acknowledged_number = models.BigIntegerField(null=True)
+    """The failed attempts of the ten minutes before the acknowledgement."""
+    came_back_at = models.DateTimeField(null=True)
+    """When the cause, after it was acknowledged, failed for the first time since it had stopped."""
 
     class Meta:
         app_label = "django_skipqueue"
         db_table = "skipqueue_failure_rollup"
         default_permissions = ()
+        permissions = (("acknowledge_cause", "Can acknowledge causes of failures"),)
         indexes = (models.Index(fields=["span", "starts_at"], name="skipqueue_failure_rollup_prune"),)
 
     def __str__(self) -> str:
         return f"{self.exception} in {self.place} {self.starts_at:%Y-%m-%d %H:%M} {Span(self.span).name}"
+
+
+class Deployment(models.Model):
+    """When the first supervisor with this value of the setting `DEPLOYMENT` started."""
+
+    name = models.TextField(primary_key=True)
+    first_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        app_label = "django_skipqueue"
+        db_table = "skipqueue_deployment"
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class RollUpProgress(models.Model):

@@ -22,6 +22,7 @@ from typing import Any
 
 from django.db import DatabaseError
 
+from ...conf import settings
 from ...events.events import (
     AttemptsCancelled,
     AttemptsCompleted,
@@ -33,6 +34,7 @@ from ...events.events import (
     JobsRecovered,
     LeasesLost,
 )
+from ...queue.fragments import joined
 from ...queue.observe import QueueNow, queues_now
 from ...queue.parameters import BATCH, Cursor, Rows, Statement, is_refused, pipelined
 from ...queue.session import SET_LOCK_TIMEOUT
@@ -41,6 +43,7 @@ from ...values.counting import added, of
 from ...values.records import Attempt, Cause, ClaimedJob, RecoveredJob
 from ...worker.loop import Periodic
 from .claim_costs import ClaimCost, measure_claim
+from .deployments import prune_deployments
 
 
 @dataclass(slots=True)
@@ -58,6 +61,8 @@ class Counts:
     ran: list[int] = field(default_factory=list)
     waited_seconds: float = 0.0
     ran_seconds: float = 0.0
+    waited_longest: float = 0.0
+    ran_longest: float = 0.0
     claims: int = 0
     claim_times: list[int] = field(default_factory=list)
     claim_seconds: float = 0.0
@@ -65,7 +70,10 @@ class Counts:
     def add(self, other: "Counts") -> None:
         for name in self.__slots__:
             mine, theirs = getattr(self, name), getattr(other, name)
-            setattr(self, name, added(mine, theirs) if isinstance(mine, list) else mine + theirs)
+            if isinstance(mine, list):
+                setattr(self, name, added(mine, theirs))
+            else:
+                setattr(self, name, max(mine, theirs) if name.endswith("_longest") else mine + theirs)
 
 
 Key = tuple[int, str, str]
@@ -210,6 +218,8 @@ class Tally:
             counted.ran = added(counted.ran, of(ran))
             counted.waited_seconds += sum(waited)
             counted.ran_seconds += sum(ran)
+            counted.waited_longest = max(counted.waited_longest, *waited)
+            counted.ran_longest = max(counted.ran_longest, *ran)
 
     def _of(self, minute: int, queue_name: str, task: str) -> Counts:
         key = minute, queue_name, task
@@ -247,15 +257,16 @@ def _ended_at(attempt: Attempt) -> float:
 ROLL_UP = """
 INSERT INTO skipqueue_rollup AS rollup (
     span, queue_name, task, starts_at, completed, retried, snoozed, failed, discarded, recovered, lost, waited, ran,
-    waited_seconds, ran_seconds, claims, claim_times, claim_seconds
+    waited_seconds, ran_seconds, waited_longest, ran_longest, claims, claim_times, claim_seconds
 )
 SELECT
     span, queue_name, task, to_timestamp(starts_at), completed, retried, snoozed, failed, discarded, recovered, lost,
-    waited, ran, waited_seconds, ran_seconds, claims, claim_times, claim_seconds
+    waited, ran, waited_seconds, ran_seconds, waited_longest, ran_longest, claims, claim_times, claim_seconds
 FROM json_to_recordset(%(rows)s::json) AS counted (
     span smallint, queue_name text, task text, starts_at bigint, completed bigint, retried bigint, snoozed bigint,
     failed bigint, discarded bigint, recovered bigint, lost bigint, waited bigint[], ran bigint[],
-    waited_seconds float8, ran_seconds float8, claims bigint, claim_times bigint[], claim_seconds float8
+    waited_seconds float8, ran_seconds float8, waited_longest float8, ran_longest float8, claims bigint,
+    claim_times bigint[], claim_seconds float8
 )
 ORDER BY span, queue_name, task, starts_at
 ON CONFLICT (span, queue_name, task, starts_at) DO UPDATE
@@ -279,6 +290,8 @@ SET changed_at = statement_timestamp(),
     ),
     waited_seconds = rollup.waited_seconds + EXCLUDED.waited_seconds,
     ran_seconds = rollup.ran_seconds + EXCLUDED.ran_seconds,
+    waited_longest = GREATEST(rollup.waited_longest, EXCLUDED.waited_longest),
+    ran_longest = GREATEST(rollup.ran_longest, EXCLUDED.ran_longest),
     claims = rollup.claims + EXCLUDED.claims,
     claim_times = ARRAY (
         SELECT COALESCE(here, 0) + COALESCE(there, 0)
@@ -288,15 +301,34 @@ SET changed_at = statement_timestamp(),
     claim_seconds = rollup.claim_seconds + EXCLUDED.claim_seconds
 """
 
-# worker, supervisor: the same for failed attempts. The newest one gives the line and the job. Index: the primary key of
-# the failures.
-ROLL_UP_FAILURES = """
+# Whether attempts of a task have ended between two times, as far as whole minutes say it, or after an hour whole hours.
+# Index: the primary key of the roll-ups: at most 60 minutes and the hours since, for each queue.
+HAS_ENDED = """EXISTS (
+    SELECT
+    FROM
+        (VALUES (60, {after} + interval '1 hour'), (3600, {before})) AS kind (seconds, newest)
+        JOIN skipqueue_rollup AS ended ON ended.span = kind.seconds
+    WHERE
+        ended.queue_name = ANY ({queue_names})
+        AND ended.task = {task}
+        AND ended.starts_at > {after}
+        AND ended.starts_at <= LEAST(kind.newest, {before} - make_interval(secs => kind.seconds))
+        AND ended.completed + ended.retried + ended.failed + ended.discarded > 0
+)"""
+
+# worker, supervisor: adds failed attempts to the rows of their spans. The newest one gives the line, the job and the
+# deployment. The row of an acknowledged cause says when the cause came back: it failed after ten minutes in which it
+# had not, although attempts of its task had ended. Index: the primary key of the failures; for an acknowledged cause
+# that of the roll-ups.
+ROLL_UP_FAILURES = joined(
+    """
 INSERT INTO skipqueue_failure_rollup AS rollup (
-    span, task, exception, place, starts_at, number, first_at, last_at, last_line, last_job_id
+    span, task, exception, place, starts_at, number, first_at, last_at, last_line, last_job_id, first_deployment,
+    last_deployment
 )
 SELECT
     span, task, exception, place, to_timestamp(starts_at), number, to_timestamp(first_at), to_timestamp(last_at),
-    last_line, last_job_id
+    last_line, last_job_id, %(deployment)s, %(deployment)s
 FROM json_to_recordset(%(rows)s::json) AS counted (
     span smallint, task text, exception text, place text, starts_at bigint, number bigint, first_at float8,
     last_at float8, last_line integer, last_job_id bigint
@@ -307,8 +339,25 @@ SET number = rollup.number + EXCLUDED.number,
     first_at = LEAST(rollup.first_at, EXCLUDED.first_at),
     last_at = GREATEST(rollup.last_at, EXCLUDED.last_at),
     last_line = EXCLUDED.last_line,
-    last_job_id = EXCLUDED.last_job_id
-"""
+    last_job_id = EXCLUDED.last_job_id,
+    last_deployment = EXCLUDED.last_deployment,
+    came_back_at = CASE
+        WHEN
+            rollup.acknowledged_at IS NOT NULL
+            AND EXCLUDED.first_at > rollup.last_at + interval '10 minutes'
+            AND {has_ended}
+        THEN EXCLUDED.first_at
+        ELSE rollup.came_back_at
+    END
+""",
+    has_ended=joined(
+        HAS_ENDED,
+        task="rollup.task",
+        after="rollup.last_at",
+        before="EXCLUDED.first_at",
+        queue_names="ARRAY (SELECT queue_name FROM skipqueue_rollup WHERE span = 0 AND task = rollup.task)",
+    ),
+)
 
 # supervisor: the enqueued jobs are counted from here on, unless they are counted already. Index: the primary key.
 START_COUNTING = """
@@ -490,14 +539,13 @@ LONGEST_COMMIT = 60.0
 
 def roll_up(store: Store, rows: Sequence[Mapping[str, Any]], failures: Sequence[Mapping[str, Any]]) -> None:
     """Add counts to the roll-ups, all or none: the rows of a `Tally`."""
-    _run(
-        store,
-        *(
-            (statement, {"rows": json.dumps(counted)})
-            for statement, counted in ((ROLL_UP, rows), (ROLL_UP_FAILURES, failures))
-            if counted
-        ),
-    )
+    statements: list[Statement] = []
+    if rows:
+        statements.append((ROLL_UP, {"rows": json.dumps(rows)}))
+    if failures:
+        deployment = settings.deployment or ""
+        statements.append((ROLL_UP_FAILURES, {"rows": json.dumps(failures), "deployment": deployment}))
+    _run(store, *statements)
 
 
 def start_counting(store: Store) -> None:
@@ -644,4 +692,5 @@ class PruneRollUps(Periodic):
         self._store = store
 
     def run(self, now: float) -> None:
+        prune_deployments(self._store, KEPT_SECONDS[3600])
         self.run_again_in(0.0 if prune_rollups(self._store, KEPT_SECONDS) else PRUNE_INTERVAL)

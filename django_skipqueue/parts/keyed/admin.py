@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from django.http import HttpRequest, HttpResponse
 from django.utils.http import urlencode
 from django.utils.translation import gettext
-from django.utils.translation import gettext_lazy as _
 
+from ...console.admin.ui.addresses import carrying
 from ...console.admin.ui.views import refreshing
 from ...console.arguments import redacted
 from ...console.parts import PartPage
@@ -57,7 +57,7 @@ class KeysPage:
     @property
     def next(self) -> str:
         query: dict[str, Any] = {"from": self.text} if self.text else {}
-        return "" if self.next_id is None else f"?{urlencode(query | {'after': self.next_id})}"
+        return "" if self.next_id is None else carrying(f"?{urlencode(query | {'after': self.next_id})}")
 
 
 def _start(job_id: str) -> tuple[int, str] | tuple[None, None]:
@@ -77,4 +77,4 @@ def limits_view(admin: "JobAdmin", request: HttpRequest) -> HttpResponse:
 
 
 def pages() -> tuple[PartPage, ...]:
-    return (PartPage(name="limits", path="limits/", view=limits_view, title=_("Limits")),)
+    return (PartPage(name="limits", path="limits/", view=limits_view),)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from django.core.management.base import CommandError, CommandParser
 from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
 
 from ...console.admin.ui.cells import Column, Rows, rows
 from ...console.cli.facts import print_facts
@@ -17,7 +18,7 @@ from ...console.cli.options import positive
 from ...console.cli.subcommand import Exit, Watchable
 from ...console.cli.terminal import Console
 from ...console.facts import Looks
-from ...console.parts import PartConsole, consoles
+from ...console.parts import BarEntry, PartConsole, consoles
 from ...events.log_format import printable
 from ...queue.store import Store
 from ...values.fact import Fact
@@ -155,4 +156,15 @@ def _show(console: Console, key: str, *, in_json: bool) -> Exit:
     return Exit.DONE
 
 
-CONSOLE = PartConsole(subcommands=(Limits(),), pages=later(f"{__package__}.admin.pages"))
+CONSOLE = PartConsole(
+    subcommands=(Limits(),),
+    pages=later(f"{__package__}.admin.pages"),
+    bar_entries=(
+        BarEntry(
+            label=_("Limits"),
+            page="job_limits",
+            place=80,
+            rules=("halted-sequence", "free-permit", "held-permit"),
+        ),
+    ),
+)

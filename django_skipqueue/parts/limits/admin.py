@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...console.admin.jobs.filters import KeyFilter
+from ...console.admin.ui.addresses import address_of
 from ...console.admin.ui.cells import Cell, badge, columns_of, rows
 from ...console.counts import grouped
 from ...console.durations import span
@@ -30,14 +30,14 @@ from .states import LIMIT, LimitState, first_states, halted_by_key, key_of_limit
 def _key(state: LimitState) -> Cell:
     # The list of its waiting jobs. The key may have a secret in it, so the address names a job of the key.
     query = {"status": Status.BLOCKED.value, "limit_of": str(state.now.next_id)}
-    address = reverse("admin:django_skipqueue_job_changelist", query=query)
+    address = address_of("job_changelist", query=query)
     return format_html('<a class="skipqueue-name" href="{}">{}</a>', address, state.key)
 
 
 def _state(state: LimitState) -> Cell:
     if state.halted is None:
         return badge(Status.BLOCKED.value, gettext("waits"))
-    address = reverse("admin:django_skipqueue_job_change", args=[state.halted.job_id])
+    address = address_of("job_change", state.halted.job_id)
     failed = gettext("job %(id)s failed %(age)s ago") % {"id": state.halted.job_id, "age": span(state.halted.seconds)}
     return format_html(
         '{} <a class="skipqueue-detail" href="{}">{}</a>', badge("failed", gettext("halted")), address, failed

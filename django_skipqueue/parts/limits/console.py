@@ -1,8 +1,9 @@
 """Limits, for operators: their keys, checks of the doctor, metrics, and why a blocked job waits for a permit."""
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.db.models import F, QuerySet, Value
 from django.db.models.lookups import LessThan
@@ -12,12 +13,12 @@ from django.utils.translation import gettext_lazy as _
 from ...console.cli.status import in_full
 from ...console.cli.terminal import RED, Coloured
 from ...console.counts import MOST_HALTING, MOST_KEYS, SCRAPED_HALTING, Count
-from ...console.durations import span
+from ...console.durations import clock_time, span
 from ...console.facts import as_json, plain
 from ...console.job_states import Indexed
 from ...console.metrics.catalogue import Values, measured
 from ...console.parts import PartSection, PartStatus
-from ...console.rules.rule import Finding, Rule, Severity
+from ...console.rules.rule import Finding, PageLink, Rule, Severity, Threshold, database_time
 from ...events.log_format import in_words, job_name, printable
 from ...models import Job, Status
 from ...models.expressions import Row
@@ -81,20 +82,33 @@ NAMED = 5
 NOT_GIVEN = 60.0
 """Seconds for which a job may wait although a permit of its key is free."""
 
+HELD = Threshold("held-permit", 60.0, "seconds")
+
 
 def halted(store: Store) -> Iterator[Finding]:
-    found = halted_states(store, most=MOST)
-    if found:
+    for state in halted_states(store, most=MOST):
+        if state.halted is None:
+            continue
+        now, job = database_time(store), job_name(store.alias, state.halted.job_id)
+        since = now - timedelta(seconds=state.halted.seconds)
         yield Finding.of(
             Severity.WARNING,
-            gettext("Sequences have halted"),
-            gettext("Their jobs wait for an operator: %(keys)s."),
+            gettext("Sequence %(key)s has halted since %(time)s: job %(job)s failed, and %(waiting)s jobs wait"),
+            gettext("The sequence waits for an operator."),
             gettext(
-                "Find out why these jobs have failed. Retry them: they run before all others of their keys. Or discard "
-                "them, and the sequences go on without them."
+                "Find out why the job has failed. Retry it: it runs before all others of its key. Or discard it, and "
+                "the sequence goes on without it."
             ),
-            "python manage.py skipqueue limits",
-            facts={"keys": _listed([_halted_in_words(store, state) for state in found])},
+            f"python manage.py skipqueue retry {job}",
+            facts={
+                "key": printable(state.key),
+                "time": clock_time(since, now),
+                "job": job,
+                "waiting": state.waiting,
+            },
+            subject=state.key,
+            since=since,
+            link=PageLink("job_change", (state.halted.job_id,)),
         )
 
 
@@ -118,33 +132,35 @@ def free_permits(store: Store) -> Iterator[Finding]:
 
 def held_permits(store: Store) -> Iterator[Finding]:
     """Keys whose permits are all held by jobs that no worker has claimed, while another has waited for long."""
-    unclaimed = unclaimed_holders(store)
-    late = [
-        state
-        for state in limit_states(store, list(unclaimed)[:MOST], {})
-        if state.oldest >= NOT_GIVEN and unclaimed[state.now.key] >= state.now.held
-    ]
-    if late:
+    seconds, unclaimed = HELD.of(), unclaimed_holders(store)
+    for state in limit_states(store, list(unclaimed)[:MOST], {}) if seconds is not None else ():
+        if state.oldest < (seconds or 0.0) or unclaimed[state.now.key] < state.now.held:
+            continue
+        holders = holders_of(state.now.key).using(store.alias).filter(status=Status.QUEUED)
+        queue_names = holders.values_list("queue_name", flat=True)[:MOST_HOLDERS]
+        ((queue_name, _number),) = Counter(queue_names).most_common(1) or (("", 0),)
+        now = database_time(store)
+        since = now - timedelta(seconds=state.oldest)
         yield Finding.of(
             Severity.WARNING,
-            gettext("Permits are held by jobs that no worker claims"),
-            gettext("Keys whose jobs wait for them: %(keys)s."),
             gettext(
-                "The queues of the jobs that hold them are behind. Start more workers for these queues, or give the "
-                "tasks limits of their own."
+                "%(waiting)s jobs wait for a permit of %(key)s since %(time)s: all permits are held by jobs of queue "
+                "%(queue)s that no worker claims"
             ),
-            "python manage.py skipqueue status",
-            facts={"keys": _listed([_waiting_in_words(state) for state in late])},
+            gettext("Jobs that hold a permit and are not claimed: %(held)s."),
+            gettext("That queue is behind. Start more workers for it, or give the tasks limits of their own."),
+            shlex.join(["python", "manage.py", "runworker", "--queues", queue_name]),
+            facts={
+                "waiting": state.waiting,
+                "key": printable(state.key),
+                "time": clock_time(since, now),
+                "queue": printable(queue_name),
+                "held": state.held,
+            },
+            subject=state.key,
+            since=since,
+            link=PageLink("job_limits"),
         )
-
-
-def _halted_in_words(store: Store, state: LimitState) -> str:
-    job = job_name(store.alias, state.halted.job_id) if state.halted else ""
-    return gettext("%(key)s (job %(id)s failed %(span)s ago)") % {
-        "key": printable(state.key),
-        "id": job,
-        "span": span(state.seconds),
-    }
 
 
 def _waiting_in_words(state: LimitState) -> str:
@@ -253,9 +269,15 @@ KEYS = KeyTable(
 CONSOLE = KeyedConsole(
     keys=KEYS,
     rules=(
-        Rule("halted-sequence", halted, _("No sequence has halted")),
+        Rule("halted-sequence", halted, _("No sequence has halted"), is_watched=True),
         Rule("free-permit", free_permits, _("No permit is free while jobs wait for it")),
-        Rule("held-permit", held_permits, _("No permit is held by a job that no worker claims")),
+        Rule(
+            "held-permit",
+            held_permits,
+            _("No permit is held by a job that no worker claims"),
+            is_watched=True,
+            threshold=HELD,
+        ),
     ),
     metrics=(keys,),
     sections=(

@@ -159,9 +159,6 @@ ORDER BY key.place
 )
 
 
-MOST_MEASURED = 1_000
-"""Failed jobs of sequences that the alerts look at."""
-
 MOST_FIRST_BLOCKED = 2_000
 """Blocked jobs, those first that were enqueued first, whose keys are looked at."""
 
@@ -189,11 +186,6 @@ def halted_keys(store: "Store", *, limit: int = MOST_HALTING) -> list[HaltedKey]
     limit: failed jobs that are looked at, those first that failed first.
     """
     return [HaltedKey(*row) for row in store.rows(HALTED_KEYS, {"limit": limit})]
-
-
-def longest_halt(store: "Store") -> float:
-    """Seconds since the first of the halted sequences that keep jobs waiting has halted; 0 if there is none."""
-    return max((each.seconds for each in halted_keys(store, limit=MOST_MEASURED)), default=0.0)
 
 
 def waiting_keys(store: "Store", *, after: str = "", is_from: bool = False, limit: int) -> list[str]:

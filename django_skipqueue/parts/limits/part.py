@@ -11,7 +11,6 @@ from ...jobs.registry import registry
 from ...values.part import Part, console_of
 from .admit import LimitGate
 from .exchange import LimitsInExchange
-from .now import longest_halt
 from .options import TaskLimit
 from .queues import of_queue
 from .services import block_surplus_service, pass_permits_on
@@ -48,6 +47,5 @@ PART = Part(
     in_exchange=LimitsInExchange,
     services=(block_surplus_service, pass_permits_on),
     checks=(check_halting,),
-    measures={"sequence_halted": longest_halt},
     console=console_of(__package__),
 )

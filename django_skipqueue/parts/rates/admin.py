@@ -4,11 +4,11 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 
-from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ...console.admin.ui.addresses import address_of
 from ...console.admin.ui.cells import Cell, columns_of
 from ...console.counts import grouped
 from ...console.durations import roughly
@@ -20,7 +20,7 @@ from .states import RATE_OF_KEY, RateState, rate_states_of, waiting_rate_keys
 
 
 def _key(state: RateState) -> Cell:
-    address = reverse("admin:django_skipqueue_job_change", args=[state.now.next_id])
+    address = address_of("job_change", state.now.next_id)
     return format_html('<a class="skipqueue-name" href="{}">{}</a>', address, state.key)
 
 

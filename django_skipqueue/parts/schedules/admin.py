@@ -19,7 +19,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.widgets import AdminTextareaWidget, AdminTextInputWidget
 from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, reverse
+from django.urls import URLPattern
 from django.utils.formats import date_format
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -28,26 +28,35 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...conf import settings as queue_settings
-from ...console.admin.ui.cells import Cell, arguments, badge, columns_of, rows, shortened
+from ...console.admin.ui.addresses import address_of
+from ...console.admin.ui.cells import Cell, arguments, badge, columns_of, rows, shortened, task_link
 from ...console.admin.ui.views import READ, OwnViews, guarded, refreshing
 from ...console.arguments import redacted
 from ...console.durations import distance, exact
 from ...console.facts import NOTHING, Looks
+from ...console.job_states import STATES as JOB_STATES
 from ...console.search import is_id
 from ...exceptions import InvalidOption, SkipQueueError
 from ...jobs.registry import registry
-from ...models import Schedule, Status
+from ...models import Schedule
 from ...models.job import AbstractJob
 from ...queue.store import Store
 from ...values.redaction import UnknownMask, restored
 from . import operate
-from .console import MOST_SHOWN, SCHEDULE, STATES, ScheduleState, first_schedules, schedule_states
+from .console import FIRING, MOST_SHOWN, SCHEDULE, STATES, ScheduleState, first_schedules, schedule_states
 from .entry import Entry, jitter_seconds
 from .fire import METADATA_KEY
 from .models import CatchUp, Overlap
 from .timetable import timetable, zone_names
 
-BADGES = {"active": "completed", "paused": "paused", "late": "failed", "error": "failed", "retired": "discarded"}
+BADGES = {
+    "active": "completed",
+    "paused": "paused",
+    "late": "failed",
+    "failing": "failed",
+    "error": "failed",
+    "retired": "discarded",
+}
 """The colour of each state: that of a status of jobs."""
 
 CELL = '{} <span class="skipqueue-detail">{}</span>'
@@ -67,10 +76,10 @@ def last_run(schedule: ScheduleState) -> Cell:
     if row.last_run_at is None:
         return NOTHING
     ago = distance(row.last_run_at, schedule.now)
-    if schedule.last_status is None:
+    if schedule.last_run is None:
         return ago
-    address = reverse("admin:django_skipqueue_job_change", args=[row.last_job_id])
-    mark = badge(schedule.last_status, Status(schedule.last_status).label)
+    address = address_of("job_change", row.last_job_id)
+    mark = badge(schedule.last_run.state, JOB_STATES[schedule.last_run.state])
     return format_html('{} <a href="{}">#{}</a> {}', ago, address, row.last_job_id, mark)
 
 
@@ -96,13 +105,13 @@ def times(schedule: ScheduleState) -> Cell:
 
 
 def _name(schedule: ScheduleState) -> Cell:
-    address = reverse("admin:django_skipqueue_schedule_change", args=[schedule.row.pk])
+    address = address_of("schedule_change", schedule.row.pk)
     return format_html('<a class="skipqueue-name" href="{}">{}</a>', address, shortened(schedule.row.name))
 
 
 def _state(schedule: ScheduleState) -> Cell:
     row: Schedule = schedule.row
-    detail = shortened(row.error) if schedule.state in ("error", "late") else shortened(row.paused_by)
+    detail = shortened(schedule.error if schedule.state in FIRING else row.paused_by)
     return format_html("{} " + CELL.format("", "{}"), state_badge(schedule), detail)
 
 
@@ -114,6 +123,7 @@ LOOKS: Looks[ScheduleState] = {
     "next": next_run,
     "last": last_run,
     "job": None,
+    "task": lambda schedule: task_link(schedule.row.task),
     "source": lambda schedule: schedule.row.get_source_display(),
 }
 
@@ -128,6 +138,11 @@ def on_dashboard(_: object = None) -> dict[str, Any]:
     """The schedules that need attention, then the schedules that fire next."""
     found = first_schedules(MOST_ON_DASHBOARD)
     return {"columns": ON_DASHBOARD, "rows": rows(ON_DASHBOARD, found.states), "hidden": found.others}
+
+
+def on_task(task: str) -> dict[str, Any]:
+    """The schedules of this task, as on the dashboard."""
+    return {"columns": ON_DASHBOARD, "rows": rows(ON_DASHBOARD, schedule_states(task=task)), "hidden": 0}
 
 
 def schedule_of(job: AbstractJob) -> Any:
@@ -352,8 +367,31 @@ class ScheduleAdmin(OwnViews):
     ) -> HttpResponse:
         row = Schedule.objects.filter(pk=object_id).first() if object_id and is_id(object_id) else None
         verbs = _verbs_for(row) if row and request.user.has_perm(MAY_RUN) else {}
-        more = {"show_save_and_continue": False, "verbs": verbs}
+        jobs = address_of("job_changelist", query={"task": row.task}) if row else ""
+        more = {"show_save_and_continue": False, "verbs": verbs, "jobs": jobs}
         return super().changeform_view(request, object_id, form_url, more | (extra_context or {}))
+
+    def response_add(self, request: HttpRequest, obj: Schedule, post_url_continue: str | None = None) -> HttpResponse:
+        return self._saved(request, gettext("The schedule “%(name)s” was added.") % {"name": shortened(obj.name)})
+
+    def response_change(self, request: HttpRequest, obj: Schedule) -> HttpResponse:
+        return self._saved(request, gettext("The schedule “%(name)s” was changed.") % {"name": shortened(obj.name)})
+
+    def _saved(self, request: HttpRequest, message: str) -> HttpResponse:
+        self.message_user(request, message, messages.SUCCESS)
+        return HttpResponseRedirect(self.address("add" if "_addanother" in request.POST else "changelist"))
+
+    def render_delete_form(self, request: HttpRequest, context: dict[str, Any]) -> HttpResponse:
+        """Ask in place of Django, whose question links to no database. Django deletes after any POST."""
+        row = context["object"]
+        return self.ask(
+            request,
+            title=gettext("Delete the schedule “%(name)s”?") % {"name": shortened(row.name)},
+            subject=gettext("Delete the schedule"),
+            explanation=gettext("It enqueues no more jobs. The jobs that it has enqueued stay."),
+            is_dangerous=True,
+            back=self.address("change", row.pk),
+        )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Schedule | None = None) -> tuple[str, ...]:
         """How it is, above the form; of code and settings also what it does."""
@@ -400,4 +438,4 @@ class ScheduleAdmin(OwnViews):
 def _verbs_for(row: Schedule) -> dict[str, str]:
     """The buttons of a schedule, and where each is posted."""
     verbs = ("resume" if row.paused_at else "pause", "run")
-    return {verb: reverse(f"admin:django_skipqueue_schedule_{verb}", args=[row.pk]) for verb in verbs}
+    return {verb: address_of(f"schedule_{verb}", row.pk) for verb in verbs}

@@ -4,37 +4,45 @@ The times are in plain language, `every 5 min`, `at 09:00, Monday to Friday`, in
 """
 
 import difflib
+import math
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any
+from itertools import takewhile
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from django.core.management.base import CommandError, CommandParser
-from django.db.models import Case, Count, F, OuterRef, Q, QuerySet, Subquery, When, Window
 from django.db.models.functions import Now
 from django.utils.dates import MONTHS, WEEKDAYS
 from django.utils.timezone import is_naive, make_aware
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ...console.arguments import redacted
 from ...console.cli.facts import print_facts
 from ...console.cli.subcommand import Exit, Watchable
 from ...console.cli.terminal import GREEN, RED, YELLOW, Coloured, Console, operator
-from ...console.durations import span
+from ...console.durations import clock_time, span
 from ...console.facts import Looks
+from ...console.job_states import STATES as JOB_STATES
+from ...console.job_states import state_of
 from ...console.metrics.catalogue import MOST, gauges
-from ...console.parts import PartConsole, PartFact, PartSection
-from ...console.rules.rule import Finding, Rule, Severity
-from ...events.log_format import printable
+from ...console.parts import BarEntry, PartConsole, PartFact, PartSection
+from ...console.rules.rule import Finding, PageLink, Rule, Severity, Threshold
+from ...events.log_format import job_name, printable
 from ...exceptions import InvalidOption, SkipQueueError
-from ...models import Job, Schedule
+from ...models import Job, Schedule, Status
 from ...queue.store import Store
+from ...values.codec import shorten
 from ...values.exposition import Metric
 from ...values.fact import Fact
 from ...values.part import later
 from . import operate
-from .operate import LateSchedule, late_schedules
+from .models import Overlap
+from .operate import late_schedules
 from .timetable import parsed, timetable, upcoming, zone_of
 
 MOST_TIMES = 6
@@ -146,6 +154,9 @@ MOST_SHOWN = 500
 
 NEXT_RUNS = 5
 
+ERROR_LIMIT = 200
+"""Characters of the error of a run."""
+
 LATE_AFTER = timedelta(minutes=1)
 """By how much a schedule may be late."""
 
@@ -153,26 +164,63 @@ STATES = {
     "active": _("on time"),
     "paused": _("paused"),
     "late": _("late"),
+    "failing": _("failing"),
     "error": _("cannot fire"),
     "retired": _("not in the code"),
 }
 
 
-MAY_FIRE = Q(retired_at=None, paused_at=None)
+FIRING = ("active", "failing", "late", "error")
+"""The states of schedules that fire, or should. All but the first need attention."""
 
-IN_TROUBLE = Case(When(MAY_FIRE & (~Q(error="") | Q(next_run_at__lt=Now() - LATE_AFTER)), then=1), default=0)
-"""1 for the states `error` and `late`, 0 for the others."""
+FAILED_RUNS = Threshold("failing-schedule", 2, "number")
 
-NEXT_RUN = Case(When(MAY_FIRE, then=F("next_run_at")))
-"""The next time of a schedule that fires."""
+
+class ScheduledRun(NamedTuple):
+    """A job of a schedule."""
+
+    id: int
+    state: str
+    """Its status, or `retrying`."""
+    error: str
+    """Of its last attempt, masked; empty if none has failed."""
+    enqueued_at: datetime
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has failed, or its last attempt has."""
+        return bool(self.error) and self.state not in (Status.COMPLETED, Status.DISCARDED)
 
 
 @dataclass(frozen=True)
 class ScheduleState:
     row: Schedule
     now: datetime
-    last_status: str | None
-    """The status of the last job; `None` if there is none any more."""
+    runs: Sequence[ScheduledRun]
+    """The last jobs, the newest first, as far as they are still there: five at most."""
+
+    @property
+    def last_run(self) -> ScheduledRun | None:
+        """The last job; `None` if there is none any more."""
+        return next((run for run in self.runs if run.id == self.row.last_job_id), None)
+
+    @cached_property
+    def failed_runs(self) -> list[ScheduledRun]:
+        """The runs that have failed in a row, the newest first. A run of which nobody knows yet is left out."""
+        known = (run for run in self.runs if run.has_failed or run.state == Status.COMPLETED)
+        return list(takewhile(attrgetter("has_failed"), known))
+
+    @property
+    def failures(self) -> int:
+        """How many runs have failed in a row, a time that was skipped for the sake of a failed run among them."""
+        row = self.row
+        has_skipped = row.last_run_at and row.skipped_at and row.skipped_at > row.last_run_at
+        return len(self.failed_runs) + bool(self.failed_runs and has_skipped and row.overlap == Overlap.SKIP)
+
+    @property
+    def error(self) -> str:
+        """Why it cannot fire, or of the last run of one that fails; else empty."""
+        return self.failed_runs[0].error if self.state == "failing" else self.row.error
 
     @property
     def state(self) -> str:
@@ -183,8 +231,9 @@ class ScheduleState:
             return "paused"
         if self.row.error:
             return "error"
-        is_late = self.row.next_run_at is not None and self.row.next_run_at < self.now - LATE_AFTER
-        return "late" if is_late else "active"
+        if self.row.next_run_at is not None and self.row.next_run_at < self.now - LATE_AFTER:
+            return "late"
+        return "failing" if self.failures >= (FAILED_RUNS.of() or math.inf) else "active"
 
     @property
     def late(self) -> float:
@@ -198,7 +247,7 @@ class ScheduleState:
 
     @property
     def fires(self) -> bool:
-        return self.state in ("active", "late", "error") and self.row.next_run_at is not None
+        return self.state in FIRING and self.row.next_run_at is not None
 
     @property
     def next_run(self) -> datetime | None:
@@ -231,27 +280,31 @@ class FirstSchedules:
     """The number of the others."""
 
 
-def schedule_states(*, most: int | None = None, **filters: object) -> list[ScheduleState]:
-    """The first schedules by name, in one query; default: `MOST_SHOWN`."""
-    rows = _with_states(Schedule.objects.filter(**filters)).order_by("name", "pk")[: most or MOST_SHOWN]
-    return [_state(row) for row in rows]
+def schedule_states(using: str | None = None, **filters: object) -> list[ScheduleState]:
+    """The schedules by name, in two queries at most; the first `MOST_SHOWN`."""
+    found = Schedule.objects.db_manager(using).filter(**filters).annotate(now=Now()).order_by("name", "pk")[:MOST_SHOWN]
+    ids = {row.pk: dict.fromkeys([row.last_job_id, *(row.earlier_job_ids or ())]) for row in found}
+    wanted = {job_id for of_row in ids.values() for job_id in of_row if job_id is not None}
+    columns = ("pk", "status", "attempts", "last_error", "enqueued_at")
+    jobs = Job.objects.db_manager(using).filter(pk__in=wanted).only(*columns) if wanted else ()
+    by_id = {job.pk: job for job in jobs}
+    return [
+        ScheduleState(row, row.now, [_run(row, by_id[job_id]) for job_id in ids[row.pk] if job_id in by_id])
+        for row in found
+    ]
 
 
 def first_schedules(most: int) -> FirstSchedules:
-    """Of those in `schedule_states`, the ones in trouble, and then those that fire next: `most`, in one query."""
-    listed = Schedule.objects.order_by("name", "pk").values("pk")[:MOST_SHOWN]
-    found = _with_states(Schedule.objects.filter(pk__in=listed)).annotate(number=Window(Count("*")))
-    rows = list(found.order_by(IN_TROUBLE.desc(), NEXT_RUN.asc(nulls_last=True), "name", "pk")[:most])
-    return FirstSchedules([_state(row) for row in rows], rows[0].number - len(rows) if rows else 0)
+    """Of those in `schedule_states`, the ones that need attention, and then those that fire next: `most`."""
+    found = schedule_states()
+    found.sort(key=lambda each: (each.state not in FIRING[1:], not each.fires, each.fires and each.row.next_run_at))
+    return FirstSchedules(found[:most], len(found[most:]))
 
 
-def _with_states(schedules: "QuerySet[Schedule]") -> "QuerySet[Any]":
-    status = Job.objects.filter(pk=OuterRef("last_job_id")).values("status")
-    return schedules.annotate(now=Now(), last_status=Subquery(status))
-
-
-def _state(row: Any) -> ScheduleState:
-    return ScheduleState(row, row.now, row.last_status)
+def _run(row: Schedule, job: Job) -> ScheduledRun:
+    """Its error is masked by the arguments of the schedule."""
+    error = redacted(row.task, row.args, row.kwargs).text(job.last_error) if job.last_error else ""
+    return ScheduledRun(job.pk, state_of(job), shorten(error.strip().partition("\n")[0], ERROR_LIMIT), job.enqueued_at)
 
 
 _LABELS = ("schedule",)
@@ -259,6 +312,7 @@ LAST_RUN = Metric(
     "skipqueue_schedule_last_run_timestamp_seconds", "gauge", "When the schedule last enqueued a job.", _LABELS
 )
 NEXT = Metric("skipqueue_schedule_next_run_timestamp_seconds", "gauge", "When the schedule fires next.", _LABELS)
+FAILED = Metric("skipqueue_schedule_failed_runs", "gauge", "Runs that have failed in a row, of the last five.", _LABELS)
 LATE_BY = Metric(
     "skipqueue_schedule_late_seconds", "gauge", "Seconds since the schedule should have fired; 0 if paused.", _LABELS
 )
@@ -274,19 +328,20 @@ SCHEDULE: tuple[Fact[ScheduleState], ...] = (
     Fact("next_runs", "", lambda schedule: [time.isoformat() for time in schedule.next_runs]),
     Fact("last", _("last run"), lambda schedule: schedule.row.last_run_at, "time", "last_run_at", metric=LAST_RUN),
     Fact("job", _("last job"), lambda schedule: schedule.row.last_job_id, field="last_job_id"),
-    Fact("last_job_status", "", lambda schedule: schedule.last_status),
+    Fact("last_job_status", "", lambda schedule: schedule.last_run and schedule.last_run.state),
     Fact("task", _("task"), lambda schedule: schedule.row.task),
     Fact("source", _("source"), lambda schedule: schedule.row.source),
     Fact("paused_at", "", lambda schedule: schedule.row.paused_at),
-    Fact("error", "", lambda schedule: schedule.row.error or None),
+    Fact("error", "", lambda schedule: schedule.error or None),
     Fact("late", "", lambda schedule: schedule.late, "seconds", "late_seconds", metric=LATE_BY),
+    Fact("failed_runs", "", lambda schedule: schedule.failures, "jobs", metric=FAILED),
 )
 """The facts of a schedule."""
 
 
-def _scraped(_store: Store) -> list[tuple[str, ScheduleState]]:
+def _scraped(store: Store) -> list[tuple[str, ScheduleState]]:
     """The first `MOST` schedules, by name."""
-    return [(each.row.name, each) for each in schedule_states(most=MOST, retired_at=None)]
+    return [(each.row.name, each) for each in schedule_states(store.alias, retired_at=None)[:MOST]]
 
 
 schedules = gauges("schedules", SCHEDULE, _scraped)
@@ -295,47 +350,73 @@ schedules = gauges("schedules", SCHEDULE, _scraped)
 MOST_LATE = 50
 """Schedules that are read."""
 
-NAMED = 10
-"""How many one finding names, at most."""
-
 LATE = 120.0
 """Seconds after which a schedule has missed its time."""
 
 
 def late(store: Store) -> Iterator[Finding]:
-    found = late_schedules(store, limit=MOST_LATE, seconds=LATE)
-    broken, silent = ([each for each in found if bool(each.error) is has_error] for has_error in (True, False))
-    if broken:
-        title = gettext("Schedules cannot fire")
-        advice = gettext("Correct their tasks, arguments or times. A supervisor tries again every minute.")
-        command = "python manage.py skipqueue schedules"
-        yield Finding("late-schedule", Severity.CRITICAL, title, _named(broken), advice, command)
-    if silent:
-        title = gettext("Schedules have not fired")
+    for each in late_schedules(store, limit=MOST_LATE, seconds=LATE):
+        title = gettext("Schedule %(name)s has not fired since %(time)s, and is late by %(span)s")
         advice = gettext(
-            "Start a runworker whose code or settings have these schedules: one with other code does not fire them."
+            "Start a runworker whose code or settings have this schedule: one with other code does not fire it."
         )
-        command = "python manage.py runworker"
-        yield Finding("late-schedule", Severity.CRITICAL, title, _named(silent), advice, command)
+        if each.error:
+            title = gettext("Schedule %(name)s cannot fire since %(time)s, and is late by %(span)s: %(error)s")
+            advice = gettext("Correct its task, its arguments or its times. A supervisor tries again every minute.")
+        yield Finding.of(
+            Severity.CRITICAL,
+            title,
+            gettext("It enqueues jobs of %(task)s."),
+            advice,
+            "python manage.py skipqueue schedules" if each.error else "python manage.py runworker",
+            facts={
+                "name": printable(each.name),
+                "task": printable(each.task),
+                "time": clock_time(each.planned_at, each.planned_at + timedelta(seconds=each.late)),
+                "span": span(each.late),
+                "error": printable(each.error),
+            },
+            subject=each.name,
+            since=each.planned_at,
+            link=PageLink("schedule_change", (each.id,)),
+        )
 
 
-def _named(found: list[LateSchedule]) -> str:
-    shown = (
-        gettext("%(name)s, late by %(span)s %(error)s")
-        % {"name": printable(each.name), "span": span(each.late), "error": printable(each.error)}
-        for each in found[:NAMED]
-    )
-    return "; ".join([*(each.strip() for each in shown), *(["…"] if len(found) > NAMED else [])])
+def failing(store: Store) -> Iterator[Finding]:
+    """Schedules whose last runs have failed: critical once the newest of these has no attempts left."""
+    for each in schedule_states(store.alias):
+        if each.state != "failing":
+            continue
+        last, first = each.failed_runs[0], each.failed_runs[-1]
+        yield Finding.of(
+            Severity.CRITICAL if last.state == Status.FAILED else Severity.WARNING,
+            gettext("Schedule %(name)s fails since %(time)s, %(number)s runs in a row: %(error)s"),
+            gettext("The last run that has failed, job %(job)s of %(task)s, is %(state)s."),
+            gettext("Mend the task, then run the schedule now."),
+            shlex.join(["python", "manage.py", "skipqueue", "schedules", "run", each.row.name]),
+            facts={
+                "name": printable(each.row.name),
+                "time": clock_time(first.enqueued_at, each.now),
+                "number": each.failures,
+                "error": printable(last.error),
+                "job": job_name(store.alias, last.id),
+                "task": printable(each.row.task),
+                "state": JOB_STATES[last.state],
+            },
+            subject=each.row.name,
+            since=first.enqueued_at,
+            link=PageLink("schedule_change", (each.row.pk,)),
+        )
 
 
-COLOURS = {"active": GREEN, "error": RED, "late": RED, "paused": YELLOW, "retired": YELLOW}
+COLOURS = {"active": GREEN, "error": RED, "late": RED, "failing": RED, "paused": YELLOW, "retired": YELLOW}
 
 
 LOOKS: Looks[ScheduleState] = {
     "state": lambda each: Coloured(str(STATES[each.state]), COLOURS[each.state]),
     "timezone": lambda each: each.row.timezone if each.row.cron else "",
     "next": lambda each: f"{each.next_run:%Y-%m-%d %H:%M:%S}" if each.next_run else "",
-    "job": lambda each: f"{each.row.last_job_id or ''} {each.last_status or ''}".strip(),
+    "job": lambda each: f"{each.row.last_job_id or ''} {each.last_run.state if each.last_run else ''}".strip(),
 }
 
 
@@ -363,8 +444,8 @@ class Schedules(Watchable):
         if not found:
             console.say("There is no schedule. Supervisors write those of the code when they start.")
         for each in found:
-            if each.row.error:
-                console.say(f"{each.row.name}: {each.row.error}")
+            if each.error:
+                console.say(f"{each.row.name}: {each.error}")
         return Exit.DONE if found else Exit.NEGATIVE
 
 
@@ -396,7 +477,19 @@ def _schedule(name: str) -> Schedule:
 
 CONSOLE = PartConsole(
     subcommands=(Schedules(),),
-    rules=(Rule("late-schedule", late, _("Every schedule has fired in time")),),
+    rules=(
+        Rule("late-schedule", late, _("Every schedule has fired in time"), is_watched=True),
+        Rule("failing-schedule", failing, _("No schedule fails"), is_watched=True, threshold=FAILED_RUNS),
+    ),
+    bar_entries=(
+        BarEntry(
+            label=_("Schedules"),
+            page="schedule_changelist",
+            place=60,
+            permission="view_schedule",
+            rules=("late-schedule", "failing-schedule"),
+        ),
+    ),
     metrics=(schedules,),
     sections=(
         PartSection(
@@ -404,6 +497,13 @@ CONSOLE = PartConsole(
             template="admin/django_skipqueue/schedules/dashboard.html",
             content=later(f"{__package__}.admin.on_dashboard"),
             after="queues",
+        ),
+    ),
+    task_sections=(
+        PartSection(
+            name="schedules",
+            template="admin/django_skipqueue/schedules/dashboard.html",
+            content=later(f"{__package__}.admin.on_task"),
         ),
     ),
     job_facts=(

@@ -201,13 +201,17 @@ def error_text(schedule: DueSchedule, problem: Exception) -> str:
 # fire, after the schedule is locked: how long an INSERT may wait for the transaction that holds its unique key.
 LIMIT_LOCKS = "SELECT set_config('lock_timeout', %(timeout)s, true)"
 
-# fire: the next time, and the last job if one was enqueued. The row is locked. Index: the primary key.
+# fire: the next time, and the jobs if any were enqueued, the newest first. The row is locked. Index: the primary key.
 FIRED = """
 UPDATE skipqueue_schedule
 SET next_run_at = to_timestamp(%(next)s::float8),
     fire_at = to_timestamp(%(next)s::float8),
-    last_run_at = CASE WHEN %(job_id)s::bigint IS NULL THEN last_run_at ELSE statement_timestamp() END,
-    last_job_id = COALESCE(%(job_id)s::bigint, last_job_id),
+    last_run_at = CASE WHEN cardinality(%(job_ids)s::bigint[]) = 0 THEN last_run_at ELSE statement_timestamp() END,
+    last_job_id = COALESCE((%(job_ids)s::bigint[])[1], last_job_id),
+    earlier_job_ids = CASE
+        WHEN cardinality(%(job_ids)s::bigint[]) = 0 THEN earlier_job_ids
+        ELSE (array_remove(%(job_ids)s::bigint[] || last_job_id || earlier_job_ids, NULL))[2:5]
+    END,
     skipped_at = CASE WHEN %(is_skipped)s THEN statement_timestamp() ELSE skipped_at END,
     error = ''
 WHERE id = %(id)s
@@ -238,7 +242,7 @@ def _enqueue(store: Store, schedule: DueSchedule) -> list[Event]:
         {
             "id": schedule.id,
             "next": following and following.timestamp(),
-            "job_id": ids[-1] if ids else None,
+            "job_ids": ids[::-1],
             "is_skipped": any(isinstance(event, ScheduleSkipped) for event in events),
         },
     )

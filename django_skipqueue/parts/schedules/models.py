@@ -8,6 +8,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ...conf import settings
+from ...migrations._postgresql import BigIntegers
 from ...models.expressions import are_times
 from ...models.stored_json import StoredJSON
 
@@ -73,6 +74,8 @@ class Schedule(models.Model):
     last_run_at = models.DateTimeField(_("last run"), null=True)
     """When a job was last enqueued."""
     last_job_id = models.BigIntegerField(_("last job"), null=True)
+    earlier_job_ids = BigIntegers(null=True)
+    """The jobs before the last one, the newest first; four at most."""
     skipped_at = models.DateTimeField(_("last skipped"), null=True)
     """When a job was last not enqueued because of another one."""
     error = models.TextField(_("error"), db_default="")

@@ -68,7 +68,9 @@ def resume(store: Store, schedule_id: int, *, by: str = "") -> bool:
 # run_now: the job that it has enqueued. The row is locked. Index: the primary key.
 RAN = """
 UPDATE skipqueue_schedule
-SET last_run_at = statement_timestamp(), last_job_id = %(job_id)s
+SET last_run_at = statement_timestamp(),
+    last_job_id = %(job_id)s,
+    earlier_job_ids = (array_remove(last_job_id || earlier_job_ids, NULL))[1:4]
 WHERE id = %(id)s
 """
 
@@ -175,11 +177,13 @@ class LateSchedule:
     late: float
     """Seconds."""
     error: str
+    id: int
+    planned_at: datetime
 
 
 # late_schedules → the schedules that are late, the latest first. The table has a row for each schedule.
 LATE = """
-SELECT name, task, extract(epoch FROM statement_timestamp() - next_run_at)::float8, error
+SELECT name, task, extract(epoch FROM statement_timestamp() - next_run_at)::float8, error, id, next_run_at
 FROM skipqueue_schedule
 WHERE
     paused_at IS NULL

@@ -84,6 +84,7 @@
     };
 
     const show = (page) => {
+        update(document.querySelector(".skipqueue-nav"), page.querySelector(".skipqueue-nav"));
         const fresh = page.querySelector("[data-refreshed]");
         const boxes = (place) => place.querySelectorAll("input.action-select").length;
         if (boxes(fresh) === boxes(content)) {

@@ -14,6 +14,7 @@ from django.urls import reverse
 from django.utils.timezone import localtime
 
 from django_skipqueue.console.admin.verbs.copies import BULK_TASK
+from django_skipqueue.console.periods import Period
 from django_skipqueue.models import ArchivedJob, Job
 from django_skipqueue.parts.archive.admin import ArchivedJobs
 from django_skipqueue.parts.archive.move import make_partitions
@@ -285,7 +286,7 @@ class TestPlans:
     def test_each_list_is_the_end_of_an_index_in_each_partition(
         self, chosen: tuple[str | None, str | None], index: str
     ) -> None:
-        jobs = ArchivedJobs.of(*chosen, first=None, before=None).jobs()[:50]
+        jobs = ArchivedJobs.of(*chosen, Period()).jobs()[:50]
         plan = plan_of(*jobs.query.sql_with_params())
         used = set(
             re.findall(r"Index (?:Only )?Scan(?: Backward)? using skipqueue_archivedjob_\d+_\d+_(\w+)_idx", plan)

@@ -1,11 +1,12 @@
 """A chart: what its legend, its hover texts and its table say."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, timedelta
 from zoneinfo import ZoneInfo
 
 from django_skipqueue.console.admin import charts as scale
-from django_skipqueue.console.admin.charts import Chart, LocalTimes, Series, TimeAxis
+from django_skipqueue.console.admin.charts import Chart, LocalTimes, Mark, Series, TimeAxis
 
 
 def make(*values: Sequence[float | None], stacks: bool = False, mark_every: timedelta = timedelta(minutes=1)) -> Chart:
@@ -22,6 +23,14 @@ def test_lines_reach_to_the_highest_value_and_bars_to_the_highest_sum() -> None:
 def test_hovering_says_the_time_and_every_value_the_upper_one_first() -> None:
     assert make([1.0, None], [3.0, 2.0]).hovers[1] == "00:01\N{EN DASH}00:02\ns0: \N{EN DASH}\ns1: 2.0"
     assert make([1.0], [3.0], stacks=True).hovers[0] == "00:00\N{EN DASH}00:01\ns1: 3.0\ns0: 1.0"
+
+
+def test_a_change_is_said_in_the_text_of_its_bucket() -> None:
+    made = make([1.0, 2.0, 3.0])
+    change = made.times.mark(90.0, "deployment 4f2a")
+    assert (change.share, change.from_left) == (0.5, "50.00")
+    hovers = replace(made, changes=[change, Mark(0.99, "deployment 5b3c")]).hovers
+    assert [hover.rpartition("\n")[2] for hover in hovers] == ["s0: 1.0", "deployment 4f2a", "deployment 5b3c"]
 
 
 def test_the_table_has_the_same_values() -> None:

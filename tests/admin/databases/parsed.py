@@ -15,6 +15,8 @@ class Form:
     action: str
     method: str
     fields: dict[str, list[str]] = field(default_factory=dict)
+    can_be_sent: bool = False
+    """Whether it has a button."""
 
     @property
     def alias(self) -> str | None:
@@ -44,16 +46,19 @@ class Page(HTMLParser):
             self._in_switch = given.get("class") == "skipqueue-databases"
         elif tag == "section":
             self._in_table = given.get("aria-labelledby") == "skipqueue-databases"
-        elif tag in ("a", "area") and given.get("href", "#") != "#":
+        elif tag in ("a", "area") and not given.get("href", "#").startswith("#"):
             self._add_link(urljoin(self.address, given["href"]))
         elif tag == "form":
             path = urlsplit(self.address).path
             action = given.get("action") or path  # a page may be embedded: only what the form itself says counts
             self.forms.append(Form(urljoin(path, action), (given.get("method") or "get").lower()))
-        elif tag in ("input", "button") and self.forms and given.get("name"):
-            if "formaction" in given:
-                self._add_link(urljoin(self.address, given["formaction"]))
-            self.forms[-1].fields.setdefault(given["name"], []).append(given.get("value") or "")
+        elif tag in ("input", "button") and self.forms:
+            form = self.forms[-1]
+            if given.get("type", "submit" if tag == "button" else "text") == "submit":
+                form.can_be_sent = True
+                form.action = urljoin(form.action, given.get("formaction"))
+            if given.get("name"):
+                form.fields.setdefault(given["name"], []).append(given.get("value") or "")
 
     def handle_endtag(self, tag: str) -> None:
         if tag == "nav":
@@ -71,8 +76,8 @@ class Page(HTMLParser):
 
     @property
     def own_forms(self) -> list[Form]:
-        """The forms that lead to a page of the queue."""
-        return [form for form in self.forms if form.action.startswith(OURS)]
+        """The forms that lead to a page of the queue. Django puts each list into a form, also one without a button."""
+        return [form for form in self.forms if form.can_be_sent and form.action.startswith(OURS)]
 
 
 def alias_of(address: str) -> str | None:

@@ -2,12 +2,18 @@
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
+from django.contrib.contenttypes.models import ContentType
 from django.test import Client
 
-from django_skipqueue.parts.databases.addresses import Carrier
+from django_skipqueue.console.admin.jobs.job_admin import JobAdmin
+from django_skipqueue.models import Schedule
 
+from ...app.rows import make_job
 from ..pages import JOBS, QUESTIONS, made_addresses  # noqa: F401 (a fixture)
 from .parsed import Page, alias_of, with_alias
 
@@ -24,10 +30,10 @@ def shown(addresses: Mapping[str, str], settings: Any) -> Mapping[str, str]:
     return {name: with_alias(address, "default") for name, address in addresses.items() if name not in OUTSIDE}
 
 
-def lost(page: Page) -> list[str]:
+def lost(page: Page, *, shown: str = "default") -> list[str]:
     """The addresses that lead to another database."""
-    links = [address for address in page.links if alias_of(address) != "default"]
-    return links + [form.action for form in page.own_forms if form.alias != "default"]
+    links = [address for address in page.links if alias_of(address) != shown]
+    return links + [form.action for form in page.own_forms if form.alias != shown]
 
 
 def test_every_link_and_form_carries_the_database(shown: Mapping[str, str], operator: Client) -> None:
@@ -70,34 +76,49 @@ def test_with_one_database_nothing_is_added(addresses: Mapping[str, str], operat
         assert "skipqueue-databases" not in html
 
 
-@pytest.mark.parametrize(
-    ("address", "carried"),
-    [
-        ("/admin/q/job/", "/admin/q/job/?database=a+b"),
-        ("/admin/q/job/?status=failed#top", "/admin/q/job/?status=failed&database=a+b#top"),
-        ("?", "?database=a+b"),
-        ("?p=2", "?p=2&database=a+b"),
-        ("/admin/q/job/?database=c", "/admin/q/job/?database=c"),
-        ("/admin/logout/", "/admin/logout/"),
-        ("https://example.com/admin/q/job/", "https://example.com/admin/q/job/"),
-        ("#", "#"),
-    ],
-)
-def test_an_address(address: str, carried: str) -> None:
-    assert Carrier("a b", "/admin/q/job/", "", ["/admin/q/"]).address(address) == carried
+def test_a_page_whose_address_names_no_database_carries_the_one_that_it_shows(
+    shown: Mapping[str, str], operator: Client
+) -> None:
+    for name in ("jobs", "dashboard", "failures", "limits", "queues", "add schedule", "batches", "workers"):
+        address = shown[name].partition("database=")[0]
+        page = Page(operator.get(f"/admin/{address}").text, f"/admin/{address}")
+        assert page.links
+        assert lost(page, shown="other") == [], name
 
 
-@pytest.mark.parametrize(
-    ("html", "carried"),
-    [
-        ('<a href="/q/?a=1&amp;b=2">', '<a href="/q/?a=1&amp;b=2&amp;database=x">'),
-        ('<form method="post" class="c">', '<form method="post" class="c" action="/q/?p=1&amp;database=x">'),
-        ('<form action="" method="post">', '<form method="post" action="/q/?p=1&amp;database=x">'),
-        ('<form method="post" action="/q/1/">', '<form method="post" action="/q/1/?database=x">'),
-        ('<form method="get">', '<form method="get"><input type="hidden" name="database" value="x">'),
-        ('<form action="/elsewhere/">', '<form action="/elsewhere/">'),
-        ("<pre>&lt;a href=&quot;/q/&quot;&gt;</pre>", "<pre>&lt;a href=&quot;/q/&quot;&gt;</pre>"),
-    ],
-)
-def test_an_element(html: str, carried: str) -> None:
-    assert Carrier("x", "/q/", "p=1", ["/q/"]).html(html) == carried
+def test_so_do_the_links_between_the_pages_of_a_history(shown: Mapping[str, str], operator: Client) -> None:
+    address = f"/admin/{shown['history of a schedule']}"
+    pk = address.split("/")[-3]
+    user = User.objects.get()
+    about = ContentType.objects.get_for_model(Schedule)
+    LogEntry.objects.bulk_create(
+        LogEntry(user=user, content_type=about, object_id=f"default:{pk}", object_repr="x", action_flag=2)
+        for _ in range(101)
+    )
+    page = Page(operator.get(address).text, address)
+    assert [each for each in page.links if "p=2" in each] != []
+    assert lost(page) == []
+    assert 'this-page">2<' in operator.get(f"{address}&p=2").text
+
+
+def test_so_does_what_django_redirects_to(
+    shown: Mapping[str, str], operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(JobAdmin, "list_per_page", 2)
+    monkeypatch.setattr(JobAdmin, "list_max_show_all", 2)
+    beyond = operator.get(f"/admin/{shown['jobs']}&p=999")
+    nothing_chosen = operator.post(f"/admin/{shown['jobs']}", {"action": "retry_selected", "index": "0"})
+    for response in (beyond, nothing_chosen):
+        assert response.status_code == 302
+        assert alias_of(response.headers["Location"]) == "default"
+
+
+def test_a_list_remembers_its_filters_once_and_its_database(operator: Client, settings: Any) -> None:
+    settings.SKIPQUEUE = {"DATABASES": ("default", "other")}
+    job = make_job("failed")
+    page = Page(operator.get(with_alias(f"/admin/{JOBS}?status=failed", "default")).text, f"/admin/{JOBS}")
+    (address,) = [each for each in page.links if f"/{job.pk}/change/" in each]
+    assert parse_qs(urlsplit(address).query) == {
+        "_changelist_filters": ["status=failed&database=default"],
+        "database": ["default"],
+    }

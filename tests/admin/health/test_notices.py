@@ -1,4 +1,4 @@
-"""`notices`: queues without a worker, queues without a free slot, workers without a heartbeat."""
+"""The verdict over every page of the admin: one box, the worst problem first."""
 
 import re
 from collections.abc import Callable
@@ -7,118 +7,142 @@ from typing import Any
 
 import pytest
 from django.contrib.admin import AdminSite
-from django.contrib.auth.models import Permission, User
 from django.db import connection
 from django.test import Client
-from django.test.utils import CaptureQueriesContext
+from django.utils import translation
+from playwright.sync_api import Page
 
 from django_skipqueue.console.admin import notices
 from django_skipqueue.console.admin.jobs.job_admin import JobAdmin
-from django_skipqueue.console.admin.notices import Notices, NoWorker, notices_cache
+from django_skipqueue.console.admin.notices import notices_cache
 from django_skipqueue.console.queues_and_workers import state_after
-from django_skipqueue.models import Job, Queue, Worker
+from django_skipqueue.models import Incident, Job, Queue
 
-from ...app import jobs
 from ...app.rows import make_job, make_worker
+from ...harness.languages import speak
 from ..conftest import LIST, QUEUES, WORKERS, page
 
 pytestmark = pytest.mark.django_db
 
 LONG_AGO = timedelta(minutes=-5)
 
-
-def test_it_is_not_there_while_nothing_waits() -> None:
-    for status in ("scheduled", "running", "completed", "failed", "discarded"):
-        make_job(status)
-    assert Notices.now().no_worker is None
-
-
-def test_jobs_that_wait_without_a_live_worker_bring_it_up() -> None:
-    make_job()
-    make_worker(heartbeat=LONG_AGO)
-    seen = Notices.now().no_worker
-    assert seen == NoWorker(())
-    assert seen.command == "python manage.py runworker"
-
-
-def test_so_does_a_scheduled_job_that_is_overdue() -> None:
-    make_job("scheduled", run_after=LONG_AGO)
-    assert Notices.now().no_worker == NoWorker(())
-    make_worker()
-    assert Notices.now().no_worker is None
-
-
-def test_a_live_worker_for_all_queues_is_enough() -> None:
-    make_job(queue_name="mail")
-    make_worker(queues=["default"])
-    make_worker(queues=[])
-    assert Notices.now().no_worker is None
-
-
-def test_a_queue_that_no_live_worker_serves_is_named() -> None:
-    make_job(queue_name="default")
-    make_job(queue_name="mail")
-    make_job(queue_name="it's")
-    make_worker(queues=["default"])
-    make_worker(queues=["mail"], heartbeat=LONG_AGO)
-    seen = Notices.now().no_worker
-    assert seen == NoWorker(("it's", "mail"))
-    assert seen.command == """python manage.py runworker --queues 'it'"'"'s,mail'"""
-
-
-def test_a_paused_queue_needs_no_worker() -> None:
-    make_job(queue_name="mail")
-    Queue.pause("mail")
-    assert Notices.now().no_worker is None
-
-
-def test_a_paused_queue_is_named_with_a_link(operator: Client) -> None:
-    Queue.pause("mail", by="ann", reason="no answer")
-    text = operator.get(LIST).text
-    assert "The queue “mail” is paused by ann until it is resumed: no answer" in text
-    assert f'<a href="{QUEUES}">Queues</a>' in text
-    Queue.pause("sms")
-    notices_cache.clear()
-    assert "2 queues are paused: <strong>mail, sms</strong>." in " ".join(operator.get(WORKERS).text.split())
-    assert "queues are paused" not in operator.get(QUEUES).text, "the list itself says it"
-
-
 COMMAND = "<code>python manage.py runworker</code>"
 APP = "/admin/django_skipqueue/"
+DASHBOARD = f"{LIST}dashboard/"
 
 
-@pytest.mark.parametrize("address", ["/admin/", APP, LIST, WORKERS])
-def test_every_page_shows_it(operator: Client, address: str) -> None:
-    assert "skipqueue-banner" not in operator.get(address).text
+def box(client: Client, address: str = LIST) -> str:
+    """The HTML of the box, in one line; empty: there is none."""
+    text = " ".join(client.get(address).text.split())
+    _, start, rest = text.partition('<div class="skipqueue-banner"')
+    return start + rest.partition("</div>")[0]
+
+
+def problems(client: Client) -> list[str]:
+    return [re.sub("<[^>]*>", "", each).strip() for each in re.findall(r"<li>(.*?)</li>", box(client))]
+
+
+@pytest.mark.parametrize("address", ["/admin/", APP, LIST, WORKERS, QUEUES])
+def test_every_page_shows_what_is_wrong_and_nothing_if_all_is_well(operator: Client, address: str) -> None:
+    worker = make_worker()
+    assert box(operator, address) == ""
+    worker.delete()
     job = make_job()
     notices_cache.clear()
-    assert COMMAND in operator.get(address).text
-    assert COMMAND in operator.get(page("change", job.pk)).text
+    assert COMMAND in box(operator, address)
+    assert COMMAND in box(operator, page("change", job.pk))
+
+
+def test_the_dashboard_also_says_that_all_is_well(operator: Client) -> None:
+    make_worker()
+    assert 'data-status="ok"' in box(operator, DASHBOARD)
+    assert "All is well." in box(operator, DASHBOARD)
+    make_job(queue_name="mail")
+    make_worker(queues=["mail"], name="w", heartbeat=timedelta(seconds=-40))
+    notices_cache.clear()
+    found = box(operator, DASHBOARD)
+    assert 'data-status="warning"' in found
+    assert "1 problem" in found
+
+
+def test_a_problem_has_a_link_and_a_command(operator: Client) -> None:
+    make_worker(queues=["default"])
+    make_job(queue_name="it's", run_after=LONG_AGO)
+    found = box(operator)
+    assert f'<a href="{LIST}?queue=it%27s&amp;status=queued">1 job waits in the queue it&#x27;s, which no' in found
+    assert "<code>python manage.py runworker --queues &#x27;it&#x27;&quot;&#x27;&quot;&#x27;s&#x27;</code>" in found
+
+
+def test_it_says_for_how_long_the_problem_is_known(operator: Client) -> None:
+    make_job()
+    Incident.objects.create(rule="no-worker", subject="")
+    Incident.objects.update(since="2020-01-01T00:00Z")
+    assert re.search(r"No worker is alive, and jobs wait</strong> \(for \d{4} d\)\.", box(operator))
+
+
+def test_the_worst_comes_first_and_all_but_three_are_folded(operator: Client) -> None:
+    make_worker(queues=["other"], name="w", heartbeat=timedelta(seconds=-40))
+    for name in ("a", "b", "c", "d"):
+        make_job(queue_name=name)
+    found = box(operator)
+    assert 'data-status="critical"' in found
+    assert "<strong>5 problems</strong>" in found
+    shown, _, folded = found.partition("<details>")
+    assert (shown.count("<li>"), folded.count("<li>")) == (3, 2)
+    assert "<summary>2 more problems</summary>" in folded
+    assert "The worker w is late with its heartbeat" in folded
+
+
+def test_a_paused_queue_is_no_problem_until_jobs_have_waited_in_it_for_long(operator: Client) -> None:
+    make_worker(queues=["mail"])
+    Queue.pause("sms", by="ann", reason="no answer")
+    job = make_job(queue_name="sms")
+    assert box(operator) == ""
+    Job.objects.filter(pk=job.pk).update(run_after="2020-01-01T00:00Z")
+    notices_cache.clear()
+    assert 'data-status="warning"' in box(operator)
+    assert f'<a href="{QUEUES}">1 job waits in the paused queue sms</a>' in box(operator)
 
 
 def test_a_process_looks_once_in_a_few_seconds(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert COMMAND not in operator.get("/admin/").text
-    make_job()
-    assert COMMAND not in operator.get("/admin/").text
+    make_worker()
+    assert box(operator) == ""
+    make_job(queue_name="mail")
+    make_worker(name="w", heartbeat=timedelta(seconds=-40))
+    assert box(operator) == ""
     monkeypatch.setattr(notices, "CACHE_SECONDS", 0.0)
-    assert COMMAND in operator.get("/admin/").text
+    assert box(operator) != ""
 
 
-def test_it_is_for_those_who_may_see_jobs_or_workers(log_in: Callable[..., Client]) -> None:
+def test_everybody_reads_it_in_their_language(operator: Client, settings: Any, tmp_path: Any) -> None:
     make_job()
-    client = log_in("retry_job")
-    assert "skipqueue-banner" not in client.get("/admin/").text
-    user = User.objects.get()
-    user.user_permissions.set(Permission.objects.filter(codename="view_worker"))
-    assert COMMAND in client.get("/admin/").text
+    with translation.override("en-us"):
+        assert "No worker is alive" in box(operator)
+    speak(settings, tmp_path, {"No worker is alive, and jobs wait": "Neniu laboristo vivas"})
+    assert "Neniu laboristo vivas" in box(operator)
 
 
-def test_the_index_of_a_project_whose_queue_cannot_be_asked_is_as_ever(operator: Client) -> None:
+def test_it_is_for_those_who_may_view_jobs(log_in: Callable[..., Client]) -> None:
+    make_job()
+    client = log_in("retry_job", "view_worker")
+    assert box(client, "/admin/") == ""
+    assert box(client, WORKERS) == ""
+
+
+def test_a_link_is_for_those_who_may_view_its_page(log_in: Callable[..., Client]) -> None:
+    make_worker(name="w", heartbeat=timedelta(seconds=-40))
+    found = box(log_in("view_job"))
+    assert "<strong>The worker w is late with its heartbeat</strong>" in found
+    assert WORKERS not in found
+
+
+def test_an_index_whose_queue_cannot_be_asked_says_so(operator: Client) -> None:
+    make_worker()
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE skipqueue_worker RENAME TO somewhere_else")
     response = operator.get("/admin/")
     assert response.status_code == 200
-    assert "skipqueue-banner" not in response.text
+    assert "rules could not be applied" in response.text
 
 
 def test_an_index_of_the_projects_own_stays() -> None:
@@ -132,100 +156,46 @@ def test_an_index_of_the_projects_own_stays() -> None:
     assert own.index_template == "own.html"
 
 
-class TestNoFreeSlot:
-    @pytest.fixture
-    def workers(self) -> list[Worker]:
-        """Two, with two slots each, for all queues but `mail`, and one for that."""
-        queues = [["default", "reports"], ["default", "reports"], ["mail"]]
-        return [make_worker(name=f"w{n}", concurrency=2, queues=names) for n, names in enumerate(queues)]
-
-    def hang(self, worker: Worker, amount: int, task: str = "shop.hang", **fields: Any) -> None:
-        """Jobs that run for long."""
-        for _ in range(amount):
-            times = {"locked_at": timedelta(hours=-12), "started_at": timedelta(hours=-12)}
-            make_job("running", task=task, locked_by=worker.pk, **(times | fields))
-
-    def test_jobs_that_hold_every_slot_are_named_where_others_wait_for_them(self, workers: list[Worker]) -> None:
-        self.hang(workers[0], 2)
-        self.hang(workers[1], 3)  # one is claimed ahead
-        for queue_name in ("default", "reports", "mail"):
-            make_job(queue_name=queue_name, run_after=timedelta(hours=-11))
-        (full,) = Notices.now().no_free_slot
-        assert (full.queue_names, full.slots, full.task) == (("default", "reports"), 4, "shop.hang")
-        assert (full.longest_in_words, full.waits_in_words) == ("12 h", "11 h")
-
-    def test_a_free_slot_brings_no_notice(self, workers: list[Worker]) -> None:
-        self.hang(workers[0], 4)
-        self.hang(workers[1], 1)
-        make_job(run_after=timedelta(hours=-11))
-        assert not Notices.now().no_free_slot
-
-    def test_threads_and_coroutines_are_counted_apart(self, workers: list[Worker]) -> None:
-        make_job(queue_name="mail", run_after=timedelta(hours=-11))
-        self.hang(workers[2], 1)
-        self.hang(workers[2], 1, task=jobs.anoop.name)
-        assert not Notices.now().no_free_slot
-        self.hang(workers[2], 1, task=jobs.anoop.name)
-        assert [(full.task, full.slots) for full in Notices.now().no_free_slot] == [(jobs.anoop.name, 2)]
-
-    def test_short_jobs_bring_no_notice(self, workers: list[Worker]) -> None:
-        self.hang(workers[0], 2)
-        self.hang(workers[1], 2, locked_at=timedelta(seconds=-5))
-        make_job(run_after=timedelta(hours=-11))
-        assert not Notices.now().no_free_slot
-
-    def test_a_job_that_has_just_come_brings_no_notice(self, workers: list[Worker]) -> None:
-        for worker in workers:
-            self.hang(worker, 2)
-        make_job()
-        assert not Notices.now().no_free_slot
-
-    def test_the_pages_say_so(self, workers: list[Worker], operator: Client) -> None:
-        self.hang(workers[2], 2, task="crm.jobs.push_to_crm")
-        make_job(queue_name="mail", run_after=timedelta(hours=-11))
-        text = " ".join(operator.get(LIST).text.split())
-        assert "<strong>mail</strong>: all 2 slots are taken" in text
-        assert "<strong>crm.jobs.push_to_crm</strong>, the longest for 12 h" in text
-        assert "The next job has waited for 11 h." in text
+def test_nothing_in_it_is_markup(operator: Client) -> None:
+    make_worker(queues=["default"])
+    make_job(queue_name="<script>alert(1)</script>")
+    assert "&lt;script&gt;" in box(operator)
+    assert "<script>alert" not in box(operator)
 
 
-class TestLateWorkers:
-    def test_one_that_is_late_or_dead_is_named(self, operator: Client) -> None:
-        make_worker(name="web-1/1")
-        assert "skipqueue-banner" not in operator.get(LIST).text
-        make_worker(name="web-2/1", heartbeat=timedelta(seconds=-40))
-        notices_cache.clear()
-        text = " ".join(operator.get(LIST).text.split())
-        assert re.search("Worker <strong>web-2/1</strong> has sent no heartbeat for 4[0-9] s", text)
-        dead = make_worker(name="web-3/1", heartbeat=LONG_AGO)
-        held = make_job("running", locked_by=dead.id)
-        notices_cache.clear()
-        assert "2 workers are late or dead" in operator.get(LIST).text
-        held.delete()
-        notices_cache.clear()
-        assert "web-3/1" not in operator.get(LIST).text, "its jobs are recovered"
-
-    @pytest.mark.parametrize(
-        ("age", "state"), [(0, "live"), (20, "live"), (26, "late"), (59, "late"), (60, "stale"), (900, "stale")]
-    )
-    def test_late_is_after_two_missed_heartbeats(self, age: float, state: str) -> None:
-        assert state_after(timedelta(seconds=age)) == state
+@pytest.mark.parametrize(
+    ("age", "state"), [(0, "live"), (20, "live"), (26, "late"), (59, "late"), (60, "stale"), (900, "stale")]
+)
+def test_late_is_after_two_missed_heartbeats(age: float, state: str) -> None:
+    assert state_after(timedelta(seconds=age)) == state
 
 
-def test_the_queries_are_few_whatever_there_is(operator: Client) -> None:
-    for number in range(30):
-        worker = make_worker(name=f"w{number}", concurrency=1, queues=[f"q{number % 3}"])
-        for queue in range(3):
-            make_job("running", locked_by=worker.pk, locked_at=timedelta(hours=-1), queue_name=f"q{queue}")
-            make_job(queue_name=f"q{queue}", run_after=LONG_AGO)
-    with CaptureQueriesContext(connection) as queries:
-        assert len(Notices.now().no_free_slot) == 3
-    assert len(queries) <= 8
+def test_a_worker_that_is_late_or_dead_is_named_until_its_jobs_are_recovered(operator: Client) -> None:
+    make_worker(name="web-1/1")
+    make_worker(name="web-2/1", heartbeat=timedelta(seconds=-40))
+    dead = make_worker(name="web-3/1", heartbeat=LONG_AGO)
+    held = make_job("running", locked_by=dead.id)
+    late, died = problems(operator)
+    assert late == "The worker web-2/1 is late with its heartbeat."
+    assert died.startswith("The worker web-3/1 has died.")
+    held.delete()
+    notices_cache.clear()
+    assert len(problems(operator)) == 1
 
 
-def test_what_keeps_jobs_from_running_is_red_and_the_rest_is_not(operator: Client) -> None:
-    make_job()
+@pytest.mark.browser
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("width", [390, 1400])
+def test_it_pushes_no_page_down_for_more_than_a_few_lines(open_admin: Callable[..., Page], width: int) -> None:
+    from django.contrib.auth.models import User
+
     make_worker(queues=["other"], name="w", heartbeat=timedelta(seconds=-40))
-    Queue.pause("sms")
-    banners = re.findall('<div class="skipqueue-banner" data-status="(.*?)"', operator.get(LIST).text)
-    assert banners == ["critical", "warning", "warning"]
+    for number in range(12):
+        make_job(queue_name=f"queue-{number}")
+    address = LIST.removeprefix("/admin/")
+    shown = open_admin(User.objects.create_superuser("ann"), address, viewport={"width": width, "height": 900})
+    height = shown.locator(".skipqueue-banner").evaluate("each => each.offsetHeight")
+    assert height < (150 if width > 800 else 290)
+    assert shown.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    shown.locator(".skipqueue-banner summary").click()
+    assert shown.locator(".skipqueue-banner li").last.is_visible()

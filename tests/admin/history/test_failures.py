@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
@@ -12,15 +13,17 @@ from playwright.sync_api import Page, expect
 
 from django_skipqueue.console.search import cause_query, cause_text
 from django_skipqueue.exceptions import WorkerDied
-from django_skipqueue.models import Job
+from django_skipqueue.models import FailureRollUp, Job
+from django_skipqueue.parts.history.causes import LONGEST_NOTE
 from django_skipqueue.parts.history.failures import MOST_ON_TOP, MOST_SHOWN, top_causes
 from django_skipqueue.values.records import Cause
+from django_skipqueue.values.redaction import MASK
 
 from ...app.failing import BAD_VALUE, UNAVAILABLE, make_failing
 from ...app.rows import make_job
-from ...history.failing import roll_up
+from ...history.failing import end, roll_up
 from ..browser import Complaints
-from ..conftest import LIST, listed, messages_of, page
+from ..conftest import LIST, listed, messages_of, page, task_page
 
 FAILURES = f"{LIST}failures/"
 DAY = 86_400.0
@@ -70,7 +73,7 @@ class TestFailingNow:
     def test_the_page_and_the_dashboard_show_a_limited_number(self, operator: Client) -> None:
         for number in range(MOST_SHOWN + 1):
             roll_up(BAD_VALUE._replace(place=f"shop.f{number}"), number + 1)
-        assert [shown.place for shown in top_causes()] == [
+        assert [shown.counts.place for shown in top_causes()] == [
             f"shop.f{MOST_SHOWN - place}:42" for place in range(MOST_ON_TOP)
         ]
         response = operator.get(FAILURES)
@@ -88,12 +91,53 @@ class TestFailingNow:
     def test_without_failures_it_says_so(self, operator: Client) -> None:
         assert "No attempt has failed in the last 7 days." in operator.get(FAILURES).text
 
-    def test_it_reads_no_job(self, operator: Client) -> None:
-        make_failing(BAD_VALUE)
-        roll_up(BAD_VALUE)
+    def test_it_reads_the_last_job_of_each_cause_by_its_id(self, operator: Client) -> None:
+        for place in ("shop.jobs.a", "shop.jobs.b"):
+            cause = BAD_VALUE._replace(place=place)
+            roll_up(cause, job_id=make_failing(cause).pk)
         with CaptureQueriesContext(connection) as queries:
             top_causes()
-        assert [each["sql"] for each in queries if "skipqueue_job" in each["sql"]] == []
+        (query,) = [each["sql"] for each in queries if "skipqueue_job" in each["sql"]]
+        assert "WHERE id = ANY" in query
+
+    def test_a_row_has_the_last_message_without_secrets(self, operator: Client) -> None:
+        entry = {"exception": BAD_VALUE.exception, "place": BAD_VALUE.place, "message": "<no> hunter2", "traceback": ""}
+        roll_up(BAD_VALUE, job_id=make_failing(BAD_VALUE, kwargs={"password": "hunter2"}, errors=[entry]).pk)
+        for address in (FAILURES, f"{LIST}dashboard/", task_page(BAD_VALUE.task)):
+            text = operator.get(address).text
+            assert f'<span class="skipqueue-said">&lt;no&gt; {MASK}</span>' in text
+            assert "hunter2" not in text
+
+    def test_the_task_leads_to_its_page(self, operator: Client) -> None:
+        roll_up(BAD_VALUE)
+        assert f'href="{task_page(BAD_VALUE.task)}"' in operator.get(FAILURES).text
+
+    def test_what_is_over_is_grey_and_below_what_fails(self, operator: Client) -> None:
+        roll_up(UNAVAILABLE, seconds_ago=24 * 60)
+        for address in (FAILURES, f"{LIST}dashboard/"):
+            text = operator.get(address).text
+            assert "No attempt has failed in the last 10 minutes." in text
+            assert "Failed at the last attempt of the task" in text
+            assert "skipqueue-over" not in text
+        end(UNAVAILABLE.task, seconds_ago=10 * 60)
+        roll_up(BAD_VALUE)
+        for address in (FAILURES, f"{LIST}dashboard/"):
+            text = operator.get(address).text
+            assert "No attempt has failed in the last 10 minutes." not in text
+            failing, _, over = text.partition('<tr class="skipqueue-over">')
+            assert "Failed in the last 10 minutes" in failing
+            assert BAD_VALUE.place in failing
+            assert UNAVAILABLE.place in over
+            assert "stopped 24 min ago" in over
+
+    def test_a_row_says_in_which_deployments_it_was_seen(self, operator: Client, settings: Any) -> None:
+        for deployment in ("4f2a", "5b3c"):
+            settings.SKIPQUEUE = {"DEPLOYMENT": deployment}
+            roll_up(BAD_VALUE)
+        text = operator.get(FAILURES).text
+        assert text.index("in 4f2a") < text.index("in 5b3c")
+        text = operator.get(address_of(BAD_VALUE)).text
+        assert text.index("in deployment 4f2a") < text.index("in deployment 5b3c")
 
     @pytest.mark.parametrize("address", [FAILURES, address_of(BAD_VALUE)])
     def test_who_may_not_view_jobs_may_not_see_it(self, log_in: Callable[..., Client], address: str) -> None:
@@ -158,6 +202,67 @@ class TestOneCause:
         assert [job.pk for job, _ in response.context["page"].groups[0].first] == [job.pk]
 
 
+def acknowledge(client: Client, cause: Cause = BAD_VALUE, **posted: str) -> Any:
+    return client.post(f"{FAILURES}cause/acknowledge/?{cause_query(cause)}", posted, follow=True)
+
+
+class TestAcknowledge:
+    def test_a_cause_is_acknowledged_with_a_note_and_logged(self, log_in: Callable[..., Client]) -> None:
+        roll_up(BAD_VALUE)
+        client = log_in("view_job", "acknowledge_cause")
+        assert ">Acknowledge<" in client.get(address_of(BAD_VALUE)).text
+        response = acknowledge(client, note="<ticket> 12")
+        assert response.request["PATH_INFO"] == f"{FAILURES}cause/"
+        user = User.objects.get()
+        assert f"Acknowledged by {user} now: &lt;ticket&gt; 12" in response.text
+        text = client.get(FAILURES).text
+        assert text.index(">Acknowledged<") < text.index("skipqueue-over") < text.index("&lt;ticket&gt; 12")
+        entry = LogEntry.objects.get()
+        assert (entry.user, entry.object_repr) == (user, f"the cause {cause_text(BAD_VALUE)} of {BAD_VALUE.task}")
+        assert entry.change_message == "Acknowledged. <ticket> 12"
+        assert entry.get_admin_url() is None
+
+    def test_it_is_taken_back(self, operator: Client) -> None:
+        roll_up(BAD_VALUE)
+        assert "Take back" not in operator.get(address_of(BAD_VALUE)).text
+        acknowledge(operator)
+        response = acknowledge(operator, take_back="")
+        assert "Acknowledged by" not in response.text
+        acknowledge(operator, take_back="")
+        entries = LogEntry.objects.order_by("pk").values_list("change_message", flat=True)
+        assert list(entries) == ["Acknowledged.", "Took back the acknowledgement."]
+
+    def test_one_that_has_come_back_says_so(self, operator: Client) -> None:
+        roll_up(BAD_VALUE)
+        acknowledge(operator, note="vendor")
+        roll_up(BAD_VALUE, 60)
+        text = operator.get(FAILURES).text
+        assert "now: vendor; it has come back, or fails far more often" in text
+        assert "skipqueue-over" not in text
+
+    @pytest.mark.parametrize("permissions", [("view_job", "retry_job"), ("acknowledge_cause",)])
+    def test_who_may_not_is_refused(self, log_in: Callable[..., Client], permissions: tuple[str, ...]) -> None:
+        roll_up(BAD_VALUE)
+        client = log_in(*permissions)
+        assert acknowledge(client).status_code == 403
+        assert ">Acknowledge<" not in client.get(address_of(BAD_VALUE)).text
+        assert not FailureRollUp.objects.exclude(acknowledged_at=None).exists()
+
+    def test_a_get_changes_nothing(self, operator: Client) -> None:
+        roll_up(BAD_VALUE)
+        assert operator.get(f"{FAILURES}cause/acknowledge/?{cause_query(BAD_VALUE)}").status_code == 405
+        assert not FailureRollUp.objects.exclude(acknowledged_at=None).exists()
+
+    def test_a_cause_that_is_not_known_is_not_acknowledged(self, operator: Client) -> None:
+        assert messages_of(acknowledge(operator)) == ["No failed attempt with this cause is known."]
+        assert not LogEntry.objects.exists()
+
+    def test_a_long_note_is_cut(self, operator: Client) -> None:
+        roll_up(BAD_VALUE)
+        acknowledge(operator, note="x\0" * 1_000)
+        assert len(FailureRollUp.objects.get(span=0).note) == LONGEST_NOTE
+
+
 class TestTheList:
     def test_it_has_the_jobs_whose_last_error_has_the_cause(self, operator: Client) -> None:
         failed, retrying = make_failing(UNAVAILABLE), make_failing(UNAVAILABLE, "scheduled")
@@ -213,7 +318,7 @@ class TestInABrowser:
         other = make_failing(BAD_VALUE)
         roll_up(UNAVAILABLE, 12, job_id=jobs[-1].pk)
         shown = open_admin(User.objects.create_superuser("boss"), "django_skipqueue/job/failures/")
-        shown.get_by_role("link", name="shop.jobs.capture").click()
+        shown.get_by_role("link", name="psp.errors.Unavailable").click()
         expect(shown.locator("h1")).to_contain_text("psp.errors.Unavailable")
         shown.get_by_role("button", name="Retry these").click()
         expect(shown.locator("h1")).to_have_text("Retry 12 jobs?")

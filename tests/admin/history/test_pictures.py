@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from django_skipqueue.console.search import cause_query
 
-from ...history.admin_pages import make_broken_release
+from ...history.admin_pages import make_broken_release, make_evening
 from ...history.failing import roll_up
 from .. import scene
 from ..pages import CAUSE
@@ -15,7 +15,7 @@ __all__ = ["boss", "pytestmark", "take"]
 
 def test_failures(take: Callable[..., None]) -> None:
     make_broken_release()
-    take("failures", "job/failures/", height=560)
+    take("failures", "job/failures/", height=720)
 
 
 def test_a_cause(take: Callable[..., None]) -> None:
@@ -27,3 +27,9 @@ def test_a_cause(take: Callable[..., None]) -> None:
         job.save(update_fields=["errors"])
     roll_up(CAUSE, job_id=jobs[-1].pk, line=17)
     take("cause", f"job/failures/cause/?{cause_query(CAUSE)}", height=1100)
+
+
+def test_a_task(take: Callable[..., None]) -> None:
+    scene.make_workers()
+    make_evening(hours=30)
+    take("task", f"job/task/?task={CAUSE.task}", height=1500)

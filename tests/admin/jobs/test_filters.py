@@ -55,11 +55,11 @@ class TestFilters:
     )
     def test_by_time(self, operator: Client, preset: str, found: int, address: str, status: str, column: str) -> None:
         for age in (
-            timedelta(minutes=5),
-            timedelta(hours=5),
-            timedelta(days=5),
-            timedelta(days=25),
             timedelta(days=50),
+            timedelta(days=25),
+            timedelta(days=5),
+            timedelta(hours=5),
+            timedelta(minutes=5),
         ):
             times: dict[str, Any] = {column: -age}
             make_job(status, **times)

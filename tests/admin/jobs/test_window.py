@@ -14,7 +14,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils.timezone import localtime
 
-from django_skipqueue.console import counts
+from django_skipqueue.console import counts, job_states
 from django_skipqueue.console import search as window
 from django_skipqueue.console.search import cause_text
 from django_skipqueue.models import Job
@@ -35,7 +35,7 @@ class TestWindow:
         monkeypatch.setattr(window, "WINDOW_SIZE", 2)
 
     @pytest.mark.parametrize(
-        "address", ["?task=a", "?queue=mail", "?q=a", "?time=hour", "?status=completed&queue=mail"]
+        "address", ["?task=a", "?queue=mail", "?q=a", "?task=a&time=hour", "?status=completed&queue=mail"]
     )
     def test_what_no_index_finds_is_searched_for_in_the_front_of_the_list_and_the_page_says_so(
         self, operator: Client, address: str
@@ -171,10 +171,25 @@ class TestAPeriod:
     @pytest.mark.parametrize("status", ["", "queued", "blocked"])
     def test_of_all_others_it_is_the_time_of_the_enqueue(self, operator: Client, status: str) -> None:
         now = localtime()
-        jobs = [make_job(status or "queued", enqueued_at=now - timedelta(hours=hours)) for hours in range(4)]
+        jobs = [make_job(status or "queued", enqueued_at=now - timedelta(hours=hours)) for hours in (3, 2, 1, 0)]
         first, before = (f"{now - timedelta(hours=hours, minutes=30):%Y-%m-%dT%H:%M}" for hours in (2, 0))
-        assert set(listed(operator, f"?status={status}&first={first}&before={before}")) == {jobs[1].pk, jobs[2].pk}
-        assert jobs[3].pk in listed(operator, f"?status={status}&before={before}")
+        address = f"?status={status}&first={first}&before={before}"
+        for search in ("", "&q=noop"):
+            assert set(listed(operator, address + search)) == {jobs[1].pk, jobs[2].pk}
+        assert "Not searched" not in operator.get(f"{LIST}{address}&q=nosuch").text
+        assert jobs[0].pk in listed(operator, f"?status={status}&before={before}")
+
+    @pytest.mark.parametrize("status", ["queued", "scheduled"])
+    def test_a_long_one_is_looked_for_in_the_order_of_the_list(
+        self, operator: Client, status: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(job_states, "FEW_IDS", 2)
+        monkeypatch.setattr(window, "WINDOW_SIZE", 3)
+        for hours in range(5, 0, -1):
+            make_job(status, enqueued_at=timedelta(hours=-hours))
+        text = " ".join(operator.get(f"{LIST}?status={status}&time=day").text.split())
+        assert "Only the first 3 jobs were searched" in text
+        assert len(listed(operator, f"?status={status}&time=day")) == 3
 
     def test_its_form_keeps_the_other_filters(self, operator: Client) -> None:
         text = operator.get(LIST, {"status": "failed", "q": "abc", "first": "2026-01-01T00:00"}).text

@@ -48,7 +48,7 @@ def execute(statement: str) -> None:
 def lock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Session]]:
     """Has somebody hold a lock, in a session of its own. Every limit is short."""
     for module, name in (
-        (time_limit, "QUERY_SECONDS"), (notices, "QUERY_SECONDS"), (examination, "CHECK_SECONDS"),
+        (time_limit, "QUERY_SECONDS"), (examination, "VERDICT_SECONDS"), (examination, "CHECK_SECONDS"),
         (scrape, "PART_SECONDS"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 0.2)
@@ -133,23 +133,23 @@ def test_another_error_is_not_hidden(operator: Client, monkeypatch: pytest.Monke
         operator.get(QUEUES)
 
 
-# Notices
+# The verdict
 
 
-def test_notices_that_cannot_be_had_in_time_are_left_out_and_not_asked_for_again_at_once(
+def test_a_verdict_that_cannot_be_had_in_time_is_not_asked_for_again_at_once(
     operator: Client, lock: Callable[[str], Session]
 ) -> None:
     make_job()
     lock(f"{TABLES} IN ACCESS EXCLUSIVE MODE")
     response = is_quick(lambda: operator.get("/admin/"))
     assert response.status_code == 200
-    assert "skipqueue-banner" not in response.text
+    assert "rules could not be applied" in response.text
     with CaptureQueriesContext(connection) as queries:
         assert operator.get("/admin/").status_code == 200
     assert not [each["sql"] for each in queries if "skipqueue_" in each["sql"]]
 
 
-def test_the_short_limit_of_the_notices_is_not_that_of_the_page() -> None:
+def test_the_short_limit_of_the_verdict_is_not_that_of_the_page() -> None:
     store = Store.default()
     with connection.cursor() as cursor, short_transaction(store, 5.0):
         notices.notices_cache.get()

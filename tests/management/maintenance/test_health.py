@@ -8,8 +8,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 
-from ...app.rows import make_worker
+from ...app.rows import make_job, make_worker
+from ...app.sessions import Session
 from ...harness.proxy import Proxy
 from ...harness.reached import NOBODY, reached_at
 from ..skipqueue.running import skipqueue
@@ -24,15 +26,66 @@ def test_a_worker_of_this_host_is_healthy() -> None:
     make_worker(name="web-1/2", hostname=HERE, heartbeat=timedelta(seconds=-90))
     result = skipqueue("health")
     assert (result.code, result.err) == (0, "")
-    age = re.fullmatch(r"healthy: web-1/1 wrote its last heartbeat ([\d.]+) s ago\n", result.out)
+    line, verdict = result.out.splitlines()
+    age = re.fullmatch(r"healthy: web-1/1 wrote its last heartbeat ([\d.]+) s ago", line)
     assert age
     assert 7 <= float(age[1]) < 60
+    assert verdict == "verdict: All is well."
+
+
+def test_the_verdict_is_not_what_the_exit_code_says() -> None:
+    make_worker(name="web-1/1", hostname=HERE, queues=["mail"])
+    assert skipqueue("health").out.endswith("\nverdict: All is well.\n")
+    for name in ("a", "b"):
+        make_job(queue_name=name)
+    result = skipqueue("health")
+    assert result.code == 0
+    assert result.out.endswith(
+        "verdict: CRITICAL: 1 job waits in the queue a, which no worker serves; "
+        "CRITICAL: 1 job waits in the queue b, which no worker serves\n"
+    )
+
+
+def test_a_verdict_that_takes_long_does_not_delay_the_probe(session: Callable[[], Session]) -> None:
+    make_worker(hostname=HERE)
+    other = session()
+    other.begin()
+    other(execute, "LOCK TABLE skipqueue_job IN ACCESS EXCLUSIVE MODE")
+    result = skipqueue("health", "--timeout", "2s")
+    other.rollback()
+    assert result.code == 0
+    assert "rules could not be applied" in result.out
+
+
+def execute(statement: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+NEVER_ANSWERS = """
+import time
+from django_skipqueue.console.rules import verdict
+
+verdict.Verdict.now = lambda *_, **__: time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(("age", "code"), [(0, 0), (90, 3)])
+def test_a_server_that_falls_silent_after_the_heartbeat_was_read_leaves_the_exit_code(
+    manage: Callable[..., Any], age: int, code: int
+) -> None:
+    make_worker(name="pod-7/1", hostname="elsewhere", heartbeat=timedelta(seconds=-age))
+    process = manage("skipqueue", "health", "--name", "pod-7", "--timeout", "1s", jobs=NEVER_ANSWERS)
+    assert process.wait(deadline=30) == code
+    assert "healthy: pod-7/1" in process.log
+    assert process.log.endswith("verdict: no answer from the database within 1 s\n")
 
 
 def test_a_heartbeat_that_is_too_old_is_unhealthy() -> None:
     make_worker(name="web-1/1", hostname=HERE, heartbeat=timedelta(seconds=-90))
     result = skipqueue("health")
-    assert (result.code, result.out) == (3, "")
+    assert result.code == 3
+    assert result.out.startswith("verdict: WARNING: No worker is alive; ")
     assert re.fullmatch(
         r"unhealthy: web-1/1 wrote its last heartbeat 1 min [3-5]\d s ago, more than 1 min\n", result.err
     )

@@ -29,7 +29,7 @@ def _nothing_is_left_over(transactional_db: None) -> Iterator[None]:
     yield
     for index in indexes(DEFAULT):
         if index.is_left_over:
-            change_index(DEFAULT, DROP_INDEX, index)
+            change_index(DEFAULT, DROP_INDEX, schema=index.schema, name=index.name)
     connection.close()  # with the timeouts that it has now
 
 
@@ -129,8 +129,8 @@ def test_a_name_is_quoted(connect: Any) -> None:
     other = connect()
     other.execute(psycopg.sql.SQL("CREATE INDEX {} ON skipqueue_job (task)").format(psycopg.sql.Identifier(name)))
     index = next(each for each in indexes(DEFAULT) if each.name == name)
-    change_index(DEFAULT, REINDEX, index)
+    change_index(DEFAULT, REINDEX, schema=index.schema, name=index.name)
     assert Index("public", name, index.size, False) in indexes(DEFAULT)
-    change_index(DEFAULT, DROP_INDEX, index)
+    change_index(DEFAULT, DROP_INDEX, schema=index.schema, name=index.name)
     assert name not in {each.name for each in indexes(DEFAULT)}
     assert not Job.objects.exists()

@@ -103,7 +103,7 @@ def test_one_that_is_down_keeps_no_other_from_being_done(twins: dict[str, Job], 
 
 @pytest.mark.parametrize("command", [["status"], ["alerts"], ["doctor"], ["limits"]])
 def test_the_numbers_of_the_others_are_shown(down: None, settings: Any, command: list[str]) -> None:
-    settings.SKIPQUEUE = {"DATABASES": ("other", "default"), "ALERTS": {"oldest_waiting": 300}}
+    settings.SKIPQUEUE = {"DATABASES": ("other", "default")}
     noop.using(database="default").defer()
     result = skipqueue(*command, "--json")
     assert result.code == 1

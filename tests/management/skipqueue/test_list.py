@@ -66,9 +66,9 @@ def test_every_option_narrows_the_list() -> None:
 
 @pytest.mark.parametrize(("status", "column"), [("queued", "enqueued_at"), ("running", "locked_at")])
 def test_since_is_the_time_that_matters_in_the_status(status: str, column: str) -> None:
-    wanted = make_job(status)
     earlier: dict[str, Any] = {column: timedelta(hours=-2)}
     make_job(status, **earlier)
+    wanted = make_job(status)
     assert listed("--status", status, "--since", "1h30m") == [wanted.pk]
 
 
@@ -81,7 +81,7 @@ def test_a_time_may_have_two_ends() -> None:
 
 
 def test_waiting_jobs_have_a_time_with_two_ends_as_well() -> None:
-    made = [make_job(enqueued_at=timedelta(hours=-hours)) for hours in range(3)]
+    made = [make_job(enqueued_at=timedelta(hours=-hours)) for hours in (2, 1, 0)]
     assert listed("--since", "90m", "--until", "30m") == [made[1].pk]
 
 

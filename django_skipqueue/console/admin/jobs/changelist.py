@@ -6,11 +6,11 @@ Invariant: opening the list, however it is filtered, reads a page from an index,
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
-from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
+from django.contrib.admin.views.main import SEARCH_VAR
 from django.core.paginator import Paginator
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
@@ -21,11 +21,14 @@ from ....conf import settings
 from ....models import Job, Status
 from ... import counts
 from ...counts import Count
-from ...job_states import RETRYING, STATES, Indexed, ScheduledCounts, is_indexed, time_column
-from ...search import Search, Window, is_id
+from ...job_states import RETRYING, STATES, Indexed, ScheduledCounts, is_in
+from ...periods import Moment, Period
+from ...search import FoundByIndex, Search, Window, is_id
+from ..ui.views import OwnChangeList
 from .filters import (
     TIMES,
     CauseFilter,
+    FoundFilter,
     GroupFilter,
     KeyFilter,
     PeriodFilter,
@@ -35,7 +38,6 @@ from .filters import (
     TaskFilter,
     TimeFilter,
     longer_than,
-    since,
 )
 
 if TYPE_CHECKING:
@@ -102,7 +104,7 @@ class Tab:
     count: Count | None
 
 
-class JobChangeList(ChangeList):
+class JobChangeList(OwnChangeList):
     window: Window | None = None
     """The part of the list that is searched; `None`: an index finds all that match."""
 
@@ -118,9 +120,12 @@ class JobChangeList(ChangeList):
         return {name: value for name, value in super().get_filters_params(params).items() if name != WINDOW_VAR}
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Job]:
-        jobs = super().get_queryset(request, exclude_parameters)
+        jobs = self._listed(request, exclude_parameters)
         self._filtered = jobs
-        self.window = Window.at(self.indexed, self.window_number) if self._needs_a_window else None
+        if self._needs_a_window:
+            self.window = Window.at(self.indexed, self.window_number)
+        elif self.indexed.is_by_id:  # so that the jobs are counted in the order of their ids
+            self.window = Window(self.indexed, 1, None, None)
         return self._found_among(jobs, request)
 
     def expected(self) -> int:
@@ -132,7 +137,14 @@ class JobChangeList(ChangeList):
 
     def jobs_within(self, window: Window, request: HttpRequest) -> QuerySet[Job]:
         self.window = window
-        return self._found_among(super().get_queryset(request), request)
+        return self._found_among(self._listed(request), request)
+
+    def _listed(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Job]:
+        """All jobs that pass the filters, as the index finds them that has the time or the argument."""
+        jobs = super().get_queryset(request, exclude_parameters)
+        if self.indexed.is_by_id:
+            jobs = jobs.filter(self.period.has_ids)
+        return jobs if self._ids_by_index is None else jobs.filter(pk__in=self._ids_by_index)
 
     def _found_among(self, jobs: QuerySet[Job], request: HttpRequest) -> QuerySet[Job]:
         search = Search(self.query)
@@ -145,10 +157,13 @@ class JobChangeList(ChangeList):
             return matching
         ids = matching.values_list("pk", flat=True)
         found = list(ids if is_action else ids[: counts.CAP + 1])  # an action takes all; pages show what is counted
-        if number is not None and self.window.start is not None:
-            found = [pk for pk in found if pk != number]  # it stands in the front
-        elif number is not None and number not in found and jobs.filter(pk=number).exists():
-            found.insert(0, number)
+        anywhere = [] if self.by_index is None else [*self.by_index.ids]
+        if number is not None:
+            anywhere.append(number)
+        if anywhere and self.window.start is not None:
+            found = [pk for pk in found if pk not in anywhere]  # they stand in the front
+        elif missing := {*anywhere}.difference(found):
+            found = [*jobs.filter(pk__in=missing).values_list("pk", flat=True), *found]
         self._found = Found(jobs, found)
         return self._found.all() if is_action else matching
 
@@ -175,11 +190,11 @@ class JobChangeList(ChangeList):
         return Indexed.covering(
             state,
             self._chosen(QueueFilter),
-            self._first,
+            self.period,
             cause=getattr(self._filter(CauseFilter), "cause", None),
             key=getattr(self._filter(KeyFilter), "key", None),
             group=getattr(self._filter(GroupFilter), "group", None),
-            before=self._before,
+            ids=self._ids,
         )
 
     @property
@@ -209,22 +224,26 @@ class JobChangeList(ChangeList):
     @property
     def command(self) -> str:
         """The command that searches all of the list; empty if it has no options for the filters."""
-        time = self._chosen(TimeFilter)
-        if any(map(self._chosen, (GroupFilter, KeyFilter, RunsFilter))) or (time and self._first):
+        if any(map(self._chosen, (FoundFilter, GroupFilter, KeyFilter, RunsFilter))) or self._has_two_periods:
             return ""
-        first, before = (f"{each:%Y-%m-%dT%H:%M%z}" if each else "" for each in (self._first, self._before))
         options = {
             "status": self.state,
             "queue": self._chosen(QueueFilter),
             "task": self._chosen(TaskFilter),
             "exception": self._chosen(CauseFilter),
-            "since": first or (time and f"{TIMES[time][0] // HOUR}h"),
-            "until": before,
+            "since": _typed(self.period.since),
+            "until": _typed(self.period.before),
             "search": self.query,
             "database": settings.database if settings.serves_several else "",
         }
         given = [f"--{name}={value}" for name, value in options.items() if value]
         return shlex.join(["python", "manage.py", "skipqueue", "list", *given, "--all"])
+
+    @property
+    def address_of_search(self) -> str:
+        """The address to which a POST searches all of the list; empty if no worker can."""
+        model_admin: Any = self.model_admin
+        return f"{model_admin.address('search')}{self.get_query_string(remove=[WINDOW_VAR])}"
 
     @property
     def further(self) -> Iterator[tuple[Any, str]]:
@@ -251,8 +270,7 @@ class JobChangeList(ChangeList):
 
     @property
     def is_narrowed(self) -> bool:
-        has_period = self._first is not None or self._before is not None
-        return bool(self.query) or has_period or any(map(self._chosen, (GroupFilter, *NARROWING)))
+        return bool(self.query or self.period) or any(map(self._chosen, (FoundFilter, GroupFilter, *NARROWING)))
 
     @cached_property
     def tabs(self) -> list[Tab]:
@@ -275,12 +293,11 @@ class JobChangeList(ChangeList):
         indexed = self._indexed_in(state)
         if not self._is_found_by(indexed, state, is_searched=bool(self.query)):
             return None
-        if _is_of_few(indexed):
-            return indexed.count()
+        if indexed.is_of_few:
+            return indexed.count(is_in(state))
         if indexed.status == Status.SCHEDULED:
             return self._scheduled.retrying if state == RETRYING else self._scheduled.first
-        condition = longer_than(self._chosen(RunsFilter)) if state == Status.RUNNING else Q()
-        return indexed.count(condition & since(self._chosen(TimeFilter), time_column(state)))
+        return indexed.count(longer_than(self._chosen(RunsFilter)) if state == Status.RUNNING else Q())
 
     @cached_property
     def _scheduled(self) -> ScheduledCounts:
@@ -293,31 +310,56 @@ class JobChangeList(ChangeList):
             return False
         if not self._is_found_by(indexed, self.state, is_searched=bool(search.words)):
             return True
-        is_scheduled = indexed.status == Status.SCHEDULED and not _is_of_few(indexed)
+        is_scheduled = indexed.status == Status.SCHEDULED and not indexed.is_of_few
         return is_scheduled and self._scheduled.are_mostly_retries != (self.state == RETRYING)
 
     def _is_found_by(self, indexed: Indexed, state: str | None, *, is_searched: bool) -> bool:
         """Whether the index finds the jobs in this state that pass the filters, and no others."""
         others: tuple[type[Any], ...] = (CauseFilter, KeyFilter, TaskFilter)
-        is_narrower = (self._first, self._before) != (indexed.since, indexed.before)
-        if indexed.group is not None:
+        is_narrower = self.period != indexed.period or self._has_two_periods
+        if indexed.ids is not None:
+            others = (CauseFilter, GroupFilter, KeyFilter, QueueFilter, RunsFilter)
+            if indexed.ids is self._ids_by_index:  # all words and the task have been looked for
+                is_searched = False
+            else:
+                others = (*others, TaskFilter)
+        elif indexed.group is not None:
             others, is_narrower = NARROWING, is_narrower or state in (RETRYING, Status.SCHEDULED)
         elif indexed.cause is not None:
             others = (KeyFilter, QueueFilter, TimeFilter)
         elif indexed.key is not None:
             others = (CauseFilter, QueueFilter, TaskFilter, TimeFilter)
         else:
-            has_time = self._chosen(TimeFilter) is not None and not is_indexed(time_column(state))
-            is_narrower |= has_time or self._chosen(QueueFilter) != indexed.queue_name
+            is_narrower |= self._chosen(QueueFilter) != indexed.queue_name
         return not (is_searched or is_narrower or any(map(self._chosen, others)))
 
-    @property
-    def _first(self) -> datetime | None:
-        return getattr(self._filter(PeriodFilter), "first", None)
+    @cached_property
+    def period(self) -> Period:
+        """The two times that were typed; without the first, the chosen time begins it."""
+        typed = getattr(self._filter(PeriodFilter), "period", Period())
+        preset = TIMES.get(self._chosen(TimeFilter) or "")
+        return typed if typed.since is not None or preset is None else Period(preset[0], typed.before)
 
     @property
-    def _before(self) -> datetime | None:
-        return getattr(self._filter(PeriodFilter), "before", None)
+    def _has_two_periods(self) -> bool:
+        return self._chosen(TimeFilter) is not None and not isinstance(self.period.since, timedelta)
+
+    @cached_property
+    def by_index(self) -> FoundByIndex | None:
+        """The jobs with a searched argument that an index of `SEARCHABLE` finds, in all of the table."""
+        search = Search(self.query)
+        return FoundByIndex.of(search.arguments, self._chosen(TaskFilter), search.among)
+
+    @property
+    def _ids_by_index(self) -> tuple[int, ...] | None:
+        """The only jobs that can match, if an index has found all of the task that is chosen."""
+        return self.by_index.ids if self.by_index and self._chosen(TaskFilter) else None
+
+    @property
+    def _ids(self) -> tuple[int, ...] | None:
+        """The only jobs that can be in the list, if their ids are known."""
+        found: tuple[int, ...] | None = getattr(self._filter(FoundFilter), "ids", None)
+        return self._ids_by_index if found is None else found
 
     def _chosen(self, kind: type[Any]) -> str | None:
         chosen = self._filter(kind)
@@ -327,5 +369,8 @@ class JobChangeList(ChangeList):
         return next((each for each in self.filter_specs if isinstance(each, kind)), None)
 
 
-def _is_of_few(indexed: Indexed) -> bool:
-    return indexed.group is not None or indexed.cause is not None or indexed.key is not None
+def _typed(moment: Moment | None) -> str:
+    """As an option of the command line."""
+    if isinstance(moment, timedelta):
+        return f"{moment // HOUR}h"
+    return f"{moment:%Y-%m-%dT%H:%M%z}" if moment else ""

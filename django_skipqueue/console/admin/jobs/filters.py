@@ -21,10 +21,13 @@ from ....models.expressions import has_cause
 from ....values.codec import shorten
 from ....values.records import Cause
 from ...arguments import redacted
-from ...job_states import STATES, Group, Key, between, is_in, time_column
+from ...job_states import STATES, Group, Key, is_in, time_column
+from ...periods import Period
 from ...queues_and_workers import known_queue_names, known_task_names
 from ...search import cause_of_text, has_raised, is_id
+from ..bulk import Progress
 from ..ui.cells import CELL_LIMIT
+from ..verbs.copies import BULK_TASK
 
 TIMES: Mapping[str, tuple[timedelta, Any]] = {
     "hour": (timedelta(hours=1), _("Last hour")),
@@ -47,12 +50,6 @@ TIME_TITLES = {
     "locked_at": _("time started"),
     "enqueued_at": _("time enqueued"),
 }
-
-
-def since(chosen: str | None, column: str) -> Q:
-    """The condition that the time in this column is within the chosen one, by the database's clock."""
-    preset = TIMES.get(chosen or "")
-    return Q(**{f"{column}__gte": Now() - preset[0]}) if preset else Q()
 
 
 def longer_than(chosen: str | None) -> Q:
@@ -228,6 +225,30 @@ class GroupFilter(admin.SimpleListFilter):
         return queryset if self.group is None else queryset.filter(self.group.condition)
 
 
+class FoundFilter(admin.SimpleListFilter):
+    """The jobs that a job of a worker has found, by the id of that job. Offered in links only."""
+
+    title = _("search")
+    parameter_name = "found"
+
+    @cached_property
+    def ids(self) -> tuple[int, ...] | None:
+        """The ids of the found jobs; `None`: no search is chosen."""
+        chosen = self.value()
+        if chosen is None:
+            return None
+        job = Job.objects.filter(pk=chosen, task=BULK_TASK).first() if is_id(chosen) else None
+        progress = Progress.of(job) if job else None
+        return progress.found if progress else ()
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        chosen = self.value()
+        return [(chosen, f"#{chosen}")] if chosen else []
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        return queryset if self.ids is None else queryset.filter(pk__in=self.ids)
+
+
 class PresetFilter(admin.SimpleListFilter):
     presets: Mapping[str, tuple[timedelta, Any]]
 
@@ -253,7 +274,8 @@ class TimeFilter(PresetFilter):
         self.title = TIME_TITLES[self.column]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        return queryset.filter(since(self.value(), self.column))
+        preset = TIMES.get(self.value() or "")
+        return queryset.filter(Period(preset[0]).of(self.column)) if preset else queryset
 
 
 FIRST, BEFORE = "first", "before"
@@ -270,7 +292,7 @@ class PeriodFilter(admin.ListFilter):
         super().__init__(request, params, model, model_admin)
         typed = {name: params.pop(name, [""])[-1] for name in (FIRST, BEFORE)}
         self.used_parameters = {name: text for name, text in typed.items() if text}
-        self.first, self.before = _moment(typed[FIRST]), _moment(typed[BEFORE])
+        self.period = Period(_moment(typed[FIRST]), _moment(typed[BEFORE]))
         self.column = self.column_of(request.GET.get(StateFilter.parameter_name))
 
     def column_of(self, state: str | None) -> str:
@@ -287,12 +309,13 @@ class PeriodFilter(admin.ListFilter):
         others = _others(changelist, FIRST, BEFORE)
         zone = get_current_timezone()
         first, before = (
-            f"{each.astimezone(zone):%Y-%m-%dT%H:%M}" if each else "" for each in (self.first, self.before)
+            f"{each.astimezone(zone):%Y-%m-%dT%H:%M}" if isinstance(each, datetime) else ""
+            for each in (self.period.since, self.period.before)
         )
         yield {"first": first, "before": before, "others": others}
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset.filter(between(self.column, self.first, self.before))
+        return queryset.filter(self.period.of(self.column))
 
 
 def _others(changelist: ChangeList, *names: str) -> list[tuple[str, str]]:

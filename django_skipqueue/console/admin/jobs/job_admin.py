@@ -26,7 +26,7 @@ from ...job_states import STATES, status_of
 from ...parts import consoles, pages
 from ...search import is_id
 from ..bulk import queue_with_workers
-from ..ui.cells import arguments, badge_of, queue_link, shortened
+from ..ui.cells import arguments, badge_of, queue_link, shortened, task_link
 from ..ui.time_limit import Afterwards
 from ..ui.views import refreshing
 from ..verbs import log, many_jobs
@@ -39,6 +39,7 @@ from .filters import (
     BEFORE,
     FIRST,
     CauseFilter,
+    FoundFilter,
     PeriodFilter,
     QueueFilter,
     RunsFilter,
@@ -63,8 +64,8 @@ def _as_django_has_it(verb: Verb, action: Action) -> Callable[..., HttpResponse]
 @admin.register(Job)
 class JobAdmin(VerbViews):
     list_display = ("status_badge", "job", "call_and_error", "queue", "attempts_made", "when")
-    list_display_links = ("job",)
-    list_filter = (StateFilter, CauseFilter, RunsFilter, QueueFilter, TaskFilter, TimeFilter, PeriodFilter)
+    list_display_links = None
+    list_filter = (StateFilter, FoundFilter, CauseFilter, RunsFilter, QueueFilter, TaskFilter, TimeFilter, PeriodFilter)
     list_per_page = list_max_show_all = 50
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
@@ -95,7 +96,9 @@ class JobAdmin(VerbViews):
             ),
             self.page("<int:job_id>/edit/", "edit", self.edit_view),
             self.page("<int:job_id>/progress/", "progress", self.progress_view),
+            self.page("search/", "search", self.search_view),
             self.page("dashboard/", "dashboard", self.dashboard_view),
+            self.page("task/", "task", self.task_view),
             self.page("doctor/", "doctor", self.doctor_view),
             self.page("metrics/", "metrics", self.metrics_view),
             *(self.page(page.path, page.name, partial(self.part_page_view, page=page)) for page in pages()),
@@ -200,14 +203,16 @@ class JobAdmin(VerbViews):
 
     @admin.display(description=_("job"))
     def job(self, job: Job) -> SafeString:
-        """The name of the function, which people look for first; its module and the id below it."""
+        """The name of the function, which leads to the job; the id; and the module, which leads to the task."""
         module, _, function = job.task.rpartition(".")
         return format_html(
-            '<span class="skipqueue-name">{}</span> <span class="skipqueue-detail" title="{}">#{}{}</span>',
+            '<a href="{}"><span class="skipqueue-name">{}</span></a>'
+            ' <span class="skipqueue-detail" title="{}">#{}{}</span>',
+            self.address("change", job.pk),
             shortened(function or job.task),
             shortened(job.task),
             job.pk,
-            f" · {shortened(module)}" if module and function else "",
+            format_html(" · {}", task_link(job.task, module)) if module and function else "",
         )
 
     @admin.display(description=_("arguments, last error"))

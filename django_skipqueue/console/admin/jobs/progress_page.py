@@ -1,11 +1,11 @@
-"""The page that shows how far the job of a bulk action is."""
+"""The pages that show how far the job of a bulk action is, and that of a search."""
 
 from dataclasses import dataclass
 from functools import cached_property
 from urllib.parse import unquote_plus
 
 from django.utils.text import capfirst
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext
 
 from ....models import WAITING, Status
 from ....values.codec import shorten
@@ -13,7 +13,7 @@ from ...arguments import redacted
 from ...counts import Count, grouped
 from ...durations import span
 from ...queues_and_workers import Workforce
-from ..bulk import BulkAction, Progress
+from ..bulk import MOST_FOUND, BulkAction, Progress
 from ..verbs import many_jobs
 from ..verbs.many_jobs import Tally
 from .page import ShownState, why_it_waits
@@ -88,3 +88,48 @@ class ProgressPage(ShownState):
         named = ("number", "reason", "minutes", "queue_name", "priority")
         answers: list[tuple[str, object]] = [(name, getattr(self.bulk, name)) for name in named]
         return [*fields, ("confirmed", "yes"), ("by_hand", self.job.pk), ("typed", self.bulk.number), *answers]
+
+
+@dataclass(frozen=True)
+class SearchPage(ProgressPage):
+    is_waiting = False
+    """No server searches a whole list."""
+
+    @property
+    def title(self) -> str:
+        return gettext("Search everything")
+
+    @property
+    def done(self) -> int:
+        return self.most if self._has_searched_all else self._progress.looked_at
+
+    @property
+    def most(self) -> int:
+        """About the number of jobs of the list."""
+        expected = self._progress.counted or 0
+        return max(round(expected, 2 - len(str(expected))), self._progress.looked_at, 1)
+
+    @property
+    def numbers(self) -> str:
+        if self._has_searched_all:
+            return gettext("All jobs of the list were searched")
+        numbers = {"done": grouped(self.done), "number": grouped(self.most)}
+        return gettext("%(done)s of about %(number)s jobs were searched") % numbers
+
+    @property
+    def found(self) -> int:
+        return len(self._progress.found)
+
+    @property
+    def result(self) -> str:
+        found = ngettext("%(number)s job matches.", "%(number)s jobs match.", self.found)
+        text = found % {"number": grouped(self.found)}
+        return f"{text} {gettext('The search has ended there: it keeps no more.')}" if self._is_cut else text
+
+    @property
+    def _has_searched_all(self) -> bool:
+        return self.job.status == Status.COMPLETED and not self._is_cut
+
+    @property
+    def _is_cut(self) -> bool:
+        return self.found >= MOST_FOUND

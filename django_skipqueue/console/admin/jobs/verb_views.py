@@ -28,16 +28,17 @@ from ....models import Job
 from ....queue.store import Store
 from ....values.codec import shorten
 from ...parts import why_existing
-from ..bulk import BulkAction
+from ..bulk import SEARCH, BulkAction, queue_with_workers
 from ..ui.cells import badge_of
-from ..ui.views import DATABASE, READ, READ_OR_CHANGE, guarded
+from ..ui.views import READ, READ_OR_CHANGE, guarded
 from ..verbs import log, many_jobs
 from ..verbs.copies import BULK_TASK, EDIT, LOG_ENTRY, LOG_ENTRY_OF_COPY, EditForm, why_not_copied
 from ..verbs.many_jobs import SAMPLE, Selection, Summary
 from ..verbs.table import ACTIONS, CANCEL, DELETE, RUN_AGAIN
 from ..verbs.verb import TEXT_LIMIT, Action, Button, Instruction, ReasonForm, Verb, apply_to_one, does_not_fit
 from .changelist import WINDOW_VAR
-from .progress_page import ProgressPage
+from .filters import FoundFilter
+from .progress_page import ProgressPage, SearchPage
 from .views import JobViews
 
 
@@ -133,7 +134,7 @@ class VerbViews(JobViews):
             is_dangerous=verb.is_dangerous,
             is_for_workers=is_for_workers,
             time_limit=round(many_jobs.TIME_LIMIT),
-            target=target,
+            target=target or request.get_full_path(),
             back=request.get_full_path(),
         )
 
@@ -153,18 +154,22 @@ class VerbViews(JobViews):
         """
         values = asdict(instruction)
         del values["run_after"]  # no verb for many jobs has it
+        return self._hand_over(request, queue_name, action=verb.action_name, number=number, is_least=is_least, **values)
+
+    @guarded("POST")
+    def search_view(self, request: HttpRequest) -> HttpResponse:
+        """Enqueue a job that searches all of a list, whose query the address has, and show its progress."""
+        if served := queue_with_workers():
+            return self._hand_over(request, served, action=SEARCH, user=request.user.get_username())
+        self.message_user(request, gettext("No worker is alive that could search everything."), messages.WARNING)
+        return HttpResponseRedirect(f"{self.address('changelist')}?{request.GET.urlencode()}")
+
+    def _hand_over(self, request: HttpRequest, served: str, /, **values: Any) -> HttpResponse:
         query = request.GET.copy()
         query.pop(WINDOW_VAR, None)
-        bulk = BulkAction(
-            action=verb.action_name,
-            query=query.urlencode(),
-            site=self.admin_site.name,
-            user_id=request.user.pk,
-            number=number,
-            is_least=is_least,
-            **values,
-        )
-        return HttpResponseRedirect(self.address("progress", bulk.enqueue(queue_name).pk))
+        site, user_id = self.admin_site.name, request.user.pk
+        bulk = BulkAction(query=query.urlencode(), site=site, user_id=user_id, **values)
+        return HttpResponseRedirect(self.address("progress", bulk.enqueue(served).pk))
 
     @guarded(*READ_OR_CHANGE)
     def progress_view(self, request: HttpRequest, job_id: int) -> HttpResponse:
@@ -185,11 +190,13 @@ class VerbViews(JobViews):
             return HttpResponseRedirect(self.address("progress", job.pk))
         content: dict[str, Any] = {
             "content": "admin/django_skipqueue/job/progress.html",
-            "page": ProgressPage(job, job.now, bulk),
+            "page": (SearchPage if bulk.action == SEARCH else ProgressPage)(job, job.now, bulk),
             "list": f"{self.address('changelist')}?{bulk.query}",
             "job": self.address("change", job.pk),
+            "stop": self.address("progress", job.pk),
             "may_stop": may_stop,
-            "may_apply": self.may(request, bulk.verb),
+            "found": self.address("changelist", query={FoundFilter.parameter_name: job.pk}),
+            "may_apply": bulk.is_allowed(self, request),
         }
         if is_fragment:
             return TemplateResponse(request, content["content"], content)
@@ -227,9 +234,9 @@ class VerbViews(JobViews):
         log.record(request, {job.pk: str(job)}, str(LOG_ENTRY) % values)
         with using_database(made._state.db or settings.database):
             log.record(request, {made.pk: str(made)}, str(LOG_ENTRY_OF_COPY) % values)
-            query = {DATABASE: settings.database} if settings.serves_several else None
+            page = self.address("change", made.pk)
         self.message_user(request, str(EDIT.done) % values, messages.SUCCESS)
-        return HttpResponseRedirect(self.address("change", made.pk, query=query))
+        return HttpResponseRedirect(page)
 
     def _refuse(self, request: HttpRequest, job: Job, reason: str) -> HttpResponse:
         self.message_user(request, reason, messages.WARNING)

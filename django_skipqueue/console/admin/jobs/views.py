@@ -5,7 +5,6 @@ Invariant: every view checks the user's permission itself, and a GET changes not
 
 import time
 from typing import Any
-from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.contrib.auth import get_permission_codename
@@ -26,6 +25,7 @@ from ...parts import PartPage, consoles
 from ...queues_and_workers import LONGEST_NAME
 from ...rules.examination import examine, examine_at_once
 from ...rules.rule import Severity
+from ...rules.verdict import Verdict
 from ...search import is_id
 from ..dashboard import Dashboard
 from ..ui.cells import badge
@@ -36,6 +36,7 @@ from ..verbs.table import BUTTONS, DELETE, RUN_AGAIN
 from ..verbs.verb import Button, Verb
 from .history import history_of
 from .page import JobPage
+from .task_page import TaskPage
 
 
 class JobViews(OwnViews):
@@ -72,7 +73,7 @@ class JobViews(OwnViews):
         is_fragment = "fragment" in request.GET  # asked for by the script of a page that is open
         if job is None:
             return HttpResponseNotFound() if is_fragment else self.redirect_job_missing(request, object_id)
-        others = f"{self.address('changelist')}?{urlencode({'task': job.task})}"
+        others = self.address("changelist", query={"task": job.task})
         content: dict[str, Any] = {
             "page": JobPage(job, job.now),
             "progress": self.address("progress", job.pk) if job.task == BULK_TASK else "",
@@ -97,9 +98,12 @@ class JobViews(OwnViews):
         content = {"job": job, "entries": history_of(job)} | (extra_context or {})
         return self.show(request, "job/object_history.html", job, content, title=title)
 
-    @guarded(*READ)
     def part_page_view(self, request: HttpRequest, *, page: PartPage) -> HttpResponse:
-        return page.view(self, request)
+        @guarded(*page.methods, may=lambda _, request: not page.permission or request.user.has_perm(page.permission))
+        def view(self: "JobViews", request: HttpRequest) -> HttpResponse:
+            return page.view(self, request)
+
+        return view(self, request)
 
     @refreshing
     @guarded(*READ)
@@ -107,6 +111,14 @@ class JobViews(OwnViews):
         """Show whether the queue is well."""
         dashboard = Dashboard.of(request.GET, request.user.has_perm)
         return self.show(request, "dashboard/page.html", None, {"dashboard": dashboard}, title=gettext("Dashboard"))
+
+    @refreshing
+    @guarded(*READ)
+    def task_view(self, request: HttpRequest) -> HttpResponse:
+        """Show a task."""
+        page = TaskPage(request.GET.get("task", "").replace("\0", "")[:LONGEST_NAME])
+        content = {"page": page, "sections": page.sections}
+        return self.show(request, "job/task.html", page.name, content, title=page.name)
 
     @limits_itself
     @guarded(*READ)
@@ -152,18 +164,14 @@ SEVERITY_LABELS: dict[Severity, str | Promise] = {
 def _examined() -> dict[str, Any]:
     """The findings of this moment, the worst first; of the same severity, those of each database together."""
     at, start = localtime(), time.monotonic()
-    if not settings.serves_several:
-        found = [(each, "") for each in examine(Store.default())]
-    else:
-        of_all = examine_at_once(settings.served_databases)
-        found = [(each, alias) for alias, findings in of_all.items() for each in findings]
-        found.sort(key=lambda pair: pair[0].severity.rank)
+    several = settings.served_databases if settings.serves_several else ()
+    findings = examine_at_once(several) if several else examine(Store.default())
     shown: list[dict[str, Any]] = [
-        {"finding": each, "database": alias, "badge": badge(each.severity, SEVERITY_LABELS[each.severity])}
-        for each, alias in found
+        {"finding": each, "badge": badge(each.severity, SEVERITY_LABELS[each.severity])} for each in findings
     ]
     return {
-        "problems": [each for each in shown if each["finding"].severity != Severity.OK],
+        "verdict": Verdict.of(findings),
+        "found": [each for each in shown if each["finding"].severity != Severity.OK],
         "well": [each for each in shown if each["finding"].severity == Severity.OK],
         "duration": span(time.monotonic() - start),
         "at": at,

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from django.contrib.admin.utils import quote
-from django.urls import reverse
 from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -21,6 +20,8 @@ from ....values.redaction import Redacted
 from ...arguments import names_in_order
 from ...facts import Looks, columns, on_page
 from ...job_states import STATES, state_of
+from ...queues_and_workers import LONGEST_NAME
+from .addresses import address_of
 
 CELL_LIMIT = 120
 """Characters of anything that stands in a cell."""
@@ -40,9 +41,8 @@ def shortened(text: str) -> str:
 
 
 def job_link(job_id: int, text: str) -> SafeString:
-    address = reverse("admin:django_skipqueue_job_change", args=[job_id])
     shown = '<a href="{}">{} <span class="skipqueue-detail">#{}</span></a>'
-    return format_html(shown, address, shortened(text), job_id)
+    return format_html(shown, address_of("job_change", job_id), shortened(text), job_id)
 
 
 def queue_link(name: str) -> SafeString:
@@ -58,8 +58,16 @@ def worker_link(worker_id: str, text: str = "") -> SafeString:
 def _page_link(model: str, pk: str, text: str) -> SafeString:
     if not pk:  # another program has written the row
         return SafeString("")
-    address = reverse(f"admin:django_skipqueue_{model}_change", args=[quote(pk)])
-    return format_html('<a href="{}">{}</a>', address, shortened(text))
+    return format_html('<a href="{}">{}</a>', address_of(f"{model}_change", quote(pk)), shortened(text))
+
+
+def task_link(task: str, text: str = "") -> SafeString:
+    """The name of a task, or a text, as a link to the page of the task; no link if its name is too long for one."""
+    shown = shortened(text) if text else format_html('<span class="skipqueue-name">{}</span>', shortened(task))
+    if len(task) > LONGEST_NAME:
+        return format_html("{}", shown)
+    address = address_of("job_task", query={"task": task})
+    return format_html('<a href="{}">{}</a>', address, shown)
 
 
 def arguments(task: str, call: Redacted) -> str:

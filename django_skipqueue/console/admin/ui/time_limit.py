@@ -76,7 +76,7 @@ def time_limited(model_admin: Any, view: View) -> View:
 
 def _too_slow(model_admin: Any, request: HttpRequest) -> HttpResponse:
     context = {
-        **model_admin.admin_site.each_context(request),
+        **model_admin.context_of_site(request),
         "title": gettext("The database took too long"),
         "opts": model_admin.opts,
         "span": span(QUERY_SECONDS),

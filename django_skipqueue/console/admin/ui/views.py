@@ -11,25 +11,27 @@ object alone, and not of the one with the same id in another database.
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from functools import wraps
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import parse_qsl, urlencode
 
 from django.contrib import admin
 from django.contrib.admin.models import LogEntry
 from django.contrib.admin.utils import unquote
-from django.contrib.admin.views.main import PAGE_VAR
+from django.contrib.admin.views.main import ERROR_FLAG, PAGE_VAR, ChangeList
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, path
 from django.utils.cache import get_conditional_response
 
 from ....conf import load, settings
 from ...parts import consoles
+from .addresses import address_of, carried, carrying
 from .time_limit import View, time_limited
 
 if TYPE_CHECKING:
@@ -38,9 +40,8 @@ else:
     AnyModelAdmin = admin.ModelAdmin
 
 
-DATABASE = "database"
-"""In the query of an address, if there are several databases: the alias of the one that the page shows."""
-
+FILTERS = "_changelist_filters"
+"""The parameter in which Django's admin keeps the query of the list while another page is open."""
 
 SHOWN = 100
 """Entries on a page of a history."""
@@ -64,6 +65,13 @@ def without_nul(view: View) -> View:
     return shown
 
 
+class OwnChangeList(ChangeList):
+    """A list whose links carry what ours do."""
+
+    def get_query_string(self, *args: Any, **kwargs: Any) -> str:
+        return carrying(super().get_query_string(*args, **kwargs))
+
+
 class OwnViews(AnyModelAdmin):
     """For classes that the admin registers. A view has the name `django_skipqueue_MODEL_NAME`, as Django's own have."""
 
@@ -82,13 +90,57 @@ class OwnViews(AnyModelAdmin):
     def page(self, address: str, name: str, view: View) -> URLPattern:
         return path(address, self.admin_site.admin_view(view), name=self._full_name(name))
 
-    def address(self, name: str, *args: Any, query: dict[str, Any] | None = None) -> str:
-        return reverse(f"admin:{self._full_name(name)}", args=args, query=query, current_app=self.admin_site.name)
+    def address(self, name: str, *args: Any, query: str | Mapping[str, Any] = "") -> str:
+        return address_of(f"{self.opts.model_name}_{name}", *args, query=query, site=self.admin_site.name)
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return OwnChangeList
+
+    def get_preserved_filters(self, request: HttpRequest) -> str:
+        """What Django adds to its links between the pages of a model, and to its redirects."""
+        kept, more = super().get_preserved_filters(request), carried()
+        if not more:
+            return kept
+        filters = dict(parse_qsl(dict(parse_qsl(kept)).get(FILTERS, "")))  # of the list: Django replaces the rest
+        return urlencode({FILTERS: urlencode(filters | more), **more})
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        response = super().changelist_view(request, self._with_sidebar(request, extra_context))
+        refused = f"{request.path}?{ERROR_FLAG}=1"
+        return HttpResponseRedirect(carrying(refused)) if response.headers.get("Location") == refused else response
+
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        context = self._with_sidebar(request, extra_context)
+        return super().changeform_view(request, object_id, form_url or request.get_full_path(), context)
+
+    def delete_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        return super().delete_view(request, object_id, self._with_sidebar(request, extra_context))
+
+    def _with_sidebar(self, request: HttpRequest, context: dict[str, Any] | None) -> dict[str, Any]:
+        """The context for a view of Django's, which asks the site for its own."""
+        sidebar = {"available_apps": self.context_of_site(request)["available_apps"]} if carried() else {}
+        return sidebar | (context or {})
+
+    def context_of_site(self, request: HttpRequest) -> dict[str, Any]:
+        """What the site gives to every page: the links of its sidebar carry what ours do."""
+        context: dict[str, Any] = self.admin_site.each_context(request)
+        own = [app for app in context["available_apps"] if app["app_label"] == self.opts.app_label and carried()]
+        for model in (model for app in own for model in app["models"]):
+            model.update({name: carrying(model[name]) for name in ("admin_url", "add_url") if model.get(name)})
+        return context
 
     def context(self, request: HttpRequest, subject: object, *, title: str) -> dict[str, Any]:
         """The context that Django's templates need; `subject` ends the breadcrumbs."""
         return {
-            **self.admin_site.each_context(request),
+            **self.context_of_site(request),
             "title": title,
             "original": subject,
             "opts": self.opts,
@@ -127,17 +179,20 @@ class OwnViews(AnyModelAdmin):
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         pk = unquote(object_id)
+        # Django's template writes `?{{ page_var }}=2`.
+        links = {"page_var": "&".join(filter(None, [urlencode(carried()), PAGE_VAR]))}
+        context = self._with_sidebar(request, links | (extra_context or {}))
         if logged_id(pk) == pk:
-            return super().history_view(request, object_id, extra_context)
+            return super().history_view(request, object_id, context)
         about = ContentType.objects.get_for_model(self.model)
         entries = LogEntry.objects.filter(content_type=about, object_id=logged_id(pk)).select_related("user")
         shown = Paginator(entries.order_by("action_time"), SHOWN).get_page(request.GET.get(PAGE_VAR, 1))
-        context = {
+        entries_of_page = {
             "action_list": shown,
             "page_range": shown.paginator.get_elided_page_range(shown.number),
             "pagination_required": shown.paginator.num_pages > 1,
         }
-        return super().history_view(request, object_id, context | (extra_context or {}))
+        return super().history_view(request, object_id, entries_of_page | context)
 
 
 class ReadOnlyViews(OwnViews):

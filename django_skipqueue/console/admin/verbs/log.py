@@ -26,6 +26,11 @@ def record_all(request: HttpRequest, verb: Verb, message: str, instruction: Inst
     _entry(request, entry, verb.log_flag, None, name).save()
 
 
+def record_other(request: HttpRequest, name: str, message: str) -> None:
+    """Record what was done to something of the queue that is no row of a model here."""
+    _entry(request, message, CHANGE, None, name).save()
+
+
 def with_reason(entry: str, instruction: Instruction) -> str:
     if not instruction.reason:
         return entry

@@ -1,0 +1,74 @@
+"""The bar over every page of ours: its entries, and those of parts, each with the number of its problems."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
+
+from ..parts import BarEntry, consoles
+from ..rules.verdict import Verdict
+from .notices import notices_cache
+from .ui.addresses import PREFIX, address_of
+
+DOCTOR = BarEntry(label=_("Doctor"), page="job_doctor", place=90)
+"""It shows the number of all problems."""
+
+ENTRIES = (
+    BarEntry(label=_("Dashboard"), page="job_dashboard", place=10),
+    BarEntry(label=_("Jobs"), page="job_changelist", place=20),
+    BarEntry(
+        label=_("Queues"),
+        page="queue_changelist",
+        place=40,
+        permission="view_queue",
+        rules=("queue-without-worker", "paused-queue", "long-wait", "growing-queue"),
+    ),
+    BarEntry(
+        label=_("Workers"),
+        page="worker_changelist",
+        place=50,
+        permission="view_worker",
+        rules=("no-worker", "late-worker", "dead-worker", "worker-deaths", "no-free-slot"),
+    ),
+    DOCTOR,
+)
+"""The entries of the console."""
+
+
+@dataclass(frozen=True)
+class BarLink:
+    entry: BarEntry
+    address: str
+    current: str
+    """The value of `aria-current`: `page`; `true` on a page below it; else empty."""
+    problems: Verdict
+    """Those of the verdict that the page is about."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    links: Sequence[BarLink]
+    below: Sequence[BarLink]
+    """Links to the pages that are reached from this one."""
+
+    @classmethod
+    def of(cls, request: HttpRequest, site: str | None) -> "Bar":
+        """The entries that the user may see."""
+        match, may = request.resolver_match, request.user.has_perm
+        page = ((match and match.url_name) or "").removeprefix(PREFIX)
+        of_parts = (entry for part in consoles() for entry in part.bar_entries)
+        entries = sorted([*ENTRIES, *of_parts], key=lambda entry: entry.place)
+        shown = [entry for entry in entries if may(f"django_skipqueue.{entry.permission}") and entry.is_shown()]
+        current = max(shown, key=lambda entry: entry.nearness(page), default=None)
+        current = current if current and current.nearness(page) else None
+        verdict = notices_cache.get()
+
+        def link(entry: BarEntry) -> BarLink:
+            is_above = current is not None and entry.page in (current.page, current.below)
+            mark = "page" if entry.page == page else "true" if is_above else ""
+            found = [each for each in verdict.problems if entry is DOCTOR or each.code in entry.rules]
+            return BarLink(entry, address_of(entry.page, site=site), mark, Verdict(tuple(found)))
+
+        below = [entry for entry in shown if current and entry.below == current.page]
+        return cls([link(entry) for entry in shown if not entry.below], [link(entry) for entry in below])

@@ -1,0 +1,63 @@
+"""The page of a task: its options, the lists of its jobs, and what parts know about it. Reads none of its jobs."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from django.utils.http import urlencode
+
+from ....conf import settings
+from ....exceptions import UnknownTask
+from ....jobs.registry import registry
+from ....jobs.task import Task
+from ...job_states import STATES
+from ...parts import PartSection, consoles
+
+
+@dataclass(frozen=True)
+class TaskPage:
+    name: str
+
+    @property
+    def task(self) -> Task[Any, Any] | None:
+        """`None`: this process has none of this name."""
+        try:
+            return registry.get(self.name)
+        except UnknownTask:
+            return None
+
+    @property
+    def options(self) -> list[tuple[str, str]]:
+        """The options of `@job` that hold, each as Python writes it."""
+        if self.task is None:
+            return []
+        task, own = self.task, self.task.options
+        of_parts = {each.name: getattr(part, each.name) for part in own.of_parts for each in fields(part)}
+        found = {
+            "queue_name": own.queue_name,
+            "priority": own.priority,
+            "max_attempts": own.max_attempts or settings.max_attempts,
+            "timeout": task.timeout,
+            "retry_on": task.policy.retry_on,
+            "discard_on": task.policy.discard_on or None,
+            "atomic": task.atomic or None,
+            "retention": own.retention,
+            "redact": task.redact or None,
+            "database": own.database,
+            **of_parts,
+        }
+        return [(name, _written(value)) for name, value in found.items() if value is not None]
+
+    @property
+    def lists(self) -> list[tuple[Any, str]]:
+        """The lists of its jobs: the label of a state, and the query of the address."""
+        return [(label, urlencode({"status": state, "task": self.name})) for state, label in STATES.items()]
+
+    @property
+    def sections(self) -> list[tuple[PartSection[str], Any]]:
+        return [(section, section.content(self.name)) for part in consoles() for section in part.task_sections]
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(_written, value))
+    return str(getattr(value, "__qualname__", value))

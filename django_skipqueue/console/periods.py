@@ -1,0 +1,90 @@
+"""A period: the jobs that were enqueued, claimed or finished between two times, and where their ids begin and end.
+
+No index has `enqueued_at`, and none is needed: ids ascend in the order in which jobs are enqueued. A bisection of the
+primary key finds the first id of a time, and the last. Only the INSERT of a job comes between its time and its id:
+`LONGEST_ENQUEUE` allows for it.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from ..queue.store import Store
+
+Moment = timedelta | datetime
+"""A time, or how long ago it was by the database's clock."""
+
+LONGEST_ENQUEUE = timedelta(minutes=1)
+"""The longest time that an INSERT is expected to take from its start, which is `enqueued_at`, to the id of its job."""
+
+# Period.ids → the first id from which on no job was enqueued before this time; no row if there is no job. The time is
+# `moment`, which may be infinite, or `ago`, plus an allowance. Each probe halves the ids: at most 63 of them, each one
+# row. Index: the primary key.
+FIRST_ID_SINCE = """
+WITH RECURSIVE wanted (moment) AS MATERIALIZED (
+    SELECT COALESCE(%(moment)s::timestamptz, statement_timestamp() - %(ago)s::interval) + %(allowance)s::interval
+),
+bisected (low, high) AS (
+    SELECT min(id), max(id) + 1 FROM skipqueue_job
+    UNION ALL
+    SELECT
+        CASE WHEN probe.enqueued_at < wanted.moment THEN probe.id + 1 ELSE bisected.low END,
+        CASE WHEN probe.enqueued_at < wanted.moment THEN bisected.high ELSE (bisected.low + bisected.high) / 2 END
+    FROM
+        bisected,
+        wanted,
+        LATERAL (
+            SELECT id, enqueued_at
+            FROM skipqueue_job
+            WHERE id >= (bisected.low + bisected.high) / 2
+            ORDER BY id
+            LIMIT 1
+        ) AS probe
+    WHERE bisected.low < bisected.high
+)
+SELECT low FROM bisected WHERE low >= high LIMIT 1
+"""
+
+
+@dataclass(frozen=True)
+class Period:
+    since: Moment | None = None
+    """`None`: without a beginning."""
+    before: Moment | None = None
+    """`None`: without an end."""
+
+    def __bool__(self) -> bool:
+        return self.since is not None or self.before is not None
+
+    def of(self, column: str) -> Q:
+        """The condition that the time in this column is in the period."""
+        bounds = {f"{column}__gte": self.since, f"{column}__lt": self.before}
+        return Q(
+            **{
+                lookup: Now() - moment if isinstance(moment, timedelta) else moment
+                for lookup, moment in bounds.items()
+                if moment is not None
+            }
+        )
+
+    @cached_property
+    def ids(self) -> tuple[int, int]:
+        """The ids between which the jobs are that were enqueued in this period; the second is one too high."""
+        first = _first_id(self.since, otherwise="-infinity", allowance=-LONGEST_ENQUEUE)
+        return first, _first_id(self.before, otherwise="infinity", allowance=LONGEST_ENQUEUE)
+
+    @property
+    def has_ids(self) -> Q:
+        """The condition that the id of a job is one of these. Jobs that are enqueued from now on have higher ones."""
+        first, end = self.ids
+        return Q(pk__gte=first) if self.before is None else Q(pk__gte=first, pk__lt=end)
+
+
+def _first_id(time: Moment | None, *, otherwise: str, allowance: timedelta) -> int:
+    is_ago = isinstance(time, timedelta)
+    values = {"moment": None if is_ago else time or otherwise, "ago": time if is_ago else None, "allowance": allowance}
+    rows = Store.default().rows(FIRST_ID_SINCE, values)
+    return int(rows[0][0]) if rows else 0

@@ -1,0 +1,217 @@
+"""The jobs that a session outside of the queue keeps locked: no worker can claim them, or write their outcomes.
+
+Workers pass over a locked row, so nothing else shows it: the job is the next one, a slot is free, and it does not run.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from django.utils.translation import gettext, ngettext
+
+from ...events.log_format import job_name, printable
+from ...queue.fragments import joined
+from ...queue.store import Store
+from ..counts import grouped
+from ..durations import clock_time
+from .rule import Finding, PageLink, Severity, Threshold, named, statement, without_values
+
+LOCKED_FOR = Threshold("locked-rows", 10.0, "seconds")
+
+MOST_QUEUES = 100
+"""Queues of which the first jobs are looked at."""
+
+NAMED = 5
+"""How many jobs one finding names, at most."""
+
+# The transaction that has locked a row is in the row's `xmax`; if several have, the members of the MultiXact of that
+# number. A number that was never a MultiXact, or is none any more, must not be looked up: that is an error.
+# A transaction in progress holds the lock of its own id, and so does each of its savepoints until it is released. After
+# that, `holder` is the session that has locked rows of the table and whose transaction began last before the savepoint.
+# A prepared transaction has no session.
+_LOCKED = """
+WITH looked_at AS MATERIALIZED ({rows}
+),
+locked AS MATERIALIZED (
+    SELECT looked_at.id, looked_at.task, looked_at.queue_name, looked_at.is_running,
+        COALESCE(member.xid, looked_at.xmax) AS xid
+    FROM
+        looked_at
+        LEFT JOIN LATERAL (
+            SELECT member.xid
+            FROM
+                pg_class AS job,
+                pg_get_multixact_members(
+                    CASE WHEN mxid_age(looked_at.xmax) BETWEEN 1 AND mxid_age(job.relminmxid) THEN looked_at.xmax END
+                ) AS member
+            WHERE job.oid = 'skipqueue_job'::regclass AND member.mode <> 'keysh'
+            LIMIT 20
+        ) AS member ON true
+    WHERE looked_at.xmax <> '0'::xid
+)
+SELECT
+    locked.id, locked.task, locked.queue_name, locked.is_running, session.pid, COALESCE(session.application_name, ''),
+    COALESCE(session.state, ''), COALESCE(session.xact_start, prepared.prepared),
+    COALESCE(left(session.query, 120), ''), COALESCE(prepared.gid, ''), statement_timestamp()
+FROM
+    locked
+    LEFT JOIN pg_locks AS own ON own.locktype = 'transactionid' AND own.granted AND own.transactionid = locked.xid
+    LEFT JOIN LATERAL (
+        SELECT holding.pid
+        FROM pg_stat_activity AS holding JOIN pg_locks AS held ON held.pid = holding.pid
+        WHERE
+            own.transactionid IS NULL
+            AND age(holding.backend_xid) >= age(locked.xid)
+            AND held.relation = 'skipqueue_job'::regclass
+            AND held.mode IN ('RowShareLock', 'RowExclusiveLock')
+        ORDER BY age(holding.backend_xid)
+        LIMIT 1
+    ) AS holder ON true
+    LEFT JOIN pg_stat_activity AS session ON session.pid = COALESCE(own.pid, holder.pid)
+    LEFT JOIN pg_prepared_xacts AS prepared ON own.pid IS NULL AND prepared.transaction = own.transactionid
+WHERE
+    session.pid IS DISTINCT FROM pg_backend_pid()
+    AND NOT starts_with(COALESCE(session.application_name, ''), 'skipqueue')
+    AND COALESCE(session.xact_start, prepared.prepared) <= statement_timestamp() - make_interval(secs => %(seconds)s)
+LIMIT 5000
+"""
+
+# locked-rows → of the first jobs of each of these queues, and of those that have run for the longest time, the jobs
+# whose rows a transaction has locked that began more than `seconds` ago, with its session. They have been due, or have
+# run, for as long: a transaction may lock a row at its end. A lock that keeps nobody from claiming the job is among
+# them. Index: claim, once for each queue, and recover.
+LOCKED_JOBS = joined(
+    _LOCKED,
+    rows="""
+    SELECT job.id, job.task, job.queue_name, false AS is_running, job.xmax
+    FROM
+        unnest(%(queue_names)s::text[]) AS queue (name)
+        CROSS JOIN LATERAL (
+            SELECT id, task, queue_name, run_after, xmax
+            FROM skipqueue_job
+            WHERE status = 'queued' AND queue_name = queue.name
+            ORDER BY (-priority), run_after, id
+            LIMIT 20
+        ) AS job
+    WHERE job.run_after <= statement_timestamp() - make_interval(secs => %(seconds)s)
+    UNION ALL
+    (
+        SELECT id, task, queue_name, true, xmax
+        FROM skipqueue_job
+        WHERE status = 'running' AND locked_at <= statement_timestamp() - make_interval(secs => %(seconds)s)
+        ORDER BY locked_at
+        LIMIT 200
+    )""",
+)
+
+# job-page → the same of this job. Index: the primary key.
+LOCKED_JOB = joined(
+    _LOCKED,
+    rows="""
+    SELECT id, task, queue_name, status = 'running' AS is_running, xmax
+    FROM skipqueue_job
+    WHERE id = %(id)s""",
+)
+
+# locked-rows, job-page → of these jobs, the jobs that a worker could claim or settle. It locks them until the end
+# of its transaction, as a claim would. Index: the primary key.
+FREE_JOBS = """
+SELECT id FROM skipqueue_job WHERE id = ANY (%(ids)s::bigint[]) FOR NO KEY UPDATE SKIP LOCKED LIMIT 5000
+"""
+
+
+class Locker(NamedTuple):
+    """Who has locked rows: a session, or a prepared transaction."""
+
+    pid: int | None
+    """The process of the session; `None`: it is a prepared transaction."""
+    application: str
+    state: str
+    since: datetime
+    """The begin of the transaction, or when it was prepared."""
+    query: str
+    """The start of the last statement."""
+    gid: str
+    """The name of the prepared transaction."""
+    now: datetime
+
+    @property
+    def in_words(self) -> str:
+        if self.pid is None:
+            return gettext("the prepared transaction %(gid)s") % {"gid": named(self.gid)}
+        values = {"pid": self.pid, "application": named(self.application), "state": self.state or "?"}
+        return gettext("session %(pid)s (%(application)s, %(state)s)") % values
+
+    @property
+    def command(self) -> str:
+        """SQL that ends it."""
+        if self.pid is None:
+            return statement("ROLLBACK PREPARED {gid};", gid=self.gid)
+        return statement("SELECT pg_terminate_backend({pid});", pid=self.pid)
+
+
+class LockedJob(NamedTuple):
+    id: int
+    task: str
+    queue_name: str
+    is_running: bool
+
+
+def locker_of(store: Store, job_id: int) -> Locker | None:
+    """Who keeps this job from being claimed or settled; `None`: nobody, or a worker.
+
+    Like a claim, it locks a row that somebody has locked otherwise until the end of the transaction.
+    """
+    return next(iter(_lockers(store, LOCKED_JOB, {"id": job_id, "seconds": 0.0})), None)
+
+
+def locked_rows(store: Store) -> Iterator[Finding]:
+    """A session that holds row locks: a forgotten psql, a migration, a request that waits for something else."""
+    seconds = LOCKED_FOR.of()
+    if seconds is None:
+        return
+    values = {"queue_names": store.queues_with_jobs(limit=MOST_QUEUES), "seconds": seconds}
+    for locker, jobs in _lockers(store, LOCKED_JOBS, values).items():
+        running, shown = sum(job.is_running for job in jobs), [job_name(store.alias, job.id) for job in jobs[:NAMED]]
+        names = ", ".join(sorted({printable(job.queue_name) for job in jobs})[:NAMED])
+        yield Finding.of(
+            Severity.CRITICAL,
+            ngettext(
+                "%(number)s job is locked since %(time)s by %(locker)s",
+                "%(number)s jobs are locked since %(time)s by %(locker)s",
+                len(jobs),
+            ),
+            gettext(
+                "Of the jobs that are next, and of those that have run for longest: %(jobs)s. Queues: %(queues)s. "
+                "Workers pass over them: %(queued)s are not run, and the outcomes of %(running)s are not written. Its "
+                "last statement: %(query)s"
+            ),
+            gettext("End it, unless it will be ready soon. No job is lost: the jobs go on when the locks are gone."),
+            locker.command,
+            facts={
+                "number": grouped(len(jobs)),
+                "time": clock_time(locker.since, locker.now),
+                "locker": locker.in_words,
+                "jobs": ", ".join([*shown, *["…"] * (len(jobs) > NAMED)]),
+                "queues": names,
+                "queued": len(jobs) - running,
+                "running": running,
+                "query": without_values(locker.query),
+            },
+            subject=locker.gid or str(locker.pid),
+            since=locker.since,
+            link=PageLink("job_change", (jobs[0].id,)),
+        )
+
+
+def _lockers(store: Store, query: str, values: Mapping[str, Any]) -> dict[Locker, list[LockedJob]]:
+    """The jobs that cannot be claimed or settled, by who has locked them."""
+    rows = store.rows(query, values)
+    free = {job_id for (job_id,) in store.rows(FREE_JOBS, {"ids": [row[0] for row in rows]})} if rows else set()
+    found: defaultdict[Locker, list[LockedJob]] = defaultdict(list)
+    for row in sorted(rows, key=itemgetter(0)):
+        if row[0] not in free:
+            found[Locker(*row[4:])].append(LockedJob(*row[:4]))
+    return found

@@ -1,0 +1,605 @@
+"""The rules that know what has happened: tasks that fail, workers that die, queues that grow, and storms of retries.
+
+What is normal is learned from the roll-ups. A share of failed attempts, a depth and a wait are compared with the median
+of this hour on the last seven days, so that what happens every day raises nothing, and one bad day changes little.
+"""
+
+import math
+import shlex
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+from psycopg.sql import Identifier
+
+from ...conf import settings
+from ...console.arguments import redacted
+from ...console.counts import Count, grouped
+from ...console.durations import clock_time, span
+from ...console.job_states import RETRYING, is_in
+from ...console.queues_and_workers import Workforce
+from ...console.rules.rule import Finding, PageLink, Rule, Severity, Threshold, statement
+from ...console.search import cause_of, cause_text
+from ...events.log_format import job_name, printable
+from ...models import Job
+from ...models.expressions import has_cause
+from ...queue.queues import paused_queues
+from ...queue.store import Store
+from ...values.codec import shorten
+from ...values.records import Cause
+from .claim_costs import claim_costs
+from .rollups import OTHER, WORKER_DIED
+
+# failing-task, worker-deaths → the tasks in each queue of which attempts have failed, or jobs were recovered, in the
+# last ten minutes: the numbers of attempts, of failed ones and of recovered jobs, since when jobs were recovered, and
+# the time. Index: prune of the roll-ups.
+RECENT_TASKS = """
+SELECT
+    task, queue_name, sum(completed + retried + failed + discarded)::bigint, sum(retried + failed)::bigint,
+    sum(recovered)::bigint, min(starts_at) FILTER (WHERE recovered > 0), statement_timestamp()
+FROM (
+    SELECT task, queue_name, starts_at, completed, retried, failed, discarded, recovered
+    FROM skipqueue_rollup
+    WHERE span = 60 AND starts_at > statement_timestamp() - interval '10 minutes'
+    ORDER BY starts_at DESC
+    LIMIT 20000
+) AS recent
+WHERE task > ''
+GROUP BY task, queue_name
+HAVING sum(retried + failed + recovered) > 0
+LIMIT 5000
+"""
+
+# failing-task, worker-deaths → the causes of the failed attempts of these tasks in the last ten minutes, the commonest
+# first: their number since then and since ever, when the first one was, and the last job.
+# Index: prune of the failures, and this or their primary key for each cause.
+RECENT_CAUSES = """
+SELECT recent.task, recent.exception, recent.place, recent.number, cause.number, cause.first_at, cause.last_job_id
+FROM
+    (
+        SELECT task, exception, place, sum(number)::bigint AS number
+        FROM (
+            SELECT task, exception, place, number
+            FROM skipqueue_failure_rollup
+            WHERE span = 60 AND starts_at > statement_timestamp() - interval '10 minutes'
+            ORDER BY starts_at DESC
+            LIMIT 20000
+        ) AS failure
+        WHERE task = ANY (%(tasks)s::text[])
+        GROUP BY task, exception, place
+        ORDER BY number DESC
+        LIMIT 1000
+    ) AS recent
+    CROSS JOIN LATERAL (
+        SELECT number, first_at, last_job_id
+        FROM skipqueue_failure_rollup AS ever
+        WHERE
+            ever.span = 0
+            AND (ever.task, ever.exception, ever.place) = (recent.task, recent.exception, recent.place)
+            AND ever.starts_at = to_timestamp(0)
+        LIMIT 1
+    ) AS cause
+ORDER BY recent.number DESC
+LIMIT 1000
+"""
+
+# failing-task → of these tasks, each in one of its queues, the share of failed attempts in this hour that is the median
+# of the last seven days. A day without attempts is not among them.
+# Index: the primary key or prune of the roll-ups, once for each day.
+USUAL_SHARES = """
+SELECT task, percentile_cont(0.5) WITHIN GROUP (ORDER BY failed::float8 / attempts)
+FROM (
+    SELECT
+        asked.task, ago.days, sum(hour.failed) AS failed, sum(hour.attempts) AS attempts
+    FROM
+        unnest(%(tasks)s::text[], %(queue_names)s::text[]) AS asked (task, queue_name)
+        CROSS JOIN generate_series(1, 7) AS ago (days)
+        CROSS JOIN LATERAL (
+            SELECT retried + failed AS failed, completed + retried + failed + discarded AS attempts
+            FROM skipqueue_rollup
+            WHERE
+                span = 3600
+                AND queue_name = asked.queue_name
+                AND task = asked.task
+                AND starts_at
+                    = to_timestamp(floor(date_part('epoch', statement_timestamp()) / 3600) * 3600 - 86400 * ago.days)
+            LIMIT 1
+        ) AS hour
+    GROUP BY asked.task, ago.days
+) AS day
+WHERE attempts > 0
+GROUP BY task
+LIMIT 1000
+"""
+
+# failing-task → of these tasks, each in one of its queues, the first minute of the last day since which `share` of the
+# attempts of every minute have failed. Index: the primary key of the roll-ups.
+FAILING_SINCE = """
+WITH minute AS MATERIALIZED (
+    SELECT
+        asked.task, counted.starts_at, sum(counted.failed) >= %(share)s * sum(counted.attempts) AS fails
+    FROM
+        unnest(%(tasks)s::text[], %(queue_names)s::text[]) AS asked (task, queue_name)
+        CROSS JOIN LATERAL (
+            SELECT starts_at, retried + failed AS failed, completed + retried + failed + discarded AS attempts
+            FROM skipqueue_rollup
+            WHERE
+                span = 60
+                AND queue_name = asked.queue_name
+                AND task = asked.task
+                AND starts_at > statement_timestamp() - interval '1 day'
+            ORDER BY starts_at
+            LIMIT 1500
+        ) AS counted
+    WHERE counted.attempts > 0
+    GROUP BY asked.task, counted.starts_at
+)
+SELECT task, min(starts_at)
+FROM
+    minute
+    LEFT JOIN (SELECT task, max(starts_at) AS ended_at FROM minute WHERE NOT fails GROUP BY task) AS well USING (task)
+WHERE fails AND starts_at > COALESCE(ended_at, '-infinity')
+GROUP BY task
+LIMIT 1000
+"""
+
+# growing-queue, retry-storm → each queue with samples of its depth or with attempts in the last ten minutes: its depth,
+# and the seconds that its oldest job had waited, eight minutes ago and now; the attempts, their mean run time in
+# seconds, and the time. Without a sample of a supervisor from eight minutes ago there is no row.
+# Index: prune of the roll-ups.
+RECENT_QUEUES = """
+WITH recent AS MATERIALIZED (
+    SELECT
+        queue_name, task, starts_at, depth, oldest_seconds, completed + retried + snoozed + failed + discarded AS ended,
+        ran_seconds, starts_at < statement_timestamp() - interval '8 minutes' AS is_before,
+        starts_at > statement_timestamp() - interval '3 minutes' AS is_now
+    FROM skipqueue_rollup
+    WHERE span = 60 AND starts_at > statement_timestamp() - interval '11 minutes'
+    ORDER BY starts_at DESC
+    LIMIT 20000
+)
+SELECT
+    queue_name,
+    COALESCE(max(depth) FILTER (WHERE is_before), 0), COALESCE(max(oldest_seconds) FILTER (WHERE is_before), 0),
+    COALESCE((array_agg(depth ORDER BY starts_at DESC) FILTER (WHERE is_now AND depth IS NOT NULL))[1], 0),
+    COALESCE((array_agg(oldest_seconds ORDER BY starts_at DESC) FILTER (WHERE is_now AND depth IS NOT NULL))[1], 0),
+    sum(ended)::bigint, COALESCE(sum(ran_seconds) / NULLIF(sum(ended), 0), 0)::float8, statement_timestamp()
+FROM recent
+WHERE
+    task = ''
+    AND queue_name > ''
+    AND EXISTS (SELECT FROM recent AS sample WHERE sample.queue_name = '' AND is_before AND sample.depth IS NOT NULL)
+GROUP BY queue_name
+LIMIT 1000
+"""
+
+# growing-queue, long-wait → of these queues the medians of the last seven days: of the greatest depth, and of the
+# longest wait in seconds, in this hour and the hours beside it. A day without jobs is not among them.
+# Index: the primary key or prune of the roll-ups, once for each hour.
+USUAL_QUEUES = """
+SELECT
+    queue_name, percentile_disc(0.5) WITHIN GROUP (ORDER BY depth), percentile_disc(0.5) WITHIN GROUP (ORDER BY oldest)
+FROM (
+    SELECT asked.queue_name, ago.days, max(hour.depth) AS depth, max(hour.oldest_seconds) AS oldest
+    FROM
+        unnest(%(queue_names)s::text[]) AS asked (queue_name)
+        CROSS JOIN generate_series(1, 7) AS ago (days)
+        CROSS JOIN generate_series(-1, 1) AS beside (hours)
+        CROSS JOIN LATERAL (
+            SELECT depth, oldest_seconds
+            FROM skipqueue_rollup
+            WHERE
+                span = 3600
+                AND queue_name = asked.queue_name
+                AND task = ''
+                AND starts_at = to_timestamp(
+                    floor(date_part('epoch', statement_timestamp()) / 3600) * 3600 - 86400 * ago.days
+                    + 3600 * beside.hours
+                )
+            LIMIT 1
+        ) AS hour
+    WHERE hour.depth IS NOT NULL
+    GROUP BY asked.queue_name, ago.days
+) AS day
+GROUP BY queue_name
+LIMIT 1000
+"""
+
+# retry-storm → the retrying jobs that are due within `seconds`, by queue and task, and how many seconds it is until the
+# last scheduled job that was looked at is due. Of the scheduled jobs, `limit` are looked at, those first that are due
+# first. Index: admit.
+DUE_RETRIES = """
+WITH due AS MATERIALIZED (
+    SELECT queue_name, task, attempts, run_after
+    FROM skipqueue_job
+    WHERE status = 'scheduled' AND run_after <= statement_timestamp() + make_interval(secs => %(seconds)s)
+    ORDER BY run_after
+    LIMIT %(limit)s
+)
+SELECT
+    queue_name, task, count(*),
+    (
+        SELECT CASE WHEN count(*) < %(limit)s THEN %(seconds)s::float8
+            ELSE GREATEST(date_part('epoch', max(run_after) - statement_timestamp()), 1) END
+        FROM due
+    )
+FROM due
+WHERE attempts > 0
+GROUP BY queue_name, task
+ORDER BY 3 DESC
+LIMIT 1000
+"""
+
+FAILED_SHARE = Threshold("failing-task", 0.2, "share")
+
+FEWEST_ATTEMPTS = 20
+"""Attempts in ten minutes without which no share of them says anything."""
+
+FEWEST_FAILURES, NEARLY_ALL = 5, 0.9
+"""Of a cause that is new, this many failed attempts tell enough, if they are this share of the task's attempts."""
+
+NEW = timedelta(hours=1)
+"""The age up to which a cause is new."""
+
+CRITICAL_SHARE = 0.5
+
+MOST_TASKS = 20
+"""Tasks that are found at most, and that are compared with what is usual."""
+
+MOST_RETRYING = 1_000
+"""Retrying jobs of a cause that are counted."""
+
+ERROR_LIMIT = 120
+"""Characters of an error in a title."""
+
+
+@dataclass
+class RecentTask:
+    """What has happened to a task in the last ten minutes."""
+
+    name: str
+    now: datetime
+    queue_names: list[str] = field(default_factory=list)
+    attempts: int = 0
+    failed: int = 0
+    recovered: int = 0
+    recovered_since: datetime | None = None
+
+    @property
+    def share(self) -> float:
+        return self.failed / self.attempts if self.attempts else 0.0
+
+
+class RecentCause(NamedTuple):
+    cause: Cause
+    number: int
+    """Failed attempts of the last ten minutes."""
+    number_ever: int
+    first_at: datetime
+    last_job_id: int
+
+
+def failing_tasks(store: Store) -> Iterator[Finding]:
+    """Tasks whose attempts fail more than usual: a share of many attempts, or nearly all since a cause is new.
+
+    What is usual is the median share of this hour on the last seven days; a task fails if its share is above that by
+    the threshold. So a task that always fails at 30 % raises nothing, and one broken day does not become usual.
+    """
+    threshold = FAILED_SHARE.of()
+    if threshold is None:
+        return
+    causes = _causes(store, tasks := _tasks(store))
+    failing: dict[str, RecentCause | None] = {}
+    """The tasks that may fail, each with its new cause."""
+    for task in tasks.values():
+        news = [each for each in causes[task.name] if task.now - each.first_at < NEW]
+        is_new = sum(each.number for each in news) >= max(FEWEST_FAILURES, NEARLY_ALL * task.attempts)
+        if is_new or (task.attempts >= FEWEST_ATTEMPTS and task.share >= threshold):
+            failing[task.name] = news[0] if is_new else None
+    found = sorted((tasks[name] for name in failing), key=lambda task: -task.failed)[:MOST_TASKS]
+    places = [(task.name, queue_name) for task in found for queue_name in task.queue_names]
+    values = {"tasks": [name for name, _ in places], "queue_names": [queue_name for _, queue_name in places]}
+    usual = dict(store.rows(USUAL_SHARES, values)) if found else {}
+    began = dict(store.rows(FAILING_SINCE, values | {"share": threshold / 2})) if found else {}
+    for task in found:
+        if task.share - usual.get(task.name, 0.0) >= threshold and causes[task.name]:
+            new = failing[task.name]
+            cause = new or causes[task.name][0]
+            since = new.first_at if new else began.get(task.name, task.now - timedelta(minutes=10))
+            yield _failing(store, task, cause, since, usual.get(task.name, 0.0), is_new=new is not None)
+
+
+def _failing(
+    store: Store, task: RecentTask, cause: RecentCause, since: datetime, usual: float, *, is_new: bool
+) -> Finding:
+    retrying = Job.objects.using(store.alias).filter(has_cause(cause.cause), is_in(RETRYING))
+    job = Job.objects.using(store.alias).filter(pk=cause.last_job_id).first()
+    return Finding.of(
+        Severity.CRITICAL if is_new or task.share >= CRITICAL_SHARE else Severity.WARNING,
+        gettext("%(task)s fails since %(time)s: %(error)s, %(failed)s failed attempts, %(retrying)s jobs retrying"),
+        gettext(
+            "Of %(attempts)s attempts in the last ten minutes %(percent)s %% have failed. At this hour %(usual)s %% "
+            "usually fail."
+        ),
+        gettext(
+            "Open the cause for its traceback. Roll the deploy back, or mend the task. Then run the retrying jobs now, "
+            "and retry the failed ones."
+        ),
+        shlex.join(["python", "manage.py", "skipqueue", "run-now", "--retrying", "--task", task.name]),
+        facts={
+            "task": printable(task.name),
+            "time": clock_time(since, task.now),
+            "error": printable(_error(job, cause.cause)),
+            "failed": grouped(cause.number_ever if is_new else cause.number),
+            "retrying": Count(retrying.values("pk")[: MOST_RETRYING + 1].count(), cap=MOST_RETRYING),
+            "attempts": grouped(task.attempts),
+            "percent": round(100 * task.share),
+            "usual": round(100 * usual),
+        },
+        subject=task.name,
+        since=since,
+        link=PageLink("job_cause", query={"task": task.name, "cause": cause_text(cause.cause)}),
+    )
+
+
+def _error(job: Job | None, cause: Cause) -> str:
+    """The last error of the cause in a line, masked; the exception alone if the job has gone on since."""
+    if job is None or cause_of(job) != cause:
+        return cause.exception.removeprefix("builtins.")
+    error = redacted(job.task, job.args, job.kwargs).text(job.last_error)
+    return shorten(error.strip().partition("\n")[0], ERROR_LIMIT)
+
+
+def _tasks(store: Store) -> dict[str, RecentTask]:
+    tasks: dict[str, RecentTask] = {}
+    for name, queue_name, attempts, failed, recovered, since, now in store.rows(RECENT_TASKS):
+        if OTHER not in (name, queue_name):
+            task = tasks.setdefault(name, RecentTask(name, now))
+            task.queue_names.append(queue_name)
+            task.attempts += attempts
+            task.failed += failed
+            task.recovered += recovered
+            task.recovered_since = min(filter(None, (since, task.recovered_since)), default=None)
+    return tasks
+
+
+def _causes(
+    store: Store, tasks: dict[str, RecentTask], *, of_deaths: bool = False
+) -> defaultdict[str, list[RecentCause]]:
+    """The causes of each task, the commonest first: of deaths of its workers, or all others."""
+    found = defaultdict[str, list[RecentCause]](list)
+    for task, exception, place, *values in store.rows(RECENT_CAUSES, {"tasks": list(tasks)}) if tasks else ():
+        if (exception == WORKER_DIED) is of_deaths:
+            found[task].append(RecentCause(Cause(task, exception, place), *values))
+    return found
+
+
+DEATHS = Threshold("worker-deaths", 3, "number")
+
+
+def worker_deaths(store: Store) -> Iterator[Finding]:
+    """Workers that died with their jobs. The task of most of these jobs, or one job that kills, is the likely cause."""
+    tasks = {task.name: task for task in _tasks(store).values() if task.recovered}
+    lost = sum(task.recovered for task in tasks.values())
+    threshold = DEATHS.of()
+    if threshold is None or not tasks or lost < threshold:
+        return
+    task = max(tasks.values(), key=lambda each: each.recovered)
+    since = min(each.recovered_since for each in tasks.values() if each.recovered_since)
+    last_id = next((each.last_job_id for each in _causes(store, tasks, of_deaths=True)[task.name]), 0)
+    last = Job.objects.using(store.alias).filter(pk=last_id).first()
+    facts = {
+        "task": printable(task.name),
+        "time": clock_time(since, task.now),
+        "lost": grouped(lost),
+        "of_task": grouped(task.recovered),
+    }
+    if last is not None and _deaths_of(last) > 1:
+        job = job_name(store.alias, last.pk)
+        yield Finding.of(
+            Severity.CRITICAL,
+            gettext(
+                "Job %(job)s of %(task)s kills its workers since %(time)s: %(deaths)s died, %(lost)s jobs were lost"
+            ),
+            gettext(
+                "The jobs that were lost are recovered, and the job that kills fails when three workers in a row have "
+                "died of it. It is %(status)s."
+            ),
+            gettext("See its arguments. Discard it, unless it has failed by now."),
+            shlex.join(["python", "manage.py", "skipqueue", "show" if last.finished_at else "discard", job]),
+            facts=facts | {"job": job, "deaths": _deaths_of(last), "status": last.get_status_display()},
+            subject=task.name,
+            since=since,
+            link=PageLink("job_change", (last.pk,)),
+        )
+        return
+    yield Finding.of(
+        Severity.WARNING,
+        gettext("Workers die since %(time)s: %(lost)s running jobs were lost, %(of_task)s of them of %(task)s"),
+        gettext("The jobs that were lost are recovered: each runs again."),
+        gettext(
+            "Look for “worker died” in the log of runworker, and at the machine: the kernel ends what takes too much "
+            "memory. If the task takes it, run fewer of its jobs at once, in a queue of their own."
+        ),
+        shlex.join(["python", "manage.py", "skipqueue", "pause", task.queue_names[0], "--reason", "its workers die"]),
+        facts=facts,
+        subject=task.name,
+        since=since,
+        link=PageLink("job_cause", query={"task": task.name, "cause": cause_text(Cause(task.name, WORKER_DIED, ""))}),
+    )
+
+
+def _deaths_of(job: Job) -> int:
+    """How many workers have died of this job, as far as its errors are kept."""
+    return sum(isinstance(each, dict) and each.get("exception") == WORKER_DIED for each in job.errors)
+
+
+DRAIN = Threshold("growing-queue", 1_800.0, "seconds", has_queues=True)
+
+GROWN = 1.1
+"""By which factor a queue has grown."""
+
+UNUSUAL = 1.5
+"""By which factor a queue is deeper than it usually is at this hour."""
+
+
+class RecentQueue(NamedTuple):
+    """What has happened to a queue in the last ten minutes."""
+
+    name: str
+    depth_before: int
+    oldest_before: float
+    depth: int
+    oldest: float
+    """Seconds for which its oldest job has waited."""
+    attempts: int
+    mean_run: float
+    now: datetime
+
+    @property
+    def seconds(self) -> float:
+        """Until it is empty, if no other job came."""
+        return self.depth * WINDOW / self.attempts
+
+
+WINDOW = 600.0
+
+
+def growing_queues(store: Store) -> Iterator[Finding]:
+    """Queues that jobs come to faster than they are run. Of the queues that nothing runs, other rules tell."""
+    queues = [RecentQueue(*row) for row in store.rows(RECENT_QUEUES)] if DRAIN.least is not None else []
+    growing = {
+        queue.name: queue
+        for queue in queues
+        if queue.attempts
+        and queue.depth > GROWN * queue.depth_before
+        and queue.oldest >= queue.oldest_before
+        and queue.seconds >= (DRAIN.of(queue.name) or math.inf)
+        and queue.name not in settings.external_queues
+    }
+    kept = growing.keys() - set(paused_queues(store)) if growing else ()
+    usual = _usual_queues(store, sorted(kept)) if kept else {}
+    for name in sorted(kept):
+        queue = growing[name]
+        since = queue.now - timedelta(seconds=queue.oldest)
+        if queue.depth <= UNUSUAL * usual.get(name, (0, 0.0))[0]:
+            continue
+        yield Finding.of(
+            Severity.WARNING,
+            gettext(
+                "Queue %(queue)s grows since %(time)s: %(number)s jobs wait, in ten minutes %(came)s came and %(ran)s "
+                "were run"
+            ),
+            gettext(
+                "Ten minutes ago %(before)s waited. At this rate the jobs that wait take %(span)s, if no other comes. "
+                "At this hour %(usual)s usually wait."
+            ),
+            gettext("Start more workers for this queue."),
+            shlex.join(["python", "manage.py", "runworker", "--queues", name]),
+            facts={
+                "queue": printable(name),
+                "time": clock_time(since, queue.now),
+                "number": grouped(queue.depth),
+                "came": grouped(queue.depth - queue.depth_before + queue.attempts),
+                "ran": grouped(queue.attempts),
+                "before": grouped(queue.depth_before),
+                "span": span(queue.seconds),
+                "usual": grouped(usual.get(name, (0, 0.0))[0]),
+            },
+            subject=name,
+            since=since,
+            link=PageLink("job_changelist", query={"status": "queued", "queue": name}),
+        )
+
+
+def _usual_queues(store: Store, names: Sequence[str]) -> dict[str, tuple[int, float]]:
+    """The usual depth of these queues at this hour, and the seconds that their oldest job usually waits."""
+    rows = store.rows(USUAL_QUEUES, {"queue_names": names})
+    return {name: (depth, oldest or 0.0) for name, depth, oldest in rows}
+
+
+def usual_waits(store: Store, queue_names: Sequence[str]) -> dict[str, float]:
+    """See `PartConsole.usual_waits`."""
+    return {name: oldest for name, (_, oldest) in _usual_queues(store, queue_names).items()}
+
+
+STORM = Threshold("retry-storm", 1.0, "share", has_queues=True)
+
+AHEAD = 300.0
+"""Seconds within which retrying jobs are due that are looked at."""
+
+MOST_DUE = 10_000
+"""Scheduled jobs that are looked at. If more are due, the number of the others is estimated."""
+
+
+def retry_storms(store: Store) -> Iterator[Finding]:
+    """Queues whose retrying jobs will take all slots, by what an attempt has taken in the last ten minutes."""
+    due: dict[str, list[tuple[str, float]]] = defaultdict(list)
+    rows = store.rows(DUE_RETRIES, {"seconds": AHEAD, "limit": MOST_DUE}) if STORM.least is not None else []
+    for queue_name, task, number, seconds in rows:
+        due[queue_name].append((task, number * AHEAD / seconds))
+    queues = {queue.name: queue for queue in (RecentQueue(*row) for row in store.rows(RECENT_QUEUES))} if due else {}
+    workforce = Workforce.now(using=store.alias)
+    for name in due.keys() & queues.keys():
+        slots = sum(worker.slots for worker in workforce.serving(name))
+        number, threshold = sum(number for _, number in due[name]), STORM.of(name)
+        if threshold is None or not slots or number * queues[name].mean_run < threshold * slots * AHEAD:
+            continue
+        yield Finding.of(
+            Severity.WARNING,
+            gettext(
+                "About %(number)s jobs of queue %(queue)s are retried within five minutes, most of them of %(task)s, "
+                "and take all slots"
+            ),
+            gettext("An attempt takes %(span)s; the workers of the queue have %(slots)s slots. New jobs will wait."),
+            gettext("Mend what makes them fail. Postpone the retrying jobs, so that new jobs run meanwhile."),
+            shlex.join(["python", "manage.py", "skipqueue", "postpone", "--retrying", "--queue", name, "--for", "30m"]),
+            facts={
+                "number": grouped(round(number)),
+                "queue": printable(name),
+                "task": printable(due[name][0][0]),
+                "span": span(queues[name].mean_run),
+                "slots": slots,
+            },
+            subject=name,
+            link=PageLink("job_changelist", query={"status": "retrying", "queue": name}),
+        )
+
+
+MANY_PAGES = 2_000
+"""Pages that the search of a claim may read: 16 MB."""
+
+
+def expensive_claims(store: Store) -> Iterator[Finding]:
+    for cost in claim_costs(store):
+        if cost.pages > MANY_PAGES:
+            yield Finding.of(
+                Severity.WARNING,
+                gettext("Claims of queue %(queue)s read many pages"),
+                gettext(
+                    "To find 100 jobs, a claim reads %(pages)s pages and %(entries)s index entries. A few hundred are "
+                    "usual; the others belong to dead rows."
+                ),
+                gettext(
+                    "Vacuum the table. If its dead rows stay, something holds an old snapshot: see the other findings."
+                ),
+                statement("VACUUM (VERBOSE, ANALYZE) {table};", table=Identifier("skipqueue_job")),
+                facts={
+                    "queue": printable(cost.queue_name),
+                    "pages": grouped(cost.pages),
+                    "entries": grouped(cost.rows),
+                },
+            )
+
+
+RULES = (
+    Rule("failing-task", failing_tasks, _("No task fails more than usual"), is_watched=True, threshold=FAILED_SHARE),
+    Rule("worker-deaths", worker_deaths, _("No workers die"), is_watched=True, threshold=DEATHS),
+    Rule("growing-queue", growing_queues, _("No queue grows for long"), is_watched=True, threshold=DRAIN),
+    Rule("retry-storm", retry_storms, _("There are slots for the next retries"), is_watched=True, threshold=STORM),
+    Rule("expensive-claims", expensive_claims, _("Claims read few pages")),
+)

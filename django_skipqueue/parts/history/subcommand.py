@@ -1,0 +1,211 @@
+"""`skipqueue failures`: the causes of failed attempts as on the page "Failing now", one cause, its acknowledgement.
+
+Invariant: secrets are masked, as in `skipqueue list`.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from ...console.cli.list import call_of
+from ...console.cli.options import full_task_name, moment, positive
+from ...console.cli.show import LABEL_WIDTH
+from ...console.cli.subcommand import Exit, Watchable
+from ...console.cli.terminal import DIM, RED, YELLOW, Coloured, Console, operator, shown_time
+from ...console.durations import distance
+from ...events.log_format import printable
+from ...models import Job
+from ...queue.store import Store
+from ...values.codec import shorten
+from .causes import (
+    LONGEST_NOTE,
+    MOST_RANKED,
+    FailureCounts,
+    Standing,
+    acknowledge,
+    cause_of,
+    failing_causes,
+    last_messages,
+    unacknowledge,
+)
+
+HEADINGS = ("key", "standing", "10 min", "24 h", "7 d", "first seen", "last seen", "task", "error")
+
+COLOURS = {Standing.FAILING: RED, Standing.OPEN: YELLOW, Standing.STOPPED: DIM, Standing.ACKNOWLEDGED: DIM}
+
+MOST_HOURS = 24
+"""Hours with failed attempts that are printed of one cause: the last ones."""
+
+
+class ListFailures(Watchable):
+    name = "failures"
+    help = "List the causes of failed attempts; show or acknowledge one"
+    json_help = "print a JSON object for each cause"
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        add = parser.add_argument
+        add("key", nargs="?", metavar="KEY", help="show this cause, by its key in the list, with its last traceback")
+        add("--task", metavar="TASK", help="of this task; the end of its name is enough, if no other task has it")
+        add("--since", type=moment, metavar="TIME", help="failed since this time: 15m, 2d, today, 2026-11-25")
+        add("--limit", type=positive, default=20, help="at most so many; default: 20")
+        add("--acknowledge", action="store_true", help="put this cause behind the others until it comes back")
+        add("--take-back", action="store_true", help="take the acknowledgement of this cause back")
+        add("--note", default="", metavar="TEXT", help="why it is acknowledged")
+
+    def goes_over_all(self, options: Mapping[str, Any]) -> bool:
+        return options["key"] is None
+
+    def run(self, console: Console, **options: Any) -> Exit:
+        store, key, since = Store.default(), options["key"], options["since"]
+        changes = options["acknowledge"] or options["take_back"]
+        if (changes and key is None) or (options["note"] and not options["acknowledge"]):
+            example = "skipqueue failures KEY --acknowledge --note TEXT"
+            raise CommandError(f"Say which cause: {example}", returncode=Exit.USAGE)
+        task = full_task_name(options["task"]) if options["task"] else ""
+        found = failing_causes(store, limit=MOST_RANKED, task=task)
+        if key is not None:
+            chosen = _with_key(found, key)
+            return _change(console, store, chosen, options) if changes else _show(console, store, chosen, options)
+        if since:
+            found = [each for each in found if each.last_at >= _at(since, each.now)]
+        _list(console, store, found[: options["limit"]], in_json=options["json"])
+        if len(found) > options["limit"]:
+            console.say(f"There are {len(found):,}; --limit shows more.")
+        return Exit.DONE if found else Exit.NEGATIVE
+
+
+def _at(since: datetime | timedelta, now: datetime) -> datetime:
+    return since if isinstance(since, datetime) else now - since
+
+
+def _list(console: Console, store: Store, shown: list[FailureCounts], *, in_json: bool) -> None:
+    messages = last_messages(store, shown)
+    if in_json:
+        for each in shown:
+            console.json(_as_json(each, messages.get(each.cause)))
+    elif shown:
+        rows = [_row(each, messages.get(each.cause, "")) for each in shown]
+        console.table(HEADINGS, rows, right=HEADINGS[2:5])
+    else:
+        console.say("No attempt has failed in this time.")
+
+
+def _show(console: Console, store: Store, counts: FailureCounts, options: Mapping[str, Any]) -> Exit:
+    message, traceback = last_messages(store, [counts]).get(counts.cause), _traceback(counts)
+    if options["json"]:
+        console.json(_as_json(counts, message) | {"traceback": traceback or None})
+        return Exit.DONE
+    for line in _about(counts, message or ""):
+        console.line(printable(line))
+    if traceback:
+        console.line()
+    for line in traceback.splitlines():
+        console.line(printable(line))
+    return Exit.DONE
+
+
+def _with_key(found: list[FailureCounts], key: str) -> FailureCounts:
+    """The cause with this key, or the only one whose key begins so. Raises `CommandError`."""
+    chosen = [each for each in found if key and each.key.startswith(key)]
+    if len(chosen) != 1:
+        how_many = "No cause of the last 7 days" if not chosen else "More than one cause"
+        raise CommandError(printable(f"{how_many} has the key {key!r}: skipqueue failures lists them."))
+    return chosen[0]
+
+
+def _change(console: Console, store: Store, counts: FailureCounts, options: Mapping[str, Any]) -> Exit:
+    if options["take_back"]:
+        is_done = unacknowledge(store, counts.cause)
+        console.say(f"Cause {counts.key} is {'' if is_done else 'not '}acknowledged{' no more' if is_done else ''}.")
+    else:
+        is_done = acknowledge(store, counts.cause, by=operator(), note=shorten(options["note"], LONGEST_NOTE))
+        console.say(f"Cause {counts.key} is acknowledged.")
+    return Exit.DONE if is_done else Exit.NEGATIVE
+
+
+def _standing(counts: FailureCounts) -> Coloured:
+    texts = {Standing.OPEN: "no attempt since"}
+    return Coloured(texts.get(counts.standing, counts.standing.name.lower()), COLOURS[counts.standing])
+
+
+def _seen(moment: datetime, counts: FailureCounts, deployment: str) -> str:
+    return f"{distance(moment, counts.now)}{f' in {deployment}' if deployment else ''}"
+
+
+def _error(counts: FailureCounts, message: str) -> str:
+    text = f"{counts.exception}: {message}" if message else counts.exception
+    return f"{text} in {counts.place}" if counts.place else text
+
+
+def _row(counts: FailureCounts, message: str) -> list[str]:
+    return [
+        counts.key,
+        _standing(counts),
+        f"{counts.in_ten_minutes:,}",
+        f"{counts.in_day:,}",
+        f"{counts.in_week:,}",
+        _seen(counts.first_at, counts, counts.first_deployment),
+        _seen(counts.last_at, counts, counts.last_deployment),
+        counts.task,
+        _error(counts, message),
+    ]
+
+
+def _about(counts: FailureCounts, message: str) -> Iterator[str]:
+    at, by = counts.acknowledged_at, counts.acknowledged_by
+    acknowledged = [f"{shown_time(at)} by {by}", counts.note] if at else []
+    facts = {
+        "cause": counts.key,
+        "task": counts.task,
+        "error": _error(counts, message),
+        "standing": str(_standing(counts)),
+        "attempts": f"{counts.in_ten_minutes:,} in 10 min, {counts.in_hour:,} in 1 h, {counts.in_day:,} in 24 h, "
+        f"{counts.in_week:,} in 7 d",
+        "first seen": f"{shown_time(counts.first_at)}, {_seen(counts.first_at, counts, counts.first_deployment)}",
+        "last seen": f"{shown_time(counts.last_at)}, {_seen(counts.last_at, counts, counts.last_deployment)}",
+        "last job": str(counts.last_job_id),
+        "acknowledged": ": ".join(filter(None, acknowledged)),
+    }
+    for label, value in facts.items():
+        if value:
+            yield f"{label:<{LABEL_WIDTH}}{value}"
+    for number, (hour, failed) in enumerate(sorted(counts.by_hour.items())[-MOST_HOURS:]):
+        label = "by hour" if number == 0 else ""
+        yield f"{label:<{LABEL_WIDTH}}{shown_time(_start_of(hour))}  {failed:,}"
+
+
+def _traceback(counts: FailureCounts) -> str:
+    """The traceback of the last attempt, with its secrets masked; empty if its job is gone, or has another error."""
+    job = Job.objects.filter(pk=counts.last_job_id).first()
+    if job is None or cause_of(job) != counts.cause:
+        return ""
+    return call_of(job).text(str(job.errors[-1].get("traceback") or "")).rstrip()
+
+
+def _start_of(hour: int) -> datetime:
+    return datetime.fromtimestamp(hour * 3_600, UTC)
+
+
+def _as_json(counts: FailureCounts, message: str | None) -> dict[str, Any]:
+    return {
+        "key": counts.key,
+        "standing": counts.standing.name.lower(),
+        **counts.cause._asdict(),
+        "line": counts.last_line,
+        "message": message,
+        "in_10_minutes": counts.in_ten_minutes,
+        "in_1_hour": counts.in_hour,
+        "in_24_hours": counts.in_day,
+        "in_7_days": counts.in_week,
+        "by_hour": {_start_of(hour).isoformat(): number for hour, number in sorted(counts.by_hour.items())},
+        "first_at": counts.first_at,
+        "first_deployment": counts.first_deployment,
+        "last_at": counts.last_at,
+        "last_deployment": counts.last_deployment,
+        "last_job_id": counts.last_job_id,
+        "acknowledged_at": counts.acknowledged_at,
+        "acknowledged_by": counts.acknowledged_by,
+        "note": counts.note,
+    }

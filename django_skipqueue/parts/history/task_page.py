@@ -1,0 +1,86 @@
+"""What the page of a task shows of roll-ups: attempts and times by hour, by deployment, and the causes of failures."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.utils.formats import date_format, number_format
+from django.utils.timezone import get_current_timezone
+from django.utils.translation import gettext
+
+from ...console.admin.charts import LocalTimes, TimeAxis
+from ...console.counts import grouped
+from ...console.durations import span
+from ...queue.store import Store
+from .dashboard import Timeline, deployed
+from .failures import HOUR, WEEK_HOURS, shown_causes
+from .models import Span
+
+# task page → the time on the database's clock, in seconds since the epoch, and the queues that jobs of the task were
+# in. Index: the primary key of the roll-ups, of which it reads the rows since the beginning.
+QUEUES_OF_TASK = """
+SELECT
+    date_part('epoch', statement_timestamp()),
+    ARRAY (
+        SELECT queue_name FROM skipqueue_rollup WHERE span = 0 AND task = %(task)s ORDER BY queue_name LIMIT %(limit)s
+    )
+"""
+
+# task page → the last deployments, the last first: the name, when it was first seen, and of the attempts until the next
+# one their number, those that failed, and the sums of the seconds that they waited and ran. By minutes, which are kept
+# for three days. Index: the primary key of the roll-ups.
+BY_DEPLOYMENT = """
+SELECT
+    deployment.name, date_part('epoch', deployment.first_at), counted.attempts, counted.failed, counted.waited,
+    counted.ran
+FROM
+    (
+        SELECT name, first_at, COALESCE(lead(first_at) OVER (ORDER BY first_at), 'infinity') AS next_at
+        FROM (SELECT name, first_at FROM skipqueue_deployment ORDER BY first_at DESC LIMIT %(limit)s) AS newest
+    ) AS deployment,
+    LATERAL (
+        SELECT
+            sum(completed + retried + snoozed + failed + discarded)::bigint AS attempts,
+            sum(retried + failed)::bigint AS failed, sum(waited_seconds) AS waited, sum(ran_seconds) AS ran
+        FROM skipqueue_rollup
+        WHERE
+            span = 60
+            AND queue_name = ANY (%(queue_names)s)
+            AND task = %(task)s
+            AND starts_at >= deployment.first_at
+            AND starts_at < deployment.next_at
+    ) AS counted
+WHERE counted.attempts > 0
+ORDER BY deployment.first_at DESC
+"""
+
+
+MOST_QUEUES = 20
+
+MOST_DEPLOYMENTS = 10
+
+MOST_CAUSES = 10
+
+
+def about_task(task: str) -> dict[str, Any]:
+    store, zone = Store.default(), get_current_timezone()
+    ((now, queue_names),) = store.rows(QUEUES_OF_TASK, {"task": task, "limit": MOST_QUEUES})
+    axis = TimeAxis.up_to(now, width=HOUR, buckets=WEEK_HOURS)
+    times = LocalTimes(axis, zone, timedelta(days=1))
+    timeline = Timeline.of(store, axis, Span.HOUR, queue_names, task)
+    values = {"task": task, "queue_names": queue_names, "limit": MOST_DEPLOYMENTS}
+    return {
+        "queue_names": queue_names,
+        "charts": timeline.charts(times, gettext("1 h"), deployed(store, times)),
+        "causes": shown_causes(limit=MOST_CAUSES, task=task),
+        "deployments": [
+            {
+                "name": name,
+                "since": date_format(datetime.fromtimestamp(first_at, zone), "DATETIME_FORMAT"),
+                "attempts": grouped(attempts),
+                "failed": f"{number_format(100 * failed / attempts, 1)} %",
+                "waited": span(waited / attempts),
+                "ran": span(ran / attempts),
+            }
+            for name, first_at, attempts, failed, waited, ran in store.rows(BY_DEPLOYMENT, values)
+        ],
+    }

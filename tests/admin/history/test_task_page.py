@@ -1,0 +1,96 @@
+"""What the page of a task shows of roll-ups: attempts by hour and by deployment, and causes of failures."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db.models.functions import Now
+from django.test import Client
+
+from django_skipqueue.models import Deployment
+from django_skipqueue.parts.history.models import Span
+from django_skipqueue.parts.history.rollups import Counts
+from django_skipqueue.parts.history.task_page import about_task
+from django_skipqueue.values import counting
+
+from ...app.failing import BAD_VALUE, UNAVAILABLE
+from ...history.failing import end, roll_up
+from ..conftest import LIST, task_page
+from .test_dashboard import make_rollup
+
+TASK = BAD_VALUE.task
+HOUR = 3_600.0
+
+pytestmark = pytest.mark.django_db
+
+
+def deploy(name: str, *, minutes: float) -> None:
+    Deployment.objects.create(name=name, first_at=Now() - timedelta(minutes=minutes))
+
+
+def ended(seconds: float, **numbers: Any) -> Counts:
+    number = sum(numbers.values())
+    times = counting.of([seconds] * number)
+    return Counts(waited=times, ran=times, waited_seconds=seconds * number, ran_seconds=seconds * number, **numbers)
+
+
+def test_attempts_and_times_of_all_its_queues_are_drawn_by_hour() -> None:
+    end(TASK, ended(2.0, completed=3), seconds_ago=5 * HOUR)
+    end(TASK, ended(2.0, retried=1), seconds_ago=5 * HOUR, queue_name="mail")
+    end("another.task", ended(9.0, completed=7), seconds_ago=5 * HOUR)
+    found = about_task(TASK)
+    assert found["queue_names"] == ["default", "mail"]
+    attempts, waited, ran = found["charts"]
+    assert {series.style: sum(series.values) for series in attempts.series} == {
+        "failed": 0,
+        "retried": 1,
+        "completed": 3,
+    }
+    assert attempts.series[2].values[-6] == 3
+    for chart in (waited, ran):
+        p50, p95 = (series.values[-6] for series in chart.series)
+        assert 1.5 <= p50 <= p95 <= 2.0
+
+
+def test_attempts_are_counted_by_deployment() -> None:
+    deploy("unused", minutes=300)
+    deploy("4f2a", minutes=200)
+    deploy("5b3c", minutes=60)
+    end(TASK, ended(2.0, completed=3, failed=1), seconds_ago=100 * 60)
+    end(TASK, ended(4.0, completed=1, retried=1), seconds_ago=30 * 60)
+    end("another.task", ended(9.0, completed=7), seconds_ago=30 * 60)
+    newer, older = about_task(TASK)["deployments"]
+    assert (newer["name"], newer["attempts"], newer["failed"], newer["ran"]) == ("5b3c", "2", "50.0 %", "4.0 s")
+    assert (older["name"], older["attempts"], older["failed"], older["waited"]) == ("4f2a", "4", "25.0 %", "2.0 s")
+
+
+def test_the_page_has_the_causes_of_its_failures_alone(operator: Client) -> None:
+    roll_up(BAD_VALUE)
+    roll_up(UNAVAILABLE)
+    text = operator.get(task_page(TASK)).text
+    assert BAD_VALUE.place in text
+    assert UNAVAILABLE.place not in text
+    assert "Deployments" not in text
+    assert "No attempt has failed in the last 7 days." in operator.get(task_page("another.task")).text
+
+
+def test_the_charts_have_a_mark_where_the_deployment_has_changed(operator: Client) -> None:
+    cause = f"{LIST}failures/cause/?task={TASK}&cause=builtins.ValueError+in+{BAD_VALUE.place}"
+    roll_up(BAD_VALUE)
+    addresses = (f"{LIST}dashboard/", cause, task_page(TASK))
+    assert not [address for address in addresses if "skipqueue-change" in operator.get(address).text]
+    deploy("<4f2a>", minutes=30)
+    for address in addresses:
+        text = operator.get(address).text
+        assert '<line class="skipqueue-change"' in text
+        assert "<title>deployment &lt;4f2a&gt; since" in text
+        assert "<4f2a>" not in text
+
+
+def test_the_number_of_queries_does_not_grow_with_the_roll_ups(django_assert_num_queries: Any) -> None:
+    for number in range(8):
+        make_rollup(minutes=3, span=Span.EVER, queue=f"q{number}", task=TASK)
+        make_rollup(minutes=3, span=Span.HOUR, queue=f"q{number}", task=TASK, completed=1, ran=[1.0])
+        roll_up(BAD_VALUE._replace(place=f"f{number}"))
+    with django_assert_num_queries(6):
+        about_task(TASK)

@@ -1,0 +1,122 @@
+"""The verdict: what the watched rules find, in a bounded time, and whatever fails."""
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.db.models.functions import Now
+
+from django_skipqueue.console.rules.rule import Finding, Rule, Severity
+from django_skipqueue.console.rules.verdict import Verdict
+from django_skipqueue.models import Incident
+from django_skipqueue.queue.store import Store
+
+from ..app.rows import make_job, make_worker
+from ..harness.reached import NOBODY, reached_at
+from .conftest import STORE
+
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
+
+
+def warns(store: Store) -> Iterator[Finding]:
+    yield Finding.of(Severity.WARNING, "a warning")
+    yield Finding.of(Severity.INFO, "good to know")
+
+
+def is_critical(store: Store) -> Iterator[Finding]:
+    yield Finding.of(Severity.CRITICAL, "critical")
+
+
+def sleeps(store: Store) -> Iterator[Finding]:
+    store.rows("SELECT pg_sleep(60)")
+    yield from ()
+
+
+def fails(store: Store) -> Iterator[Finding]:
+    store.rows("SELECT * FROM no_such_table")
+    yield from ()
+
+
+@pytest.fixture
+def rules(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Has these functions as the only rules, watched, under their own names; and one that nobody watches."""
+
+    def choose(*functions: Callable[[Store], Any]) -> None:
+        chosen = [Rule(function.__name__, function, "fine", is_watched=True) for function in functions]
+        chosen.append(Rule("unwatched", is_critical, "fine"))
+        monkeypatch.setattr("django_skipqueue.console.rules.examination.rules_of", lambda _: chosen)
+
+    return choose
+
+
+def test_a_queue_that_is_well() -> None:
+    make_worker()
+    verdict = Verdict.now(STORE)
+    assert (verdict.is_well, verdict.problems, verdict.severity, str(verdict)) == (True, (), "ok", "All is well.")
+
+
+def test_the_problems_of_the_watched_rules_come_by_weight(rules: Callable[..., None]) -> None:
+    rules(warns, is_critical)
+    verdict = Verdict.now(STORE)
+    assert [each.title for each in verdict.problems] == ["critical", "a warning"]
+    assert (verdict.is_well, verdict.severity, str(verdict)) == (False, "critical", "2 problems")
+
+
+def test_it_takes_no_longer_than_it_may_and_says_what_it_could_not_apply(rules: Callable[..., None]) -> None:
+    rules(*[sleeps] * 10, is_critical, fails)
+    began = time.monotonic()
+    verdict = Verdict.now(STORE, seconds=0.5)
+    assert time.monotonic() - began < 3
+    assert verdict.problems[0].title == "critical", "one that sleeps keeps no other from being applied"
+    assert sorted(verdict.unapplied) == ["fails", *["sleeps"] * 10]
+    assert [each.title for each in verdict.problems[1:]] == ["11 rules could not be applied, sleeps among them"]
+
+
+def test_a_database_that_cannot_be_reached_is_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection.close()
+    monkeypatch.setitem(connection.settings_dict, "HOST", "/nonexistent")
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", {})
+    verdict = Verdict.now(STORE)
+    assert [each.code for each in verdict.problems] == ["database-unusable"]
+    assert verdict.is_unknown
+
+
+def test_missing_migrations_are_the_verdict_and_not_what_fails_without_them() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM django_migrations WHERE app = 'django_skipqueue' RETURNING name, applied")
+        rows = cursor.fetchall()
+        cursor.execute("ALTER TABLE skipqueue_worker RENAME TO somewhere_else")
+        try:
+            assert [each.code for each in Verdict.now(STORE).problems] == ["migrations"]
+        finally:
+            cursor.execute("ALTER TABLE somewhere_else RENAME TO skipqueue_worker")
+            for row in rows:
+                cursor.execute("INSERT INTO django_migrations VALUES (DEFAULT, 'django_skipqueue', %s, %s)", row)
+
+
+def test_a_problem_of_several_databases_names_its_own(settings: Any) -> None:
+    settings.SKIPQUEUE = {"DATABASES": ("gone", "default", "other")}
+    make_job(using="other")
+    make_worker()
+    with reached_at("gone", NOBODY):
+        problems = [each for alias in ("gone", "default", "other") for each in Verdict.now(Store(alias)).problems]
+    assert [(each.database, each.code) for each in problems] == [("gone", "database-unusable"), ("other", "no-worker")]
+
+
+def test_since_when_a_problem_is_known_comes_from_its_incident() -> None:
+    make_job()
+    (problem,) = Verdict.now(STORE).problems
+    assert problem.since is None
+    Incident.objects.create(rule="no-worker", subject="", since=Now() - timedelta(minutes=5))
+    (problem,) = Verdict.now(STORE).problems
+    assert problem.since == Incident.objects.get().since
+
+
+def test_what_is_printed_as_json_has_every_field() -> None:
+    make_job()
+    found = Verdict.now(STORE).as_json()
+    assert (found["is_well"], found["problems"][0]["code"]) == (False, "no-worker")
+    assert set(found["problems"][0]) == set(Finding.__dataclass_fields__)

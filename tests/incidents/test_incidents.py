@@ -1,0 +1,276 @@
+"""Ten incidents with real processes: the watched rules name the culprit and a command within a minute, and no other.
+
+The tasks are known to the workers, as `extra.jobs`, and by name to this process.
+"""
+
+import re
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_skipqueue import job
+from django_skipqueue.console.rules.examination import rules_of
+from django_skipqueue.console.rules.rule import Finding, Severity
+from django_skipqueue.jobs.registry import Registry
+from django_skipqueue.models import Job
+from django_skipqueue.queue.session import short_transaction
+from django_skipqueue.queue.store import Store
+
+from ..app.limit_rows import make_keyed
+from ..app.rows import make_job
+from ..app.waiting import wait_until
+from ..harness.processes import ManagePy, wait_for_statuses, workers
+
+Run = Callable[..., ManagePy]
+
+JOBS = """
+import os
+import signal
+import time
+from datetime import timedelta
+
+from django_skipqueue import job, limit, periodic
+from django_skipqueue.parts.history import rollups
+
+rollups.WRITE_INTERVAL = 0.5
+leaked = []
+
+
+@job
+def send_receipt():
+    {}["psp_reference"]
+
+
+@job
+def push():
+    time.sleep(600)
+
+
+@job(concurrency=limit(1))
+def locate():
+    time.sleep(600)
+
+
+@job
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@job
+def leak():
+    leaked.append(bytearray(10_000_000))
+    if len(leaked) == 4:  # the kernel ends what takes too much memory
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@job
+def noop():
+    pass
+
+
+@job(max_attempts=1)
+def export():
+    raise ValueError("no such bucket")
+"""
+
+PERIODIC = """
+periodic(timedelta(seconds=1), name="nightly")(export)
+"""
+
+TASKS = ("send_receipt", "push", "locate", "kill", "leak", "noop", "export")
+
+MINUTE = 60.0
+FAST = {"WORKER_TIMEOUT": 4.0, "HEARTBEAT_INTERVAL": 0.5}
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def known() -> None:
+    """A task that only the workers run."""
+
+
+@pytest.fixture(autouse=True)
+def _known_tasks(registry: Registry) -> None:
+    for name in TASKS:
+        job(name=f"extra.jobs.{name}")(known)
+
+
+@pytest.fixture
+def rules(settings: Any) -> Callable[..., None]:
+    """Sets thresholds, so that no test waits for minutes."""
+
+    def change(**thresholds: float) -> None:
+        names = {name.replace("_", "-"): number for name, number in thresholds.items()}
+        settings.SKIPQUEUE = FAST | {"RULES": names}
+
+    change()
+    return change
+
+
+def defer(task: str, number: int = 1, **fields: Any) -> list[Job]:
+    return [make_job(task=f"extra.jobs.{task}", **fields) for _ in range(number)]
+
+
+def watched() -> list[Finding]:
+    """What the watched rules find now."""
+    store = Store("default")
+    found = []
+    for rule in rules_of(store.alias):
+        if rule.is_watched:
+            with short_transaction(store, 5.0):
+                found += [each for each in rule.findings(store) if each.severity != Severity.OK]
+    return found
+
+
+def blamed(code: str, *also: str) -> Finding:
+    """The finding of this rule, once there is one. Nothing else that is critical is found, but `also`."""
+
+    def look() -> Finding | None:
+        found = watched()
+        others = {each.code for each in found if each.severity == Severity.CRITICAL} - {code, *also}
+        assert not others, found
+        return next((each for each in found if each.code == code), None)
+
+    return wait_until(look, code, deadline=MINUTE)  # type: ignore[return-value]  # not None
+
+
+def execute(command: str) -> None:
+    """Do what the finding says."""
+    with connection.cursor() as cursor:
+        cursor.execute(command)
+
+
+def test_a_deploy_breaks_a_task(runworker: Run, rules: Any) -> None:
+    defer("send_receipt", 30)
+    runworker("-c", "4", jobs=JOBS, skipqueue=FAST)
+    finding = blamed("failing-task")
+    assert finding.severity == "critical"
+    assert re.fullmatch(
+        r"extra\.jobs\.send_receipt fails since [\d:]+: KeyError: 'psp_reference', \d+ failed attempts, "
+        r"\d+ jobs retrying",
+        finding.title,
+    )
+    assert finding.command == "python manage.py skipqueue run-now --retrying --task extra.jobs.send_receipt"
+
+
+def test_a_task_hangs(runworker: Run, rules: Any) -> None:
+    rules(long_wait=2)
+    defer("push", 2)
+    defer("noop", 5, priority=-1)
+    runworker("-c", "2", jobs=JOBS, skipqueue=FAST)
+    finding = blamed("long-wait")
+    assert re.fullmatch(
+        r"5 jobs of queue default wait since [\d:]+: the 2 slots are taken, mostly by extra\.jobs\.push", finding.title
+    )
+    assert finding.command == "python manage.py runworker --queues default"
+
+
+def test_a_machine_is_killed(runworker: Run, rules: Any) -> None:
+    """Another one takes its jobs back, and says that they were lost."""
+    defer("push", 4)
+    machine = runworker("-c", "2", "--processes", "2", "--name", "one", jobs=JOBS, skipqueue=FAST)
+    wait_for_statuses(running=4)
+    runworker("-c", "4", "--name", "two", jobs=JOBS, skipqueue=FAST)
+    workers(3)
+    machine.send_to_group(signal.SIGKILL)
+    finding = blamed("worker-deaths")
+    assert finding.severity == "warning"
+    assert re.fullmatch(
+        r"Workers die since [\d:]+: 4 running jobs were lost, 4 of them of extra\.jobs\.push", finding.title
+    )
+    dead = [each for each in watched() if each.code == "dead-worker"]
+    assert [each.severity for each in dead] == ["info"], "their jobs are recovered"
+
+
+def test_rows_are_locked_by_a_session(runworker: Run, rules: Any, connect: Any) -> None:
+    rules(locked_rows=1)
+    defer("noop", 3)
+    session = connect(autocommit=False, application_name="psql")
+    session.execute("SELECT FROM skipqueue_job FOR UPDATE")
+    runworker("-c", "2", jobs=JOBS, skipqueue=FAST)
+    workers()
+    finding = blamed("locked-rows")
+    assert re.fullmatch(
+        rf"3 jobs are locked since [\d:]+ by session {session.info.backend_pid} \(psql, idle in transaction\)",
+        finding.title,
+    )
+    execute(finding.command)
+    wait_for_statuses(completed=3)
+    session.close()
+
+
+def test_no_worker_serves_a_queue(runworker: Run, rules: Any) -> None:
+    defer("noop", 2, queue_name="reports")
+    runworker("--queues", "mail", jobs=JOBS, skipqueue=FAST)
+    workers()
+    finding = blamed("queue-without-worker")
+    assert finding.title.startswith("No worker serves queue reports: 2 jobs wait since ")
+    assert finding.command == "python manage.py runworker --queues reports"
+
+
+def test_the_holders_of_a_limit_wait(runworker: Run, rules: Any) -> None:
+    """The jobs that wait for a permit wait for a job that waits for a slot."""
+    rules(held_permit=2)
+    defer("push", queue_name="slow")
+    runworker("-c", "1", "--queues", "slow", jobs=JOBS, skipqueue=FAST)
+    wait_for_statuses(running=1)
+    for status in ("queued", "blocked", "blocked"):
+        make_keyed("limit:extra.jobs.locate", status, task="extra.jobs.locate", queue_name="slow")
+    finding = blamed("held-permit")
+    assert re.fullmatch(
+        r"2 jobs wait for a permit of limit:extra\.jobs\.locate since [\d:]+: all permits are held by jobs of queue "
+        r"slow that no worker claims",
+        finding.title,
+    )
+    assert finding.command == "python manage.py runworker --queues slow"
+
+
+def test_a_schedule_fails(runworker: Run, rules: Any) -> None:
+    runworker(jobs=JOBS + PERIODIC, skipqueue=FAST)
+    finding = blamed("failing-schedule", "failing-task")
+    assert re.fullmatch(
+        r"Schedule nightly fails since [\d:]+, \d runs in a row: ValueError: no such bucket", finding.title
+    )
+    assert finding.command == "python manage.py skipqueue schedules run nightly"
+    assert {each.subject for each in watched() if each.code == "failing-task"} <= {"extra.jobs.export"}
+
+
+def test_a_job_kills_its_worker(runworker: Run, rules: Any) -> None:
+    rules(worker_deaths=2)
+    (poison,) = defer("kill", max_attempts=25)
+    runworker("-c", "2", jobs=JOBS, skipqueue=FAST)
+    finding = blamed("worker-deaths")
+    assert re.fullmatch(
+        rf"Job {poison.pk} of extra\.jobs\.kill kills its workers since [\d:]+: \d died, \d jobs were lost",
+        finding.title,
+    )
+    assert finding.command in (f"python manage.py skipqueue {verb} {poison.pk}" for verb in ("discard", "show"))
+
+
+def test_a_task_leaks_memory(runworker: Run, rules: Any) -> None:
+    rules(worker_deaths=2)
+    defer("leak", 40, max_attempts=25)
+    runworker("-c", "1", jobs=JOBS, skipqueue=FAST)
+    finding = blamed("worker-deaths")
+    assert "extra.jobs.leak" in finding.title
+    assert finding.subject == "extra.jobs.leak"
+
+
+def test_the_database_is_slow(runworker: Run, rules: Any, connect: Any) -> None:
+    """Somebody makes an index, and has forgotten CONCURRENTLY: every claim waits."""
+    runworker("-c", "2", jobs=JOBS, skipqueue=FAST)
+    workers()
+    session = connect(autocommit=False, application_name="migration")
+    session.execute("LOCK TABLE skipqueue_job IN SHARE MODE")
+    finding = blamed("lock-waits")
+    assert finding.subject == str(session.info.backend_pid)
+    assert finding.title.startswith(
+        f"Session {session.info.backend_pid} (migration, idle in transaction) locks the queue's tables: "
+    )
+    execute(finding.command)
+    defer("noop", 2)
+    wait_for_statuses(completed=2)
+    session.close()

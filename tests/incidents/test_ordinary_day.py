@@ -1,0 +1,113 @@
+"""A day of ordinary noise raises nothing: a failed job an hour, a flaky task, a deploy, and a peak every night.
+
+The clock is simulated: the roll-ups of eight days are written anew for some hours of the day, as if it were this hour.
+"""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_skipqueue import job
+from django_skipqueue.jobs.registry import Registry
+from django_skipqueue.models import Job, RollUp, Worker
+from django_skipqueue.parts.history.rollups import Failures, roll_up, rows_of_failures
+from django_skipqueue.values.records import Cause
+
+from ..app.failing import make_failing
+from ..app.rows import DEFAULT, make_job, make_worker
+from .test_incidents import known, watched
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+HOURS, DAYS = 24, 8
+DEPLOY, PEAK = 10, 2
+"""The hours of the day in which a deploy replaces the workers, and in which 50,000 mails are sent."""
+
+LOOKED_AT = (0, 1, 2, 3, 6, 10, 14, 18, 22)
+
+RARE = Cause("shop.send", "builtins.TimeoutError", "shop.smtp")
+FLAKY = Cause("shop.fetch", "builtins.ConnectionError", "shop.partner")
+
+
+@pytest.fixture(autouse=True)
+def _known_tasks(registry: Registry) -> None:
+    for name in ("shop.send", "shop.fetch"):
+        job(name=name)(known)
+
+
+def minutes_of(hour_of_day: int, minute: int, peak_at: int) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """What the workers count in this minute: the queue, the task and the counts; and the sample of the depth."""
+    is_peak, in_peak = hour_of_day == PEAK and minute >= peak_at, minute - peak_at
+    failed = int(minute == 30)
+    sent = 1_000 if is_peak else 20
+    yield "mail", "shop.send", {"completed": sent - failed, "retried": failed, "ran_seconds": sent * 0.05}
+    yield "default", "shop.fetch", {"completed": 7, "retried": 3, "ran_seconds": 5.0}
+    depth = 50_000 - 800 * in_peak if is_peak else 3
+    yield "mail", "", {"depth": depth, "oldest_seconds": 300.0 * in_peak if is_peak else 0.2}
+    yield "", "", {"depth": depth, "oldest_seconds": 300.0 * in_peak if is_peak else 0.2}
+
+
+def write_history(now: int, hour_of_day: int, minute_now: int) -> None:
+    """The roll-ups of eight days up to now, if now were this minute of this hour: hours, and the last minutes."""
+    counts: dict[tuple[int, str, str, int], dict[str, Any]] = {}
+    start = now // 3600 * 3600
+    for hours_ago in range(HOURS * DAYS):
+        hour = (hour_of_day - hours_ago) % HOURS
+        for minute in range(60) if hours_ago else range(minute_now + 1):
+            for queue_name, task, columns in minutes_of(hour, minute, max(minute_now - 5, 0)):
+                spans = [(3600, start - 3600 * hours_ago)]
+                if hours_ago < 2:
+                    spans.append((60, now // 60 * 60 - 60 * (minute_now - minute) - 3600 * hours_ago))
+                for span, starts_at in spans:
+                    row = counts.setdefault((span, queue_name, task, starts_at), {})
+                    for name, number in columns.items():
+                        is_most = name in ("depth", "oldest_seconds")
+                        row[name] = max(row.get(name, 0), number) if is_most else row.get(name, 0) + number
+    RollUp.objects.bulk_create(
+        RollUp(span=span, queue_name=queue, task=task, starts_at=datetime.fromtimestamp(starts_at, UTC), **columns)
+        for (span, queue, task, starts_at), columns in counts.items()
+    )
+    failures = {(now // 60 - 2, RARE): 1, (now // 60, FLAKY): 30, (now // 60 - 10_000, FLAKY): 900}
+    counted = {key: Failures(number, key[0] * 60.0, key[0] * 60.0, 3, 7) for key, number in failures.items()}
+    roll_up(DEFAULT, [], list(rows_of_failures(counted)))
+
+
+def write_rows(hour_of_day: int) -> None:
+    """What is in the queue: workers, jobs that run and wait, and a failed job of each hour."""
+    worker = make_worker(name="web-1/1", heartbeat=timedelta(seconds=-3))
+    if hour_of_day == DEPLOY:
+        worker.delete()
+        worker = make_worker(name="web-2/1")
+    make_job("running", task="shop.fetch", locked_by=worker.id, locked_at=timedelta(seconds=-2))
+    make_failing(RARE, "failed")
+    make_failing(FLAKY, "scheduled", run_after=timedelta(seconds=20))
+    make_job(task="shop.fetch")
+    if hour_of_day == PEAK:
+        make_job(queue_name="mail", task="shop.send", run_after=timedelta(minutes=-20))
+
+
+def test_it_raises_nothing(subtests: pytest.Subtests) -> None:
+    for hour_of_day in LOOKED_AT:
+        with subtests.test(hour=hour_of_day):
+            with connection.cursor() as cursor:
+                cursor.execute("TRUNCATE skipqueue_rollup, skipqueue_failure_rollup")
+            Job.objects.all().delete()
+            Worker.objects.all().delete()
+            now = int(time.time())
+            minute_now = now % 3600 // 60
+            write_history(now, hour_of_day, minute_now)
+            write_rows(hour_of_day)
+            assert watched() == []
+
+
+def test_what_is_not_ordinary_is_found() -> None:
+    """The night's peak at noon, and a flaky task that fails altogether."""
+    now = int(time.time())
+    write_history(now, 12, now % 3600 // 60)
+    write_rows(PEAK)
+    RollUp.objects.filter(span=60, task="shop.fetch").update(completed=1, retried=9)
+    assert {(each.code, each.subject) for each in watched()} == {("long-wait", "mail"), ("failing-task", "shop.fetch")}

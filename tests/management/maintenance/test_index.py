@@ -1,0 +1,168 @@
+"""`skipqueue index`: the indexes of `SEARCHABLE` are built and dropped one at a time, while jobs run."""
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import OperationalError, connection, transaction
+
+from django_skipqueue.console.cli.reindex import DROP_INDEX, change_index
+from django_skipqueue.console.search_indexes import ExistingIndex, SearchIndex, existing
+
+from ...app.rows import DEFAULT, make_job
+from ...app.waiting import wait_until
+from ..skipqueue.running import skipqueue
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ADD, ECHO = "tests.app.jobs.add", "tests.app.jobs.echo"
+BY_A, BY_VALUE = SearchIndex(ADD, "a", 0), SearchIndex(ECHO, "value", 0)
+
+
+@pytest.fixture(autouse=True)
+def _none_is_left(transactional_db: None) -> Iterator[None]:
+    yield
+    for index in existing(DEFAULT):
+        change_index(DEFAULT, DROP_INDEX, schema=index.schema, name=index.name)
+    connection.close()  # with the timeouts that it has now
+
+
+@pytest.fixture(autouse=True)
+def _searchable(settings: Any) -> None:
+    settings.SKIPQUEUE = {**getattr(settings, "SKIPQUEUE", {}), "SEARCHABLE": {ADD: ["a"], ECHO: ["value"]}}
+
+
+def valid() -> set[str]:
+    return {index.name for index in existing(DEFAULT) if index.is_valid}
+
+
+def test_it_builds_what_is_missing() -> None:
+    result = skipqueue("index")
+    assert (result.code, result.err) == (0, "")
+    first, second = result.out.splitlines()
+    assert first.startswith(f"{BY_A.name}: {ADD} (a), built in ")
+    assert second.startswith(f"{BY_VALUE.name}: {ECHO} (value), built in ")
+    assert valid() == {BY_A.name, BY_VALUE.name}
+    assert skipqueue("index").out.splitlines() == [
+        f"{BY_A.name}: {ADD} (a), exists",
+        f"{BY_VALUE.name}: {ECHO} (value), exists",
+    ]
+
+
+def test_it_drops_what_the_setting_has_no_more_and_nothing_else(settings: Any) -> None:
+    skipqueue("index")
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_indexes WHERE tablename = 'skipqueue_job'")
+        ((before,),) = cursor.fetchall()
+        settings.SKIPQUEUE = {**settings.SKIPQUEUE, "SEARCHABLE": {ADD: ["a"]}}
+        assert f"{BY_VALUE.name}: SEARCHABLE does not have it, dropped" in skipqueue("index").out.splitlines()
+        cursor.execute("SELECT count(*) FROM pg_indexes WHERE tablename = 'skipqueue_job'")
+        assert cursor.fetchall() == [(before - 1,)]
+    assert valid() == {BY_A.name}
+    del settings.SKIPQUEUE["SEARCHABLE"]
+    settings.SKIPQUEUE = {**settings.SKIPQUEUE}
+    skipqueue("index")
+    assert existing(DEFAULT) == []
+
+
+def test_a_dry_run_changes_nothing(settings: Any) -> None:
+    skipqueue("index")
+    settings.SKIPQUEUE = {**settings.SKIPQUEUE, "SEARCHABLE": {ADD: ["b"]}}
+    result = skipqueue("index", "--dry-run")
+    assert result.code == 0
+    assert f"{BY_A.name}: SEARCHABLE does not have it, would be dropped" in result.out
+    assert f"{SearchIndex(ADD, 'b', 1).name}: {ADD} (b), would be built" in result.out
+    assert valid() == {BY_A.name, BY_VALUE.name}
+
+
+@pytest.fixture
+def unfinished(connect: Any) -> Iterator[Callable[[], None]]:
+    """A session builds an index of that name, and waits for a transaction; returns what lets it end."""
+    job = make_job(task=ADD, args=[1])
+    other, builder = connect(autocommit=False), connect()
+    other.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
+    with ThreadPoolExecutor() as pool:
+        building = pool.submit(builder.execute, f"CREATE INDEX CONCURRENTLY {BY_A.name} ON skipqueue_job (task)")
+        wait_until(lambda: [each for each in existing(DEFAULT) if each.is_being_built], "the build has begun")
+
+        def interrupt() -> None:
+            builder.cancel_safe()
+            assert isinstance(building.exception(), psycopg.errors.QueryCanceled)
+
+        yield interrupt
+        other.rollback()
+
+
+def test_what_an_interrupted_build_has_left_is_built_anew(unfinished: Callable[[], None], connect: Any) -> None:
+    unfinished()
+    assert existing(DEFAULT) == [ExistingIndex("public", BY_A.name, is_valid=False, is_being_built=False)]
+    result = skipqueue("index", "--dry-run")
+    assert f"{BY_A.name}: an interrupted build has left it, would be dropped" in result.out
+    assert f"{BY_A.name}: {ADD} (a), would be built" in result.out
+
+
+def test_what_another_session_builds_is_left_alone(unfinished: Callable[[], None]) -> None:
+    result = skipqueue("index", "--dry-run")
+    assert f"{BY_A.name}: another session builds it now" in result.out
+    assert f"{ADD} (a)" not in result.out
+
+
+def test_it_waits_no_longer_than_the_lock_timeout(connect: Any) -> None:
+    job = make_job()
+    other = connect(autocommit=False)
+    other.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
+    result = skipqueue("index", "--lock-timeout", "0.2s")
+    assert result.code == 1
+    assert "Run this again to go on." in result.err
+    other.rollback()
+    assert not valid()
+    assert f"{BY_A.name}: an interrupted build has left it, dropped" in skipqueue("index").out
+    assert valid() == {BY_A.name, BY_VALUE.name}
+
+
+@pytest.mark.parametrize(
+    ("searchable", "said"),
+    [
+        ({"shop.nosuch": ["id"]}, "SKIPQUEUE['SEARCHABLE']['shop.nosuch']: no task is registered under this name."),
+        ({ADD: ["aa"]}, f"SKIPQUEUE['SEARCHABLE']['{ADD}']: the task has no argument 'aa'."),
+        ({ECHO: ["value"], ADD: ["x"]}, "the task has no argument 'x'."),
+    ],
+)
+def test_an_argument_that_no_index_can_have_is_an_error(searchable: Any, said: str, settings: Any) -> None:
+    settings.SKIPQUEUE = {**settings.SKIPQUEUE, "SEARCHABLE": searchable}
+    result = skipqueue("index")
+    assert result.code == 1
+    assert said in result.err
+    assert existing(DEFAULT) == []
+
+
+def test_within_a_transaction_it_is_refused() -> None:
+    with transaction.atomic():
+        result = skipqueue("index", "--dry-run")
+    assert result.code == 1
+    assert "the caller has one open" in result.err
+
+
+def test_a_name_and_a_task_are_quoted(settings: Any, connect: Any) -> None:
+    index = SearchIndex("it's 100 % {odd}", "a", None)
+    index.create(DEFAULT)
+    job = make_job(task=index.task, kwargs={"a": "x'y"})
+    assert index.find(DEFAULT, '"x\'y"', limit=2) == [job.pk]
+    assert valid() == {index.name}
+
+
+def test_no_value_is_too_long_or_too_odd_for_it() -> None:
+    """An entry with the value itself would be: an entry has at most a third of a page."""
+    skipqueue("index")
+    long = "".join(map(str, range(30_000)))
+    job = make_job(task=ECHO, kwargs={"value": long})
+    odds: tuple[Any, ...] = ([], {"a": 1}, "x", 5)
+    for odd in odds:
+        make_job(task=ECHO, args=odd, kwargs=odd)
+    assert BY_VALUE.find(DEFAULT, json.dumps(long), limit=2) == [job.pk]
+    plain = "CREATE INDEX skipqueue_search_plain ON skipqueue_job ((kwargs ->> 'value'))"
+    with connection.cursor() as cursor, pytest.raises(OperationalError, match="index row"):
+        cursor.execute(plain)
