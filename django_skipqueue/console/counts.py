@@ -15,6 +15,26 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext
 
 CAP = 10_000
+"""Jobs of a list, or in a state."""
+
+
+MOST_BLOCKED, SCRAPED_BLOCKED = 10_000, 2_000
+"""Blocked jobs of all queues, those first that were enqueued first: of a page or command, and of the metrics."""
+
+MOST_HALTING, SCRAPED_HALTING = 5_000, 1_000
+"""Failed jobs of sequences that are looked at, likewise."""
+
+SCRAPED_QUEUES = {"most": 1_000, "least": 50, "together": 10_000, "most_running": 2_000}
+"""Queued and running jobs, for the metrics: arguments of `queues_now`, whose defaults are for pages and commands."""
+
+MOST_KEYS = 500
+"""Keys with waiting jobs, for the metrics."""
+
+OF_KEY = 500
+"""Jobs of one key: of those that hold something, and of those that wait for it."""
+
+OF_BATCH = 300_000
+"""Jobs of one batch in one status, if there is time."""
 
 
 def grouped(number: int) -> str:

@@ -11,6 +11,7 @@ from django.utils.translation import gettext
 from ..models import Queue
 from ..models.copies import call_of, spec_of
 from ..queue.silence import can_be_reached
+from ..values.fact import Fact
 from ..values.part import installed_parts
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ class PartSection(Generic[T]):
     """The style sheet of the section; an empty string if it has none of its own."""
     after: str = ""
     """The name of the section of the dashboard after which it stands; an empty string: it stands before all of them."""
+    is_of_queue: bool = False
+    """Whether it is about the queue of the situation, so that the page of a queue has it as well."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,6 +191,22 @@ class QueueOption(Generic[T]):
     """Says that the queue has no such setting."""
     changed: Any
     follows_settings: Any
+
+    @property
+    def fact(self) -> Fact[Any]:
+        """The fact of a queue: the value that holds; `None`: any number of jobs."""
+
+        def value(queue: Any) -> Any:
+            setting = queue.settings.get(self.name)
+            return None if setting is None or setting.value is None else self.form.as_typed(setting.value)
+
+        return Fact(
+            self.name,
+            self.label,
+            value,
+            field=self.name.replace("-", "_"),
+            is_optional=not self.is_always_shown,
+        )
 
     def of_all(self) -> dict[str, QueueSetting[T]]:
         """The settings of the queues that have one, by the name of the queue, `None` in the settings included."""

@@ -7,7 +7,7 @@ Invariant: a few probes of indexes and a few rows of workers, whatever the numbe
 job table.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple
@@ -27,10 +27,12 @@ from ..queue.observe import QueueNow, queues_now, raised
 from ..queue.store import Store
 from ..values.codec import shorten
 from ..values.counting import quantile
+from ..values.exposition import Metric
+from ..values.fact import Fact
 from ..values.records import serves
-from .counts import Count
+from .counts import MOST_BLOCKED, Count
 from .durations import span
-from .parts import QueueSetting, consoles, queue_options
+from .parts import QueueSetting, consoles, externals, queue_options
 
 State = Literal["live", "late", "stale"]
 
@@ -160,9 +162,6 @@ EXPECTED_BLOCKED = """
 EXPLAIN (FORMAT JSON) SELECT FROM skipqueue_job WHERE status = 'blocked'
 """
 
-MOST_BLOCKED = 10_000
-"""Blocked jobs that are counted by queue."""
-
 
 def blocked_now(store: Store) -> tuple[dict[str, int], bool]:
     """The number of blocked jobs by queue, and whether there are more blocked jobs than were counted."""
@@ -213,13 +212,13 @@ def rates_now(store: Store) -> dict[str, QueueRate]:
 class QueueState:
     now: QueueNow
     """Its queued and running jobs."""
-    workers: list[WorkerHealth]
+    workers: Sequence[WorkerHealth] = ()
     """The workers that serve it and do not count as dead."""
-    pause: Queue | None
+    pause: Queue | None = None
     """Its row, if it is paused."""
-    rate: QueueRate | None
+    rate: QueueRate | None = None
     """Of the last minutes; `None` if no part knows rates."""
-    blocked: Count
+    blocked: Count = field(default_factory=lambda: Count(0))
     """Its jobs that wait for other jobs, or for a permit."""
     settings: Mapping[str, QueueSetting[Any]] = field(default_factory=dict)
     """By the name of the option. Of an option that it does not have, no value could be changed."""
@@ -227,6 +226,59 @@ class QueueState:
     @property
     def name(self) -> str:
         return self.now.name
+
+    @property
+    def per_minute(self) -> float | None:
+        return self.rate and self.rate.per_minute
+
+    @property
+    def p95_wait(self) -> float | None:
+        return self.rate and quantile(self.rate.waited, 0.95)
+
+    @property
+    def note(self) -> str:
+        """What is wrong with its workers: jobs wait and nobody serves it, or some are late."""
+        if not self.workers and self.now.queued:
+            unserved = [each.unserved for each in externals() if self.name in settings.external_queues]
+            return unserved[0] if unserved else gettext("no worker serves it")
+        late = sum(worker.state == "late" for worker in self.workers)
+        return gettext("%(number)s of its workers late") % {"number": late} if late else ""
+
+
+_LABELS = ("queue",)
+QUEUED = Metric("skipqueue_queued_jobs", "gauge", "Jobs that wait for a worker; many are estimated.", _LABELS)
+OLDEST = Metric("skipqueue_oldest_queued_seconds", "gauge", "Seconds since the oldest queued job was due.", _LABELS)
+BLOCKED = Metric(
+    "skipqueue_blocked_jobs", "gauge", "Jobs that wait for other jobs, or a permit; an estimate above 2,000.", _LABELS
+)
+RUNNING = Metric("skipqueue_running_jobs", "gauge", "Jobs that run, or are claimed; an estimate above 2,000.", _LABELS)
+LONGEST = Metric(
+    "skipqueue_longest_running_seconds", "gauge", "Seconds since the first of the running jobs was claimed.", _LABELS
+)
+IS_PAUSED = Metric("skipqueue_queue_paused", "gauge", "1 for each queue that is paused.", _LABELS)
+
+QUEUE: tuple[Fact[QueueState], ...] = (
+    Fact("queue", _("queue"), lambda queue: queue.name),
+    Fact("queued", _("queued"), lambda queue: queue.now.queued, "jobs", metric=QUEUED),
+    Fact("is_estimate", "", lambda queue: queue.now.is_estimate),
+    Fact("oldest", _("oldest job"), lambda queue: queue.now.oldest, "seconds", "oldest_seconds", metric=OLDEST),
+    Fact("blocked", _("blocked"), lambda queue: queue.blocked, "jobs", is_optional=True, metric=BLOCKED),
+    Fact("running", _("running"), lambda queue: queue.now.running, "jobs", metric=RUNNING),
+    Fact("longest", _("longest"), lambda queue: queue.now.longest, "seconds", "longest_seconds", metric=LONGEST),
+    Fact("rate", _("jobs/min"), lambda queue: queue.per_minute, "jobs per minute", "jobs_per_minute", is_optional=True),
+    Fact("waited", _("waited (p95)"), lambda queue: queue.p95_wait, "seconds", "p95_wait_seconds", is_optional=True),
+    Fact("workers", _("workers"), lambda queue: len(queue.workers), "jobs"),
+    Fact("slots", "", lambda queue: sum(worker.slots for worker in queue.workers)),
+    Fact("is_paused", "", lambda queue: queue.pause is not None, metric=IS_PAUSED),
+    Fact("paused_until", "", lambda queue: queue.pause and queue.pause.paused_until),
+    Fact("note", _("note"), lambda queue: queue.note, field=None),
+)
+"""The facts of a queue. What operators may set for it comes from parts: see `queue_facts`."""
+
+
+def queue_facts() -> tuple[Fact[QueueState], ...]:
+    """The facts of a queue, with the options that parts let operators set."""
+    return (*QUEUE[:-1], *(option.fact for option in queue_options()), QUEUE[-1])
 
 
 def queue_states(rates: Mapping[str, QueueRate] | None = None, workforce: Workforce | None = None) -> list[QueueState]:

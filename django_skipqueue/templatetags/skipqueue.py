@@ -35,6 +35,28 @@ def queue_notices(context: Context, *, says_all_is_well: bool = False) -> dict[s
     }
 
 
+@register.simple_tag(takes_context=True)
+def queue_link(context: Context, name: str) -> str:
+    """The name of a queue, with a link to its page for those who may view queues."""
+    from ..console.admin.ui.cells import queue_link, shortened  # as above
+
+    return queue_link(name) if _may_view(context, "queue") else shortened(name)
+
+
+@register.simple_tag(takes_context=True)
+def worker_link(context: Context, worker_id: str) -> str:
+    """The name of a worker, with a link to its page for those who may view workers."""
+    from ..console.admin.ui.cells import shortened, worker_link  # as above
+    from ..values.records import worker_name
+
+    return worker_link(worker_id) if _may_view(context, "worker") else shortened(worker_name(worker_id))
+
+
+def _may_view(context: Context, model: str) -> bool:
+    request: Any = context.get("request")
+    return request is not None and request.user.has_perm(f"django_skipqueue.view_{model}")
+
+
 @register.simple_tag
 def task_link(task: str) -> str:
     """The name of a task, as a link to its page."""

@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from django.contrib.admin.utils import quote
 from django.db.models.functions import Now
 from django.test import override_settings
 
@@ -99,6 +100,7 @@ def make_pages() -> Mapping[str, str]:
         "jobs of a key": f"{JOBS}?status=blocked&limit_of={_make_limits()}",
         "doctor": f"{JOBS}doctor/",
         "queues": QUEUES,
+        "queue": f"{QUEUES}emails/change/?range=6h",
         "pause": f"{QUEUES}pause/?queue=emails",
         "limit": f"{QUEUES}limit/?queue=emails",
         "rate": f"{QUEUES}rate/?queue=emails",
@@ -116,6 +118,7 @@ def make_pages() -> Mapping[str, str]:
         "jobs of a batch": f"{JOBS}?batch={batches['receipts'].id}",
         "job that waits": f"{JOBS}{batches['receipts'].jobs.blocked().get().pk}/change/",
         "workers": WORKERS,
+        "worker": f"{WORKERS}{quote(workers[0].pk)}/change/",
         "restart": f"{WORKERS}restart/?{urlencode({'worker': workers[0].pk})}",
         "stop": f"{WORKERS}stop/?{urlencode({'worker': workers[0].pk})}",
         "archive": ARCHIVE,

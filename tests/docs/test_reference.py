@@ -25,7 +25,7 @@ from psycopg import sql
 
 from django_skipqueue import conf, exceptions, signals
 from django_skipqueue.console.cli.options import add_criteria
-from django_skipqueue.console.cli.subcommand import Alias, Exit, Subcommand
+from django_skipqueue.console.cli.subcommand import Alias, Exit, Subcommand, Watchable
 from django_skipqueue.contrib.celery import settings as carriers
 from django_skipqueue.jobs.options import NAMES, OF_CORE, TaskOptions, UsingOptions
 from django_skipqueue.management.commands.skipqueue import Command as SkipQueue
@@ -242,6 +242,13 @@ def of_subcommand(name: str) -> str:
     return re.split(r"^##+ ", page.partition(f"\n### {name}\n")[2], flags=re.MULTILINE)[0]
 
 
+def test_commands_page_names_the_subcommands_that_are_watched() -> None:
+    page = (REFERENCE / "commands.md").read_text().partition("\n## skipqueue\n")[2]
+    [named] = re.findall(r"^\*\*Again and again\.\*\* With `--watch` (.*?) show", page, re.MULTILINE)
+    watched = {each.name for each in SkipQueue.subcommands if isinstance(each, Watchable)}
+    assert set(re.findall(r"`([\w-]+)`", named)) == watched
+
+
 def test_commands_page_has_every_subcommand_in_alphabetical_order() -> None:
     page = (REFERENCE / "commands.md").read_text().partition("\n## skipqueue\n")[2]
     assert re.findall(r"^### ([\w-]+)$", page, re.MULTILINE) == sorted(each.name for each in SkipQueue.subcommands)
@@ -254,7 +261,9 @@ def test_commands_page_has_every_option_of_a_subcommand(subcommand: Subcommand) 
         return
     parser = CommandParser(add_help=False)
     subcommand.add_arguments(parser)
+    subcommand.add_common_arguments(parser)
     names = {name for action in parser._actions for name in action.option_strings or [str(action.metavar)]}
+    names -= {"--database", "--watch"}  # the text above the subcommands has both
     criteria = CommandParser(add_help=False)
     add_criteria(criteria)
     if takes_criteria := set(criteria._option_string_actions) <= names:

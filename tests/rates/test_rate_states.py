@@ -9,9 +9,10 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_skipqueue import job, rate
+from django_skipqueue.console.facts import as_json
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Queue, RateBucket
-from django_skipqueue.parts.rates.states import RateState, rate_states, waiting_for_a_token
+from django_skipqueue.parts.rates.states import RATE_OF_KEY, RateState, rate_states, waiting_for_a_token
 from django_skipqueue.queue.store import Store
 
 from ..app.limit_rows import make_rated
@@ -95,7 +96,7 @@ def test_the_next_jobs_of_a_key() -> None:
 
 
 def test_many_jobs_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_skipqueue.parts.keyed.states.MOST_COUNTED", 2)
+    monkeypatch.setattr("django_skipqueue.parts.keyed.states.OF_KEY", 2)
     make_rated("k", waiting=5)
     assert str(first()[0].waiting) == "2+"
 
@@ -106,7 +107,7 @@ def test_a_secret_is_masked(registry: Registry) -> None:
     (state,) = first()
     assert state.is_masked
     assert "hush" not in state.key
-    assert "hush" not in str(state.as_json())
+    assert "hush" not in str(as_json(RATE_OF_KEY, state))
 
 
 def test_its_queries_do_not_grow_with_the_keys() -> None:

@@ -37,7 +37,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "NOTE_ERROR": ({"id": 5, "error": "no", "delay": 60.0}, {"skipqueue_schedule_pkey"}),
 }
 READ_ALL = {
-    "LATE", "TIMES", "CLOCK", "TAKEN", "LIMIT_LOCKS", "CONFIRM", "RETIRE", "REMOVE", "WAITING", "BRING_BACK",
+    "LATE", "CLOCK", "TAKEN", "LIMIT_LOCKS", "CONFIRM", "RETIRE", "REMOVE", "WAITING", "BRING_BACK",
 }  # fmt: skip
 """Those that read no table, or the whole of this small one, a few times a minute."""
 

@@ -6,7 +6,7 @@ from pkgutil import iter_modules
 from types import ModuleType
 
 from django_skipqueue import queue
-from django_skipqueue.console import queues_and_workers
+from django_skipqueue.console import queues_and_workers, workers
 from django_skipqueue.contrib.celery import rows as of_relays
 from django_skipqueue.contrib.celery import window as of_windows
 from django_skipqueue.models import managers
@@ -38,6 +38,7 @@ MODULES: tuple[ModuleType, ...] = (
         if module.name not in WITHOUT_STATEMENTS
     ),
     queues_and_workers,
+    workers,
     managers,
     move,
     dependencies,

@@ -1299,6 +1299,58 @@ GROUP BY queue_name
 -- EXPECTED_BLOCKED (console.queues_and_workers)
 EXPLAIN (FORMAT JSON) SELECT FROM skipqueue_job WHERE status = 'blocked'
 
+-- LAST_JOBS_OF_WORKER (console.workers)
+SELECT id, task, queue_name, status, attempts, started_at, finished_at
+FROM (
+    (SELECT * FROM skipqueue_job WHERE status = 'completed' ORDER BY finished_at DESC LIMIT %(newest)s)
+    UNION ALL
+    (SELECT * FROM skipqueue_job WHERE status = 'failed' ORDER BY finished_at DESC LIMIT %(newest)s)
+    UNION ALL
+    (SELECT * FROM skipqueue_job WHERE status = 'discarded' ORDER BY finished_at DESC LIMIT %(newest)s)
+    UNION ALL
+    (SELECT * FROM skipqueue_job WHERE status = 'running' ORDER BY locked_at LIMIT %(newest)s)
+    UNION ALL
+    (SELECT * FROM skipqueue_job WHERE status = 'scheduled' ORDER BY run_after LIMIT %(newest)s)
+) AS recent
+WHERE status <> 'running' AND (locked_by = %(name)s OR left(locked_by, length(%(name)s) + 1) = %(name)s || ':')
+ORDER BY coalesce(finished_at, started_at) DESC NULLS LAST, id DESC
+LIMIT 20
+
+-- PROCESSES_OF_WORKER (console.workers)
+SELECT process, count(*) FILTER (WHERE NOT is_lost), min(began_at), max(ended_at), count(*) FILTER (WHERE is_lost)
+FROM (
+    SELECT locked_by AS process, started_at AS began_at, finished_at AS ended_at, false AS is_lost
+    FROM (
+    (SELECT * FROM skipqueue_job WHERE status = 'completed' ORDER BY finished_at DESC LIMIT %(newest)s)
+    UNION ALL
+    (SELECT * FROM skipqueue_job WHERE status = 'failed' ORDER BY finished_at DESC LIMIT %(newest)s)
+    UNION ALL
+    (SELECT * FROM skipqueue_job WHERE status = 'discarded' ORDER BY finished_at DESC LIMIT %(newest)s)
+    UNION ALL
+    (SELECT * FROM skipqueue_job WHERE status = 'running' ORDER BY locked_at LIMIT %(newest)s)
+    UNION ALL
+    (SELECT * FROM skipqueue_job WHERE status = 'scheduled' ORDER BY run_after LIMIT %(newest)s)
+) AS recent
+    UNION ALL
+    SELECT entry ->> 'worker_id', NULL, NULL, true
+    FROM (
+    (SELECT * FROM skipqueue_job WHERE status = 'completed' ORDER BY finished_at DESC LIMIT %(newest)s)
+    UNION ALL
+    (SELECT * FROM skipqueue_job WHERE status = 'failed' ORDER BY finished_at DESC LIMIT %(newest)s)
+    UNION ALL
+    (SELECT * FROM skipqueue_job WHERE status = 'discarded' ORDER BY finished_at DESC LIMIT %(newest)s)
+    UNION ALL
+    (SELECT * FROM skipqueue_job WHERE status = 'running' ORDER BY locked_at LIMIT %(newest)s)
+    UNION ALL
+    (SELECT * FROM skipqueue_job WHERE status = 'scheduled' ORDER BY run_after LIMIT %(newest)s)
+) AS recent, jsonb_array_elements(errors) AS entry
+    WHERE errors <> '[]' AND entry ->> 'exception' = %(died)s
+) AS attempt
+WHERE process = %(name)s OR left(process, length(%(name)s) + 1) = %(name)s || ':'
+GROUP BY process
+ORDER BY max(began_at) DESC NULLS LAST, process
+LIMIT 20
+
 -- CLAIM_ROWS (models.managers)
 WITH found AS MATERIALIZED (
     SELECT job.ctid AS place, job.size
@@ -5184,20 +5236,6 @@ WHERE
     AND retired_at IS NULL
     AND next_run_at < statement_timestamp() - make_interval(secs => %(seconds)s)
 ORDER BY next_run_at
-LIMIT %(limit)s
-
--- TIMES (parts.schedules.operate)
-SELECT
-    name, extract(epoch FROM last_run_at)::float8, extract(epoch FROM next_run_at)::float8,
-    CASE
-        WHEN paused_at IS NULL AND next_run_at < statement_timestamp()
-            THEN extract(epoch FROM statement_timestamp() - next_run_at)
-        ELSE 0
-    END::float8,
-    paused_at IS NOT NULL
-FROM skipqueue_schedule
-WHERE retired_at IS NULL
-ORDER BY name
 LIMIT %(limit)s
 
 -- DUE (parts.schedules.fire)

@@ -380,6 +380,8 @@ CASES = [
         {"keys": [f"key {n}" for n in range(40)], "limit": 500},
         {"rate_waiting", "rate_queued", BUCKETS, QUEUE},
     ),
+    Case("LAST_JOBS_OF_WORKER", {"name": "w", "newest": 100}, {"prune", "recover", "admit"}),
+    Case("PROCESSES_OF_WORKER", {"name": "w", "newest": 100, "died": "x"}, {"prune", "recover", "admit"}),
     Case("BLOCKED_BY_QUEUE", {"limit": 1000}, {"blocked"}),
     Case("EXPECTED_BLOCKED", {}, {"blocked"}),
     Case("LOCK_RATES", {"keys": ["key 7"]}, set()),

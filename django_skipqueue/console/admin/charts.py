@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 from django.utils.formats import date_format
 from django.utils.safestring import SafeString
 
+from ..facts import NOTHING
+
 
 class Mark(NamedTuple):
     """The place, from 0 at the lower or left end to 1, and its label."""
@@ -223,9 +225,6 @@ def _y(share: float) -> str:
 
 def _number(number: float) -> str:
     return f"{number:.2f}".rstrip("0").rstrip(".")
-
-
-NOTHING = "\N{EN DASH}"
 
 
 @dataclass(frozen=True)

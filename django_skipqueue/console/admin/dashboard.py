@@ -21,15 +21,16 @@ from django.utils.translation import gettext_lazy as _
 
 from ...conf import settings
 from ...models import Job, Status
+from ...queue.observe import QueueNow
 from ...queue.store import Store
-from ...values.records import worker_name
 from ..counts import grouped
 from ..durations import roughly, span
+from ..facts import NOTHING
 from ..job_states import RETRYING, Indexed, ScheduledCounts
 from ..parts import PartSection, consoles
 from ..queues_and_workers import LONGEST_NAME, QueueRate, QueueState, Workforce, not_external, queue_states, rates_now
-from .charts import NOTHING, LocalTimes, TimeAxis
-from .queues import columns_for, slots_in_words
+from .charts import LocalTimes, TimeAxis
+from .queue_columns import columns_for, slots_in_words
 from .ui.addresses import address_of, carrying
 from .ui.cells import rows
 
@@ -93,6 +94,12 @@ class Situation:
     @property
     def queues(self) -> Sequence[QueueState]:
         return [queue for queue in self.all_queues if self.queue_name in ("", queue.name)]
+
+    @property
+    def queue(self) -> QueueState:
+        """The only queue that is shown."""
+        of_it = QueueState(QueueNow(self.queue_name), self.workforce.serving(self.queue_name))
+        return next(iter(self.queues), of_it)
 
     @cached_property
     def workforce(self) -> Workforce:
@@ -227,7 +234,7 @@ def _longest_jobs(situation: Situation) -> list[dict[str, Any]]:
             "task": task,
             "queue_name": queue_name,
             "ran": span(now - locked_at),
-            "worker": worker_name(locked_by or ""),
+            "worker_id": locked_by or "",
         }
         for id, task, queue_name, locked_at, locked_by, now in running.values_list(*columns)[:MOST_LONG_JOBS]
     ]
@@ -243,8 +250,10 @@ def _queues(situation: Situation) -> dict[str, Any]:
 
 
 SECTIONS: tuple[PartSection[Situation], ...] = tuple(
-    PartSection(name=name, template=f"admin/django_skipqueue/dashboard/{name}.html", content=content)
-    for name, content in (("queues", _queues), ("longest_jobs", _longest_jobs))
+    PartSection(
+        name=name, template=f"admin/django_skipqueue/dashboard/{name}.html", content=content, is_of_queue=is_of_queue
+    )
+    for name, content, is_of_queue in (("queues", _queues, False), ("longest_jobs", _longest_jobs, True))
 )
 """In the order of the page."""
 
@@ -268,17 +277,18 @@ class Dashboard:
     """The time that it took to gather all of it, in words."""
 
     @classmethod
-    def of(cls, query: Mapping[str, str], may: Callable[[str], bool]) -> "Dashboard":
+    def of(cls, query: Mapping[str, str], may: Callable[[str], bool], *, of_queue: bool = False) -> "Dashboard":
         """Gather what the address asks for: `range=6h`, `queue=emails`.
 
-        `may`: whether the user has a permission.
+        `may`: whether the user has a permission. `of_queue`: only what the page of a queue shows.
         """
         started = time.perf_counter()
         queue_name = query.get("queue", "").replace("\0", "")[:LONGEST_NAME]
         range = next((each for each in RANGES if each.slug == query.get("range")), RANGES[0])
         situation = Situation.of(Store.default(), range, queue_name)
-        shown = [(card, may(card.permission)) for card in cards(situation)]
-        filled = [(section, section.content(situation)) for section in sections()]
+        shown = [(card, may(card.permission)) for card in (() if of_queue else cards(situation))]
+        chosen = (section for section in sections() if section.is_of_queue or not of_queue)
+        filled = [(section, section.content(situation)) for section in chosen]
         return cls(situation, shown, filled, span(time.perf_counter() - started))
 
     @property

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from django.core.management.base import CommandParser
 from django.utils import translation
 
 from ...conf import settings
@@ -15,7 +14,7 @@ from ...queue.store import Store
 from ..rules.examination import examine
 from ..rules.rule import Finding, Severity
 from ..rules.verdict import Verdict
-from .subcommand import Exit, Subcommand
+from .subcommand import Exit, Watchable
 from .terminal import Console
 from .verdict import COLOURS, exit_code
 
@@ -25,15 +24,12 @@ WIDTH = 80
 INDENT = " " * 4
 
 
-class Doctor(Subcommand):
+class Doctor(Watchable):
     """Changes nothing."""
 
     name = "doctor"
     help = "Examine the queue and its database, and say what to do about each finding"
     needs_all = True
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--json", action="store_true", help="print a JSON object")
 
     def run(self, console: Console, **options: Any) -> Exit:
         start = time.monotonic()

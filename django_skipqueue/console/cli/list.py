@@ -20,7 +20,7 @@ from ..job_states import RETRYING, state_of
 from ..parts import holder_of
 from ..search import Window
 from .options import add_criteria, by_criteria, cut_note, positive
-from .subcommand import Exit, Subcommand
+from .subcommand import Exit, Watchable
 from .terminal import BLUE, DIM, GREEN, RED, YELLOW, Coloured, Console
 
 COLOURS = {
@@ -85,16 +85,16 @@ def dumped(value: Any) -> str:
 HEADINGS = ("id", "status", "queue", "task", "attempts", "when", "arguments and error")
 
 
-class List(Subcommand):
+class List(Watchable):
     """Reads no more windows than it takes to find as many jobs as are asked for."""
 
     name = "list"
     help = "List jobs: the newest, or those that the options say"
+    json_help = "print a JSON object for each job"
 
     def add_arguments(self, parser: CommandParser) -> None:
         add_criteria(parser)
         parser.add_argument("--limit", type=positive, default=20, help="at most so many; default: 20")
-        parser.add_argument("--json", action="store_true", help="print a JSON object for each job")
 
     def run(self, console: Console, **options: Any) -> Exit:
         choice, limit = by_criteria(options), options["limit"]

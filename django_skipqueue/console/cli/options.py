@@ -11,11 +11,8 @@ The names of tasks and queues that an operator types are completed, or refused w
 
 import difflib
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from time import sleep
 from typing import Any, TypeVar
 
 from django.core.management.base import CommandError, CommandParser
@@ -25,39 +22,14 @@ from ...events.log_format import counted, printable
 from ...jobs.registry import registry
 from ...jobs.task import Task
 from ...models import Job
-from ..durations import duration, moment
+from ..durations import moment
 from ..job_states import STATES
 from ..periods import Period
 from ..queues_and_workers import known_queue_names, known_task_names
 from ..search import WINDOW_SIZE, Criteria, Window, is_id
 from .subcommand import Exit
-from .terminal import Console
 
 T = TypeVar("T")
-
-
-def add_watch(parser: CommandParser) -> None:
-    parser.add_argument(
-        "--watch",
-        type=duration,
-        nargs="?",
-        const=duration("2s"),
-        metavar="DURATION",
-        help="again and again, until Ctrl-C; without a duration, every 2s",
-    )
-    parser.add_argument("--json", action="store_true", help="print a JSON object")
-
-
-def watched(console: Console, show: Callable[[], T], *, watch: timedelta | None, json: bool) -> T:
-    """Call `show`, again and again with `--watch`. Returns what it has returned last."""
-    shown = show()
-    with suppress(KeyboardInterrupt):  # the way to end it
-        while watch:
-            sleep(watch.total_seconds())
-            if not json:
-                console.clear()
-            shown = show()
-    return shown
 
 
 class JobId(int):
@@ -245,13 +217,13 @@ def registered_task(typed: str) -> Task[Any, Any]:
 def require_known_queue(name: str) -> None:
     """Raise `CommandError` if nothing has this queue: no task, no worker, and no job."""
     if name not in (names := known_queue_names()):
-        raise CommandError(f"No task, worker or job has the queue {name!r}.{_meant(name, names)}")
+        raise CommandError(f"No task, worker or job has the queue {name!r}.{meant(name, names)}")
 
 
 def _unknown_task(name: str, known: list[str]) -> str:
     if ends := _ending_in(name):
         return f"Several tasks are called {name!r}: {', '.join(ends)}."
-    return f"No task is called {name!r}.{_meant(name, known)}"
+    return f"No task is called {name!r}.{meant(name, known)}"
 
 
 def _registered() -> list[str]:
@@ -262,7 +234,7 @@ def _ending_in(name: str) -> list[str]:
     return sorted(known for known in _registered() if known.endswith(f".{name}"))
 
 
-def _meant(name: str, known: list[str]) -> str:
+def meant(name: str, known: list[str]) -> str:
     """The name that is most like this one, in full or by its end; else some that there are."""
     by_text = {text: each for each in known for text in (each.rpartition(".")[2], each)}
     if close := difflib.get_close_matches(name, by_text, n=1):

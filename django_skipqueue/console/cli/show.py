@@ -22,7 +22,7 @@ from ..queues_and_workers import Workforce
 from ..waiting import why_it_waits
 from .list import TIMES, as_json, call_of, dumped, passed, when
 from .options import Choice, job_id
-from .subcommand import Exit, Subcommand
+from .subcommand import Exit, Watchable
 from .terminal import Console, shown_time
 
 LABEL_WIDTH = 14
@@ -152,15 +152,15 @@ def _given(value: Any) -> list[str]:
     return [str(value)] if value else []
 
 
-class Show(Subcommand):
+class Show(Watchable):
     """Prints each job: its fields, why it waits, the errors of its attempts, and the changes by operators."""
 
     name = "show"
     help = "Show jobs with their arguments, attempts and tracebacks"
+    json_help = "print a JSON object for each job"
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("ids", nargs="+", type=job_id, metavar="ID", help="the ids of the jobs")
-        parser.add_argument("--json", action="store_true", help="print a JSON object for each job")
 
     def run(self, console: Console, **options: Any) -> Exit:
         choice = Choice(ids=tuple(dict.fromkeys(options["ids"])))

@@ -3,26 +3,26 @@
 Invariant: no statement counts further than a cap, so that the answer takes no longer with ten million jobs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.core.management.base import CommandParser
 from django.utils import translation
 
-from ...conf import settings
 from ...events.log_format import in_words, printable
 from ...models import Status as JobStatus
 from ...queue.store import Store
+from ...values.fact import Fact
 from ..counts import Count
+from ..facts import Looks, as_json, plain
 from ..job_states import RETRYING, Indexed, ScheduledCounts
-from ..parts import PartStatus, consoles, externals
+from ..parts import PartStatus, consoles
 from ..periods import Period
-from ..queues_and_workers import QueueState, Workforce, active_queues
+from ..queues_and_workers import QUEUE, QueueState, Workforce, active_queues, queue_facts, queue_states
 from ..rules.verdict import Verdict
-from .options import add_watch, watched
-from .subcommand import Exit, Subcommand
+from .facts import FactList, print_facts
+from .subcommand import Exit, Watchable
 from .terminal import RED, YELLOW, Coloured, Console, shown_time
 from .verdict import show_verdict
 
@@ -64,34 +64,11 @@ class Snapshot:
         return {
             "verdict": self.verdict.as_json(),
             "at": self.at,
-            "queues": [_queue_as_json(queue) for queue in self.queues],
-            "jobs": {name: count_as_json(count) for name, count in self.jobs.items()},
+            "queues": [as_json(QUEUE, queue) for queue in self.queues],
+            "jobs": {name: plain(count) for name, count in self.jobs.items()},
             **{name: value for part in self.parts for name, value in part.as_json.items()},
             "workers": self.workforce.by_state,
         }
-
-
-def _queue_as_json(queue: QueueState) -> dict[str, Any]:
-    now, pause, rate = queue.now, queue.pause, queue.rate
-    return {
-        "queue": queue.name,
-        "queued": now.queued,
-        "is_estimate": now.is_estimate,
-        "oldest_seconds": now.oldest,
-        "blocked": count_as_json(queue.blocked),
-        "running": now.running,
-        "longest_seconds": now.longest,
-        "jobs_per_minute": rate and rate.per_minute,
-        "p95_wait_seconds": rate and rate.p95_wait,
-        "workers": len(queue.workers),
-        "is_paused": pause is not None,
-        "paused_until": pause.paused_until if pause else None,
-    }
-
-
-def counted(count: Count) -> str:
-    """The number, with a plus if there are more: `10,000+`."""
-    return f"{count.shown:,}{'+' if count.is_capped else ''}"
 
 
 def in_full(count: Count) -> str:
@@ -101,28 +78,13 @@ def in_full(count: Count) -> str:
     return f"{'at least ' if count.is_least else ''}{count.shown:,}"
 
 
-def count_as_json(count: Count) -> dict[str, Any]:
-    return {"count": count.shown, "or_more": count.is_capped}
-
-
-class Status(Subcommand):
+class Status(Watchable):
     name = "status"
     help = "Show the queues, the workers, and how many jobs wait and have failed"
 
-    def add_arguments(self, parser: CommandParser) -> None:
-        add_watch(parser)
-
-    def goes_over_all(self, options: Mapping[str, Any]) -> bool:
-        """What is shown again and again is one database."""
-        return not options["watch"]
-
     def run(self, console: Console, **options: Any) -> Exit:
-        in_json = options["json"]
-        watched(console, lambda: _show(console, Snapshot.now(), in_json=in_json), watch=options["watch"], json=in_json)
+        _show(console, Snapshot.now(), in_json=options["json"])
         return Exit.DONE
-
-
-HEADINGS = ("queue", "queued", "oldest", "running", "longest", "jobs/min", "p95 wait", "workers", "note")
 
 
 def _show(console: Console, snapshot: Snapshot, *, in_json: bool) -> None:
@@ -132,15 +94,10 @@ def _show(console: Console, snapshot: Snapshot, *, in_json: bool) -> None:
     show_verdict(console, snapshot.verdict)
     console.line(shown_time(snapshot.at))
     console.line()
-    if snapshot.queues:
-        rows = [_row(queue) for queue in snapshot.queues]
-        console.table(HEADINGS, rows, right=HEADINGS[1:-1])
-    else:
+    print_facts(console, QUEUE, snapshot.queues, QUEUE_LOOKS)
+    if not snapshot.queues:
         console.line("No job is queued or running, and none has ended lately.")
     console.line()
-    if blocked := [queue for queue in snapshot.queues if queue.blocked.found]:
-        named = ", ".join(f"{queue.name} {counted(queue.blocked)}" for queue in blocked)
-        console.line(printable(f"Blocked: {named}."))
     jobs = snapshot.jobs
     last_hour = in_full(jobs[FAILED_IN_LAST_HOUR])
     texts = [f"{in_full(count)} {name}" for name, count in jobs.items() if name != FAILED_IN_LAST_HOUR]
@@ -157,24 +114,8 @@ def _show(console: Console, snapshot: Snapshot, *, in_json: bool) -> None:
             console.line(printable(line))
 
 
-def _row(queue: QueueState) -> list[str]:
-    now, rate = queue.now, queue.rate
-    waited = rate and rate.p95_wait
-    return [
-        queue.name,
-        f"{'about ' if now.is_estimate else ''}{now.queued:,}",
-        "" if now.oldest is None else in_words(now.oldest),
-        f"{now.running:,}",
-        "" if now.longest is None else in_words(now.longest),
-        "" if rate is None else _number(rate.per_minute),
-        "" if waited is None else in_words(waited),
-        f"{len(queue.workers)}",
-        _note(queue),
-    ]
-
-
-def _number(per_minute: float) -> str:
-    return f"{per_minute:,.0f}" if per_minute >= 1 or not per_minute else f"{per_minute:.1g}"
+def _queued(queue: QueueState) -> str:
+    return f"{'about ' if queue.now.is_estimate else ''}{queue.now.queued:,}"
 
 
 def _note(queue: QueueState) -> str:
@@ -182,8 +123,25 @@ def _note(queue: QueueState) -> str:
         until = f"until {shown_time(pause.paused_until)}" if pause.paused_until else "until it is resumed"
         by, reason = f" by {pause.paused_by}" if pause.paused_by else "", f": {pause.reason}" if pause.reason else ""
         return Coloured(f"paused {until}{by}{reason}", YELLOW)
-    if not queue.workers:
-        unserved = [each.unserved for each in externals() if queue.name in settings.external_queues]
-        return Coloured(unserved[0] if unserved else "no worker serves it", RED) if queue.now.queued else ""
-    late = sum(worker.state == "late" for worker in queue.workers)
-    return Coloured(f"{late} of its workers late", YELLOW) if late else ""
+    return Coloured(queue.note, YELLOW if queue.workers else RED)
+
+
+QUEUE_LOOKS: Looks[QueueState] = {"queued": _queued, "note": _note}
+
+
+class Queues(FactList[QueueState]):
+    """Those that are known: by their jobs, tasks, workers or settings."""
+
+    name = "queues"
+    help = "List the known queues: what waits and runs, who serves them, what is paused or limited"
+    json_help = "print a JSON object for each queue"
+    nothing = "No queue has jobs, tasks or workers."
+
+    def facts(self) -> Sequence[Fact[QueueState]]:
+        return queue_facts()
+
+    def looks(self) -> Looks[QueueState]:
+        return QUEUE_LOOKS
+
+    def read(self, **options: Any) -> list[QueueState]:
+        return queue_states()

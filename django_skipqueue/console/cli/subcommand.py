@@ -5,7 +5,9 @@ To add one, write a class in a module of `console/cli/`, and add it to `CORE` of
 
 import argparse
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from enum import IntEnum
 from typing import Any
 
@@ -19,6 +21,7 @@ from ...exceptions import QueueUnavailable, SkipQueueError
 from ...values.records import handle_of
 from ...worker.own_connections import dedicated_connection, guard
 from ...worker.preflight import check_database, engine_problem
+from ..durations import duration
 from .terminal import Console
 
 
@@ -120,6 +123,40 @@ class Subcommand:
             raise CommandError(str(error), returncode=Exit.USAGE) from error
         except SkipQueueError as error:
             raise CommandError(str(error)) from error
+
+
+class Watchable(Subcommand):
+    """A subcommand that shows something, as text or as JSON, once or again and again. The last answer counts."""
+
+    json_help = "print a JSON object"
+
+    def add_common_arguments(self, parser: CommandParser) -> None:
+        super().add_common_arguments(parser)
+        parser.add_argument("--json", action="store_true", help=self.json_help)
+        parser.add_argument(
+            "--watch",
+            type=duration,
+            nargs="?",
+            const=duration("2s"),
+            metavar="DURATION",
+            help="again and again, until Ctrl-C; without a duration, every 2s",
+        )
+
+    def execute(self, console: Console, **options: Any) -> Exit:
+        interval = options["watch"]
+        if interval is None:
+            return super().execute(console, **options)
+        if options.get("verb"):
+            raise CommandError("--watch shows a list again and again: it takes no verb.", returncode=Exit.USAGE)
+        code = Exit.DONE
+        with suppress(KeyboardInterrupt):  # the way to end it
+            while (shown := super().execute(console, **options)) != Exit.INTERRUPTED:
+                code = shown
+                console.flush()
+                time.sleep(interval.total_seconds())
+                if not options["json"]:
+                    console.clear()
+        return code
 
 
 def chosen_database(options: Mapping[str, Any]) -> str:

@@ -84,6 +84,7 @@ class Console:
         self._out: OutputWrapper = command.stdout
         self._err: OutputWrapper = command.stderr
         self._shows_progress = False
+        self._is_stale = False
         self._progress_at = time.monotonic()
         self.database: str | None = None
         """The alias of the database that the data is of, if a subcommand goes over several."""
@@ -99,12 +100,18 @@ class Console:
         return self._out.isatty()
 
     def clear(self) -> None:
-        """Clear the screen; if the data does not go to a screen, write an empty line."""
-        self._out.write(CLEAR_SCREEN if self.is_screen else "", ending="" if self.is_screen else "\n")
+        """Clear the screen before the next line; if the data does not go to a screen, write an empty line there."""
+        self._is_stale = True
 
     def line(self, text: str = "") -> None:
         """Write a line of data. A text from a row must have passed through `printable`."""
+        self._clear_if_stale()
         self._out.write(text)
+
+    def _clear_if_stale(self) -> None:
+        if self._is_stale:
+            self._out.write(CLEAR_SCREEN if self.is_screen else "", ending="" if self.is_screen else "\n")
+            self._is_stale = False
 
     def coloured(self, text: str, code: str) -> None:
         """Write a line of data in this colour."""
@@ -119,7 +126,7 @@ class Console:
         """Write aligned columns of data; `right` names those that are aligned to the right."""
         width = shutil.get_terminal_size().columns if self.is_screen else None
         for line in aligned(headings, rows, right=right, width=width, colour=self._colour):
-            self._out.write(line)
+            self.line(line)
 
     def flush(self) -> None:
         self._out.flush()
@@ -130,6 +137,7 @@ class Console:
             os.dup2(nowhere.fileno(), self._out.fileno())
 
     def say(self, text: str) -> None:
+        self._clear_if_stale()
         self._err.write(printable(text), str)
         self._err.flush()
 

@@ -1,45 +1,31 @@
 """`skipqueue verdict`: whether all is well, or what hurts users; and how every command prints that."""
 
-from collections.abc import Mapping
 from typing import Any
 
-from django.core.management.base import CommandParser
 from django.utils import timezone, translation
 
 from ...events.log_format import in_words, printable
 from ...queue.store import Store
 from ..rules.rule import Finding, Severity
 from ..rules.verdict import Verdict
-from .options import add_watch, watched
-from .subcommand import Exit, Subcommand
+from .subcommand import Exit, Watchable
 from .terminal import GREEN, RED, YELLOW, Console
 
 COLOURS = {Severity.CRITICAL: RED, Severity.WARNING: YELLOW, Severity.OK: GREEN}
 
 
-class ShowVerdict(Subcommand):
+class ShowVerdict(Watchable):
     name = "verdict"
     help = "Say whether all is well; else what hurts users now, or soon. Exits with 0 only if all is well"
     needs_all = True
 
-    def add_arguments(self, parser: CommandParser) -> None:
-        add_watch(parser)
-
-    def goes_over_all(self, options: Mapping[str, Any]) -> bool:
-        """What is shown again and again is one database."""
-        return not options["watch"]
-
     def run(self, console: Console, **options: Any) -> Exit:
-        def show() -> Verdict:
-            with translation.override(None):
-                verdict = Verdict.now(Store.default())
-                if options["json"]:
-                    console.json(verdict.as_json())
-                else:
-                    show_verdict(console, verdict)
-            return verdict
-
-        verdict = watched(console, show, watch=options["watch"], json=options["json"])
+        with translation.override(None):
+            verdict = Verdict.now(Store.default())
+            if options["json"]:
+                console.json(verdict.as_json())
+            else:
+                show_verdict(console, verdict)
         return exit_code(verdict)
 
 

@@ -10,13 +10,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
+from ...models import Queue
 from ...models.expressions import table_names
 from ...queue.observe import QueueNow, queues_now
 from ...queue.queues import paused_queues
 from ...queue.store import Store
 from ...values.exposition import Family, Metric, Value
+from ...values.fact import Fact
+from ..counts import SCRAPED_BLOCKED, SCRAPED_QUEUES, Count
+from ..facts import series_of
 from ..parts import consoles
-from ..queues_and_workers import Workforce, estimated_blocked
+from ..queues_and_workers import QUEUE, QueueState, Workforce, estimated_blocked
 from ..rules import sql
 from ..rules.tables import Share, statement_seconds, table_load
 from ..rules.verdict import Verdict
@@ -62,61 +66,49 @@ def bounded(ordered: Iterable[tuple[tuple[str, ...], T]]) -> Iterator[tuple[tupl
         yield (labels if number < MOST else (OTHER,) * len(labels)), value
 
 
-QUEUE = ("queue",)
+def gauges(name: str, facts: Iterable[Fact[T]], read: Callable[[Store], Iterable[tuple[str, T]]]) -> Scraped:
+    """The gauges of facts. `read` returns the subjects, each with the value of the label, the most important first."""
+    measures = [(fact, fact.metric) for fact in facts if fact.metric]
 
-MOST_COUNTED, LEAST_COUNTED, MOST_TOGETHER = 1_000, 50, 10_000
-"""Queued jobs of one queue that are counted, fewer where there are many queues; of more, the planner's estimate is
-shown."""
+    def collect(store: Store) -> Iterator[Family]:
+        found: dict[tuple[str, ...], list[T]] = defaultdict(list)
+        for labels, subject in bounded(((value,), subject) for value, subject in read(store)):
+            found[labels].append(subject)
+        for fact, metric in measures:
+            values = {labels: series_of(fact, subjects) for labels, subjects in found.items()}
+            yield Family(metric, {labels: value for labels, value in values.items() if value is not None})
 
-MOST_RUNNING = 2_000
-"""Running jobs that are counted, the longest ones first."""
-
-MOST_BLOCKED = 2_000
-"""Blocked jobs that are counted, those first that were enqueued first; of more, the planner's estimate is shown."""
+    return Scraped(name, collect, tuple(metric for _, metric in measures))
 
 
-@measured(
-    "queues",
-    Metric("skipqueue_queued_jobs", "gauge", "Jobs that wait for a worker; many are estimated.", QUEUE),
-    Metric("skipqueue_oldest_queued_seconds", "gauge", "Seconds since the oldest queued job was due.", QUEUE),
-    Metric("skipqueue_running_jobs", "gauge", "Jobs that run, or are claimed; an estimate above 2,000.", QUEUE),
-    Metric(
-        "skipqueue_longest_running_seconds", "gauge", "Seconds since the first of the running jobs was claimed.", QUEUE
-    ),
-)
-def queues(store: Store) -> Iterator[Values]:
+def _queue(*names: str) -> list[Fact[QueueState]]:
+    return [fact for fact in QUEUE if fact.name in names]
+
+
+def _queues(store: Store) -> Iterable[tuple[str, QueueState]]:
     """The depth of each queue, and how long its jobs have waited and run. One without jobs has zeros."""
-    busy = queues_now(store, most=MOST_COUNTED, least=LEAST_COUNTED, together=MOST_TOGETHER, most_running=MOST_RUNNING)
+    busy = queues_now(store, **SCRAPED_QUEUES)
     now = {queue.name: queue for queue in busy}
     for name in (name for part in consoles() if part.known_queues for name in part.known_queues(store, MOST)):
         now.setdefault(name, QueueNow(name))
     busiest = sorted(now.values(), key=lambda queue: -queue.queued - queue.running)
-    labelled: dict[tuple[str, ...], list[QueueNow]] = defaultdict(list)
-    for labels, queue in bounded(((queue.name,), queue) for queue in busiest):
-        labelled[labels].append(queue)
-    yield {labels: sum(queue.queued for queue in queues) for labels, queues in labelled.items()}
-    yield {labels: max(queue.oldest or 0.0 for queue in queues) for labels, queues in labelled.items()}
-    yield {labels: sum(queue.running for queue in queues) for labels, queues in labelled.items()}
-    yield {labels: max(queue.longest or 0.0 for queue in queues) for labels, queues in labelled.items()}
+    return ((queue.name, QueueState(queue)) for queue in busiest)
 
 
-@measured(
-    "blocked",
-    Metric(
-        "skipqueue_blocked_jobs", "gauge", "Jobs that wait for other jobs, or a permit; an estimate above 2,000.", QUEUE
-    ),
-)
-def blocked(store: Store) -> Iterator[Values]:
-    busiest = sorted(estimated_blocked(store, most=MOST_BLOCKED).items(), key=lambda item: (-item[1], item[0]))
-    numbers: dict[tuple[str, ...], int] = defaultdict(int)
-    for labels, number in bounded(((name,), number) for name, number in busiest):
-        numbers[labels] += number
-    yield numbers
+def _blocked(store: Store) -> Iterable[tuple[str, QueueState]]:
+    numbers = estimated_blocked(store, most=SCRAPED_BLOCKED)
+    busiest = sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
+    return ((name, QueueState(QueueNow(name), blocked=Count(number))) for name, number in busiest)
 
 
-@measured("paused", Metric("skipqueue_queue_paused", "gauge", "1 for each queue that is paused.", QUEUE))
-def paused(store: Store) -> Iterator[Values]:
-    yield {(name,): 1 for name in paused_queues(store, limit=MOST)}
+def _paused(store: Store) -> Iterable[tuple[str, QueueState]]:
+    names = paused_queues(store, limit=MOST)
+    return ((name, QueueState(QueueNow(name), pause=Queue(name=name))) for name in names)
+
+
+queues = gauges("queues", _queue("queued", "oldest", "running", "longest"), _queues)
+blocked = gauges("blocked", _queue("blocked"), _blocked)
+paused = gauges("paused", _queue("is_paused"), _paused)
 
 
 @measured("workers", Metric("skipqueue_workers", "gauge", "Workers, by the age of their heartbeats.", ("state",)))

@@ -10,15 +10,18 @@ from ...console.cli.pause import Pause, Resume
 from ...console.cli.prune import Prune
 from ...console.cli.reindex import Reindex
 from ...console.cli.show import Show
-from ...console.cli.status import Status
+from ...console.cli.status import Queues, Status
 from ...console.cli.subcommand import Alias, Dispatcher, Subcommand
 from ...console.cli.verdict import ShowVerdict
+from ...console.cli.workers import Workers
 from ...console.parts import consoles
 from ...console.verbs.table import VERBS
 from .importtasks import Command as ImportTasks
 from .runworker import Command as RunWorker
 
-CORE = (Defer, Doctor, Health, Index, List, Pause, Prune, Reindex, Resume, Show, ShowVerdict, Status)
+CORE = (
+    Defer, Doctor, Health, Index, List, Pause, Prune, Queues, Reindex, Resume, Show, ShowVerdict, Status, Workers,
+)  # fmt: skip
 """The subcommands of the core beside the verbs."""
 
 

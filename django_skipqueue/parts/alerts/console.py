@@ -2,9 +2,7 @@
 
 from typing import Any
 
-from django.core.management.base import CommandParser
-
-from ...console.cli.subcommand import Exit, Subcommand
+from ...console.cli.subcommand import Exit, Watchable
 from ...console.cli.terminal import Console, shown_time
 from ...console.parts import PartConsole
 from ...models import Incident
@@ -14,15 +12,12 @@ from .watch import check, confirm, known_since
 COLUMNS = ("severity", "rule", "subject", "since", "raised_at", "title")
 
 
-class Alerts(Subcommand):
+class Alerts(Watchable):
     """Announces incidents as a supervisor does: by log lines, signals and the webhook."""
 
     name = "alerts"
     help = "Apply the rules of the verdict, announce problems that begin or end, and list those that were announced"
     needs_all = True
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--json", action="store_true", help="print a JSON object")
 
     def run(self, console: Console, **options: Any) -> Exit:
         store = Store.default()

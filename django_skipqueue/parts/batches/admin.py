@@ -2,7 +2,7 @@
 
 Invariant: the pages change nothing. The buttons post to the list of jobs, which asks and applies the verb.
 
-A further column is a function of a `BatchState`, and an entry in `COLUMNS`.
+A column is a fact of `BATCH`.
 
 The picture of one batch reads its jobs and what they wait for, and says what each node is. Invariant: at most `NEWEST`
 jobs of each status are read, and `MOST_EDGES` edges, whatever the size of the batch.
@@ -28,10 +28,11 @@ from django.utils.translation import gettext_lazy as _
 from ...console.admin.jobs.changelist import CappedPaginator
 from ...console.admin.jobs.filters import GroupFilter
 from ...console.admin.ui.addresses import address_of
-from ...console.admin.ui.cells import NOTHING, Cell, Column, badge, rows, shortened
+from ...console.admin.ui.cells import Cell, badge, columns_of, rows, shortened
 from ...console.admin.ui.views import READ, OwnChangeList, ReadOnlyViews, guarded, refreshing
 from ...console.counts import Count, grouped
-from ...console.durations import distance, exact, span
+from ...console.durations import exact, span
+from ...console.facts import NOTHING, Looks
 from ...console.job_states import Group, Indexed
 from ...console.search import is_id
 from ...console.verbs.table import CANCEL, DISCARD, RETRY
@@ -39,6 +40,7 @@ from ...console.verbs.verb import Verb
 from ...models import FINISHED, Dependency, Job, JobBatch, Status
 from ...models.job import AbstractJob
 from .console import (
+    BATCH,
     CALLBACKS,
     CONDITIONS,
     STATES,
@@ -97,19 +99,17 @@ def _outside(batch: BatchState) -> Cell:
     return format_html('<a href="{}">#{}</a>', address_of("jobbatch_change", parent_id), parent_id)
 
 
-COLUMNS: tuple[Column[BatchState], ...] = (
-    Column("batch", _("batch"), lambda batch: link_to(batch.row)),
-    Column("state", _("state"), state_badge),
-    Column("progress", _("done"), progress),
-    Column("jobs", _("jobs"), numbers),
-    Column("created", _("created"), lambda batch: distance(batch.row.created_at, batch.now)),
-    Column(
-        "finished",
-        _("finished"),
-        lambda batch: distance(batch.row.finished_at, batch.now) if batch.row.finished_at else NOTHING,
-    ),
-    Column("outside", _("belongs to"), _outside),
-)
+LOOKS: Looks[BatchState] = {
+    "id": None,
+    "batch": lambda batch: link_to(batch.row),
+    "state": state_badge,
+    "progress": progress,
+    "jobs": numbers,
+    "failed": None,
+    "outside": _outside,
+}
+
+COLUMNS = columns_of(BATCH, (), LOOKS)
 
 ON_DASHBOARD = COLUMNS[:5]
 

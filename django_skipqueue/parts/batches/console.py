@@ -16,10 +16,11 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ...conf import settings
-from ...console.cli.subcommand import Exit, Subcommand
+from ...console.cli.facts import print_facts
+from ...console.cli.subcommand import Exit, Watchable
 from ...console.cli.terminal import GREEN, RED, YELLOW, Coloured, Console
-from ...console.counts import CAP, grouped
-from ...console.durations import distance
+from ...console.counts import CAP, OF_BATCH, grouped
+from ...console.facts import Looks, as_json
 from ...console.metrics.catalogue import Values, measured
 from ...console.parts import BarEntry, PartConsole, PartFact, PartSection
 from ...console.rules.rule import Finding, Rule, Severity
@@ -27,6 +28,7 @@ from ...events.log_format import job_name, printable
 from ...models import FINISHED, Dependency, Job, JobBatch, Status
 from ...queue.store import Store
 from ...values.exposition import Metric
+from ...values.fact import Fact
 from ...values.part import later
 from .dependencies import UnmetNeed, unmet_needs_of
 from .finish import batch_progress
@@ -40,9 +42,6 @@ CONDITIONS = {
     "failures": Q(failed__gt=0) | Q(discarded__gt=0),
 }
 """Of the states by which batches are found. The order of ids and an index find the first ones of each."""
-
-MOST_COUNTED = 300_000
-"""Jobs of one batch in one status that are counted, if there is time."""
 
 COUNT_SECONDS = 0.05
 """Seconds after which no batch with more than `CAP` jobs in a status is counted further."""
@@ -102,22 +101,21 @@ class BatchState:
         more = "+" if self.is_least else ""
         return f"{grouped(self.done)}/{grouped(self.total)}{more}"
 
-    @property
-    def as_json(self) -> dict[str, Any]:
-        """The state for programs: times are datetimes."""
-        row = self.row
-        return {
-            "id": row.pk,
-            "name": row.name,
-            "state": self.state,
-            "done": self.done,
-            "total": self.total,
-            "is_least": self.is_least,
-            "counts": dict(self.counts),
-            "created_at": row.created_at,
-            "finished_at": row.finished_at,
-            "parent_id": row.parent_id,
-        }
+
+BATCH: tuple[Fact[BatchState], ...] = (
+    Fact("id", _("id"), lambda batch: batch.row.pk),
+    Fact("batch", _("batch"), lambda batch: batch.row.name, field="name"),
+    Fact("state", _("state"), lambda batch: batch.state),
+    Fact("progress", _("done"), lambda batch: batch.done, "jobs", field="done"),
+    Fact("total", "", lambda batch: batch.total),
+    Fact("is_least", "", lambda batch: batch.is_least),
+    Fact("jobs", _("jobs"), lambda batch: dict(batch.counts), field="counts"),
+    Fact("failed", _("failed"), lambda batch: batch.failures, "jobs", field=None),
+    Fact("created", _("created"), lambda batch: batch.row.created_at, "time", field="created_at"),
+    Fact("finished", _("finished"), lambda batch: batch.row.finished_at, "time", field="finished_at"),
+    Fact("outside", _("belongs to"), lambda batch: batch.row.parent_id, field="parent_id"),
+)
+"""The facts of a batch."""
 
 
 class Callback(NamedTuple):
@@ -144,7 +142,7 @@ def batch_states(rows: Iterable[Any]) -> list[BatchState]:
     for row in listed:
         most, own = CAP, counts[row.pk]
         if _is_capped(row, own, most) and time.monotonic() < until:
-            most, own = MOST_COUNTED, batch_progress(Store.default(), [row.pk], most=MOST_COUNTED)[row.pk]
+            most, own = OF_BATCH, batch_progress(Store.default(), [row.pk], most=OF_BATCH)[row.pk]
         ordered = {status.value: own[status] for status in Status if own.get(status)}
         found.append(BatchState(row, row.now, ordered, is_least=_is_capped(row, own, most)))
     return found
@@ -291,68 +289,54 @@ def why_it_waits_for_jobs(job: Job, _now: datetime) -> str:
     }
 
 
-HEADINGS = ("id", "name", "state", "done", "failed", "created", "finished", "outer")
-
 COLOURS = {"running": YELLOW, "finished": GREEN, "failures": RED}
+
+LOOKS: Looks[BatchState] = {
+    "state": lambda each: Coloured(str(STATES[each.state]), COLOURS[each.state]),
+    "progress": lambda each: each.numbers,
+    "jobs": None,
+}
 
 DEFAULT_LIMIT, MOST = 20, 1_000
 
 
-class Batches(Subcommand):
+class Batches(Watchable):
     name = "batches"
     help = "List the batches with their progress; show one with its callbacks"
+    json_help = "print a JSON object for each batch"
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("id", nargs="?", type=int, metavar="ID", help="show this batch; default: list the newest")
         parser.add_argument("--state", choices=list(CONDITIONS), help="list only those that are in this state")
         parser.add_argument("--limit", type=int, default=DEFAULT_LIMIT, metavar="N", help="how many to list")
-        parser.add_argument("--json", action="store_true", help="print a JSON object for each batch")
 
     def run(self, console: Console, **options: Any) -> Exit:
         if options["id"] is not None:
-            return _show(console, options["id"], as_json=options["json"])
+            return _show(console, options["id"], in_json=options["json"])
         if not 1 <= options["limit"] <= MOST:
             raise CommandError(f"--limit must be from 1 to {MOST}.", returncode=Exit.USAGE)
         rows = JobBatch.objects.filter(CONDITIONS[options["state"]]) if options["state"] else JobBatch.objects.all()
         found = batch_states(with_time(rows).order_by("-pk")[: options["limit"]])
-        if options["json"]:
-            for each in found:
-                console.json(each.as_json)
-        elif found:
-            console.table(HEADINGS, map(_row, found), right=("id", "done", "failed", "outer"))
-        else:
+        print_facts(console, BATCH, found, LOOKS, in_json=options["json"])
+        if not found:
             console.say("There is no such batch." if options["state"] else "There is no batch.")
         return Exit.DONE if found else Exit.NEGATIVE
 
 
-def _show(console: Console, batch_id: int, *, as_json: bool) -> Exit:
+def _show(console: Console, batch_id: int, *, in_json: bool) -> Exit:
     found = batch_state(batch_id) if 0 <= batch_id < 2**63 else None
     if found is None:
         raise CommandError(f"There is no batch {batch_id}. It may have been pruned.")
     callbacks = callbacks_of(found.row)
-    if as_json:
-        console.json(found.as_json | {"callbacks": [each._asdict() for each in callbacks]})
+    if in_json:
+        console.json(as_json(BATCH, found) | {"callbacks": [each._asdict() for each in callbacks]})
         return Exit.DONE
-    console.table(HEADINGS, [_row(found)], right=("id", "done", "failed", "outer"))
+    print_facts(console, BATCH, [found], LOOKS)
     if callbacks:
         console.line("")
         rows = [[each.name, each.task, str(each.job_id or ""), each.state] for each in callbacks]
         console.table(("callback", "task", "job", "state"), rows, right=("job",))
     return Exit.DONE
-
-
-def _row(each: BatchState) -> list[str]:
-    row = each.row
-    return [
-        str(row.pk),
-        row.name,
-        Coloured(str(STATES[each.state]), COLOURS[each.state]),
-        each.numbers,
-        str(each.failures),
-        distance(row.created_at, each.now),
-        distance(row.finished_at, each.now) if row.finished_at else "",
-        str(row.parent_id or ""),
-    ]
 
 
 CONSOLE = PartConsole(

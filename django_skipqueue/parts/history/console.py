@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from django.utils.translation import gettext_lazy as _
 
-from ...console.metrics.catalogue import MOST, QUEUE, Scraped, bounded
+from ...console.metrics.catalogue import MOST, Scraped, bounded
 from ...console.parts import BarEntry, PartCard, PartConsole, PartSection
 from ...console.queues_and_workers import QueueRate
 from ...queue.store import Store
@@ -32,8 +32,8 @@ RAN = Metric("skipqueue_run_seconds", "histogram", "Seconds from the start of an
 CLAIM_TIMES = Metric(
     "skipqueue_claim_seconds", "histogram", "Seconds that PostgreSQL took for claims that returned jobs."
 )
-CLAIM_PAGES = Metric("skipqueue_claim_pages", "gauge", "Pages that the search of a claim of 100 jobs read.", QUEUE)
-CLAIM_ENTRIES = Metric("skipqueue_claim_index_entries", "gauge", "Index entries that this search read.", QUEUE)
+CLAIM_PAGES = Metric("skipqueue_claim_pages", "gauge", "Pages that the search of a claim of 100 jobs read.", CALL[:1])
+CLAIM_ENTRIES = Metric("skipqueue_claim_index_entries", "gauge", "Index entries that this search read.", CALL[:1])
 
 # queues → the names of the queues of which anything was ever counted. Index: the primary key of the roll-ups.
 KNOWN_QUEUES = """
@@ -199,6 +199,7 @@ CONSOLE = PartConsole(
             name="charts",
             template="admin/django_skipqueue/history/charts.html",
             content=later(f"{DASHBOARD}.charts"),
+            is_of_queue=True,
         ),
         PartSection(
             name="failing",
@@ -210,6 +211,7 @@ CONSOLE = PartConsole(
             name="slowest_tasks",
             template="admin/django_skipqueue/history/slowest_tasks.html",
             content=later(f"{DASHBOARD}.slowest_tasks"),
+            is_of_queue=True,
             after="longest_jobs",
         ),
     ),

@@ -15,11 +15,12 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...console.admin import charts as scale
-from ...console.admin.charts import NOTHING, Chart, LocalTimes, Mark, Series, TimeAxis
+from ...console.admin.charts import Chart, LocalTimes, Mark, Series, TimeAxis
 from ...console.admin.dashboard import HOUR, Card, Level, Range, Situation, list_of
 from ...console.admin.ui.addresses import address_of
 from ...console.counts import grouped, rate_in_words
 from ...console.durations import roughly, span
+from ...console.facts import NOTHING
 from ...models import Status
 from ...queue.store import Store
 from ...values import counting

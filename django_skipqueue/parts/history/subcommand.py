@@ -12,7 +12,7 @@ from django.core.management.base import CommandError, CommandParser
 from ...console.cli.list import call_of
 from ...console.cli.options import full_task_name, positive
 from ...console.cli.show import LABEL_WIDTH
-from ...console.cli.subcommand import Exit, Subcommand
+from ...console.cli.subcommand import Exit, Watchable
 from ...console.cli.terminal import DIM, RED, YELLOW, Coloured, Console, operator, shown_time
 from ...console.durations import distance, moment
 from ...events.log_format import printable
@@ -39,9 +39,10 @@ MOST_HOURS = 24
 """Hours with failed attempts that are printed of one cause: the last ones."""
 
 
-class ListFailures(Subcommand):
+class ListFailures(Watchable):
     name = "failures"
     help = "List the causes of failed attempts; show or acknowledge one"
+    json_help = "print a JSON object for each cause"
 
     def add_arguments(self, parser: CommandParser) -> None:
         add = parser.add_argument
@@ -52,7 +53,6 @@ class ListFailures(Subcommand):
         add("--acknowledge", action="store_true", help="put this cause behind the others until it comes back")
         add("--take-back", action="store_true", help="take the acknowledgement of this cause back")
         add("--note", default="", metavar="TEXT", help="why it is acknowledged")
-        add("--json", action="store_true", help="print a JSON object for each cause")
 
     def goes_over_all(self, options: Mapping[str, Any]) -> bool:
         return options["key"] is None

@@ -12,13 +12,16 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ...console.admin.ui.cells import Column, Rows, rows
+from ...console.cli.facts import print_facts
 from ...console.cli.list import print_jobs
 from ...console.cli.options import positive
-from ...console.cli.subcommand import Exit, Subcommand
+from ...console.cli.subcommand import Exit, Watchable
 from ...console.cli.terminal import Console
+from ...console.facts import Looks
 from ...console.parts import BarEntry, PartConsole, consoles
 from ...events.log_format import printable
 from ...queue.store import Store
+from ...values.fact import Fact
 from ...values.part import later
 
 if TYPE_CHECKING:
@@ -62,14 +65,13 @@ class Cards:
 class KeyTable(Generic[State]):
     """The keys of one part."""
 
-    headings: tuple[str, ...]
-    """Of the command's table."""
-    row: Callable[[State], list[str]]
+    facts: tuple[Fact[State], ...]
+    looks: Looks[State]
+    """In the command's table."""
     first: Callable[[Store, int], Sequence[State]]
     """Returns the keys that the command lists. Its second argument: the maximum of keys."""
     of_key: Callable[[Store, str], Sequence[State]]
     """Returns the state of this key, if jobs wait for it."""
-    as_json: Callable[[State], dict[str, Any]]
     key_as_json: Callable[[Sequence[State]], dict[str, Any]]
     """What the object of one key has of this part, given what `of_key` returns."""
     holders: "Callable[[str], QuerySet[Job]] | None" = None
@@ -94,9 +96,6 @@ def tables() -> list[KeyTable[Any]]:
     return [console.keys for console in consoles() if isinstance(console, KeyedConsole)]
 
 
-NUMBERS = ("held", "of", "waiting", "oldest", "tokens")
-"""The headings of columns that are aligned to the right."""
-
 MOST_JOBS = 20
 """Jobs of one key that are listed, of those that hold a permit, and of those that wait."""
 
@@ -104,26 +103,21 @@ Found = Sequence[tuple[KeyTable[Any], Sequence[Any]]]
 """The states of keys, for each part."""
 
 
-class Limits(Subcommand):
+class Limits(Watchable):
     name = "limits"
     help = "List the keys of limits, sequences and rates for which jobs wait, or show one with its jobs"
+    json_help = "print a JSON object for each key"
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("key", nargs="?", metavar="KEY", help="show this key, and its jobs")
         parser.add_argument("--limit", type=positive, default=100, metavar="N", help="keys to list (default: 100)")
-        parser.add_argument("--json", action="store_true", help="print a JSON object for each key")
 
     def run(self, console: Console, **options: Any) -> Exit:
         key, most = options["key"], options["limit"]
         if key is not None:
             return _show(console, key, in_json=options["json"])
         found = [(table, table.first(Store.default(), most)) for table in tables()]
-        if options["json"]:
-            for table, states in found:
-                for state in states:
-                    console.json(table.as_json(state))
-        else:
-            _print(console, found)
+        _print(console, found, in_json=options["json"])
         if any(len(states) == most for _, states in found):
             console.say(f"These are the first {most:,} keys. --limit lists more.")
         if any(states for _, states in found):
@@ -132,11 +126,11 @@ class Limits(Subcommand):
         return Exit.NEGATIVE
 
 
-def _print(console: Console, found: Found) -> None:
+def _print(console: Console, found: Found, *, in_json: bool = False) -> None:
     for number, (table, states) in enumerate((table, states) for table, states in found if states):
-        if number:
+        if number and not in_json:
             console.line()
-        console.table(table.headings, map(table.row, states), right=NUMBERS)
+        print_facts(console, table.facts, states, table.looks, in_json=in_json)
 
 
 def _show(console: Console, key: str, *, in_json: bool) -> Exit:

@@ -1,6 +1,6 @@
 """The keys of limits in the admin: the halted sequences, and a page of all other keys, with its columns.
 
-A further column is a function of a `LimitState`, and an entry in `COLUMNS`.
+A column is a fact of `LIMIT`.
 """
 
 import time
@@ -14,16 +14,17 @@ from django.utils.translation import gettext_lazy as _
 
 from ...console.admin.jobs.filters import KeyFilter
 from ...console.admin.ui.addresses import address_of
-from ...console.admin.ui.cells import Cell, Column, badge, rows
+from ...console.admin.ui.cells import Cell, badge, columns_of, rows
 from ...console.counts import grouped
 from ...console.durations import span
+from ...console.facts import Looks
 from ...console.job_states import Key
 from ...models import Status
 from ...queue.store import Store
 from ..keyed.admin import SECONDS
 from ..keyed.console import Card, Cards
 from .now import HaltedKey, first_blocked_keys, waiting_keys
-from .states import LimitState, first_states, halted_by_key, key_of_limit, limit_states
+from .states import LIMIT, LimitState, first_states, halted_by_key, key_of_limit, limit_states
 
 
 def _key(state: LimitState) -> Cell:
@@ -49,14 +50,15 @@ def _held(state: LimitState) -> Cell:
     return gettext("%(held)s of %(capacity)s") % {"held": state.held, "capacity": grouped(state.now.capacity)}
 
 
-COLUMNS: tuple[Column[LimitState], ...] = (
-    Column("key", _("key"), _key),
-    Column("kind", _("kind"), lambda state: state.kind),
-    Column("state", _("state"), _state),
-    Column("held", _("permits held"), _held),
-    Column("waiting", _("jobs wait"), lambda state: str(state.waiting)),
-    Column("oldest", _("oldest job"), lambda state: span(state.oldest)),
-)
+LOOKS: Looks[LimitState] = {
+    "key": _key,
+    "kind": lambda state: state.kind,
+    "state": _state,
+    "held": _held,
+    "capacity": None,
+}
+
+COLUMNS = columns_of(LIMIT, (), LOOKS)
 
 MOST_ON_DASHBOARD = 10
 

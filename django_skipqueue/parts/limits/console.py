@@ -4,17 +4,17 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.db.models import F, QuerySet, Value
 from django.db.models.lookups import LessThan
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ...console.cli.status import count_as_json, counted, in_full
+from ...console.cli.status import in_full
 from ...console.cli.terminal import RED, Coloured
-from ...console.counts import Count
+from ...console.counts import MOST_HALTING, MOST_KEYS, SCRAPED_HALTING, Count
 from ...console.durations import clock_time, span
+from ...console.facts import as_json, plain
 from ...console.job_states import Indexed
 from ...console.metrics.catalogue import Values, measured
 from ...console.parts import PartSection, PartStatus
@@ -29,15 +29,19 @@ from ..keyed.console import KeyedConsole, KeyTable
 from ..keyed.states import key_of_job
 from .admit import blocked_keys
 from .models import HALTS, LIMIT_RANK
-from .now import MOST_HALTING, halted_keys, waiting_keys
+from .now import halted_keys, waiting_keys
 from .services import unclaimed_holders
-from .states import LIMITS, LimitState, halted_by_key, halted_states, holders_of, key_of_limit, limit_states, permits
-
-MOST_KEYS = 500
-"""Keys that are counted."""
-
-MOST_HALTING_SCRAPED = 1_000
-"""Failed jobs of sequences that the metrics look at."""
+from .states import (
+    LIMIT,
+    LIMITS,
+    LimitState,
+    halted_by_key,
+    halted_states,
+    holders_of,
+    key_of_limit,
+    limit_states,
+    permits,
+)
 
 
 @measured(
@@ -51,7 +55,7 @@ MOST_HALTING_SCRAPED = 1_000
     ),
 )
 def keys(store: Store) -> Iterator[Values]:
-    halted = halted_keys(store, limit=MOST_HALTING_SCRAPED)
+    halted = halted_keys(store, limit=SCRAPED_HALTING)
     yield {(): len({each.key for each in halted})}
     yield {(): max((each.seconds for each in halted), default=0.0)}
     yield {(): len(waiting_keys(store, limit=MOST_KEYS))}
@@ -66,7 +70,7 @@ def status(store: Store) -> PartStatus:
         "See: skipqueue limits"
         for first in found[:1]
     ]
-    return PartStatus(as_json={"halted_sequences": count_as_json(number)}, lines=lines)
+    return PartStatus(as_json={"halted_sequences": plain(number)}, lines=lines)
 
 
 MOST = 50
@@ -243,39 +247,18 @@ def _first(store: Store, most: int) -> list[LimitState]:
     return [*halted, *limit_states(store, others, {})][:most]
 
 
-def _row(state: LimitState) -> list[str]:
-    note = ""
-    if state.halted is not None:
-        note = Coloured(f"halted: job {state.halted.job_id} failed {in_words(state.halted.seconds)} ago", RED)
-    numbers = (
-        counted(state.held),
-        "" if state.now.capacity is None else f"{state.now.capacity:,}",
-        counted(state.waiting),
-    )
-    return [state.key, state.kind, *numbers, in_words(state.oldest), note]
-
-
-def _as_json(state: LimitState) -> dict[str, Any]:
-    return {
-        "key": state.masked,
-        "kind": state.now.kind,
-        "capacity": state.now.capacity,
-        "held": count_as_json(state.held),
-        "waiting": count_as_json(state.waiting),
-        "oldest_seconds": state.oldest,
-        "next_job": state.now.next_id,
-        "halted_by_job": state.halted.job_id if state.halted else None,
-        "halted_seconds": state.halted.seconds if state.halted else None,
-    }
+def _state(state: LimitState) -> str:
+    if state.halted is None:
+        return gettext("waits")
+    return Coloured(f"halted: job {state.halted.job_id} failed {in_words(state.halted.seconds)} ago", RED)
 
 
 KEYS = KeyTable(
-    headings=("key", "kind", "held", "of", "waiting", "oldest", "note"),
-    row=_row,
+    facts=LIMIT,
+    looks={"key": lambda state: state.key, "kind": lambda state: state.kind, "state": _state},
     first=_first,
     of_key=lambda store, key: limit_states(store, [key], halted_by_key(store)),
-    as_json=_as_json,
-    key_as_json=lambda states: _as_json(states[0]) if states else {},
+    key_as_json=lambda states: as_json(LIMIT, states[0]) if states else {},
     holders=holders_of,
     waiting=lambda key: Indexed(Status.BLOCKED, key=key_of_limit(key)).jobs(),
     cards=later(f"{__package__}.admin.cards"),

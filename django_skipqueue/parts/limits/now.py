@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from ...console.counts import MOST_HALTING
 from ...queue.fragments import joined
 from ..keyed.sql import indented
 from ..keyed.states import KeyNow, read_keys
@@ -158,9 +159,6 @@ ORDER BY key.place
 )
 
 
-MOST_HALTING = 5_000
-"""Failed jobs of sequences that are looked at, those first that failed first."""
-
 MOST_FIRST_BLOCKED = 2_000
 """Blocked jobs, those first that were enqueued first, whose keys are looked at."""
 
@@ -179,13 +177,13 @@ class LimitNow(KeyNow):
     capacity: int | None
     """`None`: any number, if the limit of a queue was removed."""
     held: int
-    """Jobs that hold a permit; above `MOST_COUNTED`: more than that."""
+    """Jobs that hold a permit; above `OF_KEY`: more than that."""
 
 
 def halted_keys(store: "Store", *, limit: int = MOST_HALTING) -> list[HaltedKey]:
     """The sequences that have halted and keep jobs waiting, the longest first.
 
-    limit: failed jobs that are looked at.
+    limit: failed jobs that are looked at, those first that failed first.
     """
     return [HaltedKey(*row) for row in store.rows(HALTED_KEYS, {"limit": limit})]
 

@@ -15,6 +15,7 @@ from ...console.job_states import Key, Order
 from ...console.parts import QueueOption, QueueSetting
 from ...models import Job, Queue
 from ...queue.store import Store
+from ...values.fact import Fact
 from ...values.settings import LARGEST_LIMIT
 from ..keyed.sql import key_of, queues_with
 from ..keyed.states import KeyState, counted
@@ -47,6 +48,21 @@ class LimitState(KeyState[LimitNow]):
     def seconds(self) -> float:
         """For how long it has been halted; of every other key, for how long its first job has waited."""
         return self.oldest if self.halted is None else self.halted.seconds
+
+
+LIMIT: tuple[Fact[LimitState], ...] = (
+    Fact("key", _("key"), lambda state: state.masked),
+    Fact("kind", _("kind"), lambda state: state.now.kind),
+    Fact("state", _("state"), lambda state: state.halted and "halted", field=None),
+    Fact("held", _("permits held"), lambda state: state.held, "jobs"),
+    Fact("capacity", _("of"), lambda state: state.now.capacity, "jobs"),
+    Fact("waiting", _("jobs wait"), lambda state: state.waiting, "jobs"),
+    Fact("oldest", _("oldest job"), lambda state: state.oldest, "seconds", field="oldest_seconds"),
+    Fact("next_job", "", lambda state: state.now.next_id),
+    Fact("halted_by_job", "", lambda state: state.halted and state.halted.job_id),
+    Fact("halted_seconds", "", lambda state: state.halted and state.halted.seconds),
+)
+"""The facts of the key of a limit or a sequence."""
 
 
 def halted_by_key(store: Store) -> dict[str, HaltedKey]:

@@ -1,4 +1,4 @@
-"""The keys of rates in the admin: the first ones from a text on. A further column is an entry in `RATE_COLUMNS`."""
+"""The keys of rates in the admin: the first ones from a text on. A column is a fact of `RATE_OF_KEY`."""
 
 import time
 from collections.abc import Iterator
@@ -9,13 +9,14 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...console.admin.ui.addresses import address_of
-from ...console.admin.ui.cells import Cell, Column
+from ...console.admin.ui.cells import Cell, columns_of
 from ...console.counts import grouped
-from ...console.durations import roughly, span
+from ...console.durations import roughly
+from ...console.facts import Looks
 from ...queue.store import Store
 from ..keyed.admin import SECONDS
 from ..keyed.console import Card, Cards
-from .states import RateState, rate_states_of, waiting_rate_keys
+from .states import RATE_OF_KEY, RateState, rate_states_of, waiting_rate_keys
 
 
 def _key(state: RateState) -> Cell:
@@ -38,14 +39,14 @@ def _due(state: RateState) -> Cell:
     return gettext("now") if state.now.due_in < 1 else gettext("in %(span)s") % {"span": roughly(state.now.due_in)}
 
 
-RATE_COLUMNS: tuple[Column[RateState], ...] = (
-    Column("key", _("key"), _key),
-    Column("rate", _("rate"), lambda state: state.rate or gettext("any number of jobs")),
-    Column("held", _("tokens now"), _tokens),
-    Column("waiting", _("jobs wait"), lambda state: str(state.waiting)),
-    Column("due", _("next admitted"), _due),
-    Column("oldest", _("oldest job"), lambda state: span(state.oldest)),
-)
+LOOKS: Looks[RateState] = {
+    "key": _key,
+    "rate": lambda state: state.rate or gettext("any number of jobs"),
+    "held": _tokens,
+    "due": _due,
+}
+
+RATE_COLUMNS = columns_of(RATE_OF_KEY, (), LOOKS)
 
 MOST_RATES = 50
 

@@ -7,9 +7,9 @@ from django.db.models import F, Value
 from django.db.models.lookups import LessThan
 from django.utils.translation import gettext, ngettext
 
-from ...console.cli.status import counted
-from ...console.counts import Count
+from ...console.counts import MOST_KEYS, Count
 from ...console.durations import roughly
+from ...console.facts import as_json
 from ...console.metrics.catalogue import Values, measured
 from ...events.log_format import in_words
 from ...models import Job, RateBucket
@@ -21,10 +21,7 @@ from ...values.settings import rate_text
 from ..keyed.console import KeyedConsole, KeyTable
 from ..keyed.states import key_of_job
 from .admit import blocked_rates, next_rate
-from .states import RATES, RateState, pace_of, rate_states, rate_states_of, waiting_for_a_token
-
-MOST_KEYS = 500
-"""Keys that are counted."""
+from .states import RATE_OF_KEY, RATES, pace_of, rate_states, rate_states_of, waiting_for_a_token
 
 
 @measured(
@@ -88,19 +85,16 @@ def _before(job: Job) -> Count:
     return Count.of(Job.objects.filter(rank, gate="rate", rate_key=job.rate_key))
 
 
-def _row(state: RateState) -> list[str]:
-    tokens = "" if state.now.tokens is None else f"{state.now.tokens:,}"
-    due = "" if state.now.due_in is None else "in " + in_words(max(state.now.due_in, 0.0))
-    return [state.key, state.rate or "any", tokens, counted(state.waiting), in_words(state.oldest), due]
-
-
 KEYS = KeyTable(
-    headings=("key", "rate", "tokens", "waiting", "oldest", "next"),
-    row=_row,
+    facts=RATE_OF_KEY,
+    looks={
+        "key": lambda state: state.key,
+        "rate": lambda state: state.rate or "any",
+        "due": lambda state: "" if state.now.due_in is None else "in " + in_words(max(state.now.due_in, 0.0)),
+    },
     first=lambda store, most: rate_states(store, most=most),
     of_key=lambda store, key: rate_states_of(store, [key]),
-    as_json=RateState.as_json,
-    key_as_json=lambda states: {"rate": states[0].as_json() if states else None},
+    key_as_json=lambda states: {"rate": as_json(RATE_OF_KEY, states[0]) if states else None},
     waiting=waiting_for_a_token,
     cards=later(f"{__package__}.admin.cards"),
 )

@@ -20,6 +20,7 @@ from ...models import Job, Queue
 from ...models.expressions import MINUS_PRIORITY
 from ...queue.fragments import joined
 from ...queue.store import Store
+from ...values.fact import Fact
 from ...values.settings import MOST_A_SECOND, burst_of, interval_of, rate_text
 from ..keyed.sql import indented, key_of, queues_with
 from ..keyed.states import KeyNow, KeyState, read_keys
@@ -104,18 +105,19 @@ class RateState(KeyState[RateNow]):
         """The rate, such as "50/s"; `None`: any number of jobs."""
         return None if self.now.interval is None else rate_text(self.now.interval)
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "key": self.masked,
-            "kind": "rate",
-            "rate": self.rate,
-            "burst": self.now.burst,
-            "tokens": self.now.tokens,
-            "waiting": {"count": self.waiting.shown, "or_more": self.waiting.is_capped},
-            "due_in_seconds": self.now.due_in,
-            "oldest_seconds": self.oldest,
-            "next_job": self.now.next_id,
-        }
+
+RATE_OF_KEY: tuple[Fact[RateState], ...] = (
+    Fact("key", _("key"), lambda state: state.masked),
+    Fact("kind", "", lambda _state: "rate"),
+    Fact("rate", _("rate"), lambda state: state.rate),
+    Fact("burst", "", lambda state: state.now.burst),
+    Fact("held", _("tokens now"), lambda state: state.now.tokens, "jobs", field="tokens"),
+    Fact("waiting", _("jobs wait"), lambda state: state.waiting, "jobs"),
+    Fact("due", _("next admitted"), lambda state: state.now.due_in, "seconds", field="due_in_seconds"),
+    Fact("oldest", _("oldest job"), lambda state: state.oldest, "seconds", field="oldest_seconds"),
+    Fact("next_job", "", lambda state: state.now.next_id),
+)
+"""The facts of the key of a rate."""
 
 
 def rate_states(store: Store, *, most: int) -> list[RateState]:

@@ -5,7 +5,7 @@ Invariant: every view checks the user's permission itself, a GET changes nothing
 Invariant: what the form accepts can be fired: it is checked by the code of `@periodic`. A secret is never sent to the
 browser: a mask that is left as it is stands for the schedule's own value.
 
-A further column of the list is a function of a `ScheduleState`, and an entry in `COLUMNS`.
+A column of the list is a fact of `SCHEDULE`.
 """
 
 from collections.abc import Callable
@@ -29,10 +29,11 @@ from django.utils.translation import gettext_lazy as _
 
 from ...conf import settings as queue_settings
 from ...console.admin.ui.addresses import address_of
-from ...console.admin.ui.cells import NOTHING, Cell, Column, arguments, badge, rows, shortened, task_link
+from ...console.admin.ui.cells import Cell, arguments, badge, columns_of, rows, shortened, task_link
 from ...console.admin.ui.views import READ, OwnViews, guarded, refreshing
 from ...console.arguments import redacted
 from ...console.durations import distance, exact
+from ...console.facts import NOTHING, Looks
 from ...console.job_states import STATES as JOB_STATES
 from ...console.search import is_id
 from ...exceptions import InvalidOption, SkipQueueError
@@ -42,7 +43,7 @@ from ...models.job import AbstractJob
 from ...queue.store import Store
 from ...values.redaction import UnknownMask, restored
 from . import operate
-from .console import FIRING, MOST_SHOWN, STATES, ScheduleState, first_schedules, schedule_states
+from .console import FIRING, MOST_SHOWN, SCHEDULE, STATES, ScheduleState, first_schedules, schedule_states
 from .entry import Entry, jitter_seconds
 from .fire import METADATA_KEY
 from .models import CatchUp, Overlap
@@ -114,15 +115,19 @@ def _state(schedule: ScheduleState) -> Cell:
     return format_html("{} " + CELL.format("", "{}"), state_badge(schedule), detail)
 
 
-COLUMNS: tuple[Column[ScheduleState], ...] = (
-    Column("name", _("name"), _name),
-    Column("state", _("state"), _state),
-    Column("times", _("fires"), times),
-    Column("next", _("next run"), next_run),
-    Column("last", _("last run"), last_run),
-    Column("task", _("task"), lambda schedule: task_link(schedule.row.task)),
-    Column("source", _("source"), lambda schedule: schedule.row.get_source_display()),
-)
+LOOKS: Looks[ScheduleState] = {
+    "name": _name,
+    "state": _state,
+    "times": times,
+    "timezone": None,
+    "next": next_run,
+    "last": last_run,
+    "job": None,
+    "task": lambda schedule: task_link(schedule.row.task),
+    "source": lambda schedule: schedule.row.get_source_display(),
+}
+
+COLUMNS = columns_of(SCHEDULE, (), LOOKS)
 
 ON_DASHBOARD = COLUMNS[:5]
 

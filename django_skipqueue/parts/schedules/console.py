@@ -22,12 +22,14 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...console.arguments import redacted
-from ...console.cli.subcommand import Exit, Subcommand
+from ...console.cli.facts import print_facts
+from ...console.cli.subcommand import Exit, Watchable
 from ...console.cli.terminal import GREEN, RED, YELLOW, Coloured, Console, operator
-from ...console.durations import clock_time, distance, span
+from ...console.durations import clock_time, span
+from ...console.facts import Looks
 from ...console.job_states import STATES as JOB_STATES
 from ...console.job_states import state_of
-from ...console.metrics.catalogue import MOST, Values, measured
+from ...console.metrics.catalogue import MOST, gauges
 from ...console.parts import BarEntry, PartConsole, PartFact, PartSection
 from ...console.rules.rule import Finding, PageLink, Rule, Severity, Threshold
 from ...events.log_format import job_name, printable
@@ -36,10 +38,11 @@ from ...models import Job, Schedule, Status
 from ...queue.store import Store
 from ...values.codec import shorten
 from ...values.exposition import Metric
+from ...values.fact import Fact
 from ...values.part import later
 from . import operate
 from .models import Overlap
-from .operate import late_schedules, schedule_times
+from .operate import late_schedules
 from .timetable import parsed, timetable, upcoming, zone_of
 
 MOST_TIMES = 6
@@ -233,6 +236,12 @@ class ScheduleState:
         return "failing" if self.failures >= (FAILED_RUNS.of() or math.inf) else "active"
 
     @property
+    def late(self) -> float:
+        """Seconds since it should have fired; 0 while it is paused."""
+        moment = self.row.next_run_at
+        return 0.0 if moment is None or self.row.paused_at else max(0.0, (self.now - moment).total_seconds())
+
+    @property
     def words(self) -> str:
         return in_words(cron=self.row.cron, interval=self.row.interval)
 
@@ -298,31 +307,44 @@ def _run(row: Schedule, job: Job) -> ScheduledRun:
     return ScheduledRun(job.pk, state_of(job), shorten(error.strip().partition("\n")[0], ERROR_LIMIT), job.enqueued_at)
 
 
-SCHEDULE = ("schedule",)
-
-
-@measured(
-    "schedules",
-    Metric(
-        "skipqueue_schedule_last_run_timestamp_seconds", "gauge", "When the schedule last enqueued a job.", SCHEDULE
-    ),
-    Metric("skipqueue_schedule_next_run_timestamp_seconds", "gauge", "When the schedule fires next.", SCHEDULE),
-    Metric(
-        "skipqueue_schedule_late_seconds",
-        "gauge",
-        "Seconds since the schedule should have fired; 0 if paused.",
-        SCHEDULE,
-    ),
-    Metric("skipqueue_schedule_failed_runs", "gauge", "Runs that have failed in a row, of the last five.", SCHEDULE),
+_LABELS = ("schedule",)
+LAST_RUN = Metric(
+    "skipqueue_schedule_last_run_timestamp_seconds", "gauge", "When the schedule last enqueued a job.", _LABELS
 )
-def schedules(store: Store) -> Iterator[Values]:
-    """The times and failures of the first `MOST` schedules, by name."""
-    found = schedule_times(store, limit=MOST)
-    yield {(each.name,): each.last_run for each in found if each.last_run is not None}
-    yield {(each.name,): each.next_run for each in found if each.next_run is not None}
-    yield {(each.name,): each.late for each in found}
-    names = {each.name for each in found}
-    yield {(each.row.name,): each.failures for each in schedule_states(store.alias) if each.row.name in names}
+NEXT = Metric("skipqueue_schedule_next_run_timestamp_seconds", "gauge", "When the schedule fires next.", _LABELS)
+FAILED = Metric("skipqueue_schedule_failed_runs", "gauge", "Runs that have failed in a row, of the last five.", _LABELS)
+LATE_BY = Metric(
+    "skipqueue_schedule_late_seconds", "gauge", "Seconds since the schedule should have fired; 0 if paused.", _LABELS
+)
+
+SCHEDULE: tuple[Fact[ScheduleState], ...] = (
+    Fact("name", _("name"), lambda schedule: schedule.row.name),
+    Fact("state", _("state"), lambda schedule: schedule.state),
+    Fact("times", _("fires"), lambda schedule: schedule.words, field="words"),
+    Fact("cron", "", lambda schedule: schedule.row.cron or None),
+    Fact("interval", "", lambda schedule: schedule.row.interval and schedule.row.interval.total_seconds()),
+    Fact("timezone", _("zone"), lambda schedule: schedule.row.timezone),
+    Fact("next", _("next run"), lambda schedule: schedule.row.next_run_at, "time", None, metric=NEXT),
+    Fact("next_runs", "", lambda schedule: [time.isoformat() for time in schedule.next_runs]),
+    Fact("last", _("last run"), lambda schedule: schedule.row.last_run_at, "time", "last_run_at", metric=LAST_RUN),
+    Fact("job", _("last job"), lambda schedule: schedule.row.last_job_id, field="last_job_id"),
+    Fact("last_job_status", "", lambda schedule: schedule.last_run and schedule.last_run.state),
+    Fact("task", _("task"), lambda schedule: schedule.row.task),
+    Fact("source", _("source"), lambda schedule: schedule.row.source),
+    Fact("paused_at", "", lambda schedule: schedule.row.paused_at),
+    Fact("error", "", lambda schedule: schedule.error or None),
+    Fact("late", "", lambda schedule: schedule.late, "seconds", "late_seconds", metric=LATE_BY),
+    Fact("failed_runs", "", lambda schedule: schedule.failures, "jobs", metric=FAILED),
+)
+"""The facts of a schedule."""
+
+
+def _scraped(store: Store) -> list[tuple[str, ScheduleState]]:
+    """The first `MOST` schedules, by name."""
+    return [(each.row.name, each) for each in schedule_states(store.alias, retired_at=None)[:MOST]]
+
+
+schedules = gauges("schedules", SCHEDULE, _scraped)
 
 
 MOST_LATE = 50
@@ -387,20 +409,26 @@ def failing(store: Store) -> Iterator[Finding]:
         )
 
 
-HEADINGS = ("name", "state", "schedule", "zone", "next run", "last run", "last job", "source")
-
 COLOURS = {"active": GREEN, "error": RED, "late": RED, "failing": RED, "paused": YELLOW, "retired": YELLOW}
 
 
-class Schedules(Subcommand):
+LOOKS: Looks[ScheduleState] = {
+    "state": lambda each: Coloured(str(STATES[each.state]), COLOURS[each.state]),
+    "timezone": lambda each: each.row.timezone if each.row.cron else "",
+    "next": lambda each: f"{each.next_run:%Y-%m-%d %H:%M:%S}" if each.next_run else "",
+    "job": lambda each: f"{each.row.last_job_id or ''} {each.last_run.state if each.last_run else ''}".strip(),
+}
+
+
+class Schedules(Watchable):
     name = "schedules"
     help = "List the schedules; run one now, pause or resume it"
+    json_help = "print a JSON object for each schedule"
 
     def add_arguments(self, parser: CommandParser) -> None:
         verbs = "run: enqueue a job of it now; pause, resume; default: list all"
         parser.add_argument("verb", nargs="?", choices=("pause", "resume", "run"), metavar="VERB", help=verbs)
         parser.add_argument("schedule", nargs="?", metavar="NAME", help="the name of the schedule")
-        parser.add_argument("--json", action="store_true", help="print a JSON object for each schedule")
 
     def goes_over_all(self, options: Mapping[str, Any]) -> bool:
         return options["verb"] is None
@@ -412,11 +440,7 @@ class Schedules(Subcommand):
                 raise CommandError(f"Which one? skipqueue schedules {verb} NAME", returncode=Exit.USAGE)
             return _apply(console, verb, _schedule(name))
         found = schedule_states()
-        if options["json"]:
-            for each in found:
-                console.json(_as_json(each))
-        elif found:
-            console.table(HEADINGS, map(_row, found), right=("last job",))
+        print_facts(console, SCHEDULE, found, LOOKS, in_json=options["json"])
         if not found:
             console.say("There is no schedule. Supervisors write those of the code when they start.")
         for each in found:
@@ -449,41 +473,6 @@ def _schedule(name: str) -> Schedule:
         meant = f" Did you mean {close[0]!r}?" if close else f" There are: {', '.join(names[:10])}." if names else ""
         raise CommandError(printable(f"No schedule is called {name!r}.{meant}"))
     return found
-
-
-def _row(each: ScheduleState) -> list[str]:
-    row = each.row
-    return [
-        row.name,
-        Coloured(str(STATES[each.state]), COLOURS[each.state]),
-        each.words,
-        row.timezone if row.cron else "",
-        f"{each.next_run:%Y-%m-%d %H:%M:%S}" if each.next_run else "",
-        distance(row.last_run_at, each.now) if row.last_run_at else "",
-        f"{row.last_job_id} {each.last_run.state if each.last_run else ''}".strip() if row.last_job_id else "",
-        row.source,
-    ]
-
-
-def _as_json(each: ScheduleState) -> dict[str, Any]:
-    row = each.row
-    return {
-        "name": row.name,
-        "state": each.state,
-        "task": row.task,
-        "cron": row.cron or None,
-        "interval": row.interval and row.interval.total_seconds(),
-        "timezone": row.timezone,
-        "words": each.words,
-        "next_runs": [time.isoformat() for time in each.next_runs],
-        "last_run_at": row.last_run_at,
-        "last_job_id": row.last_job_id,
-        "last_job_status": each.last_run and each.last_run.state,
-        "failed_runs": each.failures,
-        "source": row.source,
-        "paused_at": row.paused_at,
-        "error": each.error or None,
-    }
 
 
 CONSOLE = PartConsole(

@@ -2,7 +2,7 @@
 
 Invariant: the row is locked while a verb changes it, so that no supervisor fires it meanwhile.
 
-`late_schedules` reads the schedules that are late, `schedule_times` the times of all.
+`late_schedules` reads the schedules that are late.
 """
 
 from dataclasses import dataclass
@@ -181,17 +181,6 @@ class LateSchedule:
     planned_at: datetime
 
 
-@dataclass(frozen=True)
-class ScheduleTimes:
-    """A row of `TIMES`, in the order of its columns. Times are seconds since the epoch; `None`: never."""
-
-    name: str
-    last_run: float | None
-    next_run: float | None
-    late: float
-    is_paused: bool
-
-
 # late_schedules → the schedules that are late, the latest first. The table has a row for each schedule.
 LATE = """
 SELECT name, task, extract(epoch FROM statement_timestamp() - next_run_at)::float8, error, id, next_run_at
@@ -208,24 +197,3 @@ LIMIT %(limit)s
 def late_schedules(store: Store, *, limit: int, seconds: float = 0.0) -> list[LateSchedule]:
     """The schedules that are late by this many seconds, the latest first."""
     return [LateSchedule(*row) for row in store.rows(LATE, {"limit": limit, "seconds": seconds})]
-
-
-# schedule_times → the times of the schedules, by their names. Index: the unique one of names.
-TIMES = """
-SELECT
-    name, extract(epoch FROM last_run_at)::float8, extract(epoch FROM next_run_at)::float8,
-    CASE
-        WHEN paused_at IS NULL AND next_run_at < statement_timestamp()
-            THEN extract(epoch FROM statement_timestamp() - next_run_at)
-        ELSE 0
-    END::float8,
-    paused_at IS NOT NULL
-FROM skipqueue_schedule
-WHERE retired_at IS NULL
-ORDER BY name
-LIMIT %(limit)s
-"""
-
-
-def schedule_times(store: Store, *, limit: int) -> list[ScheduleTimes]:
-    return [ScheduleTimes(*row) for row in store.rows(TIMES, {"limit": limit})]

@@ -99,7 +99,7 @@ def test_the_jobs_that_run_for_the_longest_time() -> None:
     ]
     found = content("longest_jobs")
     assert [each["id"] for each in found] == [jobs[index].pk for index in (1, 6, 5, 4, 3)]
-    assert (found[0]["ran"], found[0]["worker"]) == ("8 h", "web/1")
+    assert (found[0]["ran"], found[0]["worker_id"]) == ("8 h", "web/1:0123456789ab")
     assert content("longest_jobs", queue="other") == []
 
 

@@ -1,22 +1,26 @@
 """The list of queues in the admin, and the buttons that pause, resume and limit them."""
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.contrib.admin.utils import quote
 from django.db import connection
 from django.db.models.functions import Now
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
 
+from django_skipqueue.console import queues_and_workers
 from django_skipqueue.console.queues_and_workers import queue_states
 from django_skipqueue.models import Queue
 
 from ...app.limit_rows import make_limited
 from ...app.rows import make_job, make_worker
-from ..conftest import LIST, QUEUES, messages_of
+from ..conftest import LIST, QUEUES, WORKERS, messages_of, page
 
 pytestmark = pytest.mark.django_db
 
@@ -62,7 +66,7 @@ class TestBlockedJobs:
         assert f'href="{LIST}?status=blocked&amp;queue=mail">4</a>' in text
 
     def test_many_are_not_counted(self, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("django_skipqueue.console.queues_and_workers.MOST_BLOCKED", 2)
+        monkeypatch.setattr(queues_and_workers, "MOST_BLOCKED", 2)
         make_limited("k", waiting=3, queue_name="mail")
         found = {queue.name: str(queue.blocked) for queue in queue_states()}
         assert (found["mail"], found["default"]) == ("2+", "0+")
@@ -233,3 +237,66 @@ def test_a_pause_that_is_over_is_none(operator: Client) -> None:
     Queue.objects.update(paused_until=Now())
     make_job(queue_name="mail")
     assert 'data-status="paused"' not in operator.get(QUEUES).text
+
+
+def page_of(name: str) -> str:
+    return reverse("admin:django_skipqueue_queue_change", args=[quote(name)])
+
+
+class TestPage:
+    """The page of one queue."""
+
+    def test_the_lists_lead_to_it(self, operator: Client) -> None:
+        job = make_job("running", queue_name="mail", locked_by=make_worker(queues=["mail"]).pk)
+        for address in (QUEUES, WORKERS, LIST, page("change", job.pk), reverse("admin:django_skipqueue_job_dashboard")):
+            assert f'href="{page_of("mail")}"' in operator.get(address).text, address
+
+    def test_it_has_the_facts_and_who_serves_it(self, operator: Client) -> None:
+        make_job(queue_name="mail", run_after=timedelta(minutes=-3))
+        mine = make_worker(name="web/1", queues=["mail"], concurrency=8)
+        make_worker(name="web/2", queues=["other"])
+        running = make_job("running", queue_name="mail", locked_by=mine.pk)
+        other = make_job("running", queue_name="other")
+        text = operator.get(page_of("mail")).text
+        for expected in ("<dt>Queued</dt>", f"{LIST}?status=queued&amp;queue=mail", "3 min", "web/1", "0/8 busy"):
+            assert expected.replace("0/8", "1/8") in text, expected
+        assert "web/2" not in text
+        assert page("change", running.pk) in text
+        assert page("change", other.pk) not in text
+        assert f"{QUEUES}pause/?queue=mail" in text
+
+    def test_it_has_the_charts_of_this_queue(self, operator: Client) -> None:
+        text = operator.get(page_of("mail"), {"range": "6h", "queue": "other"}).text
+        assert "skipqueue-chart" in text
+        assert re.search(r'href="\?range=24h&amp;queue=mail"', text)
+        assert re.search(r'href="\?range=6h&amp;queue=mail" aria-current="true"', text)
+        assert "skipqueue-cards" not in text
+
+    def test_a_queue_that_nothing_knows_is_empty(self, operator: Client) -> None:
+        text = operator.get(page_of("nobody's")).text
+        assert "nobody&#x27;s" in text
+        assert "No worker serves it." in text
+
+    def test_a_name_that_no_queue_can_have_is_not_found(self, operator: Client) -> None:
+        assert operator.get(page_of("a,b")).status_code == 404
+
+    def test_it_is_for_those_who_may_look(self, log_in: Callable[..., Client]) -> None:
+        assert log_in("view_job").get(page_of("mail")).status_code == 403
+
+    def test_its_buttons_are_for_those_who_may_press_them(self, log_in: Callable[..., Client]) -> None:
+        assert "pause/?queue" not in log_in("view_queue").get(page_of("mail")).text
+
+    def test_who_may_not_look_has_no_link(self, log_in: Callable[..., Client]) -> None:
+        job = make_job("completed", queue_name="mail", locked_by="web/1:0123456789ab")
+        text = log_in("view_job").get(page("change", job.pk)).text
+        assert "mail" in text
+        assert "/queue/mail/" not in text
+        assert "/worker/" not in text
+
+    def test_nothing_in_it_is_markup(self, operator: Client) -> None:
+        hostile = "<script>alert(1)</script>"
+        make_job("running", queue_name=hostile, task=hostile, locked_by=make_worker(name=hostile).pk)
+        Queue.pause(hostile, by=hostile, reason=hostile)
+        text = operator.get(page_of(hostile)).text
+        assert "&lt;script&gt;alert" in text
+        assert "<script>alert" not in text

@@ -28,7 +28,7 @@ def carriers(settings: Any) -> None:
 
 def row_of(client: Client, name: str) -> str:
     rows = re.findall(r"<tr>.*?</tr>", client.get(WORKERS).text, re.DOTALL)
-    (row,) = [row for row in rows if f'<span class="skipqueue-name">{name}</span>' in row]
+    (row,) = [row for row in rows if re.search(f'class="skipqueue-name">(<a [^>]*>)?{name}</', row)]
     return str(row)
 
 
@@ -80,6 +80,15 @@ def test_nobody_restarts_or_stops_a_carrier(operator: Client) -> None:
     assert not carrier.restart()
     assert not carrier.stop()
     assert not WorkerRequest.objects.exists()
+
+
+def test_the_page_of_a_carrier_says_what_its_row_says(operator: Client) -> None:
+    carrier = make_carrier(refused=1_234)
+    make_carried()
+    text = operator.get(reverse("admin:django_skipqueue_worker_change", args=[carrier.pk])).text
+    assert "1/2,000 with it" in text
+    assert "1,234 jobs refused" in text
+    assert "worker/restart/" not in text
 
 
 def test_a_carrier_that_the_settings_do_not_name_any_more_is_left_out(operator: Client, settings: Any) -> None:

@@ -7,16 +7,20 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.contrib.admin.utils import quote
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
+from django_skipqueue.console import workers
+from django_skipqueue.console.workers import last_jobs_of, processes_of
 from django_skipqueue.models import Worker, WorkerRequest
+from django_skipqueue.queue.store import Store
 
 from ...app import jobs
 from ...app.rows import make_job, make_worker
-from ..conftest import WORKERS, messages_of, page
+from ..conftest import LIST, WORKERS, messages_of, page
 
 pytestmark = pytest.mark.django_db
 
@@ -26,7 +30,7 @@ LIVE, LATE, STALE = 'data-status="live"', 'data-status="late"', 'data-status="st
 def test_a_row_says_what_a_worker_is(operator: Client) -> None:
     make_worker(name="web/1", hostname="web-1", pid=4711, queues=["mail", "default"], concurrency=8)
     text = operator.get(WORKERS).text
-    for expected in ("web/1", "web-1 · pid 4711", "mail, default", "0/8 busy", LIVE):
+    for expected in ("web/1", "web-1 · pid 4711", ">mail</a>, <a", ">default</a>", "0/8 busy", LIVE):
         assert expected in text
 
 
@@ -184,7 +188,7 @@ def test_it_is_only_to_be_looked_at(operator: Client) -> None:
     for name, args in (("add", []), ("delete", [worker.pk])):
         assert operator.get(reverse(f"admin:django_skipqueue_worker_{name}", args=args)).status_code == 403
     address = reverse("admin:django_skipqueue_worker_change", args=[worker.pk])
-    assert operator.post(address, {"name": "other"}).status_code == 403
+    assert operator.post(address, {"name": "other"}).status_code == 405
     worker.refresh_from_db()
     assert worker.name == "w"
 
@@ -196,3 +200,90 @@ def test_it_is_for_those_who_may_look(log_in: Callable[..., Client]) -> None:
 @pytest.mark.parametrize("lookup", ["id__exact=%00", "name__regex=("])
 def test_no_lookup_of_an_address_is_taken(operator: Client, lookup: str) -> None:
     assert operator.get(f"{WORKERS}?{lookup}").status_code == 400
+
+
+def page_of(worker_id: str) -> str:
+    return reverse("admin:django_skipqueue_worker_change", args=[quote(worker_id)])
+
+
+class TestPage:
+    """The page of one worker."""
+
+    def test_the_list_and_the_jobs_lead_to_it(self, operator: Client) -> None:
+        worker = make_worker(name="web/1")
+        job = make_job("running", locked_by=worker.pk)
+        for address in (WORKERS, page("change", job.pk), LIST, reverse("admin:django_skipqueue_job_dashboard")):
+            assert f'href="{page_of(worker.pk)}"' in operator.get(address).text, address
+
+    def test_it_says_what_the_worker_is_and_runs(self, operator: Client) -> None:
+        worker = make_worker(name="web/1", hostname="web-1", queues=["mail"], memory_mb=1234, concurrency=9)
+        jobs = [make_job("running", locked_by=worker.pk) for _ in range(7)]
+        text = operator.get(page_of(worker.pk)).text
+        for expected in ("web/1", "web-1 · pid", ">mail</a>", "1,234 MiB", "7/9 busy", LIVE, "worker/restart/?worker="):
+            assert expected in text
+        assert all(page("change", job.pk) in text for job in jobs)
+
+    def test_it_lists_the_last_jobs_of_all_processes_of_the_name(self, operator: Client) -> None:
+        worker = make_worker(name="web/1")
+        before = "web/1:0123456789ab"
+        mine = [
+            make_job("completed", locked_by=worker.pk, started_at=timedelta(minutes=-1)),
+            make_job("failed", locked_by=before, started_at=timedelta(hours=-2), finished_at=timedelta(hours=-1)),
+            make_job("scheduled", attempts=1, locked_by=before, started_at=timedelta(hours=-3)),
+        ]
+        others = [make_job("completed", locked_by=name) for name in ("web/10:0123456789ab", "web/2:0123456789ab", "")]
+        text = operator.get(page_of(worker.pk)).text.partition("Last jobs")[2]
+        assert [text.index(page("change", job.pk)) for job in mine] == sorted(
+            text.index(page("change", job.pk)) for job in mine
+        )
+        assert not any(page("change", job.pk) in text for job in others)
+        processes = text.partition("Processes of this name")[2]
+        assert processes.index(worker.pk) < processes.index(before)
+        assert 'data-status="retrying"' in text
+
+    def test_jobs_that_its_death_has_lost_are_counted(self, operator: Client) -> None:
+        dead, alive = "web/1:0123456789ab", make_worker(name="web/1")
+        died = {"exception": "django_skipqueue.exceptions.WorkerDied", "worker_id": dead}
+        for _ in range(2):
+            now = timedelta(0)
+            make_job(
+                "completed", locked_by=alive.pk, started_at=now, errors=[died, {"exception": "builtins.KeyError"}, 7]
+            )
+        assert [(each.id, each.jobs, each.lost) for each in processes_of(Store.default(), alive.pk)] == [
+            (alive.pk, 2, 0),
+            (dead, 0, 2),
+        ]
+        assert re.search(r'field-lost"[^>]*>2</td>', operator.get(page_of(dead)).text)
+
+    def test_only_the_newest_jobs_are_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(workers, "NEWEST", 1)
+        old = make_job("completed", locked_by="web/1:0123456789ab", finished_at=timedelta(hours=-1))
+        assert [job.id for job in last_jobs_of(Store.default(), "web/1:0123456789ab")] == [old.pk]
+        make_job("completed", locked_by="web/2:0123456789ab")
+        assert last_jobs_of(Store.default(), "web/1:0123456789ab") == []
+
+    def test_one_whose_row_is_gone_has_its_jobs(self, operator: Client) -> None:
+        job = make_job("completed", locked_by="web/1:0123456789ab")
+        text = operator.get(page_of("web/1:0123456789ab")).text
+        assert "This worker has ended." in text
+        assert page("change", job.pk) in text
+        assert "worker/restart/" not in text
+
+    @pytest.mark.parametrize("worker_id", ["gone:0123456789ab", "<b>", "w"])
+    def test_one_of_which_nothing_is_known_has_none(self, operator: Client, worker_id: str) -> None:
+        assert messages_of(operator.get(page_of(worker_id), follow=True)) == ["This worker has ended."]
+
+    def test_nothing_in_it_is_markup(self, operator: Client) -> None:
+        hostile = "<script>alert(1)</script>"
+        worker = make_worker(name=hostile, hostname=hostile, queues=[hostile], id=f"{hostile}:0123456789ab")
+        make_job("completed", locked_by=worker.pk, task=hostile, queue_name=hostile)
+        text = operator.get(page_of(worker.pk)).text
+        assert "&lt;script&gt;alert" in text
+        assert "<script>alert" not in text
+
+    def test_its_buttons_are_for_those_who_may_press_them(self, log_in: Callable[..., Client]) -> None:
+        worker = make_worker()
+        assert "worker/restart/" not in log_in("view_worker").get(page_of(worker.pk)).text
+
+    def test_it_is_for_those_who_may_look(self, log_in: Callable[..., Client]) -> None:
+        assert log_in("view_job").get(page_of(make_worker().pk)).status_code == 403

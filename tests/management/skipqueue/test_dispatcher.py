@@ -10,7 +10,7 @@ from django.core.management import BaseCommand, CommandError, call_command
 from django.test import override_settings
 
 from django_skipqueue.conf import settings
-from django_skipqueue.console.cli.subcommand import Alias
+from django_skipqueue.console.cli.subcommand import Alias, Watchable
 from django_skipqueue.management.commands.skipqueue import Command, subcommands
 from django_skipqueue.models import Job, Queue
 
@@ -51,10 +51,42 @@ def test_each_subcommand_takes_the_options_of_django(subcommand: str) -> None:
 
 
 def test_the_options_of_django_may_stand_on_both_sides_of_the_subcommand(manage: Callable[..., Any]) -> None:
-    options = ["--settings", "process_settings", "--pythonpath", ".", "--skip-checks", "--no-color"]
-    for arguments in (["status", *options], [*options, "status"]):
+    options = ["--settings", "process_settings", "--pythonpath", ".", "--skip-checks", "--traceback", "-v", "2"]
+    make_job()
+    for arguments in (["status", *options, "--force-color"], [*options, "--force-color", "status"]):
         process = manage("skipqueue", *arguments)
         assert process.wait() == 0, process.log
+        assert "\x1b[31mno worker serves it" in process.log
+    process = manage("skipqueue", "status", "--no-color", "--verbosity", "0")
+    assert process.wait() == 0, process.log
+    assert "\x1b" not in process.log
+
+
+WATCHED = {each.name for each in Command.subcommands if isinstance(each, Watchable)}
+
+
+def test_what_lists_or_shows_is_shown_again_until_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = {"show": [make_job().pk]}
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) % 2 == 0:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("django_skipqueue.console.cli.subcommand.time.sleep", sleep)
+    assert {"alerts", "batches", "doctor", "limits", "list", "schedules", "show", "status"} <= WATCHED
+    for name in sorted(WATCHED):
+        once = skipqueue(name, *needed.get(name, ()), "--json")
+        again = skipqueue(name, *needed.get(name, ()), "--json", "--watch", "3s")
+        assert again.code == once.code, name
+        assert len(again.objects) == 2 * len(once.objects), name
+        assert len(again.err.splitlines()) == 2 * len(once.err.splitlines()), name
+    assert set(slept) == {3.0}
+
+
+def test_a_verb_is_not_repeated() -> None:
+    assert skipqueue("schedules", "run", "x", "--watch").code == 2
 
 
 def test_the_other_commands_are_subcommands_as_well(manage: Callable[..., Any]) -> None:

@@ -31,9 +31,9 @@ def test_it_lists_the_halted_sequences_and_then_the_keys_alphabetically() -> Non
     result = skipqueue("limits")
     assert result.code == 0
     first, second, third = result.out.splitlines()[1:]
-    assert re.match(rf"sequence:t order=7 +sequence +1 +1 +1 +\S.* halted: job {failed.pk} failed 12", first)
+    assert re.match(rf"sequence:t order=7 +sequence +halted: job {failed.pk} failed 12\S+ ago +1 +1 +1 ", first)
     assert second.startswith("limit:a")
-    assert re.match(r"limit:b +limit +2 +2 +3 +10", third)
+    assert re.match(r"limit:b +limit +waits +2 +2 +3 +10", third)
 
 
 def test_it_prints_json() -> None:
@@ -114,7 +114,7 @@ class TestStatus:
         assert queue["blocked"] == {"count": 2, "or_more": False}
         assert status()["halted_sequences"] == {"count": 1, "or_more": False}
         out = skipqueue("status").out
-        assert "Blocked: mail 2.\n" in out
+        assert re.search(r"^queue .* blocked .*\nmail +1 +\S+ +2 ", out, re.MULTILINE)
         assert f"Halted sequences: 1 (job {failed.pk} failed 12" in out
 
     def test_a_queue_with_nothing_but_blocked_jobs_is_shown(self) -> None:
@@ -137,7 +137,8 @@ class TestRates:
         assert result.code == 0
         lines = result.out.splitlines()
         assert lines[1].startswith("limit:a")
-        assert lines[3].split() == ["key", "rate", "tokens", "waiting", "oldest", "next"]
+        assert lines[3].split("  ")[0] == "key"
+        assert re.search(r" rate +tokens now +jobs wait +next admitted +oldest job$", lines[3])
         assert re.match(r"rate:b +1/m +1 +3 +10", lines[4])
 
     def test_alone_they_are_the_list(self) -> None:

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 from django.utils.translation import gettext
 
-from ....exceptions import WorkerDied
 from ....models import Job, Status
 from ....values.codec import clean, shorten
 from ....values.notes import LINE_LIMIT, MOST_LINES, logs_of
@@ -26,6 +25,7 @@ from ....values.tracebacks import LIBRARY
 from ...durations import moment_of, span
 from ...operations import attempts_before, number_of_attempt, was_cancelled
 from ...verbs.table import CANCEL
+from ...workers import DIED
 from .history import Operation, operations_of
 
 FRAME = re.compile(r'  File "(?P<file>.+?)", line \d+')
@@ -148,7 +148,6 @@ def shown_logs(job: Job, masked: Callable[[str], str]) -> list[ShownLog]:
     return found
 
 
-DIED = f"{WorkerDied.__module__}.{WorkerDied.__qualname__}"
 ASKED_TO_BE_DISCARDED = f"{Discard.__module__}.{Discard.__qualname__}"
 
 
@@ -158,9 +157,11 @@ class Attempt:
     status: str
     """`failed`, or the status of the job after this attempt."""
     worker: str
+    """Its name; of the last attempt without an error, its id."""
     duration: timedelta | None
     ended_at: datetime | None
     started_at: datetime | None = None
+    worker_id: str = ""
     waited: timedelta | None = None
     """The time from the job's due time to the start of the attempt; `None` if it is not known."""
     is_cancelled: bool = False
@@ -213,6 +214,7 @@ def _left(entry: Mapping[str, Any], job: Job) -> Attempt:
         number=number_of_attempt(job, entry.get("attempt"), ended_at),
         status=Status.DISCARDED if exception == ASKED_TO_BE_DISCARDED else Status.FAILED,
         worker=_text(entry.get("worker")),
+        worker_id=_text(entry.get("worker_id")) or _text(entry.get("worker")),
         duration=took,
         started_at=ended_at - took if ended_at and took is not None else None,
         ended_at=ended_at,
@@ -249,6 +251,7 @@ def _without_error(job: Job, operations: Sequence[Operation], newest: int) -> It
         status=job.status,
         is_cancelled=is_cancelled,
         worker=job.locked_by,
+        worker_id=job.locked_by,
         duration=ended_at - job.started_at if ended_at else None,
         started_at=job.started_at,
         ended_at=ended_at,

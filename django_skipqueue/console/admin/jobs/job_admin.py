@@ -28,7 +28,7 @@ from ...search import is_id
 from ...verbs.table import BUTTONS, BY_ACTION, VERBS
 from ...verbs.verb import Instruction, Verb
 from ..bulk import queue_with_workers
-from ..ui.cells import arguments, badge_of, shortened, task_link
+from ..ui.cells import arguments, badge_of, queue_link, shortened, task_link
 from ..ui.time_limit import Afterwards
 from ..ui.views import refreshing
 from ..verbs import log, many_jobs
@@ -226,7 +226,9 @@ class JobAdmin(VerbViews):
 
     @admin.display(description=_("queue"))
     def queue(self, job: Job) -> SafeString:
-        return format_html('<span class="skipqueue-queue" title="{0}">{0}</span>', shortened(job.queue_name))
+        return format_html(
+            '<span class="skipqueue-queue" title="{}">{}</span>', shortened(job.queue_name), queue_link(job.queue_name)
+        )
 
     @admin.display(description=_("attempts"))
     def attempts_made(self, job: Job) -> str:

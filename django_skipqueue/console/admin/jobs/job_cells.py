@@ -24,7 +24,7 @@ from ...arguments import redacted
 from ...durations import distance, held_since, roughly, span
 from ...job_states import RETRYING, state_of
 from ...parts import holder_of
-from ..ui.cells import CELL_LIMIT, shortened
+from ..ui.cells import CELL_LIMIT, shortened, worker_link
 
 TOKEN = re.compile(r'"(?:[^"\\]|\\(?:u[0-9a-fA-F]{4}|[^u]))*"?|[][{},:]|[^][{},:"\s]+')
 UNFINISHED_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:u[0-9a-fA-F]{0,3})?\Z")
@@ -80,7 +80,7 @@ def when(job: Job, now: datetime) -> SafeString:
         moment.isoformat(),
         date(localtime(moment) if is_aware(moment) else moment, "DATETIME_FORMAT"),
         text,
-        format_html('<span class="skipqueue-detail">{}</span>', shortened(job.worker_name))
+        format_html('<span class="skipqueue-detail">{}</span>', worker_link(job.locked_by))
         if job.status == Status.RUNNING and job.worker_name and not holder_of(job)
         else "",
     ) + _progress(job)

@@ -263,10 +263,6 @@ class JobPage(ShownState):
             sum(each.verb == RETRY.name for each in operations_of(self.job)),
         ) % {"made": self.job.attempts, "most": self.job.max_attempts, "earlier": earlier}
 
-    @cached_property
-    def worker_name(self) -> str:
-        return shorten(self.job.worker_name, LINE_LIMIT)
-
     @property
     def timeline(self) -> list[Moment]:
         moments = timeline(self.job, self.attempts, self.now)

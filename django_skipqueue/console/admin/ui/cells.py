@@ -4,17 +4,21 @@ A column is a name, a title, and a function of what a row is about.
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from django.contrib.admin.utils import quote
 from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from ....models import Job
+from ....values.fact import Fact
+from ....values.records import worker_name
 from ....values.redaction import Redacted
 from ...arguments import names_in_order
+from ...facts import Looks, columns, on_page
 from ...job_states import STATES, state_of
 from ...queues_and_workers import LONGEST_NAME
 from .addresses import address_of
@@ -34,6 +38,27 @@ def badge_of(job: Job) -> SafeString:
 
 def shortened(text: str) -> str:
     return text if len(text) <= CELL_LIMIT else f"{text[: CELL_LIMIT - 1]}…"
+
+
+def job_link(job_id: int, text: str) -> SafeString:
+    shown = '<a href="{}">{} <span class="skipqueue-detail">#{}</span></a>'
+    return format_html(shown, address_of("job_change", job_id), shortened(text), job_id)
+
+
+def queue_link(name: str) -> SafeString:
+    """The name of a queue, with a link to its page."""
+    return _page_link("queue", name, name)
+
+
+def worker_link(worker_id: str, text: str = "") -> SafeString:
+    """The name of a worker, or this text, with a link to its page."""
+    return _page_link("worker", worker_id, text or worker_name(worker_id))
+
+
+def _page_link(model: str, pk: str, text: str) -> SafeString:
+    if not pk:  # another program has written the row
+        return SafeString("")
+    return format_html('<a href="{}">{}</a>', address_of(f"{model}_change", quote(pk)), shortened(text))
 
 
 def task_link(task: str, text: str = "") -> SafeString:
@@ -59,9 +84,6 @@ T = TypeVar("T")
 
 Cell = SafeString | str
 
-NOTHING = "\N{EN DASH}"
-"""In a cell of which there is nothing to say."""
-
 
 class Column(NamedTuple, Generic[T]):
     name: str
@@ -70,9 +92,29 @@ class Column(NamedTuple, Generic[T]):
     cell: Callable[[T], Cell]
 
 
+def columns_of(facts: Sequence[Fact[T]], subjects: Sequence[T], looks: Looks[T]) -> tuple[Column[T], ...]:
+    """The columns of a table of these subjects. A fact without a look of its own is a text."""
+    return tuple(
+        Column(fact.name, fact.title, look or partial(plain_cell, fact))
+        for fact, look in columns(facts, subjects, looks)
+    )
+
+
+def plain_cell(fact: Fact[T], subject: T) -> Cell:
+    return shortened(on_page(fact, subject))
+
+
 Rows = list[list[tuple[Column[T], Cell]]]
 """For each row its columns, and their cells."""
 
 
 def rows(columns: Iterable[Column[T]], listed: Iterable[T]) -> Rows[T]:
     return [[(column, column.cell(each)) for column in columns] for each in listed]
+
+
+class Table(Generic[T]):
+    """A table for the template `ui/table.html`."""
+
+    def __init__(self, columns: Sequence[Column[T]], listed: Sequence[T]) -> None:
+        self.columns = columns
+        self.rows = rows(columns, listed)

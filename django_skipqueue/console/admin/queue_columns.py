@@ -1,0 +1,109 @@
+"""The columns of queues in the admin. A column is a fact of `QUEUE` in `console.queues_and_workers`."""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext, ngettext
+
+from ...conf import settings
+from ..counts import grouped
+from ..durations import span
+from ..facts import NOTHING, Looks
+from ..parts import QueueOption, processes_in_words, queue_options
+from ..queues_and_workers import (
+    QueueState,
+    WorkerHealth,
+    pause_end,
+    queue_facts,
+)
+from .ui.addresses import address_of
+from .ui.cells import Cell, Column, badge, columns_of, queue_link, shortened
+
+
+def _queue(queue: QueueState) -> Cell:
+    mark = badge("paused", gettext("paused")) if queue.pause else ""
+    return format_html('<span class="skipqueue-name">{}</span> {}', queue_link(queue.name), mark)
+
+
+def _queued(queue: QueueState) -> Cell:
+    number = gettext("about %(number)s") if queue.now.is_estimate else "%(number)s"
+    return _jobs_link(queue, "queued", number % {"number": grouped(queue.now.queued)}) if queue.now.queued else "0"
+
+
+def _blocked(queue: QueueState) -> Cell:
+    return _jobs_link(queue, "blocked", str(queue.blocked)) if queue.blocked.found else str(queue.blocked)
+
+
+def _running(queue: QueueState) -> Cell:
+    if not queue.now.running:
+        return "0"
+    holder = settings.external_queues.get(queue.name, "")
+    text = gettext("with %(holder)s, the first for %(span)s") if holder else gettext("the longest for %(span)s")
+    longest = text % {"span": span(max(queue.now.longest or 0.0, 0.0)), "holder": holder}
+    return format_html(
+        '{} <span class="skipqueue-detail">{}</span>',
+        _jobs_link(queue, "running", grouped(queue.now.running)),
+        longest,
+    )
+
+
+def slots_in_words(workers: Iterable[WorkerHealth]) -> str:
+    """The number of their slots, and of the processes that have none."""
+    numbers = [worker.slots for worker in workers]
+    slots, others = sum(numbers), numbers.count(0)
+    words = ngettext("%(number)s slot", "%(number)s slots", slots) % {"number": grouped(slots)} if slots else ""
+    return " · ".join(filter(None, [words, processes_in_words(others) if others else ""]))
+
+
+def _workers(queue: QueueState) -> Cell:
+    if not queue.workers:
+        return gettext("none")
+    number = grouped(sum(worker.slots > 0 for worker in queue.workers))
+    return format_html('{} <span class="skipqueue-detail">{}</span>', number, slots_in_words(queue.workers))
+
+
+def _note(queue: QueueState) -> Cell:
+    if queue.pause is None:
+        return queue.note or NOTHING
+    until = queue.pause.paused_until
+    return format_html(
+        '{}<span class="skipqueue-detail">{}</span><span class="skipqueue-detail">{}</span>',
+        gettext("until %(time)s") % {"time": pause_end(until)} if until else gettext("until it is resumed"),
+        gettext("by %(user)s") % {"user": shortened(queue.pause.paused_by)} if queue.pause.paused_by else "",
+        queue.pause.reason,
+    )
+
+
+def _setting(option: QueueOption[Any], queue: QueueState) -> Cell:
+    form, setting = option.form, queue.settings.get(option.name)
+    if setting is None:
+        return NOTHING
+    if not setting.is_changed:
+        return form.in_words(setting.value)
+    by_settings = gettext("in the settings: %(value)s") % {"value": form.in_words(setting.by_settings)}
+    return format_html('{} <span class="skipqueue-detail">{}</span>', form.in_words(setting.value), by_settings)
+
+
+def _jobs_link(queue: QueueState, status: str, text: str) -> SafeString:
+    query = {"status": status, "queue": queue.name}
+    return format_html('<a href="{}">{}</a>', address_of("job_changelist", query=query), text)
+
+
+LOOKS: Looks[QueueState] = {
+    "queue": _queue,
+    "queued": _queued,
+    "blocked": _blocked,
+    "running": _running,
+    "longest": None,
+    "workers": _workers,
+    "note": _note,
+}
+
+
+def columns_for(queues: Sequence[QueueState]) -> tuple[Column[QueueState], ...]:
+    """The columns of a list of these queues."""
+    options: Looks[QueueState] = {option.name: partial(_setting, option) for option in queue_options()}
+    return columns_of(queue_facts(), queues, {**LOOKS, **options})

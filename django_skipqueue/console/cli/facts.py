@@ -1,0 +1,55 @@
+"""Facts in a terminal: a table of subjects, or a JSON object for each; and subcommands that list subjects."""
+
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+from ...values.fact import Fact
+from ..facts import Looks, as_json, columns, in_terminal
+from .subcommand import Exit, Watchable
+from .terminal import Console
+
+T = TypeVar("T")
+
+
+def print_facts(
+    console: Console,
+    facts: Sequence[Fact[T]],
+    subjects: Sequence[T],
+    looks: Looks[T] | None = None,
+    *,
+    in_json: bool = False,
+) -> None:
+    """Print the subjects: nothing if there are none. Numbers are aligned to the right."""
+    if in_json:
+        for subject in subjects:
+            console.json(as_json(facts, subject))
+    elif subjects:
+        shown = columns(facts, subjects, looks or {})
+        console.table(
+            [str(fact.title) for fact, _ in shown],
+            [[look(each) if look else in_terminal(fact, each) for fact, look in shown] for each in subjects],
+            right=[str(fact.title) for fact, _ in shown if fact.unit not in ("", "time")],
+        )
+
+
+class FactList(Watchable, Generic[T]):
+    """A subcommand that lists subjects with their facts. The answer is no if there are none."""
+
+    nothing: str
+    """What it says if there are none."""
+
+    def facts(self) -> Sequence[Fact[T]]:
+        raise NotImplementedError
+
+    def looks(self) -> Looks[T]:
+        return {}
+
+    def read(self, **options: Any) -> Sequence[T]:
+        raise NotImplementedError
+
+    def run(self, console: Console, **options: Any) -> Exit:
+        found = self.read(**options)
+        print_facts(console, self.facts(), found, self.looks(), in_json=options["json"])
+        if not found:
+            console.say(self.nothing)
+        return Exit.DONE if found else Exit.NEGATIVE

@@ -1,0 +1,99 @@
+"""`skipqueue workers`: which processes run jobs, and what they run now; have one restart or stop."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from ...events.log_format import in_words, printable
+from ...values.fact import Fact
+from ..durations import moment_of
+from ..facts import Looks
+from ..queues_and_workers import MOST_WORKERS, STATES
+from ..workers import WORKER, WORKER_VERBS, WorkerState, worker_rows, worker_states
+from .facts import FactList
+from .options import meant
+from .subcommand import Exit
+from .terminal import GREEN, RED, YELLOW, Coloured, Console
+
+COLOURS = {"live": GREEN, "late": YELLOW, "stale": RED}
+
+
+def _state(worker: WorkerState) -> str:
+    words = filter(None, [str(STATES[worker.state]), worker.requested])
+    return Coloured(", ".join(words), COLOURS[worker.state])
+
+
+def _slots(worker: WorkerState) -> str:
+    """How many are busy, in threads and in coroutines. A process without slots hands its jobs on."""
+    threads, coroutines, ahead = worker.busy
+    slots = worker.row.concurrency
+    if not slots:
+        return f"{sum(worker.held.tasks.values()):,} on their way"
+    busy = f"{threads}/{slots}" + (f" + {coroutines}/{slots} async" if coroutines else "")
+    return f"{busy}, {ahead} ahead" if ahead else busy
+
+
+def _runs_now(worker: WorkerState) -> str:
+    running = sum(worker.busy[:2])
+    shown = [_job(worker, **job) for job in worker.held.jobs[:running]]
+    return ", ".join([*shown, *(["…"] if running > len(shown) else [])])
+
+
+def _job(worker: WorkerState, *, id: int, task: str, since: str) -> str:
+    began = moment_of(since)
+    ran = f" for {in_words((worker.now - began).total_seconds())}" if began else ""
+    return f"{task.rpartition('.')[2] or task} {id}{ran}"
+
+
+class Workers(FactList[WorkerState]):
+    """A verb is a request: the worker, or its supervisor, heeds it within about a second."""
+
+    name = "workers"
+    help = "List the workers with what they run now; have one restart or stop"
+    json_help = "print a JSON object for each worker"
+    nothing = "No worker is running. Start one: python manage.py runworker"
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        verbs = "restart: once its jobs have ended; stop: its whole runworker; default: list all"
+        names = [verb.name for verb in WORKER_VERBS]
+        parser.add_argument("verb", nargs="?", choices=names, metavar="VERB", help=verbs)
+        parser.add_argument("worker", nargs="?", metavar="NAME", help="the name of the worker")
+
+    def goes_over_all(self, options: Mapping[str, Any]) -> bool:
+        return options["verb"] is None
+
+    def facts(self) -> Sequence[Fact[WorkerState]]:
+        return WORKER
+
+    def looks(self) -> Looks[WorkerState]:
+        return {
+            "state": _state,
+            "worker": lambda worker: " · ".join(filter(None, [worker.row.name, worker.cells.get("detail")])),
+            "queue_names": lambda worker: ", ".join(map(str, worker.row.queues)) or "all",
+            "slots": _slots,
+            "runs_now": _runs_now,
+            "memory": lambda worker: "" if worker.row.memory_mb is None else f"{worker.row.memory_mb:,} MiB",
+        }
+
+    def read(self, **options: Any) -> list[WorkerState]:
+        rows = worker_rows().filter(is_external=False).order_by("hostname", "name", "id")
+        return worker_states(rows[:MOST_WORKERS])
+
+    def run(self, console: Console, **options: Any) -> Exit:
+        if options["verb"] is None:
+            return super().run(console, **options)
+        name = options["worker"]
+        if name is None:
+            raise CommandError(f"Which one? skipqueue workers {options['verb']} NAME", returncode=Exit.USAGE)
+        verb = next(verb for verb in WORKER_VERBS if verb.name == options["verb"])
+        workers = [each for each in self.read() if each.takes_requests]
+        chosen = [each.row for each in workers if name in (each.row.name, each.row.pk)]
+        if not chosen:
+            known = meant(name, sorted({each.row.name for each in workers}))
+            raise CommandError(printable(f"No live worker is called {name!r}.{known}"))
+        found = [verb.request(row) for row in chosen]
+        if not any(found):
+            raise CommandError(printable(f"The worker {name} has ended."))
+        console.say(str(verb.done) % {"worker": name})
+        return Exit.DONE
