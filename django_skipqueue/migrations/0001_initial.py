@@ -753,6 +753,7 @@ class Migration(migrations.Migration):
                 ("severity", models.TextField(db_default="", verbose_name="severity")),
                 ("title", models.TextField(db_default="", verbose_name="title")),
                 ("since", models.DateTimeField(db_default=Now(), verbose_name="since")),
+                ("found_at", models.DateTimeField(db_default=Now())),
                 ("raised_at", models.DateTimeField(null=True)),
                 ("calm_since", models.DateTimeField(null=True)),
                 ("over_at", models.DateTimeField(null=True)),

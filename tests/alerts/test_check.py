@@ -11,6 +11,7 @@ from django.db import connection
 from django.db.models import F
 
 from django_skipqueue.console.rules.rule import Finding, Rule, Severity
+from django_skipqueue.console.rules.verdict import Verdict
 from django_skipqueue.models import Incident, Job, Worker
 from django_skipqueue.parts.alerts.events import AlertOver, AlertRaised
 from django_skipqueue.parts.alerts.watch import (
@@ -43,7 +44,7 @@ def announced() -> list[Alert]:
 
 def later(seconds: float) -> None:
     """Let time pass for the incidents."""
-    names = ("since", "raised_at", "calm_since", "over_at", "claimed_at")
+    names = ("since", "found_at", "raised_at", "calm_since", "over_at", "claimed_at")
     Incident.objects.update(**{name: F(name) - timedelta(seconds=seconds) for name in names})
 
 
@@ -67,7 +68,7 @@ def test_without_a_setting_a_problem_that_lasts_is_announced() -> None:
     (event,) = announced()
     assert isinstance(event, AlertRaised)
     assert (event.database, event.rule, event.subject) == ("default", "queue-without-worker", "mail")
-    assert (event.severity, event.title) == ("critical", "1 job waits in the queue mail, which no worker serves")
+    assert (event.severity, event.title) == ("critical", Verdict.now(STORE).problems[0].title)
     assert event.since == Incident.objects.get(rule=event.rule).since
 
 
@@ -91,15 +92,19 @@ def test_a_restart_of_all_workers_is_no_incident() -> None:
         assert announced() == []
 
 
-def test_what_the_rule_knows_to_last_is_announced_at_once(rule: Callable[..., None]) -> None:
-    rule(Finding.of(Severity.WARNING, "so"), only_since_minutes=5)
+def test_since_when_it_lasts_is_what_the_rule_knows(rule: Callable[..., None]) -> None:
+    rule(Finding.of(Severity.WARNING, "so"), since_minutes=5)
+    assert announced() == [], "a check has found it only now"
+    later(LASTS_SECONDS + 1)
     (event,) = announced()
     assert (event.rule, event.severity, event.title) == ("of-test", "warning", "so")
+    assert event.since < Incident.objects.get().found_at - timedelta(minutes=4)
 
 
 def test_what_is_good_to_know_is_no_incident(rule: Callable[..., None]) -> None:
-    rule(Finding.of(Severity.INFO, "so"), only_since_minutes=5)
+    rule(Finding.of(Severity.INFO, "so"))
     assert announced() == []
+    assert not Incident.objects.exists()
 
 
 def test_a_rule_that_the_setting_turns_off_raises_nothing_and_ends_its_incident(settings: Any) -> None:
@@ -121,11 +126,11 @@ def test_an_alert_is_in_english_whatever_the_language_of_the_project_is(settings
 def rule(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Has one watched rule alone, with the code `of-test`, which finds this; or raises an error."""
 
-    def choose(*found: Finding, only_since_minutes: int = 0, fails: bool = False) -> None:
+    def choose(*found: Finding, since_minutes: int = 0, fails: bool = False) -> None:
         def find(store: Store) -> Iterator[Finding]:
             if fails:
                 store.rows("SELECT * FROM no_such_table")
-            ((since,),) = store.rows(f"SELECT now() - interval '{only_since_minutes} minutes'")
+            ((since,),) = store.rows(f"SELECT now() - interval '{since_minutes} minutes'")
             yield from (Finding.of(each.severity, each.title, subject=each.subject, since=since) for each in found)
 
         chosen = [Rule("of-test", find, "fine", is_watched=True)]
@@ -135,7 +140,9 @@ def rule(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def test_a_rule_that_cannot_be_applied_neither_begins_nor_ends_an_incident(rule: Callable[..., None]) -> None:
-    rule(Finding.of(Severity.CRITICAL, "so"), only_since_minutes=5)
+    rule(Finding.of(Severity.CRITICAL, "so"))
+    check(STORE)
+    later(LASTS_SECONDS + 1)
     assert len(announced()) == 1
     rule(fails=True)
     for _ in range(3):
@@ -158,8 +165,9 @@ def test_findings_of_one_subject_are_one_incident(rule: Callable[..., None]) -> 
         Finding.of(Severity.CRITICAL, "first", subject="a"),
         Finding.of(Severity.WARNING, "second", subject="a"),
         Finding.of(Severity.WARNING, "long", subject="x" * 5_000),
-        only_since_minutes=5,
     )
+    check(STORE)
+    later(LASTS_SECONDS + 1)
     assert sorted(event.title for event in announced()) == ["first", "long"]
 
 

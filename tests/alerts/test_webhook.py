@@ -168,10 +168,13 @@ def about(server: Webhook) -> list[str]:
     return [each["event"] for each in server.posted if each["rule"] == RULE]
 
 
+LONG_AGO = "2026-01-01T00:00Z"
+
+
 def make_trouble() -> None:
     make_worker(queues=["other"])
     make_job(queue_name="mail")
-    Incident.objects.create(rule=RULE, subject="mail", since="2026-01-01T00:00Z")
+    Incident.objects.create(rule=RULE, subject="mail", since=LONG_AGO, found_at=LONG_AGO)
 
 
 @pytest.mark.django_db(transaction=True)

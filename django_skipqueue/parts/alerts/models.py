@@ -42,6 +42,8 @@ class Incident(models.Model):
     title = models.TextField(_("title"), db_default="")
     """The sentence of the problem, as it was found last."""
     since = models.DateTimeField(_("since"), db_default=Now())
+    found_at = models.DateTimeField(db_default=Now())
+    """When a check found it first."""
     raised_at = models.DateTimeField(null=True)
     """`None`: the problem does not last for long enough yet."""
     calm_since = models.DateTimeField(null=True)

@@ -21,7 +21,8 @@ from ...worker.loop import Periodic
 from .events import AlertOver, AlertRaised
 
 LASTS_SECONDS = 60.0
-"""For how long a problem must last before it is announced: a restart of all workers is no incident."""
+"""For how long checks must find a problem before it is announced: a restart of workers is no incident, although jobs
+that wait for them have been due for long."""
 
 CALM_SECONDS = 120.0
 """For how long a problem must not be found before it is over: one that comes and goes is one incident."""
@@ -71,11 +72,11 @@ WHERE
 # check: deletes the incidents that are calm before they were raised.
 FORGET_CALM = "DELETE FROM skipqueue_incident WHERE rule > '' AND raised_at IS NULL AND calm_since IS NOT NULL"
 
-# check: raises the incidents that have lasted for `lasts` seconds.
+# check: raises the incidents that checks have found for `lasts` seconds.
 RAISE = """
 UPDATE skipqueue_incident
 SET raised_at = statement_timestamp()
-WHERE rule > '' AND raised_at IS NULL AND since <= statement_timestamp() - make_interval(secs => %(lasts)s)
+WHERE rule > '' AND raised_at IS NULL AND found_at <= statement_timestamp() - make_interval(secs => %(lasts)s)
 """
 
 # check → the incidents whose beginning or end is to be announced. This caller has claimed them: nobody else gets them,

@@ -56,7 +56,7 @@ class TestThePage:
     ) -> None:
         job = make_job(status, errors=[{"attempt": number, "worker": "w"} for number in range(10)])
         operator.get(page("change", job.pk))  # and the verdict, which is cached
-        with django_assert_max_num_queries(16):  # five of them limit the time
+        with django_assert_max_num_queries(17):  # five of them limit the time
             assert operator.get(page("change", job.pk)).status_code == 200
 
     def test_an_id_of_no_job_leads_to_the_list(self, operator: Client, row: Row) -> None:
