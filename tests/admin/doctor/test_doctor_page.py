@@ -34,7 +34,7 @@ def make_trouble() -> None:
 def test_findings_are_shown_the_worst_first_with_what_to_do(operator: Client) -> None:
     make_trouble()
     text = operator.get(DOCTOR).text
-    critical, warning = text.index("Running jobs whose worker is gone"), text.index("The worker web-3/1 has died")
+    critical, warning = text.index("Running jobs whose worker is gone"), text.index("1 worker is dead since ")
     assert critical < warning
     for expected in ('data-status="critical"', "orphaned-job", '<pre tabindex="0">python manage.py prunejobs</pre>'):
         assert expected in text

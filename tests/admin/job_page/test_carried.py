@@ -115,7 +115,7 @@ class TestVerdict:
     def test_a_carried_queue_needs_a_relay(self, operator: Client) -> None:
         make_worker(queues=[])
         make_job(queue_name="pdf")
-        assert self.problems() == [("carrier-without-relay", "")]
+        assert self.problems() == [("carrier-without-relay", "celery")]
         text = operator.get(LIST).text
         assert "No relay of the carrier celery is alive" in text
         assert "<code>python manage.py runrelay --carrier celery</code>" in text
@@ -148,7 +148,7 @@ class TestVerdict:
         worker = make_worker(queues=["mail"], concurrency=1)
         make_job("running", locked_by=worker.pk, locked_at=-2 * LONG)
         make_job(queue_name="mail", run_after=-2 * LONG)
-        assert self.problems() == [("no-free-slot", "mail"), ("carrier-without-relay", "")]
+        assert self.problems() == [("no-free-slot", "mail"), ("carrier-without-relay", "celery")]
 
 
 class TestDashboard:
