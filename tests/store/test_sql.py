@@ -239,7 +239,9 @@ CASES = [
     ),
     Case("RATES_NOW", {"minutes": 5}, {"skipqueue_rollup_prune"}),
     Case("RECENT_TASKS", {}, {"skipqueue_rollup_prune"}),
-    Case("RECENT_CAUSES", {"tasks": ["shop.send"]}, {"skipqueue_failure_rollup_prune"}),
+    Case(
+        "RECENT_CAUSES", {"tasks": ["shop.send"]}, {"skipqueue_failure_rollup_prune", "skipqueue_failure_rollup_pkey"}
+    ),
     Case("USUAL_SHARES", {"tasks": ["shop.send"], "queue_names": ["mail"]}, {"skipqueue_rollup_prune"}),
     Case("FAILING_SINCE", {"tasks": ["shop.send"], "queue_names": ["mail"], "share": 0.1}, {"skipqueue_rollup_pkey"}),
     Case("RECENT_QUEUES", {}, {"skipqueue_rollup_prune"}),
