@@ -13,7 +13,7 @@ import difflib
 from argparse import ArgumentTypeError
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.db.models import QuerySet
@@ -28,8 +28,6 @@ from ..periods import Period
 from ..queues_and_workers import known_queue_names, known_task_names
 from ..search import WINDOW_SIZE, Criteria, Window, is_id
 from .subcommand import Exit
-
-T = TypeVar("T")
 
 
 class JobId(int):
