@@ -25,7 +25,7 @@ def test_halted_sequences(found: Found) -> None:
     (finding,) = found("halted-sequence")
     assert finding.severity == "warning"
     assert finding.title.startswith("Sequence sequence:t order=7 has halted since ")
-    assert finding.title.endswith(f": job {failed.pk} failed, and 1 jobs wait")
+    assert finding.title.endswith(f": job {failed.pk} failed. Jobs that wait: 1")
     assert finding.command == f"python manage.py skipqueue retry {failed.pk}"
     assert finding.subject == "sequence:t order=7"
     assert finding.since is not None
@@ -54,8 +54,8 @@ def test_permits_that_are_held_by_jobs_that_nobody_claims(found: Found) -> None:
         make_limited(key, held=0, minutes=minutes)
     (finding,) = found("held-permit")
     assert finding.severity == "warning"
-    assert finding.title.startswith("1 jobs wait for a permit of limit:t since ")
-    assert finding.title.endswith(": all permits are held by jobs of queue behind that no worker claims")
+    assert finding.title.startswith("Jobs wait for a permit of limit:t since ")
+    assert finding.title.endswith(", 1 in all: the permits are held by jobs of queue behind that no worker claims")
     assert finding.command == "python manage.py runworker --queues behind"
     assert (finding.subject, finding.since is None) == ("limit:t", False)
     make_keyed("limit:t", "running")

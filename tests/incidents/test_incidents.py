@@ -163,7 +163,8 @@ def test_a_task_hangs(runworker: Run, rules: Any) -> None:
     runworker("-c", "2", jobs=JOBS, skipqueue=FAST)
     finding = blamed("long-wait")
     assert re.fullmatch(
-        r"5 jobs of queue default wait since [\d:]+: the 2 slots are taken, mostly by extra\.jobs\.push", finding.title
+        r"Jobs of queue default wait since [\d:]+, 5 in all: the 2 slots are taken, mostly by extra\.jobs\.push",
+        finding.title,
     )
     assert finding.command == "python manage.py runworker --queues default"
 
@@ -221,8 +222,8 @@ def test_the_holders_of_a_limit_wait(runworker: Run, rules: Any) -> None:
         make_keyed("limit:extra.jobs.locate", status, task="extra.jobs.locate", queue_name="slow")
     finding = blamed("held-permit")
     assert re.fullmatch(
-        r"2 jobs wait for a permit of limit:extra\.jobs\.locate since [\d:]+: all permits are held by jobs of queue "
-        r"slow that no worker claims",
+        r"Jobs wait for a permit of limit:extra\.jobs\.locate since [\d:]+, 2 in all: the permits are held by jobs of "
+        r"queue slow that no worker claims",
         finding.title,
     )
     assert finding.command == "python manage.py runworker --queues slow"

@@ -17,7 +17,7 @@ from .ui.addresses import address_of
 CACHE_SECONDS = 5.0
 """How long a process shows the same verdict before it applies the rules again."""
 
-UNFOLDED = 3
+UNFOLDED = 2
 """Problems that are shown at once. The others are folded."""
 
 

@@ -390,13 +390,17 @@ def queues_without_worker(store: Store) -> Iterator[Finding]:
     names = workforce.unserved(queues)
     paused = set(queue_verbs.paused_queues(store)) if names else set()
     names = [name for name in names if name not in paused]
-    for name in names:
-        now = database_time(store)
+    now = database_time(store)
+    for name in names[:NAMED_QUEUES]:
         queue = queues[name]
         since = now - timedelta(seconds=queue.oldest or 0.0)
         yield Finding.of(
             Severity.CRITICAL,
-            gettext("No worker serves queue %(queue)s: %(number)s jobs wait since %(time)s"),
+            ngettext(
+                "No worker serves queue %(queue)s: %(number)s job waits since %(time)s",
+                "No worker serves queue %(queue)s: %(number)s jobs wait since %(time)s",
+                queue.queued,
+            ),
             gettext("The first job has waited for %(span)s."),
             gettext("Start a worker for it."),
             shlex.join(["python", "manage.py", "runworker", "--queues", ",".join(names[:NAMED_WORKERS])]),
@@ -557,8 +561,8 @@ def _why_they_wait(queue_name: str, *, are_slots_taken: bool, is_slow: bool) -> 
     if is_slow:
         return (
             gettext(
-                "%(number)s jobs of queue %(queue)s wait since %(time)s: PostgreSQL is slow, %(slow)s statements of "
-                "workers take more than a second"
+                "Jobs of queue %(queue)s wait since %(time)s, %(number)s in all: PostgreSQL is slow, %(slow)s "
+                "statements of workers take more than a second"
             ),
             gettext("See what PostgreSQL does, and the other findings."),
             "SELECT pid, application_name, wait_event_type, wait_event, query FROM pg_stat_activity\n"
@@ -567,14 +571,14 @@ def _why_they_wait(queue_name: str, *, are_slots_taken: bool, is_slow: bool) -> 
     if are_slots_taken:
         return (
             gettext(
-                "%(number)s jobs of queue %(queue)s wait since %(time)s: the %(slots)s slots are taken, mostly by "
-                "%(task)s"
+                "Jobs of queue %(queue)s wait since %(time)s, %(number)s in all: the %(slots)s slots are taken, mostly "
+                "by %(task)s"
             ),
             gettext("Start more workers for this queue, or give long tasks a queue of their own. Cancel what hangs."),
             shlex.join(["python", "manage.py", "runworker", "--queues", queue_name]),
         )
     return (
-        gettext("%(number)s jobs of queue %(queue)s wait since %(time)s, although slots are free"),
+        gettext("Jobs of queue %(queue)s wait since %(time)s, %(number)s in all, although slots are free"),
         gettext("See the other findings, and the log of the workers: they do not claim, or the rows are locked."),
         "python manage.py skipqueue status",
     )

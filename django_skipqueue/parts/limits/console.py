@@ -93,7 +93,7 @@ def halted(store: Store) -> Iterator[Finding]:
         since = now - timedelta(seconds=state.halted.seconds)
         yield Finding.of(
             Severity.WARNING,
-            gettext("Sequence %(key)s has halted since %(time)s: job %(job)s failed, and %(waiting)s jobs wait"),
+            gettext("Sequence %(key)s has halted since %(time)s: job %(job)s failed. Jobs that wait: %(waiting)s"),
             gettext("The sequence waits for an operator."),
             gettext(
                 "Find out why the job has failed. Retry it: it runs before all others of its key. Or discard it, and "
@@ -144,8 +144,8 @@ def held_permits(store: Store) -> Iterator[Finding]:
         yield Finding.of(
             Severity.WARNING,
             gettext(
-                "%(waiting)s jobs wait for a permit of %(key)s since %(time)s: all permits are held by jobs of queue "
-                "%(queue)s that no worker claims"
+                "Jobs wait for a permit of %(key)s since %(time)s, %(waiting)s in all: the permits are held by jobs of "
+                "queue %(queue)s that no worker claims"
             ),
             gettext("Jobs that hold a permit and are not claimed: %(held)s."),
             gettext("That queue is behind. Start more workers for it, or give the tasks limits of their own."),

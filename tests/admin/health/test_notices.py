@@ -70,7 +70,7 @@ def test_a_problem_has_a_link_and_a_command(operator: Client) -> None:
     make_job(queue_name="it's", run_after=LONG_AGO)
     found = box(operator)
     assert (
-        f'<a href="{LIST}?queue=it%27s&amp;status=queued">No worker serves queue it&#x27;s: 1 jobs wait since ' in found
+        f'<a href="{LIST}?queue=it%27s&amp;status=queued">No worker serves queue it&#x27;s: 1 job waits since ' in found
     )
     assert "<code>python manage.py runworker --queues &#x27;it&#x27;&quot;&#x27;&quot;&#x27;s&#x27;</code>" in found
 
