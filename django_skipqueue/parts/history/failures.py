@@ -312,7 +312,7 @@ def acknowledge_view(admin: "JobAdmin", request: HttpRequest) -> HttpResponse:
         return _not_known(admin, request)
     else:
         _log(request, cause, " ".join(filter(None, [gettext("Acknowledged."), note])))
-    return HttpResponseRedirect(f"{admin.address('cause')}?{cause_query(cause)}")
+    return HttpResponseRedirect(admin.address("cause", query=cause_query(cause)))
 
 
 def _cause_in(request: HttpRequest) -> Cause:

@@ -13,7 +13,6 @@ from django.test import Client
 from django_skipqueue.console.admin.jobs.job_admin import JobAdmin
 from django_skipqueue.models import Schedule
 
-from ...app.rows import make_job
 from ..pages import JOBS, QUESTIONS, made_addresses  # noqa: F401 (a fixture)
 from .parsed import Page, alias_of, with_alias
 
@@ -113,12 +112,9 @@ def test_so_does_what_django_redirects_to(
         assert alias_of(response.headers["Location"]) == "default"
 
 
-def test_a_list_remembers_its_filters_once_and_its_database(operator: Client, settings: Any) -> None:
-    settings.SKIPQUEUE = {"DATABASES": ("default", "other")}
-    job = make_job("failed")
-    page = Page(operator.get(with_alias(f"/admin/{JOBS}?status=failed", "default")).text, f"/admin/{JOBS}")
-    (address,) = [each for each in page.links if f"/{job.pk}/change/" in each]
-    assert parse_qs(urlsplit(address).query) == {
-        "_changelist_filters": ["status=failed&database=default"],
-        "database": ["default"],
-    }
+def test_a_page_remembers_the_filters_of_its_list_once(shown: Mapping[str, str], operator: Client) -> None:
+    address = f"/admin/{shown['schedule']}&_changelist_filters=a%3Db%26database%3Ddefault"
+    page = Page(operator.get(address).text, address)
+    (history,) = [each for each in page.links if "/history/" in each]
+    filters = {"_changelist_filters": ["a=b&database=default"], "database": ["default"]}
+    assert parse_qs(urlsplit(history).query) == filters

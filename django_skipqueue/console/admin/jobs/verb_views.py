@@ -167,7 +167,7 @@ class VerbViews(JobViews):
         if served := queue_with_workers():
             return self._hand_over(request, served, action=SEARCH, user=request.user.get_username())
         self.message_user(request, gettext("No worker is alive that could search everything."), messages.WARNING)
-        return HttpResponseRedirect(f"{self.address('changelist')}?{request.GET.urlencode()}")
+        return HttpResponseRedirect(self.address("changelist", query=request.GET.urlencode()))
 
     def _hand_over(self, request: HttpRequest, served: str, /, **values: Any) -> HttpResponse:
         query = request.GET.copy()
@@ -196,7 +196,7 @@ class VerbViews(JobViews):
         content: dict[str, Any] = {
             "content": "admin/django_skipqueue/job/progress.html",
             "page": (SearchPage if bulk.action == SEARCH else ProgressPage)(job, job.now, bulk),
-            "list": f"{self.address('changelist')}?{bulk.query}",
+            "list": self.address("changelist", query=bulk.query),
             "job": self.address("change", job.pk),
             "stop": self.address("progress", job.pk),
             "may_stop": may_stop,
