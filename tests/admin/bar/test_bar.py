@@ -113,7 +113,7 @@ def test_an_entry_has_the_number_of_the_problems_that_its_page_shows(operator: C
 
 def test_parts_count_theirs(operator: Client) -> None:
     make_worker()
-    make_schedule("late", due=90)
+    make_schedule("late", due=900)
     make_halted("sequence:t k=1", minutes=5, waiting=2)
     assert numbers(operator) == {"Schedules": "1 problem", "Limits": "1 problem", "Doctor": "2 problems"}
 
