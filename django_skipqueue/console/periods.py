@@ -28,7 +28,10 @@ WITH RECURSIVE wanted (moment) AS MATERIALIZED (
     SELECT COALESCE(%(moment)s::timestamptz, statement_timestamp() - %(ago)s::interval) + %(allowance)s::interval
 ),
 bisected (low, high) AS (
-    SELECT min(id), max(id) + 1 FROM skipqueue_job
+    SELECT first.id, last.id + 1
+    FROM
+        (SELECT id FROM skipqueue_job ORDER BY id LIMIT 1) AS first,
+        (SELECT id FROM skipqueue_job ORDER BY id DESC LIMIT 1) AS last
     UNION ALL
     SELECT
         CASE WHEN probe.enqueued_at < wanted.moment THEN probe.id + 1 ELSE bisected.low END,

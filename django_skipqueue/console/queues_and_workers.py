@@ -233,7 +233,7 @@ class QueueState:
 
     @property
     def p95_wait(self) -> float | None:
-        return self.rate and quantile(self.rate.waited, 0.95)
+        return self.rate and self.rate.p95_wait
 
     @property
     def note(self) -> str:

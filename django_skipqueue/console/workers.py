@@ -160,19 +160,19 @@ NEWEST = 1_000
 """Jobs of each status that are looked at for those of one worker."""
 
 _RECENT = """(
-    (SELECT * FROM skipqueue_job WHERE status = 'completed' ORDER BY finished_at DESC LIMIT %(newest)s)
+    (SELECT * FROM skipqueue_job WHERE status = 'completed' ORDER BY finished_at DESC LIMIT %(limit)s)
     UNION ALL
-    (SELECT * FROM skipqueue_job WHERE status = 'failed' ORDER BY finished_at DESC LIMIT %(newest)s)
+    (SELECT * FROM skipqueue_job WHERE status = 'failed' ORDER BY finished_at DESC LIMIT %(limit)s)
     UNION ALL
-    (SELECT * FROM skipqueue_job WHERE status = 'discarded' ORDER BY finished_at DESC LIMIT %(newest)s)
+    (SELECT * FROM skipqueue_job WHERE status = 'discarded' ORDER BY finished_at DESC LIMIT %(limit)s)
     UNION ALL
-    (SELECT * FROM skipqueue_job WHERE status = 'running' ORDER BY locked_at LIMIT %(newest)s)
+    (SELECT * FROM skipqueue_job WHERE status = 'running' ORDER BY locked_at LIMIT %(limit)s)
     UNION ALL
-    (SELECT * FROM skipqueue_job WHERE status = 'scheduled' ORDER BY run_after LIMIT %(newest)s)
+    (SELECT * FROM skipqueue_job WHERE status = 'scheduled' ORDER BY run_after LIMIT %(limit)s)
 )"""
 
-# page of a worker → the last jobs that processes of this name have run, among the `newest` of each status. Indexes:
-# prune, recover, admit.
+# page of a worker → the last jobs that processes of this name have run, among the `limit` newest of each status.
+# Indexes: prune, recover, admit.
 LAST_JOBS_OF_WORKER = joined(
     """
 SELECT id, task, queue_name, status, attempts, started_at, finished_at
@@ -231,11 +231,11 @@ class Process(NamedTuple):
 
 
 def last_jobs_of(store: Store, worker_id: str) -> list[LastJob]:
-    rows = store.rows(LAST_JOBS_OF_WORKER, {"name": worker_name(worker_id), "newest": NEWEST})
+    rows = store.rows(LAST_JOBS_OF_WORKER, {"name": worker_name(worker_id), "limit": NEWEST})
     return [LastJob(*row) for row in rows]
 
 
 def processes_of(store: Store, worker_id: str) -> list[Process]:
     """The processes that have had the name of this worker, as far as the newest jobs know them; the last one first."""
-    values = {"name": worker_name(worker_id), "newest": NEWEST, "died": DIED}
+    values = {"name": worker_name(worker_id), "limit": NEWEST, "died": DIED}
     return [Process(*row) for row in store.rows(PROCESSES_OF_WORKER, values)]

@@ -106,7 +106,7 @@ def test_a_dry_run_moves_nothing(old: Any) -> None:
 
 
 def test_all_batches_are_moved(old: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{COMMAND}.BATCH", 2)
+    monkeypatch.setattr(f"{COMMAND}.IMPORT_BATCH", 2)
     for number in range(5):
         put(old, number)
     assert run()[0].startswith("Moved 5 tasks")

@@ -42,7 +42,7 @@ def sent() -> list[Any]:
 @pytest.fixture
 def store(sent: list[Any], monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setattr(batches, "LOCK_TIMEOUT", "50ms")
-    monkeypatch.setattr(batches, "MOST_SECONDS", 60.0)
+    monkeypatch.setattr(batches, "FINISHING_SECONDS", 60.0)
     return Store("default", send=sent.append)
 
 
@@ -267,7 +267,7 @@ class TestUniqueKeys:
 
 class TestLimits:
     def test_one_run_of_a_worker_finishes_a_limited_number(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(batches, "MOST", 2)
+        monkeypatch.setattr(batches, "MOST_BATCHES_FINISHED", 2)
         ids = [ended() for _ in range(5)]
         check = BatchCheck(store)
         check.settled({(id, 1): id for id in ids})
@@ -280,7 +280,7 @@ class TestLimits:
     def test_a_supervisor_goes_on_at_once_with_those_that_are_left(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(batches, "MOST", 2)
+        monkeypatch.setattr(batches, "MOST_BATCHES_FINISHED", 2)
         ids = [ended() for _ in range(5)]
         service = FinishBatches(store)
         for done in (2, 4, 5):
@@ -290,13 +290,13 @@ class TestLimits:
         assert service.due_at > time.monotonic()
 
     def test_time_is_limited_too_but_one_batch_is_tried(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(batches, "MOST_SECONDS", -1.0)
+        monkeypatch.setattr(batches, "FINISHING_SECONDS", -1.0)
         ids = [ended() for _ in range(3)]
         looked = finish_batches(store, ids)
         assert (looked.finished, looked.left) == (1, set(ids[1:]))
 
     def test_a_drain_finishes_all(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(batches, "MOST", 2)
+        monkeypatch.setattr(batches, "MOST_BATCHES_FINISHED", 2)
         ids = [ended() for _ in range(5)]
         spoil(ids[0])
         spoil(ids[1])

@@ -260,6 +260,7 @@ WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_
 CREATE TABLE public.skipqueue_incident (
     calm_since timestamp with time zone,
     claimed_at timestamp with time zone,
+    found_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
     is_announced boolean DEFAULT false NOT NULL,
     over_at timestamp with time zone,
     raised_at timestamp with time zone,

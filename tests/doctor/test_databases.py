@@ -41,4 +41,4 @@ def test_a_job_that_keeps_its_unique_key() -> None:
 
 def test_a_sequence_that_halts() -> None:
     job = make_halted("k", using="other")
-    assert f": job other:{job.pk} failed, " in finding("halted-sequence").title
+    assert f": job other:{job.pk} failed. " in finding("halted-sequence").title
