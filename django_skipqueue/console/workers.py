@@ -160,18 +160,19 @@ NEWEST = 1_000
 """Jobs of each status that are looked at for those of one worker."""
 
 _RECENT = """(
-    (SELECT * FROM skipqueue_job WHERE status = 'completed' ORDER BY finished_at DESC LIMIT %(limit)s)
+    (SELECT * FROM skipqueue_job WHERE status = 'completed' ORDER BY finished_at DESC LIMIT (SELECT %(limit)s))
     UNION ALL
-    (SELECT * FROM skipqueue_job WHERE status = 'failed' ORDER BY finished_at DESC LIMIT %(limit)s)
+    (SELECT * FROM skipqueue_job WHERE status = 'failed' ORDER BY finished_at DESC LIMIT (SELECT %(limit)s))
     UNION ALL
-    (SELECT * FROM skipqueue_job WHERE status = 'discarded' ORDER BY finished_at DESC LIMIT %(limit)s)
+    (SELECT * FROM skipqueue_job WHERE status = 'discarded' ORDER BY finished_at DESC LIMIT (SELECT %(limit)s))
     UNION ALL
-    (SELECT * FROM skipqueue_job WHERE status = 'running' ORDER BY locked_at LIMIT %(limit)s)
+    (SELECT * FROM skipqueue_job WHERE status = 'running' ORDER BY locked_at LIMIT (SELECT %(limit)s))
     UNION ALL
-    (SELECT * FROM skipqueue_job WHERE status = 'scheduled' ORDER BY run_after LIMIT %(limit)s)
+    (SELECT * FROM skipqueue_job WHERE status = 'scheduled' ORDER BY run_after LIMIT (SELECT %(limit)s))
 )"""
 
 # page of a worker → the last jobs that processes of this name have run, among the `limit` newest of each status.
+# The limits are subqueries: a planner that expects few rows and sees the limit would read and sort all of a status.
 # Indexes: prune, recover, admit.
 LAST_JOBS_OF_WORKER = joined(
     """

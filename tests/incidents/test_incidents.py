@@ -129,10 +129,10 @@ def blamed(code: str, *also: str) -> Finding:
     """The finding of this rule, once there is one. Nothing else that is critical is found, but `also`."""
 
     def look() -> Finding | None:
-        found = watched()
+        has_begun, found = Worker.objects.exists(), watched()
         others = {each.code for each in found if each.severity == Severity.CRITICAL} - {code, *also}
-        if others == {"no-worker"} and not Worker.objects.exists():
-            return None  # the worker has not begun yet
+        if others == {"no-worker"} and not has_begun:
+            return None
         assert not others, found
         return next((each for each in found if each.code == code), None)
 

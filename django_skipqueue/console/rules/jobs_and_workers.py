@@ -185,7 +185,7 @@ def unknown_tasks(store: Store) -> Iterator[Finding]:
         since = min(due, now)
         yield Finding.of(
             Severity.WARNING,
-            gettext("%(number)s jobs of %(task)s wait since %(time)s, and the task is not registered"),
+            gettext("Jobs of %(task)s wait since %(time)s, %(number)s in all, and the task is not registered"),
             gettext(
                 "A worker with the code of this process cannot run them. Tasks that are not registered: %(tasks)s."
             ),

@@ -39,7 +39,7 @@ class TestWhen:
             make_job("running", locked_at=timedelta(minutes=-age), locked_by="web-1/2:0123456789ab") for age in (1, 9)
         )
         assert listed(operator, "?status=running") == [long.pk, short.pk]
-        assert ">web-1/2</span>" in operator.get(f"{LIST}?status=running").text
+        assert ">web-1/2</a>" in operator.get(f"{LIST}?status=running").text
 
     @pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Etc/GMT+12"])
     @pytest.mark.parametrize("moment", [datetime(9998, 12, 31, 23, 59, 59, tzinfo=UTC), datetime(1, 1, 2, tzinfo=UTC)])
