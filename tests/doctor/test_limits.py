@@ -1,5 +1,6 @@
 """Sequences that have halted, and permits that nobody gives."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
 
 from ..app.limit_rows import make_halted, make_keyed, make_limited
-from ..app.rows import make_worker
+from ..app.rows import make_job, make_worker
 from .conftest import Found
 
 
@@ -72,3 +73,12 @@ def test_a_secret_in_a_key_is_masked(registry: Registry, found: Found, code: str
     text = f"{finding.title} {finding.found} {finding.subject}"
     assert "shop.pay" in text
     assert "tok-4711" not in text
+
+
+def test_a_job_with_a_limit_may_have_waited_for_it(found: Found) -> None:
+    """So no rule says that it has waited for a worker for long."""
+    make_worker()
+    queued = make_job(run_after=timedelta(hours=-1))
+    assert len(found("long-wait")) == 1
+    Job.objects.filter(pk=queued.pk).update(limit_key="k", limit_kind="concurrency", capacity=1)
+    assert found("long-wait") == []

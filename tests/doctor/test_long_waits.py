@@ -53,10 +53,9 @@ def test_postgresql_is_slow(found: Found, monkeypatch: pytest.MonkeyPatch, conne
     "arrange",
     [
         lambda: Queue.pause("default"),
-        lambda: Job.objects.update(limit_key="k", limit_kind="concurrency", capacity=1),
         lambda: Job.objects.update(run_after=Job.objects.get().run_after + timedelta(minutes=2)),
     ],
-    ids=["paused", "it may have waited for its limit", "not long"],
+    ids=["paused", "not long"],
 )
 def test_what_waits_on_purpose_or_elsewhere_is_not_told(found: Found, arrange: Callable[[], object]) -> None:
     make_worker()
