@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from django_skipqueue.console.rules.rule import Finding, Severity
-from django_skipqueue.models import Queue
+from django_skipqueue.models import FailureRollUp, Queue
 from django_skipqueue.parts.history import rules
 from django_skipqueue.parts.history.rollups import WORKER_DIED
 from django_skipqueue.values.records import Cause
@@ -51,6 +51,12 @@ class TestFailingTask:
         assert finding.since is not None
         assert finding.link is not None
         assert finding.link.query == {"task": TASK, "cause": "builtins.KeyError in shop.jobs.send"}
+
+    def test_it_says_in_which_deployment_a_new_cause_was_first_seen(self) -> None:
+        fail(6)
+        FailureRollUp.objects.update(first_deployment="4f2a")
+        (finding,) = found("failing-task")
+        assert ", since deployment 4f2a: KeyError, 6 failed attempts" in finding.title
 
     @pytest.mark.parametrize(
         ("failed", "completed", "severity"), [(4, 0, None), (5, 0, "critical"), (5, 1, None), (9, 1, "critical")]

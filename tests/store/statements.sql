@@ -2448,7 +2448,9 @@ HAVING sum(retried + failed + recovered) > 0
 LIMIT 5000
 
 -- RECENT_CAUSES (parts.history.rules)
-SELECT recent.task, recent.exception, recent.place, recent.number, cause.number, cause.first_at, cause.last_job_id
+SELECT
+    recent.task, recent.exception, recent.place, recent.number, cause.number, cause.first_at, cause.last_job_id,
+    cause.first_deployment
 FROM
     (
         SELECT task, exception, place, sum(number)::bigint AS number
@@ -2465,7 +2467,7 @@ FROM
         LIMIT 1000
     ) AS recent
     CROSS JOIN LATERAL (
-        SELECT number, first_at, last_job_id
+        SELECT number, first_at, last_job_id, first_deployment
         FROM skipqueue_failure_rollup AS ever
         WHERE
             ever.span = 0

@@ -55,10 +55,12 @@ LIMIT 5000
 """
 
 # failing-task, worker-deaths → the causes of the failed attempts of these tasks in the last ten minutes, the commonest
-# first: their number since then and since ever, when the first one was, and the last job.
+# first: their number since then and since ever, when the first one was, the last job, and the deployment of the first.
 # Index: prune of the failures, and this or their primary key for each cause.
 RECENT_CAUSES = """
-SELECT recent.task, recent.exception, recent.place, recent.number, cause.number, cause.first_at, cause.last_job_id
+SELECT
+    recent.task, recent.exception, recent.place, recent.number, cause.number, cause.first_at, cause.last_job_id,
+    cause.first_deployment
 FROM
     (
         SELECT task, exception, place, sum(number)::bigint AS number
@@ -75,7 +77,7 @@ FROM
         LIMIT 1000
     ) AS recent
     CROSS JOIN LATERAL (
-        SELECT number, first_at, last_job_id
+        SELECT number, first_at, last_job_id, first_deployment
         FROM skipqueue_failure_rollup AS ever
         WHERE
             ever.span = 0
@@ -284,6 +286,8 @@ class RecentCause(NamedTuple):
     number_ever: int
     first_at: datetime
     last_job_id: int
+    first_deployment: str
+    """The deployment in which it was first seen; empty: nobody knows."""
 
 
 def failing_tasks(store: Store) -> Iterator[Finding]:
@@ -326,9 +330,15 @@ def _failing(
 ) -> Finding:
     retrying = Job.objects.using(store.alias).filter(has_cause(cause.cause), is_in(RETRYING))
     job = Job.objects.using(store.alias).filter(pk=cause.last_job_id).first()
+    title = gettext("%(task)s fails since %(time)s: %(error)s, %(failed)s failed attempts, %(retrying)s jobs retrying")
+    if is_new and cause.first_deployment:
+        title = gettext(
+            "%(task)s fails since %(time)s, since deployment %(deployment)s: %(error)s, %(failed)s failed attempts, "
+            "%(retrying)s jobs retrying"
+        )
     return Finding.of(
         Severity.CRITICAL if is_new or task.share >= CRITICAL_SHARE else Severity.WARNING,
-        gettext("%(task)s fails since %(time)s: %(error)s, %(failed)s failed attempts, %(retrying)s jobs retrying"),
+        title,
         gettext(
             "Of %(attempts)s attempts in the last ten minutes %(percent)s %% have failed. At this hour %(usual)s %% "
             "usually fail."
@@ -341,6 +351,7 @@ def _failing(
         facts={
             "task": printable(task.name),
             "time": clock_time(since, task.now),
+            "deployment": printable(cause.first_deployment),
             "error": printable(_error(job, cause.cause)),
             "failed": grouped(cause.number_ever if is_new else cause.number),
             "retrying": Count(retrying.values("pk")[: MOST_RETRYING + 1].count(), cap=MOST_RETRYING),

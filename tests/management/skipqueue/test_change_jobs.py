@@ -1,5 +1,6 @@
 """The subcommands of the verbs, such as `skipqueue retry`."""
 
+import re
 import signal
 from collections.abc import Callable
 from datetime import timedelta
@@ -170,7 +171,13 @@ def test_a_job_whose_row_a_session_has_locked_is_said_to_be_locked(session: Call
     other(lambda: list(Job.objects.select_for_update().filter(pk=locked.pk)))
     result = skipqueue("retry", locked.pk)
     assert result.code == 3
-    assert result.err == "0 jobs retried, 1 skipped: 1 whose row is locked by a session of the database.\n"
+    who, outcome = result.err.splitlines()
+    assert re.fullmatch(
+        r"Its row is locked by session (\d+) \(.*, idle in transaction\)\. "
+        r"To end that: SELECT pg_terminate_backend\(\1\);",
+        who,
+    )
+    assert outcome == "0 jobs retried, 1 skipped: 1 whose row is locked by a session of the database."
     assert skipqueue("retry", "--failed", "--yes", "--json").objects == [
         {"changed": 0, "skipped": 2, "is_partial": False}
     ]
