@@ -5,10 +5,10 @@ To add one, write a class in a module of `console/cli/`, and add it to `CORE` of
 
 import argparse
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from enum import IntEnum
+from time import sleep
 from typing import Any
 
 import django
@@ -153,7 +153,7 @@ class Watchable(Subcommand):
             while (shown := super().execute(console, **options)) != Exit.INTERRUPTED:
                 code = shown
                 console.flush()
-                time.sleep(interval.total_seconds())
+                sleep(interval.total_seconds())
                 if not options["json"]:
                     console.clear()
         return code

@@ -74,7 +74,7 @@ def test_what_lists_or_shows_is_shown_again_until_ctrl_c(monkeypatch: pytest.Mon
         if len(slept) % 2 == 0:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("django_skipqueue.console.cli.subcommand.time.sleep", sleep)
+    monkeypatch.setattr("django_skipqueue.console.cli.subcommand.sleep", sleep)
     assert {"alerts", "batches", "doctor", "limits", "list", "schedules", "show", "status"} <= WATCHED
     for name in sorted(WATCHED):
         once = skipqueue(name, *needed.get(name, ()), "--json")

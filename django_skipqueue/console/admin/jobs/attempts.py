@@ -157,11 +157,10 @@ class Attempt:
     status: str
     """`failed`, or the status of the job after this attempt."""
     worker: str
-    """Its name; of the last attempt without an error, its id."""
+    """Its name."""
     duration: timedelta | None
     ended_at: datetime | None
     started_at: datetime | None = None
-    worker_id: str = ""
     waited: timedelta | None = None
     """The time from the job's due time to the start of the attempt; `None` if it is not known."""
     is_cancelled: bool = False
@@ -214,7 +213,6 @@ def _left(entry: Mapping[str, Any], job: Job) -> Attempt:
         number=number_of_attempt(job, entry.get("attempt"), ended_at),
         status=Status.DISCARDED if exception == ASKED_TO_BE_DISCARDED else Status.FAILED,
         worker=_text(entry.get("worker")),
-        worker_id=_text(entry.get("worker_id")) or _text(entry.get("worker")),
         duration=took,
         started_at=ended_at - took if ended_at and took is not None else None,
         ended_at=ended_at,
@@ -250,8 +248,7 @@ def _without_error(job: Job, operations: Sequence[Operation], newest: int) -> It
         number=number,
         status=job.status,
         is_cancelled=is_cancelled,
-        worker=job.locked_by,
-        worker_id=job.locked_by,
+        worker=job.worker_name,
         duration=ended_at - job.started_at if ended_at else None,
         started_at=job.started_at,
         ended_at=ended_at,

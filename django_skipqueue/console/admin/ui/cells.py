@@ -56,8 +56,8 @@ def worker_link(worker_id: str, text: str = "") -> SafeString:
 
 
 def _page_link(model: str, pk: str, text: str) -> SafeString:
-    if not pk:  # another program has written the row
-        return SafeString("")
+    if not pk or len(pk) > LONGEST_NAME:  # another program has written the row
+        return format_html("{}", shortened(text))
     return format_html('<a href="{}">{}</a>', address_of(f"{model}_change", quote(pk)), shortened(text))
 
 
