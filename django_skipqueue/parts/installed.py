@@ -10,6 +10,7 @@ from .keyed.part import PART as KEYED
 from .limits.part import PART as LIMITS
 from .rates.part import PART as RATES
 from .schedules.part import PART as SCHEDULES
+from .steps.part import PART as STEPS
 from .unique.part import PART as UNIQUE
 
 PARTS: tuple[Part, ...] = (
@@ -19,6 +20,7 @@ PARTS: tuple[Part, ...] = (
     RATES,
     SCHEDULES,
     BATCHES,
+    STEPS,
     DATABASES,
     HISTORY,
     ARCHIVE,

@@ -183,7 +183,7 @@ class Forced:
             return False
         for clock in self._clocks:
             clock.put_to_the_end()
-        return sweep_gates(self._store)
+        return self._admits()
 
     def _jobs_due(self) -> Iterator[tuple[datetime, Act]]:
         for id, run_after in self._jobs.values_list("pk", "run_after"):
@@ -215,7 +215,10 @@ class Forced:
 
     def _admit(self, due: datetime) -> bool:
         self._move_to(due)
-        return sweep_gates(self._store)
+        return self._admits()
+
+    def _admits(self) -> bool:
+        return sweep_gates(self._store) or self._store.admit().goes_on
 
     def _move_to(self, due: datetime) -> None:
         """Have it be this time for jobs, and for gates that wait for a time."""
