@@ -113,6 +113,10 @@ class JobCancelled(JobInterrupted):
     """The job was cancelled, or taken from its worker, while the attempt ran."""
 
 
+class CrashedByTest(BaseException):
+    """A test has ended the attempt here, as the death of its worker would."""
+
+
 class WorkerDied(SkipQueueError):
     """The worker process ended while it ran the job, or wrote no heartbeat within the worker timeout."""
 

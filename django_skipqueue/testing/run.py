@@ -23,7 +23,7 @@ from psycopg.pq import TransactionStatus
 
 from ..conf import chosen_or_all
 from ..events.sinks import SignalSink
-from ..exceptions import JobInterrupted, UnknownTask
+from ..exceptions import CrashedByTest, JobInterrupted, UnknownTask
 from ..jobs.task import Task
 from ..models import Job, Queue
 from ..queue.gates import sweep_gates
@@ -277,6 +277,9 @@ class Run:
             self._executor.transactions = transactions
             attempt = run_attempt(self._executor, job)
             transactions.run_hooks()
+        if isinstance(attempt.outcome.exception, CrashedByTest):
+            self._store.recover(worker_ids=[WORKER], job_ids=[job.id], reason=str(attempt.outcome.exception))
+            return
         if not attempt.is_written and not self._store.settle([attempt.settlement]):
             kind, attempt = ended_otherwise(attempt, self._store.lost_leases([job.ref]).get(job.ref))
         else:

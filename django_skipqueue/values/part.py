@@ -105,6 +105,9 @@ class Part:
     planned: Callable[[bool | Sequence[Any]], Sequence[Any]] | None = None
     """Returns what happens at planned times, for tests that pass the time: each a `testing.run.Planned`. Its argument:
     `True` for all of it, or a list of tasks for what concerns these."""
+    after_step: Callable[[str, Callable[[], None]], Any] | None = None
+    """Makes a context manager in which a function is called, in the attempt, once a step of this name is recorded: for
+    tests, which end the attempt there."""
     clock: Callable[[str], Any] | None = None
     """Makes, with the alias of a database, the `testing.run.Clock` of its gate, for tests that pass the time."""
     console: Callable[[], Any] | None = None

@@ -266,7 +266,7 @@ def test_max_attempts_counts_the_attempts_at_one_step() -> None:
     made = run_one(fails_at_each.defer(), include_scheduled=True)
     assert made.status == "completed", made.last_error  # after eight failures, with three attempts
     assert made.attempts == 1
-    steps = [each for each in made.operations if each["verb"] == "step"]
+    steps = [each for each in made.operations if each["verb"] == "reset"]
     assert [each["attempts"] for each in steps] == [3, 3, 3, 3]
     assert [each["reason"] for each in steps] == [f"step {number}" for number in range(4)]
     assert list(JobStep.objects.order_by("number").values_list("attempt", flat=True)) == [3, 5, 7, 9]

@@ -6,8 +6,8 @@ used once in an attempt, so that it stands for one step of the job.
 
 import inspect
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from asgiref.sync import sync_to_async
@@ -26,6 +26,25 @@ if TYPE_CHECKING:
     from ...jobs.codecs import Codec
     from ...jobs.context import AttemptHandle
     from .each import Cursor
+
+_after_records: list[Callable[[str], None]] = []
+"""Called with the name of each step once its record is committed."""
+
+
+@contextmanager
+def calling_after(step: str, call: Callable[[], None]) -> Iterator[None]:
+    """See `Part.after_step`."""
+
+    def called(name: str) -> None:
+        if name == step:
+            call()
+
+    _after_records.append(called)
+    try:
+        yield
+    finally:
+        _after_records.remove(called)
+
 
 METHODS = {"step": "step", "sleep": "sleep", "wait": "wait", "run": "run or run_all", "each": "each"}
 """The methods of `JobContext`, by the kind of the step."""
@@ -175,10 +194,14 @@ class AttemptSteps:
 
     def counted(self, entry: Entry | None) -> None:
         """The record is committed, and has begun the count of the attempts anew."""
+        if entry is None:
+            return
         job = self._running.job
-        if entry is not None and entry.counts_anew and job.attempt != 1:
+        if entry.counts_anew and job.attempt != 1:
             self._earlier += job.attempt - 1
             self._running.job = job._replace(attempt=1)
+        for call in _after_records:
+            call(entry.name)
 
     def require_lease(self, held: object) -> None:
         if not held:

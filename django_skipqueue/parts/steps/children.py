@@ -69,7 +69,7 @@ needed AS (
     UPDATE skipqueue_dependency AS needs
     SET is_met = false
     FROM held
-    WHERE needs.job_id = held.id AND needs.needs_job_id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
+    WHERE needs.job_id = held.id AND needs.needs_job_id = ANY (%(ids)s::bigint[])
 )
 UPDATE skipqueue_job AS job SET held = true FROM held WHERE job.id = held.id RETURNING job.id
 """,
@@ -78,14 +78,7 @@ UPDATE skipqueue_job AS job SET held = true FROM held WHERE job.id = held.id RET
 
 # attempt, in the transaction that records the results of children: the job needs them no more. Index: the primary key.
 FORGET_CHILDREN = """
-DELETE FROM skipqueue_dependency AS needs
-USING skipqueue_child AS child
-WHERE
-    child.parent_id = %(job_id)s
-    AND child.name = %(name)s
-    AND needs.job_id = %(job_id)s
-    AND needs.needs_job_id = child.job_id
-RETURNING needs.position
+DELETE FROM skipqueue_dependency WHERE job_id = %(job_id)s AND needs_job_id = ANY (%(ids)s::bigint[])
 """
 
 # operators, after the cancel or discard of jobs → the children of these that have not begun. Indexes: the primary keys.
@@ -191,7 +184,8 @@ def run_children(steps: "AttemptSteps", name: str, calls: Sequence[Any]) -> list
     result, error = _collected(steps.store.alias, children)
     with transaction.atomic(using=steps.store.alias):
         entry = steps.record(name, "run", result=result, error=error)
-        steps.store.rows(FORGET_CHILDREN, {"job_id": steps.ref[0], "name": name})
+        ids = as_array(child.job_id for child in children)
+        steps.store.execute(FORGET_CHILDREN, {"job_id": steps.ref[0], "ids": ids})
     steps.counted(entry)
     return _outcome(result, error)
 

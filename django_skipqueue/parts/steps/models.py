@@ -67,7 +67,7 @@ class SignalTimes:
 
     def due(self) -> list[datetime]:
         """See `Clock`."""
-        return list(self._steps.values_list("wakes_at", flat=True))
+        return [due for due in self._steps.values_list("wakes_at", flat=True) if due is not None]
 
     def put_forward(self, passed: timedelta) -> None:
         """See `Clock`."""

@@ -33,15 +33,16 @@ HELD = """held AS MATERIALIZED (
     FOR NO KEY UPDATE
 )"""
 
-IS_COUNTED = "%(counts_anew)s::boolean AND (job.attempts <> 1 OR job.deaths IS NOT NULL)"
+_IS_COUNTED = "%(counts_anew)s::boolean AND (job.attempts <> 1 OR job.deaths IS NOT NULL)"
 """Whether the row of the job changes because its attempts are counted anew."""
 
-COUNT_ANEW = joined(
+# What a record sets in the row of the job, so that its attempts are counted anew.
+_COUNT_ANEW = joined(
     """attempts = CASE WHEN {is_counted} THEN 1 ELSE job.attempts END,
         deaths = CASE WHEN {is_counted} THEN NULL ELSE job.deaths END,
         operations = CASE WHEN {is_counted} THEN {operations} ELSE job.operations END""",
-    is_counted=IS_COUNTED,
-    operations=recording("step"),
+    is_counted=_IS_COUNTED,
+    operations=recording("reset", more={"attempts_after": "1"}),
 )
 
 # attempt, after a step → a row if the step was recorded; none if the lease is no longer valid. A step that was open,
@@ -70,8 +71,8 @@ SET attempt = excluded.attempt, recorded_at = excluded.recorded_at, result = exc
 RETURNING 1
 """,
     held=HELD,
-    count_anew=COUNT_ANEW,
-    is_counted=IS_COUNTED,
+    count_anew=_COUNT_ANEW,
+    is_counted=_IS_COUNTED,
 )
 
 # attempt, at a wait → what it has come to: a signal that it has taken, or the end of its time; else the job is held, so
@@ -126,8 +127,8 @@ SET attempt = excluded.attempt, recorded_at = excluded.recorded_at, result = exc
 RETURNING step.recorded_at IS NOT NULL, step.result::text, step.error::text
 """,
     held=HELD,
-    count_anew=COUNT_ANEW,
-    is_counted=IS_COUNTED,
+    count_anew=_COUNT_ANEW,
+    is_counted=_IS_COUNTED,
 )
 
 

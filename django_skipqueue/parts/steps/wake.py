@@ -137,7 +137,7 @@ def wake_jobs(store: "Store", ids: Collection[int], *, limit: int = BATCH) -> di
     return counts
 
 
-def wake_and_tell(store: "Store", ids: Collection[int]) -> bool:
+def wake_and_notify(store: "Store", ids: Collection[int]) -> bool:
     """Let the jobs go on as `wake_jobs` does, and notify the workers. Returns whether there were any."""
     counts = wake_jobs(store, ids)
     wake(store, counts)
@@ -148,7 +148,7 @@ def wake_and_tell(store: "Store", ids: Collection[int]) -> bool:
 
 def wake_after_commit(store: "Store", ids: Collection[int]) -> None:
     """Let these jobs go on once the caller's transaction is committed. What fails here, the gate does."""
-    transaction.on_commit(lambda: wake_and_tell(store, ids), using=store.alias, robust=True)
+    transaction.on_commit(lambda: wake_and_notify(store, ids), using=store.alias, robust=True)
 
 
 class SignalGate:
@@ -209,4 +209,4 @@ class WakeSettled(Periodic):
 
     def run(self, now: float) -> None:
         ids, self._observer.ids = self._observer.ids, set()
-        wake_and_tell(self._store, ids)
+        wake_and_notify(self._store, ids)
