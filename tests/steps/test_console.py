@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db.models import F
 from django.test import Client
 from django.urls import reverse
 
 from django_skipqueue import JobContext, job
-from django_skipqueue.models import Job, JobChild, JobSignal, JobStep
+from django_skipqueue.models import Dependency, Job, JobChild, JobSignal, JobStep
 from django_skipqueue.parts.steps.console import CONSOLE, step_counts, untaken_signals
 from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
@@ -91,6 +91,83 @@ def test_a_signal_is_sent_by_the_form(admin_client: Client, django_user_model: t
     late = admin_client.get(address, follow=True).content.decode()
     assert "is finished, and gets no signal" in late
     assert "approved" in page_of(admin_client, made)
+
+
+def test_retry_from_a_step(admin_client: Client) -> None:
+    made = failed_at_the_end()
+    address = reverse("admin:django_skipqueue_job_retry_from", args=[made.pk])
+    assert address in page_of(admin_client, made)
+    assert '<option value="b">' in admin_client.get(address).content.decode()
+    answer = {"confirmed": "yes", "step": "b", "reason": "mended"}
+    assert "Retried from the step" in admin_client.post(address, answer, follow=True).content.decode()
+    made.refresh_from_db()
+    assert (made.status, made.operations[-1]["verb"], made.operations[-1]["reason"]) == ("queued", "retry", "mended")
+    assert list(JobStep.objects.values_list("name", flat=True)) == ["a"]
+    assert [model.objects.count() for model in (JobSignal, JobChild, Dependency)] == [0, 0, 0]
+    made.signal("w", 2)
+    run_jobs()
+    made.refresh_from_db()
+    assert (made.status, made.result) == ("failed", None)
+    assert ran == ["a", "b", "b"]
+    assert (
+        "does not allow that"
+        in admin_client.get(
+            reverse("admin:django_skipqueue_job_retry_from", args=[child.defer(1).pk]), follow=True
+        ).content.decode()
+    )
+
+
+def test_run_again_from_a_step(admin_client: Client) -> None:
+    made = failed_at_the_end()
+    address = reverse("admin:django_skipqueue_job_run_again_from", args=[made.pk])
+    assert address in page_of(admin_client, made)
+    admin_client.post(address, {"confirmed": "yes", "step": "w", "reason": ""})
+    copy = Job.objects.exclude(pk=made.pk).get(task="console.ends_badly")
+    assert set(JobStep.objects.filter(job_id=copy.pk).values_list("name", flat=True)) == {"a", "b"}
+    copy.signal("w", 2)
+    run_jobs()
+    assert ran == ["a", "b"]
+    made.refresh_from_db()
+    assert made.status == "failed"
+    assert JobStep.objects.filter(job_id=made.pk).count() == 4
+
+
+ran: list[str] = []
+
+
+@job(takes_context=True, name="console.ends_badly", max_attempts=1)
+def ends_badly(context: JobContext) -> None:
+    context.step("a", ran.append, "a")
+    context.step("b", ran.append, "b")
+    context.wait("w")
+    context.run("c", child.s(1))
+    raise ValueError
+
+
+def failed_at_the_end() -> Job:
+    ran.clear()
+    made = ends_badly.defer()
+    made.signal("w", 1)
+    run_jobs()
+    made.refresh_from_db()
+    assert made.status == "failed"
+    return made
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_verbs_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    made = failed_at_the_end()
+    call_command("skipqueue", "retry-from", str(made.pk), "b")
+    assert "is retried from the step b on" in capsys.readouterr().err
+    call_command("skipqueue", "signal", str(made.pk), "w", "--payload", '{"a": 1}')
+    assert "was sent to job" in capsys.readouterr().err
+    assert JobSignal.objects.get().payload == {"a": 1}
+    with pytest.raises(SystemExit):
+        call_command("skipqueue", "signal", str(made.pk), "w")
+    with pytest.raises(CommandError, match="is no JSON"):
+        call_command("skipqueue", "signal", str(made.pk), "w", "--payload", "{")
+    with pytest.raises(CommandError, match="has no step"):
+        call_command("skipqueue", "retry-from", str(made.pk), "nothing")
 
 
 def test_the_form_needs_its_permission(client: Client, django_user_model: type[User]) -> None:

@@ -1,12 +1,13 @@
 """Steps in the admin: on the page of a job, in the filters of the list, on the dashboard, and the form of a signal."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.widgets import AdminTextareaWidget, AdminTextInputWidget
+from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext
@@ -14,13 +15,15 @@ from django.utils.translation import gettext_lazy as _
 
 from ...console.admin.ui.cells import badge, shortened
 from ...console.admin.verbs import log
+from ...console.admin.verbs.copies import TEXTS, insert_copy, why_held_elsewhere, why_not_copied
 from ...console.admin.verbs.verb import CONFIRMED
 from ...console.durations import span
 from ...exceptions import InvalidArguments, InvalidOption
-from ...models import Job, JobStep, Status
+from ...models import FINISHED, Job, JobStep, Status
 from ...queue.store import Store
 from ...values.codec import clean
 from .console import JobSteps, state_of_step, step_counts
+from .operate import copy_steps, retry_from_step
 
 RESULT_LIMIT = 2_000
 """Characters of a result on the page of a job."""
@@ -46,6 +49,8 @@ def shown_steps(found: JobSteps) -> dict[str, Any]:
         "parents": found.parents,
         "job": found.job,
         "can_get_signals": found.job.finished_at is None,
+        "can_be_retried": found.job.status in (Status.FAILED, Status.DISCARDED),
+        "can_run_again": found.job.status in FINISHED,
     }
 
 
@@ -93,6 +98,103 @@ class SignalForm(forms.Form):
     )
 
 
+class StepForm(forms.Form):
+    """Which step, and why."""
+
+    step = forms.ChoiceField(label=_("Step"))
+    reason = forms.CharField(label=_("Reason"), max_length=200, required=False, widget=AdminTextInputWidget)
+
+    def __init__(self, posted: Any, names: list[str], chosen: str) -> None:
+        super().__init__(posted, initial={"step": chosen})
+        self.fields["step"].choices = [(name, name) for name in names]  # type: ignore[attr-defined]
+
+
+def retry_from_view(pages: Any, request: HttpRequest, job_id: int) -> HttpResponse:
+    """Ask from which step on to retry a job, and do it."""
+
+    def apply(job: Job, step: str, reason: str) -> int | None:
+        by = request.user.get_username()
+        return job.pk if retry_from_step(Store.default(), job.pk, step, by=by, reason=reason) else None
+
+    return _ask_for_step(
+        pages,
+        request,
+        job_id,
+        title=gettext("Retry from a step?"),
+        subject=gettext("Retry from step"),
+        explanation=gettext("The records of this step and of all later steps are forgotten, and the job is retried."),
+        statuses=(Status.FAILED, Status.DISCARDED),
+        apply=apply,
+        entry=gettext("Retried from the step “%(step)s”."),
+    )
+
+
+def run_again_from_view(pages: Any, request: HttpRequest, job_id: int) -> HttpResponse:
+    """Ask from which step on to run a copy of a job, and make the copy."""
+
+    def apply(job: Job, step: str, _reason: str) -> int | None:
+        source = Job.objects.annotate(**TEXTS).get(pk=job.pk)
+        if why_not_copied(source) or why_held_elsewhere(source):
+            return None
+        with transaction.atomic(using=Store.default().alias):
+            copy = insert_copy(source)
+            if copy.created:
+                copy_steps(Store.default(), job, copy, step)
+        return copy.pk if copy.created else None
+
+    return _ask_for_step(
+        pages,
+        request,
+        job_id,
+        title=gettext("Run again from a step?"),
+        subject=gettext("Run again from step"),
+        explanation=gettext("A new job is made, with the records of the steps before this one."),
+        statuses=FINISHED,
+        apply=apply,
+        entry=gettext("Run again from the step “%(step)s”."),
+    )
+
+
+def _ask_for_step(  # noqa: PLR0913 (the texts of a verb)
+    pages: Any,
+    request: HttpRequest,
+    job_id: int,
+    *,
+    title: str,
+    subject: str,
+    explanation: str,
+    statuses: Collection[str],
+    apply: Callable[[Job, str, str], int | None],
+    entry: str,
+) -> HttpResponse:
+    job = Job.objects.filter(pk=job_id).first()
+    if job is None:
+        redirect: HttpResponse = pages.redirect_job_missing(request, str(job_id))
+        return redirect
+    names = [step.name for step in JobSteps.of(job).steps]
+    form = StepForm(request.POST if CONFIRMED in request.POST else None, names, request.GET.get("step", ""))
+    page = pages.address("change", job.pk)
+    if job.status not in statuses or not names:
+        text = gettext("Job %(id)s has no steps, or its status does not allow that.")
+        pages.message_user(request, text % {"id": job.pk}, messages.WARNING)
+        return HttpResponseRedirect(page)
+    if form.is_valid():
+        step = form.cleaned_data["step"]
+        shown = apply(job, step, form.cleaned_data["reason"])
+        if shown is None:
+            text = gettext("Nothing was done: another job holds the unique key, or the job has changed meanwhile.")
+            pages.message_user(request, text, messages.WARNING)
+            return HttpResponseRedirect(page)
+        text = entry % {"step": shortened(step)}
+        log.record(request, {job.pk: str(job)}, text)
+        pages.message_user(request, text, messages.SUCCESS)
+        return HttpResponseRedirect(pages.address("change", shown))
+    asked: HttpResponse = pages.ask(
+        request, title=title, subject=subject, explanation=explanation, form=form, back=page
+    )
+    return asked
+
+
 def signal_view(pages: Any, request: HttpRequest, job_id: int) -> HttpResponse:
     """Ask for a signal, and send it. `pages`: the `JobAdmin`."""
     job = Job.objects.filter(pk=job_id).first()
@@ -109,7 +211,7 @@ def signal_view(pages: Any, request: HttpRequest, job_id: int) -> HttpResponse:
         except (InvalidOption, InvalidArguments) as error:
             form.add_error(None, str(error))
         else:
-            _tell(pages, request, job, name, is_sent=is_sent)
+            _say_what_was_sent(pages, request, job, name, is_sent=is_sent)
             return page
     if job.finished_at is not None:
         pages.message_user(request, _refused(job, "") or "", messages.WARNING)
@@ -125,7 +227,7 @@ def signal_view(pages: Any, request: HttpRequest, job_id: int) -> HttpResponse:
     return asked
 
 
-def _tell(pages: Any, request: HttpRequest, job: Job, name: str, *, is_sent: bool) -> None:
+def _say_what_was_sent(pages: Any, request: HttpRequest, job: Job, name: str, *, is_sent: bool) -> None:
     if not is_sent:
         job.refresh_from_db()
         pages.message_user(request, _refused(job, name), messages.WARNING)

@@ -3,16 +3,21 @@
 Invariant: what is counted is counted along an index, up to a limit. Results and payloads are masked as arguments are.
 """
 
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ...conf import settings
 from ...console.arguments import masked
+from ...console.cli.options import Choice, job_id
+from ...console.cli.subcommand import Exit, Subcommand
+from ...console.cli.terminal import Console, operator
 from ...console.durations import exact, span
 from ...console.metrics.catalogue import Values, measured
 from ...console.parts import PartConsole, PartNotice, PartPage, PartSection, PartStatus
@@ -22,6 +27,7 @@ from ...models import Job, JobChild, JobSignal, JobStep, Status
 from ...queue.store import Store
 from ...values.exposition import Metric
 from ...values.part import later
+from .operate import retry_from_step
 
 LISTED = 200
 """Steps, signals and children that the page of a job lists."""
@@ -285,7 +291,70 @@ def _alias(job: Any) -> str:
 
 ADMIN = f"{__package__}.admin"
 
+PAGES = tuple(
+    PartPage(
+        name=name,
+        path=f"<int:job_id>/{name}/",
+        view=later(f"{ADMIN}.{name}_view"),
+        permission=permission,
+        methods=("GET", "HEAD", "POST"),
+    )
+    for name, permission in (
+        ("signal", "django_skipqueue.signal_job"),
+        ("retry_from", "django_skipqueue.retry_job"),
+        ("run_again_from", "django_skipqueue.add_job"),
+    )
+)
+
+
+class SendSignal(Subcommand):
+    name = "signal"
+    help = "Send a signal to a job that waits for it, or will"
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("ids", nargs=1, type=job_id, metavar="ID", help="the id of the job")
+        parser.add_argument("name", metavar="NAME", help="the name for which the task waits")
+        parser.add_argument("--payload", default="null", metavar="JSON", help="what the task gets; default: null")
+
+    def run(self, console: Console, **options: Any) -> Exit:
+        try:
+            payload = json.loads(options["payload"])
+        except ValueError as error:
+            raise CommandError(f"--payload is no JSON: {error}", returncode=Exit.USAGE) from None
+        job = _known(options)
+        if job.signal(options["name"], payload, by=operator()):
+            console.say(f"The signal {printable(options['name'])} was sent to job {job.shown_id}.")
+            return Exit.DONE
+        console.say(f"Job {job.shown_id} is finished, or has already got a signal of this name.")
+        return Exit.NEGATIVE
+
+
+class RetryFrom(Subcommand):
+    name = "retry-from"
+    help = "Retry a failed or discarded job, and forget its steps from one of them on"
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("ids", nargs=1, type=job_id, metavar="ID", help="the id of the job")
+        parser.add_argument("step", metavar="STEP", help="the name of the step")
+        parser.add_argument("--reason", default="", help="why; it is kept with the job")
+
+    def run(self, console: Console, **options: Any) -> Exit:
+        job, store = _known(options), Store.default()
+        if retry_from_step(store, job.pk, options["step"], by=operator(), reason=options["reason"]):
+            console.say(f"Job {job.shown_id} is retried from the step {printable(options['step'])} on.")
+            return Exit.DONE
+        console.say(f"Job {job.shown_id} is not retried: it has not failed, or another job holds its unique key.")
+        return Exit.NEGATIVE
+
+
+def _known(options: Mapping[str, Any]) -> Job:
+    choice = Choice(ids=tuple(options["ids"]))
+    choice.require_known()
+    return Job.objects.get(pk=options["ids"][0])
+
+
 CONSOLE = PartConsole(
+    subcommands=(SendSignal(), RetryFrom()),
     rules=(Rule("untaken-signal", untaken_signals, _("Signals are taken by their jobs"), threshold=UNTAKEN_FOR),),
     metrics=(measured_steps,),
     status=status,
@@ -297,14 +366,7 @@ CONSOLE = PartConsole(
             after="queues",
         ),
     ),
-    pages=lambda: (
-        PartPage(
-            name="signal",
-            path="<int:job_id>/signal/",
-            view=later(f"{ADMIN}.signal_view"),
-            permission="django_skipqueue.signal_job", methods=("GET", "HEAD", "POST"),
-        ),
-    ),
+    pages=lambda: PAGES,
     job_filters=later(f"{ADMIN}.job_filters"),
     section_of_job=section_of_job,
     explain=why_it_waits_for_a_signal,
