@@ -31,16 +31,18 @@ DEADLY = """
         ]
     }
     rows, execute, ended = Store.rows, Store.execute, attempt.AttemptSteps.ended
-    seen = {}
 
     def at(moment, name):
         context = JobContext.current()
         if context is None or context.job.task != "extra.jobs.flow":
             return
         wanted, times = context.job.args
-        key = context.job_id, moment, name
-        seen[key] = seen.get(key, 0) + 1
-        if f"{moment} {name}" == wanted and seen[key] == times:
+        if f"{moment} {name}" != wanted:
+            return
+        with open(f"{FOLDER}/{context.job_id} came here", "ab") as seen:  # over all processes
+            seen.write(b".")
+            number = seen.tell()
+        if number == times:
             try:
                 os.close(os.open(f"{FOLDER}/{context.job_id}", os.O_CREAT | os.O_EXCL))
             except FileExistsError:

@@ -5195,6 +5195,59 @@ FROM (
 WHERE step.job_id = last.job_id AND step.number = last.number AND step.error IS NOT NULL
 RETURNING step.job_id
 
+-- FORGET_STEPS (parts.steps.operate)
+WITH forgotten AS MATERIALIZED (
+    DELETE FROM skipqueue_step AS step
+    USING skipqueue_step AS first
+    WHERE
+        first.job_id = %(job_id)s
+        AND first.name = %(name)s
+        AND step.job_id = first.job_id
+        AND step.number >= first.number
+    RETURNING step.name, step.kind
+),
+signals AS (
+    DELETE FROM skipqueue_signal AS signal
+    USING forgotten
+    WHERE
+        signal.job_id = %(job_id)s
+        AND signal.name = forgotten.name
+        AND forgotten.kind = 'wait'
+        AND signal.taken_at IS NOT NULL
+),
+children AS (
+    DELETE FROM skipqueue_child AS child
+    USING forgotten
+    WHERE child.parent_id = %(job_id)s AND child.name = forgotten.name
+    RETURNING child.job_id
+),
+needs AS (
+    DELETE FROM skipqueue_dependency AS needs
+    USING children
+    WHERE needs.job_id = %(job_id)s AND needs.needs_job_id = children.job_id
+),
+released AS (
+    UPDATE skipqueue_job
+    SET held = NULL
+    WHERE id = %(job_id)s AND finished_at IS NOT NULL AND EXISTS (SELECT FROM forgotten)
+)
+SELECT count(*) FROM forgotten
+
+-- COPY_STEPS (parts.steps.operate)
+WITH copied AS (
+    INSERT INTO skipqueue_step
+        (job_id, name, kind, number, attempt, started_at, recorded_at, result, error, wakes_at)
+    SELECT
+        %(copy_id)s, step.name, step.kind, step.number, 1, step.started_at, step.recorded_at, step.result, step.error,
+        step.wakes_at
+    FROM
+        skipqueue_step AS step
+        JOIN skipqueue_step AS first ON first.job_id = step.job_id AND first.name = %(name)s
+    WHERE step.job_id = %(job_id)s AND step.number < first.number AND step.recorded_at IS NOT NULL
+    RETURNING name
+)
+SELECT count(*) FROM copied
+
 -- STEPS (parts.steps.record)
 SELECT
     name, kind, number, attempt, result::text, error::text, recorded_at IS NOT NULL,
