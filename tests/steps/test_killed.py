@@ -124,7 +124,9 @@ def test_a_worker_dies_between_any_two_statements(runworker: Callable[..., Manag
     assert written == {
         (each.pk, entry): 1 for each in made for entry in ("first", "item 0", "item 1", "item 2", "last")
     }
-    assert {int(path.name) for path in tmp_path.iterdir() if path.name.isdigit()} == results.keys()  # each has died
+    assert {
+        int(path.name) for path in tmp_path.iterdir() if path.is_file() and path.name.isdigit()
+    } == results.keys()  # each has died
     assert JobChild.objects.count() == 2 * len(made) == Job.objects.exclude(task="extra.jobs.flow").count()
     assert not Dependency.objects.exists()
     assert not JobSignal.objects.filter(taken_at=None).exists()

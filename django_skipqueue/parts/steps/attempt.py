@@ -74,8 +74,6 @@ class AttemptSteps:
     ) -> Any:
         """The recorded result of the step, or that of the function, which is recorded."""
         check_function(name, function, args, kwargs)
-        if iscoroutinefunction(function):
-            raise InvalidOption(f"The step {name!r} cannot await {function!r}: {ASYNC_STEP}")
         codec = result_type(function)
         if recorded := self.begin(name, "step"):
             return decoded(name, recorded.result, codec)
@@ -244,9 +242,6 @@ class AttemptSteps:
             )
 
 
-ASYNC_STEP = "it is an async def. In an async def task, await context.astep(…), without atomic=True."
-
-
 def check_function(name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raise `InvalidOption` for what a step cannot call with these arguments."""
     if not callable(function):
@@ -257,11 +252,6 @@ def check_function(name: str, function: Callable[..., Any], args: Sequence[Any],
         return
     except TypeError as error:
         raise InvalidOption(f"The step {name!r} cannot call {function!r}: {error}.") from None
-
-
-def iscoroutinefunction(function: Callable[..., Any]) -> bool:
-    """Whether a call of this function has to be awaited."""
-    return inspect.iscoroutinefunction(inspect.unwrap(function))
 
 
 def result_type(function: Callable[..., Any]) -> "Codec | None":

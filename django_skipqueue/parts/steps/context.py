@@ -1,24 +1,34 @@
-"""The methods of `JobContext` by which a task goes on where it stopped. Each has a twin for `async def` tasks."""
+"""The methods of `JobContext` by which a task goes on where it stopped. Each has a twin for `async def` tasks.
+
+They import the rest of the part when they are called: the package is imported before Django's models.
+"""
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from asgiref.sync import sync_to_async
-from django.db.models import Model, QuerySet
 
 from ...exceptions import InvalidOption
 from ...values.outcomes import Delay
-from .attempt import ASYNC_STEP, AttemptSteps, iscoroutinefunction
-from .children import run_children
-from .each import call_each, loop
 
 if TYPE_CHECKING:
+    from django.db.models import Model, QuerySet
+
     from ...jobs.context import AttemptHandle
     from ...jobs.task_call import TaskCall
+    from .attempt import AttemptSteps
 
 T = TypeVar("T")
-Row = TypeVar("Row", bound=Model)
+Row = TypeVar("Row", bound="Model")
+
+ASYNC_STEP = "it is an async def. In an async def task, await context.astep(…), without atomic=True."
+
+
+def iscoroutinefunction(function: Callable[..., Any]) -> bool:
+    """Whether a call of this function has to be awaited."""
+    return inspect.iscoroutinefunction(inspect.unwrap(function))
 
 
 class StepsContext:
@@ -37,6 +47,8 @@ class StepsContext:
         `InvalidArguments` for a result that is neither JSON nor of the function's annotation; and `LeaseLost` if the
         job was taken from the worker meanwhile: what an atomic step has written is then rolled back.
         """
+        if iscoroutinefunction(function):
+            raise InvalidOption(f"The step {name!r} cannot await {function!r}: {ASYNC_STEP}")
         result: T = self._steps("step").step(name, function, args, kwargs, atomic=atomic)
         return result
 
@@ -191,9 +203,13 @@ class StepsContext:
     def _items(self, name: str, items: Any, by: str, *, atomic: bool) -> Iterator[Any]:
         if atomic:
             raise InvalidOption(f"each({name!r}, …, atomic=True) needs a function that it calls with each item.")
+        from .each import loop
+
         return loop(self._steps("each"), name, items, by)
 
     def _call_each(self, name: str, items: Any, function: Callable[[Any], object], by: str, *, atomic: bool) -> None:
+        from .each import call_each
+
         call_each(self._steps("each"), name, items, function, by, atomic=atomic)
 
     async def _aitems(self, name: str, items: Any, by: str, *, atomic: bool) -> AsyncIterator[Any]:
@@ -207,12 +223,16 @@ class StepsContext:
             await function(item)
 
     def _run(self, method: str, name: str, calls: "Sequence[TaskCall]") -> list[Any]:
+        from .children import run_children
+
         steps = self._steps(method)
         steps.require_no_transaction(method, name)
         return run_children(steps, name, calls)
 
-    def _steps(self, method: str) -> AttemptSteps:
+    def _steps(self, method: str) -> "AttemptSteps":
         """The steps of this attempt. Raises `InvalidOption` where there are none."""
+        from .attempt import AttemptSteps
+
         if (twin := _twin_here(method)) is not None:
             raise InvalidOption(f"{method}() sends queries: in an async def task, {twin}.")
         if self.running is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from django.db import transaction
 
-from ...events.events import AttemptsEnded, Event, JobsAdmitted
+from ...events.events import AttemptsEnded, AttemptsRetrying, Event, JobsAdmitted
 from ...queue.fragments import entering, joined
 from ...queue.notify import LIMITS_PAYLOAD, notify_supervisors, wake
 from ...queue.parameters import BATCH, as_array
@@ -183,7 +183,8 @@ class WaitObserver:
 
     def ended(self, kind: type[AttemptsEnded], attempts: Iterable[Attempt]) -> None:
         """See `Observer`."""
-        self.ids.update(attempt.job.id for attempt in attempts if attempt.outcome.is_held)
+        if kind is AttemptsRetrying:
+            self.ids.update(attempt.job.id for attempt in attempts if attempt.outcome.is_held)
 
     def sent(self, event: Event) -> None:
         """See `Observer`."""
