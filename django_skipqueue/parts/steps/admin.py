@@ -14,10 +14,9 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...console.admin.ui.cells import badge, shortened
-from ...console.admin.verbs import log
-from ...console.admin.verbs.copies import TEXTS, insert_copy, why_held_elsewhere, why_not_copied
-from ...console.admin.verbs.verb import CONFIRMED
+from ...console.admin.verbs.one_job import CONFIRMED
 from ...console.durations import span
+from ...console.verbs.table import run_again
 from ...exceptions import InvalidArguments, InvalidOption
 from ...models import FINISHED, Job, JobStep, Status
 from ...queue.store import Store
@@ -132,15 +131,13 @@ def retry_from_view(pages: Any, request: HttpRequest, job_id: int) -> HttpRespon
 def run_again_from_view(pages: Any, request: HttpRequest, job_id: int) -> HttpResponse:
     """Ask from which step on to run a copy of a job, and make the copy."""
 
-    def apply(job: Job, step: str, _reason: str) -> int | None:
-        source = Job.objects.annotate(**TEXTS).get(pk=job.pk)
-        if why_not_copied(source) or why_held_elsewhere(source):
-            return None
-        with transaction.atomic(using=Store.default().alias):
-            copy = insert_copy(source)
-            if copy.created:
-                copy_steps(Store.default(), job, copy, step)
-        return copy.pk if copy.created else None
+    def apply(job: Job, step: str, reason: str) -> int | None:
+        store, by = Store.default(), request.user.get_username()
+        with transaction.atomic(using=store.alias):
+            copy_id = run_again(store, [job.pk], by=by, reason=reason).get(job.pk)
+            if copy_id is not None:
+                copy_steps(store, job.pk, copy_id, step)
+        return copy_id
 
     return _ask_for_step(
         pages,
@@ -186,7 +183,7 @@ def _ask_for_step(  # noqa: PLR0913 (the texts of a verb)
             pages.message_user(request, text, messages.WARNING)
             return HttpResponseRedirect(page)
         text = entry % {"step": shortened(step)}
-        log.record(request, {job.pk: str(job)}, text)
+        pages.log_change(request, job, text)
         pages.message_user(request, text, messages.SUCCESS)
         return HttpResponseRedirect(pages.address("change", shown))
     asked: HttpResponse = pages.ask(
@@ -233,7 +230,7 @@ def _say_what_was_sent(pages: Any, request: HttpRequest, job: Job, name: str, *,
         pages.message_user(request, _refused(job, name), messages.WARNING)
         return
     facts = {"name": shortened(name), "id": job.pk}
-    log.record(request, {job.pk: str(job)}, gettext("Sent the signal “%(name)s”.") % facts)
+    pages.log_change(request, job, gettext("Sent the signal “%(name)s”.") % facts)
     pages.message_user(request, gettext("The signal “%(name)s” was sent to job %(id)s.") % facts, messages.SUCCESS)
 
 

@@ -7,7 +7,6 @@ from django.db import transaction
 from ...exceptions import InvalidOption
 
 if TYPE_CHECKING:
-    from ...models import Job
     from ...queue.store import Store
 
 # operators, before a retry → the number of steps that were forgotten: those from the step of this name on, with their
@@ -85,10 +84,10 @@ def retry_from_step(store: "Store", job_id: int, name: str, *, by: str = "", rea
     return retried
 
 
-def copy_steps(store: "Store", job: "Job", copy: "Job", name: str) -> int:
+def copy_steps(store: "Store", job_id: int, copy_id: int, name: str) -> int:
     """Give the copy of a job the records before the step of this name, in the transaction that has made the copy.
 
     Returns how many.
     """
-    [(number,)] = store.rows(COPY_STEPS, {"job_id": job.pk, "copy_id": copy.pk, "name": name})
+    [(number,)] = store.rows(COPY_STEPS, {"job_id": job_id, "copy_id": copy_id, "name": name})
     return int(number)
