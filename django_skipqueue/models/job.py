@@ -17,7 +17,6 @@ from ..exceptions import LeaseLost
 from ..parts.batches import models as of_batches
 from ..parts.limits import models as of_limits
 from ..parts.rates import models as of_rates
-from ..parts.steps import signals as of_steps
 from ..parts.unique import models as of_unique
 from ..values.backoff import RetryPolicy
 from ..values.bounds import MAX_KEY_BYTES
@@ -101,7 +100,6 @@ class AbstractJob(
 
 
 class Job(
-    of_steps.SignalVerb,
     JobVerbs,
     of_batches.BatchColumn,
     AbstractJob,

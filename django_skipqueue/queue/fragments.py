@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Mapping
 from ..parts.batches import columns as of_batches
 from ..parts.limits import columns as of_limits
 from ..parts.rates import columns as of_rates
-from ..parts.steps import columns as of_steps
 from ..parts.unique import columns as of_unique
 from ..values.part import Condition, PartColumns
 
@@ -28,7 +27,6 @@ OF_PARTS: tuple[PartColumns, ...] = (
     of_batches.COLUMNS,
     of_limits.COLUMNS,
     of_rates.COLUMNS,
-    of_steps.COLUMNS,
 )
 """What the columns of parts add. A job meets the gates of parts in this order."""
 
@@ -57,7 +55,6 @@ PIECES = {
     "retry_spread": "random()",
     "discard_also": "",
     "unless_held": "",
-    "unless_needed": "",
     "pruned": "",
     "after_prune": "",
 }
@@ -68,12 +65,8 @@ retry_named, retry_ids, retry_order: a CTE of RETRY, the array of the jobs to re
 written. retry_started_at: their `started_at`. retry_spread: a job's place within the time of the retry, from 0 to 1.
 discard_also: `OR` and a condition for further jobs that DISCARD changes.
 unless_held: the end of an INSERT that inserts no job whose unique key is held.
-unless_needed: `AND` and a condition for the jobs that are pruned; a column of the job is `job.id`.
 pruned, after_prune: further columns that PRUNE returns, and further CTEs, which read them from `pruned`.
 """
-
-SHARED_PLACES = {"after_prune"}
-"""The places that several parts may fill: their pieces follow each other, in the order of the parts."""
 
 
 def fill(pieces: dict[str, str], parts: Iterable[PartColumns]) -> None:
@@ -82,9 +75,8 @@ def fill(pieces: dict[str, str], parts: Iterable[PartColumns]) -> None:
     for part in parts:
         if wrong := part.pieces.keys() - (pieces.keys() - filled):
             raise ValueError(f"No statement has these places, or another part fills them: {sorted(wrong)}.")
-        shared = {name: pieces[name] + piece for name, piece in part.pieces.items() if name in SHARED_PLACES}
-        pieces |= {**part.pieces, **shared}
-        filled |= part.pieces.keys() - SHARED_PLACES
+        pieces |= part.pieces
+        filled |= part.pieces.keys()
 
 
 fill(PIECES, OF_PARTS)

@@ -18,7 +18,6 @@ from ..exceptions import UniqueKeyDeadlock
 from ..values.bounds import check_columns, check_run_after
 from ..values.codec import shorten
 from ..values.outcomes import Delay, checked_seconds
-from ..values.part import installed_parts
 from .fragments import OF_CALL, PIECES, entering, joined, recording
 from .notify import LIMITS_PAYLOAD, notify_supervisors, wake, wake_supervisors
 from .parameters import noted
@@ -242,8 +241,8 @@ def retry(store: "Store", ids: Iterable[int], *, over: Delay = 0.0, by: str = ""
     values = _noted(ids, by, reason) | {"over": checked_seconds("over", over)}
     for _ in range(10):
         try:
-            with explained_deadlock():
-                rows = _changed(store, "retry", RETRY, values)
+            with explained_deadlock(), transaction.atomic(using=store.alias):
+                rows = store.rows(RETRY, values)
         except UniqueKeyDeadlock:
             if store.connection.in_atomic_block:  # it may hold the key that the other one waits for
                 raise
@@ -262,18 +261,18 @@ def retry(store: "Store", ids: Iterable[int], *, over: Delay = 0.0, by: str = ""
 def discard(store: "Store", ids: Iterable[int], *, by: str = "", reason: str = "") -> dict[int, str]:
     """Finish jobs that wait without running them; also a job that failed and at which a sequence halts."""
     values = _noted(ids, by, reason) | {"last_error": _reason_line("Discarded", by, reason)}
-    return _operated(store, "discard", _changed(store, "discard", DISCARD, values), by, reason)
+    return _operated(store, "discard", store.rows(DISCARD, values), by, reason)
 
 
 def cancel(store: "Store", ids: Iterable[int], *, by: str = "", reason: str = "") -> dict[int, str]:
     """Discard jobs that are not finished. If one is running, its worker interrupts it about a second later."""
     values = _noted(ids, by, reason) | {"last_error": _reason_line("Cancelled", by, reason)}
-    return _operated(store, "cancel", _changed(store, "cancel", CANCEL, values), by, reason)
+    return _operated(store, "cancel", store.rows(CANCEL, values), by, reason)
 
 
 def run_now(store: "Store", ids: Iterable[int], *, by: str = "", reason: str = "") -> dict[int, str]:
     """Make scheduled jobs, retries among them, claimable now. The next attempt keeps its number."""
-    return _operated(store, "run_now", _changed(store, "run_now", RUN_NOW, _noted(ids, by, reason)), by, reason)
+    return _operated(store, "run_now", store.rows(RUN_NOW, _noted(ids, by, reason)), by, reason)
 
 
 def postpone(
@@ -285,7 +284,7 @@ def postpone(
     time that the column cannot store.
     """
     values = _noted(ids, by, reason) | _due(run_after)
-    rows = _changed(store, "postpone", POSTPONE, values)
+    rows = store.rows(POSTPONE, values)
     if rows:
         wake_supervisors(store, [values["delay"]])
     return _operated(store, "postpone", rows, by, reason)
@@ -299,7 +298,7 @@ def reschedule(
     A job in another status stays unchanged. Raises `InvalidOption` for a time that the column cannot store.
     """
     values = _noted(ids, by, reason) | _due(run_after)
-    rows = _changed(store, "reschedule", RESCHEDULE, values)
+    rows = store.rows(RESCHEDULE, values)
     if rows:
         wake_supervisors(store, [values["delay"]])
     return _operated(store, "reschedule", rows, by, reason)
@@ -315,7 +314,7 @@ def change_queue(
     check_columns({"queue_name": queue_name})
     columns = {**dict.fromkeys(OF_CALL), **columns_of_queue(queue_name, ())}
     values = {**_noted(ids, by, reason), **columns, "queue_name": queue_name}
-    return _operated(store, "change_queue", _changed(store, "change_queue", CHANGE_QUEUE, values), by, reason)
+    return _operated(store, "change_queue", store.rows(CHANGE_QUEUE, values), by, reason)
 
 
 def change_priority(
@@ -327,17 +326,7 @@ def change_priority(
     """
     check_columns({"priority": priority})
     values = _noted(ids, by, reason) | {"priority": priority}
-    return _operated(store, "change_priority", _changed(store, "change_priority", CHANGE_PRIORITY, values), by, reason)
-
-
-def _changed(store: "Store", verb: str, statement: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """Change jobs, and what parts keep of them, in one transaction. Returns the rows of the statement."""
-    with transaction.atomic(using=store.alias):
-        rows = store.rows(statement, values)
-        for part in installed_parts() if rows else ():
-            if part.on_operate:
-                part.on_operate(store, verb, [id for id, *_ in rows])
-    return rows
+    return _operated(store, "change_priority", store.rows(CHANGE_PRIORITY, values), by, reason)
 
 
 def note_copies(store: "Store", copies: Mapping[int, int], *, by: str = "", reason: str = "") -> None:

@@ -12,7 +12,6 @@ from importlib import import_module
 from inspect import Signature
 from typing import Any, Literal, Protocol, Self
 
-from .outcomes import Outcome
 from .records import Dependant, EncodedCall, JobSpec
 
 
@@ -63,11 +62,6 @@ class Part:
     before_drained: Callable[[Any], Any] | None = None
     """Called with the store before a drain ends. Returns a true value if it has done something that makes jobs."""
 
-    # When an operator changes jobs
-
-    on_operate: Callable[[Any, str, Sequence[int]], None] | None = None
-    """Called with the `Store`, a verb, and the ids of the jobs that the verb has changed, in the verb's transaction."""
-
     # In a supervisor
 
     services: tuple[Callable[[Any], Any], ...] = ()
@@ -105,26 +99,10 @@ class Part:
     planned: Callable[[bool | Sequence[Any]], Sequence[Any]] | None = None
     """Returns what happens at planned times, for tests that pass the time: each a `testing.run.Planned`. Its argument:
     `True` for all of it, or a list of tasks for what concerns these."""
-    after_step: Callable[[str, Callable[[], None]], Any] | None = None
-    """Makes a context manager in which a function is called, in the attempt, once a step of this name is recorded: for
-    tests, which end the attempt there."""
     clock: Callable[[str], Any] | None = None
     """Makes, with the alias of a database, the `testing.run.Clock` of its gate, for tests that pass the time."""
     console: Callable[[], Any] | None = None
     """Imports and returns what the part gives to operators: a `PartConsole`. No worker calls it."""
-
-
-class PartOfAttempt(Protocol):
-    """What a part keeps of one attempt: see `AttemptHandle.parts`. It raises nothing."""
-
-    def raised(self) -> None:
-        """The task's code has raised; the outcome is decided after this. Called in its thread."""
-
-    def ended(self, outcome: Outcome) -> Outcome:
-        """The task's code has ended with this outcome. Returns the outcome of the attempt. Called in its thread."""
-
-    def released(self, store: Any) -> None:
-        """The worker is about to release the job, whose code runs on. Called in the thread of the control loop."""
 
 
 def console_of(package: str) -> Callable[[], Any]:

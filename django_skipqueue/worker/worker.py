@@ -208,7 +208,7 @@ class WorkerLoop(ControlLoop):
         A stuck attempt is not waited for. If it is kept back, its outcome is written last.
         """
         in_flight = self._in_flight
-        in_flight.begin_to_stop()
+        in_flight.release_unstarted()
         while in_flight.has_open_jobs and (left := self._shutdown_deadline - time.monotonic()) > 0:
             self._sleep(left)
             self._turn()

@@ -1,8 +1,8 @@
 """Admit jobs by the limits of their keys.
 
 A key's permits are held by its jobs in the index `limit_held`: those that are queued or running; in a sequence also the
-one that waits for its next attempt, or is held after it has begun, and, if the sequence halts, the one that failed; and
-those that only wait for their rate. The others wait at the gate `limit`, in the index `limit_waiting`.
+one that waits for its next attempt and, if the sequence halts, the one that failed; and those that only wait for their
+rate. The others wait at the gate `limit`, in the index `limit_waiting`.
 
 A job has begun if it has `started_at`, which a release removes, or attempts, which a manual retry sets to 0: neither
 does both. A new lease does not say so: a job gets one as well if it is discarded, or released, before it has begun.

@@ -133,7 +133,7 @@ FROM
                     OR (
                         (started_at IS NOT NULL OR attempts > 0)
                         AND limit_kind IN ('sequence', 'halting')
-                        AND (status = 'scheduled' OR gate = 'held')
+                        AND status = 'scheduled'
                     )
                     OR (limit_kind = 'halting' AND status = 'failed')
                     OR gate = 'rate'

@@ -210,10 +210,6 @@ class Pool:
         """Running jobs will not lose an attempt when this process ends, except for stuck ones."""
         self._running_jobs.charge_only([running.job.id for running in self._executor.interrupter.stuck()])
 
-    def stop_at_boundaries(self) -> None:
-        """Tell the attempts that the worker stops."""
-        self._executor.stop.set()
-
     def stop(self) -> None:
         """End the runners, which have no jobs left. Waits for `END_TIME` at most."""
         deadline = time.monotonic() + END_TIME

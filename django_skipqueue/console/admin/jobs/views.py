@@ -80,9 +80,6 @@ class JobViews(OwnViews):
             "progress": self.address("progress", job.pk) if job.task == BULK_TASK else "",
             "buttons": self._buttons_for(request, job),
             "others": others if len(job.task) <= LONGEST_NAME else "",
-            "sections": [
-                section for part in consoles() if part.section_of_job and (section := part.section_of_job(job))
-            ],
             "notes": [note for part in consoles() if part.about_job and (note := part.about_job(job))],
             "history": self.address("history", job.pk),
             "delete": self.address("delete", job.pk) if self.has_delete_permission(request, job) else "",
@@ -102,10 +99,10 @@ class JobViews(OwnViews):
         content = {"job": job, "entries": history_of(job)} | (extra_context or {})
         return self.show(request, "job/object_history.html", job, content, title=title)
 
-    def part_page_view(self, request: HttpRequest, *, page: PartPage, **named: Any) -> HttpResponse:
+    def part_page_view(self, request: HttpRequest, *, page: PartPage) -> HttpResponse:
         @guarded(*page.methods, may=lambda _, request: not page.permission or request.user.has_perm(page.permission))
         def view(self: "JobViews", request: HttpRequest) -> HttpResponse:
-            return page.view(self, request, **named)
+            return page.view(self, request)
 
         return view(self, request)
 
