@@ -159,6 +159,10 @@ RETURNING 1
 """
 
 
+FIRST_CHECK = 5.0
+"""Seconds until the first check of a supervisor that starts: jobs come first, and the console takes time to import."""
+
+
 class WatchAlerts(Periodic):
     """Announces an incident by events, which the dispatcher's thread sends."""
 
@@ -169,6 +173,7 @@ class WatchAlerts(Periodic):
         self._store = store
         self._delivered = delivered
         self._unconfirmed: list[Alert] = []
+        self.run_again_in(min(FIRST_CHECK, CHECK_INTERVAL))
 
     def run(self, now: float) -> None:
         """Confirm what was announced; else check, if it is this supervisor's turn."""
