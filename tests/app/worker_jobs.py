@@ -79,6 +79,16 @@ def see(number: int) -> None:
     seen.append(number)
 
 
+stops, goes_on = threading.Event(), threading.Event()
+
+
+@job
+def wait_while_it_stops() -> None:
+    """Wait until `goes_on` is set, once `stops` is."""
+    if stops.is_set():
+        goes_on.wait(5)
+
+
 @job
 def see_slowly(number: int) -> None:
     """Note it, after 5 ms."""

@@ -14,13 +14,13 @@ MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
 
 
 def count(task: str = "shop.jobs.send", queue_name: str = "default", *, ago: float = 0.0, **counts: Any) -> None:
-    """Count attempts of this task so many seconds ago: `completed=5, retried=1`."""
+    """Count attempts of this task, `ago` seconds ago: `completed=5, retried=1`."""
     minute = int((time.time() - ago) // MINUTE)
     rollups.roll_up(DEFAULT, list(rows_of_counts({(minute, queue_name, task): Counts(**counts)})), [])
 
 
 def sample(depth: int, queue_name: str = "default", *, ago: float = 0.0, oldest: float = 0.0) -> None:
-    """Write the depth of a queue, and of all together, in the minute and in the hour of so many seconds ago."""
+    """Write the depth of a queue, and of all together, in the minute and in the hour `ago` seconds ago."""
     at = time.time() - ago
     for span in (60, 3600):
         starts_at = datetime.fromtimestamp(at // span * span, UTC)

@@ -28,7 +28,7 @@ def found(code: str) -> list[Finding]:
 
 
 def fail(number: int, cause: Cause = KEY_ERROR, *, ago: float = 0.0, **options: Any) -> None:
-    """Count so many failed attempts, and their cause."""
+    """Count this number of failed attempts, and their cause."""
     count(cause.task, ago=ago, retried=number)
     roll_up(cause, number, seconds_ago=ago, **options)
 

@@ -1,6 +1,6 @@
 """A day of ordinary noise raises nothing: a failed job an hour, a flaky task, a deploy, and a peak every night.
 
-The clock is simulated: the roll-ups of eight days are written anew for some hours of the day, as if it were this hour.
+The clock is simulated: for some hours of the day the test writes the roll-ups of eight days, as if it were this hour.
 """
 
 import time

@@ -1090,16 +1090,24 @@ def test_what_an_answer_has_brought_is_given_back_by_a_worker_that_stops(worker_
         def after(self, answer: ExchangeResult) -> ExchangeResult:
             rows = answer.claimed_rows if isinstance(answer.claimed_rows, list) else answer.claimed_rows.fetchall()
             if len(rows) >= DELAYED_RESULT_JOBS:  # the jobs of a smaller one begin at once
+                worker_jobs.stops.set()
                 self.worker._stop()
                 brought.extend(id for id, *_ in rows)
             return replace(answer, claimed_rows=rows)
 
-    jobs.noop.defer_many([()] * BACKLOG)
+        def release(self, *arguments: Any, **options: Any) -> Any:
+            released = super().release(*arguments, **options)
+            worker_jobs.goes_on.set()
+            return released
+
+    worker_jobs.stops.clear()
+    worker_jobs.goes_on.clear()
+    worker_jobs.wait_while_it_stops.defer_many([()] * BACKLOG)
     assert worker_thread(prepare=_watch(Stopping)).wait() == EXIT_CLEAN
     assert brought
     unfinished = Job.objects.filter(pk__in=brought).exclude(status="completed")
     states = set(unfinished.values_list("status", "attempts", "locked_by"))
-    assert states <= {("queued", 0, "")}, "threads may have run all of them before the worker released them"
+    assert states == {("queued", 0, "")}, "no more have begun than the worker has threads"
 
 
 def test_a_lease_that_is_known_to_be_lost_is_told_by_a_worker_that_stops(

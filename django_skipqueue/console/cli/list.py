@@ -94,7 +94,7 @@ class List(Watchable):
 
     def add_arguments(self, parser: CommandParser) -> None:
         add_criteria(parser)
-        parser.add_argument("--limit", type=positive, default=20, help="at most so many; default: 20")
+        parser.add_argument("--limit", type=positive, default=20, help="the maximum of jobs; default: 20")
 
     def run(self, console: Console, **options: Any) -> Exit:
         choice, limit = by_criteria(options), options["limit"]

@@ -127,7 +127,7 @@ class OnIndexes(Subcommand):
 
 class Reindex(OnIndexes):
     name = "reindex"
-    help = "Build the indexes of the queue's tables anew, one at a time, while jobs run"
+    help = "Rebuild the indexes of the queue's tables, one at a time, while jobs run"
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--index", metavar="NAME", help="only this index; default: all")

@@ -130,7 +130,7 @@ QUEUE_LOOKS: Looks[QueueState] = {"queued": _queued, "note": _note}
 
 
 class Queues(FactList[QueueState]):
-    """Those that are known: by their jobs, tasks, workers or settings."""
+    """The queues that have jobs, tasks, workers or settings."""
 
     name = "queues"
     help = "List the known queues: what waits and runs, who serves them, what is paused or limited"

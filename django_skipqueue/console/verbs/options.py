@@ -76,8 +76,8 @@ OVER = VerbOption(
     field=lambda: _MinutesField(
         label=_("Spread over minutes"),
         help_text=_(
-            "With 0 all jobs are due at once. With a higher number each job is due at a random time within so many "
-            "minutes."
+            "With 0 all jobs are due at once. With a higher number each job is due at a random time within this "
+            "number of minutes."
         ),
         initial=0,
         min_value=0,

@@ -44,7 +44,7 @@ class Numbers:
     """For how many seconds the oldest job has been due; 0: none waits."""
     workers: int
     problems: int
-    """Those that the verdict names."""
+    """The problems that the verdict names."""
 
     @classmethod
     def now(cls, store: Store) -> "Numbers":

@@ -49,7 +49,7 @@ class ListFailures(Watchable):
         add("key", nargs="?", metavar="KEY", help="show this cause, by its key in the list, with its last traceback")
         add("--task", metavar="TASK", help="of this task; the end of its name is enough, if no other task has it")
         add("--since", type=moment, metavar="TIME", help="failed since this time: 15m, 2d, today, 2026-11-25")
-        add("--limit", type=positive, default=20, help="at most so many; default: 20")
+        add("--limit", type=positive, default=20, help="the maximum of causes; default: 20")
         add("--acknowledge", action="store_true", help="put this cause behind the others until it comes back")
         add("--take-back", action="store_true", help="take the acknowledgement of this cause back")
         add("--note", default="", metavar="TEXT", help="why it is acknowledged")
