@@ -44,7 +44,7 @@ class TestFailingTask:
         assert finding.title.startswith("shop.jobs.send fails since ")
         assert finding.title.endswith(": KeyError: '••••••', 10 failed attempts, 3 jobs retrying")
         assert finding.found == (
-            "Of 10 attempts in the last ten minutes 100 % have failed. At this hour 0 % usually fail."
+            "Of the last 10 attempts 100 % have failed. At this hour 0 % usually fail."
         )
         assert finding.command == "python manage.py skipqueue run-now --retrying --task shop.jobs.send"
         assert finding.subject == TASK
@@ -67,6 +67,17 @@ class TestFailingTask:
         fail(failed)
         count(completed=completed)
         assert [each.severity for each in found("failing-task")] == [severity] * bool(severity)
+
+    def test_a_deploy_that_breaks_a_task_is_found_beside_the_attempts_that_went_well_before(self) -> None:
+        for minutes in range(3, 10):
+            count(ago=minutes * MINUTE, completed=100)
+        fail(8, ago=2 * MINUTE)
+        count(ago=2 * MINUTE, completed=20)
+        assert found("failing-task") == [], "8 of 728"
+        fail(10, ago=MINUTE)
+        (finding,) = found("failing-task")
+        assert finding.severity == "critical"
+        assert finding.found.startswith("Of the last 10 attempts 100 %")
 
     @pytest.mark.parametrize(
         ("failed", "completed", "severity"),
@@ -121,6 +132,10 @@ class TestFailingTask:
         roll_up(KEY_ERROR, 6)
         (finding,) = found("failing-task")
         assert ": KeyError, 6 failed attempts, 0 jobs retrying" in finding.title
+        assert finding.command == (
+            "python manage.py skipqueue retry --failed --task shop.jobs.send "
+            "--exception 'builtins.KeyError in shop.jobs.send'"
+        )
 
     def test_the_threshold_is_a_setting(self, settings: Any) -> None:
         roll_up(KEY_ERROR, seconds_ago=5 * DAY)

@@ -2503,6 +2503,23 @@ WHERE attempts > 0
 GROUP BY task
 LIMIT 1000
 
+-- SINCE_NEW (parts.history.rules)
+SELECT asked.task, sum(minute.attempts)::bigint, sum(minute.failed)::bigint
+FROM
+    unnest(%(tasks)s::text[], %(queue_names)s::text[], %(since)s::timestamptz[]) AS asked (task, queue_name, since)
+    CROSS JOIN LATERAL (
+        SELECT retried + failed AS failed, completed + retried + failed + discarded AS attempts
+        FROM skipqueue_rollup
+        WHERE
+            span = 60
+            AND queue_name = asked.queue_name
+            AND task = asked.task
+            AND starts_at > GREATEST(asked.since, statement_timestamp() - interval '10 minutes')
+        LIMIT 10
+    ) AS minute
+GROUP BY asked.task
+LIMIT 1000
+
 -- FAILING_SINCE (parts.history.rules)
 WITH minute AS MATERIALIZED (
     SELECT

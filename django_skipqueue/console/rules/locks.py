@@ -106,7 +106,7 @@ LOCKED_JOBS = joined(
     )""",
 )
 
-# job-page, verbs of the command line → this job, if a transaction has locked its row. Index: the primary key.
+# job-page, verbs → this job, if a transaction has locked its row. Index: the primary key.
 LOCKED_JOB = joined(
     _LOCKED,
     rows="""
@@ -115,7 +115,7 @@ LOCKED_JOB = joined(
     WHERE id = %(id)s""",
 )
 
-# locked-rows, job-page, verbs of the command line → of these jobs, the jobs that a worker could claim or settle. It
+# locked-rows, job-page, verbs → of these jobs, the jobs that a worker could claim or settle. It
 # locks them until the end of its transaction, as a claim would. Index: the primary key.
 FREE_JOBS = """
 SELECT id FROM skipqueue_job WHERE id = ANY (%(ids)s::bigint[]) FOR NO KEY UPDATE SKIP LOCKED LIMIT 5000

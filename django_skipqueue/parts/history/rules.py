@@ -7,7 +7,7 @@ of this hour on the last seven days, so that what happens every day raises nothi
 import math
 import shlex
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -115,6 +115,26 @@ FROM (
 ) AS day
 WHERE attempts > 0
 GROUP BY task
+LIMIT 1000
+"""
+
+# failing-task → of these tasks, each in one of its queues, the attempts and the failed attempts in the minutes that began
+# after `since`, the first failure of a new cause. Index: the primary key of the roll-ups.
+SINCE_NEW = """
+SELECT asked.task, sum(minute.attempts)::bigint, sum(minute.failed)::bigint
+FROM
+    unnest(%(tasks)s::text[], %(queue_names)s::text[], %(since)s::timestamptz[]) AS asked (task, queue_name, since)
+    CROSS JOIN LATERAL (
+        SELECT retried + failed AS failed, completed + retried + failed + discarded AS attempts
+        FROM skipqueue_rollup
+        WHERE
+            span = 60
+            AND queue_name = asked.queue_name
+            AND task = asked.task
+            AND starts_at > GREATEST(asked.since, statement_timestamp() - interval '10 minutes')
+        LIMIT 10
+    ) AS minute
+GROUP BY asked.task
 LIMIT 1000
 """
 
@@ -244,7 +264,7 @@ FEWEST_ATTEMPTS = 20
 FEWEST_FAILURES, NEARLY_ALL = 5, 0.9
 """Of a cause that is new, this many failed attempts tell enough, if they are this share of the task's attempts."""
 
-NEW = timedelta(hours=1)
+NEW_AGE = timedelta(hours=1)
 """The age up to which a cause is new."""
 
 CRITICAL_SHARE = 0.5
@@ -300,13 +320,18 @@ def failing_tasks(store: Store) -> Iterator[Finding]:
     if threshold is None:
         return
     causes = _causes(store, tasks := _tasks(store))
+    new_causes = {
+        name: new
+        for name in tasks
+        if (new := [each for each in causes[name] if tasks[name].now - each.first_at < NEW_AGE])
+    }
+    _count_since(store, tasks, new_causes)
     failing: dict[str, RecentCause | None] = {}
     """The tasks that may fail, each with its new cause."""
-    for task in tasks.values():
-        news = [each for each in causes[task.name] if task.now - each.first_at < NEW]
-        is_new = sum(each.number for each in news) >= max(FEWEST_FAILURES, NEARLY_ALL * task.attempts)
+    for name, task in tasks.items():
+        is_new = _is_most(sum(each.number for each in new_causes.get(name, ())), task.attempts)
         if is_new or (task.attempts >= FEWEST_ATTEMPTS and task.share >= threshold):
-            failing[task.name] = news[0] if is_new else None
+            failing[name] = new_causes[name][0] if is_new else None
     found = sorted((tasks[name] for name in failing), key=lambda task: -task.failed)[:MOST_TASKS]
     usual = dict(store.rows(USUAL_SHARES, _places(found, MOST_COMPARED))) if found else {}
     found = [task for task in found if task.share - usual.get(task.name, 0.0) >= threshold and causes[task.name]]
@@ -319,6 +344,25 @@ def failing_tasks(store: Store) -> Iterator[Finding]:
         yield _failing(store, task, cause, since, usual.get(task.name, 0.0), is_new=new is not None)
 
 
+def _is_most(failed: int, attempts: int) -> bool:
+    """Whether failures of a new cause tell enough, among all attempts of its task."""
+    return failed >= max(FEWEST_FAILURES, NEARLY_ALL * attempts)
+
+
+def _count_since(
+    store: Store, tasks: dict[str, RecentTask], new_causes: Mapping[str, Sequence[RecentCause]]
+) -> None:
+    """If nearly all attempts of a task fail since its new cause was first seen, forget the attempts before that.
+
+    A deploy that breaks a task would otherwise hide for minutes behind the attempts that went well before it.
+    """
+    asked = _places([tasks[name] for name in new_causes], MOST_COMPARED)
+    asked["since"] = [new_causes[name][0].first_at for name in asked["tasks"]]
+    for name, attempts, failed in store.rows(SINCE_NEW, asked) if new_causes else ():
+        if _is_most(failed, attempts):
+            tasks[name].attempts, tasks[name].failed = attempts, failed
+
+
 def _places(tasks: Sequence[RecentTask], most: int) -> dict[str, Any]:
     """The tasks, each in one of its queues."""
     places = [(task.name, queue_name) for task in tasks for queue_name in task.queue_names][:most]
@@ -329,6 +373,7 @@ def _failing(
     store: Store, task: RecentTask, cause: RecentCause, since: datetime, usual: float, *, is_new: bool
 ) -> Finding:
     retrying = Job.objects.using(store.alias).filter(has_cause(cause.cause), is_in(RETRYING))
+    number_retrying = Count(retrying.values("pk")[: MOST_RETRYING + 1].count(), cap=MOST_RETRYING)
     job = Job.objects.using(store.alias).filter(pk=cause.last_job_id).first()
     title = gettext("%(task)s fails since %(time)s: %(error)s, %(failed)s failed attempts, %(retrying)s jobs retrying")
     if is_new and cause.first_deployment:
@@ -336,25 +381,27 @@ def _failing(
             "%(task)s fails since %(time)s, since deployment %(deployment)s: %(error)s, %(failed)s failed attempts, "
             "%(retrying)s jobs retrying"
         )
+    command = ["retry", "--failed", "--task", task.name, "--exception", cause_text(cause.cause)]
+    if number_retrying.found:
+        command = ["run-now", "--retrying", "--task", task.name]
     return Finding.of(
         Severity.CRITICAL if is_new or task.share >= CRITICAL_SHARE else Severity.WARNING,
         title,
         gettext(
-            "Of %(attempts)s attempts in the last ten minutes %(percent)s %% have failed. At this hour %(usual)s %% "
-            "usually fail."
+            "Of the last %(attempts)s attempts %(percent)s %% have failed. At this hour %(usual)s %% usually fail."
         ),
         gettext(
             "Open the cause for its traceback. Roll the deploy back, or mend the task. Then run the retrying jobs now, "
             "and retry the failed ones."
         ),
-        shlex.join(["python", "manage.py", "skipqueue", "run-now", "--retrying", "--task", task.name]),
+        shlex.join(["python", "manage.py", "skipqueue", *command]),
         facts={
             "task": printable(task.name),
             "time": clock_time(since, task.now),
             "deployment": printable(cause.first_deployment),
             "error": printable(_error(job, cause.cause)),
             "failed": grouped(cause.number_ever if is_new else cause.number),
-            "retrying": Count(retrying.values("pk")[: MOST_RETRYING + 1].count(), cap=MOST_RETRYING),
+            "retrying": number_retrying,
             "attempts": grouped(task.attempts),
             "percent": round(100 * task.share),
             "usual": round(100 * usual),
