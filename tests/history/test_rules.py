@@ -43,9 +43,7 @@ class TestFailingTask:
         assert finding.severity == "critical"
         assert finding.title.startswith("shop.jobs.send fails since ")
         assert finding.title.endswith(": KeyError: '••••••', 10 failed attempts, 3 jobs retrying")
-        assert finding.found == (
-            "Of the last 10 attempts 100 % have failed. At this hour 0 % usually fail."
-        )
+        assert finding.found == ("Of the last 10 attempts 100 % have failed. At this hour 0 % usually fail.")
         assert finding.command == "python manage.py skipqueue run-now --retrying --task shop.jobs.send"
         assert finding.subject == TASK
         assert finding.since is not None

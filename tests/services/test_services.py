@@ -8,10 +8,11 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from django.db import OperationalError, connection
+from django.db import OperationalError
 from django.test import override_settings
 
 from django_skipqueue.models import Job
+from django_skipqueue.parts.alerts.models import Incident
 from django_skipqueue.queue.notify import QUEUES_PAYLOAD, SCHEDULED_PAYLOAD, WORKERS_PAYLOAD
 from django_skipqueue.queue.parameters import BATCH
 from django_skipqueue.queue.store import Store

@@ -118,8 +118,8 @@ GROUP BY task
 LIMIT 1000
 """
 
-# failing-task → of these tasks, each in one of its queues, the attempts and the failed attempts in the minutes that began
-# after `since`, the first failure of a new cause. Index: the primary key of the roll-ups.
+# failing-task → of these tasks, each in one of its queues, the attempts and the failed attempts in the minutes that
+# began after `since`, the first failure of a new cause. Index: the primary key of the roll-ups.
 SINCE_NEW = """
 SELECT asked.task, sum(minute.attempts)::bigint, sum(minute.failed)::bigint
 FROM
@@ -349,9 +349,7 @@ def _is_most(failed: int, attempts: int) -> bool:
     return failed >= max(FEWEST_FAILURES, NEARLY_ALL * attempts)
 
 
-def _count_since(
-    store: Store, tasks: dict[str, RecentTask], new_causes: Mapping[str, Sequence[RecentCause]]
-) -> None:
+def _count_since(store: Store, tasks: dict[str, RecentTask], new_causes: Mapping[str, Sequence[RecentCause]]) -> None:
     """If nearly all attempts of a task fail since its new cause was first seen, forget the attempts before that.
 
     A deploy that breaks a task would otherwise hide for minutes behind the attempts that went well before it.
