@@ -321,9 +321,9 @@ def failing_tasks(store: Store) -> Iterator[Finding]:
         return
     causes = _causes(store, tasks := _tasks(store))
     new_causes = {
-        name: new
+        name: found_new
         for name in tasks
-        if (new := [each for each in causes[name] if tasks[name].now - each.first_at < NEW_AGE])
+        if (found_new := [each for each in causes[name] if tasks[name].now - each.first_at < NEW_AGE])
     }
     _count_since(store, tasks, new_causes)
     failing: dict[str, RecentCause | None] = {}
@@ -338,10 +338,10 @@ def failing_tasks(store: Store) -> Iterator[Finding]:
     old = _places([task for task in found if failing[task.name] is None], MOST_DATED)
     began = dict(store.rows(FAILING_SINCE, old | {"share": threshold / 2})) if old["tasks"] else {}
     for task in found:
-        new = failing[task.name]
-        since = new.first_at if new else began.get(task.name, task.now - timedelta(minutes=10))
-        cause = new or causes[task.name][0]
-        yield _failing(store, task, cause, since, usual.get(task.name, 0.0), is_new=new is not None)
+        new_cause = failing[task.name]
+        since = new_cause.first_at if new_cause else began.get(task.name, task.now - timedelta(minutes=10))
+        cause = new_cause or causes[task.name][0]
+        yield _failing(store, task, cause, since, usual.get(task.name, 0.0), is_new=new_cause is not None)
 
 
 def _is_most(failed: int, attempts: int) -> bool:
