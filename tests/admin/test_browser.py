@@ -254,6 +254,17 @@ def test_a_laptop_shows_twelve_jobs_and_breaks_no_word(
     expect(page.locator("#changelist-filter")).to_be_visible()
 
 
+def test_breadcrumbs_look_as_on_the_pages_of_django(boss: User, open_admin: Callable[..., Page]) -> None:
+    look = """element => {
+        const {backgroundColor, color, paddingLeft} = getComputedStyle(element);
+        return [backgroundColor, color, paddingLeft, getComputedStyle(element.querySelector("a")).color];
+    }"""
+    page = open_admin(boss, JOBS, viewport=DESKTOP)
+    ours = page.locator(".breadcrumbs").evaluate(look)
+    page.goto(page.url.removesuffix(JOBS) + "auth/user/")
+    assert ours == page.locator(".breadcrumbs").evaluate(look)
+
+
 GERMAN: dict[Text, Text] = {
     "arguments, last error": "Argumente, Fehler",
     "queue": "Warteschlange",
