@@ -10,6 +10,8 @@ from django.template.context import Context
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 
+from ..conf import settings, using_database
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -20,16 +22,31 @@ register = template.Library()
 
 @register.inclusion_tag("admin/django_skipqueue/notices.html", takes_context=True)
 def queue_notices(context: Context, *, says_all_is_well: bool = False) -> dict[str, Any]:
-    """The problems that the verdict names; if there is none, nothing, or that all is well."""
+    """The problems that the verdict names, and the other databases that have problems.
+
+    Without a problem it shows nothing, or that all is well.
+    """
     from ..console.admin.notices import UNFOLDED, ShownProblem, notices_cache  # a project may be without the admin
+    from ..console.admin.ui.addresses import address_of
+    from ..console.rules.rule import Severity
 
     user = getattr(context.get("request"), "user", None)
     if user is None or not user.has_perm("django_skipqueue.view_job"):
         return {}
     verdict = notices_cache.get()
     shown = [ShownProblem.to(user, each) for each in verdict.problems]
+    severities, elsewhere = [verdict.severity], []
+    for alias, other in notices_cache.elsewhere().items():
+        if not other.is_well:
+            severities.append(other.severity)
+            with using_database(alias):
+                elsewhere.append((f"{alias}: {other}", address_of("job_dashboard", site=_site(context))))
+    severity = min(severities, key=lambda each: each.rank)
     return {
-        "verdict": None if verdict.is_well and not says_all_is_well else verdict,
+        "verdict": None if severity == Severity.OK and not says_all_is_well else verdict,
+        "severity": severity,
+        "database": settings.database,
+        "elsewhere": elsewhere,
         "unfolded": shown[:UNFOLDED],
         "folded": shown[UNFOLDED:],
     }

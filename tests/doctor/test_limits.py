@@ -4,10 +4,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db.models.functions import Now
 
 from django_skipqueue import job, limit
 from django_skipqueue.jobs.registry import Registry
-from django_skipqueue.models import Job
+from django_skipqueue.models import Job, Worker
 
 from ..app.limit_rows import make_halted, make_keyed, make_limited
 from ..app.rows import make_job, make_worker
@@ -77,8 +78,9 @@ def test_a_secret_in_a_key_is_masked(registry: Registry, found: Found, code: str
 
 def test_a_job_with_a_limit_may_have_waited_for_it(found: Found) -> None:
     """So no rule says that it has waited for a worker for long."""
-    make_worker()
     queued = make_job(run_after=timedelta(hours=-1))
+    make_worker()
     assert len(found("long-wait")) == 1
     Job.objects.filter(pk=queued.pk).update(limit_key="k", limit_kind="concurrency", capacity=1)
+    Worker.objects.update(heartbeat_at=Now())
     assert found("long-wait") == []

@@ -32,6 +32,13 @@ def test_schedules_that_are_late(found: Found) -> None:
     assert late.subject == "late"
 
 
+def test_the_threshold_of_late_schedules_is_a_setting(found: Found, settings: Any) -> None:
+    make_schedule("nightly", due=130)
+    assert len(found("late-schedule")) == 1
+    settings.SKIPQUEUE = {"RULES": {"late-schedule": 600}}
+    assert found("late-schedule") == []
+
+
 def test_schedules_that_fail(found: Found) -> None:
     failing: dict[str, Any] = {"last_error": "ValueError: no", "attempts": 1}
     first = make_job("failed", enqueued_at=timedelta(hours=-2), **failing)

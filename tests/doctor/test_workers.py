@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from django_skipqueue.console.rules import jobs_and_workers
+from django_skipqueue.console.rules import server
 from django_skipqueue.models import Queue
 
 from ..app.rows import make_job, make_worker
@@ -79,14 +79,14 @@ def test_a_paused_queue_needs_no_worker(found: Found) -> None:
 @pytest.mark.parametrize(("seconds", "expected"), [(0, 0), (1, 0), (60, 1), (-60, 1)])
 def test_clocks_that_differ(seconds: float, expected: int) -> None:
     clock = datetime.now(UTC) + timedelta(seconds=seconds)
-    findings = list(jobs_and_workers.clock_skew(Rows((clock,))))
+    findings = list(server.clock_skew(Rows((clock,))))
     assert [each.severity for each in findings] == ["warning"] * expected
 
 
 def test_the_clock_of_the_database_is_read(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert list(jobs_and_workers.clock_skew(STORE)) == []
-    monkeypatch.setattr(jobs_and_workers, "SKEW", -1.0)
-    assert len(list(jobs_and_workers.clock_skew(STORE))) == 1
+    assert list(server.clock_skew(STORE)) == []
+    monkeypatch.setattr(server, "SKEW", -1.0)
+    assert len(list(server.clock_skew(STORE))) == 1
 
 
 def test_a_name_cannot_forge_a_line(found: Found) -> None:

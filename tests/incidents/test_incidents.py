@@ -1,4 +1,4 @@
-"""Ten incidents with real processes: the watched rules name the culprit and a command within a minute, and no other.
+"""Eleven incidents with real processes: the watched rules name the culprit and a command within a minute, and no other.
 
 The tasks are known to the workers, as `extra.jobs`, and by name to this process.
 """
@@ -6,10 +6,12 @@ The tasks are known to the workers, as `extra.jobs`, and by name to this process
 import re
 import signal
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import connection
+from django.db.models.functions import Now
 
 from django_skipqueue import job
 from django_skipqueue.console.rules.examination import rules_of
@@ -159,6 +161,20 @@ def test_a_deploy_breaks_a_task(runworker: Run, rules: Any) -> None:
 
 
 def test_a_task_hangs(runworker: Run, rules: Any) -> None:
+    """The task is the problem. That the jobs of the queue wait for long is no second problem."""
+    rules(no_free_slot=1, long_wait=6)
+    defer("push", 2)
+    defer("noop", 5, priority=-1)
+    runworker("-c", "2", jobs=JOBS, skipqueue=FAST)
+    finding = blamed("no-free-slot")
+    assert finding.title == "extra.jobs.push holds the slots for default: all 2 are taken, and jobs wait"
+    assert finding.command == "python manage.py skipqueue cancel --task extra.jobs.push"
+    wait_until(lambda: Job.objects.filter(status="queued", run_after__lt=Now() - timedelta(seconds=7)), "a long wait")
+    assert [each.code for each in watched()] == ["no-free-slot"]
+
+
+def test_more_jobs_come_than_the_slots_can_run(runworker: Run, rules: Any) -> None:
+    """No job has run for long, so `no-free-slot` names no task."""
     rules(long_wait=2)
     defer("push", 2)
     defer("noop", 5, priority=-1)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.db.models.functions import Now
 
 from django_skipqueue import job
 from django_skipqueue.jobs.registry import Registry
@@ -88,6 +89,7 @@ def write_rows(hour_of_day: int) -> None:
     make_job(task="shop.fetch")
     if hour_of_day == PEAK:
         make_job(queue_name="mail", task="shop.send", run_after=timedelta(minutes=-20))
+    Worker.objects.filter(pk=worker.pk).update(heartbeat_at=Now())
 
 
 def test_it_raises_nothing(subtests: pytest.Subtests) -> None:

@@ -1,4 +1,7 @@
-"""The verdict over every page of the admin. A process applies the rules again after a few seconds."""
+"""The verdict over every page of the admin, with the other databases that have problems.
+
+A process applies the rules again after a few seconds.
+"""
 
 import time
 from dataclasses import dataclass
@@ -10,6 +13,7 @@ from django.utils.translation import get_language
 from ...conf import settings
 from ...queue.store import Store
 from ..durations import roughly
+from ..rules.examination import examine_at_once
 from ..rules.rule import Finding
 from ..rules.verdict import Verdict
 from .ui.addresses import address_of
@@ -46,14 +50,25 @@ class _Cache:
     def get(self) -> Verdict:
         """The verdict on the database that is shown, a few seconds old at most. Two threads may query at once."""
         key = (settings.database, get_language())
-        at, verdict = self._cached.get(key, (float("-inf"), Verdict(())))
-        if time.monotonic() - at >= CACHE_SECONDS:
-            verdict = Verdict.now(Store.default())
+        if self._is_old(key):
+            self._cached[key] = (time.monotonic(), Verdict.now(Store.default()))
+        return self._cached[key][1]
+
+    def elsewhere(self) -> dict[str, Verdict]:
+        """The verdicts on the other databases, by their aliases, a few seconds old at most."""
+        keys = [(alias, get_language()) for alias in settings.served_databases if alias != settings.database]
+        old = [key for key in keys if self._is_old(key)]
+        findings = examine_at_once([alias for alias, _ in old], only_watched=True)
+        for key in old:
+            verdict = Verdict.of(each for each in findings if each.database == key[0])
             self._cached[key] = (time.monotonic(), verdict)
-        return verdict
+        return {key[0]: self._cached[key][1] for key in keys}
 
     def clear(self) -> None:
         self._cached.clear()
+
+    def _is_old(self, key: tuple[str, str | None]) -> bool:
+        return key not in self._cached or time.monotonic() - self._cached[key][0] >= CACHE_SECONDS
 
 
 notices_cache = _Cache()

@@ -1,12 +1,12 @@
-"""The table of rules. Apply rules, each in a short transaction of its own; to several databases at once."""
+"""Apply the rules, each in a short transaction of its own; to several databases at once."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import psycopg
 from django.db import Error
 from django.utils.translation import gettext
-from django.utils.translation import gettext_lazy as _
 
 from ...conf import settings
 from ...events.log_format import in_a_line
@@ -20,85 +20,7 @@ from ..parts import consoles
 from . import jobs_and_workers, locks, server, tables
 from .rule import Finding, Rule, Severity
 
-MIGRATIONS = Rule("migrations", server.migrations, _("All migrations are applied"))
-
-RULES = (
-    MIGRATIONS,
-    Rule("no-worker", jobs_and_workers.no_worker, _("Workers are alive"), is_watched=True),
-    Rule(
-        "queue-without-worker",
-        jobs_and_workers.queues_without_worker,
-        _("Every queue with jobs has a worker"),
-        is_watched=True,
-    ),
-    Rule(
-        "no-free-slot",
-        jobs_and_workers.no_free_slot,
-        _("No job waits for the end of long ones"),
-        is_watched=True,
-        threshold=jobs_and_workers.LONG_HOLD,
-    ),
-    Rule(
-        "paused-queue",
-        jobs_and_workers.paused_queues,
-        _("No job waits in a paused queue"),
-        is_watched=True,
-        threshold=jobs_and_workers.LONG_PAUSE,
-    ),
-    Rule("late-worker", jobs_and_workers.late_workers, _("No worker is late"), is_watched=True),
-    Rule("dead-worker", jobs_and_workers.dead_workers, _("No worker is dead"), is_watched=True),
-    Rule(
-        "unendable-session",
-        jobs_and_workers.unendable_sessions,
-        _("Every supervisor may end the sessions of dead workers"),
-    ),
-    Rule("orphaned-job", jobs_and_workers.orphaned_jobs, _("Every running job has a worker"), is_watched=True),
-    Rule(
-        "unknown-task",
-        jobs_and_workers.unknown_tasks,
-        _("The tasks of the next jobs are registered"),
-        is_watched=True,
-    ),
-    Rule("long-job", jobs_and_workers.long_jobs, _("No job has run for more than an hour")),
-    Rule(
-        "long-wait",
-        jobs_and_workers.long_waits,
-        _("No job has waited for long"),
-        is_watched=True,
-        threshold=jobs_and_workers.WAITED,
-    ),
-    Rule("prune-lag", jobs_and_workers.prune_lag, _("Finished jobs are deleted in time")),
-    Rule(
-        "locked-rows",
-        locks.locked_rows,
-        _("No session keeps the next jobs locked"),
-        is_watched=True,
-        threshold=locks.LOCKED_FOR,
-    ),
-    Rule("lock-waits", server.lock_waits, _("Nobody waits for a lock on the queue's tables"), is_watched=True),
-    Rule("old-session", server.old_sessions, _("No session holds an old snapshot"), is_watched=True),
-    Rule("old-slot", server.old_slots, _("No replication slot holds an old snapshot")),
-    Rule("prepared-transaction", server.prepared_transactions, _("No prepared transaction is left over")),
-    Rule("old-standby", server.old_standbys, _("No standby holds an old snapshot")),
-    Rule("idle-transaction", server.idle_transactions, _("No session is idle in an old transaction")),
-    Rule("dead-rows", tables.dead_rows, _("Autovacuum keeps up with dead rows")),
-    Rule("never-analyzed", tables.never_analyzed, _("The planner has statistics")),
-    Rule("invalid-index", tables.invalid_indexes, _("Every index is valid")),
-    Rule("index-bloat", tables.bloated_indexes, _("No index is mostly empty")),
-    Rule("transaction-ids", tables.transaction_ids, _("Transaction ids are frozen in time")),
-    Rule("storage-parameters", tables.storage_parameters, _("The tables have their storage parameters")),
-    Rule("table-sizes", tables.table_sizes, _("Sizes of the tables")),
-    Rule("database-load", tables.database_load, _("The queue's part of the database's load")),
-    Rule("notify-queue", server.notify_queue, _("PostgreSQL's queue of notifications is nearly empty")),
-    Rule("connection-budget", server.connection_budget, _("There are connections for all workers")),
-    Rule("connections-used", server.connections_used, _("Connections are left"), is_watched=True),
-    Rule("pooler", server.pooler, _("Notifications can arrive")),
-    Rule("autovacuum", server.autovacuum, _("Autovacuum is on")),
-    Rule("synchronous-commit", server.synchronous_commit, _("Commits wait for the disk")),
-    Rule("track-activities", server.track_activities, _("PostgreSQL records what its sessions do")),
-    Rule("hidden-sessions", server.hidden_sessions, _("No session is hidden")),
-    Rule("clock-skew", jobs_and_workers.clock_skew, _("The clocks agree")),
-)
+RULES = (server.MIGRATIONS, *jobs_and_workers.RULES, *locks.RULES, *server.RULES, *tables.RULES)
 """The rules of the console for every database. Findings of one severity keep this order."""
 
 CHECK_SECONDS, LEAST_SECONDS = 1.0, 0.1
@@ -107,8 +29,9 @@ CHECK_SECONDS, LEAST_SECONDS = 1.0, 0.1
 EXAMINATION_SECONDS, VERDICT_SECONDS = 10.0, 1.0
 """Seconds for all rules, since the page of the doctor is one request; and for those of the verdict."""
 
-CONNECT_SECONDS, SPARE_SECONDS = 2.0, 1.0
-"""Seconds to reach each of several databases, and for the last rules of the slowest."""
+CONNECT_SECONDS, VERDICT_CONNECT_SECONDS, SPARE_SECONDS = 2.0, 0.5, 1.0
+"""Seconds to reach each of several databases, for all rules or for the verdict; and for the last rules of the slowest
+database."""
 
 
 def all_rules() -> tuple[Rule, ...]:
@@ -140,9 +63,9 @@ def examine(store: Store, *, only_watched: bool = False, seconds: float | None =
         for rule in rules:
             findings += _apply(rule, store, budget.share())
         if any(each.code == "check-failed" for each in findings):
-            missing = _apply(MIGRATIONS, store, CHECK_SECONDS)
+            missing = _apply(server.MIGRATIONS, store, CHECK_SECONDS)
             if missing[0].is_problem:  # what failed, failed for want of tables or columns
-                ours = ("check-failed", MIGRATIONS.code)
+                ours = ("check-failed", server.MIGRATIONS.code)
                 findings = [*missing, *(each for each in findings if each.code not in ours)]
         findings = _with_since(store, findings)
     except Error as error:
@@ -150,13 +73,15 @@ def examine(store: Store, *, only_watched: bool = False, seconds: float | None =
     return _of(store.alias, findings)
 
 
-def examine_at_once(aliases: Sequence[str]) -> list[Finding]:
-    """The findings of these databases, the worst first; of the same severity, those of each database together."""
+def examine_at_once(aliases: Sequence[str], *, only_watched: bool = False) -> list[Finding]:
+    """The findings of these databases, the worst first; of one severity, the findings of each database together."""
+    connect_seconds = VERDICT_CONNECT_SECONDS if only_watched else CONNECT_SECONDS
+    seconds = VERDICT_SECONDS if only_watched else EXAMINATION_SECONDS
     found = read_at_once(
         [alias for alias in aliases if engine_problem(alias) is None],
-        examine,
-        connect_seconds=CONNECT_SECONDS,
-        seconds=CONNECT_SECONDS + EXAMINATION_SECONDS + SPARE_SECONDS,
+        partial(examine, only_watched=only_watched),
+        connect_seconds=connect_seconds,
+        seconds=connect_seconds + seconds + SPARE_SECONDS,
     )
     silence = gettext("It cannot be reached, or does not answer in time.")
     # of a database that was not asked, `examine` says what is wrong with its setting

@@ -5,13 +5,13 @@ Every statement of the doctor on the job table is here, as a literal. Each reads
 
 import math
 import shlex
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
 from psycopg.sql import Identifier
 
 from ...conf import settings
@@ -26,7 +26,7 @@ from ..durations import clock_time, span
 from ..parts import usual_waits
 from ..queues_and_workers import WorkerHealth, Workforce, recovered
 from . import sql
-from .rule import Finding, PageLink, Severity, Threshold, database_time, statement
+from .rule import Finding, PageLink, Rule, Severity, Threshold, database_time, statement
 
 WORKERS, QUEUES = PageLink("worker_changelist"), PageLink("queue_changelist")
 """The pages to which findings link."""
@@ -112,23 +112,25 @@ _IS_KEYED = " OR ".join(f"{key} IS NOT NULL" for key in KEY_COLUMNS.values()) or
 
 # long-wait → of each queue the job that has been due for the longest time, if that is `seconds` at least: the queue,
 # the job, since when it is due, and the time. A job with the key of a gate is not looked at: it may have waited at its
-# gate. 2,000 pairs of a queue and a priority are looked at. Index: claim, one probe for each pair.
+# gate. Nor is a job whose row is newer than the last heartbeat of a live worker: another gate has just admitted the
+# job, or somebody has just released or recovered it, so no worker may have had the time to claim it. 2,000 pairs of a
+# queue and a priority are looked at. Index: claim, one probe for each pair.
 OLDEST_WAITING = joined(
     """
 WITH RECURSIVE head AS (
     (
-        SELECT id, queue_name, (-priority) AS rank, run_after, {is_keyed} AS is_keyed
+        SELECT id, queue_name, (-priority) AS rank, run_after, {is_keyed} AS is_keyed, xmin AS written_by
         FROM skipqueue_job
         WHERE status = 'queued'
         ORDER BY queue_name, (-priority), run_after, id
         LIMIT 1
     )
     UNION ALL
-    SELECT next.id, next.queue_name, next.rank, next.run_after, next.is_keyed
+    SELECT next.id, next.queue_name, next.rank, next.run_after, next.is_keyed, next.written_by
     FROM
         head,
         LATERAL (
-            SELECT id, queue_name, (-priority) AS rank, run_after, {is_keyed} AS is_keyed
+            SELECT id, queue_name, (-priority) AS rank, run_after, {is_keyed} AS is_keyed, xmin AS written_by
             FROM skipqueue_job
             WHERE status = 'queued' AND (queue_name, (-priority)) > (head.queue_name, head.rank)
             ORDER BY queue_name, (-priority), run_after, id
@@ -136,8 +138,15 @@ WITH RECURSIVE head AS (
         ) AS next
 )
 SELECT DISTINCT ON (queue_name) queue_name, id, run_after, statement_timestamp()
-FROM (SELECT id, queue_name, run_after, is_keyed FROM head LIMIT 2000) AS first
-WHERE NOT is_keyed AND run_after <= statement_timestamp() - make_interval(secs => %(seconds)s)
+FROM (SELECT id, queue_name, run_after, is_keyed, written_by FROM head LIMIT 2000) AS first
+WHERE
+    NOT is_keyed
+    AND run_after <= statement_timestamp() - make_interval(secs => %(seconds)s)
+    AND age(written_by) > (
+        SELECT COALESCE(max(age(xmin)), 0)
+        FROM skipqueue_worker
+        WHERE heartbeat_at > statement_timestamp() - make_interval(secs => %(timeout)s)
+    )
 ORDER BY queue_name, run_after
 LIMIT 2000
 """,
@@ -161,9 +170,6 @@ WAITED = Threshold("long-wait", 300.0, "seconds", has_queues=True)
 WAITED_USUALLY = 1.5
 """By which factor a job may wait longer than jobs of its queue usually do at this hour."""
 
-SECOND_LOOK = 0.05
-"""Seconds after which a job is looked for again: a job that has waited for another job is claimed within this time."""
-
 NAMED_WORKERS = 10
 """How many workers one finding names, at most."""
 
@@ -172,9 +178,6 @@ NAMED_QUEUES = 20
 
 MOST_COUNTED = 1_000
 """How many jobs of a queue are counted."""
-
-SKEW = 2.0
-"""Seconds by which the clock of this process may differ from the database's."""
 
 
 def unknown_tasks(store: Store) -> Iterator[Finding]:
@@ -444,12 +447,23 @@ class HeldJob(NamedTuple):
     now: datetime
 
 
-def no_free_slot(store: Store) -> Iterator[Finding]:
-    """Jobs wait, and long ones hold every slot of the workers that serve their queues: a finding for the same workers.
+class FullPool(NamedTuple):
+    """Workers whose slots are all taken by jobs that have run for long, while jobs of their queues wait for long."""
+
+    workers: tuple[WorkerHealth, ...]
+    queues: list[QueueNow]
+    jobs: list[HeldJob]
+    """The jobs that have run for long, the first claimed first."""
+
+
+def full_pools(store: Store) -> Iterator[FullPool]:
+    """The workers that serve the same queues, if jobs that run for long hold all their slots.
 
     A job whose row somebody has locked holds no slot, or only waits until its outcome can be written.
     """
-    seconds = LONG_HOLD.of() or 0.0
+    seconds = LONG_HOLD.of()
+    if seconds is None:
+        return
     paused = set(queue_verbs.paused_queues(store))
     waiting = [each for each in _queues_with_jobs(store) if (each.oldest or 0.0) >= seconds and each.name not in paused]
     held = [HeldJob(*row) for row in store.rows(SLOT_HOLDERS, {"seconds": seconds})] if waiting else []
@@ -460,14 +474,17 @@ def no_free_slot(store: Store) -> Iterator[Finding]:
     for workers, queues in pools.items():
         ids = {worker.id for worker in workers}
         jobs = [job for job in held if job.worker in ids]
-        if not _are_full(workers, jobs):
-            continue
-        locked = store.locked([(job.id, job.lease) for job in jobs])
-        jobs = [job for job in jobs if job.id not in locked]
-        if not _are_full(workers, jobs):
-            continue
+        if _are_full(workers, jobs):
+            locked = store.locked([(job.id, job.lease) for job in jobs])
+            jobs = [job for job in jobs if job.id not in locked]
+            if _are_full(workers, jobs):
+                yield FullPool(workers, queues, jobs)
+
+
+def no_free_slot(store: Store) -> Iterator[Finding]:
+    for workers, queues, jobs in full_pools(store):
         ((task, number),) = Counter(job.task for job in jobs).most_common(1)
-        slots, waits = sum(worker.slots for worker in workers), max(queue.oldest or 0.0 for queue in queues)
+        waits = max(queue.oldest or 0.0 for queue in queues)
         yield Finding.of(
             Severity.CRITICAL,
             gettext("%(task)s holds the slots for %(queues)s: all %(slots)s are taken, and jobs wait"),
@@ -483,7 +500,7 @@ def no_free_slot(store: Store) -> Iterator[Finding]:
             facts={
                 "task": printable(task),
                 "queues": ", ".join(printable(queue.name) for queue in queues[:NAMED]),
-                "slots": slots,
+                "slots": sum(worker.slots for worker in workers),
                 "number": number,
                 "longest": span(jobs[0].now - jobs[0].since),
                 "waits": span(waits),
@@ -503,17 +520,20 @@ def _are_full(workers: Sequence[WorkerHealth], jobs: Sequence[HeldJob]) -> bool:
 
 
 def long_waits(store: Store) -> Iterator[Finding]:
-    """Queues whose oldest job has waited for long. Of the queues without a worker, another rule tells."""
+    """Queues whose oldest job has waited for long, and for whose wait no other rule names the cause.
+
+    `queue-without-worker` names the queues without a worker, and `no-free-slot` the queues whose slots one task holds.
+    """
     waiting = _waiting_for_long(store)
     if not waiting:
         return
-    time.sleep(SECOND_LOOK)
-    still = _waiting_for_long(store)
+    explained = {queue.name for pool in full_pools(store) for queue in pool.queues}
     workforce, held = Workforce.now(using=store.alias), held_now(store, shown=1)
     queues = {queue.name: queue for queue in _queues_with_jobs(store)}
-    for name, (job_id, since, now) in still.items():
+    for name in sorted((waiting.keys() & queues.keys()) - explained):
+        job_id, since, now = waiting[name]
         workers = [worker for worker in workforce.serving(name) if worker.slots]
-        if waiting.get(name, (0,))[0] != job_id or not workers or name not in queues:
+        if not workers:
             continue
         by_task: Counter[str] = Counter()
         for worker in workers:
@@ -544,7 +564,8 @@ def long_waits(store: Store) -> Iterator[Finding]:
 
 def _waiting_for_long(store: Store) -> dict[str, tuple[int, datetime, datetime]]:
     """The oldest job of each queue whose jobs have waited for long: its id, since when it is due, and the time."""
-    rows = [] if WAITED.least is None else store.rows(OLDEST_WAITING, {"seconds": WAITED.least})
+    values = {"seconds": WAITED.least, "timeout": settings.worker_timeout}
+    rows = [] if WAITED.least is None else store.rows(OLDEST_WAITING, values)
     names = {name for name, *_ in rows} - settings.external_queues.keys()
     names.difference_update(queue_verbs.paused_queues(store) if names else ())
     usual = usual_waits(store, sorted(names)) if names else {}
@@ -584,25 +605,6 @@ def _why_they_wait(queue_name: str, *, are_slots_taken: bool, is_slow: bool) -> 
     )
 
 
-def clock_skew(store: Store) -> Iterator[Finding]:
-    before = datetime.now(UTC)
-    clock = database_time(store)
-    after = datetime.now(UTC)
-    skew = max((before - clock).total_seconds(), (clock - after).total_seconds())
-    if skew > SKEW:
-        yield Finding.of(
-            Severity.WARNING,
-            gettext("This machine's clock is wrong, or the database's"),
-            gettext(
-                "They differ by %(skew)s: here it is %(here)s, there %(there)s. The queue uses the database's clock "
-                "alone, but a job with a run_after that was computed here starts too early or too late."
-            ),
-            gettext("Synchronize both clocks (NTP)."),
-            "timedatectl status",
-            facts={"skew": span(skew), "here": f"{after:%H:%M:%S}", "there": f"{clock:%H:%M:%S}"},
-        )
-
-
 def _queues_with_jobs(store: Store) -> list[QueueNow]:
     return [queue for queue in queues_now(store, most=MOST_COUNTED, most_running=1) if queue.queued]
 
@@ -622,3 +624,21 @@ def _heartbeats(workers: list[WorkerHealth]) -> str:
         for each in workers[:NAMED_WORKERS]
     )
     return "; ".join([*shown, *(["…"] if len(workers) > NAMED_WORKERS else [])])
+
+
+RULES = (
+    Rule("no-worker", no_worker, _("Workers are alive"), is_watched=True),
+    Rule("queue-without-worker", queues_without_worker, _("Every queue with jobs has a worker"), is_watched=True),
+    Rule(
+        "no-free-slot", no_free_slot, _("No job waits for the end of long ones"), is_watched=True, threshold=LONG_HOLD
+    ),
+    Rule("paused-queue", paused_queues, _("No job waits in a paused queue"), is_watched=True, threshold=LONG_PAUSE),
+    Rule("late-worker", late_workers, _("No worker is late"), is_watched=True),
+    Rule("dead-worker", dead_workers, _("No worker is dead"), is_watched=True),
+    Rule("unendable-session", unendable_sessions, _("Every supervisor may end the sessions of dead workers")),
+    Rule("orphaned-job", orphaned_jobs, _("Every running job has a worker"), is_watched=True),
+    Rule("unknown-task", unknown_tasks, _("The tasks of the next jobs are registered"), is_watched=True),
+    Rule("long-job", long_jobs, _("No job has run for more than an hour")),
+    Rule("long-wait", long_waits, _("No job has waited for long"), is_watched=True, threshold=WAITED),
+    Rule("prune-lag", prune_lag, _("Finished jobs are deleted in time")),
+)

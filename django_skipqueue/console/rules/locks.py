@@ -10,13 +10,14 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
 
 from ...events.log_format import job_name, printable
 from ...queue.fragments import joined
 from ...queue.store import Store
 from ..counts import grouped
 from ..durations import clock_time
-from .rule import Finding, PageLink, Severity, Threshold, named, statement, without_values
+from .rule import Finding, PageLink, Rule, Severity, Threshold, named, statement, without_values
 
 LOCKED_FOR = Threshold("locked-rows", 10.0, "seconds")
 
@@ -215,3 +216,8 @@ def _lockers(store: Store, query: str, values: Mapping[str, Any]) -> dict[Locker
         if row[0] not in free:
             found[Locker(*row[4:])].append(LockedJob(*row[:4]))
     return found
+
+
+RULES = (
+    Rule("locked-rows", locked_rows, _("No session keeps the next jobs locked"), is_watched=True, threshold=LOCKED_FOR),
+)

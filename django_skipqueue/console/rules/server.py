@@ -1,11 +1,12 @@
 """The server and its sessions: what its settings and limits bite, who holds old snapshots, and who waits for a lock."""
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db import connections
 from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from psycopg.sql import Identifier
 
 from ...jobs.advice import migrate_command
@@ -16,7 +17,7 @@ from ..counts import grouped
 from ..durations import clock_time, span
 from ..queues_and_workers import Workforce
 from . import sql
-from .rule import Finding, PageLink, Severity, named, statement, without_values
+from .rule import Finding, PageLink, Rule, Severity, database_time, named, statement, without_values
 
 NEARLY_FULL, FULL = 0.1, 0.5
 """Shares of PostgreSQL's queue of notifications that are a warning, and critical."""
@@ -352,3 +353,48 @@ def lock_waits(store: Store) -> Iterator[Finding]:
             since=since,
             link=DOCTOR,
         )
+
+
+SKEW = 2.0
+"""Seconds by which the clock of this process may differ from the database's."""
+
+
+def clock_skew(store: Store) -> Iterator[Finding]:
+    before = datetime.now(UTC)
+    clock = database_time(store)
+    after = datetime.now(UTC)
+    skew = max((before - clock).total_seconds(), (clock - after).total_seconds())
+    if skew > SKEW:
+        yield Finding.of(
+            Severity.WARNING,
+            gettext("This machine's clock is wrong, or the database's"),
+            gettext(
+                "They differ by %(skew)s: here it is %(here)s, there %(there)s. The queue uses the database's clock "
+                "alone, but a job with a run_after that was computed here starts too early or too late."
+            ),
+            gettext("Synchronize both clocks (NTP)."),
+            "timedatectl status",
+            facts={"skew": span(skew), "here": f"{after:%H:%M:%S}", "there": f"{clock:%H:%M:%S}"},
+        )
+
+
+MIGRATIONS = Rule("migrations", migrations, _("All migrations are applied"))
+"""It says why other rules fail, so it comes first."""
+
+RULES = (
+    Rule("lock-waits", lock_waits, _("Nobody waits for a lock on the queue's tables"), is_watched=True),
+    Rule("old-session", old_sessions, _("No session holds an old snapshot"), is_watched=True),
+    Rule("old-slot", old_slots, _("No replication slot holds an old snapshot")),
+    Rule("prepared-transaction", prepared_transactions, _("No prepared transaction is left over")),
+    Rule("old-standby", old_standbys, _("No standby holds an old snapshot")),
+    Rule("idle-transaction", idle_transactions, _("No session is idle in an old transaction")),
+    Rule("notify-queue", notify_queue, _("PostgreSQL's queue of notifications is nearly empty")),
+    Rule("connection-budget", connection_budget, _("There are connections for all workers")),
+    Rule("connections-used", connections_used, _("Connections are left"), is_watched=True),
+    Rule("pooler", pooler, _("Notifications can arrive")),
+    Rule("autovacuum", autovacuum, _("Autovacuum is on")),
+    Rule("synchronous-commit", synchronous_commit, _("Commits wait for the disk")),
+    Rule("track-activities", track_activities, _("PostgreSQL records what its sessions do")),
+    Rule("hidden-sessions", hidden_sessions, _("No session is hidden")),
+    Rule("clock-skew", clock_skew, _("The clocks agree")),
+)

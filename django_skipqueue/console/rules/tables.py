@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from django.template.defaultfilters import filesizeformat
 from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from psycopg.sql import Identifier
 
 from ...models.expressions import table_names
@@ -14,7 +15,7 @@ from ...queue.store import Store
 from ..counts import grouped
 from ..durations import span
 from . import sql
-from .rule import Finding, Severity, statement
+from .rule import Finding, Rule, Severity, statement
 
 MANY_DEAD = 10_000
 """Dead rows that a table may have, whatever its size. A fifth of its live rows may be dead as well."""
@@ -289,3 +290,15 @@ def database_load(store: Store) -> Iterator[Finding]:
             "percent": statements.percent
         }
     yield Finding.of(Severity.OK, gettext("The queue's part of the database's load"), found)
+
+
+RULES = (
+    Rule("dead-rows", dead_rows, _("Autovacuum keeps up with dead rows")),
+    Rule("never-analyzed", never_analyzed, _("The planner has statistics")),
+    Rule("invalid-index", invalid_indexes, _("Every index is valid")),
+    Rule("index-bloat", bloated_indexes, _("No index is mostly empty")),
+    Rule("transaction-ids", transaction_ids, _("Transaction ids are frozen in time")),
+    Rule("storage-parameters", storage_parameters, _("The tables have their storage parameters")),
+    Rule("table-sizes", table_sizes, _("Sizes of the tables")),
+    Rule("database-load", database_load, _("The queue's part of the database's load")),
+)

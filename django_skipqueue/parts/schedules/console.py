@@ -350,12 +350,12 @@ schedules = gauges("schedules", SCHEDULE, _scraped)
 MOST_LATE = 50
 """Schedules that are read."""
 
-LATE = 120.0
-"""Seconds after which a schedule has missed its time."""
+MISSED_TIME = Threshold("late-schedule", 120.0, "seconds")
 
 
 def late(store: Store) -> Iterator[Finding]:
-    for each in late_schedules(store, limit=MOST_LATE, seconds=LATE):
+    seconds = MISSED_TIME.of()
+    for each in late_schedules(store, limit=MOST_LATE, seconds=seconds) if seconds is not None else ():
         title = gettext("Schedule %(name)s has not fired since %(time)s, and is late by %(span)s")
         advice = gettext(
             "Start a runworker whose code or settings have this schedule: one with other code does not fire it."
@@ -478,7 +478,7 @@ def _schedule(name: str) -> Schedule:
 CONSOLE = PartConsole(
     subcommands=(Schedules(),),
     rules=(
-        Rule("late-schedule", late, _("Every schedule has fired in time"), is_watched=True),
+        Rule("late-schedule", late, _("Every schedule has fired in time"), is_watched=True, threshold=MISSED_TIME),
         Rule("failing-schedule", failing, _("No schedule fails"), is_watched=True, threshold=FAILED_RUNS),
     ),
     bar_entries=(

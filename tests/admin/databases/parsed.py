@@ -26,7 +26,7 @@ class Form:
 
 
 class Page(HTMLParser):
-    """The links and forms to pages of the queue; those that lead to other databases apart."""
+    """The links and forms to pages of the queue; the links that lead to other databases apart."""
 
     def __init__(self, html: str, address: str) -> None:
         super().__init__()
@@ -35,7 +35,10 @@ class Page(HTMLParser):
         self.switch: dict[str, str] = {}
         self.table: dict[str, str] = {}
         """The links of the table of databases: the one of each line leads to its database."""
+        self.box: dict[str, str] = {}
+        """The links of the box to other databases, which have problems."""
         self.forms: list[Form] = []
+        self._in_box = False
         self._in_switch = False
         self._in_table = False
         self.feed(html)
@@ -44,6 +47,8 @@ class Page(HTMLParser):
         given = dict(attrs)
         if tag == "nav":
             self._in_switch = given.get("class") == "skipqueue-databases"
+        elif tag == "ul":
+            self._in_box = given.get("aria-label") == "Other databases"
         elif tag == "section":
             self._in_table = given.get("aria-labelledby") == "skipqueue-databases"
         elif tag in ("a", "area") and not given.get("href", "#").startswith("#"):
@@ -63,12 +68,16 @@ class Page(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         if tag == "nav":
             self._in_switch = False
+        elif tag == "ul":
+            self._in_box = False
         elif tag == "section":
             self._in_table = False
 
     def _add_link(self, address: str) -> None:
         if self._in_switch:
             self.switch[str(alias_of(address))] = address
+        elif self._in_box:
+            self.box[str(alias_of(address))] = address
         elif self._in_table:
             self.table[str(alias_of(address))] = address
         elif address.startswith(OURS) and address != OURS:

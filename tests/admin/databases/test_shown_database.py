@@ -2,6 +2,7 @@
 
 import re
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from django.test import Client
 
 from django_skipqueue.conf import settings as queue_settings
 from django_skipqueue.console.admin.jobs.job_admin import JobAdmin
+from django_skipqueue.console.admin.notices import notices_cache
 from django_skipqueue.models import Job
 from django_skipqueue.parts.databases import dashboard as databases
 from django_skipqueue.queue.session import backend_pid
@@ -132,6 +134,29 @@ def test_the_dashboard_has_the_numbers_of_all(operator: Client, settings: Any) -
         "other retiring": ["2", "1", "1", "1", "0"],
         "all": ["3", "1", "2", "1", "1"],
     }
+
+
+def test_the_box_names_the_other_databases_that_have_problems(operator: Client, settings: Any) -> None:
+    make_worker()
+    make_worker(using="other")
+    assert "skipqueue-banner" not in operator.get(LIST).text
+    notices_cache.clear()
+    make_job("running", using="other", locked_by="gone", locked_at=timedelta(minutes=-12))
+    for address in (LIST, DASHBOARD, "/admin/"):
+        html = operator.get(address).text
+        assert Page(html, address).box == {"other": with_alias(DASHBOARD, "other")}
+        assert '<div class="skipqueue-banner" data-status="critical"' in html
+        assert "<strong>default: All is well.</strong>" in html
+        assert ">other: 1 problem</a>" in html
+    shown = operator.get(with_alias(LIST, "other")).text
+    assert (Page(shown, LIST).box, "<strong>1 problem</strong>" in shown) == ({}, True)
+    settings.SKIPQUEUE = {}
+    assert "skipqueue-banner" not in operator.get(LIST).text
+
+
+def test_the_box_names_a_database_that_cannot_be_reached(operator: Client, gone: str) -> None:
+    make_worker()
+    assert Page(operator.get(LIST).text, LIST).box == {gone: with_alias(DASHBOARD, gone)}
 
 
 def test_one_that_cannot_be_reached_has_a_line_there(operator: Client, gone: str) -> None:
