@@ -5697,18 +5697,18 @@ LIMIT 100
 -- OLDEST_WAITING (console.rules.jobs_and_workers)
 WITH RECURSIVE head AS (
     (
-        SELECT id, queue_name, (-priority) AS rank, run_after, limit_key IS NOT NULL OR rate_key IS NOT NULL AS is_keyed
+        SELECT id, queue_name, (-priority) AS rank, run_after, limit_key IS NOT NULL OR rate_key IS NOT NULL AS is_keyed, xmin AS written_by
         FROM skipqueue_job
         WHERE status = 'queued'
         ORDER BY queue_name, (-priority), run_after, id
         LIMIT 1
     )
     UNION ALL
-    SELECT next.id, next.queue_name, next.rank, next.run_after, next.is_keyed
+    SELECT next.id, next.queue_name, next.rank, next.run_after, next.is_keyed, next.written_by
     FROM
         head,
         LATERAL (
-            SELECT id, queue_name, (-priority) AS rank, run_after, limit_key IS NOT NULL OR rate_key IS NOT NULL AS is_keyed
+            SELECT id, queue_name, (-priority) AS rank, run_after, limit_key IS NOT NULL OR rate_key IS NOT NULL AS is_keyed, xmin AS written_by
             FROM skipqueue_job
             WHERE status = 'queued' AND (queue_name, (-priority)) > (head.queue_name, head.rank)
             ORDER BY queue_name, (-priority), run_after, id
@@ -5716,8 +5716,15 @@ WITH RECURSIVE head AS (
         ) AS next
 )
 SELECT DISTINCT ON (queue_name) queue_name, id, run_after, statement_timestamp()
-FROM (SELECT id, queue_name, run_after, is_keyed FROM head LIMIT 2000) AS first
-WHERE NOT is_keyed AND run_after <= statement_timestamp() - make_interval(secs => %(seconds)s)
+FROM (SELECT id, queue_name, run_after, is_keyed, written_by FROM head LIMIT 2000) AS first
+WHERE
+    NOT is_keyed
+    AND run_after <= statement_timestamp() - make_interval(secs => %(seconds)s)
+    AND age(written_by) > (
+        SELECT COALESCE(max(age(xmin)), 0)
+        FROM skipqueue_worker
+        WHERE heartbeat_at > statement_timestamp() - make_interval(secs => %(timeout)s)
+    )
 ORDER BY queue_name, run_after
 LIMIT 2000
 
