@@ -8,7 +8,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.console.rules import jobs_and_workers
-from django_skipqueue.models import Worker
+from django_skipqueue.models import Queue, Worker
 
 from ..app import jobs
 from ..app.rows import make_job, make_worker
@@ -76,6 +76,13 @@ def test_a_job_that_has_just_come_is_no_problem(workers: list[Worker], found: Fo
     for worker in workers:
         hang(worker, 2)
     make_job()
+    assert found(CODE) == []
+
+
+def test_a_paused_queue_waits_on_purpose(workers: list[Worker], found: Found) -> None:
+    hang(workers[2], 2)
+    make_job(queue_name="mail", run_after=timedelta(hours=-11))
+    Queue.pause("mail")
     assert found(CODE) == []
 
 

@@ -1,0 +1,35 @@
+"""Whom the rules of the verdict must not blame."""
+
+import pytest
+
+from django_skipqueue.parts.history import rules
+from django_skipqueue.parts.history.rollups import WORKER_DIED
+from django_skipqueue.values.records import Cause
+
+from ..app.rows import DEFAULT, make_job
+from ..history.failing import roll_up
+from ..history.past import DAY, count
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_job_whose_worker_died_once_is_not_blamed() -> None:
+    """Every job that a machine loses has one death. The task of most of them is named instead."""
+    job = make_job("scheduled", task="shop.render", errors=[{"exception": WORKER_DIED}])
+    count("shop.render", recovered=3)
+    roll_up(Cause("shop.render", WORKER_DIED, ""), 3, job_id=job.pk)
+    (finding,) = rules.worker_deaths(DEFAULT)
+    assert finding.severity == "warning"
+    assert finding.title.endswith(": 3 running jobs were lost, 3 of them of shop.render")
+
+
+def test_a_task_does_not_fail_of_the_deaths_of_its_workers() -> None:
+    """A fifth of its attempts fail, of a cause that is old."""
+    cause = Cause("shop.render", "builtins.KeyError", "shop.render")
+    roll_up(cause, seconds_ago=5 * DAY)
+    roll_up(cause, 5)
+    roll_up(Cause("shop.render", WORKER_DIED, ""), 20)
+    count("shop.render", retried=5, completed=15, recovered=20)
+    (finding,) = rules.failing_tasks(DEFAULT)
+    assert finding.severity == "warning"
+    assert ": KeyError, 5 failed attempts" in finding.title
