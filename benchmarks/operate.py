@@ -4,9 +4,9 @@ Jobs of all statuses, in four queues, of five tasks, with three days of roll-ups
 schedules and entries in Django's log, in a database of its own on the server of DATABASE_URL. With `--keep` in the
 database of DATABASE_URL itself, which is filled once and can be measured again.
 The time of a page is that of the whole request, in-process, by Django's test client: middleware, session, every query,
-the template. The time of a command is that of its call in this process, without the start of Python. The first column
-is the time on a processor, of this process and of the server's process that it uses (if that runs here): what a page
-takes where nothing else runs and the pages of the tables are in memory.
+the template. The time of a command is that of its call in this process, without the start of Python. The columns
+"Python" and "PostgreSQL" are times on a processor: of this process, and of the server's process of its connection (if
+the server runs here). The last line counts the pages of which Python takes more than 200 ms.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from datetime import timedelta
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlencode
 
 import django
@@ -30,6 +31,7 @@ from django.conf import settings
 from .databases import about_server, fresh_database
 from .operate_sql import (
     FILL,
+    FILL_ACTIONS,
     FILL_ARCHIVE,
     FILL_BATCHES,
     FILL_BLOCKED,
@@ -44,17 +46,28 @@ ADMIN = "/admin/django_skipqueue/"
 PAGES = {
     "password (no query of ours)": "/admin/password_change/",
     "`/metrics`": "/metrics/skipqueue",
+    "the start page of the admin": "/admin/",
+    "the start page of the queue": "",
     "dashboard": "job/dashboard/",
     "dashboard, 7 days": "job/dashboard/?range=7d",
     "failing now": "job/failures/",
     "doctor": "job/doctor/",
     "queues": "queue/",
+    "a queue": "queue/mail/change/",
+    "question: pause a queue": "queue/pause/?queue=mail",
+    "question: limit a queue": "queue/limit/?queue=mail",
+    "question: rate of a queue": "queue/rate/?queue=mail",
     "workers": "worker/",
+    "a worker": "worker/%(worker)s/change/",
+    "question: restart a worker": "worker/restart/?%(worker_query)s",
     "cause": "job/failures/cause/?%(cause)s",
+    "a task": "job/task/?task=shop.jobs.send_receipt",
     "limits": "job/limits/",
     "limits, from a key": "job/limits/?from=limit:shop.jobs.push+account_id=5",
     "schedules": "schedule/",
     "a schedule": "schedule/%(schedule)s/change/",
+    "history of a schedule": "schedule/%(schedule)s/history/",
+    "a new schedule": "schedule/add/",
     "batches": "jobbatch/",
     "batches that have failures": "jobbatch/?state=failures",
     "batches: search": "jobbatch/?q=nothing",
@@ -62,7 +75,15 @@ PAGES = {
     "a failed job": "job/%(failed)s/change/",
     "a job that waits for a permit": "job/%(blocked)s/change/",
     "history of a job": "job/%(failed)s/history/",
+    "history of an archived job": "archivedjob/%(archived)s/history/",
     "question: discard a job": "job/%(queued)s/discard/",
+    "question: reschedule a job": "job/%(queued)s/reschedule/",
+    "question: delete a job": "job/%(failed)s/delete/",
+    "form: edit a job": "job/%(failed)s/edit/",
+    "form: run a job again": "job/%(failed)s/run-again/",
+    "progress of an action": "job/%(action)s/progress/",
+    "progress of a search": "job/%(search)s/progress/",
+    "jobs of a search": "job/?found=%(search)s",
     "status blocked": "job/?status=blocked",
     "jobs of a key": "job/?status=blocked&limit_of=%(blocked)s",
     "jobs of a batch": "job/?batch=%(batch)s",
@@ -73,6 +94,9 @@ PAGES = {
     "status queued": "job/?status=queued",
     "status failed": "job/?status=failed",
     "status scheduled": "job/?status=scheduled",
+    "status retrying": "job/?status=retrying",
+    "status running": "job/?status=running",
+    "status discarded": "job/?status=discarded",
     "failed in one queue": "job/?status=failed&queue=mail",
     "one queue": "job/?queue=mail",
     "one task": "job/?task=shop.jobs.refund",
@@ -139,7 +163,8 @@ def main() -> None:
     with nullcontext(os.environ) if options.keep else fresh_database() as environment:
         configure(environment["DATABASE_URL"])
         print(f"Django {django.__version__}, {about_server()}\n")
-        print(f"| at {options.jobs:,} jobs | processor | median | slowest |\n|---|---|---|---|", flush=True)
+        print(f"| at {options.jobs:,} jobs | Python | PostgreSQL | median | slowest |")
+        print("|---|---|---|---|---|", flush=True)
         try:
             measure(options.jobs, options.archived, options.repeat)
         finally:
@@ -192,6 +217,7 @@ def configure(url: str) -> None:
 
 def measure(jobs: int, archived: int, repeat: int) -> None:
     """Print a line for each page and each command."""
+    from django.contrib.admin.utils import quote
     from django.contrib.auth.models import User
     from django.core.management import call_command
     from django.db import connection
@@ -200,7 +226,8 @@ def measure(jobs: int, archived: int, repeat: int) -> None:
 
     from django_skipqueue import job
     from django_skipqueue.console.search import cause_query
-    from django_skipqueue.models import Job, JobBatch, Schedule
+    from django_skipqueue.models import Job, JobBatch, Schedule, Worker
+    from django_skipqueue.models.copies import BULK_TASK
     from django_skipqueue.values.records import Cause
 
     call_command("migrate", verbosity=0)
@@ -212,6 +239,9 @@ def measure(jobs: int, archived: int, repeat: int) -> None:
     middle = Job.objects.earliest("pk").enqueued_at + (timezone.now() - Job.objects.earliest("pk").enqueued_at) / 2
     client = Client()
     client.force_login(boss)
+    worker_id = Worker.objects.latest("pk").pk
+    failed = Job.objects.failed().filter(task="shop.jobs.send_receipt").latest("finished_at")
+    bulk = Job.objects.running().filter(task=BULK_TASK)
     with connection.cursor() as cursor:
         cursor.execute("SELECT id FROM skipqueue_archivedjob ORDER BY finished_at DESC LIMIT 1")
         ((archived_id,),) = cursor.fetchall()
@@ -219,11 +249,15 @@ def measure(jobs: int, archived: int, repeat: int) -> None:
         "first": "5",
         "hour": urlencode({"first": middle.isoformat(), "before": (middle + timedelta(hours=1)).isoformat()}),
         "last": str(Job.objects.queued().latest("pk").kwargs["payment_id"]),
-        "failed": str(Job.objects.failed().latest("finished_at").pk),
+        "failed": str(failed.pk),
         "queued": str(Job.objects.queued().latest("pk").pk),
         "blocked": str(Job.objects.blocked().filter(limit_kind="concurrency").latest("pk").pk),
         "batch": str(JobBatch.objects.latest("pk").pk),
         "schedule": str(Schedule.objects.latest("pk").pk),
+        "worker": quote(worker_id),
+        "worker_query": urlencode({"worker": worker_id}),
+        "action": str(bulk.get(kwargs__action="retry_selected").pk),
+        "search": str(bulk.get(kwargs__action="search").pk),
         "archived": str(archived_id),
         "cause": cause_query(Cause("shop.jobs.send_receipt", "smtplib.SMTPDataError", "shop.mail.deliver_6")),
     }
@@ -239,12 +273,12 @@ def measure(jobs: int, archived: int, repeat: int) -> None:
 
     for address in ("job/", "archivedjob/"):
         page(address)  # compiles the templates
-    for name, address in PAGES.items():
-        line(name, repeat, partial(page, address))
-    for name, question in QUESTIONS.items():
-        line(name, repeat, partial(page, *question))
+    calls = {name: partial(page, address) for name, address in PAGES.items()}
+    calls |= {name: partial(page, *question) for name, question in QUESTIONS.items()}
+    slow = sum([line(name, repeat, call) for name, call in calls.items()])
     for command in COMMANDS:
-        line(f"`{command}`", repeat, partial(run, command), processor=False)  # it has a connection of its own
+        line(f"`{command}`", repeat, partial(run, command), processor=False)
+    print(f"\n{len(calls)} pages, {slow} of which take more than {SLOW} ms of Python.")
 
 
 def fill(jobs: int, archived: int, user_id: int) -> None:
@@ -252,6 +286,7 @@ def fill(jobs: int, archived: int, user_id: int) -> None:
     from django.db import connection
     from django.test import override_settings
 
+    from django_skipqueue.models.copies import BULK_TASK
     from django_skipqueue.queue.store import Store
     from django_skipqueue.values.part import installed_parts
 
@@ -266,6 +301,7 @@ def fill(jobs: int, archived: int, user_id: int) -> None:
         cursor.execute(FILL_ARCHIVE, {"archived": archived})
         cursor.execute(FILL_ROLLUPS, {})
         cursor.execute(FILL_FAILURES, {})
+        cursor.execute(FILL_ACTIONS, {"task": BULK_TASK})
         cursor.execute(
             "INSERT INTO skipqueue_worker (id, name, hostname, pid, queues, concurrency) "
             "SELECT 'web-' || n || ':00000000000' || n, 'web-' || n, 'web', n, '[]', 4 FROM generate_series(1, 2) AS n"
@@ -282,26 +318,44 @@ def run(command: str) -> None:
         call_command(*command.split())
 
 
-def line(name: str, repeat: int, call: Callable[[], object], *, processor: bool = True) -> None:
-    """Print the median of the times on a processor, and the median and the slowest of the times of a call."""
-    times, worked = [], []
+class Processor(NamedTuple):
+    """Milliseconds on a processor: of this process, and of the server's process of its connection."""
+
+    python: float
+    postgresql: float
+
+
+SLOW = 200
+"""Milliseconds of Python that no page may take."""
+
+
+def line(name: str, repeat: int, call: Callable[[], object], *, processor: bool = True) -> bool:
+    """Print the medians of both times on a processor, and the median and the slowest time of a call by the clock.
+
+    Returns whether Python takes too long. A command has a connection of its own: its time in PostgreSQL is not known.
+    """
+    times, spent = [], []
     for _ in range(repeat):
         started, before = time.perf_counter(), on_processor()
         call()
+        after = on_processor()
         times.append((time.perf_counter() - started) * 1000)
-        worked.append((on_processor() - before) * 1000)
-    first = f"{statistics.median(worked):.0f} ms" if processor else ""
-    print(f"| {name} | {first} | {statistics.median(times):.0f} ms | {max(times):.0f} ms |", flush=True)
+        spent.append(Processor(after.python - before.python, after.postgresql - before.postgresql))
+    python = statistics.median(each.python for each in spent)
+    postgresql = f"{statistics.median(each.postgresql for each in spent):.0f} ms" if processor else ""
+    median = statistics.median(times)
+    print(f"| {name} | {python:.0f} ms | {postgresql} | {median:.0f} ms | {max(times):.0f} ms |", flush=True)
+    return python > SLOW
 
 
-def on_processor() -> float:
-    """Seconds that this process, and the server's process of its connection, have been on a processor."""
+def on_processor() -> Processor:
+    """What this process, and the server's process of its connection, have spent so far."""
     from django.db import connection
 
     connection.ensure_connection()
     schedule = Path(f"/proc/{connection.connection.info.backend_pid}/schedstat")
-    of_server = int(schedule.read_text().split()[0]) / 1e9 if schedule.exists() else 0.0
-    return time.process_time() + of_server
+    server = int(schedule.read_text().split()[0]) / 1e6 if schedule.exists() else 0.0
+    return Processor(time.process_time() * 1e3, server)
 
 
 if __name__ == "__main__":

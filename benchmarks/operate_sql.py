@@ -10,7 +10,7 @@ SELECT
     (ARRAY['default', 'mail', 'reports', 'imports'])[1 + n %% 4],
     'shop.jobs.' || (ARRAY['send_receipt', 'refund', 'build_report', 'sync_stock', 'welcome'])[1 + n %% 5],
     '[]', jsonb_build_object('payment_id', n, 'email', 'customer' || n || '@example.com'), status,
-    CASE WHEN status IN ('scheduled', 'queued') THEN 0 ELSE 1 END,
+    CASE WHEN status = 'queued' OR (status = 'scheduled' AND n %% 100 < 90) THEN 0 ELSE 1 END,
     moment, enqueued, CASE WHEN status = 'running' THEN moment END, '', moment,
     CASE WHEN status IN ('completed', 'failed', 'discarded') THEN moment END,
     CASE WHEN status = 'failed' THEN 'SMTPDataError: 451 try again later' ELSE '' END,
@@ -155,4 +155,27 @@ SELECT
 FROM
     generate_series(1, %(entries)s) AS n,
     (SELECT id FROM django_content_type WHERE app_label = 'django_skipqueue' AND model = 'job') AS content_type
+"""
+
+# An action on many jobs and a search of everything. Both run.
+FILL_ACTIONS = """
+INSERT INTO skipqueue_job (
+    queue_name, task, args, kwargs, metadata, status, attempts, run_after, enqueued_at, locked_at, locked_by, started_at
+)
+SELECT
+    'default', %(task)s, '[]',
+    jsonb_build_object('query', query, 'site', 'admin', 'user_id', 1, 'user', 'admin', 'action', action) || number,
+    jsonb_build_object('progress', progress), 'running', 1, now(), now(), now(), '', now()
+FROM
+    (
+        VALUES
+        (
+            'retry_selected', 'status=failed', '{"number": 12000}'::jsonb,
+            '{"newest": 9000, "edges": [null, null], "after": 4000, "changed": 3900, "skipped": 100}'::jsonb
+        ),
+        (
+            'search', 'q=payment_id%%3D7', '{}',
+            '{"newest": 9000, "edges": [null, null], "counted": 9000, "looked_at": 8000, "found": [7, 7000]}'
+        )
+    ) AS calls (action, query, number, progress)
 """

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, get_origin
 
+from django.apps import apps
 from django.contrib.admin import ModelAdmin
 from django.contrib.admin.sites import all_sites
 from django.contrib.auth import get_user_model
@@ -69,6 +70,8 @@ class BulkAction:
     user: str
     number: int = 0
     """The jobs that matched when the question was asked."""
+    model: str = "job"
+    """The name of the model whose list this is: a part may have a list of its own."""
     is_least: bool = False
     """Whether there may be more: a part of the list was searched, or the count has stopped. The job counts all."""
     answers: dict[str, str] = field(default_factory=dict)
@@ -86,7 +89,8 @@ class BulkAction:
         except TypeError:
             return None
         is_sound = all(kinds[name] is Any or type(value) is kinds[name] for name, value in given.items())
-        return read if is_sound and read.action in (*BY_ACTION, SEARCH) else None
+        is_known = read.action in (*BY_ACTION, SEARCH) and read.model in apps.all_models[Job._meta.app_label]
+        return read if is_sound and is_known else None
 
     @property
     def is_genuine(self) -> bool:
@@ -115,8 +119,9 @@ class BulkAction:
             raise Discard(f"The answers are no longer valid: {form.errors.as_json()}")
         return form.instruction(self.user)
 
-    def model_admin(self) -> "ModelAdmin[Job]":
-        return next(site for site in all_sites if site.name == self.site)._registry[Job]
+    def model_admin(self) -> "ModelAdmin[Any]":
+        model = apps.get_model(Job._meta.app_label, self.model)
+        return next(site for site in all_sites if site.name == self.site)._registry[model]
 
     def enqueue(self, queue_name: str) -> Job:
         """Sign it, and enqueue the job. Its task is the package's own, so `.defer()` would refuse it."""

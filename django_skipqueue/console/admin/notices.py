@@ -7,10 +7,11 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from django.contrib.admin.utils import quote
 from django.utils import timezone
 from django.utils.translation import get_language
 
-from ...conf import settings
+from ...conf import settings, using_database
 from ...queue.store import Store
 from ..durations import roughly
 from ..rules.examination import examine_at_once
@@ -35,7 +36,10 @@ class ShownProblem:
     def to(cls, user: Any, finding: Finding) -> "ShownProblem":
         if finding.link is None or not user.has_perm(f"django_skipqueue.view_{finding.link.name.partition('_')[0]}"):
             return cls(finding, "")
-        return cls(finding, address_of(finding.link.name, *finding.link.arguments, query=finding.link.query))
+        with using_database(finding.database or settings.database):
+            return cls(
+                finding, address_of(finding.link.name, *map(quote, finding.link.arguments), query=finding.link.query)
+            )
 
     @property
     def lasts(self) -> str:

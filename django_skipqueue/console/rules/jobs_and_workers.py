@@ -28,7 +28,7 @@ from ..queues_and_workers import WorkerHealth, Workforce, recovered
 from . import sql
 from .rule import Finding, PageLink, Rule, Severity, Threshold, database_time, statement
 
-WORKERS, QUEUES = PageLink("worker_changelist"), PageLink("queue_changelist")
+WORKERS = PageLink("worker_changelist")
 """The pages to which findings link."""
 
 # no-worker → whether a scheduled job is due. Index: admit.
@@ -219,6 +219,7 @@ def long_jobs(store: Store) -> Iterator[Finding]:
             listed(store, rows),
             gettext("If a job hangs, cancel it. A timeout on its task keeps that from happening again."),
             f"python manage.py skipqueue cancel {job_name(store.alias, rows[0][0])} --reason 'it hung'",
+            link=PageLink("job_changelist", query={"status": "running", "runs": "1h"}),
         )
 
 
@@ -235,6 +236,7 @@ def orphaned_jobs(store: Store) -> Iterator[Finding]:
             )
             % {"timeout": span(settings.worker_timeout)},
             "python manage.py runworker",
+            link=PageLink("job_changelist", query={"status": "running"}),
         )
 
 
@@ -299,7 +301,7 @@ def late_workers(store: Store) -> Iterator[Finding]:
                 "Look at their machines and logs: a machine that swaps or sleeps, a lost network, or a task that keeps "
                 "Python's interpreter lock. Their jobs are recovered once they count as dead."
             ),
-            link=WORKERS,
+            link=_page_of(late),
         )
 
 
@@ -317,6 +319,10 @@ def unendable_sessions(store: Store) -> Iterator[Finding]:
             statement("GRANT {worker} TO {supervisor};", worker=Identifier(worker), supervisor=Identifier(supervisor)),
             facts={"supervisor": supervisor, "worker": worker},
         )
+
+
+def _page_of(workers: Sequence[WorkerHealth]) -> PageLink:
+    return PageLink("worker_change", (workers[0].id,)) if len(workers) == 1 else WORKERS
 
 
 def dead_workers(store: Store) -> Iterator[Finding]:
@@ -348,7 +354,7 @@ def dead_workers(store: Store) -> Iterator[Finding]:
                 "timeout": span(settings.worker_timeout),
             },
             since=since,
-            link=WORKERS,
+            link=_page_of(dead),
         )
     if gone:
         yield Finding.of(
@@ -356,7 +362,7 @@ def dead_workers(store: Store) -> Iterator[Finding]:
             gettext("Workers have died, and their jobs are recovered"),
             _heartbeats(gone),
             gettext("Nothing has to be done. Each row goes an hour after its last heartbeat."),
-            link=WORKERS,
+            link=_page_of(gone),
         )
 
 
@@ -383,7 +389,7 @@ def paused_queues(store: Store) -> Iterator[Finding]:
             gettext("Resume the queue when the reason for its pause is over."),
             shlex.join(["python", "manage.py", "skipqueue", "resume", queue.name]),
             subject=queue.name,
-            link=QUEUES,
+            link=PageLink("queue_change", (queue.name,)),
         )
 
 

@@ -23,7 +23,15 @@ from django.utils.translation import gettext
 from ...conf import settings
 from ...console.admin.jobs import job_cells
 from ...console.admin.jobs.changelist import CappedPaginator, JobChangeList, Tab
-from ...console.admin.jobs.filters import BEFORE, FIRST, PeriodFilter, QueueFilter, StateFilter, TaskFilter
+from ...console.admin.jobs.filters import (
+    BEFORE,
+    FIRST,
+    FoundFilter,
+    PeriodFilter,
+    QueueFilter,
+    StateFilter,
+    TaskFilter,
+)
 from ...console.admin.jobs.history import history_of
 from ...console.admin.jobs.job_admin import JobAdmin
 from ...console.admin.jobs.page import JobPage
@@ -90,8 +98,6 @@ class FinishedFilter(PeriodFilter):
 class ArchiveChangeList(JobChangeList):
     by_index: Any = None
     """No argument has an index in the archive."""
-    address_of_search = ""
-    """Workers search the job table alone."""
 
     @property
     def indexed(self) -> ArchivedJobs:
@@ -118,7 +124,7 @@ class ArchiveChangeList(JobChangeList):
 
     def _count(self, state: str) -> Any:
         """The number of jobs with this status that pass the filters; `None` where no index has it."""
-        if self.query or state == Status.COMPLETED or self._chosen(TaskFilter) or self._chosen(QueueFilter):
+        if self.query or state == Status.COMPLETED or any(map(self._chosen, (FoundFilter, QueueFilter, TaskFilter))):
             return None
         return self._indexed(state).count()
 
@@ -128,7 +134,8 @@ class ArchiveChangeList(JobChangeList):
     @property
     def _needs_a_window(self) -> bool:
         search = Search(self.query)
-        return not search.names_an_id and (
+        is_found_by_id = search.names_an_id or self._chosen(FoundFilter) is not None
+        return not is_found_by_id and (
             bool(search.words)
             or self._chosen(QueueFilter) is not None
             or self._chosen(StateFilter) != self.indexed.status
@@ -147,7 +154,7 @@ BUTTON = next(button for verb, button in BUTTONS if verb is RUN_AGAIN)
 class ArchivedJobAdmin(ReadOnlyViews):
     list_display = JobAdmin.list_display
     list_display_links = JobAdmin.list_display_links
-    list_filter = (StatusFilter, FinishedFilter, QueueFilter, TaskFilter)
+    list_filter = (StatusFilter, FoundFilter, FinishedFilter, QueueFilter, TaskFilter)
     list_per_page = list_max_show_all = 50
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
@@ -164,6 +171,8 @@ class ArchivedJobAdmin(ReadOnlyViews):
     attempts_made: Any = JobAdmin.attempts_made
     when: Any = JobAdmin.when
     get_search_results: Any = JobAdmin.get_search_results
+    search_view: Any = JobAdmin.search_view
+    hand_over: Any = JobAdmin.hand_over
 
     class Media:
         css = {"all": ["django_skipqueue/admin.css"]}
@@ -173,7 +182,11 @@ class ArchivedJobAdmin(ReadOnlyViews):
         return settings.has_archive and super().has_module_permission(request)
 
     def get_urls(self) -> list[URLPattern]:
-        return [self.page("<int:job_id>/run-again/", "run_again", self.run_again_view), *super().get_urls()]
+        return [
+            self.page("search/", "search", self.search_view),
+            self.page("<int:job_id>/run-again/", "run_again", self.run_again_view),
+            *super().get_urls(),
+        ]
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ArchiveChangeList]:
         return ArchiveChangeList
@@ -184,7 +197,8 @@ class ArchivedJobAdmin(ReadOnlyViews):
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
         """Allow no lookup in the address but the filters."""
-        return lookup in {FIRST, BEFORE, *(each.parameter_name for each in (StatusFilter, QueueFilter, TaskFilter))}
+        filters = (StatusFilter, FoundFilter, QueueFilter, TaskFilter)
+        return lookup in {FIRST, BEFORE, *(each.parameter_name for each in filters)}
 
     @guarded(*READ)
     def change_view(

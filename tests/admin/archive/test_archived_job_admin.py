@@ -1,18 +1,20 @@
 """The archive in the admin: the list with its filters and search, the page of a job, and running it again."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission, User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils.timezone import localtime
 
+from django_skipqueue.console import search
 from django_skipqueue.console.periods import Period
 from django_skipqueue.models import ArchivedJob, Job
 from django_skipqueue.models.copies import BULK_TASK
@@ -20,8 +22,10 @@ from django_skipqueue.parts.archive.admin import ArchivedJobs
 from django_skipqueue.parts.archive.move import make_partitions
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.services import Pruner
+from django_skipqueue.testing import run_jobs
 
-from ...app.rows import FINISHED, make_job
+from ...app.rows import FINISHED, make_job, make_worker
+from ...harness.partitions import drop_partitions
 from ..conftest import messages_of, page
 
 pytestmark = pytest.mark.django_db
@@ -227,6 +231,62 @@ class TestRunAgain:
         assert "run-again" not in client.get(archived_page(job_id)).text
         assert client.post(archived_page(job_id, "run_again"), {"confirmed": "yes"}).status_code == 403
         assert not Job.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+class TestSearchingEverything:
+    """A worker goes through all of the archive, and its page leads to the archived jobs that it has found."""
+
+    def search_all(self, client: Client, query: str = "?q=payment_id%3D7") -> Any:
+        """Ask for the search of this list, and let a worker run it. Returns the page of its progress."""
+        make_worker()
+        address = re.search(r'formaction="([^"]*)"', client.get(ARCHIVE + query).text)
+        assert address
+        (progress, _), *_ = client.post(address[1].replace("&amp;", "&"), follow=True).redirect_chain
+        Job.objects.filter(task=BULK_TASK).update(queue_name="only")
+        run_jobs(queue_names=["only"])
+        return client.get(progress)
+
+    @pytest.fixture(autouse=True)
+    def _small_windows(self, monkeypatch: pytest.MonkeyPatch, transactional_db: None) -> Iterator[None]:
+        monkeypatch.setattr(search, "WINDOW_SIZE", 2)
+        yield
+        drop_partitions()
+
+    def test_finds_what_the_pages_of_the_search_do_not_reach(
+        self, operator: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(search, "MOST_WINDOWS", 2)
+        deep = [archive(finished_at=-timedelta(days=days), kwargs={"payment_id": 7}) for days in (300, 400)]
+        for days in range(100, 108):
+            archive(finished_at=-timedelta(days=days), kwargs={"payment_id": days})
+        assert listed(operator, "?q=payment_id=7&look=2") == []
+        make_job("failed", kwargs={"payment_id": 7})  # the job table is not searched
+        shown = self.search_all(operator)
+        assert "2 jobs match." in shown.text
+        found = f"?found={Job.objects.get(task=BULK_TASK).pk}"
+        assert f'href="{ARCHIVE}{found}"' in shown.text
+        assert f'href="{ARCHIVE}?q=payment_id%3D7"' in shown.text
+        assert listed(operator, found) == deep
+        assert listed(operator, f"{found}&status=failed") == listed(operator, f"{found}&q=payment_id=7") == deep
+        assert listed(operator, f"{found}&status=completed") == listed(operator, f"{found}&q=nothing") == []
+        assert {tab.count for tab in operator.get(ARCHIVE + found).context["cl"].tabs} == {None}
+
+    def test_is_for_those_who_may_view_the_archive(self, log_in: Callable[..., Client]) -> None:
+        make_worker()
+        assert log_in("view_job").post(f"{ARCHIVE}search/?q=x").status_code == 403
+        assert not Job.objects.exists()
+
+    def test_is_discarded_once_the_user_may_no_longer_view_the_archive(self, log_in: Callable[..., Client]) -> None:
+        make_worker()
+        client = log_in("view_job", "view_archivedjob")
+        assert client.post(f"{ARCHIVE}search/?q=x").status_code == 302
+        User.objects.get().user_permissions.set(Permission.objects.filter(codename="view_job"))
+        Job.objects.update(queue_name="only")
+        run_jobs(queue_names=["only"])
+        job = Job.objects.get()
+        assert job.status == "discarded"
+        assert job.last_error.endswith("ann may not see jobs.")
 
 
 ROWS = 60_000

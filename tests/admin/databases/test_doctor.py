@@ -58,6 +58,7 @@ def test_each_finding_names_its_database_and_the_worst_comes_first(operator: Cli
     found = findings(html)
     assert found.index(("orphaned-job", "other")) < found.index(("prune-lag", "default"))
     assert ("orphaned-job", "default") not in found
+    assert 'status=running&amp;database=other">Running jobs whose worker is gone' in html
     for alias in BOTH:
         assert f"<li>{alias}: Autovacuum is on " in html
 
@@ -66,7 +67,7 @@ def test_with_one_database_no_finding_names_it(operator: Client, settings: Any) 
     settings.SKIPQUEUE = {}
     make_orphan("default")
     html = operator.get(DOCTOR).text
-    assert "</span> Running jobs whose worker is gone" in html
+    assert re.search("</span> <a [^>]*>Running jobs whose worker is gone", html)
     assert "<li>Autovacuum is on " in html
 
 

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.admin.utils import quote
+from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
 from playwright.sync_api import Page, expect
+
+from django_skipqueue.models import Worker
 
 from ...app.rows import make_job, make_worker
 from ...harness.languages import Text, speak
@@ -49,6 +52,19 @@ def test_a_queue_that_is_well_says_so_with_what_was_checked(operator: Client) ->
     assert "All is well." in text
     assert "checks found nothing" in text
     assert "No unique key is held for days" in text
+
+
+def test_the_title_of_a_finding_leads_to_what_it_names(operator: Client) -> None:
+    make_trouble()
+    text = operator.get(DOCTOR).text
+    (worker,) = Worker.objects.all()
+    assert f'<a href="{WORKERS}{quote(worker.pk)}/change/">1 worker is dead since ' in text
+    assert f'<a href="{LIST}?status=running">Running jobs whose worker is gone</a>' in text
+    User.objects.get().user_permissions.set(Permission.objects.filter(codename="view_job"))
+    User.objects.update(is_superuser=False)
+    text = operator.get(DOCTOR).text
+    assert f'<a href="{LIST}?status=running">' in text
+    assert WORKERS not in text
 
 
 def test_it_is_in_the_language_of_the_project(operator: Client, settings: Any, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.contrib.admin import AdminSite
+from django.contrib.admin.utils import quote
 from django.db import connection
 from django.test import Client
 from django.utils import translation
@@ -103,7 +104,7 @@ def test_a_paused_queue_is_no_problem_until_jobs_have_waited_in_it_for_long(oper
     Job.objects.filter(pk=job.pk).update(run_after="2020-01-01T00:00Z")
     notices_cache.clear()
     assert 'data-status="warning"' in box(operator)
-    assert f'<a href="{QUEUES}">1 job waits in the paused queue sms</a>' in box(operator)
+    assert f'<a href="{QUEUES}sms/change/">1 job waits in the paused queue sms</a>' in box(operator)
 
 
 def test_a_process_looks_once_in_a_few_seconds(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,6 +178,7 @@ def test_a_worker_that_is_late_or_dead_is_named_until_its_jobs_are_recovered(ope
     make_worker(name="web-2/1", heartbeat=timedelta(seconds=-40))
     dead = make_worker(name="web-3/1", heartbeat=LONG_AGO)
     held = make_job("running", locked_by=dead.id)
+    assert f'href="{WORKERS}{quote(dead.id)}/change/"' in box(operator)
     late, died = problems(operator)
     assert late == "The worker web-2/1 is late with its heartbeat."
     assert died.startswith("1 worker is dead since ")

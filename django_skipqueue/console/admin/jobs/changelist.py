@@ -241,7 +241,7 @@ class JobChangeList(OwnChangeList):
 
     @property
     def address_of_search(self) -> str:
-        """The address to which a POST searches all of the list; empty if no worker can."""
+        """The address to which a POST searches all of the list."""
         model_admin: Any = self.model_admin
         return f"{model_admin.address('search')}{self.get_query_string(remove=[WINDOW_VAR])}"
 

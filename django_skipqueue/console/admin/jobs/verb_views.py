@@ -31,6 +31,7 @@ from ...parts import why_existing
 from ...verbs.table import CANCEL, DELETE, RUN_AGAIN
 from ...verbs.verb import Button, Instruction, Verb
 from ..bulk import SEARCH, BulkAction, queue_with_workers
+from ..ui.addresses import address_of
 from ..ui.cells import badge_of
 from ..ui.views import READ, READ_OR_CHANGE, guarded
 from ..verbs import log, many_jobs
@@ -151,7 +152,7 @@ class VerbViews(JobViews):
 
         `is_least`: there may be more than this number.
         """
-        return self._hand_over(
+        return self.hand_over(
             request,
             queue_name,
             action=verb.action_name,
@@ -165,16 +166,17 @@ class VerbViews(JobViews):
     def search_view(self, request: HttpRequest) -> HttpResponse:
         """Enqueue a job that searches all of a list, whose query the address has, and show its progress."""
         if served := queue_with_workers():
-            return self._hand_over(request, served, action=SEARCH, user=request.user.get_username())
+            return self.hand_over(request, served, action=SEARCH, user=request.user.get_username())
         self.message_user(request, gettext("No worker is alive that could search everything."), messages.WARNING)
         return HttpResponseRedirect(self.address("changelist", query=request.GET.urlencode()))
 
-    def _hand_over(self, request: HttpRequest, served: str, /, **values: Any) -> HttpResponse:
+    def hand_over(self, request: HttpRequest, served: str, /, **values: Any) -> HttpResponse:
         query = request.GET.copy()
         query.pop(WINDOW_VAR, None)
         site, user_id = self.admin_site.name, request.user.pk
-        bulk = BulkAction(query=query.urlencode(), site=site, user_id=user_id, **values)
-        return HttpResponseRedirect(self.address("progress", bulk.enqueue(served).pk))
+        model = str(self.opts.model_name)
+        bulk = BulkAction(query=query.urlencode(), site=site, user_id=user_id, model=model, **values)
+        return HttpResponseRedirect(address_of("job_progress", bulk.enqueue(served).pk, site=site))
 
     @guarded(*READ_OR_CHANGE)
     def progress_view(self, request: HttpRequest, job_id: int) -> HttpResponse:
@@ -196,11 +198,13 @@ class VerbViews(JobViews):
         content: dict[str, Any] = {
             "content": "admin/django_skipqueue/job/progress.html",
             "page": (SearchPage if bulk.action == SEARCH else ProgressPage)(job, job.now, bulk),
-            "list": self.address("changelist", query=bulk.query),
+            "list": address_of(f"{bulk.model}_changelist", query=bulk.query, site=self.admin_site.name),
             "job": self.address("change", job.pk),
             "stop": self.address("progress", job.pk),
             "may_stop": may_stop,
-            "found": self.address("changelist", query={FoundFilter.parameter_name: job.pk}),
+            "found": address_of(
+                f"{bulk.model}_changelist", query={FoundFilter.parameter_name: job.pk}, site=self.admin_site.name
+            ),
             "may_apply": bulk.is_allowed(self, request),
         }
         if is_fragment:

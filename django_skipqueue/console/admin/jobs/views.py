@@ -31,6 +31,7 @@ from ...search import is_id
 from ...verbs.table import BUTTONS, DELETE, RUN_AGAIN
 from ...verbs.verb import Button, Verb
 from ..dashboard import Dashboard
+from ..notices import ShownProblem
 from ..ui.cells import badge
 from ..ui.time_limit import limits_itself
 from ..ui.views import READ, OwnViews, guarded, refreshing
@@ -125,7 +126,7 @@ class JobViews(OwnViews):
     @guarded(*READ)
     def doctor_view(self, request: HttpRequest) -> HttpResponse:
         """Examine the queue and its database, and show what is wrong."""
-        return self.show(request, "doctor.html", None, {"page": _examined()}, title=gettext("Doctor"))
+        return self.show(request, "doctor.html", None, {"page": _examined(request.user)}, title=gettext("Doctor"))
 
     @limits_itself
     @guarded()
@@ -162,13 +163,18 @@ SEVERITY_LABELS: dict[Severity, str | Promise] = {
 }
 
 
-def _examined() -> dict[str, Any]:
+def _examined(user: Any) -> dict[str, Any]:
     """The findings of this moment, the worst first; of the same severity, those of each database together."""
     at, start = localtime(), time.monotonic()
     several = settings.served_databases if settings.serves_several else ()
     findings = examine_at_once(several) if several else examine(Store.default())
     shown: list[dict[str, Any]] = [
-        {"finding": each, "badge": badge(each.severity, SEVERITY_LABELS[each.severity])} for each in findings
+        {
+            "finding": each,
+            "badge": badge(each.severity, SEVERITY_LABELS[each.severity]),
+            "address": ShownProblem.to(user, each).address,
+        }
+        for each in findings
     ]
     return {
         "verdict": Verdict.of(findings),
