@@ -48,8 +48,9 @@ def test_the_session_that_has_locked_them_is_named_and_its_command_frees_them(
     hold: str, found: Found, connect: Any
 ) -> None:
     queued = make_job(run_after=HOUR_AGO, queue_name="mail")
+    due = make_job("scheduled", run_after=HOUR_AGO)
     running = make_job("running", locked_at=HOUR_AGO)
-    ids = [queued.pk, running.pk]
+    ids = [queued.pk, due.pk, running.pk]
     other = connect(autocommit=False, application_name="sharer")
     if hold == "FOR SHARE, by two":
         other.execute(LOCK.format("FOR KEY SHARE"), [ids])
@@ -58,10 +59,10 @@ def test_the_session_that_has_locked_them_is_named_and_its_command_frees_them(
     HOLDS[hold](session, ids)
     (finding,) = [each for each in found("locked-rows") if each.subject == str(session.info.backend_pid)]
     assert finding.severity == "critical"
-    assert finding.title.startswith("2 jobs are locked since ")
+    assert finding.title.startswith("3 jobs are locked since ")
     assert finding.title.endswith(f" by session {session.info.backend_pid} (psql, idle in transaction)")
     assert "Queues: default, mail" in finding.found
-    assert "1 are not run, and the outcomes of 1 are not written" in finding.found
+    assert "2 are not run, and the outcomes of 1 are not written" in finding.found
     assert finding.since is not None
     assert finding.link is not None
     assert finding.link.arguments == (min(ids),)

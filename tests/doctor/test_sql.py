@@ -28,7 +28,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "ORPHANED_JOBS": ({"seconds": 60.0}, {"recover"}),
     "SLOT_HOLDERS": ({"seconds": 60.0}, {"recover"}),
     "OLDEST_WAITING": ({"seconds": 300.0, "timeout": 60.0}, {"claim"}),
-    "LOCKED_JOBS": ({"queue_names": ["mail", "default"], "seconds": 10.0}, {"claim", "recover"}),
+    "LOCKED_JOBS": ({"queue_names": ["mail", "default"], "seconds": 10.0}, {"admit", "claim", "recover"}),
     "LOCKED_JOB": ({"id": 50_000, "seconds": 0.0}, {"pkey"}),
     "FREE_JOBS": ({"ids": [50_000, 92_000]}, {"pkey"}),
     "STUCK_KEYS": ({"seconds": 60.0}, {"admit", "blocked", "recover", "claim"}),

@@ -5753,6 +5753,14 @@ WITH looked_at AS MATERIALIZED (
     WHERE job.run_after <= statement_timestamp() - make_interval(secs => %(seconds)s)
     UNION ALL
     (
+        SELECT id, task, queue_name, false, xmax
+        FROM skipqueue_job
+        WHERE status = 'scheduled' AND run_after <= statement_timestamp() - make_interval(secs => %(seconds)s)
+        ORDER BY run_after, id
+        LIMIT 200
+    )
+    UNION ALL
+    (
         SELECT id, task, queue_name, true, xmax
         FROM skipqueue_job
         WHERE status = 'running' AND locked_at <= statement_timestamp() - make_interval(secs => %(seconds)s)

@@ -79,10 +79,10 @@ WHERE
 LIMIT 5000
 """
 
-# locked-rows → of the first jobs of each of these queues, and of those that have run for the longest time, the jobs
-# whose rows a transaction has locked that began more than `seconds` ago, with its session. They have been due, or have
-# run, for as long: a transaction may lock a row at its end. A lock that keeps nobody from claiming the job is among
-# them. Index: claim, once for each queue, and recover.
+# locked-rows → of the first jobs of each of these queues, of the scheduled jobs that are due, and of the jobs that have
+# run for the longest time, the jobs whose rows a transaction has locked that began more than `seconds` ago, with its
+# session. The jobs have been due, or have run, for that time: a transaction may lock a row at its end. A lock that
+# keeps nobody from claiming the job is among them. Index: claim, once for each queue; admit; recover.
 LOCKED_JOBS = joined(
     _LOCKED,
     rows="""
@@ -97,6 +97,14 @@ LOCKED_JOBS = joined(
             LIMIT 20
         ) AS job
     WHERE job.run_after <= statement_timestamp() - make_interval(secs => %(seconds)s)
+    UNION ALL
+    (
+        SELECT id, task, queue_name, false, xmax
+        FROM skipqueue_job
+        WHERE status = 'scheduled' AND run_after <= statement_timestamp() - make_interval(secs => %(seconds)s)
+        ORDER BY run_after, id
+        LIMIT 200
+    )
     UNION ALL
     (
         SELECT id, task, queue_name, true, xmax
