@@ -64,6 +64,13 @@ def test_permits_that_are_held_by_jobs_that_nobody_claims(found: Found) -> None:
     assert found("held-permit") == []
 
 
+def test_a_free_permit_is_held_by_no_queue(found: Found) -> None:
+    make_worker()
+    make_limited("limit:t", held=0, minutes=600)
+    assert found("held-permit") == []
+    assert len(found("free-permit")) == 1
+
+
 @pytest.mark.parametrize("code", ["halted-sequence", "free-permit"])
 def test_a_secret_in_a_key_is_masked(registry: Registry, found: Found, code: str) -> None:
     job(name="shop.pay", concurrency=limit(1, by="token"))(pay)

@@ -154,7 +154,7 @@ class TestWorkerDeaths:
         (finding,) = found("worker-deaths")
         assert finding.severity == "warning"
         assert finding.title.endswith(": 6 running jobs were lost, 4 of them of shop.jobs.render")
-        assert finding.command == "python manage.py skipqueue pause pdf --reason 'its workers die'"
+        assert finding.command == "python manage.py runworker --max-memory-mb 500"
         assert finding.subject == "shop.jobs.render"
 
     def test_a_job_that_kills_is_named(self) -> None:

@@ -486,10 +486,10 @@ def worker_deaths(store: Store) -> Iterator[Finding]:
         gettext("Workers die since %(time)s: %(lost)s running jobs were lost, %(of_task)s of them of %(task)s"),
         gettext("The jobs that were lost are recovered: each runs again."),
         gettext(
-            "Look for “worker died” in the log of runworker, and at the machine: the kernel ends what takes too much "
-            "memory. If the task takes it, run fewer of its jobs at once, in a queue of their own."
+            "Look for “worker died” in the log of runworker. If a machine has died, start workers on another machine. "
+            "If the kernel has killed workers that took too much memory, have each worker replaced before it does."
         ),
-        shlex.join(["python", "manage.py", "skipqueue", "pause", task.queue_names[0], "--reason", "its workers die"]),
+        "python manage.py runworker --max-memory-mb 500",
         facts=facts,
         subject=task.name,
         since=since,

@@ -137,8 +137,10 @@ def held_permits(store: Store) -> Iterator[Finding]:
         if state.oldest < (seconds or 0.0) or unclaimed[state.now.key] < state.now.held:
             continue
         holders = holders_of(state.now.key).using(store.alias).filter(status=Status.QUEUED)
-        queue_names = holders.values_list("queue_name", flat=True)[:MOST_HOLDERS]
-        ((queue_name, _number),) = Counter(queue_names).most_common(1) or (("", 0),)
+        queue_names = Counter(holders.values_list("queue_name", flat=True)[:MOST_HOLDERS])
+        if not queue_names:  # a permit is free, or a worker has claimed its holder meanwhile
+            continue
+        ((queue_name, _number),) = queue_names.most_common(1)
         now = database_time(store)
         since = now - timedelta(seconds=state.oldest)
         yield Finding.of(
