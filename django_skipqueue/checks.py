@@ -81,7 +81,7 @@ def check_middleware(**_: Any) -> list[CheckMessage]:
             problems.append(
                 Error(
                     str(error),
-                    hint="The page Middleware of the documentation (docs/how-to/middleware.md) shows one.",
+                    hint="The section Middleware of the documentation (docs/how-to/progress.md) shows one.",
                     id="skipqueue.E004",
                 )
             )
@@ -159,7 +159,7 @@ def check_rules(**_: Any) -> list[CheckMessage]:
             problems.append(f"{name} must be None, which turns the rule off: the rule has no threshold.")
         elif isinstance(value, dict) and threshold and not threshold.has_queues:
             problems.append(f"{name} must be a number or None: no queue has a threshold of its own for this rule.")
-    hint = "The page Doctor of the documentation (docs/how-to/doctor.md) lists every rule."
+    hint = "The page “Doctor and alerts” of the documentation (docs/how-to/doctor.md) lists every rule."
     return [Error(problem, hint=hint, id="skipqueue.E012") for problem in problems]
 
 
@@ -173,7 +173,7 @@ def check_searchable(**_: Any) -> list[CheckMessage]:
         found = list(search_indexes.problems())
     except ImproperlyConfigured:
         return []  # E001 reports the reason
-    hint = "The page Find jobs of the documentation (docs/how-to/find-jobs.md) shows an example."
+    hint = "The section “An index on an argument” of the documentation (docs/how-to/admin.md) shows an example."
     return [Error(problem, hint=hint, id="skipqueue.E013") for problem in found]
 
 

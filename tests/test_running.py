@@ -1,4 +1,4 @@
-"""`running.run`, and the loop of docs/how-to/own-loop.md, by the page's own text."""
+"""`running.run`, and the loop of docs/how-to/scale.md, by the page's own text."""
 
 import re
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from .app.rows import make_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-PAGE = Path(__file__).parent.parent / "docs/how-to/own-loop.md"
+PAGE = Path(__file__).parent.parent / "docs/how-to/scale.md"
 
 
 @pytest.fixture

@@ -90,7 +90,7 @@ def check_database(alias: str) -> None:
         if isinstance(error.__cause__, psycopg.errors.InsufficientPrivilege):
             raise QueueUnavailable(
                 f"The role that logs in to the database {alias!r} lacks a right: {reason}. A worker reads "
-                "django_migrations, and needs the rights on the queue's tables that the page Roles and grants of the "
+                "django_migrations, and needs the rights on the queue's tables that the page Security of the "
                 "documentation lists."
             ) from error
         raise QueueUnreachable(alias, reason) from error

@@ -81,7 +81,7 @@ def test_a_job_adds_others_to_its_batch() -> None:
 
 
 def test_a_chain_mails_its_pages_after_they_are_made() -> None:
-    page = names_of("chains", "send_report")
+    page = names_of("batches", "send_report")
     page.send_report(7)
     assert sorted(Job.objects.values_list("status", flat=True)) == ["blocked", "blocked", "blocked", "queued"]
     ran = run_jobs()
@@ -91,7 +91,7 @@ def test_a_chain_mails_its_pages_after_they_are_made() -> None:
 
 
 def test_a_job_waits_for_others() -> None:
-    page = names_of("chains", "send_report", "sell")
+    page = names_of("batches", "send_report", "sell")
     page.sell(7)
     ran = run_jobs()
     assert [(done.task.rpartition(".")[2], done.result) for done in ran] == [
@@ -270,7 +270,7 @@ def test_the_functions_for_pytest_pass(shop: dict[str, Any], request: pytest.Fix
 @pytest.mark.django_db(databases=["default", "other"])
 def test_jobs_with_equal_values_are_in_one_of_several_databases(settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("default", "other"), "PLACEMENT": "spread"}
-    page = names_of("several-databases", "sync")
+    page = names_of("databases", "sync")
     for number in range(10):
         made = page.sync.defer(account_id=number)
         moved = page.sync.using(shard_key=number).defer(account_id=number + 1)

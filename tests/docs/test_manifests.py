@@ -1,4 +1,4 @@
-"""The manifests of the page *Deploy workers* fit together, and the query of its `ScaledObject` counts what it says."""
+"""The manifests of the pages about deploying fit together, and the query of its `ScaledObject` counts what it says."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -15,11 +15,11 @@ from django_skipqueue.models import Queue
 from ..app.rows import STATUSES, make_job, multiply
 from .test_pages import PAGES, blocks
 
-(PAGE,) = (page for page in PAGES if page.stem == "deploy")
+CODES = [block for page in PAGES if page.stem in ("deploy", "scale", "celery-relay") for block in blocks(page)]
 
 
 def manifests(kind: str) -> Iterator[dict[str, Any]]:
-    for block in blocks(PAGE):
+    for block in CODES:
         if block.language == "yaml":
             for manifest in yaml.safe_load_all(block.code):
                 if manifest.get("kind") == kind:

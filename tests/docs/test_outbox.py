@@ -1,4 +1,4 @@
-"""The how-to page about an outbox: its task publishes to a real server, which refuses, and loses answers."""
+"""The outbox of the page replay-safe: its task publishes to a real server, which refuses, and loses answers."""
 
 import json
 from collections.abc import Iterator
@@ -72,7 +72,7 @@ def defer(page: Any, *events: tuple[int, str]) -> None:
 
 
 def test_the_events_of_an_order_arrive_in_order_while_the_other_system_fails(other_system: OtherSystem) -> None:
-    page = names_of("outbox", "publish(")
+    page = names_of("replay-safe", "publish(")
     other_system.plan["a1"] = [503, 500]
     defer(page, (1, "a1"), (2, "b1"), (1, "a2"), (2, "b2"), (1, "a3"))
     run_jobs()
@@ -84,7 +84,7 @@ def test_the_events_of_an_order_arrive_in_order_while_the_other_system_fails(oth
 
 
 def test_an_event_whose_answer_is_lost_is_sent_again_with_its_id(other_system: OtherSystem) -> None:
-    page = names_of("outbox", "publish(")
+    page = names_of("replay-safe", "publish(")
     other_system.plan["a1"] = [None]
     defer(page, (1, "a1"), (1, "a2"))
     run_jobs(include_scheduled=True)
@@ -93,7 +93,7 @@ def test_an_event_whose_answer_is_lost_is_sent_again_with_its_id(other_system: O
 
 
 def test_an_order_that_is_not_committed_publishes_nothing(other_system: OtherSystem) -> None:
-    page = names_of("outbox", "publish(", "ship")
+    page = names_of("replay-safe", "publish(", "ship")
 
     class Order:
         pk = 7
@@ -112,7 +112,7 @@ def test_an_order_that_is_not_committed_publishes_nothing(other_system: OtherSys
 
 
 def test_an_event_that_fails_for_good_holds_up_its_order_until_it_is_discarded(other_system: OtherSystem) -> None:
-    page = names_of("outbox", "publish(")
+    page = names_of("replay-safe", "publish(")
     other_system.plan["a1"] = [400]
     page.publish.using(max_attempts=1).defer(order_id=1, event="a1", event_id="id of a1")
     defer(page, (1, "a2"))

@@ -1,4 +1,4 @@
-"""The roles of the page *Roles and grants*, made by its own SQL: what each can do, and what it cannot."""
+"""The roles of the section *Database roles*, made by its own SQL: what each can do, and what it cannot."""
 
 import re
 import secrets
@@ -41,7 +41,7 @@ PASSWORD = "only for tests"
 PREFIX = f"tests_{secrets.token_hex(4)}_"
 """Roles belong to the server: another run of the tests has others."""
 
-(PAGE,) = (page for page in PAGES if page.stem == "roles")
+(PAGE,) = (page for page in PAGES if page.stem == "security")
 CODES = [block.code.replace("shop_", PREFIX) for block in blocks(PAGE) if block.language == "sql"]
 SQL = {found[1]: code for code in CODES if (found := re.search(rf"CREATE ROLE {PREFIX}(\w+)", code))}
 """The SQL of the page that makes each role."""
@@ -172,7 +172,7 @@ def test_a_worker_that_may_not_read_the_migrations_says_so(roles: Mapping[str, s
         check_database("default")
     assert str(caught.value) == (
         "The role that logs in to the database 'default' lacks a right: permission denied for table django_migrations. "
-        "A worker reads django_migrations, and needs the rights on the queue's tables that the page Roles and grants "
+        "A worker reads django_migrations, and needs the rights on the queue's tables that the page Security "
         "of the documentation lists."
     )
 

@@ -134,5 +134,5 @@ def test_what_matters_has_a_rule(subtests: pytest.Subtests) -> None:
 
 
 def test_the_how_to_has_every_rule() -> None:
-    page = (STATIC.parent / "how-to/metrics.md").read_text()
+    page = (STATIC.parent / "how-to/observe.md").read_text()
     assert re.findall(r"^\| `(Skipqueue\w+)` \|", page, re.MULTILINE) == [rule["alert"] for rule in rules()]

@@ -241,7 +241,7 @@ def check_periodic(**_: Any) -> list[CheckMessage]:
     return [
         Error(
             f"The schedule {name!r} cannot fire: {problem}",
-            hint="The how-to “Run jobs periodically” (docs/how-to/periodic.md) has examples.",
+            hint="The page Schedules of the documentation (docs/how-to/periodic.md) has examples.",
             id="skipqueue.E008",
         )
         for name, problem in all_entries()[1]
