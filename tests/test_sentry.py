@@ -17,7 +17,7 @@ from django_skipqueue.events import log_context, tracing
 from django_skipqueue.integrations.sentry import SkipqueueIntegration, check_in_of, config_of
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
-from django_skipqueue.parts.schedules.fire import METADATA_KEY
+from django_skipqueue.parts.schedules.fire import SCHEDULE_METADATA_KEY
 from django_skipqueue.parts.schedules.operate import run_now
 from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
@@ -380,7 +380,7 @@ class TestSeveralDatabases:
         assert data["messaging.message.id"] == deferred.handle
 
     def test_jobs_with_the_same_id_have_check_ins_of_their_own(self) -> None:
-        note = {METADATA_KEY: {"name": "nightly", "cron": "0 3 * * *", "planned_at": "2026-03-01T03:00:00Z"}}
+        note = {SCHEDULE_METADATA_KEY: {"name": "nightly", "cron": "0 3 * * *", "planned_at": "2026-03-01T03:00:00Z"}}
         job = ClaimedJob(7, 1, jobs.noop.name, "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, json.dumps(note))
         found = set()
         for alias in ("default", "other"):

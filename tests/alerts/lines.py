@@ -1,4 +1,4 @@
-"""Each log line of alerts."""
+"""The log lines of alerts, for the tests of the reference."""
 
 from datetime import UTC, datetime
 

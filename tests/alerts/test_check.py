@@ -1,4 +1,4 @@
-"""Incidents: what the rules find in a real database, announced once at its beginning and once at its end."""
+"""Incidents in a real database: a process announces the beginning and the end of a problem once."""
 
 import threading
 import time
@@ -16,8 +16,8 @@ from django_skipqueue.models import Incident, Job, Worker
 from django_skipqueue.parts.alerts.events import AlertOver, AlertRaised
 from django_skipqueue.parts.alerts.watch import (
     CALM_SECONDS,
+    CONFIRM_PATIENCE_SECONDS,
     LASTS_SECONDS,
-    PATIENCE,
     Alert,
     WatchAlerts,
     check,
@@ -35,7 +35,7 @@ STORE = Store("default")
 
 
 def announced() -> list[Alert]:
-    """What a check announces; it is confirmed."""
+    """Check, confirm the alerts, and return them."""
     found = check(STORE)
     for alert in found:
         confirm(STORE, alert)
@@ -49,7 +49,7 @@ def later(seconds: float) -> None:
 
 
 def make_trouble(*queue_names: str) -> None:
-    """Jobs in queues that no worker serves, for long enough to be announced."""
+    """Make jobs in queues that no worker serves, which have waited long enough for an alert."""
     make_worker(queues=["other"])
     for name in queue_names or ("mail",):
         make_job(queue_name=name)
@@ -124,7 +124,7 @@ def test_an_alert_is_in_english_whatever_the_language_of_the_project_is(settings
 
 @pytest.fixture
 def rule(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Has one watched rule alone, with the code `of-test`, which finds this; or raises an error."""
+    """Replace all rules by a watched rule `of-test`, which finds this or raises an error."""
 
     def choose(*found: Finding, since_minutes: int = 0, fails: bool = False) -> None:
         def find(store: Store) -> Iterator[Finding]:
@@ -226,7 +226,7 @@ def test_who_dies_before_it_confirms_is_replaced() -> None:
     make_trouble()
     assert len(check(STORE)) == 1
     assert check(STORE) == []
-    later(PATIENCE + 1)
+    later(CONFIRM_PATIENCE_SECONDS + 1)
     assert len(check(STORE)) == 1, "somebody else announces it"
     assert check(STORE) == []
 
@@ -236,7 +236,7 @@ def test_an_end_that_comes_before_the_beginning_was_announced_follows_it() -> No
     assert len(check(STORE)) == 1
     Job.objects.all().delete()
     check(STORE)
-    later(max(CALM_SECONDS, PATIENCE) + 1)
+    later(max(CALM_SECONDS, CONFIRM_PATIENCE_SECONDS) + 1)
     assert [type(event) for event in announced()] == [AlertRaised]
     assert [type(event) for event in announced()] == [AlertOver]
 
@@ -245,7 +245,7 @@ def test_an_end_that_comes_before_the_beginning_was_announced_follows_it() -> No
 
 
 class Watched:
-    """A supervisor's service, and what it has sent."""
+    """The service of a supervisor, and the events that it has sent."""
 
     def __init__(self) -> None:
         self.sent: list[Any] = []
@@ -256,7 +256,7 @@ class Watched:
         self.service.run(time.monotonic())
 
 
-def test_one_supervisor_of_all_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_one_supervisor_checks_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[Any] = []
 
     def note(*given: Any) -> list[Alert]:
@@ -272,7 +272,7 @@ def test_one_supervisor_of_all_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(checked) == 2
 
 
-def test_it_confirms_when_the_sinks_have_handled_it() -> None:
+def test_a_supervisor_confirms_an_alert_when_the_sinks_have_handled_it() -> None:
     make_trouble()
     one = Watched()
     one.is_delivered = False

@@ -1,4 +1,4 @@
-"""Alerts of several databases: each has its own incidents, and says so."""
+"""Alerts of several databases: each database has its own incidents, and the alerts name the database."""
 
 from typing import Any
 
@@ -34,14 +34,14 @@ def announced(alias: str) -> list[tuple[type, str]]:
 
 
 def make_trouble(alias: str) -> None:
-    """Jobs that wait in a queue without a worker, for long enough to be announced."""
+    """Make jobs in a queue without a worker, which have waited long enough for an alert."""
     make_worker(using=alias, queues=["other"])
     make_job(using=alias, queue_name="mail")
     check(Store(alias))
     Incident.objects.using(alias).update(found_at="2026-01-01T00:00Z")
 
 
-def test_each_has_an_incident_of_its_own() -> None:
+def test_each_database_has_an_incident_of_its_own() -> None:
     for alias in BOTH:
         make_trouble(alias)
     for alias in BOTH:
@@ -57,7 +57,7 @@ def test_what_waits_in_one_is_no_incident_in_another() -> None:
     assert not Incident.objects.using("default").exists()
 
 
-def test_the_log_and_the_webhook_name_it(caplog: pytest.LogCaptureFixture, settings: Any) -> None:
+def test_the_log_and_the_webhook_name_the_database(caplog: pytest.LogCaptureFixture, settings: Any) -> None:
     make_trouble("other")
     (alert,) = check(Store("other"))
     send(alert)
@@ -70,7 +70,7 @@ def test_the_log_and_the_webhook_name_it(caplog: pytest.LogCaptureFixture, setti
     assert payload("alert_raised", alert)["text"] == f"Critical: {sentence}"
 
 
-def test_the_command_checks_the_others_if_one_is_down(settings: Any) -> None:
+def test_the_command_checks_the_reachable_databases_if_one_is_down(settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("gone", *BOTH)}
     make_worker()
     make_trouble("other")

@@ -1,4 +1,4 @@
-"""The webhook, at a real HTTP server; supervisors and the command that announce incidents, as real processes."""
+"""The webhook: real supervisors, and the real command, post alerts to a real HTTP server."""
 
 import json
 import re
@@ -27,7 +27,7 @@ RAISED, OVER = AlertRaised(*INCIDENT), AlertOver(*INCIDENT, NOON + timedelta(min
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(module, "WEBHOOK_PAUSES", (0.0, 0.0))
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_a_server_that_is_not_there_is_logged(settings: Any, caplog: pytest.LogC
 QUICKLY = """
 import django_skipqueue.parts.alerts.watch
 
-django_skipqueue.parts.alerts.watch.CHECK_INTERVAL = 1.3
+django_skipqueue.parts.alerts.watch.ALERT_CHECK_INTERVAL = 1.3
 django_skipqueue.parts.alerts.watch.LASTS_SECONDS = 0.1
 django_skipqueue.parts.alerts.watch.CALM_SECONDS = 0.1
 """
@@ -164,7 +164,7 @@ RULE = "queue-without-worker"
 
 
 def about(server: Webhook) -> list[str]:
-    """The events of this rule: while processes start, others may find something as well."""
+    """Return the events of this rule: while processes start, other rules may find something too."""
     return [each["event"] for each in server.posted if each["rule"] == RULE]
 
 

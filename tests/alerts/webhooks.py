@@ -1,4 +1,4 @@
-"""A real HTTP server that takes what webhooks post."""
+"""A real HTTP server that receives the posts of the webhook."""
 
 import json
 import threading
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Webhook(ThreadingHTTPServer):
-    """Answers with the statuses in their order, then with 200."""
+    """Responds with these statuses in their order, then with 200."""
 
     daemon_threads = True
 

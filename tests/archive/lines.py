@@ -1,4 +1,4 @@
-"""The log line of the archive."""
+"""The log line of the archive, for the tests of the reference."""
 
 from django_skipqueue.parts.archive import move
 

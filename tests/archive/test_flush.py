@@ -1,4 +1,4 @@
-"""What the tests do after each test that commits: the partitions that it filled are emptied."""
+"""The clean-up after a test that commits also empties the partitions of the archive."""
 
 from datetime import timedelta
 from typing import Any

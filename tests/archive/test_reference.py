@@ -1,4 +1,4 @@
-"""The documentation of the archive names what there is."""
+"""The documentation of the archive names what exists."""
 
 import re
 

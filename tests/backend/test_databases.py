@@ -1,4 +1,4 @@
-"""Results, signals and imports if several databases hold queues."""
+"""Django's tasks with several databases: results, signals and imports."""
 
 from typing import Any
 

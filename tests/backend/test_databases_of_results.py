@@ -1,4 +1,4 @@
-"""Django's tasks where several databases hold queues: ids of results name the database as well."""
+"""Django's tasks with several databases: the ids of results name the database."""
 
 from typing import Any
 

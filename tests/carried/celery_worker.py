@@ -9,7 +9,7 @@ from celery import Celery
 
 from django_skipqueue.contrib.celery.carrier import Taken
 from django_skipqueue.contrib.celery.celery_carrier import CeleryCarrier
-from django_skipqueue.contrib.celery.rabbitmq import LARGEST
+from django_skipqueue.contrib.celery.rabbitmq import LARGEST_MESSAGE
 from django_skipqueue.contrib.celery.settings import CarrierSettings
 from django_skipqueue.values.records import Attempt, ClaimedJob
 
@@ -55,7 +55,7 @@ class Relaying:
     """Publishes jobs, and takes their outcomes."""
 
     def __init__(self, url: str) -> None:
-        settings = CarrierSettings(name="celery", app="", queues={"carried": "pdf"}, max_message_size=LARGEST)
+        settings = CarrierSettings(name="celery", app="", queues={"carried": "pdf"}, max_message_size=LARGEST_MESSAGE)
         self.carrier = CeleryCarrier(settings, Celery(broker=url), home="default")
         self.carrier.connect()
         self._left = Taken()
@@ -64,7 +64,7 @@ class Relaying:
         self.carrier.publish(jobs)
 
     def outcomes(self, count: int) -> dict[int, Attempt]:
-        """The next outcomes, by job; acknowledged."""
+        """Acknowledge the next outcomes, and return them by job."""
         found: dict[int, Attempt] = {}
 
         def take() -> bool:
@@ -79,7 +79,7 @@ class Relaying:
         return found
 
     def came_back(self) -> Any:
-        """The next job that comes back without an outcome."""
+        """Return the next job that comes back without an outcome."""
 
         def take() -> Any:
             select.select([self.carrier.fileno()], [], [], 0.2)

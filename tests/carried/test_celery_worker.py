@@ -175,7 +175,7 @@ def test_a_message_that_this_version_cannot_read_comes_back(
     start: Start, relaying: Relaying, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(*POOLS["threads"])
-    monkeypatch.setattr("django_skipqueue.contrib.celery.wire.FORMAT", 99)
+    monkeypatch.setattr("django_skipqueue.contrib.celery.wire.WIRE_FORMAT", 99)
     relaying.publish(a_job(1, "jobs.add", 1))
     monkeypatch.undo()
     returned = relaying.came_back()
@@ -200,7 +200,7 @@ def test_outcomes_outlive_the_broker(
 
 
 def test_settings_of_the_project_do_not_disturb(start: Start, relaying: Relaying, tmp_path: Path) -> None:
-    """Those that would lose a job, cut it short, or have Celery keep its result."""
+    """The settings would lose a job, cut it short, or have Celery keep its result."""
     start(
         *POOLS["prefork"],
         task_always_eager=True,
@@ -258,7 +258,7 @@ def show(result=None, **_):
 
 
 def test_celery_sees_no_outcome(start: Start, relaying: Relaying, broker_url: str, pool: tuple[str, ...]) -> None:
-    """Neither its logs nor its signals show it."""
+    """Neither the logs nor the signals of Celery show it."""
     process = start(*pool, more_jobs=SHOWS_RESULTS)
     relaying.publish(a_job(1, "jobs.echo", "hush-hush"))
     assert relaying.outcomes(1)[1].outcome.result == '"hush-hush"'

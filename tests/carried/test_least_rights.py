@@ -1,4 +1,4 @@
-"""A user of the broker that may declare nothing: the topology is imported, and relays and Celery's workers run."""
+"""Relays and Celery's workers run with a user of the broker that may declare nothing."""
 
 import json
 from collections.abc import Callable

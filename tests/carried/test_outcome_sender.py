@@ -27,7 +27,7 @@ def sender(broker_url: str) -> Iterator[OutcomeSender]:
 
 
 def send_all(sender: OutcomeSender, count: int) -> list[threading.Thread]:
-    """Each outcome in a thread of its own, as in Celery's pool of threads."""
+    """Send each outcome in a thread of its own, as Celery's pool of threads does."""
     attempts = [Attempt(a_job(number, "jobs.noop"), COMPLETED, 0.0, 1.0, "w") for number in range(count)]
     threads = [threading.Thread(target=sender.send, args=[attempt, "default"], daemon=True) for attempt in attempts]
     for thread in threads:
@@ -77,7 +77,7 @@ def test_an_outcome_that_is_too_large_is_replaced_by_a_failure(
 def test_an_outcome_that_the_broker_refuses_is_replaced_by_a_failure(
     sender: OutcomeSender, broker_url: str, takes_little: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No setting of this process says so before."""
+    """No setting of this process gives the limit."""
     check_replaced(*send_long(sender, broker_url))
     assert caplog.text.count("outcomes wait") == 1
     assert f"larger than configured max size {takes_little}" in caplog.text
@@ -105,10 +105,10 @@ def test_a_connection_that_has_broken_meanwhile_is_opened_again_without_a_word(
 def test_a_broker_that_confirms_nothing_is_connected_to_again(
     sender: OutcomeSender, broker_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The outcome is sent again: the relay drops the second one."""
+    """The sender sends the outcome again, and the relay drops the second one."""
     relaying = Relaying(broker_url)
     with monkeypatch.context() as patched:
-        patched.setattr("django_skipqueue.contrib.celery.rabbitmq.CONFIRM_SECONDS", -1.0)
+        patched.setattr("django_skipqueue.contrib.celery.rabbitmq.LONGEST_CONFIRM_SECONDS", -1.0)
         patched.setattr(AmqpLink, "receive", lambda *_: None)
         threads = send_all(sender, 1)
         wait_until(lambda: "has not confirmed an outcome" in caplog.text, "it is logged")
@@ -124,14 +124,14 @@ def test_an_outcome_waits_for_a_blocked_broker(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """However long that takes: the broker has said that it lacks memory."""
-    monkeypatch.setattr("django_skipqueue.contrib.celery.outcome_sender.LOOK_SECONDS", 0.05)
+    """The sender waits as long as it takes: the broker has said that it lacks memory."""
+    monkeypatch.setattr("django_skipqueue.contrib.celery.outcome_sender.LATE_CONFIRM_LOOK_SECONDS", 0.05)
     relaying = Relaying(broker_url)
     rabbitmq.control("set_vm_memory_high_watermark", "0")
     try:
         threads = send_all(sender, 3)
         wait_until(lambda: sender._link.is_blocked, "the broker says that it is blocked")
-        monkeypatch.setattr("django_skipqueue.contrib.celery.rabbitmq.CONFIRM_SECONDS", 0.2)
+        monkeypatch.setattr("django_skipqueue.contrib.celery.rabbitmq.LONGEST_CONFIRM_SECONDS", 0.2)
         blocked_at = time.monotonic()
         wait_until(lambda: time.monotonic() > blocked_at + 0.5, "longer than it may take otherwise")
         assert all(thread.is_alive() for thread in threads)
@@ -155,7 +155,7 @@ def test_threads_share_the_connection(sender: OutcomeSender, broker_url: str) ->
 def test_outcomes_wait_for_their_queue(
     sender: OutcomeSender, broker_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The broker returns them, and confirms that; they are sent again until the queue is there."""
+    """The broker returns the messages. The sender sends them again until the queue exists."""
     threads = send_all(sender, 5)
     wait_until(lambda: "outcomes wait" in caplog.text, "it is logged")
     assert all(thread.is_alive() for thread in threads)

@@ -34,11 +34,11 @@ def test_a_worker_whose_pool_has_greenlets_ends_at_its_start(pool: Any) -> None:
 
 
 @pytest.mark.parametrize("pool", ["gevent", Greenlets])
-def test_such_a_worker_may_serve_other_queues(pool: Any) -> None:
+def test_a_worker_with_greenlets_may_serve_queues_that_are_not_carried(pool: Any) -> None:
     _note_worker(worker(pool, "celery", "mail"))
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "processes"])
-def test_the_other_pools_serve_carried_queues(pool: str) -> None:
+def test_pools_without_greenlets_serve_carried_queues(pool: str) -> None:
     _note_worker(worker(pool, "pdf"))
     assert run.acks_late

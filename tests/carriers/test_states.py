@@ -1,4 +1,4 @@
-"""What carriers hold, and whether their relays and brokers are there."""
+"""What carriers hold, and whether their relays and brokers can be reached."""
 
 from datetime import timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""The settings of a queue in two databases."""
+"""The fixtures of a queue in two databases."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ BOTH = ("default", "other")
 
 @pytest.fixture
 def placed(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Sets how jobs are placed in two databases. No database counts as one that could not be reached."""
+    """Sets the placement of jobs in two databases. At first both databases count as reachable."""
     monkeypatch.setattr(silence, "_avoided_until", {})
 
     def place(placement: Any = None, **others: Any) -> None:

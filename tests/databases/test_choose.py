@@ -1,4 +1,4 @@
-"""Which database a job is put into: by name, by key, in turn, by Django's routers, by a function."""
+"""The database of a job: chosen by name, by key, in turn, by Django's routers, or by a function."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -23,15 +23,15 @@ Placed = Callable[..., None]
 
 @pytest.fixture(autouse=True)
 def _tasks(registry: Registry) -> None:
-    """The tasks of a test are its own."""
+    """Remove the tasks of a test after it."""
 
 
 def pay(account_id: Any = 0, payment_id: Any = 0) -> None:
-    """A task takes this function, with the options of a test."""
+    """The function of a task that a test makes with its own options."""
 
 
 def bill(owner: int) -> None:
-    """Another one, which calls an account its owner."""
+    """The function of a task whose argument has another name than that of `pay`."""
 
 
 def mail(region: str) -> None:
@@ -200,7 +200,7 @@ class TestBatches:
             jobs = chain(noop.s(), task.s(number), [noop.s(), noop.s()]).defer()
             assert set(where(jobs)) == set(where([task.defer(number)]))
 
-    def test_a_job_is_where_those_are_that_it_waits_for(self, placed: Placed) -> None:
+    def test_a_job_is_in_the_database_of_the_jobs_that_it_waits_for(self, placed: Placed) -> None:
         placed("spread")
         for _ in range(4):
             first = noop.defer()
@@ -253,7 +253,7 @@ class TestRouter:
 
 
 def by_region(call: CallToPlace) -> str:
-    """A placement of the project's own."""
+    """A function for the setting PLACEMENT."""
     return {"eu": "other"}.get(call.kwargs.get("region", ""), "default")
 
 
@@ -269,7 +269,7 @@ def test_a_function_chooses(placed: Placed, registry: Registry) -> None:
 
 
 class TestRetiring:
-    """A unique key is alive once, also while a database is on its way out."""
+    """Only one unfinished job has a unique key, also while a database is retiring."""
 
     @pytest.fixture(autouse=True)
     def _held(self, placed: Placed) -> None:
@@ -285,7 +285,7 @@ class TestRetiring:
         assert many.handles[0] == self.old.handle
         assert (many.databases, many.outcomes) == (["other", "default"], ["existing", "created"])
 
-    def test_it_is_replaced_and_raised_there(self) -> None:
+    def test_a_holder_in_a_retiring_database_is_replaced_and_raised_there(self) -> None:
         replaced = self.task.using(on_conflict="replace").defer(1, payment_id=7)
         assert (replaced.handle, replaced.kwargs) == (self.old.handle, {"payment_id": 7})
         with pytest.raises(UniqueKeyTaken):

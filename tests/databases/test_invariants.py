@@ -1,4 +1,4 @@
-"""Whatever is deferred, finished and reconfigured: a unique key is alive once, and a new database takes its share."""
+"""Properties: only one unfinished job has a unique key, and a new database takes its share."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from django_skipqueue import job, unique_by
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job
-from django_skipqueue.parts.databases.choose import bound_to
+from django_skipqueue.parts.databases.choose import SeveralDatabases
 from django_skipqueue.values.records import EncodedCall, JobSpec
 
 from .conftest import BOTH
@@ -72,7 +72,7 @@ STEPS = st.lists(
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_a_key_is_alive_once(task: Any, steps: list[tuple[str, Any]]) -> None:
-    """Among the jobs deferred since the last change of the list; among all, if each change looks for each key."""
+    """Count the jobs since the last change of DATABASES, or all jobs if the placement finds each older key."""
     for alias in BOTH:
         Job.objects.using(alias).all().delete()
     chosen, before, is_whole = LISTS[0], set[Holder](), True
@@ -89,7 +89,7 @@ def test_a_key_is_alive_once(task: Any, steps: list[tuple[str, Any]]) -> None:
 
 
 def is_looked_for(holder: Holder, chosen: dict[str, Any]) -> bool:
-    """Whether the call of a key meets the job that holds it: it goes there, or asks this database."""
+    """Return whether an enqueue with this key would find its holder."""
     with override_settings(SKIPQUEUE=chosen):
         return holder.alias in chosen["RETIRING"] or place_of(holder.key) == holder.alias
 
@@ -106,7 +106,7 @@ def do(task: Any, step: str, value: Any) -> None:
 
 def place_of(key: str | None) -> str | None:
     """The database of a unique key."""
-    return bound_to(JobSpec("t"), EncodedCall("[]", "{}").with_unique_key(key))
+    return SeveralDatabases().bound_to(JobSpec("t"), EncodedCall("[]", "{}").with_unique_key(key))
 
 
 def places(*aliases: str) -> list[str | None]:

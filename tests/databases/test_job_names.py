@@ -1,4 +1,4 @@
-"""Errors and signals name a job with its database, if several hold queues."""
+"""Errors and signals name a job with its database, if several databases hold queues."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

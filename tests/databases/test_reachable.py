@@ -1,4 +1,4 @@
-"""Databases in turn: one that cannot be reached is left out, and nothing is written twice."""
+"""Databases in turn: jobs go around a database that cannot be reached, and no job is written twice."""
 
 import time
 from collections import Counter
@@ -66,7 +66,7 @@ def test_the_share_of_a_database_that_is_down_goes_to_all_others() -> None:
         assert min(found.values()) > 240, "about 300 of each, and 200 if a neighbour took all"
 
 
-def test_one_that_does_not_answer_is_not_waited_for(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_does_not_respond_is_not_waited_for(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(silence, "CONNECT_SECONDS", 2)
     proxy.stall()
     assert where(6) == {"default": 6}
@@ -79,20 +79,22 @@ def test_the_limit_of_a_look_leaves_the_settings_of_the_project_as_they_are() ->
     assert connections["other"].settings_dict is before
 
 
-def test_one_whose_sessions_were_ended_while_they_were_idle_gets_none(proxy: Proxy) -> None:
+def test_a_database_that_is_down_and_whose_idle_sessions_were_ended_gets_no_job(proxy: Proxy) -> None:
     assert where(2) == {"default": 1, "other": 1}
     proxy.refuse()
     proxy.cut()
     assert where(6) == {"default": 6}
 
 
-def test_one_whose_sessions_were_ended_and_that_is_there_gets_its_share(proxy: Proxy) -> None:
+def test_a_reachable_database_whose_sessions_were_ended_gets_its_share(proxy: Proxy) -> None:
     assert where(2) == {"default": 1, "other": 1}
     proxy.cut()
     assert where(4) == {"default": 2, "other": 2}
 
 
-def test_it_is_left_alone_for_a_while_and_then_tried_again(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_database_is_left_alone_for_a_while_and_then_tried_again(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     proxy.refuse()
     where(2)
     proxy.refuse(False)

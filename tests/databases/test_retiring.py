@@ -1,4 +1,4 @@
-"""A database that is to go: the doctor says what is left in it."""
+"""A retiring database: the doctor says how many jobs are left in it."""
 
 from typing import Any
 
@@ -26,16 +26,16 @@ def test_jobs_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
         make_job(status, using="other")
     (finding,) = (each for each in examine(Store("other")) if each.code == CODE)
     assert (finding.severity, finding.found) == (Severity.INFO, "Jobs left in other: 4.")
-    monkeypatch.setattr(checks, "MOST_COUNTED", 1)
+    monkeypatch.setattr(checks, "MOST_UNFINISHED_COUNTED", 1)
     assert "Jobs left in other: 1+." in [each.found for each in examine(Store("other"))]
 
 
-def test_one_that_is_empty_can_be_taken_out() -> None:
+def test_an_empty_retiring_database_can_be_taken_out() -> None:
     make_job("failed", using="other")
     (finding,) = (each for each in examine(Store("other")) if each.code == CODE)
     assert (finding.severity, finding.title) == (Severity.INFO, "A database that gets no new jobs is empty")
     assert finding.advice.startswith("Take it out of SKIPQUEUE['RETIRING'].")
 
 
-def test_the_others_have_no_such_line() -> None:
+def test_a_database_that_does_not_retire_has_no_such_finding() -> None:
     assert CODE not in [each.code for each in examine(Store("default"))]

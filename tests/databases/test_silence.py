@@ -1,4 +1,4 @@
-"""A server that hangs, with its connections open: no job waits for it longer than it takes to be sure."""
+"""A server that hangs with open connections: jobs wait for it only until the process is sure that it hangs."""
 
 import threading
 from collections import Counter
@@ -40,7 +40,7 @@ def _spread(placed: Placed, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def stopped() -> Iterator[Cluster]:
-    """A server of its own, for the database `other`, to be stopped with SIGSTOP. It is reached by a Unix socket."""
+    """A second server, for the database `other`, that a test can stop with SIGSTOP. Its address is a Unix socket."""
     with TemporaryDirectory(prefix="skipqueue-") as folder:  # not pytest's, into which the server's user may not look
         home = Path(folder) / "postgres"
         home.mkdir()
@@ -57,7 +57,7 @@ def stopped() -> Iterator[Cluster]:
 
 @pytest.fixture
 def stalled() -> Iterator[Proxy]:
-    """The way to the database `other`, by TCP, over which nothing comes any more and nothing fails."""
+    """A TCP proxy before the database `other` that forwards nothing more and closes nothing."""
     proxy = Proxy()
     with reached_at("other", proxy.settings):
         yield proxy
@@ -80,7 +80,7 @@ def go_on(server: Server) -> None:
 
 
 def where(count: int) -> Counter[str | None]:
-    """In which databases jobs without a key are, one after the other; `error`: in none."""
+    """Defer jobs without a key, and count them by database; `error`: they could not be deferred."""
     return Counter(place() for _ in range(count))
 
 
@@ -151,7 +151,7 @@ def test_a_transaction_ends_with_the_error(stalled: Proxy) -> None:
 
 
 def test_a_server_that_waits_for_a_lock_is_waited_for(placed: Placed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It answers a new session, so it is there."""
+    """The server responds to a new session, so it counts as reachable."""
     placed("spread", DATABASES=("other",))
     looks: list[bool] = []
     monkeypatch.setattr(silence, "SILENT_SECONDS", 0.1)

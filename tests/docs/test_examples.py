@@ -180,7 +180,7 @@ def test_limits_hold_and_let_the_others_in() -> None:
 
 def test_a_schedule_enqueues_its_job() -> None:
     page = names_of("periodic", "daily_summary")
-    synchronise(STORE, list(entries), has_started=True)
+    synchronise(STORE, [entry for entry, _ in entries.values()], has_started=True)
     assert {(found.cron, found.timezone) for found in Schedule.objects.all()} == {
         ("0 9 * * mon-fri", "Europe/Berlin"),
         ("", "UTC"),

@@ -221,7 +221,7 @@ def test_settings_page_has_the_retention_of_every_finished_status() -> None:
 def test_settings_page_has_every_key_of_a_carrier_with_its_default() -> None:
     documented = {row[0].strip('`"').lower(): row[2].strip("`") for row in rows("settings", "Carriers")}
     defaults = {field.name: field.default for field in fields(carriers.CarrierSettings) if field.name != "name"}
-    assert set(documented) == set(defaults) == {key.lower() for key in carriers.KEYS}
+    assert set(documented) == set(defaults) == {key.lower() for key in carriers.CARRIER_OPTIONS}
     for key, default in documented.items():
         assert (ast.literal_eval(default) == defaults[key]) if default else defaults[key] is MISSING
 

@@ -1,4 +1,4 @@
-"""Where several databases hold queues, a finding and its command name a job by its handle."""
+"""With several databases, a finding and its command name a job by its handle."""
 
 from datetime import timedelta
 from typing import Any

@@ -28,7 +28,7 @@ SEVERAL = {"DATABASES": ALIASES}
 
 @pytest.fixture(autouse=True)
 def _of_no_database(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
-    """As in a process that serves none of them, such as a web server."""
+    """Write log lines as a process that serves no database does, such as a web server."""
     monkeypatch.setattr(log_context, "_served", [])
     settings.SKIPQUEUE = SEVERAL
 
@@ -91,7 +91,7 @@ def test_with_one_database_nothing_is_added(lines: pytest.LogCaptureFixture, set
 
 
 def own_line() -> str:
-    """A line that the code of a task writes in an attempt, without its time."""
+    """Return the line that the code of a task writes in an attempt, without its time."""
     record = logging.LogRecord("shop", logging.INFO, __file__, 1, "hello", (), None)
     token = log_context.job.set(JOB)
     with log_context.about("other"):

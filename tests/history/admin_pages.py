@@ -1,4 +1,4 @@
-"""The pages of the admin that show roll-ups, and what the busy evening of `tests.admin.scene` is in roll-ups."""
+"""The pages of the admin that show roll-ups, and the roll-ups of the busy evening of `tests.admin.scene`."""
 
 import math
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ def make_pages(cause: Cause) -> Mapping[str, str]:
 
 
 def make_rows() -> None:
-    """Let `BAD_VALUE` have a page."""
+    """Count a failed attempt of `BAD_VALUE`, so that it has a page."""
     roll_up(BAD_VALUE)
 
 
@@ -43,7 +43,7 @@ def make_evening(*, hours: int = 6) -> None:
 
 
 def make_broken_release() -> None:
-    """A release ten minutes ago broke a task; another fails now and then, as it did all week; a third is over."""
+    """Count three causes: a release broke a task ten minutes ago, one task fails all week, and one has stopped."""
     for name, minutes in (("4f2ac91", 26 * 60), ("5b3cd02", 11)):
         Deployment.objects.create(name=name, first_at=timezone.now() - timedelta(minutes=minutes))
     broken = Cause("payments.jobs.capture_payment", "psp.errors.GatewayUnavailable", "payments.gateway.capture")
@@ -103,7 +103,7 @@ def make_rollups(*, hours: int = 6) -> None:
 
 
 def _minute(queue_name: str, share: float, minutes: int) -> RollUp:
-    """One minute of one queue, so many minutes ago."""
+    """Count one minute of one queue."""
     flow = 1 + 0.45 * math.sin(minutes / 47) + 0.18 * math.sin(minutes * 2.4) + 0.1 * math.sin(minutes * 7.1)
     number = max(0, round(640 * share * flow))
     is_broken = queue_name == "emails" and minutes < INCIDENT

@@ -1,4 +1,4 @@
-"""What a claim reads is measured without a lock, sampled by a supervisor, and shown by the doctor."""
+"""What a claim reads: a supervisor measures it without a lock, and the doctor shows it."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from django.db.models import F
 from django_skipqueue.models import Job, RollUp
 from django_skipqueue.parts.history import claim_costs, rules
 from django_skipqueue.parts.history.claim_costs import CLAIM_LIMIT, ClaimCost, measure_claim
-from django_skipqueue.parts.history.rollups import Counts, SampleDepths, roll_up, roll_up_depths, rows_of_counts
+from django_skipqueue.parts.history.rollups import AttemptCounts, SampleDepths, roll_up, roll_up_depths, rows_of_counts
 from django_skipqueue.queue.observe import queues_now
 from django_skipqueue.queue.store import Store
 
@@ -35,8 +35,8 @@ def execute(statement: str) -> None:
 
 
 def count(queue_name: str) -> None:
-    """Queues are known by their counts."""
-    roll_up(store, list(rows_of_counts({(int(time.time() // 60), queue_name, "t"): Counts(completed=1)})), [])
+    """Give the queue a roll-up, since the doctor looks at queues with roll-ups."""
+    roll_up(store, list(rows_of_counts({(int(time.time() // 60), queue_name, "t"): AttemptCounts(completed=1)})), [])
 
 
 def test_a_claim_of_a_deep_queue_reads_as_many_rows_as_it_takes() -> None:
@@ -64,7 +64,7 @@ def test_dead_rows_cost_more(session: Callable[[], Session]) -> None:
     assert after.pages > before.pages
 
 
-def test_it_waits_for_no_lock_and_takes_none(session: Callable[[], Session]) -> None:
+def test_a_measurement_waits_for_no_lock_and_takes_none(session: Callable[[], Session]) -> None:
     job = make_job(queue_name="mail")
     claimer = session()
     claimer.begin()
@@ -74,7 +74,9 @@ def test_it_waits_for_no_lock_and_takes_none(session: Callable[[], Session]) -> 
     claimer.commit()
 
 
-def test_one_that_takes_too_long_is_given_up(session: Callable[[], Session], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_measurement_that_takes_too_long_ends_without_a_result(
+    session: Callable[[], Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(claim_costs, "MEASURE_SECONDS", 0.2)
     other = session()
     other.begin()
@@ -118,9 +120,9 @@ def test_of_the_costs_within_an_hour_the_greatest_stays() -> None:
 def test_the_doctor_names_a_queue_with_expensive_claims() -> None:
     count("mail")
     make_job(queue_name="mail")
-    roll_up_depths(store, queues_now(store), [ClaimCost("mail", rules.MANY_PAGES, 5)])
+    roll_up_depths(store, queues_now(store), [ClaimCost("mail", rules.MANY_CLAIM_PAGES, 5)])
     assert list(rules.expensive_claims(store)) == []
-    roll_up_depths(store, queues_now(store), [ClaimCost("mail", rules.MANY_PAGES + 1, 123_456)])
+    roll_up_depths(store, queues_now(store), [ClaimCost("mail", rules.MANY_CLAIM_PAGES + 1, 123_456)])
     (finding,) = rules.expensive_claims(store)
     assert finding.title == "Claims of queue mail read many pages"
     assert "123,456" in finding.found

@@ -1,4 +1,4 @@
-"""What was deployed when."""
+"""The table of deployments: what was deployed when."""
 
 from datetime import timedelta
 from typing import Any

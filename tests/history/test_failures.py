@@ -17,7 +17,7 @@ from django_skipqueue.parts.history.causes import (
     last_messages,
     unacknowledge,
 )
-from django_skipqueue.parts.history.rollups import Counts
+from django_skipqueue.parts.history.rollups import AttemptCounts
 from django_skipqueue.values.records import Cause
 from django_skipqueue.values.redaction import MASK
 
@@ -68,14 +68,14 @@ class TestStanding:
         assert self.standing() == Standing.FAILING
 
     @pytest.mark.parametrize("minutes", [24, 24 * 60, 6 * 24 * 60])
-    def test_it_has_stopped_once_attempts_of_its_task_have_ended_since(self, minutes: int) -> None:
+    def test_a_cause_has_stopped_once_attempts_of_its_task_have_ended_since(self, minutes: int) -> None:
         roll_up(BAD_VALUE, seconds_ago=minutes * 60)
         end(BAD_VALUE.task, seconds_ago=minutes * 60)
         end("another.task")
-        end(BAD_VALUE.task, Counts(snoozed=3, recovered=1, lost=1), seconds_ago=60)
+        end(BAD_VALUE.task, AttemptCounts(snoozed=3, recovered=1, lost=1), seconds_ago=60)
         assert self.standing() == Standing.OPEN, "the attempts of the minute in which it failed say nothing"
         seconds_ago = 60.0 * min(minutes - 3, 4 * 60)
-        end(BAD_VALUE.task, Counts(retried=1), seconds_ago=seconds_ago, queue_name="mail")
+        end(BAD_VALUE.task, AttemptCounts(retried=1), seconds_ago=seconds_ago, queue_name="mail")
         assert self.standing() == Standing.STOPPED
 
     def test_causes_that_stand_alike_stand_together(self) -> None:
@@ -111,7 +111,7 @@ class TestAcknowledgement:
         found = self.of()
         assert (found.standing, found.acknowledged_at, found.note) == (Standing.FAILING, None, "")
 
-    def test_it_holds_while_the_cause_goes_on_as_before(self) -> None:
+    def test_an_acknowledgement_holds_while_the_cause_goes_on_as_before(self) -> None:
         roll_up(BAD_VALUE, 30)
         acknowledge(DEFAULT, BAD_VALUE, by="ann")
         roll_up(BAD_VALUE, 59)
@@ -119,7 +119,7 @@ class TestAcknowledgement:
         roll_up(BAD_VALUE, 1)
         assert not self.of().is_acknowledged, "it fails three times as often"
 
-    def test_a_rise_to_a_few_is_none(self) -> None:
+    def test_a_rise_to_a_few_failures_keeps_the_acknowledgement(self) -> None:
         roll_up(BAD_VALUE, seconds_ago=HOUR)
         acknowledge(DEFAULT, BAD_VALUE, by="ann")
         roll_up(BAD_VALUE, 19)
@@ -127,7 +127,7 @@ class TestAcknowledgement:
         roll_up(BAD_VALUE, 1)
         assert not self.of().is_acknowledged
 
-    def test_it_ends_when_the_cause_comes_back_after_it_had_stopped(self) -> None:
+    def test_an_acknowledgement_ends_when_the_cause_comes_back_after_it_had_stopped(self) -> None:
         roll_up(BAD_VALUE, seconds_ago=30 * 60)
         acknowledge(DEFAULT, BAD_VALUE, by="ann")
         FailureRollUp.objects.update(acknowledged_at=Now() - timedelta(minutes=29))
@@ -140,7 +140,7 @@ class TestAcknowledgement:
         roll_up(BAD_VALUE)
         assert self.of().is_acknowledged
 
-    def test_it_holds_if_no_attempt_of_the_task_has_ended_in_between(self) -> None:
+    def test_an_acknowledgement_holds_if_no_attempt_of_the_task_has_ended_in_between(self) -> None:
         roll_up(BAD_VALUE, seconds_ago=30 * 60)
         acknowledge(DEFAULT, BAD_VALUE, by="ann")
         FailureRollUp.objects.update(acknowledged_at=Now() - timedelta(minutes=29))
@@ -176,7 +176,7 @@ class TestLastMessages:
         roll_up(BAD_VALUE, job_id=make_failing(BAD_VALUE, **{"errors": errors, **fields}).pk)
         return last_messages(DEFAULT, failing_causes(DEFAULT, limit=10)).get(BAD_VALUE)
 
-    def test_it_is_the_first_line_without_secrets(self) -> None:
+    def test_the_message_of_a_cause_is_the_first_line_without_secrets(self) -> None:
         assert self.message(kwargs={"password": "hunter2"}) == f"no {MASK}"
 
     def test_there_is_none_if_the_job_has_another_error_by_now(self) -> None:

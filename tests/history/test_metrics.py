@@ -15,7 +15,7 @@ from django_skipqueue.console.metrics import catalogue as labels
 from django_skipqueue.integrations.prometheus import SkipqueueCollector
 from django_skipqueue.parts.history import console as metrics
 from django_skipqueue.parts.history.claim_costs import ClaimCost
-from django_skipqueue.parts.history.rollups import Counts, roll_up, roll_up_depths, rows_of_counts
+from django_skipqueue.parts.history.rollups import AttemptCounts, roll_up, roll_up_depths, rows_of_counts
 from django_skipqueue.queue.observe import queues_now
 from django_skipqueue.values.counting import BUCKETS, of
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def count(queue_name: str, task: str, **counts: Any) -> None:
-    roll_up(STORE, list(rows_of_counts({(int(time.time() // 60), queue_name, task): Counts(**counts)})), [])
+    roll_up(STORE, list(rows_of_counts({(int(time.time() // 60), queue_name, task): AttemptCounts(**counts)})), [])
 
 
 def test_a_queue_that_is_empty_now_has_zeros() -> None:
@@ -94,24 +94,28 @@ def test_the_busiest_have_labels_of_their_own(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_counts_come_as_json() -> None:
-    """Python reads a thousand of them in 10 ms. psycopg takes ten times as long to read arrays."""
+    """Python reads a thousand histograms in 10 ms. psycopg takes ten times as long to read arrays."""
     counts = list(range(BUCKETS))
     minute = int(time.time() // 60)
-    roll_up(STORE, list(rows_of_counts({(minute, "mail", "shop.jobs.send"): Counts(1, waited=counts, ran=counts)})), [])
+    roll_up(
+        STORE,
+        list(rows_of_counts({(minute, "mail", "shop.jobs.send"): AttemptCounts(1, waited=counts, ran=counts)})),
+        [],
+    )
     [(*_, waited, _, ran, _)] = STORE.rows(metrics.ROLLED_UP, {"limit": 10})
     assert json.loads(waited) == json.loads(ran) == counts
 
 
 @pytest.fixture
 def hidden() -> Iterator[None]:
-    """A table that nobody finds."""
+    """Rename the table of roll-ups, so that no statement finds it."""
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE skipqueue_rollup RENAME TO hidden")
         yield
         cursor.execute("ALTER TABLE hidden RENAME TO skipqueue_rollup")
 
 
-def test_the_other_parts_are_served(hidden: None, caplog: pytest.LogCaptureFixture) -> None:
+def test_metrics_of_other_parts_are_served_if_the_history_fails(hidden: None, caplog: pytest.LogCaptureFixture) -> None:
     make_worker()
     found = scraped()
     failed = {dict(given)["part"] for (name, given), value in found.items() if name.endswith("scrape_error") and value}

@@ -1,4 +1,4 @@
-"""Transactions that stay open: no service of the history waits for them, and a count keeps no process waiting."""
+"""Transactions that stay open: no service of the history waits for them, and no process waits for a count."""
 
 from collections.abc import Callable
 from typing import Any

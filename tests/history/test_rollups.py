@@ -1,4 +1,4 @@
-"""Roll-ups in the database: what workers and supervisors write, and what becomes of it."""
+"""Roll-ups in the database: workers and supervisors write them, and supervisors prune them."""
 
 import signal
 import time
@@ -16,12 +16,11 @@ from django_skipqueue.events.events import AttemptsCompleted, AttemptsFailed
 from django_skipqueue.models import FailureRollUp, Job, RollUp, RollUpProgress
 from django_skipqueue.parts.history.models import Span
 from django_skipqueue.parts.history.rollups import (
-    DAY,
-    GRACE,
+    PRUNE_GRACE_SECONDS,
     CountEnqueued,
     PruneRollUps,
+    RollUpTally,
     SampleDepths,
-    Tally,
     WriteRollUps,
     count_enqueued,
     depths_are_due,
@@ -33,6 +32,7 @@ from django_skipqueue.parts.history.rollups import (
 from django_skipqueue.queue.observe import queues_now
 from django_skipqueue.queue.store import Store
 from django_skipqueue.supervisor.services import Prune
+from django_skipqueue.values.bounds import DAY
 from django_skipqueue.worker.protocol import EXIT_CLEAN
 
 from ..app import jobs
@@ -67,13 +67,13 @@ SOON = "import django_skipqueue.parts.history.rollups\n\ndjango_skipqueue.parts.
 """A module of tasks without a task: its worker writes what it counts five times a second."""
 
 
-def add(tally: Tally) -> None:
+def add(tally: RollUpTally) -> None:
     roll_up(store, *tally.take())
 
 
 def test_counts_are_added_and_never_replaced() -> None:
     for number in (1, 2):
-        tally = Tally()
+        tally = RollUpTally()
         tally.ended(AttemptsCompleted, [attempt()] * number)
         tally.ended(AttemptsFailed, [failed()] * number)
         add(tally)
@@ -122,7 +122,7 @@ def test_recovered_jobs_are_counted_by_the_supervisor(runworker: Callable[..., M
 
 
 def test_counts_that_cannot_be_written_are_kept(session: Callable[[], Session]) -> None:
-    tally = Tally()
+    tally = RollUpTally()
     service = WriteRollUps(store, tally)
     tally.ended(AttemptsCompleted, [attempt()])
     other = session()
@@ -137,7 +137,7 @@ def test_counts_that_cannot_be_written_are_kept(session: Callable[[], Session]) 
 
 
 def test_counts_that_the_database_refuses_are_dropped() -> None:
-    tally = Tally()
+    tally = RollUpTally()
     service = WriteRollUps(store, tally)
     tally.ended(AttemptsCompleted, [attempt(task="\0")])
     with pytest.raises(Exception, match="Unicode") as raised:
@@ -177,14 +177,14 @@ def test_no_statement_waits_long_for_a_lock(statement: Callable[[], object], ses
 
 def test_nothing_is_sent_if_nothing_was_counted(django_assert_num_queries: Any) -> None:
     with django_assert_num_queries(0):
-        WriteRollUps(store, Tally()).run(time.monotonic())
+        WriteRollUps(store, RollUpTally()).run(time.monotonic())
 
 
 # Enqueued jobs
 
 
 def count(times: int = 3) -> None:
-    """So many steps of the service, as if an interval had passed between each two."""
+    """Run the service this number of times, as if an interval had passed between two runs."""
     start_counting(store)
     for _ in range(times):
         while count_enqueued(store, interval=0.0):
@@ -192,7 +192,7 @@ def count(times: int = 3) -> None:
 
 
 def count_until(number: int) -> None:
-    """Transactions of other databases are waited for, too: those of tests that run at the same time."""
+    """Count until this number of jobs is counted: a count waits for transactions in all databases of the server."""
 
     def is_counted() -> bool:
         count(1)
@@ -225,7 +225,7 @@ def test_a_supervisor_prunes_no_job_before_it_is_counted(settings: Any) -> None:
     pruning.run(time.monotonic())
     count_until(2)
     assert set(Job.objects.values_list("pk", flat=True)) == {job.pk, own.pk}
-    Job.objects.update(finished_at=Now() - timedelta(seconds=GRACE + 1))
+    Job.objects.update(finished_at=Now() - timedelta(seconds=PRUNE_GRACE_SECONDS + 1))
     pruning.run(time.monotonic())
     assert not Job.objects.exists()
 
@@ -269,7 +269,7 @@ def test_a_transaction_that_takes_too_long_is_not_waited_for(session: Callable[[
 
 
 def test_many_jobs_are_counted_in_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_skipqueue.parts.history.rollups.MOST_COUNTED", 7)
+    monkeypatch.setattr("django_skipqueue.parts.history.rollups.MOST_ENQUEUED_COUNTED", 7)
     count()
     jobs.add.defer_many([(number, number) for number in range(30)])
     count_until(30)
@@ -361,7 +361,7 @@ def test_of_the_depths_within_an_hour_the_greatest_stays() -> None:
 
 
 def test_old_roll_ups_are_deleted_by_their_span() -> None:
-    tally = Tally()
+    tally = RollUpTally()
     tally.ended(AttemptsCompleted, [attempt()])
     tally.ended(AttemptsFailed, [failed()])
     add(tally)
@@ -380,7 +380,7 @@ def test_old_roll_ups_are_deleted_by_their_span() -> None:
 
 
 def test_pruning_goes_on_while_batches_are_full() -> None:
-    tally = Tally()
+    tally = RollUpTally()
     tally.ended(AttemptsCompleted, [attempt()])
     add(tally)
     RollUp.objects.update(starts_at=Now() - timedelta(days=4), changed_at=Now() - timedelta(days=4))

@@ -1,4 +1,4 @@
-"""The rules of the history: what they find, what they have learned to be usual, and what they say."""
+"""The rules of the history: what they find, what is usual by the roll-ups, and the texts of the findings."""
 
 from datetime import timedelta
 from typing import Any
@@ -23,7 +23,7 @@ KEY_ERROR = Cause(TASK, "builtins.KeyError", "shop.jobs.send")
 
 
 def found(code: str) -> list[Finding]:
-    (rule,) = [rule for rule in rules.RULES if rule.code == code]
+    (rule,) = [rule for rule in rules.HISTORY_RULES if rule.code == code]
     return [each for each in rule.findings(DEFAULT) if each.severity != Severity.OK]
 
 
@@ -50,7 +50,7 @@ class TestFailingTask:
         assert finding.link is not None
         assert finding.link.query == {"task": TASK, "cause": "builtins.KeyError in shop.jobs.send"}
 
-    def test_it_says_in_which_deployment_a_new_cause_was_first_seen(self) -> None:
+    def test_the_finding_names_the_deployment_in_which_a_new_cause_was_first_seen(self) -> None:
         fail(6)
         FailureRollUp.objects.update(first_deployment="4f2a")
         (finding,) = found("failing-task")
@@ -108,7 +108,7 @@ class TestFailingTask:
         fail(30)
         assert len(found("failing-task")) == 1
 
-    def test_it_fails_since_the_last_minute_in_which_it_did_not(self) -> None:
+    def test_a_task_fails_since_the_last_minute_in_which_it_did_not_fail(self) -> None:
         roll_up(KEY_ERROR, seconds_ago=5 * DAY)
         count(ago=40 * MINUTE, completed=30, retried=1)
         for minutes in (30, 20, 5, 0):

@@ -7,7 +7,7 @@ import pytest
 
 from django_skipqueue.events.events import AttemptsCompleted
 from django_skipqueue.models import RollUp
-from django_skipqueue.parts.history.rollups import Tally, roll_up
+from django_skipqueue.parts.history.rollups import RollUpTally, roll_up
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED
 from django_skipqueue.values.records import Attempt, ClaimedJob
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_a_queue_in_which_jobs_have_ended_has_its_rate() -> None:
-    tally = Tally()
+    tally = RollUpTally()
     ran = ClaimedJob(1, 1, "t", "mail", "[]", "{}", 1, 10, 0, time.time() - 6, time.time(), "{}", claimed_at=50.0)
     tally.ended(AttemptsCompleted, [Attempt(ran, COMPLETED, 50.0, 50.0, "w")] * 300)
     roll_up(Store("default"), *tally.take())
@@ -30,9 +30,9 @@ def test_a_queue_in_which_jobs_have_ended_has_its_rate() -> None:
     assert re.search(r"^mail +0 +0 +\d+ +6\.0s +0$", skipqueue("status").out, re.MULTILINE)
 
 
-def test_jobs_that_all_waited_for_the_same_time_have_it_as_their_95th_percentile() -> None:
+def test_jobs_with_equal_waiting_times_have_this_time_as_their_95th_percentile() -> None:
     """40 jobs of a queue that had no worker for 16 minutes: the 95th percentile was said to be 57 minutes."""
-    tally, now = Tally(), time.time()
+    tally, now = RollUpTally(), time.time()
     ran = ClaimedJob(1, 1, "t", "search", "[]", "{}", 1, 10, 0, now - 981.6, now, "{}", claimed_at=50.0)
     tally.ended(AttemptsCompleted, [Attempt(ran, COMPLETED, 50.0, 50.0, "w")] * 40)
     roll_up(Store("default"), *tally.take())

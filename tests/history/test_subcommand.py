@@ -1,4 +1,4 @@
-"""`skipqueue failures`."""
+"""The subcommand `skipqueue failures`."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ TRACEBACK = "Traceback (most recent call last):\n  hunter2\nValueError: no"
 
 @pytest.fixture(autouse=True)
 def _causes() -> None:
-    """One that fails now, and one that has stopped."""
+    """Count a cause that fails now, and a cause that has stopped."""
     entry = {"exception": BAD_VALUE.exception, "place": BAD_VALUE.place, "message": "no hunter2\x1b[31m"}
     job = make_failing(BAD_VALUE, kwargs={"password": "hunter2"}, errors=[entry | {"traceback": TRACEBACK}])
     roll_up(BAD_VALUE, 3, seconds_ago=2 * HOUR)
@@ -37,7 +37,7 @@ def key_of(cause: Any = BAD_VALUE) -> str:
     return found.key
 
 
-def test_it_lists_the_causes_as_on_the_page() -> None:
+def test_the_subcommand_lists_the_causes_as_the_page_does() -> None:
     result = skipqueue("failures")
     assert result.code == 0
     headings, failing, stopped = result.out.splitlines()
@@ -50,7 +50,7 @@ def test_it_lists_the_causes_as_on_the_page() -> None:
     assert "24 min ago" in stopped
 
 
-def test_it_lists_those_of_a_task_or_of_a_time() -> None:
+def test_the_subcommand_lists_the_causes_of_a_task_or_of_a_time() -> None:
     assert [row[0] for row in skipqueue("failures", "--task", UNAVAILABLE.task).rows] == [key_of(UNAVAILABLE)]
     assert [row[0] for row in skipqueue("failures", "--since", "15m").rows] == [key_of()]
     assert [row[0] for row in skipqueue("failures", "--since", "2020-01-01").rows] == [key_of(), key_of(UNAVAILABLE)]
@@ -61,7 +61,7 @@ def test_it_lists_those_of_a_task_or_of_a_time() -> None:
     assert (result.code, result.out, result.err) == (3, "", "No attempt has failed in this time.\n")
 
 
-def test_it_prints_json(settings: Any) -> None:
+def test_failures_print_json(settings: Any) -> None:
     settings.SKIPQUEUE = {"DEPLOYMENT": "4f2a"}
     roll_up(BAD_VALUE)
     failing, stopped = skipqueue("failures", "--json").objects
@@ -72,7 +72,7 @@ def test_it_prints_json(settings: Any) -> None:
     assert (stopped["standing"], stopped["message"], stopped["acknowledged_at"]) == ("stopped", None, None)
 
 
-def test_it_shows_one_with_its_hours_and_its_traceback() -> None:
+def test_the_subcommand_shows_a_cause_with_its_hours_and_its_traceback() -> None:
     result = skipqueue("failures", key_of()[:5])
     assert result.code == 0
     assert "hunter2" not in result.out
@@ -85,7 +85,7 @@ def test_it_shows_one_with_its_hours_and_its_traceback() -> None:
     assert shown["traceback"] is None
 
 
-def test_it_acknowledges_one_and_takes_it_back() -> None:
+def test_the_subcommand_acknowledges_a_cause_and_takes_the_acknowledgement_back() -> None:
     result = skipqueue("failures", key_of(), "--acknowledge", "--note", "ticket 12")
     assert (result.code, result.err) == (0, f"Cause {key_of()} is acknowledged.\n")
     *_, found = failing_causes(DEFAULT, limit=10)

@@ -1,4 +1,4 @@
-"""What happens in a process is counted by task, queue and minute."""
+"""The tally of a process counts attempts by task, queue and minute."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -17,7 +17,7 @@ from django_skipqueue.events.events import (
     LeasesLost,
 )
 from django_skipqueue.parts.history import rollups
-from django_skipqueue.parts.history.rollups import OTHER, WORKER_DIED, Tally
+from django_skipqueue.parts.history.rollups import OTHER_NAME, WORKER_DIED, RollUpTally
 from django_skipqueue.values.counting import of
 from django_skipqueue.values.outcomes import COMPLETED, Outcome
 from django_skipqueue.values.records import Attempt, ClaimedJob, RecoveredJob
@@ -26,7 +26,7 @@ NOON = 1_800_000_000.0  # the start of a minute, and of an hour
 
 
 def attempt(outcome: Outcome = COMPLETED, *, task: str = "t", queue_name: str = "q", ran: float = 2.0) -> Attempt:
-    """Due at noon, claimed 1 s later, started 3 s after that."""
+    """Return an attempt whose job was due at noon and claimed 1 s later, and that started 3 s after the claim."""
     job = ClaimedJob(7, 1, task, queue_name, "[]", "{}", 1, 10, 0, NOON, NOON + 1, "{}", claimed_at=50.0)
     return Attempt(job, outcome, 53.0, 53.0 + ran, "w")
 
@@ -36,13 +36,13 @@ def failed(place: str = "shop.send", **fields: object) -> Attempt:
     return attempt(Outcome("failed", last_error="ValueError", error=error))
 
 
-def rows_of(tally: Tally, **wanted: object) -> list[dict[str, object]]:
+def rows_of(tally: RollUpTally, **wanted: object) -> list[dict[str, object]]:
     rows, _ = tally.take()
     return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
 
 
 def test_an_attempt_counts_for_its_task_its_queue_and_all_in_each_span() -> None:
-    tally = Tally()
+    tally = RollUpTally()
     assert tally.is_empty
     tally.ended(AttemptsCompleted, [attempt(), attempt()])
     assert not tally.is_empty
@@ -75,7 +75,7 @@ def test_an_attempt_counts_for_its_task_its_queue_and_all_in_each_span() -> None
     ],
 )
 def test_each_kind_of_end_has_its_column(kind: type[AttemptsEnded], outcome: Outcome, column: str) -> None:
-    tally = Tally()
+    tally = RollUpTally()
     tally.ended(kind, [attempt(outcome)])
     (row,) = rows_of(tally, span=60, task="t")
     outcomes = ("completed", "retried", "snoozed", "failed", "discarded", "recovered", "lost")
@@ -83,14 +83,14 @@ def test_each_kind_of_end_has_its_column(kind: type[AttemptsEnded], outcome: Out
 
 
 def test_tasks_and_queues_are_counted_apart() -> None:
-    tally = Tally()
+    tally = RollUpTally()
     tally.ended(AttemptsCompleted, [attempt(task="a"), attempt(task="b"), attempt(task="b", queue_name="r")])
     rows = {(row["queue_name"], row["task"]): row["completed"] for row in rows_of(tally, span=60)}
     assert rows == {("q", "a"): 1, ("q", "b"): 1, ("r", "b"): 1, ("q", ""): 2, ("r", ""): 1, ("", ""): 3}
 
 
 def test_a_minute_is_one_of_the_databases_clock() -> None:
-    tally = Tally()
+    tally = RollUpTally()
     tally.ended(AttemptsCompleted, [attempt(ran=2.0)])  # ends 6 s after noon
     tally.ended(AttemptsCompleted, [attempt(ran=60.0)])
     minutes = {row["starts_at"] for row in rows_of(tally, span=60, task="t")}
@@ -98,7 +98,7 @@ def test_a_minute_is_one_of_the_databases_clock() -> None:
 
 
 def test_failures_of_one_cause_are_counted_together() -> None:
-    tally = Tally()
+    tally = RollUpTally()
     tally.ended(AttemptsFailed, [failed(), failed(line=13), failed("shop.charge")])
     tally.ended(AttemptsRetrying, [failed(line=14)])
     _, failures = tally.take()
@@ -112,8 +112,8 @@ def test_failures_of_one_cause_are_counted_together() -> None:
     assert row["starts_at"] == NOON
 
 
-def test_a_recovery_counts_and_so_does_the_failure_that_it_may_be() -> None:
-    tally = Tally()
+def test_a_recovery_counts_and_a_job_that_fails_by_it_counts_as_failed() -> None:
+    tally = RollUpTally()
     at = datetime(2027, 1, 15, tzinfo=UTC)
     lost = RecoveredJob(3, "t", "q", 1, "queued", "w:1", at - timedelta(hours=1), "{}", at)
     recovered = JobsRecovered("default", [lost, lost._replace(id=4, status="failed")])
@@ -130,7 +130,7 @@ def test_a_recovery_counts_and_so_does_the_failure_that_it_may_be() -> None:
 
 
 def test_claims_are_counted_for_all_queues_with_their_time() -> None:
-    tally = Tally()
+    tally = RollUpTally()
     job = attempt().job
     tally.claimed([job._replace(claim_seconds=0.001), job._replace(claim_seconds=0.004)])
     tally.claimed([])
@@ -140,17 +140,17 @@ def test_claims_are_counted_for_all_queues_with_their_time() -> None:
 
 
 def test_too_many_tasks_and_causes_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollups, "MOST_KEYS", 2)
-    monkeypatch.setattr(rollups, "MOST_CAUSES", 1)
-    tally = Tally()
+    monkeypatch.setattr(rollups, "MOST_CALLS_COUNTED", 2)
+    monkeypatch.setattr(rollups, "MOST_CAUSES_COUNTED", 1)
+    tally = RollUpTally()
     for number in range(5):
         error = failed(f"place{number}")
         tally.ended(AttemptsFailed, [replace_task(error, f"t{number}")])
     rows, failures = tally.take()
     counted = {row["task"]: row["failed"] for row in rows if row["span"] == 60 and row["task"]}
-    assert counted == {"t0": 1, "t1": 1, OTHER: 3}
+    assert counted == {"t0": 1, "t1": 1, OTHER_NAME: 3}
     assert sum(row["number"] for row in failures if row["span"] == 60) == 5
-    assert {row["task"] for row in failures} == {"t0", OTHER}
+    assert {row["task"] for row in failures} == {"t0", OTHER_NAME}
 
 
 def replace_task(failed: Attempt, task: str) -> Attempt:

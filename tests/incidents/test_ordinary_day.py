@@ -15,7 +15,7 @@ from django.db.models.functions import Now
 from django_skipqueue import job
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, RollUp, Worker
-from django_skipqueue.parts.history.rollups import Failures, roll_up, rows_of_failures
+from django_skipqueue.parts.history.rollups import FailedAttempts, roll_up, rows_of_failures
 from django_skipqueue.values.records import Cause
 
 from ..app.failing import make_failing
@@ -73,7 +73,7 @@ def write_history(now: int, hour_of_day: int, minute_now: int) -> None:
         for (span, queue, task, starts_at), columns in counts.items()
     )
     failures = {(now // 60 - 2, RARE): 1, (now // 60, FLAKY): 30, (now // 60 - 10_000, FLAKY): 900}
-    counted = {key: Failures(number, key[0] * 60.0, key[0] * 60.0, 3, 7) for key, number in failures.items()}
+    counted = {key: FailedAttempts(number, key[0] * 60.0, key[0] * 60.0, 3, 7) for key, number in failures.items()}
     roll_up(DEFAULT, [], list(rows_of_failures(counted)))
 
 

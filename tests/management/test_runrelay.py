@@ -1,4 +1,4 @@
-"""`manage.py runrelay`: what an operator types, what it refuses, and how the jobs of a carrier are taken back."""
+"""`manage.py runrelay`: its options, its errors, and how an operator takes the jobs of a carrier back."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def options(*arguments: str) -> list[RelayOptions]:
-    """What the command makes of its command line: the options of the supervisor of each database."""
+    """Return the options of the supervisor of each database that the command makes of these arguments."""
     parsed = vars(command.Command().create_parser("manage.py", "runrelay").parse_args(list(arguments)))
     found = command.Command()._options(command._chosen(parsed["carrier"]), parsed)
     return [each for each in found if isinstance(each, RelayOptions)]
@@ -77,7 +77,7 @@ def test_without_carriers_there_is_nothing_to_relay() -> None:
         options()
 
 
-def test_it_has_the_times_of_runworker_and_a_relay_for_each_database(settings: Any) -> None:
+def test_runrelay_has_the_times_of_runworker_and_a_relay_for_each_database(settings: Any) -> None:
     settings.SKIPQUEUE = ONE | {"POLL_INTERVAL": 7}
     first, second = options(
         "--database", "default,other", "--name", "r", "--processes", "3", "--no-listen", "--worker-timeout", "20"
@@ -99,7 +99,7 @@ def test_it_has_the_times_of_runworker_and_a_relay_for_each_database(settings: A
     ],
     ids=["no carrier", "several", "unknown", "no app", "no queues"],
 )
-def test_what_keeps_it_from_running_is_said_without_a_traceback(
+def test_an_error_at_the_start_of_runrelay_has_no_traceback(
     manage: Run, arguments: list[str], skipqueue: dict[str, Any], expected: str
 ) -> None:
     process = manage("runrelay", *arguments, skipqueue=skipqueue)
@@ -109,7 +109,7 @@ def test_what_keeps_it_from_running_is_said_without_a_traceback(
 
 
 @db
-def test_it_introduces_itself_and_waits_for_a_carrier_that_cannot_be_reached(manage: Run) -> None:
+def test_runrelay_introduces_itself_and_waits_for_a_carrier_that_cannot_be_reached(manage: Run) -> None:
     process = manage("runrelay", "--name", "box", "--processes", "2", skipqueue=ONE)
     process.wait_for("carrier lost worker=box/2")
     for expected in (
@@ -140,7 +140,7 @@ def test_its_figures_have_the_window_in_place_of_slots(manage: Run) -> None:
 
 
 def hold(number: int, *, carrier: str = "celery", using: str = "default") -> list[Job]:
-    """Jobs that a carrier holds, in their second attempt."""
+    """Make jobs that a carrier holds, in their second attempt."""
     holder = carrier_id(carrier)
     return [make_job("running", locked_by=holder, attempts=2, queue_name="pdf", using=using) for _ in range(number)]
 

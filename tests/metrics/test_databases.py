@@ -1,4 +1,4 @@
-"""One scrape of several databases: each series says of which, and one that is down keeps no other out."""
+"""A scrape of several databases: each series names its database, also while another database is down."""
 
 import re
 import time
@@ -43,7 +43,7 @@ def gone(settings: Any) -> Iterator[str]:
 
 
 def values(text: str, name: str, **labels: str) -> dict[str, float]:
-    """The values of these series by their databases."""
+    """Return the values of these series by their databases."""
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     return {
         sample.labels["database"]: sample.value
@@ -65,7 +65,7 @@ def test_each_series_has_its_database() -> None:
     assert {sample.labels.get("database") for sample in samples} == set(BOTH)
 
 
-def test_each_metric_is_there_once() -> None:
+def test_each_metric_has_one_block_for_all_databases() -> None:
     """A page with two parts of one metric is no exposition: Prometheus refuses it as a whole."""
     served = re.findall(r"^# TYPE (\w+)", exposition(scrape_all()), re.MULTILINE)
     assert sorted(served) == sorted(metric.name for metric in scrape.metrics())
@@ -81,7 +81,7 @@ def test_one_database_has_no_label(settings: Any, given: Any) -> None:
     assert f"# TYPE {UP} " not in text
 
 
-def test_one_that_retires_is_served_still(settings: Any) -> None:
+def test_a_retiring_database_has_metrics(settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("default",), "RETIRING": ("other",)}
     assert values(exposition(scrape_all()), UP) == {"default": 1, "other": 1}
 
@@ -96,14 +96,14 @@ def test_a_database_that_is_down_keeps_no_other_out(gone: str, client: Client) -
     assert set(values(text, "skipqueue_scrape_seconds")) == set(BOTH)
 
 
-def test_the_admin_shows_the_same(gone: str, admin_client: Client) -> None:
+def test_the_admin_serves_the_metrics_of_all_databases(gone: str, admin_client: Client) -> None:
     for address in ("/admin/django_skipqueue/job/metrics/", "/admin/django_skipqueue/job/metrics/?database=other"):
         response = admin_client.get(address)
         assert response.status_code == 200
         assert values(response.text, UP) == {gone: 0, "default": 1, "other": 1}
 
 
-def test_two_that_do_not_answer_cost_the_time_of_one(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_silent_databases_cost_the_time_of_one(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scrape, "CONNECT_SECONDS", 2.0)
     proxy = Proxy()
     proxy.stall()
@@ -117,7 +117,7 @@ def test_two_that_do_not_answer_cost_the_time_of_one(settings: Any, monkeypatch:
     assert took < 3.9, "each of them costs two seconds"
 
 
-def test_the_collector_has_the_same_series(gone: str) -> None:
+def test_the_collector_has_the_series_of_the_exposition(gone: str) -> None:
     make_job(queue_name="mail")
     registry = CollectorRegistry(auto_describe=True)
     registry.register(SkipqueueCollector())

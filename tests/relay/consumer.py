@@ -24,7 +24,7 @@ class Consumer:
         self.channel = self.connection.channel()
 
     def get(self, queue: str = "pdf") -> Any:
-        """The next message, once there is one."""
+        """Return the next message, once there is one."""
         return wait_until(lambda: self.channel.basic_get(queue), f"a message in {queue}")
 
     def send(
@@ -42,21 +42,21 @@ class Consumer:
         self.channel.basic_publish(message, "", topology.outcome_queue(home))
 
     def finish(self, message: Any, result: int, *, acknowledge: bool = True) -> None:
-        """Do as if the job had run, and returned this number."""
+        """Send the outcome of a job that has returned this number."""
         job, home = wire.job_from_wire(json.loads(message.body)[0][0])
         self.send(Attempt(job, Outcome("completed", result=str(result)), 10.0, 10.25, "celery@here"), home=home)
         if acknowledge:
             self.channel.basic_ack(message.delivery_tag)
 
     def count(self, queue: str) -> int:
-        """How many messages of the queue are with nobody."""
+        """Count the messages in the queue that no consumer has."""
         return int(self.channel.queue_declare(queue, passive=True).message_count)
 
     def close(self) -> None:
-        """Die: the broker delivers again what is not acknowledged."""
+        """Die, so that the broker delivers unacknowledged messages again."""
         self.connection.collect()
 
 
 def job_of(message: Any) -> ClaimedJob:
-    """The job of a message, as Celery's task reads it."""
+    """Return the job of a message as Celery's task reads it."""
     return wire.job_from_wire(json.loads(message.body)[0][0])[0]

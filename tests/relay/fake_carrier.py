@@ -21,7 +21,7 @@ Delivered = ReturnedOutcome | ReturnedJob | BegunJob
 
 
 class FakeCarrier:
-    """What is here is what a broker would have on its disk: it survives `lose_connection`, and all relays share it."""
+    """Has what a broker would have on its disk: it survives `lose_connection`, and all relays share it."""
 
     name = "celery"
     home = ""
@@ -102,7 +102,7 @@ class FakeCarrier:
     # What a test calls
 
     def confirm(self, count: int | None = None) -> None:
-        """Take the first of the published jobs, or all, and say so."""
+        """Confirm the first published jobs, or all of them."""
         with self._lock:
             taken, self._unconfirmed = self._unconfirmed[:count], self._unconfirmed[len(self._unconfirmed[:count]) :]
             self.jobs.update((job.ref, job) for job in taken)
@@ -110,7 +110,7 @@ class FakeCarrier:
             self._ring()
 
     def finish(self, *jobs: ClaimedJob, outcome: Outcome = COMPLETED, is_written: bool = False) -> None:
-        """Deliver an outcome of these jobs, or of all that it has."""
+        """Deliver an outcome of these jobs, or of all jobs that the carrier has."""
         with self._lock:
             for job in jobs or tuple(self.jobs.values()):
                 self.jobs.pop(job.ref, None)
@@ -126,27 +126,27 @@ class FakeCarrier:
             self._ring()
 
     def deliver(self, body: bytes, *, id: object = None) -> None:
-        """Deliver this message in the queue of outcomes, whatever it holds."""
+        """Deliver any message in the queue of outcomes."""
         with self._lock:
             read = Taken()
-            reading.outcomes(read, 0, body, id, now=0.0)
+            reading.add_outcomes(read, 0, body, id, now=0.0)
             everything: list[Delivered] = [*read.outcomes, *read.jobs, *read.begun]
             for delivered in everything:
                 self._deliver(delivered._replace(delivery=self._number()))
             self._ring()
 
     def deliver_back(self, body: bytes, *, id: object = None, headers: object = None) -> None:
-        """Deliver this message in the queue of jobs that come back, whatever it holds."""
+        """Deliver any message in the queue of jobs that come back."""
         with self._lock:
-            self._deliver(reading.returned(self._number(), body, id, headers))
+            self._deliver(reading.returned_job(self._number(), body, id, headers))
             self._ring()
 
     def begin_again(self, job: ClaimedJob) -> None:
-        """Say that a process begins this job, which another one had that is gone."""
+        """Deliver a note that a process begins this job, after another process that had it is gone."""
         self.deliver(wire.join_outcomes([wire.encode_begun(job.ref, "default")]))
 
     def lose_connection(self) -> None:
-        """Break it: what was published and not confirmed is gone, or not; here it is gone."""
+        """Break the connection. Unconfirmed jobs are gone, as they may be with a real broker."""
         with self._lock:
             self._is_lost = True
             self._unconfirmed.clear()

@@ -21,12 +21,12 @@ STEPS: dict[str, tuple[type, str, bool]] = {
 
 
 def source(step: str, marker: Path) -> str:
-    """The source of a `jobs` module that has its process stop at the step. Only the first process stops."""
+    """Return the source of a `jobs` module that stops the first process at the step."""
     return f"from tests.relay.halting import halt\nhalt({step!r}, {str(marker)!r})\n"
 
 
 def halt(step: str, marker: str) -> None:
-    """Have this process, or a child of it, stop at the step, unless another one has."""
+    """Have this process, or a child of it, stop at the step, unless another process has."""
     owner, name, is_after = STEPS[step]
     original: Callable[..., Any] = getattr(owner, name)
 
@@ -53,5 +53,5 @@ def is_first(marker: str) -> bool:
 
 
 def halted(marker: Path) -> int:
-    """The id of the process that stands at the step, once one does."""
+    """Return the id of the process that has stopped at the step, once there is one."""
     return int(wait_until(lambda: marker.exists() and marker.read_text(), "a relay stops at its step"))

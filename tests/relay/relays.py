@@ -14,7 +14,7 @@ from .fake_carrier import FakeCarrier
 
 
 class RelayThread:
-    """Runs a `Relay` as its process would, less process and signals."""
+    """Runs a `Relay` as its process does, without a process and signals."""
 
     def __init__(self, carrier: FakeCarrier, *, id: str = "r:0123456789ab", **options: Any) -> None:
         chosen: dict[str, Any] = {"name": "r", "database": "default", "carrier": "celery", "queue_names": ("carried",)}

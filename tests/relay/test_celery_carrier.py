@@ -18,7 +18,7 @@ from django_skipqueue.contrib.celery import rabbitmq as topology
 from django_skipqueue.contrib.celery import wire
 from django_skipqueue.contrib.celery.carrier import CarrierMisconfigured, CarrierUnreachable, Taken
 from django_skipqueue.contrib.celery.celery_carrier import CeleryCarrier
-from django_skipqueue.contrib.celery.rabbitmq import LARGEST, STEP_SECONDS, AmqpLink
+from django_skipqueue.contrib.celery.rabbitmq import LARGEST_MESSAGE, STEP_SECONDS, AmqpLink
 from django_skipqueue.contrib.celery.settings import CarrierSettings, make_carrier
 from django_skipqueue.values.outcomes import Outcome
 from django_skipqueue.values.records import Attempt, ClaimedJob
@@ -40,7 +40,7 @@ Make = Callable[..., CeleryCarrier]
 
 
 def settings_of(**options: Any) -> CarrierSettings:
-    return CarrierSettings(name="celery", app="", **{"max_message_size": LARGEST, **options})
+    return CarrierSettings(name="celery", app="", **{"max_message_size": LARGEST_MESSAGE, **options})
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def worker(broker_url: str) -> Iterator[Consumer]:
 
 
 def take(carrier: CeleryCarrier, until: Callable[[Taken], Any]) -> Taken:
-    """All that comes until the condition is met, by waiting on the carrier's file as the relay does."""
+    """Return all that comes until the condition is met. Wait on the carrier's file as a relay does."""
     taken = Taken()
     deadline = time.monotonic() + DEADLINE
     while not until(taken):
@@ -111,7 +111,7 @@ def test_a_job_larger_than_a_frame_and_than_the_buffers_of_the_socket(make: Make
     assert wire.job_from_wire(json.loads(worker.get().body)[0][0])[0] == large
     worker.send(outcome_of(large))
     [returned] = take(carrier, lambda taken: taken.outcomes).outcomes
-    assert returned.attempt.job == wire.lean(large)
+    assert returned.attempt.job == wire.without_large_arguments(large)
 
 
 def test_a_job_whose_queue_is_gone_is_refused(make: Make, worker: Consumer) -> None:
@@ -389,12 +389,12 @@ def test_a_refused_login_is_explained(make: Make, broker_url: str) -> None:
         make(url=broker_url.replace("guest:guest", "guest:wrong"))
 
 
-def test_another_broker_is_explained(make: Make) -> None:
+def test_a_broker_that_is_not_rabbitmq_is_explained(make: Make) -> None:
     with pytest.raises(CarrierMisconfigured, match="needs RabbitMQ"):
         make(url="memory://")
 
 
-def test_nobody_listens(make: Make) -> None:
+def test_a_port_on_which_nobody_listens_is_explained(make: Make) -> None:
     carrier = make(url="amqp://guest:guest@127.0.0.1:1/", connect=False)
     with pytest.raises(CarrierUnreachable):
         carrier.connect()
@@ -436,7 +436,7 @@ def test_a_channel_that_the_broker_closes_says_why(make: Make) -> None:
 
 def test_a_broker_that_confirms_nothing_counts_as_unreachable(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     carrier = make()
-    monkeypatch.setattr("django_skipqueue.contrib.celery.rabbitmq.CONFIRM_SECONDS", -1.0)
+    monkeypatch.setattr("django_skipqueue.contrib.celery.rabbitmq.LONGEST_CONFIRM_SECONDS", -1.0)
     monkeypatch.setattr(AmqpLink, "receive", lambda *_: None)
     carrier.publish([job(1)])
     with pytest.raises(CarrierUnreachable, match="not confirmed"):
@@ -458,8 +458,8 @@ def test_a_blocked_broker_says_so_and_goes_on(rabbitmq: RabbitMQ, make: Make) ->
 def test_a_blocked_broker_delivers_and_takes_acknowledgements(
     rabbitmq: RabbitMQ, make: Make, worker: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It sends the next outcome only after it has read the acknowledgement of the last."""
-    monkeypatch.setattr("django_skipqueue.contrib.celery.celery_carrier.PREFETCH", 1)
+    """The broker sends the next outcome only after it has read the acknowledgement of the last outcome."""
+    monkeypatch.setattr("django_skipqueue.contrib.celery.celery_carrier.MOST_PREFETCHED_DELIVERIES", 1)
     carrier = make()
     for number in range(1, 11):
         worker.send(outcome_of(job(number)))
@@ -507,7 +507,7 @@ def connected(carrier: CeleryCarrier) -> bool:
 
 
 def test_a_blocked_broker_holds_up_nobody(rabbitmq: RabbitMQ, make: Make) -> None:
-    """It reads nothing more, and the jobs are more than the buffers of the sockets take."""
+    """The broker reads nothing more, and the jobs are more than the buffers of the sockets take."""
     carrier = make()
     rabbitmq.control("set_vm_memory_high_watermark", "0")
     try:

@@ -35,7 +35,7 @@ def cluster() -> Iterator[list[RabbitMQ]]:
 
 
 def leaders(node: RabbitMQ) -> dict[str, str]:
-    """The node that leads each quorum queue, by the name of the queue."""
+    """Return the node that leads each quorum queue, by the name of the queue."""
     lines = node.control("list_queues", "--no-table-headers", "name", "leader").splitlines()
     return {name: leader for name, leader in (line.split("\t") for line in lines) if leader}
 

@@ -1,4 +1,4 @@
-"""Whatever somebody writes into the queues of a broker, no relay ends, and the outcomes after it are written."""
+"""Forged messages in the queues of a broker end no relay, and the relay writes the outcomes after them."""
 
 import json
 import math
@@ -129,7 +129,7 @@ def test_what_cannot_be_read_is_named_in_the_log_and_counted(forger: Forger, cap
     assert " total=4 " in lines[-1]
 
 
-def test_an_outcome_that_cannot_be_read_fails_its_job_and_not_those_beside_it(forger: Forger) -> None:
+def test_an_unreadable_outcome_fails_only_its_own_job(forger: Forger) -> None:
     bad, good = carried_job(), carried_job()
     parts = [wire.encode_outcome(outcome_of(job), "default") for job in (bad, good)]
     forger.require_harmless(wire.join_outcomes([parts[0]._replace(body=b"[99]"), parts[1]]))
@@ -168,8 +168,8 @@ CHANGES = st.lists(
 @settings(max_examples=300)
 def test_whatever_a_message_holds_is_read(body: bytes, id: object, headers: object) -> None:
     taken = Taken()
-    assert reading.outcomes(taken, 1, body, id, now=0.0) == len(taken.outcomes) + len(taken.jobs)
-    assert isinstance(reading.returned(1, body, id, {"x-death": headers}).reason, str)
+    assert reading.add_outcomes(taken, 1, body, id, now=0.0) == len(taken.outcomes) + len(taken.jobs)
+    assert isinstance(reading.returned_job(1, body, id, {"x-death": headers}).reason, str)
 
 
 @given(bodies=st.lists(BODIES, max_size=5), id=IDS)
@@ -181,7 +181,7 @@ def test_arbitrary_messages_do_no_harm(forger: Forger, bodies: list[bytes], id: 
 @given(changes=st.lists(CHANGES, min_size=1, max_size=5))
 @SLOW
 def test_messages_that_are_almost_right_do_no_harm(forger: Forger, changes: list[Any]) -> None:
-    """They name jobs that the carrier has, under their leases: what can be read goes through to the settle."""
+    """The messages name jobs that the carrier has, under their leases, so that readable ones reach the settle."""
     bodies = []
     for change in changes:
         job = carried_job()

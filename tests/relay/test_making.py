@@ -1,4 +1,4 @@
-"""Making a carrier from its settings. The checks' tests have its errors."""
+"""A carrier is made from its settings. The tests of the system checks have the errors."""
 
 import sys
 
@@ -9,7 +9,7 @@ from django_skipqueue.values.records import ClaimedJob
 
 
 def test_a_carrier_is_made_in_a_process_that_has_imported_kombu() -> None:
-    """As a process of Celery has: kombu replaces its module by one without a spec."""
+    """A process of Celery has such a module: kombu replaces its own module by one without a spec."""
     assert sys.modules["kombu"] is kombu
     settings = CarrierSettings(name="celery", app="tests.app.celery_app.app", queues={"pdf": "pdf"})
     assert make_carrier(settings, "default").name == "celery"

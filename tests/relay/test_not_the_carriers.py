@@ -1,4 +1,4 @@
-"""Who can write to the broker changes no job but those that the carrier, or a relay of it, holds."""
+"""An attacker with access to the broker changes only jobs that the carrier or a relay of it holds."""
 
 import json
 from typing import Any
@@ -31,7 +31,7 @@ FORGED = (
 
 @pytest.fixture
 def others(start: Start) -> tuple[RelayThread, list[Job]]:  # noqa: F811
-    """A relay, and jobs that are not its carrier's, each with the lease that it has now."""
+    """A relay, and jobs that its carrier does not hold, each with its lease."""
     relay = start()
     wait_until(lambda: relay.relay._connection.is_open)
     worker = make_worker(name="w")
@@ -70,7 +70,7 @@ def test_a_forged_outcome_changes_no_job_of_others(
     assert [state(job) for job in jobs] == before
 
 
-def test_it_is_told_as_what_it_is_and_raises_no_alarm(
+def test_a_forged_outcome_is_logged_as_such_and_raises_no_alarm(
     others: tuple[RelayThread, list[Job]],
     carrier: FakeCarrier,  # noqa: F811
     caplog: pytest.LogCaptureFixture,

@@ -1,4 +1,4 @@
-"""What a message of the broker is read as."""
+"""How a relay reads messages of the broker."""
 
 import json
 
@@ -12,7 +12,7 @@ from .test_wire import JOB
 
 def came_back(headers: object) -> str:
     body = json.dumps([[wire.job_to_wire(JOB, "default")], {}, {}]).encode()
-    returned = reading.returned(1, body, wire.message_id("default", JOB.ref), headers)
+    returned = reading.returned_job(1, body, wire.message_id("default", JOB.ref), headers)
     assert (returned.ref, returned.job, returned.problem) == (JOB.ref, JOB, "")
     return returned.reason
 
@@ -29,6 +29,6 @@ def test_a_reason_that_is_not_the_brokers_counts_as_a_rejection(deaths: object) 
 
 
 def test_a_job_that_cannot_be_read_has_the_lease_in_the_id_of_its_message() -> None:
-    returned = reading.returned(1, b"?", "skipqueue-default-8-2", {"x-death": [{"reason": "expired"}]})
+    returned = reading.returned_job(1, b"?", "skipqueue-default-8-2", {"x-death": [{"reason": "expired"}]})
     assert (returned.ref, returned.reason, returned.job) == ((8, 2), "expired", None)
     assert returned.problem.startswith("skipqueue-default-8-2: The message is not JSON")

@@ -1,4 +1,4 @@
-"""A relay beside PostgreSQL and a carrier in memory: who holds a job at each instant, and what is written of it."""
+"""A relay between PostgreSQL and a carrier in memory: who holds a job at each instant, and what the relay writes."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -68,7 +68,7 @@ def start(carrier: FakeCarrier) -> Iterator[Start]:
 
 
 def holders() -> dict[int, str]:
-    """Who holds each running job, by its row."""
+    """Return the holder of each running job, by its row."""
     return dict(Job.objects.running().values_list("pk", "locked_by"))
 
 
@@ -210,7 +210,7 @@ def test_jobs_that_another_relay_handed_over_count_as_well(carrier: FakeCarrier,
 
 
 def test_four_relays_share_the_window(carrier: FakeCarrier, start: Start) -> None:
-    """Each has one part of it, with a backlog and nobody who runs the jobs."""
+    """Each relay has a quarter of the window, while jobs wait and nobody runs them."""
     relays = [start(id=f"r:00000000000{number}", shutdown_timeout=0.1).relay for number in range(4)]
     wait_until(lambda: WorkerOfCelery.objects.filter(relay_of="celery").count() == 4)
     for relay in relays:
@@ -238,7 +238,9 @@ def test_what_the_carrier_refuses_is_released_and_not_tried_at_once(
     assert job.attempts == 1, "the first was not charged"
 
 
-def test_a_job_that_is_too_large_for_the_carrier_fails_and_the_others_go_on(carrier: FakeCarrier, start: Start) -> None:
+def test_a_job_that_is_too_large_for_the_carrier_fails_and_smaller_jobs_go_on(
+    carrier: FakeCarrier, start: Start
+) -> None:
     carrier.most = 100
     large, small = (jobs.echo.using(queue_name="carried").defer("x" * size) for size in (200, 10))
     relay = start().relay
@@ -257,7 +259,7 @@ def test_a_job_that_is_too_large_for_the_carrier_fails_and_the_others_go_on(carr
 def test_a_window_of_jobs_that_the_broker_has_lost_is_named_with_the_command_that_mends_it(
     carrier: FakeCarrier, start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows, "LOOK_INTERVAL", 0.05)
+    monkeypatch.setattr(rows, "LOST_WINDOW_INTERVAL", 0.05)
     noop.defer_many([()] * 60)
     relay = start().relay
     wait_until(lambda: list(holders().values()) == [CARRIER] * 50)
@@ -390,7 +392,7 @@ def test_a_job_that_has_begun_twice_is_charged_though_another_relay_takes_it_bac
 
 
 def test_a_stale_message_of_dead_workers_takes_no_job_from_another(carrier: FakeCarrier, start: Start) -> None:
-    """It was reclaimed by hand, and claimed anew, before the message came back."""
+    """An operator reclaimed the job, and a relay claimed it again, before the message came back."""
     job = noop.defer()
     start()
     wait_until(lambda: len(carrier.jobs) == 1)
@@ -589,7 +591,7 @@ def test_a_relay_that_stops_hands_over_all_that_was_confirmed(
 def test_a_job_whose_outcome_waits_is_not_released_when_the_connection_breaks(
     carrier: FakeCarrier, start: Start
 ) -> None:
-    """Its outcome came before its confirm, and another transaction has locked its row."""
+    """The outcome came before the confirm, and another transaction has locked the row."""
     carrier.confirms_at_once = False
     job = noop.defer()
     relay = start().relay
@@ -609,7 +611,7 @@ def test_a_job_whose_outcome_waits_is_not_released_when_the_connection_breaks(
 
 
 def test_an_outcome_comes_for_a_job_that_is_to_be_released(carrier: FakeCarrier, start: Start) -> None:
-    """The carrier had it after all, and PostgreSQL was too slow to release it before."""
+    """The carrier had the job, and the relay had not released it yet."""
     carrier.confirms_at_once = False
     job = noop.defer()
     relay = start().relay
@@ -627,7 +629,7 @@ def test_an_outcome_comes_for_a_job_that_is_to_be_released(carrier: FakeCarrier,
 
 
 def test_a_relay_that_stops_publishes_no_more(carrier: FakeCarrier, start: Start) -> None:
-    """Outcomes make room in the window while it waits for the last confirms."""
+    """Outcomes make room in the window while the relay waits for the last confirms."""
     carrier.confirms_at_once = False
     noop.defer_many([()] * 60)
     relay = start()

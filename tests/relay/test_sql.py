@@ -51,12 +51,12 @@ def carried() -> int:
 
 
 def counted() -> tuple[int, int, int]:
-    """How many jobs the carrier holds, how many its relays hold, and how many relays are alive."""
+    """Return how many jobs the carrier holds, how many jobs its relays hold, and how many relays are alive."""
     (row,) = store.rows(window.CARRIED_COUNT, {**carried_store.holder, "worker_timeout": 60.0})
     return row
 
 
-def test_a_job_that_is_handed_over_belongs_to_the_carrier_under_the_same_lease() -> None:
+def test_a_job_that_is_handed_over_belongs_to_the_carrier_and_keeps_its_lease() -> None:
     job = make_job("running", locked_by=RELAY, lease=7)
     before = state(job)
     assert hand_over(lease_of(job)) == {(job.pk, 7)}
@@ -112,7 +112,7 @@ SNOOZE = Outcome("scheduled", delay=60.0, refund=1)
 
 
 def held_by_carrier() -> list[Job]:
-    """A job that the carrier has, and one that a relay of it has not handed over."""
+    """Make a job that the carrier has, and a job that a relay has not handed over."""
     relay = make_relay(name="relay")
     return [make_job("running", locked_by=holder) for holder in (CELERY, relay.pk)]
 
@@ -161,7 +161,7 @@ def test_what_comes_back_is_recovered_if_the_carrier_holds_it() -> None:
     assert [state(job) for job in others] == before
 
 
-def test_notes_from_a_broker_are_those_of_the_carriers_jobs() -> None:
+def test_a_note_from_a_broker_changes_only_jobs_of_the_carrier() -> None:
     ours, others = held_by_carrier(), held_by_others()
     noted = [Noted(*lease_of(job), 0.0, '{"progress": {"lease": 1, "value": 0.5}}') for job in (*ours, *others)]
     assert carried_store.note_attempts(noted) == {job.pk for job in ours}

@@ -8,7 +8,7 @@ import pytest
 
 from django_skipqueue.contrib.celery import window
 from django_skipqueue.contrib.celery.carrier import ReturnedOutcome, Taken
-from django_skipqueue.contrib.celery.window import CarriedJobs, Window
+from django_skipqueue.contrib.celery.window import CarriedJobs, CarrierWindow
 from django_skipqueue.values.outcomes import COMPLETED
 from django_skipqueue.values.records import Attempt, ClaimedJob
 
@@ -17,22 +17,22 @@ def job(number: int, size: int) -> ClaimedJob:
     return ClaimedJob(number, 1, "t", "q", "x" * (size - 2), "{}", 1, 3, 0, 0.0, 0.0, "{}")
 
 
-def counted(size: int = 10_000, *, held: tuple[int, int] = (0, 0), relays: int = 1) -> Window:
-    """The window after two counts that have found these jobs with the carrier and with its relays."""
+def counted(size: int = 10_000, *, held: tuple[int, int] = (0, 0), relays: int = 1) -> CarrierWindow:
+    """Return the window after two counts that have found these jobs with the carrier and with its relays."""
     made = new(size, held, relays)
     for _ in range(2):
         made.run(0.0)
     return made
 
 
-def new(size: int, held: tuple[int, int] = (0, 0), relays: int = 1) -> Window:
+def new(size: int, held: tuple[int, int] = (0, 0), relays: int = 1) -> CarrierWindow:
     store: Any = SimpleNamespace(holder={}, rows=lambda *_: [(*held, relays)])
-    return Window(store, CarriedJobs(), size=size, worker_timeout=60.0)
+    return CarrierWindow(store, CarriedJobs(), size=size, worker_timeout=60.0)
 
 
 @pytest.mark.parametrize(("size", "room"), [(100, 12), (1, 1), (100_000, window.CARRIER_BATCH)])
 def test_until_its_second_count_a_relay_takes_little(size: int, room: int) -> None:
-    """Others may start at the same time, and have no row yet."""
+    """Other relays may start at the same time, and have no row yet."""
     made = new(size)
     assert made.room(0, 0.0) == 0
     made.run(0.0)
@@ -74,7 +74,7 @@ def test_until_the_next_count_a_relay_takes_no_more_than_its_share_and_what_it_h
 
 
 def _none(_: object) -> None:
-    """No attempt."""
+    """Return no attempt for a job that came back."""
 
 
 def test_what_is_on_its_way_to_the_carrier_is_bounded_by_its_size() -> None:
@@ -99,7 +99,7 @@ def test_what_is_on_its_way_to_the_carrier_is_bounded_by_its_size() -> None:
     assert made.room(0, 0.0) == window.CARRIER_BATCH
 
 
-def test_a_job_that_is_larger_than_the_bound_is_claimed_all_the_same() -> None:
+def test_a_job_that_is_larger_than_the_bound_is_claimed() -> None:
     made = counted()
     made.claimed([job(1, 2 * window.MOST_UNCONFIRMED_SIZE)])
     assert made.room(0, 0.0) == 1
@@ -119,8 +119,8 @@ class SlowStore:
 
 @pytest.mark.parametrize("size", [100, 1_000])
 def test_a_slow_count_is_not_repeated_all_the_time(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window, "COUNT_INTERVAL", 0.1)
+    monkeypatch.setattr(window, "WINDOW_COUNT_INTERVAL", 0.1)
     store: Any = SlowStore()
-    slow, began = Window(store, CarriedJobs(), size=size, worker_timeout=60.0), time.monotonic()
+    slow, began = CarrierWindow(store, CarriedJobs(), size=size, worker_timeout=60.0), time.monotonic()
     slow.run(0.0)
     assert slow.due_at - began >= 0.05 * window.COUNT_SHARE

@@ -13,7 +13,7 @@ from django_skipqueue.values.records import LEFT_OUT, Attempt, ClaimedJob
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)
 IDS = st.integers(1, 2**63 - 1)
-TIMES = st.floats(-wire.END_OF_TIME, wire.END_OF_TIME)
+TIMES = st.floats(-wire.LATEST_TIME, wire.LATEST_TIME)
 SECONDS = st.floats(0, 1e9)
 
 JOBS = st.builds(
@@ -154,17 +154,17 @@ ODD_ERRORS: list[object] = [
 ]
 
 
-def test_another_format_names_the_side_to_update() -> None:
-    newer = [wire.FORMAT + 1, *wire.job_to_wire(JOB, "default")[1:]]
+def test_a_message_of_another_format_names_the_side_to_update() -> None:
+    newer = [wire.WIRE_FORMAT + 1, *wire.job_to_wire(JOB, "default")[1:]]
     with pytest.raises(wire.UnknownFormat, match=r"format 2.* Update this side"):
         wire.job_from_wire(newer)
-    older = [wire.FORMAT - 1, *wire.job_to_wire(JOB, "default")[1:]]
+    older = [wire.WIRE_FORMAT - 1, *wire.job_to_wire(JOB, "default")[1:]]
     with pytest.raises(wire.UnknownFormat, match=r"format 0.* Update the sender"):
         wire.job_from_wire(older)
 
 
 def test_what_is_no_job_raises(subtests: pytest.Subtests) -> None:
-    cases: list[object] = [None, {}, [], ["x"], [wire.FORMAT], [wire.FORMAT, "default", 1]]
+    cases: list[object] = [None, {}, [], ["x"], [wire.WIRE_FORMAT], [wire.WIRE_FORMAT, "default", 1]]
     for payload in cases:
         with subtests.test(payload=payload), pytest.raises(wire.UnknownFormat):
             wire.job_from_wire(payload)
@@ -227,7 +227,7 @@ def test_a_job_with_a_field_of_another_type_raises(subtests: pytest.Subtests) ->
             with pytest.raises(wire.UnknownFormat):
                 wire.attempt_from_wire(payload, now=0.0)
             with pytest.raises(wire.UnknownFormat):
-                wire.job_from_wire([wire.FORMAT, "default", *payload[2]])
+                wire.job_from_wire([wire.WIRE_FORMAT, "default", *payload[2]])
 
 
 def test_an_outcome_with_a_field_of_another_type_raises(subtests: pytest.Subtests) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of schedules share."""
+"""The fixtures of the tests of schedules."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +10,7 @@ from .rows import own_entries
 
 @pytest.fixture(autouse=True)
 def no_entries() -> Iterator[None]:
-    """The entries of the suite are back after the test."""
+    """Take the entries of the suite away, and put them back after the test."""
     with own_entries():
         yield
 

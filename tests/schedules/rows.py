@@ -18,7 +18,7 @@ STORE = Store("default")
 
 
 def make_schedule(name: str = "s", *, due: float | None = None, **fields: Any) -> Schedule:
-    """A schedule of the admin; `due`: since so many seconds, by the database's clock."""
+    """Make a schedule of the admin that has been due for `due` seconds, by the database's clock."""
     if "cron" not in fields:
         fields.setdefault("interval", timedelta(minutes=5))
     fields.setdefault("task", "tests.app.jobs.noop")
@@ -29,7 +29,7 @@ def make_schedule(name: str = "s", *, due: float | None = None, **fields: Any) -
 
 
 def fire_all(digests: tuple[str, ...] = (), *, store: Store = STORE) -> int:
-    """Fire all that are due. Returns how many there were."""
+    """Fire all schedules that are due, and return their number."""
     number = 0
     while fire(store, digests=digests, skipped=()):
         number += 1
@@ -37,12 +37,12 @@ def fire_all(digests: tuple[str, ...] = (), *, store: Store = STORE) -> int:
 
 
 def jobs_of(name: str) -> list[Job]:
-    """The jobs that the schedule has enqueued."""
+    """Return the jobs that the schedule has enqueued."""
     return list(Job.objects.filter(metadata__schedule__name=name).order_by("id"))
 
 
 def planned(name: str) -> list[str]:
-    """The times for which the schedule has enqueued a job."""
+    """Return the times for which the schedule has enqueued a job."""
     return [job.metadata["schedule"]["planned_at"] for job in jobs_of(name)]
 
 
@@ -53,7 +53,7 @@ def let_pass(seconds: float) -> None:
 
 
 def write(**columns: Any) -> None:
-    """Write columns by hand, past every check."""
+    """Write columns by hand, without any check."""
     for name, value in columns.items():
         with connection.cursor() as cursor:
             cursor.execute(f"UPDATE skipqueue_schedule SET {name} = %s", [value])
@@ -61,11 +61,11 @@ def write(**columns: Any) -> None:
 
 @contextmanager
 def own_entries() -> Iterator[None]:
-    """The entries of `@periodic` that are added within are gone afterwards; those of before are back."""
-    before = dict(entries._entries)
-    entries._entries.clear()
+    """Begin without entries of `@periodic`, and put the old entries back at the end."""
+    before = dict(entries)
+    entries.clear()
     try:
         yield
     finally:
-        entries._entries.clear()
-        entries._entries.update(before)
+        entries.clear()
+        entries.update(before)

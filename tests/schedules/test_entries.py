@@ -1,4 +1,4 @@
-"""The entries of `@periodic` and of the settings: what they accept, and what they refuse before anything is written."""
+"""The entries of `@periodic` and of the settings: what they accept, and what they refuse."""
 
 import re
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from django_skipqueue.checks import check_settings
 from django_skipqueue.exceptions import InvalidArguments, InvalidOption, InvalidTask
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.jobs.task import Task
-from django_skipqueue.parts.schedules.entry import Entry, all_entries, check_periodic, entries, prepared
+from django_skipqueue.parts.schedules.entry import ScheduleEntry, all_entries, check_periodic, entries, prepared_job
 
 from ..app import jobs
 
@@ -24,15 +24,15 @@ def add(**options: Any) -> Task[Any, Any]:
     return made
 
 
-def only() -> Entry:
-    (entry,) = entries
+def only() -> ScheduleEntry:
+    ((entry, _),) = entries.values()
     return entry
 
 
 # The decorator
 
 
-def test_it_returns_the_task(registry: Registry) -> None:
+def test_periodic_returns_the_task(registry: Registry) -> None:
     task = add()
     assert periodic("0 9 * * mon-fri", a=1)(task) is task
     entry = only()
@@ -47,7 +47,7 @@ def test_it_returns_the_task(registry: Registry) -> None:
     )
 
 
-def test_an_interval_and_every_option(registry: Registry) -> None:
+def test_an_entry_has_an_interval_and_every_option(registry: Registry) -> None:
     periodic(
         timedelta(minutes=5),
         name="often",
@@ -69,9 +69,12 @@ def test_an_interval_and_every_option(registry: Registry) -> None:
     assert entry.call == ([1], {"b": 2})
 
 
-def test_one_task_may_have_several(registry: Registry) -> None:
+def test_a_task_may_have_several_schedules(registry: Registry) -> None:
     periodic("0 9 * * *", a=1)(periodic("0 21 * * *", name="in the evening", a=2)(add()))
-    assert [(entry.name, entry.call[1]) for entry in entries] == [("in the evening", {"a": 2}), ("add", {"a": 1})]
+    assert [(entry.name, entry.call[1]) for entry, _ in entries.values()] == [
+        ("in the evening", {"a": 2}),
+        ("add", {"a": 1}),
+    ]
 
 
 def test_two_of_one_name(registry: Registry) -> None:
@@ -117,7 +120,7 @@ def test_the_time_zone_is_that_of_the_project(registry: Registry) -> None:
 def test_what_it_refuses(registry: Registry, moment: Any, options: dict[str, Any], problem: str | None) -> None:
     with pytest.raises((InvalidOption, TypeError), match=problem):
         periodic(moment, **options)(add())
-    assert not list(entries)
+    assert not entries
 
 
 @pytest.mark.parametrize(
@@ -234,7 +237,7 @@ def test_a_digest_changes_with_every_value() -> None:
         {"overlap": "skip"},
         {"jitter": 1.0},
     ]
-    digests = {Entry(**{**first, **other}).digest for other in [{}, *others]}
+    digests = {ScheduleEntry(**{**first, **other}).digest for other in [{}, *others]}
     assert len(digests) == 12
 
 
@@ -260,12 +263,12 @@ def test_arguments_of_annotated_types_are_kept_as_json(registry: Registry) -> No
     periodic("0 9 * * *", **arguments)(task)
     expected = {"day": "2026-01-02", "line": {"sku": "mug", "price": "9.90"}}
     assert only().call == ([], expected)
-    entries._entries.clear()
+    entries.clear()
     with periodic_setting(s={"task": "report", "cron": "0 9 * * *", "kwargs": arguments}):
         (entry,), problems = all_entries()
     assert (entry.call, problems) == (([], expected), [])
     before = Line.made
-    spec, call = prepared("report", *entry.call)
+    spec, call = prepared_job("report", *entry.call)
     assert Line.made == before, "a supervisor runs no code of the project's"
     assert call.kwargs == task.encoded((), arguments).kwargs
     assert spec.task == "report"
@@ -274,5 +277,5 @@ def test_arguments_of_annotated_types_are_kept_as_json(registry: Registry) -> No
 def test_a_unique_key_of_arguments_is_computed_without_code_of_the_project(registry: Registry) -> None:
     task = add(unique=unique_by("a"))
     periodic("0 9 * * *", a=1)(task)
-    _, call = prepared("add", *only().call)
+    _, call = prepared_job("add", *only().call)
     assert call.unique_key == task.encoded((1,), {}).unique_key == "add(a=1)"

@@ -1,4 +1,4 @@
-"""Firing: each time is enqueued once, whatever happens, and a bad row stops no other."""
+"""Supervisors fire schedules: each time is enqueued once, whatever happens, and a bad row stops no other schedule."""
 
 import logging
 import threading
@@ -108,7 +108,7 @@ def test_jitter_has_the_job_wait_and_not_the_schedule() -> None:
 
 
 @override_settings(USE_TZ=False)
-def test_without_time_zones_it_fires_at_the_same_times() -> None:
+def test_times_of_a_schedule_do_not_depend_on_use_tz() -> None:
     make_schedule("s", due=1, cron="*/10 * * * *", timezone="Europe/Berlin")
     assert fire_all() == 1
     assert fire_all() == 0
@@ -134,7 +134,7 @@ def test_skip_is_for_what_was_missed_and_not_for_what_is_only_just_due() -> None
     assert len(jobs_of("s")) == 1
 
 
-def test_it_is_noted_that_a_time_was_skipped_because_it_was_missed() -> None:
+def test_an_event_says_that_a_missed_time_was_skipped() -> None:
     make_schedule("s", due=MISSED_SECONDS + 60, interval=timedelta(days=1), catch_up="skip")
     fire_all()
     assert jobs_of("s") == []
@@ -188,7 +188,7 @@ def test_nothing_is_enqueued_while_the_last_job_is_unfinished(status: str) -> No
 
 
 @pytest.mark.parametrize("status", [*FINISHED, None])
-def test_one_is_enqueued_when_the_last_job_is_finished_or_was_pruned(status: str | None) -> None:
+def test_a_job_is_enqueued_when_the_last_job_is_finished_or_was_pruned(status: str | None) -> None:
     make_schedule("s", due=1, overlap="skip", last_job_id=make_job(status).pk if status else 4711)
     fire_all()
     assert len(jobs_of("s")) == 1
@@ -264,7 +264,7 @@ def test_a_schedule_that_another_supervisor_has_locked_is_left_to_it(session: Ca
     assert len(jobs_of("s")) == 1
 
 
-@pytest.mark.parametrize("statement", ["IS_UNFINISHED", "LIMIT_LOCKS", "FIRED"])
+@pytest.mark.parametrize("statement", ["IS_UNFINISHED", "LIMIT_KEY_LOCK", "FIRED"])
 def test_a_supervisor_that_dies_before_the_end_has_enqueued_nothing(
     statement: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,7 +291,7 @@ def test_a_commit_whose_answer_is_lost_is_not_repeated(monkeypatch: pytest.Monke
 
 
 def test_a_clock_that_goes_back_does_not_repeat_a_time() -> None:
-    """The next time is in the row: only what is later than that is enqueued."""
+    """A supervisor enqueues only the next time of the row, and later times."""
     make_schedule("s", due=60)
     fire_all()
     following = Schedule.objects.get().next_run_at
@@ -372,7 +372,7 @@ def test_a_unique_key_that_another_transaction_holds_does_not_hold_up_the_superv
     registry: Registry, session: Callable[[], Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = job(name="report", unique_key="report")(jobs.noop.function)
-    monkeypatch.setattr(module, "LOCK_TIMEOUT", "50ms")
+    monkeypatch.setattr(module, "KEY_LOCK_TIMEOUT", "50ms")
     make_schedule("s", due=1, task="report")
     other = session()
     other.begin()
@@ -385,7 +385,7 @@ def test_a_unique_key_that_another_transaction_holds_does_not_hold_up_the_superv
 def test_an_error_that_is_not_the_rows_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     make_schedule("s", due=1)
     monkeypatch.setattr(module, "FIRED", "SELECT pg_sleep(1) FROM set_config('statement_timeout', '5', true)")
-    monkeypatch.setattr(module, "LIMIT_LOCKS", "SELECT set_config('statement_timeout', '50ms', true)")
+    monkeypatch.setattr(module, "LIMIT_KEY_LOCK", "SELECT set_config('statement_timeout', '50ms', true)")
     with pytest.raises(OperationalError):
         fire(STORE, digests=(), skipped=())
     assert Schedule.objects.get().error == ""

@@ -79,7 +79,7 @@ def test_run_now_works_while_it_is_paused_and_without_a_next_time() -> None:
 
 
 def test_run_now_runs_code_of_the_project(registry: Registry) -> None:
-    """It is called by a web process, as `.defer()` is."""
+    """A web process calls `run_now`, as it calls `.defer()`."""
     job(name="computed", unique_key=lambda: "k")(jobs.noop.function)
     run_now(STORE, make_schedule("s", task="computed").pk)
     assert jobs_of("s")[0].unique_key == "k"

@@ -47,8 +47,8 @@ def test_schedules_of_code_settings_and_admin_run(runworker: Callable[..., Manag
     process.wait_for("schedule fired name=admin task=tests.app.jobs.noop job=")
 
 
-def test_each_time_is_enqueued_once_whoever_is_killed(runworker: Callable[..., ManagePy]) -> None:
-    """Of two deployments one is killed again and again, at moments that nobody has chosen, and started again."""
+def test_each_time_is_enqueued_once_whichever_supervisor_is_killed(runworker: Callable[..., ManagePy]) -> None:
+    """The test kills the supervisor of one of two deployments at random moments, and starts it again."""
     runworker(jobs=JOBS)
     wait_until(more_than(0))
     for _ in range(4):

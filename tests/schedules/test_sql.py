@@ -1,4 +1,4 @@
-"""The statements of schedules: those that run often use their index among 10,000 schedules."""
+"""The statements of schedules: statements that run often use an index among 10,000 schedules."""
 
 import json
 import re
@@ -9,12 +9,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from django_skipqueue.parts.schedules import entry, fire, operate
+from django_skipqueue.parts.schedules import console, entry, fire, operate
 
 from ..app.sessions import LAST_MIGRATION, connect, schema
 from ..store.test_sql import nodes
 
-MODULES = (entry, fire, operate)
+MODULES = (entry, fire, operate, console)
 SOURCES = [Path(str(module.__file__)).read_text() for module in MODULES]
 STATEMENTS = {
     name: text
@@ -24,22 +24,23 @@ STATEMENTS = {
 }
 ASKED = {"digests": ["this", "that"], "skipped": [7]}
 CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
-    "DUE": (ASKED, {"skipqueue_schedule_fire"}),
-    "NEXT": (ASKED, {"skipqueue_schedule_fire"}),
+    "DUE_SCHEDULE": (ASKED, {"skipqueue_schedule_fire"}),
+    "NEXT_FIRE": (ASKED, {"skipqueue_schedule_fire"}),
     "IS_UNFINISHED": ({"id": 5}, {"skipqueue_job_pkey"}),
     "FIRED": ({"id": 5, "next": 2e9, "job_ids": [7], "is_skipped": False}, {"skipqueue_schedule_pkey"}),
-    "LOCK": ({"id": 5}, {"skipqueue_schedule_pkey"}),
-    "PAUSE": ({"id": 5, "by": "anna"}, {"skipqueue_schedule_pkey"}),
-    "RESUME": ({"id": 5, "next": 2e9}, {"skipqueue_schedule_pkey"}),
-    "RAN": ({"id": 5, "job_id": 7}, {"skipqueue_schedule_pkey"}),
-    "TRY_AGAIN": ({"id": 5}, {"skipqueue_schedule_pkey"}),
-    "PLAN": ({"id": 5, "next": 2e9}, {"skipqueue_schedule_pkey"}),
+    "LOCK_SCHEDULE": ({"id": 5}, {"skipqueue_schedule_pkey"}),
+    "PAUSE_SCHEDULE": ({"id": 5, "by": "anna"}, {"skipqueue_schedule_pkey"}),
+    "RESUME_SCHEDULE": ({"id": 5, "next": 2e9}, {"skipqueue_schedule_pkey"}),
+    "NOTE_RUN": ({"id": 5, "job_id": 7}, {"skipqueue_schedule_pkey"}),
+    "TRY_SCHEDULE_AGAIN": ({"id": 5}, {"skipqueue_schedule_pkey"}),
+    "PLAN_SCHEDULE": ({"id": 5, "next": 2e9}, {"skipqueue_schedule_pkey"}),
     "NOTE_ERROR": ({"id": 5, "error": "no", "delay": 60.0}, {"skipqueue_schedule_pkey"}),
 }
 READ_ALL = {
-    "LATE", "CLOCK", "TAKEN", "LIMIT_LOCKS", "CONFIRM", "RETIRE", "REMOVE", "WAITING", "BRING_BACK",
+    "LATE_SCHEDULES", "CLOCK_IN_SECONDS", "NAMES_OF_ADMIN", "LIMIT_KEY_LOCK", "CONFIRM", "RETIRE", "REMOVE",
+    "WAITING_SCHEDULES", "BRING_BACK",
 }  # fmt: skip
-"""Those that read no table, or the whole of this small one, a few times a minute."""
+"""The statements that read no table, or the whole of the small table of schedules, a few times a minute."""
 
 FILL = """
 INSERT INTO skipqueue_schedule (name, task, "interval", source, digest, fire_at, paused_at)
@@ -74,7 +75,7 @@ def test_every_statement_is_among_the_cases() -> None:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("name", CASES)
-def test_it_uses_its_index(full: psycopg.Connection[Any], name: str) -> None:
+def test_a_statement_about_schedules_uses_its_index(full: psycopg.Connection[Any], name: str) -> None:
     values, indexes = CASES[name]
     cursor = psycopg.ClientCursor(full)
     row = cursor.execute(f"EXPLAIN (FORMAT JSON) {STATEMENTS[name]}", values).fetchone()
@@ -86,7 +87,7 @@ def test_it_uses_its_index(full: psycopg.Connection[Any], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
-def test_above_it_stands_who_uses_it(name: str) -> None:
+def test_the_comment_of_a_statement_names_its_caller(name: str) -> None:
     source = next(text for text in SOURCES if f'\n{name} = "' in text)
     comment = source.split(f"\n{name} = ")[0].rsplit("\n\n", 1)[1]
     found = re.match(r"# (\w+)", comment)

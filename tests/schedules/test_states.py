@@ -1,4 +1,4 @@
-"""The schedules as operators see them: which of many are shown first."""
+"""The states of schedules, and which schedules the dashboard shows first."""
 
 from datetime import timedelta
 from typing import Any
@@ -9,7 +9,7 @@ from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.parts.schedules import console as module
-from django_skipqueue.parts.schedules.console import FirstSchedules, first_schedules, schedule_states
+from django_skipqueue.parts.schedules.console import ScheduleState, first_schedules, schedule_states
 
 from ..app.rows import make_job
 from .rows import make_schedule
@@ -17,11 +17,11 @@ from .rows import make_schedule
 pytestmark = pytest.mark.django_db
 
 
-def names(found: FirstSchedules) -> list[str]:
-    return [each.row.name for each in found.states]
+def names(found: list[ScheduleState]) -> list[str]:
+    return [each.row.name for each in found]
 
 
-def test_those_in_trouble_come_first_then_those_that_fire_next() -> None:
+def test_schedules_in_trouble_come_first_then_schedules_that_fire_next() -> None:
     make_schedule("a: paused", due=900, paused_at=Now())
     make_schedule("b: retired", due=900, retired_at=Now())
     make_schedule("c: retired, with an error", due=900, retired_at=Now(), error="no")
@@ -32,7 +32,7 @@ def test_those_in_trouble_come_first_then_those_that_fire_next() -> None:
     make_schedule("h: with an error, in two hours", due=-7_200, error="no")
     make_schedule("i: with an error, without a time", error="no")
     make_schedule("j: without a time")
-    assert [(each.row.name[0], each.state) for each in first_schedules(10).states] == [
+    assert [(each.row.name[0], each.state) for each in first_schedules(10)[0]] == [
         ("g", "late"),
         ("h", "error"),
         ("i", "error"),
@@ -46,30 +46,30 @@ def test_those_in_trouble_come_first_then_those_that_fire_next() -> None:
     ]
 
 
-def test_the_others_are_counted_in_two_queries() -> None:
-    assert first_schedules(2) == FirstSchedules([], 0)
+def test_further_schedules_are_counted_in_two_queries() -> None:
+    assert first_schedules(2) == ([], 0)
     for number in range(5):
         make_schedule(f"s{number}", due=-60 - number, last_job_id=number + 1)
     with CaptureQueriesContext(connection) as queries:
-        found = first_schedules(2)
-    assert (names(found), found.others, len(queries)) == (["s0", "s1"], 3, 2)
-    assert first_schedules(5).others == first_schedules(9).others == 0
+        found, hidden = first_schedules(2)
+    assert (names(found), hidden, len(queries)) == (["s0", "s1"], 3, 2)
+    assert first_schedules(5)[1] == first_schedules(9)[1] == 0
 
 
-def test_they_are_among_those_of_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_SHOWN", 3)
+def test_the_first_schedules_are_among_the_schedules_of_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_SCHEDULES_SHOWN", 3)
     for number in range(5):
         make_schedule(f"s{number}", due=-60 + number)
     assert [each.row.name for each in schedule_states()] == ["s0", "s1", "s2"]
-    found = first_schedules(2)
-    assert (names(found), found.others) == (["s2", "s1"], 1)
+    found, hidden = first_schedules(2)
+    assert (names(found), hidden) == (["s2", "s1"], 1)
 
 
-def test_they_have_the_state_of_their_last_job_and_the_time() -> None:
+def test_a_schedule_has_the_state_of_its_last_job_and_the_next_time() -> None:
     job = make_job("scheduled", attempts=1)
     make_schedule("s", due=-60, last_job_id=job.pk)
     make_schedule("t", due=-61)
-    (state, other) = first_schedules(2).states
+    (state, other) = first_schedules(2)[0]
     assert state.last_run is not None
     assert (state.last_run.state, other.last_run) == ("retrying", None)
     assert state.next_run is not None
@@ -98,7 +98,7 @@ TRIES_AGAIN: Run = ("running", {"last_error": "no", "attempts": 2})
     ],
 )
 def test_a_schedule_fails_if_its_last_runs_have_failed(runs: list[Run], failures: int, state: str) -> None:
-    """The newest run comes first. A run of which nobody knows yet, or that is discarded, is left out."""
+    """The newest run comes first. A run that has not ended, or that is discarded, does not count."""
     ids = [make_job(status, **fields).pk for status, fields in reversed(runs)][::-1]
     make_schedule("s", due=-60, last_job_id=ids[0] if ids else None, earlier_job_ids=ids[1:])
     (found,) = schedule_states()

@@ -1,4 +1,4 @@
-"""The rows of code and settings: kept as long as a deployment has them, and not changed to and fro between two."""
+"""The rows of entries: supervisors keep them as long as a deployment has them, and do not change them to and fro."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -12,8 +12,8 @@ from django_skipqueue import job
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, Schedule
 from django_skipqueue.parts.schedules import fire as fire_schedules
-from django_skipqueue.parts.schedules.entry import KEPT, STALE, Entry, synchronise
-from django_skipqueue.parts.schedules.fire import LOCKED_WAIT, LONGEST_WAIT, FireSchedules
+from django_skipqueue.parts.schedules.entry import RETIRED_KEPT_SECONDS, UNCONFIRMED_SECONDS, ScheduleEntry, synchronise
+from django_skipqueue.parts.schedules.fire import LOCKED_SCHEDULE_WAIT, LONGEST_SCHEDULE_WAIT, FireSchedules
 from django_skipqueue.queue.store import Store
 
 from ..app import jobs
@@ -24,20 +24,20 @@ from .rows import STORE, jobs_of, let_pass, make_schedule
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def entry(name: str = "s", **options: Any) -> Entry:
+def entry(name: str = "s", **options: Any) -> ScheduleEntry:
     given = {"task": "tests.app.jobs.noop", "source": "code", "timezone": "UTC", "cron": "0 9 * * *"} | options
     if "interval" in given:
         given["cron"] = ""
-    return Entry(name=name, **given)
+    return ScheduleEntry(name=name, **given)
 
 
-def start(*entries: Entry) -> list[str]:
-    """What a supervisor does at its start."""
+def start(*entries: ScheduleEntry) -> list[str]:
+    """Synchronise the entries as a supervisor does at its start."""
     return synchronise(STORE, entries, has_started=False)
 
 
-def go_on(*entries: Entry) -> list[str]:
-    """What it does later on."""
+def go_on(*entries: ScheduleEntry) -> list[str]:
+    """Synchronise the entries as a supervisor does later on."""
     return synchronise(STORE, entries, has_started=True)
 
 
@@ -123,11 +123,11 @@ def test_of_two_deployments_the_newer_one_keeps_the_row() -> None:
     assert row().digest == SECOND.digest
 
 
-def test_one_that_is_rolled_back_has_the_row_again_when_the_newer_one_is_gone() -> None:
+def test_a_rolled_back_deployment_has_the_row_again_when_the_newer_one_is_gone() -> None:
     start(FIRST)
     start(SECOND)
     start(FIRST)
-    let_pass(STALE + 1)
+    let_pass(UNCONFIRMED_SECONDS + 1)
     go_on(FIRST)
     assert row().digest == FIRST.digest
 
@@ -157,7 +157,7 @@ def test_two_services_with_other_entries_leave_each_others_alone() -> None:
     start(entry("a"))
     start(entry("b"))
     for _ in range(5):
-        let_pass(STALE / 2)
+        let_pass(UNCONFIRMED_SECONDS / 2)
         go_on(entry("a"))
         go_on(entry("b"))
     assert set(Schedule.objects.filter(retired_at=None).values_list("name", flat=True)) == {"a", "b"}
@@ -170,19 +170,19 @@ def test_an_entry_that_is_gone_does_not_fire_is_retired_and_then_removed() -> No
     start(entry("gone"), entry("here"))
     go_on(entry("here"))
     assert row("gone").retired_at is None, "the older deployment may run still"
-    let_pass(STALE + 1)
+    let_pass(UNCONFIRMED_SECONDS + 1)
     go_on(entry("here"))
     assert row("gone").retired_at is not None
     assert row("here").retired_at is None
-    let_pass(KEPT + 1)
+    let_pass(RETIRED_KEPT_SECONDS + 1)
     go_on(entry("here"))
     assert list(Schedule.objects.values_list("name", flat=True)) == ["here"]
 
 
-def test_one_that_is_back_has_its_pause() -> None:
+def test_an_entry_that_comes_back_has_its_pause() -> None:
     start(FIRST)
     Schedule.objects.update(paused_at=Now())
-    let_pass(STALE + 1)
+    let_pass(UNCONFIRMED_SECONDS + 1)
     go_on()
     assert row().retired_at is not None
     start(FIRST)
@@ -194,7 +194,7 @@ def test_rows_of_the_admin_stay_and_keep_their_names() -> None:
     make_schedule("s", source="admin")
     before = Schedule.objects.values().get()
     assert start(FIRST) == ["s"]
-    let_pass(KEPT + STALE)
+    let_pass(RETIRED_KEPT_SECONDS + UNCONFIRMED_SECONDS)
     before = Schedule.objects.values().get()
     go_on(FIRST)
     assert Schedule.objects.values().get() == before
@@ -222,50 +222,50 @@ def settings_of(**schedules: Any) -> Any:
 def test_the_service_makes_rows_and_fires_them() -> None:
     with settings_of(s={"task": "tests.app.jobs.noop", "every": timedelta(hours=1)}):
         service = FireSchedules(STORE)
-        assert run(service) == about(LONGEST_WAIT)
+        assert run(service) == about(LONGEST_SCHEDULE_WAIT)
         let_pass(3600)
-        assert run(service) == about(LONGEST_WAIT)
+        assert run(service) == about(LONGEST_SCHEDULE_WAIT)
     assert len(jobs_of("s")) == 1
 
 
-def test_it_is_due_again_when_the_next_schedule_is() -> None:
+def test_the_service_is_due_again_when_the_next_schedule_is() -> None:
     make_schedule("s", due=-1.0)
     assert 0.5 < run(FireSchedules(STORE)) <= 1.0
 
 
-def test_without_schedules_it_looks_now_and_then() -> None:
-    assert run(FireSchedules(STORE)) == about(LONGEST_WAIT)
+def test_without_schedules_the_service_looks_every_two_seconds() -> None:
+    assert run(FireSchedules(STORE)) == about(LONGEST_SCHEDULE_WAIT)
 
 
-def test_it_does_not_spin_while_another_transaction_has_locked_what_is_due(session: Callable[[], Session]) -> None:
+def test_the_service_does_not_spin_while_a_due_schedule_is_locked(session: Callable[[], Session]) -> None:
     make_schedule("s", due=1.0)
     other = session()
     other.begin()
     other(lambda: list(Schedule.objects.select_for_update()))
-    assert run(FireSchedules(STORE)) == pytest.approx(LOCKED_WAIT, abs=0.2)
+    assert run(FireSchedules(STORE)) == pytest.approx(LOCKED_SCHEDULE_WAIT, abs=0.2)
     other.rollback()
 
 
 def test_one_run_fires_a_limited_number() -> None:
-    for number in range(fire_schedules.AT_ONCE + 1):
+    for number in range(fire_schedules.MOST_FIRED_AT_ONCE + 1):
         make_schedule(f"s{number}", due=1)
     service = FireSchedules(STORE)
     assert run(service) == 0
-    assert Job.objects.count() == fire_schedules.AT_ONCE
+    assert Job.objects.count() == fire_schedules.MOST_FIRED_AT_ONCE
     run(service)
-    assert Job.objects.count() == fire_schedules.AT_ONCE + 1
+    assert Job.objects.count() == fire_schedules.MOST_FIRED_AT_ONCE + 1
 
 
-def test_a_task_that_it_does_not_know_is_looked_at_again_later() -> None:
+def test_a_schedule_whose_task_is_unknown_is_tried_again_later() -> None:
     make_schedule("s", due=1.0, task="gone.jobs.gone")
     make_schedule("t", due=0.5)
     service = FireSchedules(STORE)
-    assert run(service) == about(LONGEST_WAIT)
+    assert run(service) == about(LONGEST_SCHEDULE_WAIT)
     assert len(jobs_of("t")) == 1
     assert row("s").error == ""
 
 
-def test_entries_that_cannot_be_used_are_logged_and_the_others_fire(caplog: pytest.LogCaptureFixture) -> None:
+def test_unusable_entries_are_logged_and_other_entries_fire(caplog: pytest.LogCaptureFixture) -> None:
     bad, good = {"task": "gone", "cron": "* * * * *"}, {"task": "tests.app.jobs.noop", "cron": "* * * * *"}
     with settings_of(bad=bad, good=good):
         service = FireSchedules(STORE)

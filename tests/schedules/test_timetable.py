@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_skipqueue.exceptions import InvalidOption
-from django_skipqueue.parts.schedules.timetable import Cron, Every, on_the_wall, parsed, timetable, upcoming
+from django_skipqueue.parts.schedules.timetable import Cron, Every, parsed, timetable, upcoming, wall_clock_instant
 
 ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago", "Asia/Kolkata")
 """Both hemispheres, a change of half an hour, one at midnight, and none."""
@@ -35,12 +35,12 @@ expressions = st.builds(
 
 
 def at(text: str, zone: str) -> datetime:
-    """The instant at which a clock in this zone shows this, for the first time."""
+    """Return the first instant at which a clock in this zone shows this time."""
     return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
 
 
 def fired(table: Cron | Every, start: datetime, end: datetime) -> list[datetime]:
-    """All times after the start and before the end."""
+    """Return all times after the start and before the end."""
     found = []
     moment = table.after(start, planned=start)
     while moment is not None and moment < end:
@@ -125,7 +125,7 @@ BY_HALF_AN_HOUR = "Australia/Lord_Howe"
 
 
 def days_of_changes(zone: str, year: int) -> list[datetime]:
-    """The days in UTC on which the clock is changed; a day without one, if it never is."""
+    """Return the days in UTC on which the clock of a zone changes; for a clock that never changes, any day."""
     days = [datetime(year, 1, 1, 12, tzinfo=UTC) + timedelta(days=number) for number in range(366)]
     offsets = [day.astimezone(ZoneInfo(zone)).utcoffset() for day in days]
     return [day for day, (before, after) in zip(days, pairwise(offsets), strict=False) if before != after] or days[:1]
@@ -193,7 +193,7 @@ def test_on_the_wall_is_exact() -> None:
     zone = ZoneInfo("Europe/Berlin")
     for minute in range(60):
         skipped = datetime(2026, 3, 29, 2, minute, 13)  # noqa: DTZ001 (it is what a clock shows)
-        assert on_the_wall(skipped, zone) == datetime(2026, 3, 29, 1, tzinfo=UTC)
+        assert wall_clock_instant(skipped, zone) == datetime(2026, 3, 29, 1, tzinfo=UTC)
 
 
 # Expressions
@@ -281,7 +281,7 @@ def test_an_interval_that_cannot_be_used(subtests: pytest.Subtests) -> None:
             Every(interval)
 
 
-def test_one_of_both() -> None:
+def test_a_timetable_has_either_a_cron_expression_or_an_interval() -> None:
     assert timetable(cron="", interval=timedelta(minutes=1), zone="UTC") == Every(timedelta(minutes=1))
     for cron, interval in (("", None), ("* * * * *", timedelta(minutes=1))):
         with pytest.raises(InvalidOption, match="either a cron expression or an interval"):

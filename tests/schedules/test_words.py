@@ -1,4 +1,4 @@
-"""Schedules in plain language, of which each word can be translated."""
+"""The times of schedules in plain language, which can be translated."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""The archive, kept by real supervisors: jobs move there, and a supervisor that is killed loses and doubles none."""
+"""Real supervisors move jobs to the archive. A killed supervisor loses no job, and archives none twice."""
 
 import signal
 from collections.abc import Callable, Iterator

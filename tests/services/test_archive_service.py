@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def without_partitions() -> Iterator[None]:
-    """There are none before the test, and it leaves none."""
+    """Drop all partitions before and after the test."""
     drop_partitions()
     yield
     drop_partitions()
@@ -27,7 +27,7 @@ def without_partitions() -> Iterator[None]:
 
 @pytest.mark.usefixtures("without_partitions")
 @override_settings(SKIPQUEUE={"ARCHIVE": timedelta(days=30)})
-def test_it_makes_the_partitions_ahead_and_drops_those_that_are_over_one_at_a_time() -> None:
+def test_the_service_makes_partitions_ahead_and_drops_expired_ones_one_at_a_time() -> None:
     service = ArchivePartitions(Store("default"))
     assert run(service) == about(PARTITIONS_SECONDS)
     assert len(partitions()) == 3

@@ -201,7 +201,7 @@ SELDOM = """
     from django_skipqueue.supervisor import services
 
     services.DUE_CHECK = services.UNSCHEDULED_CHECK = 3600.0
-    watch.FIRST_CHECK = 0.0
+    watch.FIRST_ALERT_CHECK = 0.0
 
 
     @job(takes_context=True)

@@ -3370,10 +3370,10 @@ SELECT count(*)
 FROM skipqueue_job
 WHERE status = 'running' AND locked_by = %(carrier_id)s AND locked_at <= %(claimed_until)s
 
--- CLOCK (contrib.celery.rows)
+-- CLOCK_NOW (contrib.celery.rows)
 SELECT statement_timestamp()
 
--- CANCELLED (contrib.celery.rows)
+-- CANCELLED_JOBS (contrib.celery.rows)
 SELECT id, lease - 1
 FROM skipqueue_job
 WHERE
@@ -5208,13 +5208,13 @@ WHERE
 ORDER BY age DESC
 LIMIT 100
 
--- PAUSE (parts.schedules.operate)
+-- PAUSE_SCHEDULE (parts.schedules.operate)
 UPDATE skipqueue_schedule
 SET paused_at = statement_timestamp(), paused_by = %(by)s
 WHERE id = %(id)s AND paused_at IS NULL
 RETURNING name, paused_by
 
--- RESUME (parts.schedules.operate)
+-- RESUME_SCHEDULE (parts.schedules.operate)
 UPDATE skipqueue_schedule
 SET paused_at = NULL,
     paused_by = '',
@@ -5223,22 +5223,22 @@ SET paused_at = NULL,
 WHERE id = %(id)s AND paused_at IS NOT NULL
 RETURNING name
 
--- RAN (parts.schedules.operate)
+-- NOTE_RUN (parts.schedules.operate)
 UPDATE skipqueue_schedule
 SET last_run_at = statement_timestamp(),
     last_job_id = %(job_id)s,
     earlier_job_ids = (array_remove(last_job_id || earlier_job_ids, NULL))[1:4]
 WHERE id = %(id)s
 
--- PLAN (parts.schedules.operate)
+-- PLAN_SCHEDULE (parts.schedules.operate)
 UPDATE skipqueue_schedule
 SET next_run_at = to_timestamp(%(next)s::float8), fire_at = to_timestamp(%(next)s::float8), error = ''
 WHERE id = %(id)s
 
--- TRY_AGAIN (parts.schedules.operate)
+-- TRY_SCHEDULE_AGAIN (parts.schedules.operate)
 UPDATE skipqueue_schedule SET fire_at = next_run_at, error = '' WHERE id = %(id)s
 
--- LOCK (parts.schedules.operate)
+-- LOCK_SCHEDULE (parts.schedules.operate)
 SELECT
     id, name, task, args::text, kwargs::text, cron, extract(epoch FROM "interval")::float8, timezone, catch_up, overlap,
     jitter, extract(epoch FROM next_run_at)::float8, last_job_id, error,
@@ -5247,17 +5247,7 @@ FROM skipqueue_schedule
 WHERE id = %(id)s
 FOR NO KEY UPDATE
 
--- LATE (parts.schedules.operate)
-SELECT name, task, extract(epoch FROM statement_timestamp() - next_run_at)::float8, error, id, next_run_at
-FROM skipqueue_schedule
-WHERE
-    paused_at IS NULL
-    AND retired_at IS NULL
-    AND next_run_at < statement_timestamp() - make_interval(secs => %(seconds)s)
-ORDER BY next_run_at
-LIMIT %(limit)s
-
--- DUE (parts.schedules.fire)
+-- DUE_SCHEDULE (parts.schedules.fire)
 SELECT
     id, name, task, args::text, kwargs::text, cron, extract(epoch FROM "interval")::float8, timezone, catch_up, overlap,
     jitter, extract(epoch FROM next_run_at)::float8, last_job_id, error,
@@ -5272,7 +5262,7 @@ ORDER BY fire_at, id
 LIMIT 1
 FOR NO KEY UPDATE SKIP LOCKED
 
--- NEXT (parts.schedules.fire)
+-- NEXT_FIRE (parts.schedules.fire)
 SELECT extract(epoch FROM fire_at - statement_timestamp())::float8
 FROM skipqueue_schedule
 WHERE
@@ -5288,7 +5278,7 @@ UPDATE skipqueue_schedule
 SET error = %(error)s, fire_at = statement_timestamp() + make_interval(secs => %(delay)s)
 WHERE id = %(id)s
 
--- LIMIT_LOCKS (parts.schedules.fire)
+-- LIMIT_KEY_LOCK (parts.schedules.fire)
 SELECT set_config('lock_timeout', %(timeout)s, true)
 
 -- FIRED (parts.schedules.fire)
@@ -5308,7 +5298,7 @@ WHERE id = %(id)s
 -- IS_UNFINISHED (parts.schedules.fire)
 SELECT EXISTS (SELECT FROM skipqueue_job WHERE id = %(id)s AND finished_at IS NULL)
 
--- CLOCK (parts.schedules.entry)
+-- CLOCK_IN_SECONDS (parts.schedules.entry)
 SELECT extract(epoch FROM statement_timestamp())::float8
 
 -- CONFIRM (parts.schedules.entry)
@@ -5376,10 +5366,10 @@ WHERE
 DELETE FROM skipqueue_schedule
 WHERE source <> 'admin' AND retired_at <= statement_timestamp() - make_interval(secs => %(kept)s)
 
--- TAKEN (parts.schedules.entry)
+-- NAMES_OF_ADMIN (parts.schedules.entry)
 SELECT name FROM skipqueue_schedule WHERE name = ANY (%(names)s::text[]) AND source = 'admin'
 
--- WAITING (parts.schedules.entry)
+-- WAITING_SCHEDULES (parts.schedules.entry)
 SELECT
     extract(epoch FROM statement_timestamp())::float8, id, cron, "interval", timezone,
     extract(epoch FROM next_run_at)::float8
@@ -5404,6 +5394,16 @@ SET next_run_at = ahead.next,
 FROM ahead
 WHERE schedule.id = ahead.id AND ahead.next > clock_timestamp()
 RETURNING schedule.name
+
+-- LATE_SCHEDULES (parts.schedules.console)
+SELECT name, task, extract(epoch FROM statement_timestamp() - next_run_at)::float8, error, id, next_run_at
+FROM skipqueue_schedule
+WHERE
+    paused_at IS NULL
+    AND retired_at IS NULL
+    AND next_run_at < statement_timestamp() - make_interval(secs => %(seconds)s)
+ORDER BY next_run_at
+LIMIT %(limit)s
 
 -- QUEUES_OF_TASK (parts.history.task_page)
 SELECT
@@ -5484,7 +5484,7 @@ WHERE
     AND depth IS NOT NULL
 GROUP BY queue_name, bucket
 
--- RECOVERED (parts.history.dashboard)
+-- RECOVERED_IN_A_DAY (parts.history.dashboard)
 SELECT
     COALESCE(sum(recovered), 0)::bigint,
     COALESCE(sum(recovered) FILTER (WHERE starts_at >= statement_timestamp() - interval '1 hour'), 0)::bigint

@@ -1,4 +1,4 @@
-"""The archive: pruned jobs move to it in one statement, and its partitions are made and dropped a month at a time."""
+"""The archive: one statement moves pruned jobs to it, and processes make and drop its partitions by month."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -69,7 +69,7 @@ def archive(settings: Any) -> Callable[..., None]:
 
 @pytest.fixture
 def committed(transactional_db: None, archive: Callable[..., None]) -> Iterator[Callable[..., None]]:
-    """The same in a test that commits: its partitions are dropped in the end."""
+    """Set `ARCHIVE` in a test that commits, and drop the partitions at the end."""
     yield archive
     drop_partitions()
 
@@ -149,7 +149,7 @@ class TestMove:
         assert Pruner(store).batch() == {"failed": 1}
         assert (Job.objects.count(), ArchivedJob.objects.count()) == (0, 1)
 
-    def test_the_same_id_may_be_archived_twice(self) -> None:
+    def test_two_jobs_with_one_id_may_be_archived(self) -> None:
         """After somebody has reset the sequence of ids."""
         for finished_at in (OLD, OLD * 2):
             make_job("failed", id=7, finished_at=finished_at)
@@ -158,7 +158,7 @@ class TestMove:
 
 
 def prune_all() -> dict[str, int]:
-    """Prune until there is nothing left. Returns the number of the last batch that did something."""
+    """Prune until nothing is left. Return the number of the last batch that did something."""
     pruner = Pruner(store)
     pruned = pruner.batch()
     while pruner.has_more:
@@ -167,9 +167,11 @@ def prune_all() -> dict[str, int]:
 
 
 class TestRowsThatCannotBeArchived:
-    """They keep no other from being archived, are logged, and stay in the job table."""
+    """Rows that cannot be archived stay in the job table, and all other jobs move."""
 
-    def test_one_that_a_constraint_refuses(self, committed: None, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_job_that_a_constraint_of_the_archive_refuses(
+        self, committed: None, caplog: pytest.LogCaptureFixture
+    ) -> None:
         bad = make_job("completed", finished_at=OLD, queue_name="bad")
         made = [make_job("completed", finished_at=OLD).pk for _ in range(20)]
         execute("ALTER TABLE skipqueue_archivedjob ADD CONSTRAINT good CHECK (queue_name <> 'bad')")
@@ -182,7 +184,7 @@ class TestRowsThatCannotBeArchived:
         assert list(Job.objects.all()) == [bad]
         assert f"job not pruned id={bad.pk} error=" in caplog.text
 
-    def test_where_no_partition_can_be_made_those_of_existing_months_are_archived(
+    def test_jobs_of_existing_months_are_archived_if_no_partition_can_be_made(
         self, committed: None, connect: Connect, caplog: pytest.LogCaptureFixture
     ) -> None:
         make_partitions(store)
@@ -199,7 +201,7 @@ class TestRowsThatCannotBeArchived:
 
 
 class TestCrash:
-    """A job is in exactly one of the tables, whatever happens to the session that moves it."""
+    """A job is in exactly one table, whatever happens to the session that moves it."""
 
     def test_a_session_that_dies_between_delete_and_insert_has_moved_nothing(
         self, committed: None, session: MakeSession, connect: Connect
@@ -221,7 +223,9 @@ class TestCrash:
         assert list(ArchivedJob.objects.values_list("pk", flat=True)) == [job.pk]
         assert not Job.objects.exists()
 
-    def test_one_that_dies_before_its_commit_has_moved_nothing(self, committed: None, session: MakeSession) -> None:
+    def test_a_session_that_dies_before_its_commit_has_moved_nothing(
+        self, committed: None, session: MakeSession
+    ) -> None:
         make_job("completed", finished_at=OLD)
         make_partitions(store)
         pruning = session()
@@ -245,7 +249,7 @@ class TestCrash:
 @pytest.mark.django_db
 @pytest.mark.usefixtures("archive")
 class TestMakePartitions:
-    def test_this_month_and_those_ahead(self) -> None:
+    def test_partitions_are_made_for_this_month_and_the_months_ahead(self) -> None:
         assert make_partitions(store, ahead=2) == 3
         assert partitions() == [month(now(), later) for later in range(3)]
         assert make_partitions(store, ahead=2) == 0
@@ -259,7 +263,7 @@ class TestMakePartitions:
         assert partitions() == sorted(months)
 
     def test_a_job_at_either_end_of_its_month_finds_its_partition(self) -> None:
-        """In UTC, whatever the time zone of the session."""
+        """A month is a month in UTC, whatever the time zone of the session."""
         execute("SET LOCAL TIME ZONE 'Pacific/Kiritimati'")
         first = datetime(now().year - 1, 12, 1, tzinfo=UTC)
         for moment in (first, first - timedelta(microseconds=1), first + timedelta(days=31, microseconds=-1)):
@@ -281,7 +285,7 @@ class TestMakePartitions:
         execute("CREATE TABLE by_hand PARTITION OF skipqueue_archivedjob FOR VALUES FROM (MINVALUE) TO ('2200-01-01')")
         assert make_partitions(store, ahead=2) == 0
 
-    def test_one_that_was_detached_by_hand_is_attached_again_when_its_month_is_needed(self) -> None:
+    def test_a_partition_that_was_detached_by_hand_is_attached_again_when_its_month_is_needed(self) -> None:
         make_job("completed", finished_at=OLD)
         Pruner(store).batch()
         execute(f"ALTER TABLE skipqueue_archivedjob DETACH PARTITION skipqueue_archivedjob_{month(now() + OLD)}")
@@ -304,7 +308,7 @@ class TestLocks:
             with within(20):
                 assert make_partitions(store, ahead=1) == 1
 
-    def test_many_supervisors_may_make_them_at_once(self, committed: None, session: MakeSession) -> None:
+    def test_many_supervisors_may_make_partitions_at_once(self, committed: None, session: MakeSession) -> None:
         make_job("completed", finished_at=OLD)
         sessions = [session() for _ in range(4)]
         running = [each.start(make_partitions, store, ahead=2) for each in sessions]
@@ -312,7 +316,7 @@ class TestLocks:
         assert len(partitions()) == 4
 
     @pytest.mark.parametrize("reads", [True, False], ids=["a reader", "a writer"])
-    def test_a_drop_gives_up_soon_and_lets_those_through_that_came_after_it(
+    def test_a_drop_gives_up_soon_and_lets_later_transactions_through(
         self, committed: Callable[..., None], connect: Connect, reads: bool
     ) -> None:
         make_job("failed", finished_at=OLD)
@@ -334,7 +338,9 @@ class TestLocks:
 @pytest.mark.django_db
 @pytest.mark.usefixtures("archive")
 class TestDropPartition:
-    def test_the_oldest_whose_last_job_is_past_the_retention(self, archive: Callable[..., None]) -> None:
+    def test_the_oldest_partition_whose_last_job_is_past_the_retention_is_dropped(
+        self, archive: Callable[..., None]
+    ) -> None:
         archive(ARCHIVE=None)
         for days in (500, 400, 330):
             make_job("failed", finished_at=-days * DAY)
@@ -346,7 +352,7 @@ class TestDropPartition:
         assert partitions() == [month(now() - 330 * DAY), month(now())]
         assert ArchivedJob.objects.count() == 1
 
-    def test_one_with_a_job_that_is_to_be_kept_stays(self, archive: Callable[..., None]) -> None:
+    def test_a_partition_with_a_job_within_the_retention_stays(self, archive: Callable[..., None]) -> None:
         make_job("failed", finished_at=OLD)
         Pruner(store).batch()
         first = (now() + OLD).replace(day=1, hour=0, minute=0, second=0, microsecond=0)

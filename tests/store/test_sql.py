@@ -15,7 +15,7 @@ from psycopg.adapt import PyFormat, Transformer
 
 from django_skipqueue.models import Job
 from django_skipqueue.parts.batches.dependencies import NeededJob, UnmetNeed
-from django_skipqueue.parts.history.rollups import Counts, Failures, rows_of_counts, rows_of_failures
+from django_skipqueue.parts.history.rollups import AttemptCounts, FailedAttempts, rows_of_counts, rows_of_failures
 from django_skipqueue.parts.limits.claim import AheadWish, ahead_as_values
 from django_skipqueue.queue.fragments import KEYS
 from django_skipqueue.queue.parameters import (
@@ -106,9 +106,11 @@ SETTLED = [
 ]
 RETENTION = {"completed": timedelta(days=1), "discarded": timedelta(days=7), "failed": timedelta(days=30)}
 KEPT = RETENTION | {"grace": 60.0, "limit": 1000, "skipped": "{5,6}"}
-ROLLED_UP = json.dumps(list(rows_of_counts({(1, "mail", "t"): Counts(completed=1)})))
+ROLLED_UP = json.dumps(list(rows_of_counts({(1, "mail", "t"): AttemptCounts(completed=1)})))
 ONE_CAUSE = {"task": "shop.send", "exception": "ValueError", "place": "shop.f7"}
-FAILURES = json.dumps(list(rows_of_failures({(1, Cause("t", "ValueError", "t.f")): Failures(1, 60.0, 61.0, 3, 4)})))
+FAILURES = json.dumps(
+    list(rows_of_failures({(1, Cause("t", "ValueError", "t.f")): FailedAttempts(1, 60.0, 61.0, 3, 4)}))
+)
 NOTES = notes_as_values(Noted(id, 1, 0.0, '{"progress": {"lease": 1, "value": 0.5}}') for id in range(99_001, 99_301))
 NOTED = {"by": "anna", "reason": "r"}
 IN_2030 = datetime(2030, 1, 1, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""The testing kit where several databases hold queues: it looks at all of them, or at the one that a test names."""
+"""The testing kit with several databases: it looks at all databases, or at the one that a test names."""
 
 from typing import Any
 
@@ -21,12 +21,12 @@ def _several(settings: Any) -> None:
 
 
 def hop(way: list[str]) -> None:
-    """Defers itself into the databases of its way, one after the other."""
+    """A task that defers itself into these databases, one after the other."""
     first, *others = way
     job(name="hop", max_attempts=1)(hop).using(database=first).defer(others)
 
 
-def test_jobs_run_until_none_is_left_in_any(registry: Registry) -> None:
+def test_jobs_run_until_no_database_has_one(registry: Registry) -> None:
     task = job(name="hop", max_attempts=1)(hop)
     task.using(database="default").defer(["other", "default", "other"])
     ran = run_jobs()
@@ -39,7 +39,7 @@ def test_jobs_run_until_none_is_left_in_any(registry: Registry) -> None:
     assert [each.status for each in ran] == ["completed"] * 3 + ["failed"]
 
 
-def test_one_database_alone() -> None:
+def test_a_test_may_run_the_jobs_of_one_database() -> None:
     add.using(database="default").defer(1)
     there = add.using(database="other").defer(2)
     assert run_jobs(database="other") == [there]

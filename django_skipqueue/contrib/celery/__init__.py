@@ -1,11 +1,10 @@
 """Relays: processes that give the jobs of some queues to a carrier, such as Celery's workers behind RabbitMQ.
 
-`relay` is one. It claims what the `window` has room for, and settles the outcomes that come back; what it writes into
-rows is in `rows`. The seam is `carrier`, and `celery_carrier` and `rabbitmq` are behind it.
+`relay` is such a process. It claims as many jobs as the `window` has room for, and settles the outcomes that come back.
+`rows` has the statements. `carrier` is the seam to a carrier; `celery_carrier` and `rabbitmq` implement it.
 
-The other end is in Celery's processes. Celery calls `task` with a job. `task` runs it in the pool that a worker of ours
-has, and `outcome_sender` sends its outcome. Celery acknowledges the job's message when the task ends, once the broker
-has confirmed the outcome.
+In its processes, Celery calls `task` with a job. `task` runs the job in a pool as workers have it, and `outcome_sender`
+sends the outcome. The task ends once the broker has confirmed the outcome. Then Celery acknowledges the job's message.
 
-`console` says to operators what each carrier holds, and whether its relays and its broker are there.
+`console` tells operators what each carrier holds, and whether its relays and its broker can be reached.
 """

@@ -1,4 +1,4 @@
-"""The app: has `SKIPQUEUE` know the key `CARRIERS`, and plugs into the core its part and system checks."""
+"""The Django app: adds the key `CARRIERS` to `SKIPQUEUE`, and installs its part and its system checks."""
 
 import sys
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from ...conf import add_setting, settings
 from ...values.exposition import Metric
 from ...values.part import Part, install_parts
-from .settings import CARRIERS, KEY, CarrierSettings, carriers, make_carrier
+from .settings import CARRIERS_KEY, CARRIERS_SETTING, CarrierSettings, carriers, make_carrier
 
 if TYPE_CHECKING:
     from ...console.parts import PartConsole
@@ -28,9 +28,9 @@ class SkipQueueCeleryConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def __init__(self, *args: Any) -> None:
-        """Add the setting: other apps may read the settings before this one is ready."""
+        """Add the setting, since other apps may read the settings before this app is ready."""
         super().__init__(*args)
-        add_setting(KEY, CARRIERS)
+        add_setting(CARRIERS_KEY, CARRIERS_SETTING)
 
     def ready(self) -> None:
         """Install the part, and register the checks. In a process with Celery, register the task of carried jobs."""
@@ -48,7 +48,7 @@ def console() -> "PartConsole":
 
 
 def _of_relay(value: Callable[["WorkerState"], float]) -> Callable[["WorkerState"], float | None]:
-    """The value for a relay whose process runs; `None` for all others."""
+    """Return the function for relays whose process runs. It returns `None` for other processes."""
     return lambda process: None if process.slots or not process.has_started else value(process)
 
 
@@ -72,11 +72,11 @@ PART = Part(name="celery", gauges=GAUGES, console=console)
 
 
 LONGEST_UNACKNOWLEDGED = 1_800.0
-"""Seconds for which RabbitMQ waits for the acknowledgement of a message, unless its consumer_timeout is changed."""
+"""Seconds for which RabbitMQ by default waits for the acknowledgement of a message: its consumer_timeout."""
 
 
 def _carriers() -> list[CarrierSettings]:
-    """The carriers of the settings; none if those are not valid, which E001 reports."""
+    """Return the carriers of the settings; none if the settings are not valid, which E001 reports."""
     try:
         return list(carriers().values())
     except ImproperlyConfigured:
@@ -84,7 +84,7 @@ def _carriers() -> list[CarrierSettings]:
 
 
 def check_carriers(**_: Any) -> list[CheckMessage]:
-    """E011: a carrier without Celery, or with an app that cannot be imported, or that is none of Celery's."""
+    """E011: a carrier lacks Celery, or its app cannot be imported or is no Celery app."""
     from .carrier import CarrierMisconfigured
 
     problems: list[CheckMessage] = []
@@ -98,7 +98,7 @@ def check_carriers(**_: Any) -> list[CheckMessage]:
 
 
 def check_carried_tasks(**_: Any) -> list[CheckMessage]:
-    """W005: a task whose attempts may take longer than RabbitMQ waits for an acknowledgement."""
+    """W005: attempts of a task may take longer than RabbitMQ waits for an acknowledgement."""
     from ...jobs.registry import registry
 
     queue_names = {queue_name for carrier in _carriers() for queue_name in carrier.queues}

@@ -1,10 +1,10 @@
-"""The seam between a relay and a carrier, the engine outside of PostgreSQL that runs jobs.
+"""The seam between a relay and a carrier, which is an engine outside of PostgreSQL that runs jobs.
 
-Invariant: nobody acknowledges a message before the next party has what it says. The relay hands a job over after the
-carrier has confirmed it, and acknowledges an outcome after its settle is committed.
+Invariant: nobody acknowledges a message before the content of the message is safe elsewhere. The relay hands a job over
+after the carrier has confirmed it, and acknowledges an outcome after its settle is committed.
 
-The relay's connection to it is opened again with a back-off when it breaks. Invariant: an error of the carrier ends no
-process, and delays nothing but what needs the carrier.
+When the connection to the carrier breaks, the relay opens it again with a back-off. Invariant: an error of the carrier
+ends no process, and delays only what needs the carrier.
 """
 
 import random
@@ -30,20 +30,20 @@ class CarrierMisconfigured(Exception):
 
 
 def carrier_id(name: str) -> str:
-    """The id of a carrier's row among the workers: stable, in the form of a worker's."""
+    """Return the id of a carrier's row among the workers. It depends only on the name, in the form of a worker's id."""
     return f"{name}:{blake2b(name.encode(), digest_size=6, person=b'carrier').hexdigest()}"
 
 
 def carrier_of(locked_by: str) -> str:
-    """The name of the carrier that holds a job, by the `locked_by` of its row; empty: no carrier holds it."""
+    """Return the name of the carrier that holds a job, by the `locked_by` of its row; empty: no carrier holds it."""
     name = worker_name(locked_by)
     return name if name != locked_by and carrier_id(name) == locked_by else ""
 
 
 def home_of(alias: str, since: datetime) -> str:
-    """The address for the outcomes of a carrier's jobs: the alias of their database, and a mark of that database.
+    """Return the address for the outcomes of a carrier's jobs: the alias and a mark of their database.
 
-    Two projects may share a broker, and have the same alias. `since`: when the carrier's row was written first.
+    Two projects that share a broker may both have the alias. since: when a relay wrote the carrier's row first.
     """
     return f"{alias}@{int(since.timestamp() * 1_000_000):x}"
 
@@ -54,7 +54,7 @@ def alias_of(home: str) -> str:
 
 class ReturnedOutcome(NamedTuple):
     delivery: int
-    """What `acknowledge` takes."""
+    """The number that `acknowledge` takes."""
     attempt: Attempt
 
 
@@ -63,17 +63,17 @@ class ReturnedJob(NamedTuple):
     ref: LeaseRef | None
     """`None`: the message is about no job."""
     reason: str
-    """`expired`: it has waited too long. `delivery_limit`: each worker that got it is gone. `maxlen`: the queue is
-    longer than a policy of the broker allows. `rejected`: the worker cannot read it, or refuses it. `unreadable`: it
-    has run, but the relay cannot read its outcome."""
+    """`expired`: the job has waited too long. `delivery_limit`: each worker that got the job is gone. `maxlen`: the
+    queue is longer than a policy of the broker allows. `rejected`: the worker cannot read the job, or refuses it.
+    `unreadable`: the job has run, but the relay cannot read its outcome."""
     job: ClaimedJob | None
-    """The job, without arguments that are large; `None` if the message cannot be read."""
+    """The job, without large arguments; `None` if the relay cannot read the message."""
     problem: str = ""
-    """Which message cannot be read, and why."""
+    """Which message the relay cannot read, and why."""
 
 
 class BegunJob(NamedTuple):
-    """A process of the carrier begins a job that another process had, which is gone."""
+    """A process of the carrier begins a job, after another process that had the job is gone."""
 
     delivery: int
     ref: LeaseRef
@@ -89,12 +89,12 @@ class TooLarge(NamedTuple):
 
 @dataclass
 class Taken:
-    """What came from the carrier since the last call of `take`."""
+    """What the carrier has sent since the last call of `take`."""
 
     confirmed: list[LeaseRef] = field(default_factory=list)
     """The jobs that the carrier holds from now on."""
     refused: list[LeaseRef] = field(default_factory=list)
-    """The jobs that the carrier has not taken: its queue is full, or gone."""
+    """The jobs that the carrier has refused: its queue is full, or gone."""
     outcomes: list[ReturnedOutcome] = field(default_factory=list)
     jobs: list[ReturnedJob] = field(default_factory=list)
     begun: list[BegunJob] = field(default_factory=list)
@@ -106,8 +106,8 @@ class Taken:
 class Carrier(Protocol):
     """Used by the thread of the relay's control loop. Every method may raise `CarrierUnreachable`.
 
-    After that, the relay calls `close` and then `connect`. Deliveries of the old connection come again in the new one,
-    and what was published but not confirmed is unknown: the relay releases it.
+    After that, the relay calls `close` and then `connect`. The new connection delivers again what the old connection
+    delivered. Nobody knows whether the carrier has the unconfirmed jobs: the relay releases them.
     """
 
     name: str
@@ -115,19 +115,19 @@ class Carrier(Protocol):
     """The address for outcomes, made by `home_of`. The relay sets it before it connects."""
 
     def connect(self) -> None:
-        """Open the connection, and declare what is lacking. Raises `CarrierMisconfigured` too."""
+        """Open the connection, and declare missing queues. Raises `CarrierMisconfigured` too."""
 
     def publish(self, jobs: Sequence[ClaimedJob]) -> Sequence[TooLarge]:
-        """Send jobs, except for those that are too large, and return these.
+        """Send the jobs, but return the jobs that are too large.
 
-        Each of the others is in `confirmed` or `refused` of a later `take`.
+        Each job that was sent is in `confirmed` or `refused` of a later `take`.
         """
 
     def take(self) -> Taken:
         """Return what has come since the last call. Does not wait."""
 
     def acknowledge(self, deliveries: Collection[int]) -> None:
-        """Let the carrier forget these outcomes and jobs: the database has what they say."""
+        """Let the carrier forget these outcomes and jobs: the database has their content."""
 
     def revoke(self, refs: Collection[LeaseRef]) -> None:
         """Ask the carrier not to begin these jobs, if it can."""
@@ -137,13 +137,13 @@ class Carrier(Protocol):
         """Whether the carrier takes no jobs for now: it lacks memory or space on its disk."""
 
     def fileno(self) -> int:
-        """The file that can be read when there is something to take."""
+        """Return the file that can be read when there is something to take."""
 
     def close(self) -> None:
-        """Close the connection, if one is open. Raises nothing."""
+        """Close the connection, if it is open. Raises nothing."""
 
 
-FIRST_DELAY, LONGEST_DELAY = 0.25, 10.0
+FIRST_CONNECT_DELAY, LONGEST_CONNECT_DELAY = 0.25, 10.0
 """Seconds until the next try after a failure, doubled up to the second each time."""
 
 CONNECT_TIME = 120.0
@@ -165,9 +165,9 @@ class CarrierConnection(Service):
         lost: Callable[[], object],
         stamp: Callable[[float], object],
     ) -> None:
-        """`home` returns the address for outcomes, made by `home_of`. While that is empty, no connection is opened.
+        """home: returns the address for outcomes, made by `home_of`. While it is empty, the relay opens no connection.
 
-        `lost` is called after the connection broke, and `stamp` with the seconds that opening it may take.
+        lost: called after the connection broke. stamp: called with the seconds that opening the connection may take.
         """
         self.carrier = carrier
         self.is_open = False
@@ -202,12 +202,18 @@ class CarrierConnection(Service):
             was_open, self.is_open = self.is_open, False
             self.carrier.close()
             self._failures += 1
-            longest = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(self._failures, 10))
+            longest = min(LONGEST_CONNECT_DELAY, FIRST_CONNECT_DELAY * 2 ** min(self._failures, 10))
             delay = random.uniform(longest / 2, longest)  # noqa: S311 (spreads load, guards nothing)
             self._retry_at = time.monotonic() + delay
             relay_logs.carrier_lost(self._who, self.carrier.name, error, delay)
             if was_open:
                 self._lost()
+
+    def acknowledge(self, deliveries: Collection[int]) -> None:
+        """Acknowledge these deliveries, if the connection is open. A new connection delivers them again."""
+        if deliveries and self.is_open:
+            with self.handling_errors():
+                self.carrier.acknowledge(deliveries)
 
     def close(self) -> None:
         self.is_open, self._retry_at = False, NEVER

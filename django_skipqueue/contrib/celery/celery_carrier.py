@@ -1,10 +1,10 @@
 """A carrier whose jobs run in Celery's workers, behind RabbitMQ.
 
-It has two connections. A broker that lacks memory or space reads nothing more from a connection that publishes, and its
-acknowledgements would wait there as well: so outcomes come by the other one.
+The carrier has two connections, one to publish and one to consume. A broker that lacks memory or space reads nothing
+more from a connection that publishes, so it would not read acknowledgements there either.
 
-Invariant: a job counts as confirmed once the broker has acknowledged its message and has not returned it. A message of
-the broker is acknowledged when the relay says so, and comes again otherwise.
+Invariant: a job counts as confirmed once the broker has acknowledged its message and has not returned it. The carrier
+acknowledges a message of the broker when the relay says so. Otherwise the broker sends it again.
 """
 
 import time
@@ -18,18 +18,18 @@ import amqp
 from ...values.records import ClaimedJob, LeaseRef
 from . import rabbitmq, wire
 from .carrier import CarrierUnreachable, Taken, TooLarge
-from .rabbitmq import CONFIRM_SECONDS, HEARTBEAT_SECONDS, AmqpLink, Confirms, Deliveries
+from .rabbitmq import HEARTBEAT_SECONDS, LONGEST_CONFIRM_SECONDS, AmqpLink, Confirms, Deliveries
 
 if TYPE_CHECKING:
     from .settings import CarrierSettings
 
-PREFETCH = 2_000
-"""Outcomes, and jobs that come back, which the broker sends ahead of their acknowledgement."""
+MOST_PREFETCHED_DELIVERIES = 2_000
+"""Outcomes, and jobs that come back, which the broker sends before the relay has acknowledged any."""
 
 MOST_DELIVERED = 64_000_000
-"""Bytes of those outcomes and jobs: the relay reads no more until it has acknowledged some."""
+"""Bytes of unacknowledged outcomes and jobs from which on the relay reads no more of them."""
 
-TASK = "django_skipqueue.run"
+CELERY_TASK = "django_skipqueue.run"
 """The name of the Celery task that runs jobs."""
 
 
@@ -44,13 +44,13 @@ class CeleryCarrier:
         self._links = self._publishing, self._consuming
         self._selector: DefaultSelector | None = None
         self._watches_deliveries = False
-        self._waiting: deque[tuple[ClaimedJob, bytes]] = deque()  # not published, since the broker is blocked
+        self._waiting: deque[tuple[ClaimedJob, bytes]] = deque()  # jobs to publish once the broker is not blocked
         self._confirms: Confirms[LeaseRef]
-        self._channel: Any = None  # of the deliveries
+        self._channel: Any = None  # the channel of the deliveries
         self._orders: Any = None  # the channel of the orders to revoke
         self._deliveries = Deliveries()
         self._taken = Taken()
-        self._broken: CarrierUnreachable | None = None  # raised by a `take` that has nothing else to say
+        self._broken: CarrierUnreachable | None = None  # raised by the next `take` that has nothing to return
 
     def connect(self) -> None:
         self._broken, self._taken = None, Taken()
@@ -63,12 +63,12 @@ class CeleryCarrier:
         with self._publishing.translated_errors():
             self._confirms = Confirms(self._publishing.channel())
             self._orders = None
-            if self._declare:  # on a channel without confirms: these orders would count there
+            if self._declare:  # a channel of their own: on the other channel the broker would confirm the orders too
                 self._orders = self._publishing.channel()
                 self._app.control.mailbox.exchange(self._orders).declare()
         with self._consuming.translated_errors():
             self._deliveries = Deliveries()
-            channel.basic_qos(0, PREFETCH, False)
+            channel.basic_qos(0, MOST_PREFETCHED_DELIVERIES, False)
             channel.basic_consume(rabbitmq.outcome_queue(self.home), callback=self._outcomes)
             channel.basic_consume(rabbitmq.back_queue(self.home), callback=self._came_back)
         self._selector, self._watches_deliveries = DefaultSelector(), False
@@ -76,12 +76,12 @@ class CeleryCarrier:
         self._watch_deliveries()
 
     def definitions(self, homes: Collection[str]) -> dict[str, Any]:
-        """What `rabbitmqctl import_definitions` takes: all that the relays of these homes and Celery's workers need."""
+        """Return what the relays of these homes and Celery's workers need, for `rabbitmqctl import_definitions`."""
         place = self._publishing
         return rabbitmq.definitions(sorted({*self._queues.values()}), homes, vhost=place.vhost, user=place.user)
 
     def publish(self, jobs: Sequence[ClaimedJob]) -> Sequence[TooLarge]:
-        """See `Carrier.publish`. Raises `KeyError` for a job of a queue that is not carried."""
+        """Send the jobs as `Carrier.publish` says. Raises `KeyError` for a job of a queue that is not carried."""
         most = self._publishing.most(self._max_message_size)
         too_large: list[TooLarge] = []
         for job in jobs:
@@ -96,8 +96,8 @@ class CeleryCarrier:
         return too_large
 
     def _publish_waiting(self) -> None:
-        """Publish until the broker says that it is blocked: it would read no more, and this would wait for it."""
-        headers = {"lang": "py", "task": TASK, rabbitmq.DATABASE_HEADER: self.home}
+        """Publish until the broker says that it is blocked: it would read no more, and the relay would wait."""
+        headers = {"lang": "py", "task": CELERY_TASK, rabbitmq.DATABASE_HEADER: self.home}
         try:
             while self._waiting and not self._broken and not self._publishing.is_blocked:
                 job, body = self._waiting.popleft()
@@ -117,19 +117,19 @@ class CeleryCarrier:
             self._broken = error
 
     def take(self) -> Taken:
-        """See `Carrier.take`. A connection that breaks first gives what it had confirmed: that must not run twice."""
+        """Return what has come. If a connection breaks, first return the confirmed jobs, which must not run twice."""
         self.fileno()  # raises if the connection is not open
         for link, is_enough in ((self._consuming, self._has_enough), (self._publishing, lambda: False)):
             try:
                 link.receive(is_enough)
             except CarrierUnreachable as error:
                 self._broken = self._broken or error
-        # Last, since the confirm of a job comes with its outcome.
+        # The publishing link comes last, since the confirm of a job may come together with its outcome.
         confirms = self._confirms
         self._taken.confirmed, confirms.confirmed = confirms.confirmed, []
         self._taken.refused, confirms.refused = confirms.refused, []
         if confirms.are_late(is_blocked=self.is_blocked):
-            self._broken = CarrierUnreachable(f"The broker has not confirmed a job for {CONFIRM_SECONDS:g} s.")
+            self._broken = CarrierUnreachable(f"The broker has not confirmed a job for {LONGEST_CONFIRM_SECONDS:g} s.")
         taken, self._taken = self._taken, Taken()
         if self._broken is not None:
             if not taken.confirmed:
@@ -146,7 +146,7 @@ class CeleryCarrier:
         self._watch_deliveries()
 
     def revoke(self, refs: Collection[LeaseRef]) -> None:
-        """See `Carrier.revoke`. Celery's workers with remote control drop these messages, if they have them."""
+        """Have Celery's workers drop the messages of these jobs. Workers without remote control run them."""
         if refs and self._orders is not None and not self.is_blocked:
             ids = [wire.message_id(self.home, ref) for ref in refs]
             order = {"method": "revoke", "arguments": {"task_id": ids, "terminate": False}, "destination": None}
@@ -187,11 +187,11 @@ class CeleryCarrier:
 
     def _outcomes(self, message: Any) -> None:
         tag, id = message.delivery_tag, message.properties.get("correlation_id")
-        parts = wire.outcomes(self._taken, tag, message.body, id, now=time.monotonic())
+        parts = wire.add_outcomes(self._taken, tag, message.body, id, now=time.monotonic())
         self._deliveries.add(tag, len(message.body), parts=parts)
 
     def _came_back(self, message: Any) -> None:
         tag, properties = message.delivery_tag, message.properties
         self._deliveries.add(tag, len(message.body))
         headers = properties.get("application_headers")
-        self._taken.jobs.append(wire.returned(tag, message.body, properties.get("correlation_id"), headers))
+        self._taken.jobs.append(wire.returned_job(tag, message.body, properties.get("correlation_id"), headers))

@@ -1,7 +1,7 @@
-"""Carriers, for operators: what each holds, in words, and whether its relays and its broker are there.
+"""What carriers give to operators: what each holds, and whether its relays and its broker can be reached.
 
-For the command line, the doctor, the metrics and the admin. Every statement is here, as a literal. Each reads a bounded
-number of rows, by an index.
+The command line, the doctor, the metrics and the admin show it. Each statement reads a bounded number of rows by an
+index.
 """
 
 import json
@@ -36,10 +36,10 @@ from .models import WorkerOfCelery
 from .rows import is_window_lost, time_limit
 from .settings import CarrierSettings, carrier_for, carriers
 
-# pages, commands, metrics → for each carrier: name, queues, window; how many jobs are with it, since when the oldest,
-# and for how many seconds; how many relays are alive; the seconds since a relay's last heartbeat, and since one last
-# reached the broker; how many jobs it has refused. Of all running jobs, `limit` are looked at, those first that were
-# claimed first: once, however many carriers there are, and none without a carrier. Index: recover.
+# pages, commands, metrics → for each carrier: name, queues, window; how many jobs are with it, since when the oldest
+# job is, and for how many seconds; how many relays are alive; the seconds since a relay's last heartbeat, and since a
+# relay last reached the broker; how many jobs it has refused. The statement looks once at the `limit` running jobs that
+# workers claimed first, and at none if there is no carrier. Index: recover.
 CARRIERS_NOW = """
 WITH held AS MATERIALIZED (
     SELECT locked_by, count(*) AS number, min(locked_at) AS oldest
@@ -78,8 +78,8 @@ ORDER BY carrier.name
 LIMIT 200
 """
 
-# doctor → the jobs that a carrier has held for longer than `seconds`, the longest first, with their own time limits. Of
-# all jobs that were claimed that long ago, 5,000 are looked at. Index: recover.
+# doctor → the jobs that a carrier has held for longer than `seconds`, the oldest first, with their own time limits. The
+# statement looks at 5,000 jobs that were claimed that long ago. Index: recover.
 HELD_FOR_LONG = """
 SELECT id, task, locked_by, date_part('epoch', statement_timestamp() - locked_at) AS age, timeout
 FROM (
@@ -94,11 +94,11 @@ ORDER BY locked_at
 LIMIT 1000
 """
 
-MOST_RUNNING = 100_000
-"""Running jobs that are looked at: the largest window."""
+MOST_RUNNING_READ = 100_000
+"""Running jobs that a statement looks at: the largest window."""
 
 DELIVERIES = 3
-"""How often the broker delivers a job at most."""
+"""The maximum of times that the broker delivers a job."""
 
 
 @dataclass(frozen=True)
@@ -110,44 +110,44 @@ class CarrierNow:
     held: int
     """How many jobs are with it."""
     oldest: datetime | None
-    """Since when the oldest of them is with it."""
+    """When a relay claimed the oldest job that is with it."""
     oldest_seconds: float | None
     relays: int
     """How many of its relays do not count as dead."""
     heartbeat_age: float
     """Seconds since a relay was last alive."""
     reached_age: float | None
-    """Seconds since a relay last reached the broker; `None`: none ever has."""
+    """Seconds since a relay last reached the broker; `None`: no relay ever has."""
     refused: int
-    """How many jobs it has not taken, in total: its queue was full, or gone."""
+    """How many jobs it has refused in total: its queue was full, or gone."""
 
     @property
     def is_reachable(self) -> bool | None:
-        """Whether a relay reaches the broker; `None`: no relay is alive, and nobody knows."""
+        """Whether a relay reaches the broker; `None`: nobody knows, since no relay is alive."""
         if not self.relays:
             return None
         return self.reached_age is not None and state_after(timedelta(seconds=self.reached_age)) == "live"
 
 
 def carriers_now(store: Store) -> list[CarrierNow]:
-    """The carriers that relays have ever served in this database, by name.
+    """Read the carriers that relays have ever served in this database, by name.
 
-    One that is not in the settings any more is among them as long as it holds jobs.
+    A carrier that is not in the settings any more is among them as long as it holds jobs.
     """
-    limits = {"limit": MOST_RUNNING, "worker_timeout": settings.worker_timeout}
+    limits = {"limit": MOST_RUNNING_READ, "worker_timeout": settings.worker_timeout}
     rows = store.rows(CARRIERS_NOW, limits)
     found = (CarrierNow(name, tuple(map(str, json.loads(queues))), *row) for name, queues, *row in rows)
     return [carrier for carrier in found if carrier.held or carrier.name in carriers()]
 
 
 def relay_names(store: Store, worker_ids: Collection[str]) -> dict[str, str]:
-    """The carriers of those of these workers that are relays, by the id of the worker."""
+    """Return the carriers of the relays among these workers, by the id of the worker."""
     rows = WorkerOfCelery.objects.using(store.alias).filter(pk__in=worker_ids).exclude(relay_of="")
     return dict(rows.values_list("pk", "relay_of"))
 
 
 def overdue_jobs(store: Store, carrier: CarrierSettings) -> Iterator[tuple[int, str, str, float]]:
-    """The jobs whose outcome the carrier should have sent long ago: id, task, holder and seconds, the longest first.
+    """Yield the jobs that the carrier should have sent back long ago: id, task, holder and seconds, the oldest first.
 
     After `wait` seconds a job comes back unless a worker has it, and each of `DELIVERIES` workers may take as long as
     the time limit of the job.
@@ -162,7 +162,7 @@ def overdue_jobs(store: Store, carrier: CarrierSettings) -> Iterator[tuple[int, 
 
 
 def carrier_with(job: Job) -> str:
-    """The name of the carrier that has this running job; empty: a worker or a relay has it, or nobody."""
+    """Return the name of the carrier that has this running job; empty: no carrier has it."""
     return carrier_of(job.locked_by) if job.status == Status.RUNNING else ""
 
 
@@ -177,7 +177,7 @@ def relays_in_words(number: int) -> str:
 
 
 def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
-    """What a queued job of a carrier waits for, and where one is that the carrier has; else an empty string."""
+    """Return for what a queued job of a carrier waits, or since when the carrier has the job; else an empty string."""
     if job.status == Status.QUEUED and (carrier := carrier_for(job.queue_name)):
         if not workforce.serving(job.queue_name):
             return gettext("It waits for a relay: none of %(carrier)s is alive.") % {"carrier": carrier.name}
@@ -229,19 +229,23 @@ def status(store: Store) -> PartStatus:
 # Metrics
 
 
-CARRIER = ("carrier",)
-REFUSED = "Jobs that the carrier has not taken: its queue was full."
+CARRIER_LABELS = ("carrier",)
+REFUSED_HELP = "Jobs that the carrier has not taken: its queue was full."
 
 
 @measured(
     "carriers",
-    Metric("skipqueue_carried_jobs", "gauge", "Jobs that the carrier holds: at most 100,000 are counted.", CARRIER),
-    Metric("skipqueue_carrier_window", "gauge", "Jobs that the carrier holds at most.", CARRIER),
-    Metric("skipqueue_carrier_oldest_seconds", "gauge", "Seconds since the first of these was handed over.", CARRIER),
-    Metric("skipqueue_carrier_relays", "gauge", "Relays of the carrier that are not dead.", CARRIER),
-    Metric("skipqueue_carrier_reachable", "gauge", "1 if a live relay reaches the broker.", CARRIER),
-    Metric("skipqueue_carrier_refused_total", "counter", REFUSED, CARRIER),
-    Metric("skipqueue_carrier_heartbeat_age_seconds", "gauge", "Seconds since a relay was last alive.", CARRIER),
+    Metric(
+        "skipqueue_carried_jobs", "gauge", "Jobs that the carrier holds: at most 100,000 are counted.", CARRIER_LABELS
+    ),
+    Metric("skipqueue_carrier_window", "gauge", "Jobs that the carrier holds at most.", CARRIER_LABELS),
+    Metric(
+        "skipqueue_carrier_oldest_seconds", "gauge", "Seconds since the first of these was handed over.", CARRIER_LABELS
+    ),
+    Metric("skipqueue_carrier_relays", "gauge", "Relays of the carrier that are not dead.", CARRIER_LABELS),
+    Metric("skipqueue_carrier_reachable", "gauge", "1 if a live relay reaches the broker.", CARRIER_LABELS),
+    Metric("skipqueue_carrier_refused_total", "counter", REFUSED_HELP, CARRIER_LABELS),
+    Metric("skipqueue_carrier_heartbeat_age_seconds", "gauge", "Seconds since a relay was last alive.", CARRIER_LABELS),
 )
 def metrics(store: Store) -> Iterator[Values]:
     found = {(carrier.name,): carrier for carrier in carriers_now(store)}
@@ -257,10 +261,10 @@ def metrics(store: Store) -> Iterator[Values]:
 # The doctor
 
 
-WORKERS = PageLink("worker_changelist")
+WORKERS_PAGE = PageLink("worker_changelist")
 
 
-def find_without_relay(store: Store) -> Iterator[Finding]:
+def carriers_without_relay(store: Store) -> Iterator[Finding]:
     found = carriers_now(store)
     held = {each.name: each.held for each in found}
     ages = {each.name: each.heartbeat_age for each in found}
@@ -272,16 +276,16 @@ def find_without_relay(store: Store) -> Iterator[Finding]:
             yield Finding.of(
                 Severity.CRITICAL if is_unserved else Severity.WARNING,
                 gettext("No relay of the carrier %(name)s is alive") % {"name": name},
-                " ".join([waits] * is_unserved + [_held(held.get(name, 0))]),
+                " ".join([waits] * is_unserved + [_held_in_words(held.get(name, 0))]),
                 gettext("Start one. Until then no job goes there, and no outcome that comes back is written."),
                 _run_relay("--carrier", name),
                 subject=name,
                 since=database_time(store) - timedelta(seconds=ages[name]) if name in ages else None,
-                link=WORKERS,
+                link=WORKERS_PAGE,
             )
 
 
-def find_unreachable(store: Store) -> Iterator[Finding]:
+def unreachable_carriers(store: Store) -> Iterator[Finding]:
     for carrier in carriers_now(store):
         if carrier.is_reachable is False:
             age = span(carrier.reached_age) if carrier.reached_age else "?"
@@ -297,12 +301,12 @@ def find_unreachable(store: Store) -> Iterator[Finding]:
                 facts={"name": carrier.name, "relays": carrier.relays, "age": age},
                 subject=carrier.name,
                 since=database_time(store) - timedelta(seconds=carrier.reached_age) if carrier.reached_age else None,
-                link=WORKERS,
+                link=WORKERS_PAGE,
             )
 
 
-def find_lost_jobs(store: Store) -> Iterator[Finding]:
-    """Jobs that a carrier should have sent back long ago, and those of a carrier that the settings do not have."""
+def lost_jobs(store: Store) -> Iterator[Finding]:
+    """Find jobs that a carrier should have sent back long ago, and jobs of a carrier that the settings do not have."""
     for now in carriers_now(store):
         carrier = carriers().get(now.name)
         rows = list(overdue_jobs(store, carrier)) if carrier and now.held and now.is_reachable else []
@@ -317,7 +321,7 @@ def find_lost_jobs(store: Store) -> Iterator[Finding]:
             )
         elif rows or (now.held and not carrier):
             severity, title = Severity.WARNING, gettext("The broker of the carrier %(name)s may have lost jobs")
-            found = listed(store, rows) if rows else _held(now.held)
+            found = listed(store, rows) if rows else _held_in_words(now.held)
             advice = (
                 gettext(
                     "Each is held for longer than its WAIT and three times its timeout. If the broker's queues are "
@@ -332,11 +336,11 @@ def find_lost_jobs(store: Store) -> Iterator[Finding]:
         command = _run_relay("--reclaim", now.name)
         name, since = now.name, now.oldest
         yield Finding.of(
-            severity, title % {"name": name}, found, advice, command, subject=name, since=since, link=WORKERS
+            severity, title % {"name": name}, found, advice, command, subject=name, since=since, link=WORKERS_PAGE
         )
 
 
-def _held(number: int) -> str:
+def _held_in_words(number: int) -> str:
     return gettext("Jobs that are with it: %(held)s.") % {"held": number}
 
 
@@ -347,11 +351,11 @@ def _run_relay(option: str, carrier: str) -> str:
 # The admin
 
 
-DETAIL = '<span class="skipqueue-detail">{}</span>'
+DETAIL_CELL = '<span class="skipqueue-detail">{}</span>'
 
 
 def cells(store: Store, workers: Sequence[Worker]) -> dict[str, dict[str, str]]:
-    """The cells of carriers, but for those that `carriers_now` leaves out, and what relays are. Up to two queries."""
+    """Return cells of the rows of carriers and relays in the list of workers, with two queries at most."""
     shown: dict[str, dict[str, str]] = {}
     found = {each.name: each for each in carriers_now(store)} if any(each.is_external for each in workers) else {}
     relays = relay_names(store, [each.pk for each in workers if not each.concurrency])
@@ -370,9 +374,9 @@ def _cells(carrier: CarrierNow, now: datetime) -> dict[str, str]:
     refused = ngettext("%(number)s job refused", "%(number)s jobs refused", carrier.refused)
     return {
         "state": badge(state, broker_in_words(carrier)),
-        "worker": format_html('<span class="skipqueue-name">{}</span> ' + DETAIL, shortened(carrier.name), kind),
+        "worker": format_html('<span class="skipqueue-name">{}</span> ' + DETAIL_CELL, shortened(carrier.name), kind),
         "slots": gettext("%(held)s/%(window)s with it") % held,
-        "memory": format_html(DETAIL, refused % {"number": grouped(carrier.refused)} if carrier.refused else ""),
+        "memory": format_html(DETAIL_CELL, refused % {"number": grouped(carrier.refused)} if carrier.refused else ""),
         "runs_now": gettext("the oldest since %(time)s") % {"time": clock_time(carrier.oldest, now)}
         if carrier.oldest
         else gettext("nothing"),
@@ -390,9 +394,11 @@ CONSOLE = PartConsole(
     status=status,
     subcommands=(Alias("relay", RunRelay),),
     rules=(
-        Rule("carrier-without-relay", find_without_relay, _("Every carrier with jobs has a relay"), is_watched=True),
-        Rule("carrier-unreachable", find_unreachable, _("The broker of every carrier is reached"), is_watched=True),
-        Rule("carrier-lost-jobs", find_lost_jobs, _("No carrier holds jobs for too long"), is_watched=True),
+        Rule(
+            "carrier-without-relay", carriers_without_relay, _("Every carrier with jobs has a relay"), is_watched=True
+        ),
+        Rule("carrier-unreachable", unreachable_carriers, _("The broker of every carrier is reached"), is_watched=True),
+        Rule("carrier-lost-jobs", lost_jobs, _("No carrier holds jobs for too long"), is_watched=True),
     ),
     metrics=(metrics,),
 )

@@ -1,7 +1,4 @@
-"""Log lines about relays and their carriers, and of Celery's workers about carried jobs.
-
-They have the format of `events.logs`: the event first, then `key=value`.
-"""
+"""The log lines of relays, and of Celery's workers about carried jobs, in the format of `events.logs`."""
 
 import logging
 
@@ -10,7 +7,7 @@ from ...events.logs import write_about_worker
 
 
 def outcomes_wait(worker: str, error: BaseException) -> None:
-    """Outcomes cannot be sent to the broker. They are sent again until it confirms them."""
+    """A process of Celery cannot send outcomes to the broker. It tries again until the broker confirms them."""
     write_about_worker(logging.ERROR, "outcomes_wait", worker, reason=in_a_line(error), hint="they are sent again")
 
 
@@ -43,7 +40,7 @@ def carrier_back(relay: str, carrier: str) -> None:
 
 
 def carrier_refused(relay: str, carrier: str, count: int, retry_in: float) -> None:
-    """The carrier has not taken these jobs: its queue is full or gone. They are released."""
+    """The carrier has refused jobs: its queue is full or gone. The relay releases the jobs."""
     hint, again = "its queue is full, or gone", in_words(retry_in)
     write_about_worker(
         logging.WARNING, "carrier_refused", relay, carrier=carrier, count=count, retry_in=again, hint=hint
@@ -60,7 +57,7 @@ def carrier_unblocked(relay: str, carrier: str) -> None:
 
 
 def message_unreadable(relay: str, carrier: str, count: int, total: int, reason: str) -> None:
-    """Messages cannot be read; `total` of them since the relay has started. `reason` names the first one."""
+    """A relay cannot read messages: `total` of them since it started. `reason` names the first one."""
     hint = "it is acknowledged: somebody else writes to the broker, or another version of django_skipqueue"
     write_about_worker(
         logging.ERROR, "message_unreadable", relay, carrier=carrier, count=count, total=total, reason=reason, hint=hint
@@ -72,7 +69,7 @@ def carried_returned(relay: str, carrier: str, count: int, reason: str) -> None:
 
 
 def returns_dropped(relay: str, carrier: str, count: int, job_id: int) -> None:
-    """Jobs that came back were left as they are. `job_id` is the first of them."""
+    """A relay leaves jobs that came back as they are. `job_id` is the first of them."""
     reason = "the carrier does not hold them under these leases"
     write_about_worker(
         logging.INFO, "carried_returns_dropped", relay, carrier=carrier, count=count, id=job_id, reason=reason
@@ -80,12 +77,12 @@ def returns_dropped(relay: str, carrier: str, count: int, job_id: int) -> None:
 
 
 def carried_not_begun(relay: str, carrier: str, count: int) -> None:
-    """Jobs came back because processes of the carrier had ended, and none has begun them. No attempt is charged."""
+    """Jobs came back because processes of the carrier ended, and no process had begun them. This costs no attempt."""
     hint = "processes of the carrier end before they begin their jobs: their own log says why"
     write_about_worker(logging.WARNING, "carried_jobs_not_begun", relay, carrier=carrier, count=count, hint=hint)
 
 
 def carrier_window_lost(relay: str, carrier: str, count: int) -> None:
-    """The window is full of jobs that the broker does not have any more. No job is handed over until somebody acts."""
+    """The window is full of jobs that the broker has lost. Relays hand over no job until an operator acts."""
     hint = f"the broker has lost them, and no job is handed over: python manage.py runrelay --reclaim {carrier}"
     write_about_worker(logging.ERROR, "carrier_window_lost", relay, carrier=carrier, count=count, hint=hint)

@@ -1,4 +1,4 @@
-"""`WorkerOfCelery`: what is known of a relay and of a carrier, beside their rows among the workers."""
+"""`WorkerOfCelery`: columns of relays and carriers that the table of workers does not have."""
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -7,16 +7,16 @@ from ...models.expressions import are_times
 
 
 class WorkerOfCelery(models.Model):
-    """A relay, or a carrier. Relays write the rows, and delete those of workers that have no row any more."""
+    """A relay or a carrier. Relays write the rows, and delete the rows of workers that are gone."""
 
     worker_id = models.TextField(primary_key=True)
     """The id of the row in `skipqueue_worker`."""
     relay_of = models.TextField(_("relay of"), db_default="")
-    """The name of the carrier to which the process relays jobs; empty: this is a carrier."""
+    """The name of the carrier that gets the relay's jobs; empty: the row is a carrier's."""
     reached_at = models.DateTimeField(_("broker reached at"), null=True)
-    """Of a carrier: when a relay last wrote the heartbeat while its connection to the carrier was open."""
+    """When a relay last wrote this carrier's heartbeat while its connection to the carrier was open."""
     refused = models.BigIntegerField(_("refused jobs"), db_default=0)
-    """Of a carrier: how many jobs it has not taken from its relays, in total."""
+    """The total number of jobs that this carrier has refused."""
 
     class Meta:
         app_label = "skipqueue_celery"

@@ -1,16 +1,13 @@
 """Sends the outcomes of a process of Celery to the broker.
 
-Invariant: `send` returns once the broker has confirmed the outcome. One that the broker never takes is replaced by a
-failure that says so.
-
-Invariant: the failure in place of an outcome whose message is too large is smaller than every `MAX_MESSAGE_SIZE` may
-be.
+Invariant: `send` returns once the broker has confirmed the outcome. It sends a failure in place of an outcome that the
+broker never takes. Invariant: the message of the failure is smaller than the least `MAX_MESSAGE_SIZE`.
 """
 
 import threading
 import time
 from collections import deque
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...exceptions import MessageTooLarge
@@ -20,31 +17,31 @@ from ...worker.loop import Wakeup
 from . import logs as carried_logs
 from . import wire
 from .carrier import CarrierMisconfigured, CarrierUnreachable
-from .rabbitmq import CONFIRM_SECONDS, LARGEST, AmqpLink, Confirms, outcome_queue
+from .rabbitmq import LARGEST_MESSAGE, LONGEST_CONFIRM_SECONDS, AmqpLink, Confirms, outcome_queue
 from .settings import carrier_for
 
-KEPT = 1_000
-"""Characters of arguments, and of metadata, that are sent back all the same."""
+MOST_CHARACTERS_KEPT = 1_000
+"""Characters up to which arguments, and metadata, go back with the failure."""
 
 
-def fitting(outcome: wire.EncodedOutcome, link: AmqpLink) -> wire.EncodedOutcome:
-    """The outcome, or what takes its place."""
+def fitting_outcome(outcome: wire.EncodedOutcome, link: AmqpLink) -> wire.EncodedOutcome:
+    """Return the outcome, or a failure in its place if its message is too large."""
     attempt = wire.attempt_from_wire(wire.decode(outcome.body), now=time.monotonic())
     carrier = carrier_for(attempt.job.queue_name)
-    most = link.most(carrier.max_message_size if carrier else LARGEST)
+    most = link.most(carrier.max_message_size if carrier else LARGEST_MESSAGE)
     if outcome.size <= most:
         return outcome
-    return wire.encode_outcome(replaced(attempt, outcome.size, most), outcome.home)
+    return wire.encode_outcome(_too_large(attempt, outcome.size, most), outcome.home)
 
 
-def replaced(attempt: Attempt, size: int, most: int) -> Attempt:
-    """The attempt with an outcome that can be sent: a failure that says so, for the task's effects have happened.
+def _too_large(attempt: Attempt, size: int, most: int) -> Attempt:
+    """Return the attempt as failed: the task has run, so the job must not run again.
 
-    What the task itself has written stays: only the relay does not get the result.
+    An atomic task has written its outcome itself. Then the relay gets the outcome without its result.
     """
     job, outcome = attempt.job, attempt.outcome
-    metadata = job.metadata if len(job.metadata) <= KEPT else "{}"
-    lean = wire.lean(job, KEPT)._replace(metadata=metadata)
+    metadata = job.metadata if len(job.metadata) <= MOST_CHARACTERS_KEPT else "{}"
+    lean = wire.without_large_arguments(job, MOST_CHARACTERS_KEPT)._replace(metadata=metadata)
     if attempt.is_written:
         return attempt._replace(job=lean, outcome=replace(outcome, result=None, error=None, notes=None))
     error = MessageTooLarge(
@@ -58,35 +55,35 @@ def replaced(attempt: Attempt, size: int, most: int) -> Attempt:
     return attempt._replace(job=lean, outcome=Outcome("failed", last_error=summary(error), error=entry))
 
 
-FIRST_DELAY, LONGEST_DELAY = 0.2, 15.0
-"""Seconds until the broker is tried again, doubled after each try."""
+FIRST_SEND_DELAY, LONGEST_SEND_DELAY = 0.2, 15.0
+"""Seconds until the next try to reach the broker, doubled after each try up to the second number."""
 
-LOOK_SECONDS = 1.0
+LATE_CONFIRM_LOOK_SECONDS = 1.0
 """Seconds between two looks at whether the confirm of an outcome takes too long."""
 
-SMALL = 16_384
+SMALL_MESSAGE = 16_384
 """Bytes of a message that every broker takes."""
 
 
+@dataclass(eq=False)
 class Outgoing:
-    """An outcome on its way."""
+    """An outcome that the broker may not have yet."""
 
-    def __init__(self, outcome: wire.EncodedOutcome) -> None:
-        self.outcome = outcome
-        self.is_confirmed = False
+    outcome: wire.EncodedOutcome
+    is_confirmed: bool = False
 
 
 class OutcomeSender:
-    """May be used by several threads at once. One of those that wait takes the turns for all."""
+    """Several threads may send at the same time. One of the waiting threads sends for all."""
 
     def __init__(self, app: Any, *, who: str) -> None:
         self._link = AmqpLink(app)
         self._who = who
         self._new: deque[Outgoing] = deque()
         self._wakeup = Wakeup()
-        self._turns = threading.Lock()  # held by the thread that takes the turns; it guards all the following
+        self._turns = threading.Lock()  # the thread that sends for all holds it; it guards the attributes below
         self._confirms: Confirms[Outgoing] | None = None
-        self._delay = FIRST_DELAY
+        self._delay = FIRST_SEND_DELAY
         self._is_trouble_logged = False
 
     def send(self, attempt: Attempt, home: str) -> None:
@@ -94,7 +91,7 @@ class OutcomeSender:
         self.send_encoded(wire.encode_outcome(attempt, home))
 
     def send_encoded(self, outcome: wire.EncodedOutcome) -> None:
-        """Send this, and return once the broker has confirmed it."""
+        """Send an encoded outcome as `send` does."""
         outgoing = Outgoing(outcome)
         self._new.append(outgoing)
         self._wakeup.call()
@@ -103,7 +100,7 @@ class OutcomeSender:
                 self._turn()
 
     def _turn(self) -> None:
-        """Publish what is new, wait for an answer of the broker or another outcome, and take the answers."""
+        """Publish new outcomes, wait for the broker or for another outcome, and take the confirms."""
         was_open = self._confirms is not None
         try:
             if self._confirms is None:
@@ -112,7 +109,7 @@ class OutcomeSender:
                     self._confirms = Confirms(self._link.channel())
             while self._new:
                 self._publish(self._confirms)
-            self._wakeup.wait(LOOK_SECONDS, unless=lambda: self._new, files=[self._link.fileno()])
+            self._wakeup.wait(LATE_CONFIRM_LOOK_SECONDS, unless=lambda: self._new, files=[self._link.fileno()])
             try:
                 self._link.receive()
             finally:
@@ -120,17 +117,17 @@ class OutcomeSender:
             self._require_answers(self._confirms)
         except (CarrierUnreachable, CarrierMisconfigured) as error:
             self._broke()
-            if not was_open:  # else the broker may have closed the connection while no outcome was sent
+            if not was_open:  # else the broker may have closed a connection that was idle
                 if not self._is_trouble_logged:
                     self._is_trouble_logged = True
                     carried_logs.outcomes_wait(self._who, error)
                 time.sleep(self._delay)
-                self._delay = min(self._delay * 2, LONGEST_DELAY)
+                self._delay = min(self._delay * 2, LONGEST_SEND_DELAY)
 
     def _publish(self, confirms: Confirms[Outgoing]) -> None:
         outgoing = self._new[0]
-        if outgoing.outcome.size > SMALL:
-            outgoing.outcome = fitting(outgoing.outcome, self._link)
+        if outgoing.outcome.size > SMALL_MESSAGE:
+            outgoing.outcome = fitting_outcome(outgoing.outcome, self._link)
         outcome = outgoing.outcome
         queue, body = outcome_queue(outcome.home), wire.join_outcomes([outcome])
         with self._link.translated_errors():
@@ -139,7 +136,7 @@ class OutcomeSender:
 
     def _note_confirmed(self, confirms: Confirms[Outgoing]) -> None:
         if confirms.confirmed:
-            self._delay = FIRST_DELAY
+            self._delay = FIRST_SEND_DELAY
             if self._is_trouble_logged:
                 self._is_trouble_logged = False
                 carried_logs.outcomes_sent(self._who)
@@ -151,11 +148,11 @@ class OutcomeSender:
             queues = sorted({outcome_queue(outgoing.outcome.home) for outgoing in confirms.refused})
             raise CarrierUnreachable(f"The broker does not take it: {', '.join(queues)} is full, or gone.")
         if confirms.are_late(is_blocked=self._link.is_blocked):
-            raise CarrierUnreachable(f"The broker has not confirmed an outcome for {CONFIRM_SECONDS:g} s.")
+            raise CarrierUnreachable(f"The broker has not confirmed an outcome for {LONGEST_CONFIRM_SECONDS:g} s.")
 
     def _broke(self) -> None:
-        """Close the connection. What was not confirmed is sent again: the relay drops an outcome that comes twice."""
-        self._link.close()  # takes answers of the broker that come meanwhile
+        """Close the connection, and send unconfirmed outcomes again. The relay drops an outcome that comes twice."""
+        self._link.close()  # takes confirms that arrive meanwhile
         if self._confirms is not None:
             self._note_confirmed(self._confirms)
             self._new.extendleft(reversed([*self._confirms.refused, *self._confirms.unsettled]))

@@ -1,19 +1,19 @@
-"""RabbitMQ, as relays and Celery's workers use it: its exchanges and queues, and a connection by kombu and py-amqp.
+"""RabbitMQ as relays and Celery's workers use it: its exchanges and queues, and a connection by kombu and py-amqp.
 
-Invariant: a job's message is in one place until somebody has what it says. A queue drops none: it refuses what is too
-much, and what waits too long or is delivered too often goes to the back queue of the job's database.
+Invariant: a job's message is in one place until its content is safe elsewhere. A queue drops no message: a full queue
+refuses it. A message that waits too long, or is delivered too often, goes to the back queue of the job's database.
 
 Invariant: `receive` takes what has come, and waits for nothing else. Any other call waits for the broker for
 `STEP_SECONDS` at most.
 
-Invariant: each published message is settled once. The broker returns a message that it cannot put anywhere, and then
-confirms it all the same: such a message is refused.
+Invariant: each published message is either confirmed or refused, once. A message that the broker returns counts as
+refused, although the broker then confirms it.
 
-Invariant: a delivery is acknowledged after the relay has said so for each of its parts, and once.
+Invariant: a link acknowledges a delivery once, after the relay has acknowledged each of its parts.
 
 RabbitMQ does not announce its `max_message_size`: it closes the channel on which a larger message comes. So the setting
-`MAX_MESSAGE_SIZE` says how large a message may be, and what RabbitMQ says when it refuses a message counts if it is
-less. Invariant: a message that RabbitMQ has refused for its size is not sent a second time.
+`MAX_MESSAGE_SIZE` says how large a message may be. If RabbitMQ refuses a message and names a smaller size, that size
+counts. Invariant: no link sends a message a second time that RabbitMQ has refused for its size.
 """
 
 import re
@@ -36,10 +36,10 @@ BACK_EXCHANGE = "skipqueue.back"
 """Gets all dead letters of the carried queues, and gives each to the back queue of its database."""
 
 FOREIGN = "skipqueue.foreign"
-"""The exchange and the queue for dead letters of other Celery tasks: without a queue they would stop up the others."""
+"""The exchange and the queue for dead letters of other Celery tasks, which would hold up all dead letters otherwise."""
 
 FOREIGN_KEPT = 10_000
-"""Messages in that queue at most."""
+"""The maximum of messages in the queue `FOREIGN`."""
 
 DATABASE_HEADER = "skipqueue-database"
 """The header of a job's message with the home of its outcome."""
@@ -47,8 +47,8 @@ DATABASE_HEADER = "skipqueue-database"
 DELIVERY_LIMIT = 2
 """How often a message is delivered again after its worker has died."""
 
-NO_LIMIT = 1_000_000_000
-"""RabbitMQ 4 would drop a message of ours after 20 deliveries."""
+NO_DELIVERY_LIMIT = 1_000_000_000
+"""The delivery limit of the package's own queues: by default RabbitMQ 4 drops a message after 20 deliveries."""
 
 CARRIED_QUEUE: Mapping[str, Any] = {
     "x-queue-type": "quorum",
@@ -59,11 +59,11 @@ CARRIED_QUEUE: Mapping[str, Any] = {
 }
 """The arguments of a queue that Celery's workers take jobs from."""
 
-OWN_QUEUE: Mapping[str, Any] = {"x-queue-type": "quorum", "x-delivery-limit": NO_LIMIT}
+OWN_QUEUE: Mapping[str, Any] = {"x-queue-type": "quorum", "x-delivery-limit": NO_DELIVERY_LIMIT}
 """The arguments of the queues that relays take outcomes and jobs from."""
 
 FOREIGN_QUEUE: Mapping[str, Any] = {"x-queue-type": "quorum", "x-max-length": FOREIGN_KEPT}
-"""The arguments of the queue `FOREIGN`: the oldest messages go."""
+"""The arguments of the queue `FOREIGN`, which drops its oldest messages."""
 
 EXCHANGES: Mapping[str, tuple[str, dict[str, str]]] = {
     FOREIGN: ("fanout", {}),
@@ -77,18 +77,18 @@ def outcome_queue(home: str) -> str:
 
 
 def back_queue(home: str) -> str:
-    """The queue for the jobs of this home that come back without an outcome."""
+    """Return the queue for the jobs of this home that come back without an outcome."""
     return f"skipqueue.back.{home}"
 
 
 def queues_of(carried: Iterable[str], home: str) -> dict[str, Mapping[str, Any]]:
-    """The arguments of each queue that the relays of this home use. carried: Celery's queues."""
+    """Return the arguments of each queue that the relays of this home use. carried: Celery's queues."""
     own = {FOREIGN: FOREIGN_QUEUE, outcome_queue(home): OWN_QUEUE, back_queue(home): OWN_QUEUE}
     return {**own, **dict.fromkeys(carried, CARRIED_QUEUE)}
 
 
 def bindings_of(home: str) -> list[tuple[str, str, dict[str, str]]]:
-    """The exchange, the queue and the arguments of each binding."""
+    """Return the exchange, the queue and the arguments of each binding."""
     return [
         (FOREIGN, FOREIGN, {}),
         (BACK_EXCHANGE, back_queue(home), {"x-match": "all", DATABASE_HEADER: home}),
@@ -96,7 +96,7 @@ def bindings_of(home: str) -> list[tuple[str, str, dict[str, str]]]:
 
 
 def declare(channel: Any, carried: Iterable[str], home: str, *, create: bool) -> None:
-    """Create what is lacking, or only check that it is there. Raises `CarrierMisconfigured`."""
+    """Create the missing exchanges and queues, or only check that they exist. Raises `CarrierMisconfigured`."""
     options: dict[str, Any] = {"passive": not create, "durable": True, "auto_delete": False}
     for name, (kind, arguments) in EXCHANGES.items():
         with _explained(f"exchange {name!r}", f"type {kind!r}", arguments, create):
@@ -111,7 +111,7 @@ def declare(channel: Any, carried: Iterable[str], home: str, *, create: bool) ->
 
 @contextmanager
 def _explained(what: str, how: str, arguments: Mapping[str, Any], create: bool) -> Iterator[None]:
-    """Say what the broker needs, where it refuses a declaration."""
+    """Explain a refused declaration: what the broker needs."""
     needs = f"the {what}, {how}, with the arguments {dict(arguments)}"
     try:
         yield
@@ -137,7 +137,7 @@ def _explained(what: str, how: str, arguments: Mapping[str, Any], create: bool) 
 
 
 def definitions(carried: Iterable[str], homes: Iterable[str], *, vhost: str, user: str) -> dict[str, Any]:
-    """What `rabbitmqctl import_definitions` takes, where no relay declares it. carried: Celery's queues."""
+    """Return the exchanges, queues and bindings for `rabbitmqctl import_definitions`. carried: Celery's queues."""
     carried, homes = list(carried), list(homes)
     queues = {name: needed for home in homes for name, needed in queues_of(carried, home).items()}
     bindings = {binding[:2]: binding for home in homes for binding in bindings_of(home)}
@@ -179,7 +179,7 @@ STEP_SECONDS = 10
 """Seconds that each step may take, such as to connect, to declare a queue, or to write a message."""
 
 HEARTBEAT_SECONDS = 60
-"""A connection on which nothing was received for twice as long is broken. The broker may ask for less."""
+"""A connection that has received nothing for twice this time counts as broken. The broker may ask for less."""
 
 HEARTBEAT_CHECK_SECONDS = 1.0
 
@@ -188,16 +188,16 @@ REST_SECONDS = 1.0
 
 CLOSE_SECONDS = 1.0
 
-NEEDED = "A carrier needs RabbitMQ, with a broker_url that begins with amqp:// or amqps://."
+RABBITMQ_NEEDED = "A carrier needs RabbitMQ, with a broker_url that begins with amqp:// or amqps://."
 
 _PATIENT = {socket.TCP_USER_TIMEOUT: 2 * HEARTBEAT_SECONDS * 1000} if hasattr(socket, "TCP_USER_TIMEOUT") else {}
-"""Options of a socket that outlives a busy broker: by default py-amqp drops it if nobody reads for a second."""
+"""Options of a socket that outlives a busy broker: by default py-amqp drops a socket if nobody reads for a second."""
 
-ERRORS = (OSError, amqp.AMQPError, KombuError)
-"""By which a connection breaks."""
+CONNECTION_ERRORS = (OSError, amqp.AMQPError, KombuError)
+"""The errors of a broken connection."""
 
-LARGEST = 512 * 1024 * 1024
-"""Bytes. RabbitMQ allows no larger `max_message_size`."""
+LARGEST_MESSAGE = 512 * 1024 * 1024
+"""The largest `max_message_size` that RabbitMQ allows, in bytes."""
 
 _REFUSAL = re.compile(r"message size \d+ is larger than (?:configured )?max size (\d+)")
 
@@ -206,7 +206,7 @@ class AmqpLink:
     """Used by one thread at a time."""
 
     def __init__(self, app: Any, *, heartbeat: int = 0) -> None:
-        """heartbeat: in seconds; 0: none, for a connection at which nobody looks regularly.
+        """heartbeat: the interval in seconds; 0: none, for a connection that nobody reads regularly.
 
         Raises `CarrierMisconfigured` for a broker of another kind.
         """
@@ -221,13 +221,13 @@ class AmqpLink:
         )
         kind = self._broker.transport.driver_type
         if kind != "amqp":
-            raise CarrierMisconfigured(f"The broker of the Celery app is {kind!r}. {NEEDED}")
-        self._place = ""  # in error messages: there may be several brokers
-        self._connection: Any = None  # py-amqp's
+            raise CarrierMisconfigured(f"The broker of the Celery app is {kind!r}. {RABBITMQ_NEEDED}")
+        self._place = ""  # for error messages, since there may be several brokers
+        self._connection: Any = None  # a connection of py-amqp
         self._poll = select.poll()
-        self._failure: Exception | None = None  # by which receiving has ended: the connection is of no more use
+        self._failure: Exception | None = None  # the error that has ended the connection
         self._checked_at = 0.0
-        self._largest = LARGEST  # bytes of a message, as far as the broker has said
+        self._largest = LARGEST_MESSAGE  # the bytes of the largest message, as far as the broker has said
         self.is_blocked = False
         """Whether the broker has said that it lacks memory or space: it reads no message from this connection."""
 
@@ -241,7 +241,7 @@ class AmqpLink:
         return str(self._broker.userid or self._broker.transport.default_connection_params["userid"])
 
     def most(self, setting: int) -> int:
-        """How many bytes the body of a message may have, by the setting and by what the broker has said."""
+        """Return how many bytes the body of a message may have, by the setting and by what the broker has said."""
         return min(setting, self._largest)
 
     def connect(self) -> None:
@@ -255,32 +255,31 @@ class AmqpLink:
                 self._connection = broker.transport.establish_connection()
             except (amqp.AccessRefused, amqp.NotAllowed) as error:
                 raise CarrierMisconfigured(f"The broker refuses the connection: {error}{self._place}") from error
-            except ERRORS:
+            except CONNECTION_ERRORS:
                 broker.maybe_switch_next()
                 raise
             self._connection.sock.settimeout(STEP_SECONDS)
             self._poll = select.poll()
             self._poll.register(self._connection.sock, select.POLLIN)
-            # By this py-amqp would look for such notices before it writes a message. `receive` takes them.
+            # With this, py-amqp would look for notices of a blocked broker before each message. `receive` takes them.
             self._connection.client_properties.get("capabilities", {}).pop("connection.blocked", None)
 
     def channel(self) -> Any:
-        """Open a channel. If the broker closes it, `receive` says why, and the connection is of no more use."""
+        """Open a channel. If the broker closes it, `receive` raises the reason, and the connection has ended."""
         return self._open_connection().channel()
 
     def fileno(self) -> int:
-        """Can be read when there is something to receive."""
         return int(self._open_connection().sock.fileno())
 
     def has_come(self) -> bool:
-        """Whether there is something to receive."""
+        """Return whether there is something to receive."""
         sock = self._open_connection().sock
         return bool((isinstance(sock, ssl.SSLSocket) and sock.pending()) or self._poll.poll(0))
 
     def receive(self, is_enough: Callable[[], bool] = lambda: False) -> None:
         """Dispatch what has come to the callbacks of its channels, until nothing is left, or until it is enough.
 
-        The broker keeps the rest, as it keeps all if it is enough before. That the broker is silent is then no error.
+        The broker keeps the rest. If it is enough before the call, a silent broker is no error.
         """
         connection = self._open_connection()
         with self.translated_errors():
@@ -292,7 +291,7 @@ class AmqpLink:
                 if connection.heartbeat and now >= self._checked_at + HEARTBEAT_CHECK_SECONDS:
                     self._checked_at = now
                     (connection.send_heartbeat if is_enough() else connection.heartbeat_tick)()
-            except ERRORS as error:
+            except CONNECTION_ERRORS as error:
                 self._failure = error
                 raise
 
@@ -301,19 +300,19 @@ class AmqpLink:
         connection, self._connection = self._connection, None
         if connection is None:
             return
-        with suppress(*ERRORS, AttributeError):
+        with suppress(*CONNECTION_ERRORS, AttributeError):
             if self._failure is None and connection.connected:
                 connection.sock.settimeout(CLOSE_SECONDS)
                 connection.close()
-        with suppress(*ERRORS, AttributeError):
+        with suppress(*CONNECTION_ERRORS, AttributeError):
             connection.collect()
 
     @contextmanager
     def translated_errors(self) -> Iterator[None]:
-        """Within this block the errors of a broken connection are `CarrierUnreachable`."""
+        """Raise `CarrierUnreachable` in place of the errors of a broken connection."""
         try:
             yield
-        except ERRORS as error:
+        except CONNECTION_ERRORS as error:
             if found := _REFUSAL.search(str(error)):
                 self._largest = min(self._largest, int(found[1]))
             raise CarrierUnreachable(f"{type(error).__name__}: {error}{self._place}") from error
@@ -333,8 +332,8 @@ class AmqpLink:
         self.is_blocked = False
 
 
-CONFIRM_SECONDS = 60.0
-"""A broker that has not confirmed a message for so long, although it is not blocked, is connected to again."""
+LONGEST_CONFIRM_SECONDS = 60.0
+"""A link opens its connection again if a broker that is not blocked has not confirmed a message for this time."""
 
 Key = TypeVar("Key")
 
@@ -349,9 +348,9 @@ class Confirms(Generic[Key]):
         self._excused_at = -NEVER
         self._returned: set[str] = set()
         self.confirmed: list[Key] = []
-        """The messages that the broker has, since somebody emptied this list."""
+        """The messages that the broker has confirmed, since the owner emptied this list."""
         self.refused: list[Key] = []
-        """The messages that the broker has not taken: their queue is full, or gone."""
+        """The messages that the broker has refused: their queue is full, or gone."""
         channel.events["basic_ack"].add(self._confirm)
         channel.events["basic_nack"].add(self._refuse)
         channel.events["basic_return"].add(self._return)
@@ -377,13 +376,13 @@ class Confirms(Generic[Key]):
         return [key for key, _ in self._open.values()]
 
     def are_late(self, *, is_blocked: bool) -> bool:
-        """Whether the broker owes the oldest answer for too long. While it is blocked, all count as published now."""
+        """Return whether the oldest confirm is late. While the broker is blocked, all messages count as new."""
         now = time.monotonic()
         if is_blocked:
             self._excused_at = now
             return False
         _, published_at = next(iter(self._open.values()), (None, NEVER))
-        return max(published_at, self._excused_at) + CONFIRM_SECONDS < now
+        return max(published_at, self._excused_at) + LONGEST_CONFIRM_SECONDS < now
 
     def _confirm(self, number: int, multiple: bool) -> None:
         for each in self._numbers(number, multiple):
@@ -401,19 +400,19 @@ class Confirms(Generic[Key]):
         self._returned.add(message.properties["message_id"])
 
     def _numbers(self, number: int, multiple: bool) -> list[int]:
-        """The open message of this number; `multiple`: and all before it."""
+        """Return the number of the open message; with `multiple` also the numbers of all messages before it."""
         if multiple:
             return list(takewhile(number.__ge__, self._open))
         return [number] if number in self._open else []
 
 
 class Deliveries:
-    """Those of one channel that are not acknowledged. The broker numbers them in ascending order."""
+    """The unacknowledged deliveries of one channel. The broker numbers them in ascending order."""
 
     def __init__(self) -> None:
-        self._open: dict[int, tuple[int, int]] = {}  # by number: the size, and how many parts are to be acknowledged
+        self._open: dict[int, tuple[int, int]] = {}  # by number: the size, and how many parts are not acknowledged
         self.size = 0
-        """Bytes of them together."""
+        """The bytes of all deliveries."""
 
     def add(self, tag: int, size: int = 0, *, parts: int = 1) -> None:
         """Note a delivery of `size` bytes, which holds `parts` outcomes."""
@@ -421,10 +420,10 @@ class Deliveries:
         self.size += size
 
     def acknowledge(self, tags: Iterable[int]) -> list[tuple[int, bool]]:
-        """Note these as acknowledged. Returns the numbers to acknowledge, and whether each stands for all before it.
+        """Note one part of each delivery as acknowledged. Return the numbers for the broker.
 
-        A delivery of several parts is given as often. Unknown numbers are of an earlier connection, and are left out:
-        their messages come again under other numbers.
+        With each number: whether it stands for all numbers before it. This ignores unknown numbers, which belong to an
+        earlier connection: their messages come again under other numbers.
         """
         done: set[int] = set()
         for tag in filter(self._open.__contains__, tags):

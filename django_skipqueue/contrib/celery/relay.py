@@ -1,13 +1,11 @@
-"""One relay process: gives jobs to a carrier, and settles the outcomes that come back.
+"""A relay process: gives jobs to a carrier, and settles the outcomes that come back.
 
-Invariant: at every instant somebody will act on a job. While its row names the relay, the relay does; after the death
-of the relay its supervisor releases the job. Once its row names the carrier, the carrier has confirmed the job, and
-delivers it or gives it back.
+Invariant: no job is lost. While its row names the relay, the relay acts on it; if the relay dies, its supervisor
+releases the job. Once its row names the carrier, the carrier has confirmed the job, and delivers it or gives it back.
 
-Invariant: an outcome is acknowledged after its settle is committed. A claimed job is published, or released.
+Invariant: the relay acknowledges an outcome after its settle is committed, and publishes or releases each claimed job.
 
-A job may have no outcome of the carrier's: it has ended there, or cannot be sent there. What becomes of it is decided
-here, by functions that are pure.
+The pure functions at the top make the attempts of jobs without an outcome of the carrier.
 """
 
 import time
@@ -36,24 +34,24 @@ from . import wire
 from .carrier import Carrier, CarrierConnection, ReturnedJob, Taken, TooLarge, carrier_id
 from .rows import GUARDS, CarrierRow, HandOver, LostWindow, RevokeCancelled, TakeBack
 from .settings import carriers, make_carrier
-from .window import CarriedJobs, Window
+from .window import CarriedJobs, CarrierWindow
 
 REJECTED_DELAY = 10.0
-"""Seconds until a job is tried again that a worker of the carrier has refused: it may have another version."""
+"""Seconds until the next attempt of a job that a worker of the carrier has refused: it may have another version."""
 
-UNREAD = "?"
-"""The task and the queue, in events and roll-ups, of a job whose outcome cannot be read. Its row has them."""
+UNREADABLE_NAME = "?"
+"""The task and the queue in events and roll-ups about a job whose outcome the relay cannot read."""
 
 
-def ended(returned: ReturnedJob, *, carrier: str, database: str, now: float) -> Attempt | None:
-    """The attempt of the job; `None`: it has none to settle.
+def attempt_of_returned(returned: ReturnedJob, *, carrier: str, database: str, now: float) -> Attempt | None:
+    """Return the attempt of a job that came back; `None`: there is nothing to settle.
 
-    A job that a worker has refused is scheduled again, and costs no attempt. One whose outcome cannot be read has run,
-    so it fails; only its lease is known.
+    A refused job is scheduled again, and costs no attempt. A job whose outcome the relay cannot read has run, so it
+    fails; the relay knows only its lease.
     """
     job = returned.job
     if returned.reason == "unreadable" and returned.ref:
-        job = job or ClaimedJob(*returned.ref, UNREAD, UNREAD, "[]", "{}", 0, 0, 0, 0.0, 0.0, "{}")
+        job = job or ClaimedJob(*returned.ref, UNREADABLE_NAME, UNREADABLE_NAME, "[]", "{}", 0, 0, 0, 0.0, 0.0, "{}")
         outcome = _failure(job, UnreadableOutcome(), carrier)
     elif returned.reason == "rejected" and job is not None:
         line = f"A worker of {carrier} refused the job: it may have another version of django_skipqueue."
@@ -63,15 +61,16 @@ def ended(returned: ReturnedJob, *, carrier: str, database: str, now: float) -> 
     return Attempt(job, outcome, now, now, carrier, database=database)
 
 
-def not_sent(too_large: TooLarge, *, carrier: str, database: str, now: float) -> Attempt:
-    """The failed attempt of a job whose message is too large. It has not begun, and would never be sent."""
+def failed_too_large(too_large: TooLarge, *, carrier: str, database: str, now: float) -> Attempt:
+    """Return the failed attempt of a job that no relay can send, since its message is too large. It has not begun."""
     job, size, most = too_large
     error = MessageTooLarge(
         f"The message of the job has {size:,} bytes, and the carrier {carrier} takes {most:,} at most. The job has not "
         "begun. Pass less, such as the key of a row or the name of a file; or raise max_message_size of RabbitMQ, and "
         "MAX_MESSAGE_SIZE of the carrier in SKIPQUEUE['CARRIERS'], and retry the job."
     )
-    return Attempt(wire.lean(job), _failure(job, error, carrier), now, now, carrier, database=database)
+    outcome, lean_job = _failure(job, error, carrier), wire.without_large_arguments(job)
+    return Attempt(lean_job, outcome, now, now, carrier, database=database)
 
 
 def _failure(job: ClaimedJob, error: Exception, carrier: str) -> Outcome:
@@ -80,20 +79,20 @@ def _failure(job: ClaimedJob, error: Exception, carrier: str) -> Outcome:
 
 
 GATHER_SECONDS = 0.02
-"""Seconds between two looks at what the carrier has sent, if the first brought something. Each leads to statements, and
-these cost little more for many outcomes than for one."""
+"""Seconds between two looks at what the carrier has sent, if the first brought something. Each look leads to
+statements, which cost little more for many outcomes than for one outcome."""
 
 CONFIRM_TIME = 5.0
-"""Seconds that a stopping relay waits for the confirms of what it has published."""
+"""Seconds that a stopping relay waits for the confirms of the jobs that it has published."""
 
-LAST_EVENTS = 2.0
+LAST_RELAY_EVENTS = 2.0
 """Seconds for which signal receivers may delay the end of a relay."""
 
 NOT_THE_CARRIERS = "the carrier does not hold the job"
-"""The reason for which such an outcome is dropped."""
+"""The reason for which the relay drops an outcome of such a job."""
 
-REPORTED = 10_000
-"""Outcomes of which a relay remembers that it has reported them: the carrier may run a job twice."""
+MOST_REPORTED_REMEMBERED = 10_000
+"""The reported outcomes that a relay remembers: the carrier may run a job twice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +100,7 @@ class RelayOptions(WorkerOptions):
     """The options of a supervisor of relays. A relay has no slots."""
 
     carrier: str
-    """The name of the carrier that the relays give the jobs to."""
+    """The name of the carrier that gets the jobs."""
     concurrency: int = 0
 
     @property
@@ -110,7 +109,7 @@ class RelayOptions(WorkerOptions):
 
 
 class Relay(ControlLoop):
-    """Has the jobs of its round trips: see `JobHolder` of `worker.exchange`."""
+    """A `JobHolder` of `worker.exchange`."""
 
     kind = "relay"
 
@@ -126,17 +125,17 @@ class Relay(ControlLoop):
         shared: SharedCounts | None = None,
         carrier: Carrier | None = None,
     ) -> None:
-        """`running_jobs` stays empty: no job runs in this process. `carrier` takes the place of the setting's."""
+        """running_jobs stays empty: no job runs in this process. carrier: replaces the carrier of the setting."""
         super().__init__(options, id=id, name=name, lifeline=lifeline, stamps=stamps, shared=shared)
         chosen = carriers()[options.carrier]
         holder = carrier_id(chosen.name)
         store = self._store
         store.guards, store.holder = GUARDS, {"carrier": chosen.name, "carrier_id": holder}
-        self._is_paused = False  # whether to claim and publish nothing: the relay stops, or has no row
-        self._look_at = 0.0  # not before this monotonic time at what the carrier has sent
-        self._unreadable = 0  # messages, since the start
+        self._is_paused = False  # the relay claims and publishes nothing while it stops, or has no row
+        self._look_at = 0.0  # the monotonic time of the next look at what the carrier has sent
+        self._unreadable = 0  # the number of unreadable messages since the start
         self._jobs = CarriedJobs()
-        self._window = Window(store, self._jobs, size=chosen.window, worker_timeout=options.worker_timeout)
+        self._window = CarrierWindow(store, self._jobs, size=chosen.window, worker_timeout=options.worker_timeout)
         self._connection = connection = CarrierConnection(
             carrier or make_carrier(chosen, options.database),
             who=name,
@@ -156,7 +155,7 @@ class Relay(ControlLoop):
             settle_services=settle_services(store),
             write_notes=WriteNotes(store, list),
             delays_full_claims_only=True,
-            remembered=REPORTED,
+            remembered=MOST_REPORTED_REMEMBERED,
             not_held=NOT_THE_CARRIERS,
         )
         interval = options.seconds_between_heartbeats
@@ -211,15 +210,16 @@ class Relay(ControlLoop):
                 self._window.is_blocked = is_blocked
                 log = relay_logs.carrier_blocked if is_blocked else relay_logs.carrier_unblocked
                 log(self.name, connection.carrier.name)
-            ends = partial(ended, carrier=connection.carrier.name, database=self.options.database, now=now)
+            ends = partial(
+                attempt_of_returned, carrier=connection.carrier.name, database=self.options.database, now=now
+            )
             attempts, known = self._jobs.take(taken, ends)
-            self._exchanges.pending.add(map(self._here, attempts))
-            if known:
-                connection.carrier.acknowledge(known)
+            self._exchanges.pending.add(map(self._as_of_this_relay, attempts))
+            connection.acknowledge(known)
             self._log(taken)
 
-    def _here(self, attempt: Attempt) -> Attempt:
-        """The attempt with the time of its claim, by this process's monotonic clock: its waiting time needs it.
+    def _as_of_this_relay(self, attempt: Attempt) -> Attempt:
+        """Give the attempt the time of its claim by this process's monotonic clock, for its waiting time.
 
         The database is that of the relay, whatever the message says.
         """
@@ -256,27 +256,26 @@ class Relay(ControlLoop):
         return self._exchanges.pending.due_at <= now
 
     def take_finished(self) -> Iterable[Attempt]:
-        return ()  # they wait for the next exchange since they came
+        return ()  # `_receive` has added them to the pending outcomes
 
     def settled(self, attempts: list[Attempt]) -> None:
-        deliveries = self._jobs.settled(attempts)
-        if deliveries and self._connection.is_open:
-            with self._connection.handling_errors():
-                self._connection.carrier.acknowledge(deliveries)
+        self._connection.acknowledge(self._jobs.settled(attempts))
 
     def take(self, claimed: list[ClaimedJob], free: Free) -> None:
-        """Publish these jobs. Those that are too large fail: whoever claims them could not send them either."""
+        """Publish these jobs. The jobs that are too large fail, since no relay could send them."""
         self._window.claimed(claimed)
         if self._is_paused or not self._connection.is_open:
             self._jobs.release(job.ref for job in claimed)
             return
-        self._jobs.published(claimed)  # before it is sent: an error leaves unknown what the carrier has
+        self._jobs.published(claimed)  # first: after an error nobody knows which of them the carrier has
         with self._connection.handling_errors():
             carrier = self._connection.carrier
             if too_large := carrier.publish(claimed):
                 self._jobs.not_sent(job.ref for job, *_ in too_large)
                 name, alias, now = carrier.name, self._store.alias, time.monotonic()
-                self._exchanges.pending.add(not_sent(each, carrier=name, database=alias, now=now) for each in too_large)
+                self._exchanges.pending.add(
+                    failed_too_large(each, carrier=name, database=alias, now=now) for each in too_large
+                )
 
     def take_ahead(self, claimed: list[ClaimedJob]) -> None:
         self.take(claimed, {})
@@ -344,10 +343,10 @@ class Relay(ControlLoop):
             with self._control.handling_errors(refused=service.refused):
                 service.run(time.monotonic())
         self._emit_stop()
-        self._dispatcher.flush(timeout=LAST_EVENTS)
+        self._dispatcher.flush(timeout=LAST_RELAY_EVENTS)
         with self._control.handling_errors():
             self._store.release_orphans(self.id, known=[])
             self._store.delete_workers([self.id])
-        self._dispatcher.stop(timeout=LAST_EVENTS)
+        self._dispatcher.stop(timeout=LAST_RELAY_EVENTS)
         self._connection.close()
         self._control.close()

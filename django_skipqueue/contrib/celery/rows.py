@@ -1,9 +1,9 @@
-"""What a relay writes into rows, beside what a worker does: that of its carrier, and what became of jobs there.
+"""The statements of a relay, and its services that send them: the row of its carrier, and the jobs that come back.
 
-What comes from a broker is written by statements of the core with a further condition, OF_CARRIER.
+Outcomes from a broker go into rows by statements of the core with a further condition, `OF_CARRIER`.
 
-Invariant: the row of the carrier exists before a job names the carrier, and stays when all relays are gone. Nobody
-recovers the jobs of a carrier that has a row: what the carrier has confirmed, it delivers or gives back.
+Invariant: the row of the carrier exists before a job names the carrier, and stays when all relays are gone. No
+supervisor recovers the jobs of a carrier that has a row: the carrier delivers each confirmed job or gives it back.
 
 Invariant: a row names the carrier only after the carrier has confirmed the job.
 """
@@ -27,27 +27,28 @@ from ...worker.loop import Periodic, Service
 from . import logs as relay_logs
 from .carrier import CarrierConnection, carrier_id, home_of
 from .settings import CarrierSettings
-from .window import CarriedJobs, Window
+from .window import CarriedJobs, CarrierWindow
 
-# The end of a WHERE: only jobs that the carrier or one of its relays holds. Who can write to the broker can name any
-# job with any lease: both are small numbers.
-# A carrier holds what its relays have handed over. A relay holds what it has claimed, and an outcome may be quicker
-# than the hand-over. The subquery runs only if a row does not name the carrier; the table has a row for each relay.
+# The end of a WHERE: only jobs that the carrier or one of its relays holds. Anybody with access to the broker can name
+# any job with any lease: both are small numbers.
+# A carrier holds the jobs that its relays have handed over. A relay holds the jobs that it has claimed, and an outcome
+# may be quicker than the hand-over. The subquery runs only if a row does not name the carrier; the table has a row for
+# each relay.
 OF_CARRIER = (
     "\n    AND (job.locked_by = %(carrier_id)s OR job.locked_by IN "
     "(SELECT relay.worker_id FROM skipqueue_celery_worker AS relay WHERE relay.relay_of = %(carrier)s))"
 )
 
-# relay, settle → as the statements of the core in whose place the store of a relay sends these: a lease is no secret in
-# the broker. Index: the primary key.
+# relay, settle → the results of the statements of the core. The store of a relay sends these in their place, since a
+# lease is no secret in the broker. Index: the primary key.
 GUARDS = guards(OF_CARRIER)
 
 SETTLE_CARRIED, SETTLE_CARRIED_SNOOZES, APPEND_CANCELLED_ERRORS_CARRIED, RELEASE_CARRIED, NOTE_CARRIED_ATTEMPTS = (
     GUARDS.values()
 )
 
-# relay → nothing. These jobs of a carrier begin again, after another process that had them is gone: from now on they
-# have begun later than they were claimed, which RECOVER_RETURNED looks for. Index: the primary key, in the order of the
+# relay → the ids. Notes that these jobs of a carrier begin again, after another process that had them is gone: now
+# their start is later than their claim, which RECOVER_RETURNED looks for. Index: the primary key, in the order of the
 # arrays.
 NOTE_BEGUN = joined(
     """
@@ -60,8 +61,8 @@ RETURNING job.id
     only=OF_CARRIER,
 )
 
-# relay → as RECOVER: the jobs with these leases that have begun, as NOTE_BEGUN says. The carrier gave them back because
-# its workers are gone. Each time counts as a death. Index: recover.
+# relay → the rows of RECOVER, for the jobs with these leases that have begun, as NOTE_BEGUN says. The carrier gave them
+# back because its workers are gone. Each return counts as a death. Index: recover.
 RECOVER_RETURNED = recovering(
     chosen=joined(
         """
@@ -72,8 +73,8 @@ RECOVER_RETURNED = recovering(
     died="COALESCE(job.deaths, '[]') || to_jsonb(job.locked_by)",
 )
 
-# relay, `runrelay --show-topology` → nothing. Writes what the table has of a carrier, and of a relay of it unless that
-# is NULL; deletes what it has of workers without a row. Index: the primary keys.
+# relay, `runrelay --show-topology` → nothing. Writes the row of a carrier, and of a relay unless `relay_id` is NULL.
+# Deletes the rows of workers that are gone. Index: the primary keys.
 HEARTBEAT = """
 WITH gone AS (
     DELETE FROM skipqueue_celery_worker AS of_celery
@@ -95,9 +96,9 @@ ON CONFLICT (worker_id) DO UPDATE SET
 WHERE written.relay_of = ''
 """
 
-# relay → id and lease of the jobs that the carrier has confirmed, and holds from now on. Does not end the lease: an
-# outcome may have been quicker, and then the job matches no row here. `locked_by` is in no index, so that the new
-# version stays on its page if there is room. Index: the primary key, in the order of the arrays.
+# relay → id and lease of the jobs that the carrier has confirmed, and holds from now on. The lease stays. If an outcome
+# was quicker, the job has another lease, and matches no row here. `locked_by` is in no index, so the new version of the
+# row stays on its page if there is room. Index: the primary key, in the order of the arrays.
 HAND_OVER = """
 UPDATE skipqueue_job AS job
 SET locked_by = %(carrier_id)s
@@ -115,19 +116,19 @@ WHERE status = 'running' AND locked_by = %(carrier_id)s
 GROUP BY task, timeout
 """
 
-# reclaim → how many of the jobs that the carrier holds were claimed by this time. Index: recover.
+# reclaim → how many jobs the carrier holds that relays claimed by this time. Index: recover.
 CARRIED_BEFORE = """
 SELECT count(*)
 FROM skipqueue_job
 WHERE status = 'running' AND locked_by = %(carrier_id)s AND locked_at <= %(claimed_until)s
 """
 
-# reclaim → the time. Index: none is needed.
-CLOCK = "SELECT statement_timestamp()"
+# reclaim → the time. Reads no table.
+CLOCK_NOW = "SELECT statement_timestamp()"
 
-# relay → id and lease of the jobs that the carrier held until they were cancelled or discarded by hand, since the last
-# look. That raised the lease by one. Index: prune.
-CANCELLED = """
+# relay → id and lease of the jobs that the carrier held until somebody cancelled or discarded them, since the last
+# look. The cancellation raised the lease by one. Index: prune.
+CANCELLED_JOBS = """
 SELECT id, lease - 1
 FROM skipqueue_job
 WHERE
@@ -138,8 +139,8 @@ ORDER BY finished_at DESC
 LIMIT %(limit)s
 """
 
-# relay → when the row of the carrier was written first: it tells this database from others that have the same alias.
-# Index: the primary key.
+# relay → when a relay wrote the row of the carrier first: by this time, `home_of` marks the database. Index: the
+# primary key.
 CARRIER_SINCE = "SELECT started_at FROM skipqueue_worker WHERE id = %(carrier_id)s"
 
 
@@ -147,19 +148,19 @@ CARRIER_SINCE = "SELECT started_at FROM skipqueue_worker WHERE id = %(carrier_id
 
 
 def home_in(store: Store, settings: CarrierSettings) -> str:
-    """The address for the outcomes of this carrier's jobs. Writes the row of the carrier, if there is none."""
+    """Return the address for the outcomes of this carrier's jobs. Write the row of the carrier, if there is none."""
     of_carrier = {"carrier_id": carrier_id(settings.name)}
     if not (found := store.rows(CARRIER_SINCE, of_carrier)):
-        _write(store, settings)
+        _write_rows(store, settings)
         found = store.rows(CARRIER_SINCE, of_carrier)
     ((since,),) = found
     return home_of(store.alias, since)
 
 
-def _write(
+def _write_rows(
     store: Store, carrier: CarrierSettings, relay_id: str | None = None, *, is_reached: bool = False, refused: int = 0
 ) -> None:
-    """Write the row of the carrier, and what is known of it and of its relay beside their rows."""
+    """Write the row of the carrier among the workers, and the rows of the carrier and of its relay in HEARTBEAT."""
     id, name = carrier_id(carrier.name), carrier.name
     row = {"id": id, "name": name, "hostname": "", "pid": 0, "queues": list(carrier.queues), "is_external": True}
     store.heartbeat_workers([{**row, "concurrency": carrier.window}])
@@ -168,7 +169,7 @@ def _write(
 
 
 class CarrierRow(Periodic):
-    """Writes the row, with what only a relay can see. Used by the control loop's thread."""
+    """Writes the row of the carrier as its heartbeat. Used by the control loop's thread."""
 
     name = "carrier_row"
     _next = 0.0
@@ -178,7 +179,7 @@ class CarrierRow(Periodic):
         store: Store,
         settings: CarrierSettings,
         connection: CarrierConnection,
-        window: Window,
+        window: CarrierWindow,
         *,
         relay_id: str,
         interval: float,
@@ -186,7 +187,7 @@ class CarrierRow(Periodic):
         self._store, self._connection, self._window = store, connection, window
         self._settings, self._relay_id, self._interval = settings, relay_id, interval
         self._is_reached = False  # by the last heartbeat
-        self._refused = 0  # the refusals of the window that the row counts already
+        self._refused = 0  # how many refusals of the window the row has
         self.is_written = False
         """Whether the row exists."""
         self.home = ""
@@ -202,9 +203,9 @@ class CarrierRow(Periodic):
         self._next = moment
 
     def run(self, now: float) -> None:
-        """Write the row. Its heartbeat says when a relay was last alive. This relay has its own row already."""
+        """Write the row of the carrier. Its heartbeat says when a relay was last alive."""
         is_reached, refused = self._connection.is_open, self._window.jobs_refused
-        _write(self._store, self._settings, self._relay_id, is_reached=is_reached, refused=refused - self._refused)
+        _write_rows(self._store, self._settings, self._relay_id, is_reached=is_reached, refused=refused - self._refused)
         self._is_reached, self._refused = is_reached, refused
         if not self.home:
             self.home = home_in(self._store, self._settings)
@@ -212,19 +213,19 @@ class CarrierRow(Periodic):
         self.run_again_in(self._interval)
 
 
-# The jobs that the carrier has, and those that it gives back
+# The jobs that the carrier has, and the jobs that it gives back
 
 RELAY_BATCH = 1_000
 """Jobs in one statement."""
 
-LOCKED_DELAY = 0.5
+LOCKED_ROW_DELAY = 0.5
 """Seconds until the next try for jobs whose rows another transaction has locked."""
 
-REFUSED_DELAY = 5.0
+REFUSED_STATEMENT_DELAY = 5.0
 """Seconds until the next try after PostgreSQL has refused the statement."""
 
-DIED = "each worker of the carrier that got the job has died"
-"""The reason of such a recovery."""
+RETURNED_REASON = "each worker of the carrier that got the job has died"
+"""The reason of a recovery by RECOVER_RETURNED."""
 
 
 class HandOver(Service):
@@ -241,32 +242,32 @@ class HandOver(Service):
         return self._not_before if self._jobs.confirmed else NEVER
 
     def run(self, now: float) -> None:
-        """Write one batch. A job that had an outcome meanwhile matches no row."""
+        """Write one batch. A job that has had an outcome meanwhile matches no row."""
         refs = self._jobs.confirmed[:RELAY_BATCH]
         locked = self._store.locked(refs) if self._not_before else set()
         free = [ref for ref in refs if ref[0] not in locked]
         values = {**leases_as_values(free), "carrier_id": self._carrier_id}
         rows = self._store.rows(HAND_OVER, values) if free else []
         self._jobs.handed_over(free, len(rows))
-        self._not_before = now + LOCKED_DELAY if locked else 0.0
+        self._not_before = now + LOCKED_ROW_DELAY if locked else 0.0
 
     def refused(self, error: Error) -> None:
         """Try again later: another transaction has probably locked a row."""
-        self._not_before = time.monotonic() + LOCKED_DELAY
+        self._not_before = time.monotonic() + LOCKED_ROW_DELAY
 
 
 def recover_returned(store: Store, refs: Collection[LeaseRef]) -> list[RecoveredJob]:
-    """Recover those of the jobs with these leases that have begun. The carrier gave all of them back."""
-    values = {**leases_as_values(refs), **store.holder, "crashed": False, "reason": DIED, "limit": len(refs)}
+    """Recover the jobs with these leases that have begun. The carrier gave the jobs back."""
+    values = {**leases_as_values(refs), **store.holder, "crashed": False, "reason": RETURNED_REASON, "limit": len(refs)}
     return recover_chosen(store, RECOVER_RETURNED, values)
 
 
 class TakeBack(Service):
     """Releases or recovers the jobs that the carrier does not have any more. Used by the control loop's thread.
 
-    The broker gives a job back after some of its consumers are gone, and does not say whether one of them has begun it.
-    So whoever gets a job that another one had says that before the job begins. A job of which nobody has said it is
-    released: its workers may end before they begin anything, again and again.
+    The broker gives a job back after some of its consumers are gone, and does not say whether one of them began it. So
+    a process that gets the job of another process first sends a note that the job begins. This releases a job without
+    such a note: the processes of a carrier may end before they begin anything, again and again.
     """
 
     name = "take_back"
@@ -281,46 +282,41 @@ class TakeBack(Service):
         return self._not_before if jobs.begun or jobs.to_release or jobs.to_recover else NEVER
 
     def run(self, now: float) -> None:
-        """Take one batch of each back. Rows that another transaction has locked come later."""
+        """Take back one batch of each kind. Rows that another transaction has locked come later."""
         jobs = self._jobs
         chosen = [list(place)[:RELAY_BATCH] for place in (jobs.begun, jobs.to_recover, jobs.to_release)]
         locked = self._store.locked([ref for refs in chosen for ref in refs])
         begun, returned, released = ([ref for ref in refs if ref[0] not in locked] for refs in chosen)
-        if begun:  # first: it decides about those that have come back
+        if begun:  # first: RECOVER_RETURNED looks for it
             self._store.rows(NOTE_BEGUN, {**leases_as_values(begun), **self._store.holder})
-            self._acknowledge([delivery for ref in begun for delivery in jobs.begun.pop(ref)])
+            self._connection.acknowledge([delivery for ref in begun for delivery in jobs.begun.pop(ref)])
         recovered = {job.id for job in recover_returned(self._store, returned)} if returned else set()
         not_begun = [ref for ref in returned if ref[0] not in recovered]
         freed = self._store.release([*released, *not_begun]) if released or not_begun else set()
         if spared := freed.intersection(id for id, _ in not_begun):
             relay_logs.carried_not_begun(self._who, self._connection.carrier.name, len(spared))
         over, taken = [*returned, *released], recovered | freed
-        # What was not taken had no valid lease, or was not the carrier's.
+        # A job that was not taken had no valid lease, or the carrier did not hold it.
         if dropped := [ref[0] for ref in over if ref[0] not in taken and jobs.came_back(ref)]:
             relay_logs.returns_dropped(self._who, self._connection.carrier.name, len(dropped), dropped[0])
-        self._acknowledge(jobs.taken_back(over))
-        self._not_before = now + LOCKED_DELAY if locked else 0.0
-
-    def _acknowledge(self, deliveries: list[int]) -> None:
-        if deliveries and self._connection.is_open:
-            with self._connection.handling_errors():
-                self._connection.carrier.acknowledge(deliveries)
+        self._connection.acknowledge(jobs.taken_back(over))
+        self._not_before = now + LOCKED_ROW_DELAY if locked else 0.0
 
     def refused(self, error: Error) -> None:
-        self._not_before = time.monotonic() + REFUSED_DELAY
+        self._not_before = time.monotonic() + REFUSED_STATEMENT_DELAY
 
 
 TAKE_BACK_INTERVAL = 1.0
-"""Seconds between two looks."""
+"""Seconds between two looks for cancelled jobs."""
 
 MOST_REVOKED = 1_000
-"""Jobs of one look."""
+"""The maximum of jobs of one look."""
 
 
 class RevokeCancelled(Periodic):
-    """Asks the carrier not to begin the jobs that were cancelled. One that begins all the same has its outcome dropped.
+    """Asks the carrier not to begin cancelled jobs. If a job begins all the same, the relay drops its outcome.
 
-    Used by the control loop's thread. What was cancelled while no relay looked is not revoked.
+    Used by the control loop's thread. It does not revoke the jobs that were cancelled while no relay ran.
     """
 
     name = "revoke_cancelled"
@@ -329,9 +325,9 @@ class RevokeCancelled(Periodic):
         self._store, self._connection, self._carrier_id = store, connection, carrier_id
 
     def run(self, now: float) -> None:
-        """Look for the jobs that were cancelled since the last look, or a little before it."""
+        """Look for the jobs that were cancelled since the last look, or a little before."""
         values = {"carrier_id": self._carrier_id, "seconds": 2 * TAKE_BACK_INTERVAL, "limit": MOST_REVOKED}
-        rows = self._store.rows(CANCELLED, values)
+        rows = self._store.rows(CANCELLED_JOBS, values)
         if rows and self._connection.is_open:
             with self._connection.handling_errors():
                 self._connection.carrier.revoke([(id, lease) for id, lease in rows])
@@ -340,15 +336,15 @@ class RevokeCancelled(Periodic):
 
 # The jobs that the carrier has lost
 
-LOOK_INTERVAL = 30.0
+LOST_WINDOW_INTERVAL = 30.0
 """Seconds between two looks, while the window is full."""
 
 BROKERS_TIMEOUT = 1_800.0
-"""Seconds after which RabbitMQ takes a message back from a worker that has not acknowledged it, by its default."""
+"""Seconds after which RabbitMQ by default takes an unacknowledged message back from a worker."""
 
 
 def time_limit(task: str, timeout: float | None) -> float:
-    """The seconds that an attempt of a carried job may take. `timeout` is that of the job itself."""
+    """Return the seconds that an attempt of a carried job may take. timeout: the timeout of the job itself."""
     try:
         return timeout or registry.get(task).timeout or BROKERS_TIMEOUT
     except UnknownTask:
@@ -356,10 +352,10 @@ def time_limit(task: str, timeout: float | None) -> float:
 
 
 def is_window_lost(store: Store, carrier: CarrierSettings) -> bool:
-    """Whether the window is full, and each of its jobs should have ended or come back.
+    """Return whether the window is full, and each of its jobs should have ended or come back.
 
-    A job that waits with the broker for longer than `WAIT` comes back, and one that a worker runs ends within its time
-    limit. If no job of a full window was handed over within both together, none of them is there any more.
+    A job that waits with the broker for longer than `WAIT` comes back, and a job that a worker runs ends within its
+    time limit. If all jobs of a full window are older than both times together, the broker has lost them.
     """
     rows = store.rows(CARRIED_BY_TASK, {"carrier_id": carrier_id(carrier.name)})
     return sum(number for *_, number, _ in rows) >= carrier.window and all(
@@ -368,7 +364,7 @@ def is_window_lost(store: Store, carrier: CarrierSettings) -> bool:
 
 
 class LostWindow(Periodic):
-    """Logs once that the broker has lost a full window: then no job is handed over, and nothing else says why.
+    """Logs once that the broker has lost a full window: then the relays hand over no job, and nothing else says why.
 
     Used by the control loop's thread.
     """
@@ -376,7 +372,7 @@ class LostWindow(Periodic):
     name = "lost_window"
 
     def __init__(
-        self, store: Store, carrier: CarrierSettings, connection: CarrierConnection, window: Window, *, who: str
+        self, store: Store, carrier: CarrierSettings, connection: CarrierConnection, window: CarrierWindow, *, who: str
     ) -> None:
         self._store, self._carrier = store, carrier
         self._connection, self._window = connection, window
@@ -388,7 +384,7 @@ class LostWindow(Periodic):
         was_lost, self._is_lost = self._is_lost, looks and is_window_lost(self._store, self._carrier)
         if self._is_lost and not was_lost:
             relay_logs.carrier_window_lost(self._who, self._carrier.name, self._window.jobs.with_carrier)
-        self.run_again_in(LOOK_INTERVAL)
+        self.run_again_in(LOST_WINDOW_INTERVAL)
 
 
 def carriers_in(store: Store) -> set[str]:
@@ -397,20 +393,20 @@ def carriers_in(store: Store) -> set[str]:
 
 @dataclass(frozen=True)
 class Reclaim:
-    """Takes back what the carrier of this name holds in one database, and was claimed before `since`.
+    """Takes back the jobs that a carrier holds in one database, and that relays claimed before `since`.
 
-    For the day on which the carrier has lost it. What a relay claims later stays with the carrier, which has it.
+    An operator does so after the carrier has lost its jobs. Jobs that a relay claims later stay with the carrier.
     """
 
     store: Store
     name: str
     since: datetime
-    """When it began, by the database's clock."""
+    """When the operator began, by the database's clock."""
 
     @classmethod
     def begin(cls, store: Store, name: str) -> "Reclaim":
-        """Begin now. Changes nothing yet."""
-        ((now,),) = store.rows(CLOCK, {})
+        """Begin now, without a change."""
+        ((now,),) = store.rows(CLOCK_NOW, {})
         return cls(store, name, now)
 
     def count(self) -> int:
@@ -419,9 +415,9 @@ class Reclaim:
         return int(number)
 
     def run(self) -> Iterator[int]:
-        """Release these jobs, in batches. Yields the number of each batch.
+        """Release the jobs in batches, which costs no attempts. Yield the number of jobs of each batch.
 
-        No attempt is charged. A job whose row another transaction has locked stays with the carrier.
+        A job whose row another transaction has locked stays with the carrier.
         """
         while released := self.store.release_orphans(carrier_id(self.name), known=[], claimed_until=self.since):
             yield len(released)

@@ -1,8 +1,8 @@
-"""The setting `CARRIERS`: the engines outside of PostgreSQL that run the jobs of some queues, and how each is made.
+"""The setting `CARRIERS`: the engines outside of PostgreSQL that run the jobs of some queues.
 
 For example: `{"celery": {"APP": "shop.celery.app", "QUEUES": {"pdf": "pdf", "import": "slow"}, "WINDOW": 500}}`.
 
-Invariant: a process that uses no carrier does not import Celery by this package.
+Invariant: in a process that uses no carrier, this package does not import Celery.
 """
 
 import re
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from .celery_carrier import CeleryCarrier
 
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-"""A name that can stand in the id of a row and on a command line."""
+CARRIER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+"""A name that fits into the id of a row, and on a command line."""
 
-RESERVED = ("amq.", "skipqueue.")
-"""The names of RabbitMQ's own queues begin so, and those of the relay's."""
+RESERVED_PREFIXES = ("amq.", "skipqueue.")
+"""The beginnings of the names of RabbitMQ's own queues, and of the queues of relays."""
 
 LONGEST_QUEUE_NAME = 255
-"""The length of the longest name of a queue that RabbitMQ takes, in bytes."""
+"""The bytes of the longest queue name that RabbitMQ takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +37,13 @@ class CarrierSettings:
     app: str
     """The path of the project's Celery app."""
     queues: Mapping[str, str]
-    """The queues of Celery, by the names of ours."""
+    """The queues of Celery, by the names of the package's queues."""
     window: int = 2_000
-    """How many jobs the carrier holds, at most."""
+    """The maximum of jobs that the carrier holds."""
     wait: float = 600.0
-    """Seconds that a job may wait there before it comes back."""
+    """Seconds that a job may wait for a worker of Celery before it comes back."""
     max_message_size: int = 16 * 1024 * 1024
-    """Bytes of the largest message that the broker takes. RabbitMQ 4 takes as many by default, and RabbitMQ 3 more."""
+    """Bytes of the largest message that the broker takes. The default is that of RabbitMQ 4. RabbitMQ 3 takes more."""
     declare: bool = True
     """Whether relays and Celery's workers declare the queues, with the arguments that relays need."""
 
@@ -56,13 +56,13 @@ def made_from(given: Mapping[str, Mapping[str, Any]]) -> dict[str, CarrierSettin
 
 
 def problems(name: str, given: object) -> Iterator[str]:
-    """One sentence for each part that is not valid. `name` is the setting's name in the sentence."""
+    """Yield a sentence for each part that is not valid. `name` is the setting's name in the sentence."""
     if not isinstance(given, dict):
         yield f"{name} must be a dict of carriers by name, not {given!r}."
         return
     for carrier, options in given.items():
         place = f"{name}[{carrier!r}]"
-        if not isinstance(carrier, str) or not NAME.fullmatch(carrier):
+        if not isinstance(carrier, str) or not CARRIER_NAME.fullmatch(carrier):
             yield (
                 f"{name} has the key {carrier!r}; a key is the name of a carrier: up to 100 letters and digits, and _, "
                 ". or - after the first."
@@ -76,11 +76,11 @@ def problems(name: str, given: object) -> Iterator[str]:
 
 def _problems(place: str, options: dict[object, object]) -> Iterator[str]:
     for key, value in options.items():
-        if isinstance(key, str) and key in KEYS:
-            yield from KEYS[key](f"{place}[{key!r}]", value)
+        if isinstance(key, str) and key in CARRIER_OPTIONS:
+            yield from CARRIER_OPTIONS[key](f"{place}[{key!r}]", value)
         else:
-            yield f"{place} has no key {key!r}.{did_you_mean(str(key).upper(), list(KEYS))}"
-    for key, meaning in REQUIRED.items():
+            yield f"{place} has no key {key!r}.{did_you_mean(str(key).upper(), list(CARRIER_OPTIONS))}"
+    for key, meaning in REQUIRED_OPTIONS.items():
         if key not in options:
             yield f"{place} lacks the key {key!r}: {meaning}."
 
@@ -88,12 +88,12 @@ def _problems(place: str, options: dict[object, object]) -> Iterator[str]:
 def _app_problems(place: str, value: object) -> Iterator[str]:
     parts = value.split(".") if isinstance(value, str) else []
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-        yield f"{place} must be {REQUIRED['APP']}, not {value!r}."
+        yield f"{place} must be {REQUIRED_OPTIONS['APP']}, not {value!r}."
 
 
 def _queues_problems(place: str, value: object) -> Iterator[str]:
     if not isinstance(value, dict) or not value:
-        yield f"{place} must be {REQUIRED['QUEUES']}, not {value!r}."
+        yield f"{place} must be {REQUIRED_OPTIONS['QUEUES']}, not {value!r}."
         return
     for queue, of_celery in value.items():
         if not isinstance(queue, str) or not queue or queue.strip() != queue or "," in queue:
@@ -103,8 +103,8 @@ def _queues_problems(place: str, value: object) -> Iterator[str]:
                 f"{place}[{queue!r}] must be the name of a queue of Celery, of at most {LONGEST_QUEUE_NAME} bytes, "
                 f"not {of_celery!r}."
             )
-        elif of_celery.startswith(RESERVED):
-            yield f"{place}[{queue!r}] must not begin with {' or '.join(map(repr, RESERVED))}: {of_celery!r}."
+        elif of_celery.startswith(RESERVED_PREFIXES):
+            yield f"{place}[{queue!r}] must not begin with {' or '.join(map(repr, RESERVED_PREFIXES))}: {of_celery!r}."
 
 
 def _number_problems(option: str, place: str, value: object) -> Iterator[str]:
@@ -117,7 +117,7 @@ def _declare_problems(place: str, value: object) -> Iterator[str]:
         yield f"{place} must be True or False, not {value!r}."
 
 
-KEYS: dict[str, Callable[[str, object], Iterator[str]]] = {
+CARRIER_OPTIONS: dict[str, Callable[[str, object], Iterator[str]]] = {
     "APP": _app_problems,
     "QUEUES": _queues_problems,
     "WINDOW": partial(_number_problems, "window"),
@@ -125,17 +125,17 @@ KEYS: dict[str, Callable[[str, object], Iterator[str]]] = {
     "MAX_MESSAGE_SIZE": partial(_number_problems, "max_message_size"),
     "DECLARE": _declare_problems,
 }
-"""The functions that check the options of a carrier, by key. Each takes the place of the value in the setting too."""
+"""The functions that check the options of a carrier, by key. Their first argument is the place of the value."""
 
-REQUIRED = {
+REQUIRED_OPTIONS = {
     "APP": "the path of the project's Celery app, such as 'shop.celery.app'",
     "QUEUES": "a dict of Celery's queues by the names of the queues that it carries, such as {'pdf': 'pdf'}",
 }
-"""The options that every carrier has, and what they are."""
+"""The options that every carrier must have, and what they are."""
 
 
 def _carried_twice(name: str, given: dict[object, object]) -> Iterator[str]:
-    """One sentence for each queue that several carriers run: an operator could not tell where its jobs are."""
+    """Yield a sentence for each queue of several carriers: an operator could not tell where its jobs are."""
     dicts = [options for options in given.values() if isinstance(options, dict)]
     carried = [options["QUEUES"] for options in dicts if isinstance(options.get("QUEUES"), dict)]
     for queue, number in Counter(queue for queues in carried for queue in queues).items():
@@ -143,7 +143,7 @@ def _carried_twice(name: str, given: dict[object, object]) -> Iterator[str]:
             yield f"{name} has the queue {queue!r} in {number} carriers; one carrier runs it."
 
 
-KEY, CARRIERS = (
+CARRIERS_KEY, CARRIERS_SETTING = (
     "carriers",
     AppSetting(
         made_from=made_from,
@@ -151,38 +151,38 @@ KEY, CARRIERS = (
         external_queues=lambda given: {queue: each.name for each in given.values() for queue in each.queues},
     ),
 )
-"""The key of `SKIPQUEUE`, and what stands there."""
+"""The key of `SKIPQUEUE`, and its `AppSetting`."""
 
 
 def carriers() -> Mapping[str, CarrierSettings]:
-    """The engines outside of PostgreSQL that run the jobs of some queues, by name."""
-    found: Mapping[str, CarrierSettings] = settings.of_apps[KEY]
+    """Return the carriers of the settings, by name."""
+    found: Mapping[str, CarrierSettings] = settings.of_apps[CARRIERS_KEY]
     return found
 
 
 def carrier_for(queue_name: str) -> CarrierSettings | None:
-    """The carrier that runs the jobs of this queue; `None`: workers run them."""
+    """Return the carrier that runs the jobs of this queue; `None`: workers run them."""
     return next((carrier for carrier in carriers().values() if queue_name in carrier.queues), None)
 
 
-INSTALL = 'pip install "django-skipqueue[celery]"'
+INSTALL_CELERY = 'pip install "django-skipqueue[celery]"'
 
 
 def make_carrier(chosen: CarrierSettings, alias: str) -> "CeleryCarrier":
-    """The carrier for the jobs of this database. Does not connect. Raises `CarrierMisconfigured`."""
+    """Make the carrier for the jobs of this database, without a connection. Raises `CarrierMisconfigured`."""
     from .carrier import CarrierMisconfigured
 
     try:
         from .celery_carrier import CeleryCarrier
-        from .rabbitmq import NEEDED
+        from .rabbitmq import RABBITMQ_NEEDED
     except ModuleNotFoundError as error:
         raise CarrierMisconfigured(
-            f"The carrier {chosen.name!r} needs the package {error.name!r}: {INSTALL}"
+            f"The carrier {chosen.name!r} needs the package {error.name!r}: {INSTALL_CELERY}"
         ) from error
     described = f"Celery app {chosen.app!r} of the carrier {chosen.name!r}"
     try:
         app = import_string(chosen.app)
-    except Exception as error:  # whatever the project's module raises
+    except Exception as error:  # the project's module may raise anything
         raise CarrierMisconfigured(f"The {described} cannot be imported: {error!r}") from error
     if not hasattr(app, "connection_for_write"):
         raise CarrierMisconfigured(f"{chosen.app!r} of the carrier {chosen.name!r} is no Celery app: {app!r}")
@@ -191,6 +191,8 @@ def make_carrier(chosen: CarrierSettings, alias: str) -> "CeleryCarrier":
     except CarrierMisconfigured:
         raise
     except (ImportError, KeyError) as error:  # kombu has no such transport, or its library is not installed
-        raise CarrierMisconfigured(f"The broker of the {described} cannot be used: {error}. {NEEDED}") from error
+        raise CarrierMisconfigured(
+            f"The broker of the {described} cannot be used: {error}. {RABBITMQ_NEEDED}"
+        ) from error
     except Exception as error:  # its text may have the password
-        raise CarrierMisconfigured(f"The broker_url of the {described} cannot be read. {NEEDED}") from error
+        raise CarrierMisconfigured(f"The broker_url of the {described} cannot be read. {RABBITMQ_NEEDED}") from error

@@ -1,21 +1,21 @@
-"""The Celery task that runs carried jobs, and what a process of Celery has for them: the pool of a worker.
+"""The Celery task that runs carried jobs in a process of Celery, in a pool as workers have it.
 
-Registers the task when it is imported.
+The import of this module registers the task.
 
 Invariant: the task ends after the broker has confirmed the job's outcome, and Celery acknowledges the job's message
-after the end of the task. A message that this side cannot read is rejected, so that the broker gives it back to the
-relay; one whose process dies is delivered again.
+after the end of the task. The task rejects a message that it cannot read, so that the broker gives the message back to
+the relay. The broker delivers the message of a process that dies again.
 
-After a lost connection the broker delivers again what was not acknowledged. Such a job is over in most cases: its
-outcome was on its way, and is written by now. The rows tell whether it still has to run. Invariant: in doubt the job
-runs.
+After a lost connection the broker delivers unacknowledged messages again. In most cases such a job is over: its outcome
+was on its way, and a relay has written it by now. The rows tell whether the job still has to run. Invariant: in doubt
+the job runs.
 
-The thread of Celery's task waits. The job runs in a thread of the pool, which keeps its database connections (Celery
-closes those of its own threads after each task), and which is replaced after an interruption.
+The thread of Celery's task waits. The job runs in a thread of the pool. Such a thread keeps its database connections,
+while Celery closes the connections of its own threads after each task. After an interruption the pool replaces it.
 
-A process in which an attempt was interrupted or is stuck ends, as a worker's process is replaced. An interruption may
-have left a lock taken, and a stuck attempt keeps its thread. Invariant: a process ends while no task runs in it, unless
-each further job would wait there for ever.
+A process ends after an attempt in it was interrupted or is stuck. An interruption may have left a lock taken, and a
+stuck attempt keeps its thread. Invariant: a process ends while no task runs in it, unless each further job would wait
+there for ever.
 """
 
 import os
@@ -45,20 +45,21 @@ from ...worker.protocol import EXIT_BLOCKED, EXIT_RECYCLED, EXIT_STUCK
 from . import logs as carried_logs
 from . import wire
 from .carrier import alias_of
-from .celery_carrier import TASK
+from .celery_carrier import CELERY_TASK
 from .outcome_sender import OutcomeSender
 from .rabbitmq import CARRIED_QUEUE
 from .settings import carriers
 
-IDLE_SECONDS = 0.5
-"""Seconds without a task, after which the process ends: Celery's main process knows that its last task has ended."""
+RETIREMENT_IDLE_SECONDS = 0.5
+"""Seconds without a task after which a retiring process ends: Celery knows by then that the last task has ended."""
 
 
 class Retirement:
-    """A forked process of Celery's pool ends by itself, and its main process replaces it.
+    """Ends a process in which an attempt was interrupted or is stuck.
 
-    A process with a pool of threads goes on: to end it would end the other attempts. Once all its slots are stuck it
-    asks Celery for a warm shutdown, and whoever has started it starts it again.
+    A forked process of Celery's pool ends by itself, and Celery's main process replaces it. A process with a pool of
+    threads goes on, since its end would end the other attempts. Once all its slots are stuck it asks Celery for a warm
+    shutdown, and the service manager starts it again.
     """
 
     def __init__(self, worker: str, *, is_forked: bool) -> None:
@@ -75,7 +76,7 @@ class Retirement:
             return
         if self._is_forked:
             self._code = EXIT_STUCK if pool.is_used_up else EXIT_RECYCLED
-            self._running = 1  # the task of that attempt
+            self._running = 1  # the task of the interrupted attempt
             task_prerun.connect(self._begins)
             task_postrun.connect(self._ends)
         elif pool.is_used_up:
@@ -96,7 +97,7 @@ class Retirement:
         with self._lock:
             self._running -= 1
             if self._running <= 0:
-                timer = threading.Timer(IDLE_SECONDS, self._end_if_idle)
+                timer = threading.Timer(RETIREMENT_IDLE_SECONDS, self._end_if_idle)
                 timer.daemon = True
                 timer.start()
 
@@ -106,7 +107,7 @@ class Retirement:
                 os._exit(self._code)
 
 
-LONGEST_REST = 60.0
+LONGEST_LIMITS_REST = 60.0
 """Seconds between two looks at the time limits, if no attempt has one."""
 
 
@@ -119,13 +120,13 @@ class DatabaseJobs:
         self._wakeup = Wakeup()
         self._interrupter = Interrupter(self._wakeup.call)
         executor = Executor(worker=worker, database=database, interrupter=self._interrupter)
-        self._pool = Pool(executor, concurrency=slots, wake=self._hand_in)
+        self._pool = Pool(executor, concurrency=slots, wake=self._hand_over_finished)
         self._lock = threading.RLock()  # guards the pool and the following; never held while a job runs
         self._waiting: dict[LeaseRef, list[queue.SimpleQueue[Attempt]]] = {}
         threading.Thread(target=self._enforce_limits, name="skipqueue-limits", daemon=True).start()
 
     def run(self, job: ClaimedJob) -> Attempt:
-        """Run the job. If it is delivered again while it runs here, it is not started again."""
+        """Run the job. If the broker delivers the job again while it runs here, wait for that attempt."""
         ended: queue.SimpleQueue[Attempt] = queue.SimpleQueue()
         with self._lock:
             waiting = self._waiting.setdefault(job.ref, [])
@@ -134,31 +135,31 @@ class DatabaseJobs:
                 self._pool.submit([job])
         return ended.get()
 
-    def _hand_in(self) -> None:
+    def _hand_over_finished(self) -> None:
         """Give the finished attempts to the threads that wait for them. Called by the threads of the pool."""
         with self._lock:
             try:
                 for attempt in self._pool.take_finished():
                     for ended in self._waiting.pop(attempt.job.ref, []):
                         ended.put(attempt)
-            except BaseException as error:  # of the code that runs attempts, not of a task
+            except BaseException as error:  # an error of the code that runs attempts, not of a task
                 carried_logs.carried_process_ends(self._worker, error)
                 os._exit(1)
 
-    def _rest(self, deadline: float) -> None:
-        rest = min(max(deadline - time.monotonic(), 0.0), LONGEST_REST)
+    def _wait_until(self, deadline: float) -> None:
+        rest = min(max(deadline - time.monotonic(), 0.0), LONGEST_LIMITS_REST)
         self._wakeup.wait(rest, unless=lambda: self._pool.next_deadline < deadline)
 
     def _enforce_limits(self) -> None:
-        """Interrupt attempts whose time is over. A stuck one counts as failed, and its thread is replaced."""
+        """Interrupt attempts whose time is over. A stuck attempt counts as failed, and the pool replaces its thread."""
         while True:
             try:
-                self._rest(self._pool.next_deadline)
+                self._wait_until(self._pool.next_deadline)
                 with self._lock:
                     self._pool.enforce_limits()
                     is_blocked = self._pool.find_blockage()
                     self._retirement.note(self._pool, self._interrupter)
-                self._hand_in()
+                self._hand_over_finished()
                 if is_blocked:
                     os._exit(EXIT_BLOCKED)
             except BaseException as error:  # without time limits, no job may run
@@ -166,12 +167,12 @@ class DatabaseJobs:
                 os._exit(1)
 
 
-class Process:
-    """What a process of Celery has for carried jobs. Made in the process that uses it, at its first job."""
+class CeleryProcess:
+    """Runs the carried jobs of a process of Celery. The first job of the process makes it."""
 
     def __init__(self, app: Any, *, worker: str, slots: int, is_forked: bool) -> None:
         children.become_worker()
-        self._capturing = capturing()  # kept: a context manager that nobody refers to ends
+        self._capturing = capturing()  # an attribute, since a context manager without a reference ends
         self._capturing.__enter__()
         self._worker = worker
         self._slots = slots
@@ -192,7 +193,7 @@ class Process:
         self._sender.send(jobs.run(job), home)
 
     def note_begun(self, job: ClaimedJob, home: str) -> None:
-        """Tell the relay that this job begins, and return once the broker has that."""
+        """Tell the relay that this job begins, and return once the broker has confirmed the message."""
         self._sender.send_encoded(wire.encode_begun(job.ref, home))
 
 
@@ -200,7 +201,7 @@ class Process:
 
 
 def is_over(ref: LeaseRef, alias: str) -> bool:
-    """Whether the lease has ended. `False` too if the database cannot say: Celery's workers need not reach it."""
+    """Return whether the lease has ended; `False` if the process cannot reach the database."""
     try:
         with dedicated_connection(alias) as connection:
             guard(connection, alias)
@@ -209,23 +210,23 @@ def is_over(ref: LeaseRef, alias: str) -> bool:
         return False
 
 
-NO_LIMIT = 10 * 365 * 24 * 3600
-"""Seconds. Celery's limits do not apply: the job's `timeout` does, which Celery would take for a lost worker."""
+NO_TIME_LIMIT = 10 * 365 * 24 * 3600
+"""Seconds. Only the job's `timeout` applies: Celery would take an attempt that exceeds a limit for a lost worker."""
 
 GREENLETS = ("gevent", "eventlet")
-"""The pools of Celery in which jobs cannot run: they replace the threads and selectors that these are run with."""
+"""Pools of Celery in which jobs cannot run: they replace the threads and selectors that attempts need."""
 
-_worker: Any = None  # Celery's, in its main process
-_runs_one = False  # whether this process runs one task at once
-_main_process = 0  # its id, also in the processes that it has forked
+_worker: Any = None  # Celery's worker, in its main process
+_runs_one = False  # whether this process runs one task at a time
+_main_process = 0  # the id of Celery's main process, also in the processes that it has forked
 _is_forked = False  # whether Celery's pool has forked this process
-_process: Process | None = None
+_process: CeleryProcess | None = None
 _making = threading.Lock()
 
 
 @shared_task(  # type: ignore[untyped-decorator]
     bind=True,
-    name=TASK,
+    name=CELERY_TASK,
     acks_late=True,
     acks_on_failure_or_timeout=False,
     acks_on_failure=False,
@@ -236,8 +237,8 @@ _making = threading.Lock()
     store_errors_even_if_ignored=False,
     track_started=False,
     rate_limit=0,
-    soft_time_limit=NO_LIMIT,
-    time_limit=NO_LIMIT,
+    soft_time_limit=NO_TIME_LIMIT,
+    time_limit=NO_TIME_LIMIT,
 )
 def run(self: Any, payload: object) -> None:
     try:
@@ -255,20 +256,20 @@ def run(self: Any, payload: object) -> None:
     process.run(job, database=database, home=home)
 
 
-def _process_here(task: Any) -> Process:
-    global _process  # noqa: PLW0603 (one for each process: made after the fork, by its first task)
+def _process_here(task: Any) -> CeleryProcess:
+    global _process  # noqa: PLW0603 (the first task of each process makes it, after the fork)
     if _process is None:
         with _making:
             if _process is None:
                 worker = task.request.hostname or "celery"
                 slots = 1 if _runs_one or _worker is None else max(int(_worker.concurrency or 1), 1)
-                _process = Process(task.app, worker=worker, slots=slots, is_forked=_is_forked)
+                _process = CeleryProcess(task.app, worker=worker, slots=slots, is_forked=_is_forked)
     return _process
 
 
 @worker_init.connect  # type: ignore[untyped-decorator]
 def _note_worker(sender: Any, **_: Any) -> None:
-    """Called in the main process, before the pool is made. Ends a worker of carried queues that runs greenlets."""
+    """Note Celery's worker in its main process, before it makes its pool. Refuse greenlets for carried queues."""
     global _worker, _main_process
     pool = sender.pool_cls if isinstance(sender.pool_cls, str) else sender.pool_cls.__module__
     consumed = sorted(_carried_queues().keys() & sender.app.amqp.queues.consume_from.keys())
@@ -279,23 +280,23 @@ def _note_worker(sender: Any, **_: Any) -> None:
             "solo, or give it other queues."
         )
     _worker, _main_process = sender, os.getpid()
-    if not sender.time_limit and not sender.soft_time_limit:  # else limits of our own keep these away
-        run.time_limit = run.soft_time_limit = None  # a limit takes Celery's main process two timers for each task
+    if not sender.time_limit and not sender.soft_time_limit:  # else the task needs limits that replace the worker's
+        run.time_limit = run.soft_time_limit = None  # a limit costs Celery's main process two timers for each task
 
 
 @worker_process_init.connect  # type: ignore[untyped-decorator]
 def _note_process(**_: Any) -> None:
-    """Called where one task runs at once: in each process of `prefork`, and in the main process of the pool `solo`."""
+    """Note that this process runs one task at a time, in the pool `prefork` or `solo`."""
     global _runs_one, _is_forked
     _runs_one, _is_forked = True, os.getpid() != _main_process
 
 
 @celeryd_init.connect  # type: ignore[untyped-decorator]
 def _declare_as_relays_do(instance: Any, options: dict[str, Any], **_: Any) -> None:
-    """Have Celery's worker declare the carried queues that it consumes from with the arguments that relays use.
+    """Have Celery's worker declare its carried queues with the arguments that relays use.
 
-    If somebody else declares a queue, Celery still has to know by its arguments that it is a quorum queue. A queue that
-    the project lists in `task_queues` stays as the project has declared it.
+    Celery needs the arguments also if the carrier has `DECLARE` off: they say that it is a quorum queue. A queue in the
+    project's `task_queues` stays as the project has declared it.
     """
     app = instance.app
     named = options.get("queues") or ()

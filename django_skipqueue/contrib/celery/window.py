@@ -1,15 +1,15 @@
-"""The jobs that one relay has claimed and not handed over, the outcomes not settled, and how many more it may claim.
+"""The jobs that a relay holds, the outcomes that it has to settle, and how many more jobs it may claim.
 
 Invariant: each job that the relay holds is in one place: in the result of the last exchange, or in `unconfirmed`,
-`confirmed`, `to_release` or `to_recover`, or among those not sent. A delivery is acknowledged after the database has
-what it says.
+`confirmed`, `to_release` or `to_recover`, or among the jobs not sent. The relay acknowledges a delivery after the
+database has its content.
 
-The carrier holds a window of the queues, and PostgreSQL the rest. A relay does not see at once what other relays do. So
-it counts the rows of all relays again every second, and until the next count it takes its share of the room that it has
-found: one part for each relay that is alive.
+The carrier holds a window of jobs, and PostgreSQL the rest. A relay does not see at once what other relays do. So every
+second it counts the rows of all relays, and until the next count it takes its share of the free room: one part for each
+relay that is alive.
 
-Invariant: relays that count at the same time fill the window, and no more. If one has not used its share before others
-count again, that share is above the window, and so is one job of each relay where the room cannot be divided.
+Invariant: relays that count at the same time fill the window, and no more. The window may be exceeded by the share of a
+relay that has not used it before others count again, and by one job for each relay if the room cannot be divided.
 """
 
 import time
@@ -22,10 +22,10 @@ from ...worker.loop import Service
 from .carrier import ReturnedJob, Taken
 
 MOST_REMEMBERED = 10_000
-"""Settled outcomes that are remembered until they come again. Another relay may get them instead."""
+"""Settled outcomes that a relay remembers until the carrier delivers them again. Another relay may get them instead."""
 
-Ended = Callable[[ReturnedJob], Attempt | None]
-"""Makes the attempt of a job that came back without an outcome; `None`: there is none to settle."""
+AttemptOfReturned = Callable[[ReturnedJob], Attempt | None]
+"""Makes the attempt of a job that came back without an outcome; `None`: there is nothing to settle."""
 
 
 @dataclass
@@ -33,21 +33,21 @@ class CarriedJobs:
     """Used by the control loop's thread."""
 
     unconfirmed: dict[LeaseRef, int] = field(default_factory=dict)
-    """Sent to the carrier, which may have them or not. The value is the size of the job's arguments, in characters."""
+    """Jobs that the carrier may have or not. The value is the size of the job's arguments, in characters."""
     unconfirmed_size: int = 0
-    """Characters of their arguments together."""
+    """The characters of the arguments of all unconfirmed jobs."""
     confirmed: list[LeaseRef] = field(default_factory=list)
-    """The carrier has them. Their rows do not say so yet."""
+    """Jobs that the carrier has, although their rows do not name it yet."""
     to_release: dict[LeaseRef, list[int]] = field(default_factory=dict)
-    """To be released. Then the deliveries are acknowledged, if the carrier has delivered the job."""
+    """Jobs to release, each with the deliveries to acknowledge after that."""
     to_recover: dict[LeaseRef, list[int]] = field(default_factory=dict)
-    """The returned jobs whose Celery workers are gone. Those that have begun are recovered, and charged."""
+    """Returned jobs whose Celery workers are gone, with their deliveries. A job that had begun costs an attempt."""
     begun: dict[LeaseRef, list[int]] = field(default_factory=dict)
-    """Jobs that have begun, after others that had them are gone. Once their rows say so, the notes are acknowledged."""
+    """Jobs that begin again, after a process that had them is gone, with the deliveries that say so."""
     with_carrier: int = 0
-    """How many jobs the rows name as the carrier's, as far as this relay knows."""
-    _not_sent: set[LeaseRef] = field(default_factory=set)  # they fail, once that is settled
-    _deliveries: dict[LeaseRef, list[int]] = field(default_factory=dict)  # of the outcomes that wait to be settled
+    """How many rows name the carrier, as far as this relay knows."""
+    _not_sent: set[LeaseRef] = field(default_factory=set)  # their failed attempts are not settled yet
+    _deliveries: dict[LeaseRef, list[int]] = field(default_factory=dict)  # the deliveries of unsettled outcomes
     _settled: set[LeaseRef] = field(default_factory=set)  # settled after the connection broke: they may come again
 
     @property
@@ -70,14 +70,14 @@ class CarriedJobs:
         return size is not None
 
     def not_sent(self, refs: Iterable[LeaseRef]) -> None:
-        """Note that the carrier does not get these of the published jobs: attempts of them that failed are settled."""
+        """Note that the carrier does not get these published jobs: the relay settles failed attempts of them."""
         self._not_sent.update(filter(self._was_unconfirmed, refs))
 
-    def take(self, taken: Taken, ended: Ended) -> tuple[list[Attempt], list[int]]:
-        """Note what came from the carrier. Returns the attempts to settle, and the deliveries to acknowledge at once.
+    def take(self, taken: Taken, ended: AttemptOfReturned) -> tuple[list[Attempt], list[int]]:
+        """Note what came from the carrier. Return the attempts to settle, and the deliveries to acknowledge at once.
 
-        If two outcomes of one job come, the first is settled. Both deliveries are acknowledged after that, and so are
-        two of a job that comes back twice.
+        If two outcomes of a job come, the relay settles the first one, and then acknowledges both deliveries. It also
+        acknowledges both deliveries of a job that comes back twice.
         """
         self.confirmed += filter(self._was_unconfirmed, taken.confirmed)
         self.release(filter(self._was_unconfirmed, taken.refused))
@@ -98,7 +98,7 @@ class CarriedJobs:
         return attempts, known
 
     def release(self, refs: Iterable[LeaseRef]) -> None:
-        """Have these jobs released: the carrier does not have them."""
+        """Have the relay release these jobs: the carrier does not have them."""
         for ref in refs:
             self.to_release.setdefault(ref, [])
 
@@ -116,13 +116,13 @@ class CarriedJobs:
                 del self.to_release[ref]  # the carrier had it after all
 
     def handed_over(self, refs: Iterable[LeaseRef], count: int) -> None:
-        """Note that the rows of these jobs name the carrier. `count`: of how many; the others had an outcome before."""
+        """Note that `count` rows of these jobs name the carrier. The other jobs had an outcome before."""
         done = set(refs)
         self.confirmed = [ref for ref in self.confirmed if ref not in done]
         self.with_carrier += count
 
     def settled(self, attempts: Iterable[Attempt]) -> list[int]:
-        """Note that these outcomes are written, or have lost their leases. Returns the deliveries to acknowledge."""
+        """Note that these outcomes are written, or have lost their leases. Return the deliveries to acknowledge."""
         acknowledged: list[int] = []
         for attempt in attempts:
             if attempt.job.ref in self._not_sent:
@@ -136,19 +136,19 @@ class CarriedJobs:
         return acknowledged
 
     def came_back(self, ref: LeaseRef) -> bool:
-        """Whether the carrier has delivered this job, which is to be released or recovered."""
+        """Return whether the carrier has delivered this job, which the relay has to release or recover."""
         return bool(self.to_recover.get(ref) or self.to_release.get(ref))
 
     def taken_back(self, refs: Iterable[LeaseRef]) -> list[int]:
-        """Note that these jobs are released or recovered. Returns the deliveries to acknowledge."""
+        """Note that these jobs are released or recovered. Return the deliveries to acknowledge."""
         places = self.to_recover, self.to_release
         return [delivery for ref in refs for place in places for delivery in place.pop(ref, [])]
 
     def connection_lost(self) -> None:
-        """Note that the connection to the carrier is gone. What it has delivered comes again, to this relay or another.
+        """Note that the connection to the carrier is gone. Its deliveries come again, to this relay or another relay.
 
-        What the carrier has not confirmed is to be released: if it has such a job, the job runs twice, and one outcome
-        is written.
+        The relay releases the unconfirmed jobs. If the carrier has such a job, the job runs twice, and a relay writes
+        one outcome.
         """
         self._deliveries = {ref: [] for ref in self._deliveries}
         self.to_recover.clear()
@@ -159,37 +159,37 @@ class CarriedJobs:
         self.release_unconfirmed()
 
     def release_unconfirmed(self) -> None:
-        """Have the jobs released that the carrier has not confirmed, except for those whose outcomes wait."""
+        """Have the relay release the unconfirmed jobs, except for jobs whose outcomes wait."""
         self.release(ref for ref in self.unconfirmed if ref not in self._deliveries)
         self.unconfirmed.clear()
         self.unconfirmed_size = 0
 
 
 CARRIER_BATCH = 500
-"""Jobs in one claim, and in one message to the carrier's connection."""
+"""The maximum of jobs in one claim."""
 
 MOST_UNCONFIRMED = 2 * CARRIER_BATCH
-"""Jobs of one relay that the carrier has not confirmed yet, at most. They may run twice if the relay dies."""
+"""The maximum of unconfirmed jobs of one relay. They may run twice if the relay dies."""
 
 MOST_UNCONFIRMED_SIZE = 16_000_000
-"""Characters of the arguments of those jobs, unless a single claim has more: their messages are in memory."""
+"""Characters of the arguments of the unconfirmed jobs, which are in memory. A single claim may have more."""
 
-COUNT_INTERVAL = 1.0
-FULL_INTERVAL = 0.1
-"""Seconds between two counts; while the window is full, the second. Another relay may have settled jobs."""
+WINDOW_COUNT_INTERVAL = 1.0
+FULL_WINDOW_INTERVAL = 0.1
+"""Seconds between two counts: usually, and while the window is full, since another relay may settle jobs."""
 
 COUNT_SHARE = 10
-"""A count may take a tenth of the time: it takes long with 100,000 rows."""
+"""The counts take a tenth of the time at most: a count takes long with 100,000 rows."""
 
 FIRST_SHARE = 8
 """Until its second count a relay takes at most an eighth of the window: relays that start together do not see each
 other yet."""
 
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
-"""Seconds without a claim after the carrier has refused jobs, doubled up to the second each time."""
+FIRST_REFUSAL_PAUSE, LONGEST_REFUSAL_PAUSE = 1.0, 30.0
+"""Seconds without a claim after the carrier has refused jobs. Each refusal doubles them, up to the second number."""
 
 
-# relay → how many jobs the carrier holds, how many its relays hold for it, and how many relays are alive. Index:
+# relay → how many jobs the carrier holds, how many jobs its relays hold for it, and how many relays are alive. Index:
 # recover, which has an entry for each running job.
 CARRIED_COUNT = """
 WITH relay AS MATERIALIZED (
@@ -208,14 +208,14 @@ WHERE status = 'running' AND (locked_by = %(carrier_id)s OR locked_by IN (SELECT
 """
 
 
-class Window(Service):
-    """As a service it counts the jobs that the carrier holds by their rows. Used by the control loop's thread."""
+class CarrierWindow(Service):
+    """How many jobs a relay may claim. As a service, it counts the rows that name the carrier or its relays."""
 
     name = "carried_count"
     due_at = 0.0
 
     def __init__(self, store: Store, jobs: CarriedJobs, *, size: int, worker_timeout: float) -> None:
-        """`store` is that of the relay. `worker_timeout`: the seconds after which a relay counts as dead."""
+        """worker_timeout: the seconds after which a relay counts as dead."""
         self._store = store
         self.jobs = jobs
         self._values = {**store.holder, "worker_timeout": worker_timeout}
@@ -225,8 +225,8 @@ class Window(Service):
         self._paused_until = 0.0
         self._refusals = 0  # in a row
         self.jobs_refused = 0
-        """How many jobs the carrier has not taken."""
-        self._size_of_job = 1  # characters of its arguments, in the mean of the last claim
+        """How many jobs the carrier has refused."""
+        self._size_of_job = 1  # the mean characters of the arguments of a job, in the last claim
         self._clock = 0.0  # the database's time minus this process's monotonic time
         self.is_blocked = False
         """Whether the carrier takes no jobs for now."""
@@ -237,7 +237,7 @@ class Window(Service):
         free = self._most - self.jobs.count - coming
         unconfirmed = MOST_UNCONFIRMED - len(self.jobs.unconfirmed) - coming
         size = MOST_UNCONFIRMED_SIZE - self.jobs.unconfirmed_size
-        by_size = -(-size // self._size_of_job) - coming  # at least one, unless the size is reached
+        by_size = -(-size // self._size_of_job) - coming  # at least one, while there is room for a character
         return max(0, min(free, unconfirmed, by_size, CARRIER_BATCH))
 
     def run(self, now: float) -> None:
@@ -250,13 +250,15 @@ class Window(Service):
         self._most = self.jobs.count + share
         self.is_counted, self.is_full = True, room <= 0
         ended = time.monotonic()
-        self.due_at = ended + max(FULL_INTERVAL if self.is_full else COUNT_INTERVAL, COUNT_SHARE * (ended - started))
+        self.due_at = ended + max(
+            FULL_WINDOW_INTERVAL if self.is_full else WINDOW_COUNT_INTERVAL, COUNT_SHARE * (ended - started)
+        )
 
     def pause(self, refused: int) -> float:
-        """Claim nothing for a while: the carrier has refused `refused` jobs. Returns for how many seconds."""
+        """Claim nothing for a while: the carrier has refused `refused` jobs. Return the seconds of the pause."""
         self.jobs_refused += refused
         self._refusals += 1
-        seconds: float = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(self._refusals - 1, 10))
+        seconds: float = min(LONGEST_REFUSAL_PAUSE, FIRST_REFUSAL_PAUSE * 2 ** min(self._refusals - 1, 10))
         self._paused_until = time.monotonic() + seconds
         return seconds
 
@@ -271,5 +273,5 @@ class Window(Service):
             self._clock = job.locked_at - job.claimed_at
 
     def claimed_at(self, job: ClaimedJob) -> float | None:
-        """When a job was claimed, in this process's monotonic time; `None`: this process cannot say."""
+        """Return when a job was claimed, in this process's monotonic time; `None`: this process cannot say."""
         return job.locked_at - self._clock if self._clock else None

@@ -1,15 +1,15 @@
-"""Jobs and attempts as values that JSON can hold, on their way to a carrier and back, and the messages that have them.
+"""Encodes jobs and attempts as JSON messages for a carrier, and decodes the messages that come back.
 
-Invariant: each job and each outcome that the database takes arrives as it was sent, except for what is true in one
-process only: times of its monotonic clock, and the exception object. Large arguments do not come back with an outcome:
-only receivers of signals would read them, and a relay has many outcomes in memory. A relay and a Celery worker of
-different versions agree on `FORMAT`, or raise `UnknownFormat`: no field is ever guessed, and none has another type, or
-another range, than its own. A queue of the broker may hold anything: what was not made here must not end a process,
-which would get it again. So whatever goes wrong while a message is read raises `UnknownFormat`.
+Invariant: each job and each outcome that the database takes arrives as it was sent, except for what is true only in one
+process: times of its monotonic clock, and the exception object. Large arguments do not come back with an outcome: only
+receivers of signals would read them, and a relay has many outcomes in memory.
 
-Invariant: a relay reads outcomes, and jobs that come back, without an exception, whatever a message holds. Who can
-write to the broker can send anything, and a message that ended its relay would come again. A message that cannot be
-read is told as such, by its id.
+Invariant: a relay and a Celery worker of different versions agree on `WIRE_FORMAT`, or raise `UnknownFormat`. This
+module guesses no field, and checks the type and the range of each field.
+
+Invariant: `outcomes` and `returned` raise nothing, whatever a message has in it. Anybody with access to the broker can
+send anything, and a message that ended the process of its relay would come again. A `ReturnedJob` with a `problem`
+stands for a message that cannot be read.
 """
 
 import json
@@ -20,37 +20,34 @@ from typing import Any, NamedTuple, NoReturn, TypeGuard, get_args, get_type_hint
 
 from ...values.bounds import MAX_KEY_BYTES
 from ...values.outcomes import LONGEST_DELAY, NAME_LIMIT, Outcome
-from ...values.records import LEFT_OUT, Attempt, ClaimedJob, LeaseRef
+from ...values.records import LARGEST_ID, LEFT_OUT, MOST_DIGITS, Attempt, ClaimedJob, LeaseRef
 from .carrier import BegunJob, ReturnedJob, ReturnedOutcome, Taken
 
-FORMAT = 1
-"""Changes with each change of what is sent."""
+WIRE_FORMAT = 1
+"""The version of the messages."""
 
 _JOB_FIELDS = tuple(name for name in ClaimedJob._fields if name not in ("is_suspect", "permit_key", "claimed_at"))
 _OUTCOME_FIELDS = ("status", "delay", "refund", "result", "last_error", "error", "is_unknown", "notes")
 
 
 class _Kind(NamedTuple):
-    """What a field may be. A number that is NaN, infinite or too long for a float is in no range."""
+    """The types and the range of a field. NaN, infinite numbers and integers too large for a float are in no range."""
 
     types: tuple[type, ...]
     least: float = 0
     most: float = 0
-    """The largest number, or the longest text in bytes; 0: any."""
+    """The largest number, or the bytes of the longest text; 0: no limit."""
 
-
-LARGEST_ID = 2**63 - 1
-"""Of a job or a lease: PostgreSQL's bigint."""
 
 LONGEST_DURATION = 1e9
 """Seconds."""
 
-END_OF_TIME = 253_402_300_800
-"""The end of the year 9999, in seconds since the epoch. PostgreSQL has no job that is later, or as early."""
+LATEST_TIME = 253_402_300_800
+"""The end of the year 9999, in seconds since the epoch. The time of a job is no later, and not before its negative."""
 
 _INT, _REAL = (int,), (int, float)
 _ID, _COUNT, _FLAG = _Kind(_INT, 0, LARGEST_ID), _Kind(_INT, -(2**15), 2**31 - 1), _Kind((bool,))
-_TIME, _NUMBER = _Kind(_REAL, -END_OF_TIME, END_OF_TIME), _Kind(_REAL, -1e15, 1e15)
+_TIME, _NUMBER = _Kind(_REAL, -LATEST_TIME, LATEST_TIME), _Kind(_REAL, -1e15, 1e15)
 _TEXT, _NAME, _ERROR_NAME = (_Kind((str,), most=most) for most in (0, MAX_KEY_BYTES, 4 * NAME_LIMIT))
 
 
@@ -59,7 +56,7 @@ def _or_none(kind: _Kind) -> _Kind:
 
 
 class _Form:
-    """What the fields of a list may be."""
+    """The types and the ranges of the fields of a list."""
 
     def __init__(self, *kinds: _Kind) -> None:
         self._types = [kind.types for kind in kinds]
@@ -67,9 +64,9 @@ class _Form:
         self._names = [(place, kind.most) for place, kind in enumerate(kinds) if str in kind.types and kind.most]
 
     def fits(self, values: object) -> TypeGuard[Sequence[Any]]:
-        """Whether these are as many values, each of one of its types, and within its range. `True` is no number here.
+        """Return whether each value has one of its types and is in its range, and PostgreSQL can store the texts.
 
-        PostgreSQL can store each of the texts.
+        `True` is no number here.
         """
         if not isinstance(values, list | tuple) or len(values) != len(self._types):
             return False
@@ -111,17 +108,17 @@ _ERROR_KINDS = {
     "place": _ERROR_NAME,
     "line": _or_none(_COUNT),
 }
-"""What `error_entry` makes. Roll-ups have the names in their primary key."""
+"""The fields of an entry of `error_entry`. The primary key of roll-ups has the fields of the kind `_ERROR_NAME`."""
 
 _ERROR_NEEDS = frozenset({"exception", "message", "traceback"})
 
 _STATUSES = frozenset(get_args(get_type_hints(Outcome)["status"]))
 
 ARGUMENTS_SENT_BACK = 10_000
-"""Characters of a job's arguments that come back with its outcome, at most."""
+"""The maximum of characters of a job's arguments that come back with its outcome."""
 
 BEGUN = "begun"
-"""In the place of an attempt: see `encode_begun`."""
+"""Stands in the place of an attempt: see `encode_begun`."""
 
 _ID_PREFIX = "skipqueue-"
 
@@ -144,33 +141,33 @@ class UnknownFormat(Exception):
 
 
 def message_id(home: str, ref: LeaseRef) -> str:
-    """The id of a job's message under one lease: Celery's task id."""
+    """Return the id of a job's message under one lease: Celery's task id."""
     return f"{_ID_PREFIX}{home}-{ref[0]}-{ref[1]}"
 
 
 def lease_ref_of(message_id: object) -> LeaseRef | None:
-    """The lease in the id of a message; `None` if the message is not about a job."""
+    """Return the lease in the id of a message; `None` if the message is not about a job."""
     if not isinstance(message_id, str) or not message_id.startswith(_ID_PREFIX):
         return None
     _, *numbers = message_id.rsplit("-", 2)
-    if len(numbers) < 2 or not all(each.isdecimal() and len(each) <= len(str(LARGEST_ID)) for each in numbers):
+    if len(numbers) < 2 or not all(each.isdecimal() and len(each) <= MOST_DIGITS for each in numbers):
         return None
     id, lease = map(int, numbers)
     return (id, lease) if max(id, lease) <= LARGEST_ID else None
 
 
-def lean(job: ClaimedJob, most: int = ARGUMENTS_SENT_BACK) -> ClaimedJob:
-    """The job, with `LEFT_OUT` in place of arguments that have more characters."""
+def without_large_arguments(job: ClaimedJob, most: int = ARGUMENTS_SENT_BACK) -> ClaimedJob:
+    """Return the job, with `LEFT_OUT` in place of arguments that have more characters than `most`."""
     return job if len(job.args) + len(job.kwargs) <= most else job._replace(args=LEFT_OUT, kwargs=LEFT_OUT)
 
 
 def job_to_wire(job: ClaimedJob, home: str) -> list[Any]:
-    """The format, the home of the job's outcome, and the fields of the job."""
-    return [FORMAT, home, *job[: len(_JOB_FIELDS)]]
+    """Return the format, the home of the job's outcome, and the fields of the job."""
+    return [WIRE_FORMAT, home, *job[: len(_JOB_FIELDS)]]
 
 
 def job_from_wire(payload: object) -> tuple[ClaimedJob, str]:
-    """The job, and the home of its outcome. Raises `UnknownFormat`."""
+    """Return the job, and the home of its outcome. Raises `UnknownFormat`."""
     _, home, *fields = _fields(payload, 2 + len(_JOB_FIELDS))
     if not _HOME.fits([home]):
         raise UnknownFormat("The message names no home of the outcome.")
@@ -178,10 +175,11 @@ def job_from_wire(payload: object) -> tuple[ClaimedJob, str]:
 
 
 def attempt_to_wire(attempt: Attempt) -> list[Any]:
-    """The format, the alias, the job, the outcome, the worker, the duration in seconds, and whether it is written."""
-    job, outcome = lean(attempt.job)[: len(_JOB_FIELDS)], [getattr(attempt.outcome, name) for name in _OUTCOME_FIELDS]
+    """Return the format, the alias, the job, the outcome, the worker, the seconds, and whether the task wrote it."""
+    job = without_large_arguments(attempt.job)[: len(_JOB_FIELDS)]
+    outcome = [getattr(attempt.outcome, name) for name in _OUTCOME_FIELDS]
     duration = attempt.ended - attempt.started
-    return [FORMAT, attempt.database, list(job), outcome, attempt.worker, duration, attempt.is_written]
+    return [WIRE_FORMAT, attempt.database, list(job), outcome, attempt.worker, duration, attempt.is_written]
 
 
 def encode_outcome(attempt: Attempt, home: str) -> EncodedOutcome:
@@ -189,18 +187,18 @@ def encode_outcome(attempt: Attempt, home: str) -> EncodedOutcome:
 
 
 def encode_begun(ref: LeaseRef, home: str) -> EncodedOutcome:
-    """In place of an outcome: this job is about to begin, after another process that had its message is gone."""
+    """Encode, in place of an outcome, that this job begins, after another process that had its message is gone."""
     return EncodedOutcome(home, message_id(home, ref), encode(BEGUN))
 
 
 def join_outcomes(outcomes: Iterable[EncodedOutcome]) -> bytes:
-    """The body of a message with these outcomes, which have one home: a list of ids and attempts."""
+    """Return the body of a message with these outcomes of one home: a list of ids and attempts."""
     parts = (b"".join((b"[", _encoder.encode(each.id).encode(), b",", each.body, b"]")) for each in outcomes)
     return b"".join((b"[", b",".join(parts), b"]"))
 
 
 def split_outcomes(payload: object) -> list[tuple[LeaseRef | None, object]]:
-    """The lease of each outcome of a message, if it can be read, and its attempt. Raises `UnknownFormat`."""
+    """Return the lease of each outcome of a message, if its id has one, and its attempt. Raises `UnknownFormat`."""
     if not isinstance(payload, list) or not all(isinstance(part, list) and len(part) == 2 for part in payload):
         raise UnknownFormat("The message was not made by django_skipqueue.")
     if not payload:
@@ -209,7 +207,7 @@ def split_outcomes(payload: object) -> list[tuple[LeaseRef | None, object]]:
 
 
 def attempt_from_wire(payload: object, *, now: float) -> Attempt:
-    """The attempt, as if it had ended now, in monotonic seconds of this process. Raises `UnknownFormat`."""
+    """Return the attempt as if it had ended now, in monotonic seconds of this process. Raises `UnknownFormat`."""
     _, alias, job, fields, worker, duration, is_written = _fields(payload, 7)
     if not (
         _OUTCOME.fits(fields)
@@ -227,7 +225,7 @@ def encode(payload: list[Any] | dict[str, Any] | str) -> bytes:
 
 
 def decode(body: bytes | memoryview | str) -> Any:
-    """The payload in the body of a message. Raises `UnknownFormat` if it is not JSON."""
+    """Return the payload in the body of a message. Raises `UnknownFormat` if it is not JSON."""
     try:
         return json.loads(bytes(body) if isinstance(body, memoryview) else body, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
@@ -238,7 +236,7 @@ _encoder = json.JSONEncoder(separators=(",", ":"))
 
 
 def _refuse(constant: str) -> NoReturn:
-    """Refuse NaN and Infinity, which Python reads, and which are not JSON."""
+    """Refuse NaN and Infinity: Python reads them, although they are not JSON."""
     raise ValueError(f"it has {constant}")
 
 
@@ -258,26 +256,26 @@ def _is_error(error: dict[str, Any] | None) -> bool:
 def _fields(payload: object, count: int) -> list[Any]:
     if not isinstance(payload, list) or not payload or not _FORMAT.fits(payload[:1]):
         raise UnknownFormat("The message was not made by django_skipqueue.")
-    if payload[0] != FORMAT:
-        older = "the sender" if payload[0] < FORMAT else "this side"
+    if payload[0] != WIRE_FORMAT:
+        older = "the sender" if payload[0] < WIRE_FORMAT else "this side"
         raise UnknownFormat(
-            f"The message has format {payload[0]}, and this side reads format {FORMAT}: relays and Celery workers need "
-            f"the same version of django_skipqueue. Update {older}."
+            f"The message has format {payload[0]}, and this side reads format {WIRE_FORMAT}: relays and Celery workers "
+            f"need the same version of django_skipqueue. Update {older}."
         )
     if len(payload) != count:
         raise UnknownFormat(f"The message has {len(payload)} fields in place of {count}.")
     return payload
 
 
-REASONS = ("expired", "delivery_limit", "maxlen")
-"""Why the broker itself gives a job back. Otherwise a worker has rejected it."""
+BROKER_REASONS = ("expired", "delivery_limit", "maxlen")
+"""The reasons for which the broker itself gives a job back. With another reason, a worker has rejected the job."""
 
-ID_SHOWN = 100
-"""Characters of a message's id that are shown."""
+LONGEST_ID_SHOWN = 100
+"""Characters of a message's id in a log line."""
 
 
-def outcomes(taken: Taken, delivery: int, body: bytes | memoryview | str, id: object, *, now: float) -> int:
-    """Add the outcomes in a message to `taken`, and return their number. `id` is the message's `correlation_id`."""
+def add_outcomes(taken: Taken, delivery: int, body: bytes | memoryview | str, id: object, *, now: float) -> int:
+    """Add the outcomes in a message to `taken`, and return their number. id: the message's `correlation_id`."""
     try:
         parts = split_outcomes(decode(body))
     except Exception as error:
@@ -296,10 +294,10 @@ def outcomes(taken: Taken, delivery: int, body: bytes | memoryview | str, id: ob
     return len(parts)
 
 
-def returned(delivery: int, body: bytes | memoryview | str, id: object, headers: object) -> ReturnedJob:
-    """The job in a message that has come back, with the reason that is in the headers of the message."""
+def returned_job(delivery: int, body: bytes | memoryview | str, id: object, headers: object) -> ReturnedJob:
+    """Return the job in a message that has come back, with the reason in the headers of the message."""
     try:
-        job = lean(job_from_wire(decode(body)[0][0])[0])
+        job = without_large_arguments(job_from_wire(decode(body)[0][0])[0])
     except Exception as error:
         ref = lease_ref_of(id)
         return ReturnedJob(delivery, ref, _reason(headers) if ref else "unreadable", None, _problem(id, error))
@@ -307,11 +305,11 @@ def returned(delivery: int, body: bytes | memoryview | str, id: object, headers:
 
 
 def _problem(id: object, error: Exception) -> str:
-    return f"{str(id)[:ID_SHOWN]}: {error}"
+    return f"{str(id)[:LONGEST_ID_SHOWN]}: {error}"
 
 
 def _reason(headers: Any) -> str:
     deaths = headers.get("x-death") if isinstance(headers, dict) else None
     last = deaths[0] if isinstance(deaths, list) and deaths else None
     reason = last.get("reason") if isinstance(last, dict) else None
-    return str(reason) if reason in REASONS else "rejected"
+    return str(reason) if reason in BROKER_REASONS else "rejected"

@@ -1,4 +1,4 @@
-"""Alerts, for operators: a subcommand, and since when problems are known."""
+"""What alerts give to operators: a subcommand, and since when problems are known."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from ...models import Incident
 from ...queue.store import Store
 from .watch import check, confirm, known_since
 
-COLUMNS = ("severity", "rule", "subject", "since", "raised_at", "title")
+INCIDENT_COLUMNS = ("severity", "rule", "subject", "since", "raised_at", "title")
 
 
 class Alerts(Watchable):
@@ -26,17 +26,18 @@ class Alerts(Watchable):
             confirm(store, alert)
         incidents = list(Incident.objects.open().order_by("severity", "since"))
         if options["json"]:
-            console.json({"incidents": [{name: getattr(each, name) for name in COLUMNS} for each in incidents]})
+            console.json(
+                {"incidents": [{name: getattr(each, name) for name in INCIDENT_COLUMNS} for each in incidents]}
+            )
         elif incidents:
-            console.table([name.replace("_", " ") for name in COLUMNS], map(_row, incidents))
+            console.table([name.replace("_", " ") for name in INCIDENT_COLUMNS], map(_row, incidents))
         console.say(f"Open incidents: {len(incidents)}.")
         return Exit.NEGATIVE if incidents else Exit.DONE
 
 
 def _row(incident: Incident) -> tuple[str, ...]:
-    raised = shown_time(incident.raised_at) if incident.raised_at else ""
-    named = (incident.severity, incident.rule, incident.subject)
-    return (*named, shown_time(incident.since), raised, incident.title)
+    since, raised = (shown_time(time) if time else "" for time in (incident.since, incident.raised_at))
+    return (incident.severity, incident.rule, incident.subject, since, raised, incident.title)
 
 
 CONSOLE = PartConsole(subcommands=(Alerts(),), known_since=known_since)

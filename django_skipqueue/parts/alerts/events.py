@@ -1,4 +1,4 @@
-"""The events of alerts, and their log lines."""
+"""The events and the log lines of alerts."""
 
 import logging
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class AlertRaised(Event):
     rule: str
     """The code of the rule, such as `no-worker`."""
     subject: str
-    """The queue, task, key or worker that has the problem; empty: the rule finds one problem at most."""
+    """The queue, task, key or worker that has the problem; empty: the rule finds at most one problem."""
     severity: str
     """`critical` or `warning`."""
     title: str
@@ -31,7 +31,7 @@ class AlertRaised(Event):
 
 @dataclass(frozen=True)
 class AlertOver(Event):
-    """A problem is over. The fields are those of its `AlertRaised`, as the problem was found last."""
+    """A problem is over. Its severity and its title are those of the last check that found it."""
 
     level, signal, sender = logging.INFO, signals.alert_over, "rule"
 

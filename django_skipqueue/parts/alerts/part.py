@@ -1,4 +1,4 @@
-"""Alerts, as the core sees them."""
+"""What alerts give to the core."""
 
 from ... import signals
 from ...values.part import Part, console_of

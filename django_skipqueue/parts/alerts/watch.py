@@ -1,9 +1,9 @@
-"""Apply the rules of the verdict in one supervisor of all at a time, note the incidents, and claim what is announced.
+"""Applies the rules of the verdict in one supervisor at a time, writes the incidents, and announces them.
 
-The statements about incidents write the small incident table.
+The statements write the small incident table.
 
-Invariant: any number of processes may check at once. The beginning of an incident is announced by one of them, and so
-is its end. If that process dies before it confirms, another one announces it again: rather twice than never.
+Invariant: any number of processes may check at once. One of them announces the beginning of an incident, and one its
+end. If a process dies before it confirms an announcement, another process announces the incident a second time.
 """
 
 import json
@@ -21,21 +21,21 @@ from ...worker.loop import Periodic
 from .events import AlertOver, AlertRaised
 
 LASTS_SECONDS = 60.0
-"""For how long checks must find a problem before it is announced: a restart of workers is no incident, although jobs
-that wait for them have been due for long."""
+"""Checks must find a problem for this time before a process announces it: a restart of workers is no incident, although
+jobs that wait for the workers may have been due for long."""
 
 CALM_SECONDS = 120.0
-"""For how long a problem must not be found before it is over: one that comes and goes is one incident."""
+"""A problem is over when checks have not found it for this time: a problem that comes and goes is one incident."""
 
-PATIENCE = 60.0
-"""Seconds after which an alert that was claimed and not confirmed is claimed by another process."""
+CONFIRM_PATIENCE_SECONDS = 60.0
+"""Seconds after which another process claims an alert that its process has not confirmed."""
 
 
 Alert = AlertRaised | AlertOver
 
 
-# check: writes the problems that are found. An incident whose end is still to be announced stays as it is. Index: the
-# primary key.
+# check: writes the problems that the rules find. An incident that is over, and whose end nobody has announced yet, does
+# not change. Index: the primary key.
 NOTE_FOUND = """
 INSERT INTO skipqueue_incident AS incident (rule, subject, severity, title, since)
 SELECT rule, subject, severity, title, COALESCE(since, statement_timestamp())
@@ -50,8 +50,8 @@ SET since = LEAST(incident.since, EXCLUDED.since),
 WHERE incident.over_at IS NULL
 """
 
-# check: all other incidents are calm, and over after `calm` seconds; but none of the rules in `unknown`, which could
-# not be applied. The table has few rows.
+# check: all incidents that the rules did not find become calm, and are over after `calm` seconds. The incidents of the
+# rules in `unknown`, which could not be applied, do not change. The table has few rows.
 NOTE_CALM = """
 UPDATE skipqueue_incident AS incident
 SET calm_since = COALESCE(incident.calm_since, statement_timestamp()),
@@ -69,18 +69,18 @@ WHERE
     )
 """
 
-# check: deletes the incidents that are calm before they were raised.
+# check: deletes the incidents that have become calm before a check raised them. The table has few rows.
 FORGET_CALM = "DELETE FROM skipqueue_incident WHERE rule > '' AND raised_at IS NULL AND calm_since IS NOT NULL"
 
-# check: raises the incidents that checks have found for `lasts` seconds.
+# check: raises the incidents that checks have found for `lasts` seconds. The table has few rows.
 RAISE = """
 UPDATE skipqueue_incident
 SET raised_at = statement_timestamp()
 WHERE rule > '' AND raised_at IS NULL AND found_at <= statement_timestamp() - make_interval(secs => %(lasts)s)
 """
 
-# check → the incidents whose beginning or end is to be announced. This caller has claimed them: nobody else gets them,
-# unless it dies before it confirms. After `patience` seconds the next one gets them.
+# check → the incidents whose beginning or end the caller has to announce. No other process gets them, unless the caller
+# has not confirmed them after `patience` seconds. The table has few rows.
 CLAIM_ALERTS = """
 UPDATE skipqueue_incident
 SET claimed_at = statement_timestamp()
@@ -94,9 +94,9 @@ RETURNING rule, subject, severity, title, since, over_at, is_announced
 
 
 def check(store: Store) -> list[Alert]:
-    """Apply the rules, and return the events to send. Each must be confirmed when the sinks have handled it.
+    """Apply the rules, and return the events to send. The caller must confirm each when the sinks have handled it.
 
-    The console is imported here, not before workers are forked: they do without it.
+    Workers do without the console, so this imports it after the supervisor has forked them.
     """
     from ...console.rules.verdict import NOT_APPLIED, Verdict
 
@@ -118,18 +118,18 @@ def check(store: Store) -> list[Alert]:
     store.execute(RAISE, {"lasts": LASTS_SECONDS})
     return [
         AlertOver(store.alias, *row[:-1]) if row[-1] else AlertRaised(store.alias, *row[:-2])
-        for row in store.rows(CLAIM_ALERTS, {"patience": PATIENCE})
+        for row in store.rows(CLAIM_ALERTS, {"patience": CONFIRM_PATIENCE_SECONDS})
     ]
 
 
-# confirm: the beginning was announced. Index: the primary key.
+# confirm: notes that the process has announced the beginning. Index: the primary key.
 CONFIRM_BEGINNING = """
 UPDATE skipqueue_incident
 SET is_announced = true, claimed_at = NULL
 WHERE rule = %(rule)s AND subject = %(subject)s AND NOT is_announced
 """
 
-# confirm: the end was announced. Index: the primary key.
+# confirm: deletes the incident whose end the process has announced. Index: the primary key.
 CONFIRM_END = """
 DELETE FROM skipqueue_incident
 WHERE rule = %(rule)s AND subject = %(subject)s AND is_announced AND over_at IS NOT NULL
@@ -141,15 +141,15 @@ def confirm(store: Store, alert: Alert) -> None:
     store.execute(statement, {"rule": alert.rule, "subject": alert.subject})
 
 
-CHECK_INTERVAL = 20.0
-"""Seconds between two checks, over all supervisors."""
-
+ALERT_CHECK_INTERVAL = 20.0
+"""Seconds between two checks by any supervisor."""
 
 CONFIRM_INTERVAL = 0.5
 """Seconds between two looks whether the sinks have handled the alerts."""
 
 
-# supervisor → a row if nobody has checked for `interval` seconds: it is this caller's turn. Index: the primary key.
+# supervisor → a row if no supervisor has checked for `interval` seconds: then the caller checks. Index: the primary
+# key.
 TAKE_TURN = """
 INSERT INTO skipqueue_incident AS incident (rule, subject, since)
 VALUES ('', '', statement_timestamp())
@@ -159,40 +159,39 @@ RETURNING 1
 """
 
 
-FIRST_CHECK = 5.0
-"""Seconds until the first check of a supervisor that starts: jobs come first, and the console takes time to import."""
+FIRST_ALERT_CHECK = 5.0
+"""Seconds from the start of a supervisor to its first check: the console takes time to import, and jobs come first."""
 
 
 class WatchAlerts(Periodic):
-    """Announces an incident by events, which the dispatcher's thread sends."""
+    """Checks, and announces incidents by events, which the dispatcher's thread sends."""
 
     name = "alerts"
 
     def __init__(self, store: Store, delivered: Callable[[], bool]) -> None:
-        """`delivered` returns whether the sinks have handled all events."""
+        """delivered: returns whether the sinks have handled all events."""
         self._store = store
         self._delivered = delivered
         self._unconfirmed: list[Alert] = []
-        self.run_again_in(min(FIRST_CHECK, CHECK_INTERVAL))
+        self.run_again_in(min(FIRST_ALERT_CHECK, ALERT_CHECK_INTERVAL))
 
     def run(self, now: float) -> None:
-        """Confirm what was announced; else check, if it is this supervisor's turn."""
+        """Confirm the alerts that this supervisor has announced. If there are none, check, if no supervisor has."""
         if self._unconfirmed:
             if self._delivered():
                 while self._unconfirmed:
                     confirm(self._store, self._unconfirmed[0])
                     self._unconfirmed.pop(0)
-        elif self._store.rows(TAKE_TURN, {"interval": CHECK_INTERVAL - 1.0}):
+        elif self._store.rows(TAKE_TURN, {"interval": ALERT_CHECK_INTERVAL - 1.0}):
             self._unconfirmed = check(self._store)
             for alert in self._unconfirmed:
                 self._store.send(alert)
-        self.run_again_in(CONFIRM_INTERVAL if self._unconfirmed else CHECK_INTERVAL)
+        self.run_again_in(CONFIRM_INTERVAL if self._unconfirmed else ALERT_CHECK_INTERVAL)
 
 
-# verdict → since when the problems are known. The table has few rows.
+# verdict → since when the problems of incidents are known. The table has few rows.
 KNOWN_SINCE = "SELECT rule, subject, since FROM skipqueue_incident WHERE rule > '' AND over_at IS NULL LIMIT 1000"
 
 
 def known_since(store: Store) -> dict[tuple[str, str], datetime]:
-    """Since when the problems are known that were found before, by rule and subject."""
     return {(rule, subject): since for rule, subject, since in store.rows(KNOWN_SINCE)}

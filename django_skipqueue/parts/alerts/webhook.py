@@ -1,8 +1,8 @@
 """Posts alerts to the address of the setting `ALERTS_WEBHOOK`: a receiver of the signals about alerts.
 
-It runs in the thread of the dispatcher, or in that of the command `skipqueue alerts`, never in a control loop.
-Invariant: http and https only, no redirect, an end to each attempt; the address is in no log line, since webhooks of
-chats have their secret in it.
+The receiver runs in the thread of the dispatcher, or of the command `skipqueue alerts`, never in a control loop.
+Invariant: it uses only http and https, follows no redirect, and each attempt ends. No log line has the address, since
+the addresses of chats have a secret in them.
 """
 
 import json
@@ -20,15 +20,15 @@ from ...conf import settings
 from ...events.log_format import printable
 from .events import AlertOver, AlertRaised, webhook_failed
 
-TIMEOUT = 5.0
-"""Seconds that the server may take to accept the connection, and for each part of its answer."""
+WEBHOOK_TIMEOUT = 5.0
+"""Seconds that the server may take to accept the connection, and to send each part of its response."""
 
-PAUSES = (1.0, 3.0)
+WEBHOOK_PAUSES = (1.0, 3.0)
 """Seconds before the second and the third attempt."""
 
 
 class NoRedirect(HTTPRedirectHandler):
-    """An answer that redirects is an error: it could lead to any address."""
+    """Makes a redirect an error, since it could lead to any address."""
 
     def redirect_request(self, *_: Any) -> None:
         """Return no request, so that urllib raises an error."""
@@ -38,7 +38,7 @@ OPENER = build_opener(NoRedirect)
 
 
 def payload(name: str, event: AlertRaised | AlertOver) -> dict[str, Any]:
-    """The JSON object that is posted. Chats such as Slack and Mattermost show its `text`."""
+    """Return the JSON object to post. Chats such as Slack and Mattermost show its `text`."""
     begins, lasted = event.severity.capitalize(), ""
     if isinstance(event, AlertOver):
         begins, lasted = "Over", f" (lasted {event.lasted})"
@@ -58,13 +58,13 @@ def payload(name: str, event: AlertRaised | AlertOver) -> dict[str, Any]:
 
 
 def post(sender: str, signal: Signal, **values: Any) -> None:
-    """Post an alert, three times at most. A failure is logged, and harms nothing."""
+    """Post an alert, with three attempts at most. Log a failure."""
     address = settings.alerts_webhook
     if address is None:
         return
     name, kind = ("alert_raised", AlertRaised) if signal is signals.alert_raised else ("alert_over", AlertOver)
     body = json.dumps(payload(name, kind(rule=sender, **values))).encode()
-    for pause in (*PAUSES, None):
+    for pause in (*WEBHOOK_PAUSES, None):
         problem = _problem(address, body)
         if not problem:
             return
@@ -74,11 +74,11 @@ def post(sender: str, signal: Signal, **values: Any) -> None:
 
 
 def _problem(address: str, body: bytes) -> str:
-    """Send the request once. Returns why the server did not accept it; empty if it did."""
+    """Send the request once. Return why the server did not accept it; empty if it did."""
     headers = {"Content-Type": "application/json", "User-Agent": "django-skipqueue"}
     request = Request(address, data=body, headers=headers, method="POST")  # noqa: S310 (`conf` allows http and https)
     try:
-        with OPENER.open(request, timeout=TIMEOUT):
+        with OPENER.open(request, timeout=WEBHOOK_TIMEOUT):
             return ""
     except (OSError, HTTPException, ValueError) as error:  # without its text, which may have the address in it
         status = getattr(error, "code", None)

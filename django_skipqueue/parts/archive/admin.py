@@ -1,9 +1,9 @@
-"""Archived jobs in the admin: what was pruned from the job table, to be read, found and run again.
+"""The pages of archived jobs in the admin: their list, and the page of one, where users read it and run it again.
 
 Invariant: nothing here writes to the archive, and every view checks the user's permission itself.
 
-The list is like the list of jobs, the last finished first. Invariant: a list is read from the end of an index in each
-partition, the newest partition first. Opening the list, however it is filtered, reads a page from an index, or searches
+The list is like the list of jobs, the job that finished last first. Invariant: a view reads the list from the end of an
+index in each partition, the newest partition first. With any filters, a view reads one page from an index, or searches
 one window of it.
 """
 
@@ -52,13 +52,13 @@ from ...models.copies import TEXTS, call_of, spec_of, why_not_copied
 
 @dataclass(frozen=True)
 class ArchivedJobs(Indexed):
-    """All in a range of time, those of a task, or those of a status: failed or discarded."""
+    """The archived jobs in a range of time: of all tasks, of one task, or failed or discarded jobs."""
 
     task: str | None = None
 
     @classmethod
     def of(cls, status: str | None, task: str | None, period: Period) -> "ArchivedJobs":
-        """The smallest indexed set that holds the jobs with this status and task (`None`: with any)."""
+        """Return the smallest indexed set that has all jobs with this status and task (`None`: with any)."""
         has_status = task is None and status in (Status.FAILED, Status.DISCARDED)
         return cls(status=status if has_status else None, period=period, task=task)
 
@@ -77,19 +77,19 @@ class ArchivedJobs(Indexed):
 
 
 class StatusFilter(StateFilter):
-    """By status. It is shown as tabs over the list."""
+    """The filter by status: the tabs over the list."""
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         return [(status.value, status.label) for status in FINISHED]
 
     def value(self) -> str | None:
-        """The chosen status; `None` if the address has no valid one."""
+        """Return the chosen status; `None` if the address has no valid status."""
         chosen = super().value()
         return chosen if chosen in FINISHED else None
 
 
 class FinishedFilter(PeriodFilter):
-    """By the time at which jobs finished, whatever their status."""
+    """The filter by the time at which jobs finished."""
 
     def column_of(self, state: str | None) -> str:
         return "finished_at"
@@ -97,7 +97,7 @@ class FinishedFilter(PeriodFilter):
 
 class ArchiveChangeList(JobChangeList):
     by_index: Any = None
-    """No argument has an index in the archive."""
+    """The archive has no index for arguments."""
 
     @property
     def indexed(self) -> ArchivedJobs:
@@ -105,7 +105,7 @@ class ArchiveChangeList(JobChangeList):
 
     @property
     def command(self) -> str:
-        """None: no subcommand lists archived jobs."""
+        """Empty: no subcommand lists archived jobs."""
         return ""
 
     @property
@@ -123,7 +123,7 @@ class ArchiveChangeList(JobChangeList):
         ]
 
     def _count(self, state: str) -> Any:
-        """The number of jobs with this status that pass the filters; `None` where no index has it."""
+        """Count the jobs with this status that pass the filters; `None` where no index can count them."""
         if self.query or state == Status.COMPLETED or any(map(self._chosen, (FoundFilter, QueueFilter, TaskFilter))):
             return None
         return self._indexed(state).count()
@@ -143,11 +143,11 @@ class ArchiveChangeList(JobChangeList):
 
 
 def _job(job_id: str) -> Any:
-    """The archived job with this id, with the database's time; `None` if there is none."""
+    """Return the archived job with this id, with the database's time; `None` if there is none."""
     return ArchivedJob.objects.annotate(now=Now()).filter(pk=job_id).first() if is_id(job_id) else None
 
 
-BUTTON = next(button for verb, button in BUTTONS if verb is RUN_AGAIN)
+RUN_AGAIN_BUTTON = next(button for verb, button in BUTTONS if verb is RUN_AGAIN)
 
 
 @admin.register(ArchivedJob)
@@ -178,7 +178,7 @@ class ArchivedJobAdmin(ReadOnlyViews):
         css = {"all": ["django_skipqueue/admin.css"]}
 
     def has_module_permission(self, request: HttpRequest) -> bool:
-        """Only a project with an archive sees it among the tables."""
+        """List the archive among the tables only in a project that has one."""
         return settings.has_archive and super().has_module_permission(request)
 
     def get_urls(self) -> list[URLPattern]:
@@ -196,7 +196,7 @@ class ArchivedJobAdmin(ReadOnlyViews):
         return jobs
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """Allow no lookup in the address but the filters."""
+        """Allow only the lookups of the filters in the address."""
         filters = (StatusFilter, FoundFilter, QueueFilter, TaskFilter)
         return lookup in {FIRST, BEFORE, *(each.parameter_name for each in filters)}
 
@@ -204,14 +204,16 @@ class ArchivedJobAdmin(ReadOnlyViews):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show an archived job. Accepts no POST."""
+        """Show an archived job."""
         job = _job(object_id)
         if job is None:
             return self._redirect_missing(request, object_id)
         content = {
             "page": JobPage(job, job.now),
             "note": gettext("This job is in the archive: it was pruned from the job table."),
-            "buttons": [(BUTTON, self.address("run_again", job.pk))] if self._may_run_again(request, job) else [],
+            "buttons": [(RUN_AGAIN_BUTTON, self.address("run_again", job.pk))]
+            if self._may_run_again(request, job)
+            else [],
             "others": self.address("changelist", query={"task": job.task}) if len(job.task) <= LONGEST_NAME else "",
             "history": self.address("history", job.pk),
         }
@@ -221,7 +223,7 @@ class ArchivedJobAdmin(ReadOnlyViews):
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show who did what to the job, by its row and by Django's log."""
+        """Show what users did to the job, by its row and by Django's log."""
         job = _job(object_id)
         if job is None:
             return self._redirect_missing(request, object_id)
@@ -237,12 +239,12 @@ class ArchivedJobAdmin(ReadOnlyViews):
         if job is None:
             return self._redirect_missing(request, str(job_id))
         if request.method != "POST" or "confirmed" not in request.POST:
-            question = str(BUTTON.question_title) % {"id": job.pk}
+            question = str(RUN_AGAIN_BUTTON.question_title) % {"id": job.pk}
             return self.ask(
                 request,
                 title=gettext("%(order)s?") % {"order": question},
                 subject=question,
-                explanation=BUTTON.hint,
+                explanation=RUN_AGAIN_BUTTON.hint,
                 sample=[(job, badge_of(job))],
                 target=self.address("run_again", job.pk),
                 back=self.address("change", job.pk),
@@ -258,7 +260,7 @@ class ArchivedJobAdmin(ReadOnlyViews):
             self.message_user(request, held % values, messages.WARNING)
             return HttpResponseRedirect(self.address("change", job.pk))
         log.record(request, log_entries(RUN_AGAIN, job, copy.pk), verb=RUN_AGAIN)
-        self.message_user(request, str(BUTTON.done) % values, messages.SUCCESS)
+        self.message_user(request, str(RUN_AGAIN_BUTTON.done) % values, messages.SUCCESS)
         return HttpResponseRedirect(address_of("job_change", copy.pk))
 
     def _redirect_missing(self, request: HttpRequest, job_id: str) -> HttpResponse:

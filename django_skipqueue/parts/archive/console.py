@@ -1,4 +1,4 @@
-"""The archive, for operators: what the commands say and do, and where the page of an archived job is."""
+"""What the archive gives to operators: a step after `prunejobs`, and the address of an archived job's page."""
 
 from django.core.management.base import CommandError
 from django.db import DatabaseError
@@ -23,7 +23,6 @@ def keep_all_partitions(store: Store) -> None:
 
 
 def page_of(request: HttpRequest, job_id: str, site: str) -> str:
-    """See `PartConsole.find_job`."""
     may_view = request.user.has_perm("django_skipqueue.view_archivedjob")
     if may_view and is_id(job_id) and ArchivedJob.objects.filter(pk=job_id).exists():
         return address_of("archivedjob_change", job_id, site=site)

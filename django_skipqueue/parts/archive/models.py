@@ -1,6 +1,6 @@
-"""`ArchivedJob`: a finished job that was pruned while `SKIPQUEUE["ARCHIVE"]` was set.
+"""`ArchivedJob`: a finished job that a supervisor or `prunejobs` pruned while `SKIPQUEUE["ARCHIVE"]` was set.
 
-Only `Store.prune` writes these rows, and only `drop_partition` deletes them, a month at a time.
+Only `Store.prune` writes the rows, and only `drop_partition` deletes them, a month at a time.
 """
 
 from django.db import models
@@ -18,7 +18,7 @@ class ArchivedJobManager(models.Manager["ArchivedJob"]):
     """`ArchivedJob.objects`: the jobs in the archive of the queue's database."""
 
     def get_queryset(self) -> "models.QuerySet[ArchivedJob]":
-        """All archived jobs, in the queue's database."""
+        """All archived jobs."""
         return models.QuerySet(self.model, using=self._db or settings.database)
 
 
@@ -26,7 +26,7 @@ class ArchivedJob(AbstractJob):
     """A job that has left the job table. In PostgreSQL the table is partitioned by the month of `finished_at`."""
 
     id = models.BigIntegerField(primary_key=True)
-    """The job's id. PostgreSQL's primary key is `(id, finished_at)`: that of a partitioned table has the time in it."""
+    """The job's id. In PostgreSQL the primary key is `(id, finished_at)`, since partitions are by time."""
     finished_at = models.DateTimeField(_("finished at"))
 
     objects = ArchivedJobManager()

@@ -1,9 +1,9 @@
-"""Moves pruned jobs to the archive, and keeps its partitions: one for each month, in UTC.
+"""Moves pruned jobs to the archive, and makes and drops its partitions: one for each month, in UTC.
 
-Invariant: the partition of a month exists before its first job finishes, and is dropped as a whole once the last of its
-jobs is past the retention of the archive. Without an archive nothing is made, and nothing dropped.
+Invariant: the partition of a month exists before its first job finishes. A process drops a partition as a whole once
+the last of its jobs is past the retention of the archive. Without an archive, no process makes or drops a partition.
 
-Used by supervisors and `prunejobs`. Any number of processes may do it; none waits longer than a second for a lock.
+Supervisors and `prunejobs` use this module, any number at the same time. None waits longer than a second for a lock.
 """
 
 import logging
@@ -31,8 +31,8 @@ _COLUMNS = ", ".join(
 )
 
 # supervisor, prunejobs, in the transaction of `EXPIRED` → the number of pruned jobs, by status. One statement moves the
-# rows, so that each is in exactly one of the tables at any time. A row that is past the retention of the archive (NULL:
-# for ever) as well is not archived: its partition may be gone already.
+# rows, so that each is in exactly one of the tables at any time. A row that is also past the retention of the archive
+# (NULL: for ever) does not move: its partition may be gone already.
 # Index: the primary key.
 ARCHIVE = joined(
     """
@@ -52,12 +52,12 @@ SELECT status, count(*) FROM pruned GROUP BY status
     after_prune=PIECES["after_prune"],
 )
 
-# supervisor, prunejobs, before it makes partitions: one process does that at a time. Readers and writers go on.
+# supervisor, prunejobs, before it makes partitions: one process at a time makes partitions. Readers and writers go on.
 LOCK_ARCHIVE = "LOCK TABLE skipqueue_archivedjob IN SHARE UPDATE EXCLUSIVE MODE"
 
-# supervisor, prunejobs → the two commands that make each missing partition, the oldest first. Needed are those of the
-# current month, of the `ahead` next ones, and of the months with finished jobs, found by a few probes for each month.
-# CREATE TABLE … PARTITION OF would lock readers out; ATTACH PARTITION does not. Index: prune.
+# supervisor, prunejobs → the two commands that make each missing partition, the oldest partition first. The archive
+# needs a partition for the current month, for the `ahead` months after it, and for each month with finished jobs, which
+# a few probes find. CREATE TABLE … PARTITION OF would lock readers out; ATTACH PARTITION does not. Index: prune.
 MISSING_PARTITIONS = """
 WITH RECURSIVE finished AS (
     SELECT kind.status, oldest.finished_at
@@ -126,7 +126,8 @@ WHERE NOT EXISTS (SELECT FROM existing WHERE existing.first < missing.after AND 
 ORDER BY missing.first
 """
 
-# supervisor → the command that drops the oldest partition of which every row is past the retention of the archive.
+# supervisor, prunejobs → the command that drops the oldest partition, if each of its rows is past the retention of the
+# archive. The catalog has a row for each partition.
 EXPIRED_PARTITION = """
 SELECT format('DROP TABLE IF EXISTS %%s', inhrelid::regclass)
 FROM
@@ -142,30 +143,29 @@ LIMIT 1
 
 
 ARCHIVE_LOCK_TIMEOUT = "1s"
-"""How long a statement waits for a lock, as PostgreSQL writes it. A lock on the archive keeps those that come after it
-waiting, so no transaction that makes or drops a partition waits for one long itself."""
+"""How long a statement waits for a lock, in PostgreSQL's notation. It is short, since other transactions wait behind a
+lock on the archive that a transaction waits for."""
 
 MONTHS_AHEAD = 2
 
 PARTITIONS_SECONDS = 3600.0
 """Seconds between two looks at the partitions."""
 
-RETRY_SECONDS = 60.0
-"""Seconds until the partitions that finished jobs need are tried again if they could not be made."""
+PARTITIONS_RETRY_SECONDS = 60.0
+"""Seconds until a process tries again to make the partitions that finished jobs need."""
 
 
 def archive(store: Store, ids: list[int]) -> dict[str, int] | None:
-    """See `Part.on_prune`. Without an archive, the core deletes the jobs."""
+    """Move these jobs to the archive. Return the number of jobs by status; without an archive, `None`."""
     if not settings.has_archive:
         return None
     return dict(store.rows(ARCHIVE, {"ids": as_array(ids), "kept": settings.archive_retention}))
 
 
 def make_partitions(store: Store, *, ahead: int = 0) -> int:
-    """Make the partitions that are missing. Returns their number.
+    """Make the missing partitions up to the one `ahead` months from now. Return their number.
 
-    Needed are those of the months with finished jobs, of this month, and of as many months `ahead`. Raises a
-    `DatabaseError` if another transaction holds a lock, or the role may not create tables.
+    Raises a `DatabaseError` if another transaction holds a lock, or the role may not create tables.
     """
     values = {"ahead": ahead, "kept": settings.archive_retention}
     if not store.rows(MISSING_PARTITIONS, values):
@@ -181,9 +181,8 @@ def make_partitions(store: Store, *, ahead: int = 0) -> int:
 
 
 def drop_partition(store: Store) -> bool:
-    """Drop the oldest partition that is past the retention of the archive. Returns whether there was one."""
-    values = {"kept": settings.archive_retention}
-    for (drop,) in store.rows(EXPIRED_PARTITION, values):
+    """Drop the oldest partition that is past the retention of the archive. Return whether there was one."""
+    for (drop,) in store.rows(EXPIRED_PARTITION, {"kept": settings.archive_retention}):
         with transaction.atomic(using=store.alias):
             store.execute(SET_LOCK_TIMEOUT, {"timeout": ARCHIVE_LOCK_TIMEOUT})
             store.execute(drop)
@@ -192,15 +191,15 @@ def drop_partition(store: Store) -> bool:
 
 
 def partitions_not_made(error: BaseException, retry_in: float) -> None:
-    """A partition of the archive could not be made. Jobs of other months are archived."""
+    """A process could not make a partition of the archive. Jobs of other months still move."""
     shown = {"error": in_a_line(error), "retry_in": in_words(retry_in)}
     write(logging.ERROR, "partitions_not_made", shown)
 
 
 def missing_partitions(store: Store) -> Callable[[], None]:
-    """Return a function that makes the partitions that finished jobs need: at its first call, and then once an hour.
+    """Return a function that makes the partitions of finished jobs: at its first call, and then once an hour.
 
-    Without the partition of its month, a job stays in the job table.
+    A job stays in the job table as long as its month has no partition.
     """
     due_at = 0.0  # in monotonic seconds
 
@@ -211,14 +210,14 @@ def missing_partitions(store: Store) -> Callable[[], None]:
             try:
                 make_partitions(store)
             except DatabaseError as error:
-                due_at = time.monotonic() + RETRY_SECONDS
-                partitions_not_made(error, RETRY_SECONDS)
+                due_at = time.monotonic() + PARTITIONS_RETRY_SECONDS
+                partitions_not_made(error, PARTITIONS_RETRY_SECONDS)
 
     return make
 
 
 def keep_partitions(store: Store) -> bool:
-    """Make the missing partitions, and drop one. Returns whether there may be more to drop."""
+    """Make the missing partitions, and drop an expired one. Return whether there may be more to drop."""
     if not settings.has_archive:
         return False
     make_partitions(store, ahead=MONTHS_AHEAD)

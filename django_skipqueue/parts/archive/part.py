@@ -1,4 +1,4 @@
-"""The archive, as the core sees it."""
+"""What the archive gives to the core."""
 
 from ...values.part import Part, console_of
 from .move import ArchivePartitions, archive, missing_partitions

@@ -20,15 +20,15 @@ def problems(name: str, value: object) -> Iterator[str]:
 @dataclass(frozen=True, kw_only=True)
 class ArchiveSettings:
     archive: Retention | Literal[False] = field(default=False, metadata={"problems": problems})
-    """How long jobs that were pruned are kept in the archive: a timedelta or seconds; `None`: for ever. `False`: there
-    is no archive, they are deleted."""
+    """How long the archive keeps pruned jobs: a timedelta or seconds; `None`: for ever. `False`: there is no archive,
+    so pruned jobs are gone."""
 
     @property
     def has_archive(self) -> bool:
-        """Whether jobs that are pruned move to the archive."""
+        """Whether pruned jobs move to the archive."""
         return self.archive is not False
 
     @property
     def archive_retention(self) -> timedelta | None:
-        """How long archived jobs are kept; `None` for ever."""
+        """How long the archive keeps jobs; `None`: for ever."""
         return as_time(self.archive)

@@ -1,11 +1,11 @@
-"""Which of several databases a page shows: the one that its address names, as in `?database=queue_1`.
+"""The addresses of pages with several databases: each names the database that the page shows: `?database=queue_1`.
 
-Invariant: the whole of a request uses the database that its address names, and no page of another database is shown
-instead. The views know nothing of it: the parameter is taken off the request, and every address of a page carries it
-(see `console.admin.ui.addresses`). With one database, nothing is added.
+Invariant: the whole of a request uses the database that its address names, and no page of another database appears
+instead. The views know nothing of it: `in_its_database` takes the parameter off the request, and every address of a
+page carries it (see `console.admin.ui.addresses`). With one database, addresses have no parameter.
 
-Every address gets the parameter, also on pages of the database that is shown by default: a page that was opened before
-the setting `DATABASE` changed still acts on its own.
+Addresses of the default database have the parameter too: a page that a user opened before the setting `DATABASE`
+changed still acts on its own database.
 """
 
 from collections.abc import Callable
@@ -30,41 +30,40 @@ from ...models import Job
 from ...queue.silence import can_be_reached
 from ...values.records import parse_handle
 
-DATABASE = "database"
+DATABASE_PARAMETER = "database"
 """The parameter: the alias of the database."""
 
-SWITCHED = ("changelist", "dashboard", "failures", "limits")
-"""The pages that each database has. From others, as of one job or of all databases, the switch leads to a list."""
+PAGES_OF_EACH_DATABASE = ("changelist", "dashboard", "failures", "limits")
+"""The pages that each database has. From another page, such as the page of a job, the switch leads to a list."""
 
-View = Callable[..., HttpResponse]
+AdminView = Callable[..., HttpResponse]
 
 
 def carried() -> dict[str, str]:
-    """See `PartConsole.carried`."""
-    return {DATABASE: settings.database} if settings.serves_several else {}
+    return {DATABASE_PARAMETER: settings.database} if settings.serves_several else {}
 
 
-def in_its_database(model_admin: Any, view: View) -> View:
-    """The view, for the database that the request names: answers 404 for an alias that is not served."""
+def in_its_database(model_admin: Any, view: AdminView) -> AdminView:
+    """Wrap a view, so that it shows the database that the request names. The response to an unknown alias is 404."""
 
     @wraps(view)
     def shown(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if not settings.serves_several:
             return view(request, *args, **kwargs)
-        alias = request.GET.get(DATABASE, settings.database)
-        _take_off(request)
-        if not model_admin.admin_site.has_permission(request):  # the answer would tell whether there is such a database
-            return _plain(model_admin, "admin/404.html", 404)(request)
+        alias = request.GET.get(DATABASE_PARAMETER, settings.database)
+        _remove_parameter(request)
+        if not model_admin.admin_site.has_permission(request):  # else the response would tell whether the alias exists
+            return _page(model_admin, "admin/404.html", 404)(request)
         if elsewhere := _by_handle(request):
             return HttpResponseRedirect(elsewhere)
         if alias not in settings.served_databases:
             links = _links(request, shown="")
-            return _plain(model_admin, "admin/django_skipqueue/databases/not_served.html", 404, about=links)(request)
-        if found := _searched(model_admin, request):
+            return _page(model_admin, "admin/django_skipqueue/databases/not_served.html", 404, about=links)(request)
+        if found := _searched_job(model_admin, request):
             return HttpResponseRedirect(found)
-        _name(request, alias)
+        _name_database(request, alias)
         with using_database(alias):
-            response = _reached(model_admin, view)(request, *args, **kwargs)
+            response = _if_reachable(model_admin, view)(request, *args, **kwargs)
             if isinstance(response, TemplateResponse):
                 response.render()
             return response
@@ -72,22 +71,22 @@ def in_its_database(model_admin: Any, view: View) -> View:
     return shown
 
 
-def _take_off(request: HttpRequest) -> None:
-    """Leave what the views know: Django's lists take other parameters for filters."""
+def _remove_parameter(request: HttpRequest) -> None:
+    """Take the parameter off the request: Django's lists take unknown parameters for filters."""
     query = request.GET.copy()
-    query.pop(DATABASE, None)
+    query.pop(DATABASE_PARAMETER, None)
     request.GET = query  # type: ignore[assignment]  # a view that changes it changes its own copy
 
 
-def _name(request: HttpRequest, alias: str) -> None:
-    """Have the full path of the request name the database in any case: forms of the page are posted to it."""
+def _name_database(request: HttpRequest, alias: str) -> None:
+    """Have the full path of the request name the database, since forms of the page post to it."""
     query = request.GET.copy()
-    query[DATABASE] = alias
+    query[DATABASE_PARAMETER] = alias
     request.META["QUERY_STRING"] = query.urlencode()
 
 
 def _by_handle(request: HttpRequest) -> str:
-    """The address of the object that the log names by its database and its id; empty for an id alone."""
+    """Return the address of an object that Django's log names by its database and its id; empty for an id alone."""
     match = request.resolver_match
     alias, colon, pk = unquote(match.kwargs.get("object_id", "") if match else "").partition(":")
     if not (match and colon and alias in settings.served_databases):
@@ -96,8 +95,8 @@ def _by_handle(request: HttpRequest) -> str:
         return carrying(reverse(match.view_name, kwargs={"object_id": quote(pk)}, current_app=match.namespace))
 
 
-def _searched(model_admin: Any, request: HttpRequest) -> str:
-    """The address of the job that a search in the list of jobs names by a handle such as `queue_1:42`; else empty."""
+def _searched_job(model_admin: Any, request: HttpRequest) -> str:
+    """Return the address of the job that a search names by a handle such as `queue_1:42`; else an empty string."""
     match = request.resolver_match
     is_list = match is not None and match.url_name == f"{Job._meta.app_label}_{Job._meta.model_name}_changelist"
     if not is_list or request.method != "GET":
@@ -112,11 +111,11 @@ def _searched(model_admin: Any, request: HttpRequest) -> str:
         return str(model_admin.address("change", named.id))
 
 
-def _reached(model_admin: Any, view: View) -> View:
-    """The view; a page that says so if the database cannot be reached. A view that limits its time says it itself."""
+def _if_reachable(model_admin: Any, view: AdminView) -> AdminView:
+    """Wrap a view: show a page if the database cannot be reached. A view that limits its time has such a page."""
     alias = settings.database
     title = gettext("The database %(alias)s cannot be reached") % {"alias": alias}
-    unreachable = _plain(model_admin, "admin/django_skipqueue/databases/unreachable.html", 503, title=title)
+    unreachable = _page(model_admin, "admin/django_skipqueue/databases/unreachable.html", 503, title=title)
 
     def reached(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if limits_its_time(view):
@@ -133,8 +132,8 @@ def _reached(model_admin: Any, view: View) -> View:
     return reached
 
 
-def _plain(model_admin: Any, template: str, status: int, **context: Any) -> View:
-    """A page for those who are logged in, which needs no database of a queue."""
+def _page(model_admin: Any, template: str, status: int, **context: Any) -> AdminView:
+    """Return the view of a page for logged-in users that needs no database of a queue."""
 
     def page(request: HttpRequest) -> HttpResponse:
         everywhere = model_admin.context_of_site(request) | {"opts": model_admin.opts}
@@ -145,13 +144,15 @@ def _plain(model_admin: Any, template: str, status: int, **context: Any) -> View
 
 
 def switch(request: HttpRequest) -> PartNotice | None:
-    """See `PartConsole.over_page`."""
     links = _links(request, shown=settings.database) if settings.serves_several else []
     return PartNotice(template="admin/django_skipqueue/databases/switch.html", about=links) if links else None
 
 
 def _links(request: HttpRequest, *, shown: str) -> list[tuple[str, str, bool, bool]]:
-    """Of each database the alias, the address, whether it is shown, and whether it is retiring; none on other pages."""
+    """Return for each database its alias, its address, whether the page shows it, and whether it is retiring.
+
+    Return nothing on pages that are not of this package.
+    """
     match, links = request.resolver_match, []
     name = (match and match.url_name) or ""
     if match is None or not name.startswith(PREFIX):
@@ -160,6 +161,6 @@ def _links(request: HttpRequest, *, shown: str) -> list[tuple[str, str, bool, bo
     for alias in settings.served_databases:
         with using_database(alias):
             listed = address_of(f"{model}_changelist", site=match.namespace)
-            address = carrying(request.path) if page in SWITCHED else listed
+            address = carrying(request.path) if page in PAGES_OF_EACH_DATABASE else listed
         links.append((alias, address, alias == shown, alias in settings.retiring))
     return links

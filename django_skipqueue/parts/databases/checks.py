@@ -1,4 +1,4 @@
-"""The system checks of several databases, and what is left in a database that is to go."""
+"""The system checks of several databases, and the number of unfinished jobs in a retiring database."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from .settings import ROUTER, SPREAD
 
 
 def check_placement(**_: Any) -> list[CheckMessage]:
-    """E009: a function in PLACEMENT that cannot be imported. E010: a task whose keys belong to two databases."""
+    """E009: the function of PLACEMENT cannot be imported. E010: the keys of a task belong to two databases."""
     try:
         placement = load().placement
     except ImproperlyConfigured:
@@ -41,31 +41,30 @@ def check_placement(**_: Any) -> list[CheckMessage]:
 
 
 def _needs_shard(options: Options) -> bool:
-    """Whether jobs have several keys that hold within one database, and no option says which database that is."""
+    """Whether jobs have several keys that count within one database, and no option chooses the database."""
     is_placed = options.database is not None or any(part.has_shard for part in options.of_parts)
     return sum(part.has_key for part in options.of_parts) > 1 and not is_placed
 
 
-MOST_COUNTED = 10_000
-"""Jobs of a status that are counted at most: the check has to be quick beside millions."""
+MOST_UNFINISHED_COUNTED = 10_000
+"""The number up to which the check counts the jobs of each status, so that it is quick with millions of jobs."""
 
 
-def unfinished(alias: str) -> int:
-    """The number of jobs of this database that are to be run still. Raises `DatabaseError`."""
-    from ...models import Job  # not before it is needed: checks are registered while apps are loading
+def count_unfinished(alias: str) -> int:
+    """Count the unfinished jobs of this database. Raises `DatabaseError`."""
+    from ...models import Job  # not at the top: Django registers checks while apps are loading
 
     jobs = Job.objects.using(alias)
     each_has_an_index = (jobs.queued(), jobs.scheduled(), jobs.blocked(), jobs.running())
-    return sum(some.order_by()[:MOST_COUNTED].count() for some in each_has_an_index)
+    return sum(some.order_by()[:MOST_UNFINISHED_COUNTED].count() for some in each_has_an_index)
 
 
-def in_figures(left: int) -> str:
-    """The number as text: above a limit it was not counted."""
-    return f"{left:,}" if left < MOST_COUNTED else f"{MOST_COUNTED:,}+"
+def capped_number(left: int) -> str:
+    return f"{left:,}" if left < MOST_UNFINISHED_COUNTED else f"{MOST_UNFINISHED_COUNTED:,}+"
 
 
 def check_retiring(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """W004: a database that is to go, and what is left in it. Runs with `check --database` and `migrate`, like E003."""
+    """W004: a database is retiring, and has unfinished jobs or none. Runs with `check --database` and `migrate`."""
     try:
         aliases = [alias for alias in load().retiring if alias in (databases or ()) and alias in connections]
     except ImproperlyConfigured:
@@ -74,11 +73,11 @@ def check_retiring(databases: Sequence[str] | None = None, **_: Any) -> list[Che
     for alias in aliases:
         try:
             with connections[alias].temporary_connection():
-                left = unfinished(alias)
+                left = count_unfinished(alias)
         except DatabaseError:
-            continue  # Django itself reports that it cannot connect; without tables there is nothing in it
+            continue  # Django itself reports that it cannot connect; without tables the database has no jobs
         if left:
-            message = f"has unfinished jobs: {in_figures(left)}."
+            message = f"has unfinished jobs: {capped_number(left)}."
             hint = (
                 "Leave it there until workers have run them. Discard those that fail again and again, or that are "
                 "years ahead."

@@ -1,12 +1,12 @@
-"""Chooses the database of a job: that of `.using(database=…)` or `@job(database=…)`, else by `SKIPQUEUE["PLACEMENT"]`.
+"""Chooses the database of a job: by `.using(database=…)` or `@job(database=…)`, else by `SKIPQUEUE["PLACEMENT"]`.
 
-Invariant: the jobs of a key go to the same database, in every process with the same `DATABASES`. Nothing is written
-here, and a choice that is not in `DATABASES` raises.
+Invariant: all jobs of a key go to one database, by every process that has the same `DATABASES`. This module writes
+nothing, and raises for a database that is not in `DATABASES`.
 
-Jobs without a key are put into one database after the other, without those that cannot be reached. Invariant: a
-database whose transaction is open is never left out: the caller's data is in it.
+Jobs without a key go to one database after the other, without the databases that cannot be reached. Invariant: a
+database in which the caller has an open transaction always counts as reachable: the caller's data is in it.
 
-A database in `RETIRING` gets no new jobs, except calls whose unique key one of its jobs holds: it is asked for them.
+A database in `RETIRING` gets no new jobs, except for calls whose unique key one of its jobs holds.
 """
 
 import itertools
@@ -32,30 +32,33 @@ from .settings import ROUTER, SPREAD
 
 
 class CallToPlace(NamedTuple):
-    """A call that needs a database: what a function in `SKIPQUEUE["PLACEMENT"]` takes. It returns an alias."""
+    """A call that needs a database: the argument of a function in `SKIPQUEUE["PLACEMENT"]`, which returns an alias."""
 
     task: str
     queue_name: str
     args: list[Any]
-    """As JSON has them."""
+    """The arguments as JSON has them."""
     kwargs: dict[str, Any]
 
 
 class SeveralDatabases(Placement):
-    """By `SKIPQUEUE["PLACEMENT"]`, unless the options of a job name a database."""
+    """By `SKIPQUEUE["PLACEMENT"]`, unless the options of a job name a database.
+
+    A method also raises `InvalidOption` for a job whose keys belong to two databases.
+    """
 
     def choose(self, spec: JobSpec, call: EncodedCall, *, named: str | None = None, shard: str | None = None) -> str:
-        """See `Placement`. Raises `InvalidOption` also for a job whose keys belong to two databases."""
-        if settings.retiring and call.unique_key is not None:
-            for alias in settings.retiring:
-                if unique_keys().held(alias, [call.unique_key]):
-                    return alias
+        """Choose for one job."""
+        keys = [call.unique_key] if call.unique_key is not None else []
+        for alias in settings.retiring if keys else ():
+            if unique_keys().held(alias, keys):
+                return alias
         return _choose(spec, call, named, shard)
 
     def choose_many(
         self, spec: JobSpec, calls: Sequence[EncodedCall], *, named: str | None = None, shards: Sequence[str | None]
     ) -> list[str]:
-        """See `Placement`. Under `spread`, calls without a key are shared out evenly."""
+        """Choose for each call. Under `spread`, the databases get equal shares of the calls without a key."""
         if settings.placement == SPREAD and not named:
             chosen = _spread(spec, calls, shards)
         elif settings.placement is None or named:
@@ -69,51 +72,47 @@ class SeveralDatabases(Placement):
         return chosen
 
     def choose_fixed(self, spec: JobSpec, call: EncodedCall, *, named: str | None, shard: str | None) -> str | None:
-        """See `Placement`. `None` only under `spread`."""
+        """Choose for the jobs of a schedule; `None` only under `spread`."""
         if settings.placement == SPREAD and not named:
-            return bound_to(spec, call, shard=shard)
+            return _bound_to(spec, call, shard)
         return _choose(spec, call, named, None)
 
     def bound_to(self, spec: JobSpec, call: EncodedCall, *, shard: str | None = None) -> str | None:
-        """See `Placement`. Raises `InvalidOption` as `choose` does."""
-        return bound_to(spec, call, shard=shard)
+        """Return the database to which the key of a job belongs; `None`: the job may be in any of them."""
+        return _bound_to(spec, call, shard)
 
     def for_batch(self, named: str | None, shard_key: Any, homes: Iterable[str | None]) -> str:
-        """See `Placement`. Raises `InvalidOption` for a `shard_key` that cannot be used."""
+        """Choose for a batch. Raises `InvalidOption` for a `shard_key` that cannot be used."""
         check_shard_key(shard_key)
         if named:
             return named
         if settings.placement is None:
             return settings.database
         if settings.placement == SPREAD and shard_key is not None:
-            return _of_key(shard_text([shard_key]))
-        if joined := _joined():
+            return _database_of_key(shard_text([shard_key]))
+        if joined := _joined_database():
             return joined
         if settings.placement == SPREAD:
             return next(filter(None, homes), None) or in_turn(settings.queue_databases)
-        return _routed() if settings.placement == ROUTER else settings.database
+        return _routed_database() if settings.placement == ROUTER else settings.database
 
 
 def _spread(spec: JobSpec, calls: Sequence[EncodedCall], shards: Sequence[str | None]) -> list[str]:
-    bound = [bound_to(spec, call, shard=shard) for call, shard in zip(calls, shards, strict=True)]
+    bound = [_bound_to(spec, call, shard) for call, shard in zip(calls, shards, strict=True)]
     free = bound.count(None)
-    beside = _beside(spec) if free else None
-    aliases = [beside] if beside else (reachable_in_turn(settings.queue_databases) if free else [])
+    related = _of_related_jobs(spec) if free else None
+    aliases = [related] if related else (reachable_in_turn(settings.queue_databases) if free else [])
     places = iter(sorted(itertools.islice(itertools.cycle(aliases), free), key=aliases.index))
     return [alias or next(places) for alias in bound]
 
 
-def bound_to(spec: JobSpec, call: EncodedCall, *, shard: str | None = None) -> str | None:
-    """The alias of the database that the key of a job belongs to; `None`: the job may be in any of them.
-
-    Raises `InvalidOption` for a job whose keys belong to two databases.
-    """
-    key = _key(spec, call, shard) if settings.placement == SPREAD else None
-    return None if key is None else _of_key(key)
+def _bound_to(spec: JobSpec, call: EncodedCall, shard: str | None) -> str | None:
+    key = _placing_key(spec, call, shard) if settings.placement == SPREAD else None
+    return None if key is None else _database_of_key(key)
 
 
 def import_placement(path: str | Callable[[CallToPlace], str]) -> Callable[[CallToPlace], str]:
-    """The function of `SKIPQUEUE["PLACEMENT"]`. Raises `ImportError` for a path that leads nowhere."""
+    """Return the function of `SKIPQUEUE["PLACEMENT"]`. Raises `ImportError` for a path that leads nowhere."""
     found: Callable[[CallToPlace], str] = import_string(path) if isinstance(path, str) else path
     return found
 
@@ -128,18 +127,18 @@ def _choose(spec: JobSpec, call: EncodedCall, named: str | None, shard: str | No
     if placement is None:
         return settings.database
     if placement == SPREAD:
-        return bound_to(spec, call, shard=shard) or _beside(spec) or in_turn(settings.queue_databases)
+        return _bound_to(spec, call, shard) or _of_related_jobs(spec) or in_turn(settings.queue_databases)
     if placement == ROUTER:
-        return _routed(task=spec.task, queue_name=spec.queue_name)
+        return _routed_database(task=spec.task, queue_name=spec.queue_name)
     wanted = CallToPlace(spec.task, spec.queue_name, decode(call.args), decode(call.kwargs))
-    return _listed(import_placement(placement)(wanted))
+    return _require_listed(import_placement(placement)(wanted))
 
 
-def _key(spec: JobSpec, call: EncodedCall, shard: str | None) -> str | None:
-    """The key that decides under `spread`; `None`: the job has none."""
+def _placing_key(spec: JobSpec, call: EncodedCall, shard: str | None) -> str | None:
+    """Return the key that chooses the database under `spread`; `None`: the job has none."""
     if shard is not None:
         return shard
-    # Those that hold within one database alone. A fair share of the workers does so in each.
+    # The keys that count within one database. A fair share of the workers counts in each database by itself.
     columns = dict(call.columns)
     if columns.get("limit_kind") == "fair" or columns.get("limit_key") == f"rerun:{call.unique_key}":
         del columns["limit_key"]
@@ -153,33 +152,33 @@ def _key(spec: JobSpec, call: EncodedCall, shard: str | None) -> str | None:
     return next(iter(keys), None)
 
 
-def _of_key(key: str) -> str:
-    """The database with the highest hash of its alias and the key ("rendezvous hashing", Thaler and Ravishankar, 1998).
+def _database_of_key(key: str) -> str:
+    """Return the database with the highest hash of its alias and the key ("rendezvous hashing").
 
-    When an alias is added, it takes its share of the keys, and all others stay where they are.
+    A new alias takes its share of the keys, and all other keys stay in their databases.
     """
     text = f"\0{key}".encode()
     return max(settings.queue_databases, key=lambda alias: blake2b(alias.encode() + text, digest_size=8).digest())
 
 
-def _beside(spec: JobSpec) -> str | None:
-    """The database of the batch that the job joins, or of the jobs that it waits for; `None`: there are none."""
-    return _joined() or next((job.database for job in spec.after if job.database), None)
+def _of_related_jobs(spec: JobSpec) -> str | None:
+    """Return the database of the batch that the job joins, or of the jobs for which it waits, if there are any."""
+    return _joined_database() or next((job.database for job in spec.after if job.database), None)
 
 
-def _joined() -> str | None:
+def _joined_database() -> str | None:
     return next(
         (alias for part in installed_parts() if part.joined_database and (alias := part.joined_database())), None
     )
 
 
-def _routed(**hints: str) -> str:
+def _routed_database(**hints: str) -> str:
     from ...models import Job  # loads Django's models: tasks are made while apps are loading
 
-    return _listed(router.db_for_write(Job, **hints))
+    return _require_listed(router.db_for_write(Job, **hints))
 
 
-def _listed(alias: Any) -> str:
+def _require_listed(alias: Any) -> str:
     if alias in settings.queue_databases:
         return str(alias)
     raise InvalidOption(
@@ -195,21 +194,21 @@ _turns = itertools.count(random.randrange(1_000_000))  # noqa: S311 (spreads loa
 
 
 def in_turn(aliases: Sequence[str]) -> str:
-    """The next of these databases that can be reached. If none can, one of them: its error says why.
+    """Return the next of these databases that can be reached. If none can, return one of them: its error says why.
 
-    If the caller has a transaction open in one of them, and in no other, it is that one: the job commits with it.
+    If the caller has an open transaction in exactly one of them, return that database: the job commits with it.
     """
     if here := _with_transaction(aliases):
         return here
-    candidates = _next_first(aliases)
+    candidates = _rotated(aliases)
     return next((alias for alias in candidates if can_be_reached(alias)), candidates[0])
 
 
 def reachable_in_turn(aliases: Sequence[str]) -> list[str]:
-    """The databases that can be reached, among these, the next one first; or one alone, as of `in_turn`."""
+    """Return the databases that can be reached, the next database first; or only one, where `in_turn` says so."""
     if here := _with_transaction(aliases):
         return [here]
-    candidates = _next_first(aliases)
+    candidates = _rotated(aliases)
     return [alias for alias in candidates if can_be_reached(alias)] or candidates[:1]
 
 
@@ -218,7 +217,7 @@ def _with_transaction(aliases: Sequence[str]) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def _next_first(aliases: Sequence[str]) -> list[str]:
-    """All of them, the next one first. The others are shuffled: so they share the jobs of one that is down evenly."""
+def _rotated(aliases: Sequence[str]) -> list[str]:
+    """Return the aliases, the next one first, the others in random order, so that they share the jobs of a dead one."""
     first = next(_turns) % len(aliases)
     return [aliases[first], *random.sample([*aliases[:first], *aliases[first + 1 :]], len(aliases) - 1)]

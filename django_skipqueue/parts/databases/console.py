@@ -1,6 +1,6 @@
-"""Several databases, for operators: pages of each, a table of all, and what the doctor says of one that is to go.
+"""What several databases give to operators: pages of each database, a table of all, and a rule about retiring ones.
 
-What needs Django's admin is imported when the admin asks for it: a project may have none, and the commands work there.
+`later` imports what needs Django's admin, so that the commands work in a project without the admin.
 """
 
 from collections.abc import Iterator
@@ -21,12 +21,12 @@ from ...queue.store import Store
 from ...queue.unique_keys import unique_keys
 from ...values.part import later
 from ...values.records import EncodedCall, JobSpec
-from .checks import in_figures, unfinished
+from .checks import capped_number, count_unfinished
 
 
-def retiring(store: Store) -> Iterator[Finding]:
-    """Say what is left in this database. There is a finding in any case."""
-    if left := unfinished(store.alias):
+def retiring_database(store: Store) -> Iterator[Finding]:
+    """Say how many jobs are left in this database."""
+    if left := count_unfinished(store.alias):
         title = gettext("A database that gets no new jobs has unfinished ones")
         found = gettext("Jobs left in %(database)s: %(number)s.")
         advice = gettext(
@@ -41,15 +41,15 @@ def retiring(store: Store) -> Iterator[Finding]:
             "Take it out of SKIPQUEUE['RETIRING']. The history of its jobs is shown only as long as it is listed."
         )
         command = ""
-    found = found % {"database": store.alias, "number": in_figures(left)}
+    found = found % {"database": store.alias, "number": capped_number(left)}
     yield Finding("retiring-database", Severity.INFO, title, found, advice, command)
 
 
 def why_held_elsewhere(job: Any, spec: JobSpec, call: EncodedCall) -> str:
-    """Why this copy of the job cannot be made: a job in another database holds its unique key. Empty if none does.
+    """Return why no copy of the job can be made: a job in another database holds its unique key; else return "".
 
-    A copy stays in the database of its job, since its key lives there. Only the key of a job from before a change of
-    `DATABASES` may belong to another one by now.
+    A copy stays in the database of its job, since its key belongs there. Only the key of a job from before a change of
+    `DATABASES` may belong to another database by now.
     """
     if call.unique_key is None:
         return ""
@@ -58,7 +58,7 @@ def why_held_elsewhere(job: Any, spec: JobSpec, call: EncodedCall) -> str:
         task = registry.get(spec.task)
     try:
         alias = database_of_key(spec, call, task)
-    except (InvalidArguments, InvalidOption):  # the task takes other arguments by now: its key has no database
+    except (InvalidArguments, InvalidOption):  # the task takes other arguments by now, so its key has no database
         return ""
     if alias == settings.database:
         return ""
@@ -72,7 +72,7 @@ CONSOLE = PartConsole(
     rules=(
         Rule(
             "retiring-database",
-            retiring,
+            retiring_database,
             _("No database is in RETIRING"),
             concerns=lambda alias: alias in settings.retiring,
         ),

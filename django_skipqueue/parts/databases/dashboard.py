@@ -1,7 +1,7 @@
-"""The table "Databases" of a queue in several: the numbers of each, and their sum.
+"""The table "Databases" of the dashboard: the numbers of each database, and their sum.
 
-Invariant: one that cannot be reached, or does not answer in time, has a line without numbers. The others have theirs.
-All are read at once, so the page takes as long as the slowest of them, and no longer than `SECONDS` for all.
+Invariant: a database that cannot be reached, or does not respond in time, has a line without numbers. The page reads
+all databases at once. It takes as long as the slowest database, and no longer than `DATABASES_SECONDS`.
 """
 
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from ...console.admin.ui.addresses import address_of
 from ...console.at_once import read_at_once
 from ...console.counts import Count, grouped
 from ...console.durations import roughly
+from ...console.facts import NOTHING
 from ...console.job_states import Indexed
 from ...console.queues_and_workers import Workforce
 from ...console.rules.verdict import Verdict
@@ -25,14 +26,11 @@ from ...queue.observe import queues_now
 from ...queue.session import short_transaction
 from ...queue.store import Store
 
-CONNECT_SECONDS = 0.5
-"""To reach a database: so much one costs that is down."""
+DATABASE_CONNECT_SECONDS = 0.5
+"""The longest time to connect to a database: a database that is down takes all of it."""
 
-QUERY_SECONDS, VERDICT_SECONDS, SECONDS = 1.0, 0.5, 2.0
-"""For each query of one database, for its verdict, and for all of them with the time to connect."""
-
-DAY = timedelta(hours=24)
-NOTHING = "\N{EN DASH}"
+DATABASE_QUERY_SECONDS, DATABASE_VERDICT_SECONDS, DATABASES_SECONDS = 1.0, 0.5, 2.0
+"""The longest time for each query of a database, for its verdict, and for all databases with the time to connect."""
 
 
 @dataclass(frozen=True)
@@ -41,21 +39,21 @@ class Numbers:
     running: int
     failed: Count
     waits: float
-    """For how many seconds the oldest job has been due; 0: none waits."""
+    """Seconds for which the oldest job has been due; 0: no job waits."""
     workers: int
     problems: int
-    """The problems that the verdict names."""
+    """The number of problems in the verdict."""
 
     @classmethod
     def now(cls, store: Store) -> "Numbers":
-        """The numbers of the database that is used in this thread. Raises `DatabaseError` if it does not answer."""
-        problems = len(Verdict.now(store, seconds=VERDICT_SECONDS).problems)
-        with short_transaction(store, QUERY_SECONDS):
+        """Read the numbers of the database of this thread. Raises `DatabaseError` if it does not respond."""
+        problems = len(Verdict.now(store, seconds=DATABASE_VERDICT_SECONDS).problems)
+        with short_transaction(store, DATABASE_QUERY_SECONDS):
             queues = queues_now(store)
             return cls(
                 queued=sum(queue.queued for queue in queues),
                 running=sum(queue.running for queue in queues),
-                failed=Indexed.covering(Status.FAILED).count(Q(finished_at__gte=Now() - DAY)),
+                failed=Indexed.covering(Status.FAILED).count(Q(finished_at__gte=Now() - timedelta(hours=24))),
                 waits=max((queue.oldest or 0.0 for queue in queues), default=0.0),
                 workers=len(Workforce.now().runners),
                 problems=problems,
@@ -63,14 +61,12 @@ class Numbers:
 
     @classmethod
     def sum(cls, all_of_them: "list[Numbers]") -> "Numbers":
-        """The sum; of the times, the longest."""
-        failed = Count(
-            sum(each.failed.shown for each in all_of_them), any(each.failed.is_capped for each in all_of_them)
-        )
+        """Return the sums of the numbers, and the longest time."""
+        failed = [each.failed for each in all_of_them]
         return cls(
             queued=sum(each.queued for each in all_of_them),
             running=sum(each.running for each in all_of_them),
-            failed=failed,
+            failed=Count(sum(count.shown for count in failed), any(count.is_capped for count in failed)),
             waits=max((each.waits for each in all_of_them), default=0.0),
             workers=sum(each.workers for each in all_of_them),
             problems=sum(each.problems for each in all_of_them),
@@ -84,10 +80,12 @@ class Numbers:
 
 
 def databases(_: Situation) -> dict[str, Any] | None:
-    """The numbers of each, `None` for one that cannot be reached, and their sum; `None`: there is one database."""
+    """Return the numbers of each database, `None` for one that cannot be reached; nothing if there is one database."""
     if not settings.serves_several:
         return None
-    found = read_at_once(settings.served_databases, Numbers.now, connect_seconds=CONNECT_SECONDS, seconds=SECONDS)
+    found = read_at_once(
+        settings.served_databases, Numbers.now, connect_seconds=DATABASE_CONNECT_SECONDS, seconds=DATABASES_SECONDS
+    )
     rows = [
         {
             "alias": alias,

@@ -1,4 +1,4 @@
-"""The options by which one of several databases is chosen for a job: `shard_by` and `shard_key`. Pure."""
+"""The options that choose one of several databases for a job: `shard_by` and `shard_key`. Pure."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -25,12 +25,12 @@ class ShardKey(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Shard(PartOptions):
-    """Where the jobs of a task are, unless its options name a database."""
+    """What chooses the database of a task's jobs, unless the options of the task name a database."""
 
     shard_by: str | tuple[str, ...] | None = None
-    """The arguments that choose the database under the placement `spread`."""
+    """The arguments whose values choose the database under the placement `spread`."""
     shard_key: str | int | None = None
-    """In place of their values."""
+    """The value that chooses the database in place of the arguments."""
 
     def __post_init__(self) -> None:
         """Raise `InvalidOption` for a value that cannot be used."""
@@ -53,7 +53,7 @@ class Shard(PartOptions):
 
 
 def shard_text(values: Sequence[Any]) -> str:
-    """The text of a shard key: equal for equal values, however they are given."""
+    """Return the text of a shard key. Equal values have equal texts."""
     return json.dumps(list(values), ensure_ascii=False, sort_keys=True)
 
 

@@ -1,4 +1,4 @@
-"""Several databases that hold queues, as the core sees them."""
+"""What the part for several databases gives to the core."""
 
 from ...values.part import Part, console_of, later
 from .checks import check_placement, check_retiring

@@ -1,4 +1,4 @@
-"""The form of the settings `DATABASES`, `RETIRING` and `PLACEMENT`: which databases hold queues, and who gets a job.
+"""Checks the settings `DATABASES`, `RETIRING` and `PLACEMENT`: the databases with queues, and which gets a job.
 
 Pure. For example: `{"DATABASES": ("default", "queue_1"), "PLACEMENT": "spread", "RETIRING": ("queue_0",)}`.
 """
@@ -11,11 +11,12 @@ from typing import Any
 from ...values.settings import OneDatabase
 
 SPREAD, ROUTER = "spread", "router"
-"""The placements that are not a function: by the key of a job, in turn without one; and by Django's routers."""
+"""The placements that are no function. `spread`: by the key of a job, in turn without a key. `router`: by Django's
+database routers."""
 
 
 def alias_problems(name: str, value: object) -> Iterator[str]:
-    """One sentence if the value is no tuple of aliases. `name` is the setting's name in the sentence."""
+    """Yield a sentence if the value is no tuple of aliases. `name` is the setting's name in the sentence."""
     if not isinstance(value, list | tuple) or not all(isinstance(alias, str) and alias for alias in value):
         yield f"{name} must be a tuple of aliases of DATABASES, not {value!r}."
     elif len(set(value)) < len(value):
@@ -23,7 +24,7 @@ def alias_problems(name: str, value: object) -> Iterator[str]:
 
 
 def placement_problems(name: str, value: object) -> Iterator[str]:
-    """One sentence if the value is neither a placement nor the path of a function."""
+    """Yield a sentence if the value is neither a placement nor the path of a function."""
     is_path = isinstance(value, str) and all(part.isidentifier() for part in value.split(".")) and "." in value
     if not (value in (None, SPREAD, ROUTER) or callable(value) or is_path):
         yield f"{name} must be None, {SPREAD!r}, {ROUTER!r}, or a function or its path, not {value!r}."
@@ -37,16 +38,14 @@ def _aliases(given: Mapping[Any, Any], key: str) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class DatabaseSettings(OneDatabase):
-    """The fields that `Settings` inherits."""
-
     databases: tuple[str, ...] = field(default=(), metadata={"problems": alias_problems})
-    """The aliases of the databases that hold queues; none: `database` alone."""
+    """The aliases of the databases that hold queues; empty: only `database` does."""
 
     placement: Any = field(default=None, metadata={"problems": placement_problems})
-    """How the database of a job is chosen: `spread`, `router`, or a function or its path; `None`: it is `database`."""
+    """What chooses the database of a job: `spread`, `router`, or a function or its path; `None`: it is `database`."""
 
     retiring: tuple[str, ...] = field(default=(), metadata={"problems": alias_problems})
-    """The aliases of databases whose jobs are still run, and that get no new ones."""
+    """The aliases of databases whose jobs workers still run, and that get no new jobs."""
 
     @property
     def queue_databases(self) -> tuple[str, ...]:

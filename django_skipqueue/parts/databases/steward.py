@@ -1,9 +1,7 @@
-"""The parent of several supervisors, one for each database: keeps them running, and stops them together.
+"""The steward, the parent of several supervisors, one for each database: keeps them running, and stops them together.
 
-Invariant: it opens no database connection and runs no user code, so that no database delays another. While it forks, no
-other thread exists.
-
-A supervisor of a steward is a name and the options, under which a new process replaces the last one.
+Invariant: the steward opens no database connection and runs no user code, so that no database delays another. While it
+forks, it has no other thread.
 """
 
 import os
@@ -28,25 +26,28 @@ from ...worker.options import WorkerOptions
 from ...worker.own_connections import close_before_fork
 from ...worker.protocol import EXIT_CLEAN, STOP, STOP_NOW, describe_exit, signal_name
 
-KILLED = 128
-"""Added to the number of the signal that has killed a process, as shells do."""
+KILLED_EXIT_CODE = 128
+"""The exit code of a process that a signal has killed is this number plus the number of the signal, as in shells."""
 
 
 @dataclass(eq=False)
 class SupervisorProcess(ForkedProcess):
-    """Used by the steward alone; its state also by the thread of the steward's health port."""
+    """The supervisor of one database. If its process dies, a new process replaces it, with its name and its options.
+
+    Used by the steward. The thread of the steward's health port reads its state.
+    """
 
     options: WorkerOptions
     last_code: int = EXIT_CLEAN
-    """How the last process ended; below 0 a signal."""
+    """The exit code of the last process; below 0, the number of the signal that killed it."""
     shared: SharedState = field(init=False)
-    """The state that the process shows."""
+    """The memory in which the process shows its state."""
 
     def __post_init__(self) -> None:
         self.shared = SharedState(self.options)
 
     def fork(self, run: Run) -> None:
-        """Fork a child as the base class does, with memory that it shares with the steward."""
+        """Fork a child that shares memory with the steward."""
         self.shared = SharedState(self.options)
         super().fork(run)
 
@@ -56,7 +57,7 @@ class SupervisorProcess(ForkedProcess):
 
     @property
     def state(self) -> SupervisorState:
-        """The state that the process has shown last. If it has ended, its workers are not said to run."""
+        """The state that the process has shown last. No worker of a process that has ended counts as running."""
         shown = self.shared.read()
         if self.pid:
             return shown
@@ -65,14 +66,14 @@ class SupervisorProcess(ForkedProcess):
 
     @property
     def exit_code(self) -> int:
-        """The exit code that a `runworker` for this database alone would have had."""
+        """The exit code of a `runworker` that serves only this database."""
         if self.last_code == EXIT_CLEAN:
             return 0
-        return self.last_code if self.last_code > 0 else KILLED - self.last_code
+        return self.last_code if self.last_code > 0 else KILLED_EXIT_CODE - self.last_code
 
 
-LONGEST_SLEEP = 60.0
-"""Seconds. A sleep needs an end, even if nothing is due."""
+LONGEST_STEWARD_SLEEP = 60.0
+"""Seconds that a sleep takes at most, even if nothing is due."""
 
 
 class Steward:
@@ -85,7 +86,7 @@ class Steward:
         lifeline: int | None = None,
         health_listener: socket.socket | None = None,
     ) -> None:
-        """`options`: those of each supervisor. `health_listener`: answer probes on this listening socket."""
+        """options: the options of each supervisor. health_listener: the listening socket of the health port."""
         close_before_fork()  # connections that the project may have opened at import
         self._lifeline = lifeline
         self._wakeup = Wakeup()
@@ -98,17 +99,17 @@ class Steward:
         self._stopping = False
 
     def run(self) -> int:
-        """Keep the supervisors running until all have ended by themselves or by a signal. Returns the exit code."""
+        """Keep the supervisors running until all have ended by themselves or by a signal. Return the exit code."""
         self._start_threads()
         self._wakeup.on_signals(self._signals.append, (signal.SIGTERM, signal.SIGINT))
         self._wakeup.on_signals(lambda _: None, (signal.SIGCHLD,))
-        while self._working():
+        while self._has_supervisors():
             self._handle_signals()
             self._notice_ended()
             self._start_due()
             if self._systemd.due_at <= (now := time.monotonic()):
                 self._systemd.run(now)
-            if self._working():
+            if self._has_supervisors():
                 self._wait()
         if self._health_port:
             self._health_port.stop()
@@ -116,7 +117,7 @@ class Steward:
         self._log.end(LAST_LINES)
         return max(process.exit_code for process in self._processes)
 
-    def _working(self) -> bool:
+    def _has_supervisors(self) -> bool:
         return any(process.is_to_run for process in self._processes)
 
     def _states(self) -> list[SupervisorState]:
@@ -179,7 +180,7 @@ class Steward:
         return EXIT_CLEAN
 
     def _notice_ended(self) -> None:
-        """Replace a supervisor that died. One that ended by itself has no work left, or was stopped."""
+        """Replace supervisors that died. A supervisor that ended by itself has no work left, or was stopped."""
         for process in self._processes:
             code = process.take_exit_code()
             if code is None:
@@ -188,22 +189,20 @@ class Steward:
             if code != EXIT_CLEAN:
                 restart_in = None if self._stopping else process.restart_later()
                 liveness_logs.supervisor_died(process.name, describe_exit(code), restart_in)
-            process.pid = 0  # last: the thread of the health port leaves out one that neither runs nor starts
+            process.pid = 0  # last: the health port's thread leaves out a process that neither runs nor starts
 
     # Waiting
 
     def _wait(self) -> None:
-        """Sleep until a supervisor is to start, systemd gets a sign, a signal arrives or the lifeline ends."""
-        start_at = min(process.start_at for process in self._processes)  # never, of one that runs
-        due_at = min(start_at, self._systemd.due_at)
+        """Sleep until a supervisor has to start, systemd needs a message, a signal arrives or the lifeline ends."""
+        due_at = min(self._systemd.due_at, *(process.start_at for process in self._processes))
         files = [] if self._lifeline is None else [self._lifeline]
-        longest = min(due_at - time.monotonic(), LONGEST_SLEEP)
+        longest = min(due_at - time.monotonic(), LONGEST_STEWARD_SLEEP)
         if self._wakeup.wait(longest, unless=lambda: self._signals, files=files):
-            self._lifeline = None  # nothing is written into it: it has ended
+            self._lifeline = None  # nobody writes into it, so it has ended
             if not (self._stopping or self._signals):  # else Ctrl-C has reached this process as well
                 self._signals.append(signal.SIGTERM)
 
 
 def run_supervisors(workers: Sequence[WorkerOptions], **options: Any) -> int:
-    """See `Part.run_supervisors`."""
     return Steward(workers, **options).run()

@@ -1,1 +1,1 @@
-"""What has happened to jobs, added up: roll-ups, and failures by cause."""
+"""The history: roll-ups count what has happened to jobs, and failed attempts by their cause."""

@@ -1,7 +1,7 @@
-"""The failed attempts by their cause, read from the roll-ups, and the acknowledgement of a cause.
+"""Reads the failed attempts by their cause from the roll-ups, and acknowledges a cause.
 
-Invariant: the cost does not grow with the number of jobs or of failed attempts. Of the jobs, the last one of each cause
-is read for its message, by its id.
+Invariant: the cost does not grow with the number of jobs or of failed attempts. For the message of a cause, a statement
+reads the last job of the cause by its id.
 """
 
 import hashlib
@@ -12,18 +12,16 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from ...console.arguments import redacted
-from ...models import Job
 from ...queue.fragments import joined
 from ...queue.store import Store
 from ...values.records import Cause
-from .rollups import HAS_ENDED, OTHER
+from .rollups import HAS_ENDED, OTHER_NAME
 
-# The columns are those of `FailureCounts`. A cause fails now (0) if it has failed in the last ten minutes. Else it has
-# stopped (2) if attempts of its task have ended since; if none has, nobody knows (1). An acknowledged cause (3) is none
-# of these, until it comes back, or fails 20 times in ten minutes and three times as often as before it was
-# acknowledged.
+# The columns are the fields of `FailureCounts`. The column `standing` has a value of `Standing`. An acknowledged cause
+# loses its standing when it comes back, or when it fails 20 times in ten minutes and three times as often as before the
+# acknowledgement.
 # Reads the row of each cause, then its minutes and hours (index: the primary key of the failures); and the rows of the
-# tasks since the beginning, for their queues (index: the primary key of the roll-ups).
+# tasks since the beginning, for the queues of the tasks (index: the primary key of the roll-ups).
 _FAILING = """
 WITH cause AS MATERIALIZED (
     SELECT
@@ -106,7 +104,7 @@ _HAS_ENDED_SINCE = joined(
     queue_names="served.queue_names",
 )
 
-# pages, skipqueue failures → the causes of 7 days. `among`: the causes that are looked at, the last ones first. Index:
+# pages, skipqueue failures → the causes of 7 days. The statement looks at the `among` causes that failed last. Index:
 # prune of the failures.
 FAILING = joined(
     _FAILING,
@@ -114,8 +112,8 @@ FAILING = joined(
     has_ended=_HAS_ENDED_SINCE,
 )
 
-# pages, skipqueue failures → the causes of one task of 7 days. Index: the primary key of the failures; prune if most
-# causes are those of this task.
+# pages, skipqueue failures → the causes of one task in 7 days. Index: the primary key of the failures, or prune if most
+# causes belong to this task.
 FAILING_OF_TASK = joined(
     _FAILING,
     which="""task = %(task)s AND last_at > statement_timestamp() - interval '7 days'
@@ -124,15 +122,15 @@ FAILING_OF_TASK = joined(
     has_ended=_HAS_ENDED_SINCE,
 )
 
-# pages → one cause; no row if none of its attempts is known. Index: the primary key of the failures.
+# pages → one cause; no row if no roll-up has it. Index: the primary key of the failures.
 FAILURES_OF = joined(
     _FAILING,
     which="task = %(task)s AND exception = %(exception)s AND place = %(place)s",
     has_ended=_HAS_ENDED_SINCE,
 )
 
-# pages, skipqueue failures → the last errors of these jobs, with the arguments, of which no secret may be shown: id,
-# class, place, message, arguments. A job with large arguments is left out. Index: the primary key of the jobs.
+# pages, skipqueue failures → the last errors of these jobs: id, class, place, message, and the arguments, by which the
+# caller masks secrets. A job with large arguments has no row. Index: the primary key of the jobs.
 LAST_ERRORS = """
 SELECT
     id, errors -> -1 ->> 'exception', COALESCE(errors -> -1 ->> 'place', ''), errors -> -1 ->> 'message',
@@ -141,7 +139,7 @@ FROM skipqueue_job
 WHERE id = ANY (%(ids)s::bigint[]) AND pg_column_size(args) + pg_column_size(kwargs) < 16000
 """
 
-# acknowledge → whether the cause is known. Indexes: the primary key of the failures.
+# acknowledge → a row if a roll-up has the cause. Index: the primary key of the failures.
 ACKNOWLEDGE = """
 UPDATE skipqueue_failure_rollup AS cause
 SET acknowledged_at = statement_timestamp(),
@@ -160,7 +158,7 @@ WHERE cause.span = 0 AND cause.task = %(task)s AND cause.exception = %(exception
 RETURNING true
 """
 
-# unacknowledge → whether the cause was acknowledged. Index: the primary key of the failures.
+# unacknowledge → a row if the cause was acknowledged. Index: the primary key of the failures.
 UNACKNOWLEDGE = """
 UPDATE skipqueue_failure_rollup
 SET acknowledged_at = NULL, acknowledged_by = '', note = '', acknowledged_number = NULL, came_back_at = NULL
@@ -174,60 +172,59 @@ RETURNING true
 """
 
 
-MOST_RANKED = 1_000
-"""Causes that are looked at to find those that fail most often."""
+MOST_CAUSES_RANKED = 1_000
+"""The maximum of causes among which a statement finds the causes that fail most often."""
 
 LONGEST_NOTE = 500
 """Characters."""
 
-NEW = timedelta(hours=1)
-"""The age up to which a cause counts as new: the first thing to look at after a deploy."""
+NEW_CAUSE_AGE = timedelta(hours=1)
+"""The age up to which a cause counts as new. After a deploy, new causes are the first thing to look at."""
 
 
 class Standing(IntEnum):
-    """How a cause stands now. In this order causes are listed."""
+    """The state of a cause. Lists of causes have this order."""
 
     FAILING = 0
-    """It has failed in the last ten minutes."""
+    """The cause has failed in the last ten minutes."""
     OPEN = 1
-    """It has not, but no attempt of its task has ended since it failed."""
+    """The cause has not failed in the last ten minutes, and no attempt of its task has ended since it failed."""
     STOPPED = 2
-    """It has not, although attempts of its task have ended."""
+    """The cause has not failed in the last ten minutes, although attempts of its task have ended since it failed."""
     ACKNOWLEDGED = 3
 
 
 class FailureCounts(NamedTuple):
-    """The failed attempts with one cause. A failed attempt may be retried: these are not failed jobs."""
+    """The failed attempts with one cause. The job of a failed attempt has not failed if it is retried."""
 
     cause: Cause
     standing: Standing
     first_at: datetime
     last_at: datetime
     last_line: int | None
-    """In the file of the place, of the last attempt."""
+    """The line at which the last attempt failed."""
     last_job_id: int
     first_deployment: str
     """The setting `DEPLOYMENT` of the first attempt's worker; empty without one."""
     last_deployment: str
     acknowledged_at: datetime | None
-    """The time of the last acknowledgement, also of a cause that has come back since."""
+    """The time of the last acknowledgement, also if the cause has come back since."""
     acknowledged_by: str
     note: str
     in_ten_minutes: int
     in_hour: int
-    """Those of the last 60 minutes."""
     in_day: int
-    """Those of the current hour and the 23 before it."""
+    """The failed attempts of the current hour and of the 23 hours before it."""
     in_week: int
-    """Those of the current hour and the 167 before it."""
+    """The failed attempts of the current hour and of the 167 hours before it."""
     by_hour: Mapping[int, int]
-    """The numbers above zero of these 168 hours; each hour as its number since the epoch."""
+    """The failed attempts of each of these 168 hours with any. A key is the number of the hour since the epoch."""
     now: datetime
     """The database's time."""
 
     @property
     def key(self) -> str:
-        """Stands for the cause on the command line."""
+        """The name of the cause on the command line."""
         return hashlib.sha256("\0".join(self.cause).encode()).hexdigest()[:8]
 
     @property
@@ -240,19 +237,18 @@ class FailureCounts(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The function that raised it, with the line of the last time: `shop.jobs.send:42`; empty if not known."""
+        """The function that raised the exception, with the last line: `shop.jobs.send:42`; empty if it is not known."""
         place, line = self.cause.place, self.last_line
         return f"{place}:{line}" if place and line else place
 
     @property
     def is_new(self) -> bool:
-        """Whether it was seen for the first time within the last hour."""
-        return self.now - self.first_at < NEW
+        return self.now - self.first_at < NEW_CAUSE_AGE
 
     @property
     def is_other(self) -> bool:
-        """Whether it stands for the causes that were too many to be counted apart, and so has no jobs of its own."""
-        return self.task == OTHER
+        """Whether this counts all causes for which a tally had no room. Then no job has this cause."""
+        return self.task == OTHER_NAME
 
     @property
     def is_acknowledged(self) -> bool:
@@ -260,28 +256,29 @@ class FailureCounts(NamedTuple):
 
 
 def failing_causes(store: Store, *, limit: int, task: str = "") -> list[FailureCounts]:
-    """The causes of the last 7 days, of one task if it is named, in the order of `Standing`.
+    """Return the causes of the last 7 days in the order of `Standing`. An empty `task`: of all tasks.
 
-    Of causes that stand alike, those come first that failed most often in ten minutes, then the last ones.
+    Among causes of one standing, a cause that failed more often in the last ten minutes comes first, then a cause that
+    failed later.
     """
-    values = {"among": MOST_RANKED, "limit": limit, "task": task}
-    return [_counts(row) for row in store.rows(FAILING_OF_TASK if task else FAILING, values)]
+    values = {"among": MOST_CAUSES_RANKED, "limit": limit, "task": task}
+    return [_failure_counts(row) for row in store.rows(FAILING_OF_TASK if task else FAILING, values)]
 
 
 def failures_of(store: Store, cause: Cause) -> FailureCounts | None:
-    return next((_counts(row) for row in store.rows(FAILURES_OF, {**cause._asdict(), "limit": 1})), None)
+    return next((_failure_counts(row) for row in store.rows(FAILURES_OF, {**cause._asdict(), "limit": 1})), None)
 
 
-def _counts(row: tuple[Any, ...]) -> FailureCounts:
+def _failure_counts(row: tuple[Any, ...]) -> FailureCounts:
     task, exception, place, standing, *values, hours, numbers, now = row
     by_hour = dict(zip(hours or (), numbers or (), strict=True))
     return FailureCounts._make([Cause(task, exception, place), Standing(standing), *values, by_hour, now])
 
 
 def last_messages(store: Store, causes: Iterable[FailureCounts]) -> dict[Cause, str]:
-    """The first line of the last error of each cause, with its secrets masked.
+    """Return the first line of the last error of each cause, with its secrets masked.
 
-    A cause is missing if its last job is gone, or has another error by now.
+    The result lacks a cause whose last job is gone or has another error by now.
     """
     by_job = {each.last_job_id: each.cause for each in causes}
     found: dict[Cause, str] = {}
@@ -295,19 +292,11 @@ def last_messages(store: Store, causes: Iterable[FailureCounts]) -> dict[Cause, 
     return found
 
 
-def cause_of(job: Job) -> Cause | None:
-    last = job.errors[-1] if job.errors else None
-    if not isinstance(last, dict):
-        return None
-    exception, place = (str(last.get(name) or "") for name in ("exception", "place"))
-    return Cause(job.task, exception, place) if exception else None
-
-
 def acknowledge(store: Store, cause: Cause, *, by: str, note: str = "") -> bool:
-    """Put the cause behind the others until it comes back. Returns whether it is known."""
+    """Put the cause at the end of lists until it comes back. Return whether a roll-up has the cause."""
     return bool(store.rows(ACKNOWLEDGE, {**cause._asdict(), "by": by, "note": note}))
 
 
 def unacknowledge(store: Store, cause: Cause) -> bool:
-    """Returns whether the cause was acknowledged."""
+    """Take the acknowledgement back. Return whether the cause was acknowledged."""
     return bool(store.rows(UNACKNOWLEDGE, cause._asdict()))

@@ -1,6 +1,6 @@
-"""Measure what a claim reads, and read what was measured: dead index entries show here before they hurt.
+"""What a claim reads: a supervisor measures it, and the doctor and the metrics show it. Dead index entries show here.
 
-Used by supervisors, the doctor and the metrics. No row is locked, and no claim is slowed down.
+A measurement locks no row, and slows no claim down.
 """
 
 import json
@@ -14,8 +14,8 @@ from ...queue.session import short_transaction
 if TYPE_CHECKING:
     from ...queue.store import Store
 
-# supervisor, for the deepest queues → the plan of the search of a claim, as it ran, with the pages that it read. Locks
-# nothing. Index: claim.
+# supervisor, for the deepest queues → the plan of a claim's search, which it runs, with the pages that the search read.
+# Locks nothing. Index: claim.
 EXPLAIN_CLAIM = """
 EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON)
 SELECT ctid
@@ -25,13 +25,13 @@ ORDER BY (-priority), run_after, id
 LIMIT %(limit)s
 """
 
-# supervisor, before and after it → the entries of the claim index that this transaction has read, those of dead rows
-# among them.
+# supervisor, before and after EXPLAIN_CLAIM → how many entries of the claim index this transaction has read, the
+# entries of dead rows among them.
 ENTRIES_READ = "SELECT COALESCE(pg_stat_get_xact_tuples_returned(to_regclass('skipqueue_job_claim')), 0)"
 
-# doctor, metrics → for each queue that was measured in the last five minutes: its name, and the pages and index entries
-# that the search of a claim has read. Index: the primary key of the roll-ups, one range for the names, and one for each
-# queue.
+# doctor, metrics → for each queue with a measurement in the last five minutes: its name, and the pages and index
+# entries that the search of a claim read. Index: the primary key of the roll-ups, one range for the names, and one
+# range for each queue.
 CLAIM_COSTS = """
 SELECT known.queue_name, sample.claim_pages, sample.claim_rows
 FROM
@@ -58,21 +58,21 @@ FROM
 
 
 CLAIM_LIMIT = 100
-"""Jobs that the search of a claim looks for when it is measured."""
+"""Jobs for which the measured search looks."""
 
 MEASURE_SECONDS = 1.0
-"""The statement timeout of this search."""
+"""The statement timeout of the measured search."""
 
 
 class ClaimCost(NamedTuple):
     queue_name: str
     pages: int
     rows: int
-    """Entries of the claim index, those of dead rows among them."""
+    """Entries of the claim index, the entries of dead rows among them."""
 
 
 def measure_claim(store: "Store", queue_name: str) -> ClaimCost | None:
-    """Search as a claim from the head of the queue does. `None`: it takes too long."""
+    """Search from the head of the queue as a claim does. Return `None` if the search takes too long."""
     try:
         with short_transaction(store, MEASURE_SECONDS):
             ((before,),) = store.rows(ENTRIES_READ)
@@ -88,5 +88,5 @@ def measure_claim(store: "Store", queue_name: str) -> ClaimCost | None:
 
 
 def claim_costs(store: "Store", *, limit: int = 200) -> list[ClaimCost]:
-    """What was measured lately: in the deepest queues, once a minute."""
+    """Return the measurements of the last five minutes. A supervisor measures the deepest queues once a minute."""
     return [ClaimCost(*row) for row in store.rows(CLAIM_COSTS, {"limit": limit})]

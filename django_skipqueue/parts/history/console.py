@@ -1,7 +1,8 @@
-"""The history, for operators: metrics, the rates of queues, its rules, and what the admin shows of it.
+"""What the history gives to operators: metrics, the rates of queues, rules, and what the admin shows.
 
 The metrics are counters and histograms of what has happened to jobs, from the roll-ups since the beginning. Invariant:
-no counter restarts: a counter is a row, which outlives every process. A row with no change for 90 days is deleted.
+no counter restarts: a counter is a row, which outlives every process. A supervisor deletes a row that has not changed
+for 90 days.
 """
 
 import json
@@ -9,33 +10,18 @@ from collections.abc import Iterator
 
 from django.utils.translation import gettext_lazy as _
 
-from ...console.metrics.catalogue import MOST, Scraped, bounded
+from ...console.metrics.catalogue import MOST, Values, bounded, measured
 from ...console.parts import BarEntry, PartCard, PartConsole, PartSection
 from ...console.queues_and_workers import QueueRate
 from ...queue.store import Store
 from ...values import counting
-from ...values.exposition import Family, Histogram, Metric, Value
+from ...values.exposition import Histogram, Metric, Value
 from ...values.part import later
 from . import rules
 from .claim_costs import claim_costs
 from .subcommand import ListFailures
 
-CALL = ("queue", "task")
-
-ENQUEUED = Metric("skipqueue_jobs_enqueued_total", "counter", "Jobs that were inserted.", CALL)
-ATTEMPTS = Metric("skipqueue_attempts_total", "counter", "Attempts that ended, by outcome.", (*CALL, "outcome"))
-RECOVERED = Metric("skipqueue_jobs_recovered_total", "counter", "Jobs that were recovered from dead workers.", CALL)
-LOST = Metric("skipqueue_leases_lost_total", "counter", "Attempts whose lease had ended before their outcome.", CALL)
-WAITED = Metric("skipqueue_wait_seconds", "histogram", "Seconds from the due time to the start of an attempt.", CALL)
-RAN = Metric("skipqueue_run_seconds", "histogram", "Seconds from the start of an attempt to its end.", CALL)
-
-CLAIM_TIMES = Metric(
-    "skipqueue_claim_seconds", "histogram", "Seconds that PostgreSQL took for claims that returned jobs."
-)
-CLAIM_PAGES = Metric("skipqueue_claim_pages", "gauge", "Pages that the search of a claim of 100 jobs read.", CALL[:1])
-CLAIM_ENTRIES = Metric("skipqueue_claim_index_entries", "gauge", "Index entries that this search read.", CALL[:1])
-
-# queues → the names of the queues of which anything was ever counted. Index: the primary key of the roll-ups.
+# queues → the names of the queues that have roll-ups. Index: the primary key of the roll-ups.
 KNOWN_QUEUES = """
 SELECT queue_name
 FROM skipqueue_rollup
@@ -44,8 +30,8 @@ ORDER BY queue_name
 LIMIT %(limit)s
 """
 
-# jobs → the counts of each task in each queue since the beginning, the busiest first. Index: the primary key, or prune,
-# of the roll-ups.
+# jobs → the counts of each task in each queue since the beginning, the busiest task first. Index: the primary key, or
+# prune, of the roll-ups.
 ROLLED_UP = """
 SELECT
     queue_name, task, enqueued, recovered, lost, completed, retried, snoozed, failed, discarded,
@@ -66,72 +52,83 @@ LIMIT 1
 """
 
 
-MOST_READ = 2_000
-"""Pairs of a queue and a task that are read, the busiest first."""
+MOST_CALLS_READ = 2_000
+"""Pairs of a queue and a task that a scrape reads, the busiest pair first."""
+
+CALL_LABELS = ("queue", "task")
 
 OUTCOMES = ("completed", "retried", "snoozed", "failed", "discarded")
 
 
 def known_queues(store: Store, limit: int) -> list[str]:
-    """See `PartConsole.known_queues`."""
     return [name for (name,) in store.rows(KNOWN_QUEUES, {"limit": limit})]
 
 
-def jobs(store: Store) -> Iterator[Family]:
-    """Counters and histograms for each queue and task. Of more than `MOST` pairs, the busiest have their own."""
-    enqueued, recovered, lost = (Family(metric) for metric in (ENQUEUED, RECOVERED, LOST))
-    attempts, waited, ran = (Family(metric) for metric in (ATTEMPTS, WAITED, RAN))
-    rows = store.rows(ROLLED_UP, {"limit": MOST_READ})
+@measured(
+    "jobs",
+    Metric("skipqueue_jobs_enqueued_total", "counter", "Jobs that were inserted.", CALL_LABELS),
+    Metric("skipqueue_attempts_total", "counter", "Attempts that ended, by outcome.", (*CALL_LABELS, "outcome")),
+    Metric("skipqueue_jobs_recovered_total", "counter", "Jobs that were recovered from dead workers.", CALL_LABELS),
+    Metric(
+        "skipqueue_leases_lost_total", "counter", "Attempts whose lease had ended before their outcome.", CALL_LABELS
+    ),
+    Metric("skipqueue_wait_seconds", "histogram", "Seconds from the due time to the start of an attempt.", CALL_LABELS),
+    Metric("skipqueue_run_seconds", "histogram", "Seconds from the start of an attempt to its end.", CALL_LABELS),
+)
+def jobs(store: Store) -> Iterator[Values]:
+    """Read the counts of each queue and task. The pairs after the `MOST` busiest ones share a series."""
+    enqueued, attempts, recovered, lost, waited, ran = found = [dict[tuple[str, ...], Value]() for _ in range(6)]
+    rows = store.rows(ROLLED_UP, {"limit": MOST_CALLS_READ})
     for labels, row in bounded(((queue_name, task), row) for queue_name, task, *row in rows):
         counts, (waits, waited_seconds, runs, ran_seconds) = row[:-4], row[-4:]
-        for family, number in zip((enqueued, recovered, lost), counts, strict=False):
-            _add(family, labels, number)
+        for values, number in zip((enqueued, recovered, lost), counts, strict=False):
+            _add(values, labels, number)
         for outcome, number in zip(OUTCOMES, counts[3:], strict=True):
             _add(attempts, (*labels, outcome), number)
         _add(waited, labels, _histogram(waits, waited_seconds))
         _add(ran, labels, _histogram(runs, ran_seconds))
-    yield from (enqueued, attempts, recovered, lost, waited, ran)
+    yield from found
 
 
-def claims(store: Store) -> Iterator[Family]:
+@measured(
+    "claims",
+    Metric("skipqueue_claim_seconds", "histogram", "Seconds that PostgreSQL took for claims that returned jobs."),
+)
+def claims(store: Store) -> Iterator[Values]:
     times, seconds = next(iter(store.rows(CLAIMS)), (None, 0.0))
-    yield Family(CLAIM_TIMES, {(): _histogram(times, seconds)})
+    yield {(): _histogram(times, seconds)}
 
 
-def measured_claims(store: Store) -> Iterator[Family]:
-    """What a claim reads, of the deepest queues, at the last sample of a supervisor."""
+@measured(
+    "claim_costs",
+    Metric("skipqueue_claim_pages", "gauge", "Pages that the search of a claim of 100 jobs read.", CALL_LABELS[:1]),
+    Metric("skipqueue_claim_index_entries", "gauge", "Index entries that this search read.", CALL_LABELS[:1]),
+)
+def measured_claims(store: Store) -> Iterator[Values]:
     costs = claim_costs(store, limit=MOST)
-    yield Family(CLAIM_PAGES, {(cost.queue_name,): cost.pages for cost in costs})
-    yield Family(CLAIM_ENTRIES, {(cost.queue_name,): cost.rows for cost in costs})
+    yield {(cost.queue_name,): cost.pages for cost in costs}
+    yield {(cost.queue_name,): cost.rows for cost in costs}
 
 
 def _histogram(counts: str | None, total: float) -> Histogram:
-    """From the array as JSON, which Python reads ten times as fast as psycopg reads an array."""
+    """Read the counts from JSON: Python reads it ten times as fast as psycopg reads an array."""
     return Histogram(json.loads(counts) if counts else counting.full(()), total)
 
 
-def _add(family: Family, labels: tuple[str, ...], value: Value) -> None:
-    """Add to the value of the series: several rows have the label `OTHER`."""
-    before = family.values.get(labels)
+def _add(values: dict[tuple[str, ...], Value], labels: tuple[str, ...], value: Value) -> None:
+    """Add to the value of a series, since several rows have the label `OTHER`."""
+    before = values.get(labels)
     if before is None:
-        family.values[labels] = value
+        values[labels] = value
     elif isinstance(before, Histogram) and isinstance(value, Histogram):
-        family.values[labels] = Histogram(counting.added(before.counts, value.counts), before.total + value.total)
+        values[labels] = Histogram(counting.added(before.counts, value.counts), before.total + value.total)
     elif not isinstance(before, Histogram) and not isinstance(value, Histogram):
-        family.values[labels] = before + value
+        values[labels] = before + value
 
 
-SCRAPED = (
-    Scraped("jobs", jobs, (ENQUEUED, ATTEMPTS, RECOVERED, LOST, WAITED, RAN)),
-    Scraped("claims", claims, (CLAIM_TIMES,)),
-    Scraped("claim_costs", measured_claims, (CLAIM_PAGES, CLAIM_ENTRIES)),
-)
-
-
-# pages → the roll-ups of each queue, and of all (an empty name), of the current minute and the `minutes` before it: the
-# name, the number of jobs that ended, the minutes since the first of these began, the histogram of the waiting times,
-# and the longest one.
-# Index: prune of the roll-ups.
+# pages → the roll-ups of the current minute and of the `minutes` before it, for each queue, and for all queues together
+# (an empty name): the name, the number of jobs that ended, the minutes since the first of these minutes began, the
+# histogram of the waiting times, and the longest waiting time. Index: prune of the roll-ups.
 RATES_NOW = """
 SELECT queue_name, ended, date_part('epoch', statement_timestamp() - first_minute) / 60, waited, waited_longest
 FROM (
@@ -147,11 +144,10 @@ WHERE task = ''
 """
 
 RATE_MINUTES = 5
-"""Whole minutes before the current one over which a rate is taken."""
+"""Whole minutes before the current minute whose jobs a rate counts."""
 
 
 def queue_rates(store: Store) -> dict[str, QueueRate]:
-    """See `PartConsole.queue_rates`."""
     rates: dict[str, QueueRate] = {}
     for name, ended, minutes, waited, longest in store.rows(RATES_NOW, {"minutes": RATE_MINUTES}):
         known = rates.get(name, QueueRate(0.0, []))
@@ -161,17 +157,19 @@ def queue_rates(store: Store) -> dict[str, QueueRate]:
     return rates
 
 
-DASHBOARD, FAILURES, TASK = (f"{__package__}.{name}" for name in ("dashboard", "failures", "task_page"))
+DASHBOARD_MODULE, FAILURES_MODULE, TASK_PAGE_MODULE = (
+    f"{__package__}.{name}" for name in ("dashboard", "failures", "task_page")
+)
 """Modules that need the admin: a command does not import them."""
 
 CONSOLE = PartConsole(
     subcommands=(ListFailures(),),
-    rules=rules.RULES,
+    rules=rules.HISTORY_RULES,
     usual_waits=rules.usual_waits,
-    metrics=SCRAPED,
+    metrics=(jobs, claims, measured_claims),
     known_queues=known_queues,
     queue_rates=queue_rates,
-    pages=later(f"{FAILURES}.pages"),
+    pages=later(f"{FAILURES_MODULE}.pages"),
     bar_entries=(
         BarEntry(
             label=_("Failing now"),
@@ -181,36 +179,36 @@ CONSOLE = PartConsole(
             rules=("failing-task",),
         ),
     ),
-    about_job=later(f"{FAILURES}.failures_like"),
+    about_job=later(f"{FAILURES_MODULE}.failures_like"),
     task_sections=(
         PartSection(
             name="attempts",
             template="admin/django_skipqueue/history/task.html",
-            content=later(f"{TASK}.about_task"),
+            content=later(f"{TASK_PAGE_MODULE}.about_task"),
             css="django_skipqueue/history/failures.css",
         ),
     ),
     cards=(
-        PartCard(make=later(f"{DASHBOARD}.rate"), after="running"),
-        PartCard(make=later(f"{DASHBOARD}.recovered"), after="failed"),
+        PartCard(make=later(f"{DASHBOARD_MODULE}.rate"), after="running"),
+        PartCard(make=later(f"{DASHBOARD_MODULE}.recovered"), after="failed"),
     ),
     sections=(
         PartSection(
             name="charts",
             template="admin/django_skipqueue/history/charts.html",
-            content=later(f"{DASHBOARD}.charts"),
+            content=later(f"{DASHBOARD_MODULE}.charts"),
             is_of_queue=True,
         ),
         PartSection(
             name="failing",
             template="admin/django_skipqueue/history/failing.html",
-            content=later(f"{FAILURES}.top_causes"),
+            content=later(f"{FAILURES_MODULE}.top_causes"),
             css="django_skipqueue/history/failures.css",
         ),
         PartSection(
             name="slowest_tasks",
             template="admin/django_skipqueue/history/slowest_tasks.html",
-            content=later(f"{DASHBOARD}.slowest_tasks"),
+            content=later(f"{DASHBOARD_MODULE}.slowest_tasks"),
             is_of_queue=True,
             after="longest_jobs",
         ),

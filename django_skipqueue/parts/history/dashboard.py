@@ -1,7 +1,7 @@
-"""What the dashboard shows of roll-ups: charts, cards, and the slowest tasks. A further chart is a line in `charts`.
+"""What the history adds to the dashboard: charts, cards, and the slowest tasks. A further chart is a line in `charts`.
 
-Each statement reads a bounded number of roll-ups by an index, and no job. The rows are added up in the buckets of a
-chart. The depths are those of the deepest queues over time, and of all others together.
+Each statement reads a bounded number of roll-ups by an index, and no job. Python adds the rows up in the buckets of a
+chart.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,8 +27,9 @@ from ...values import counting
 from .deployments import deployments
 from .models import Span
 
-# charts → the roll-ups of a task in some queues since a time: when each starts, its numbers and histograms. At most a
-# row for each minute of a day, and an hour of a week for each of 20 queues. Index: the primary key of the roll-ups.
+# charts → the roll-ups of a task in some queues since a time: when each starts, its numbers and histograms. There is at
+# most a row for each minute of a day, or for each hour of a week and each of 20 queues. Index: the primary key of the
+# roll-ups.
 TIMELINE = """
 SELECT
     date_part('epoch', starts_at), completed, retried, failed, discarded, waited, ran, waited_longest, ran_longest,
@@ -43,27 +44,27 @@ LIMIT 5000
 """
 
 
-SHARES = ((0.5, "p50"), (0.95, "p95"))
-"""The quantiles that are drawn."""
+DRAWN_QUANTILES = ((0.5, "p50"), (0.95, "p95"))
+"""The quantiles of the charts of times, with their labels."""
 
 
-def _span(shown: Range) -> Span:
+def _row_span(shown: Range) -> Span:
     return Span.HOUR if shown.bucket >= HOUR else Span.MINUTE
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """What became of the attempts, in the buckets of a time axis."""
+    """The outcomes and times of attempts, in the buckets of a time axis."""
 
     attempts: list[Series]
     waited: list[Series]
     ran: list[Series]
     oldest: list[float | None]
-    """The longest time in seconds for which a queued job had been due: a job that has not begun is in no quantile."""
+    """The longest time in seconds for which a queued job had been due. No quantile has a job that has not begun."""
 
     @classmethod
     def of(cls, store: Store, axis: TimeAxis, span: Span, queue_names: Sequence[str], task: str) -> "Timeline":
-        """That of one task in some queues; an empty task: of all in a queue, or, if its name is empty, in all."""
+        """Read the timeline of one task in these queues. Empty names stand for all tasks and all queues."""
         numbers = {name: [0] * axis.buckets for name in ("failed", "retried", "completed")}
         waited: list[list[int]] = [[] for _ in range(axis.buckets)]
         ran: list[list[int]] = [[] for _ in range(axis.buckets)]
@@ -88,12 +89,12 @@ class Timeline:
         return cls(attempts, _quantiles(waited, longest[0]), _quantiles(ran, longest[1]), oldest)
 
     def charts(self, times: LocalTimes, bucket_label: object, changes: Sequence[Mark]) -> list[Chart]:
-        """The charts of attempts, of waiting times and of run times. `bucket_label`: the length of a bucket."""
+        """Return the charts of attempts, of waiting times and of run times. `bucket_label`: the length of a bucket."""
         title = gettext("Attempts in %(span)s") % {"span": bucket_label}
         waited = [*self.waited]
         if any(self.oldest):
-            waited.append(Series(_("oldest waiting"), "oldest", self.oldest, _last(self.oldest, span)))
-        numbers, durations = (scale.of_numbers, _number), (scale.of_durations, _duration)
+            waited.append(Series(_("oldest waiting"), "oldest", self.oldest, _last_value(self.oldest, span)))
+        numbers, durations = (scale.of_numbers, rounded), (scale.of_durations, _duration)
         return [
             Chart("throughput", title, times, *numbers, self.attempts, stacks=True, changes=changes),
             Chart("waited", _("Waiting time"), times, *durations, waited, changes=changes),
@@ -103,16 +104,16 @@ class Timeline:
 
 def charts(situation: Situation) -> list[Chart]:
     store, times, queue_names = situation.store, situation.times, [situation.queue_name]
-    changes = deployed(store, times)
-    timeline = Timeline.of(store, situation.axis, _span(situation.range), queue_names, task="")
+    changes = deployment_marks(store, times)
+    timeline = Timeline.of(store, situation.axis, _row_span(situation.range), queue_names, task="")
     first, *others = timeline.charts(times, situation.range.bucket_label, changes)
     depths = _depths(situation)
-    depth = Chart("depth", _("Queued jobs"), times, scale.of_numbers, _number, depths, changes=changes)
+    depth = Chart("depth", _("Queued jobs"), times, scale.of_numbers, rounded, depths, changes=changes)
     return [first, depth, *others]
 
 
-def deployed(store: Store, times: LocalTimes) -> list[Mark]:
-    """The deployments in the time of a chart, each at the time at which it was first seen, the last one first."""
+def deployment_marks(store: Store, times: LocalTimes) -> list[Mark]:
+    """Return a mark for the beginning of each deployment in the time of a chart, the newest deployment first."""
     found = []
     for name, at in deployments(store, times.axis.start):
         since = date_format(datetime.fromtimestamp(at, times.zone), "D j H:i")
@@ -123,17 +124,17 @@ def deployed(store: Store, times: LocalTimes) -> list[Mark]:
 
 def _quantiles(times: Sequence[Sequence[int]], longest: Sequence[float]) -> list[Series]:
     found = []
-    for share, label in SHARES:
+    for share, label in DRAWN_QUANTILES:
         values = [counting.quantile(counts, share, most) for counts, most in zip(times, longest, strict=True)]
-        found.append(Series(label, label, values, _last(values, span)))
+        found.append(Series(label, label, values, _last_value(values, span)))
     return found
 
 
-def _last(values: Sequence[float | None], written: Callable[[float], str]) -> str:
+def _last_value(values: Sequence[float | None], written: Callable[[float], str]) -> str:
     return next((written(value) for value in reversed(values) if value is not None), NOTHING)
 
 
-def _number(number: float) -> str:
+def rounded(number: float) -> str:
     return grouped(round(number))
 
 
@@ -143,8 +144,8 @@ def _duration(seconds: float) -> str:
     return roughly(seconds) if seconds < 10 and seconds == round(seconds) else span(seconds)
 
 
-# charts → the names of the queues that were deepest since a time, the deepest first. Of all queues, a thousand are
-# looked at. Index: the primary key of the roll-ups.
+# charts → the names of the queues that were deepest since a time, the deepest queue first. The statement looks at a
+# thousand queues. Index: the primary key of the roll-ups.
 DEEPEST_QUEUES = """
 WITH queue AS MATERIALIZED (
     SELECT queue_name AS name
@@ -185,18 +186,21 @@ WHERE
 GROUP BY queue_name, bucket
 """
 
-MOST_QUEUES = 5
-"""The maximum of queues with a line of their own."""
+MOST_DEPTH_LINES = 5
+"""The maximum of queues that have a line each."""
 
 
 def _depths(situation: Situation) -> list[Series]:
-    """A line for each of the deepest queues, and one for the others; a gap where no depth was written."""
+    """Return a line for each of the deepest queues, and one line for all other queues together.
+
+    A line has a gap where a supervisor has written no depth.
+    """
     axis, store = situation.axis, situation.store
-    values = {"since": axis.start, "limit": MOST_QUEUES}
+    values = {"since": axis.start, "limit": MOST_DEPTH_LINES}
     names = [situation.queue_name] if situation.queue_name else [name for (name,) in store.rows(DEEPEST_QUEUES, values)]
-    asked = names if situation.queue_name else [*names, ""]  # the empty name: all queues together
+    asked = names if situation.queue_name else [*names, ""]  # the empty name stands for all queues together
     found: dict[str, list[float | None]] = {name: [None] * axis.buckets for name in [*names, ""]}
-    wanted = {"span": int(_span(situation.range)), "width": axis.width, "queue_names": asked, "since": axis.start}
+    wanted = {"span": int(_row_span(situation.range)), "width": axis.width, "queue_names": asked, "since": axis.start}
     for name, starts_at, depth in store.rows(DEPTHS, wanted):
         place = axis.place(starts_at)
         if place is not None:
@@ -208,12 +212,12 @@ def _depths(situation: Situation) -> list[Series]:
     lines = [(name, f"queue-{place}", found[name]) for place, name in enumerate(names, start=1)]
     if any(others):
         lines.append((gettext("other queues"), "other", others))
-    return [Series(label, css, depths, _last(depths, _number)) for label, css, depths in lines]
+    return [Series(label, css, depths, _last_value(depths, rounded)) for label, css, depths in lines]
 
 
-# cards → the jobs that were recovered from dead workers, of a queue or of all: in the last 24 hours and in the last
-# one, by the roll-ups of 1440 minutes. Index: the primary key of the roll-ups.
-RECOVERED = """
+# cards → how many jobs of a queue, or of all queues, supervisors recovered from dead workers: in the last 24 hours, and
+# in the last hour. It reads the roll-ups of 1440 minutes. Index: the primary key of the roll-ups.
+RECOVERED_IN_A_DAY = """
 SELECT
     COALESCE(sum(recovered), 0)::bigint,
     COALESCE(sum(recovered) FILTER (WHERE starts_at >= statement_timestamp() - interval '1 hour'), 0)::bigint
@@ -227,7 +231,7 @@ WHERE
 
 
 MANY_RECOVERED = 100
-"""Recovered jobs in an hour that are more than the end of a few workers explains."""
+"""More recovered jobs in an hour than the end of a few workers explains."""
 
 
 def rate(situation: Situation) -> Card:
@@ -238,7 +242,7 @@ def rate(situation: Situation) -> Card:
 
 
 def recovered(situation: Situation) -> Card:
-    ((of_day, of_hour),) = situation.store.rows(RECOVERED, {"queue_name": situation.queue_name})
+    ((of_day, of_hour),) = situation.store.rows(RECOVERED_IN_A_DAY, {"queue_name": situation.queue_name})
     level: Level = "alarm" if of_hour >= MANY_RECOVERED else "warning" if of_hour else ""
     detail = gettext("%(number)s in the last hour") % {"number": grouped(of_hour)} if of_day else ""
     address = address_of("worker_changelist")
@@ -248,8 +252,9 @@ def recovered(situation: Situation) -> Card:
 
 
 # slowest tasks → the tasks with the longest mean run time since a time: task, queue, attempts, failed attempts, mean
-# run time in seconds, histogram of run times, without its empty buckets: pairs of a place, from 1 on, and a count. Of
-# the roll-ups, the newest 50,000 are looked at. Indexes: prune of the roll-ups, and their primary key.
+# and longest run time in seconds, and the buckets of the histogram of run times that are not empty, each as a pair of a
+# place, from 1 on, and a count. The statement looks at the newest 50,000 roll-ups. Indexes: prune of the roll-ups, and
+# their primary key.
 SLOWEST_TASKS = """
 WITH recent AS MATERIALIZED (
     SELECT
@@ -288,20 +293,20 @@ FROM slow
 """
 
 
-MOST_READ = 12
-"""Tasks whose histograms are read: those with the longest mean run time."""
+MOST_SLOW_TASKS_READ = 12
+"""The tasks with the longest mean run time, whose histograms the statement reads."""
 
-MOST_SHOWN = 8
+MOST_SLOW_TASKS_SHOWN = 8
 
 
 def slowest_tasks(situation: Situation) -> list[dict[str, Any]]:
-    """Query the tasks. Roll-ups of hours will do for all but the shortest time."""
+    """Query the tasks, by roll-ups of hours unless the dashboard shows one hour."""
     is_short = situation.range.bucket * situation.range.buckets <= HOUR
     values = {
         "span": int(Span.MINUTE if is_short else Span.HOUR),
         "since": situation.axis.start,
         "queue_name": situation.queue_name,
-        "limit": MOST_READ,
+        "limit": MOST_SLOW_TASKS_READ,
     }
     found = []
     for task, queue_name, number, failed, mean, longest, ran in situation.store.rows(SLOWEST_TASKS, values):
@@ -319,4 +324,4 @@ def slowest_tasks(situation: Situation) -> list[dict[str, Any]]:
         }
         found.append((p95, shown))
     found.sort(key=itemgetter(0), reverse=True)
-    return [shown for _, shown in found[:MOST_SHOWN]]
+    return [shown for _, shown in found[:MOST_SLOW_TASKS_SHOWN]]

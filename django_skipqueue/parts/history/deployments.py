@@ -1,15 +1,15 @@
-"""What was deployed when, by the setting `DEPLOYMENT`: supervisors note it when they start."""
+"""What was deployed when: supervisors write the value of the setting `DEPLOYMENT` into a table when they start."""
 
 from ...conf import settings
 from ...queue.store import Store
 from ...values.records import NEVER
 from ...worker.loop import Periodic
 
-# supervisor, at its start: the first one with this deployment writes the row. Index: the primary key.
+# supervisor, at its start: the first supervisor with this deployment writes the row. Index: the primary key.
 NOTE_DEPLOYMENT = "INSERT INTO skipqueue_deployment (name) VALUES (%(name)s) ON CONFLICT (name) DO NOTHING"
 
-# pages → the deployments since a time, the last first: the name, and when it was first seen, in seconds since the
-# epoch. The table has a row for each deployment of 90 days.
+# pages → the deployments since a time, the newest first: the name, and when a supervisor first had it, in seconds since
+# the epoch. The table has a row for each deployment of 90 days.
 DEPLOYMENTS = """
 SELECT name, date_part('epoch', first_at)
 FROM skipqueue_deployment
@@ -18,8 +18,8 @@ ORDER BY first_at DESC
 LIMIT %(limit)s
 """
 
-# supervisor: deletes deployments that were first seen more than `age` seconds ago, and that no worker has. Both tables
-# are small.
+# supervisor: deletes the deployments that began more than `age` seconds ago, and that no worker has. Both tables are
+# small.
 PRUNE_DEPLOYMENTS = """
 DELETE FROM skipqueue_deployment AS deployment
 WHERE
@@ -28,8 +28,8 @@ WHERE
 """
 
 
-MOST_MARKS = 50
-"""Deployments that a page shows: the last ones."""
+MOST_DEPLOYMENTS_MARKED = 50
+"""The newest deployments, which a chart marks."""
 
 
 class NoteDeployment(Periodic):
@@ -39,15 +39,15 @@ class NoteDeployment(Periodic):
         self._store = store
 
     def run(self, now: float) -> None:
-        """Note what is deployed, once."""
+        """Write the deployment once."""
         if settings.deployment:
             self._store.execute(NOTE_DEPLOYMENT, {"name": settings.deployment})
         self.due_at = NEVER
 
 
 def deployments(store: Store, since: float) -> list[tuple[str, float]]:
-    """Name and first time of each deployment that was first seen at this time or later, the last first."""
-    return [(name, at) for name, at in store.rows(DEPLOYMENTS, {"since": since, "limit": MOST_MARKS})]
+    """Return the name and the beginning of each deployment that began at this time or later, the newest first."""
+    return [(name, at) for name, at in store.rows(DEPLOYMENTS, {"since": since, "limit": MOST_DEPLOYMENTS_MARKED})]
 
 
 def prune_deployments(store: Store, age: float) -> None:

@@ -1,10 +1,7 @@
-"""The failed attempts by their cause: the page "Failing now", its section of the dashboard, the page of one cause.
+"""The pages about causes of failed attempts: "Failing now", its section of the dashboard, and the page of one cause.
 
-Invariant: the pages change no job. Their buttons post to the list of the jobs, which asks and applies the verb; and to
-`acknowledge_view`, which changes the row of the cause.
-
-The page of a cause shows its counts, its jobs, the error of the last one, and its failed attempts by hour: a small
-drawing for a table, and a chart.
+Invariant: the pages change no job. Their buttons post to the list of the jobs, which asks the user and applies the
+verb; and to `acknowledge_view`, which changes the row of the cause.
 """
 
 from dataclasses import dataclass
@@ -22,7 +19,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ...console.admin import charts
 from ...console.admin.charts import Chart, LocalTimes, Series, TimeAxis
-from ...console.admin.jobs.attempts import Attempt
+from ...console.admin.dashboard import HOUR
 from ...console.admin.jobs.page import JobPage
 from ...console.admin.ui.views import refreshing
 from ...console.admin.verbs import log
@@ -30,7 +27,7 @@ from ...console.counts import Count, grouped
 from ...console.durations import distance, roughly
 from ...console.job_states import RETRYING, STATES, Indexed, state_of, status_of
 from ...console.parts import PartNotice, PartPage
-from ...console.search import cause_of_text, cause_query, cause_text
+from ...console.search import cause_of, cause_of_text, cause_query, cause_text
 from ...console.verbs.table import DISCARD, RETRY, RUN_NOW
 from ...console.verbs.verb import Verb
 from ...models import Job, Status
@@ -42,30 +39,30 @@ from .causes import (
     FailureCounts,
     Standing,
     acknowledge,
-    cause_of,
     failing_causes,
     failures_of,
     last_messages,
     unacknowledge,
 )
-from .dashboard import deployed
+from .dashboard import deployment_marks, rounded
 
 if TYPE_CHECKING:
     from ...console.admin.jobs.job_admin import JobAdmin
 
 
-HOUR = 3_600
 DAY_HOURS, WEEK_HOURS = 24, 168
 
 
 @dataclass(frozen=True)
 class Trend:
+    """The failed attempts by hour: as a small drawing for a table, and as a chart."""
+
     counts: FailureCounts
     hours: int
 
     @property
     def path(self) -> str:
-        """The bars, as SVG writes them, in a box of `hours` times 100 units."""
+        """The bars as a path of SVG, in a box of `hours` times 100 units."""
         most = max(self.numbers)
         return charts.bars([[number / most for number in self.numbers]])[0] if most else ""
 
@@ -90,10 +87,10 @@ class Trend:
             _("Failed attempts by hour"),
             times,
             charts.of_numbers,
-            lambda number: grouped(round(number)),
+            rounded,
             [series],
             stacks=True,
-            changes=deployed(Store.default(), times),
+            changes=deployment_marks(Store.default(), times),
         )
 
     @cached_property
@@ -106,25 +103,23 @@ class Trend:
         return TimeAxis.up_to(self.counts.now.timestamp(), width=HOUR, buckets=self.hours)
 
 
-HEADINGS = {
+STANDING_HEADINGS = {
     Standing.FAILING: _("Failed in the last 10 minutes"),
     Standing.OPEN: _("Failed at the last attempt of the task"),
     Standing.STOPPED: _("Stopped"),
     Standing.ACKNOWLEDGED: _("Acknowledged"),
 }
-"""Over the causes that stand alike."""
+"""The headings of the table of causes."""
 
 
 @dataclass(frozen=True)
 class ShownCause:
-    """A cause as the pages show it."""
-
     counts: FailureCounts
     message: str = ""
 
     @property
     def heading(self) -> Any:
-        return HEADINGS[self.counts.standing]
+        return STANDING_HEADINGS[self.counts.standing]
 
     @property
     def is_quiet(self) -> bool:
@@ -136,13 +131,13 @@ class ShownCause:
 
     @property
     def numbers(self) -> list[str]:
-        """The numbers of ten minutes, of an hour, of 24 hours and of 7 days."""
+        """The failed attempts of ten minutes, of an hour, of 24 hours and of 7 days."""
         counts = self.counts
         return [grouped(each) for each in (counts.in_ten_minutes, counts.in_hour, counts.in_day, counts.in_week)]
 
     @property
     def seen(self) -> list[tuple[str, str, str, str]]:
-        """The first and the last time: how long ago, as an ISO time, in full, and in which deployment."""
+        """The first and the last failed attempt: how long ago, the time as ISO and in full, and the deployment."""
         counts = self.counts
         last = distance(counts.last_at, counts.now)
         if counts.standing == Standing.STOPPED:
@@ -157,7 +152,7 @@ class ShownCause:
 
     @property
     def acknowledgement(self) -> str:
-        """Who acknowledged it, when and why; empty if nobody did."""
+        """Who acknowledged the cause, when and why; empty if nobody did."""
         counts = self.counts
         if counts.acknowledged_at is None:
             return ""
@@ -172,17 +167,17 @@ class ShownCause:
 
 
 def failures_like(job: Job) -> PartNotice | None:
-    """The failed attempts with the cause of this job's last error, while the job has failed or is retried."""
+    """Return a notice about the cause of the job's last error, if the job has failed or is retried."""
     cause = cause_of(job) if state_of(job) in FAILING_STATES else None
     counts = failures_of(Store.default(), cause) if cause else None
     return PartNotice(template="admin/django_skipqueue/history/like.html", about=ShownCause(counts)) if counts else None
 
 
-MOST_LISTED = 5
-"""Jobs in each state that the page lists."""
+MOST_JOBS_OF_CAUSE = 5
+"""The maximum of jobs that the page lists in each state."""
 
 FAILING_STATES = (Status.FAILED.value, RETRYING)
-"""The states whose jobs an index finds by their cause."""
+"""The states of jobs that an index finds by their cause."""
 
 
 @dataclass(frozen=True)
@@ -204,9 +199,9 @@ class JobsOfCause:
 
     @cached_property
     def first(self) -> list[tuple[Job, str]]:
-        """The newest ones, each with the time since it failed, or until it is tried again."""
+        """The newest jobs, each with the time since it failed, or until its next attempt."""
         columns = ("pk", "queue_name", "attempts", "max_attempts", "run_after", "finished_at", "last_error")
-        return [(job, self._when(job)) for job in self._indexed.jobs().only(*columns)[:MOST_LISTED]]
+        return [(job, self._when(job)) for job in self._indexed.jobs().only(*columns)[:MOST_JOBS_OF_CAUSE]]
 
     @property
     def _indexed(self) -> Indexed:
@@ -221,55 +216,29 @@ class JobsOfCause:
         return gettext("due %(span)s ago") % {"span": roughly(now - job.run_after)}
 
 
-@dataclass(frozen=True)
-class CausePage:
-    counts: FailureCounts
-
-    @cached_property
-    def groups(self) -> list[JobsOfCause]:
-        return [JobsOfCause(self.counts, state) for state in FAILING_STATES]
-
-    @property
-    def shown(self) -> ShownCause:
-        return ShownCause(self.counts)
-
-    @property
-    def chart(self) -> Chart:
-        return Trend(self.counts, WEEK_HOURS).chart
-
-    @cached_property
-    def last_job(self) -> Job | None:
-        """The job of the last attempt that is known to have failed so, if the row still has its error."""
-        job = Job.objects.filter(pk=self.counts.last_job_id).first()
-        if job is not None and cause_of(job) == self.counts.cause:
-            return job
-        newest = [job.pk for group in self.groups for job, _ in group.first[:1]]
-        return Job.objects.filter(pk=max(newest)).first() if newest else None
-
-    @property
-    def last_attempt(self) -> Attempt | None:
-        if self.last_job is None:
-            return None
-        return next((each for each in JobPage(self.last_job, self.counts.now).attempts if each.exception), None)
+def _last_job(counts: FailureCounts, groups: list[JobsOfCause]) -> Job | None:
+    """Return the last job of the cause; if its row has another error by now, the newest job that has the cause."""
+    job = Job.objects.filter(pk=counts.last_job_id).first()
+    if job is not None and cause_of(job) == counts.cause:
+        return job
+    newest = [job.pk for group in groups for job, _ in group.first[:1]]
+    return Job.objects.filter(pk=max(newest)).first() if newest else None
 
 
-MOST_SHOWN = 100
-"""Causes on the page."""
+MOST_CAUSES_SHOWN = 100
 
-MOST_ON_TOP = 5
-"""Causes on the dashboard."""
+MOST_CAUSES_ON_DASHBOARD = 5
 
-
-LABELS: tuple[tuple[Verb, Any], ...] = (
+CAUSE_VERBS: tuple[tuple[Verb, Any], ...] = (
     (RETRY, _("Retry these")),
     (RUN_NOW, _("Run these now")),
     (DISCARD, _("Discard these")),
 )
-"""The verbs for all jobs of a cause."""
+"""The verbs for all jobs of a cause, with the labels of their buttons."""
 
 
 def shown_causes(*, limit: int, task: str = "") -> list[ShownCause]:
-    """The first causes, of a task if it is named, for the template `admin/django_skipqueue/history/causes.html`."""
+    """Return what the template `admin/django_skipqueue/history/causes.html` shows: see `failing_causes`."""
     store = Store.default()
     found = failing_causes(store, limit=limit, task=task)
     messages_of = last_messages(store, found)
@@ -277,50 +246,56 @@ def shown_causes(*, limit: int, task: str = "") -> list[ShownCause]:
 
 
 def top_causes(_: object = None) -> list[ShownCause]:
-    return shown_causes(limit=MOST_ON_TOP)
+    return shown_causes(limit=MOST_CAUSES_ON_DASHBOARD)
 
 
 @refreshing
 def failures_view(admin: "JobAdmin", request: HttpRequest) -> HttpResponse:
-    found = shown_causes(limit=MOST_SHOWN)
-    content = {"causes": found, "most": MOST_SHOWN if len(found) == MOST_SHOWN else 0}
+    found = shown_causes(limit=MOST_CAUSES_SHOWN)
+    content = {"causes": found, "most": MOST_CAUSES_SHOWN if len(found) == MOST_CAUSES_SHOWN else 0}
     return admin.show(request, "history/page.html", None, content, title=gettext("Failing now"))
 
 
 def cause_view(admin: "JobAdmin", request: HttpRequest) -> HttpResponse:
-    counts = failures_of(Store.default(), _cause_in(request))
+    counts = failures_of(Store.default(), _requested_cause(request))
     if counts is None:
-        return _not_known(admin, request)
-    page = CausePage(counts)
+        return _redirect_unknown(admin, request)
+    groups = [JobsOfCause(counts, state) for state in FAILING_STATES]
+    job = _last_job(counts, groups)
+    attempts = JobPage(job, counts.now).attempts if job else ()
     content = {
-        "page": page,
-        "groups": [(group, _verbs_for(admin, request, group.state)) for group in page.groups],
+        "counts": counts,
+        "shown": ShownCause(counts),
+        "chart": Trend(counts, WEEK_HOURS).chart,
+        "last_job": job,
+        "last": next((attempt for attempt in attempts if attempt.exception), None),
+        "groups": [(group, _verbs_for(admin, request, group.state)) for group in groups],
         "selected": [("select_across", "1"), (ACTION_CHECKBOX_NAME, "all")],
-        "may_acknowledge": request.user.has_perm(MAY_ACKNOWLEDGE) and not counts.is_other,
+        "may_acknowledge": request.user.has_perm(ACKNOWLEDGE_PERMISSION) and not counts.is_other,
         "longest_note": LONGEST_NOTE,
     }
     return admin.show(request, "history/cause.html", counts.exception, content, title=counts.exception)
 
 
 def acknowledge_view(admin: "JobAdmin", request: HttpRequest) -> HttpResponse:
-    """Acknowledge the cause, with a note; or, if `take_back` is posted, take the acknowledgement back."""
-    store, cause, note = Store.default(), _cause_in(request), shorten(request.POST.get("note", ""), LONGEST_NOTE)
+    """Acknowledge the cause, with a note. If the form has `take_back`, take the acknowledgement back."""
+    store, cause, note = Store.default(), _requested_cause(request), shorten(request.POST.get("note", ""), LONGEST_NOTE)
     if "take_back" in request.POST:
         if unacknowledge(store, cause):
             _log(request, cause, gettext("Took back the acknowledgement."))
     elif not acknowledge(store, cause, by=request.user.get_username(), note=note):
-        return _not_known(admin, request)
+        return _redirect_unknown(admin, request)
     else:
         _log(request, cause, " ".join(filter(None, [gettext("Acknowledged."), note])))
     return HttpResponseRedirect(admin.address("cause", query=cause_query(cause)))
 
 
-def _cause_in(request: HttpRequest) -> Cause:
+def _requested_cause(request: HttpRequest) -> Cause:
     task, text = (request.GET.get(name, "").replace("\0", "") for name in ("task", "cause"))
     return cause_of_text(task, text)
 
 
-def _not_known(admin: "JobAdmin", request: HttpRequest) -> HttpResponse:
+def _redirect_unknown(admin: "JobAdmin", request: HttpRequest) -> HttpResponse:
     admin.message_user(request, gettext("No failed attempt with this cause is known."), messages.WARNING)
     return HttpResponseRedirect(admin.address("failures"))
 
@@ -332,10 +307,10 @@ def _log(request: HttpRequest, cause: Cause, message: str) -> None:
 
 def _verbs_for(admin: "JobAdmin", request: HttpRequest, state: str) -> list[tuple[Verb, Any]]:
     status = status_of(state)
-    return [(verb, label) for verb, label in LABELS if verb.is_offered_for(status) and admin.may(request, verb)]
+    return [(verb, label) for verb, label in CAUSE_VERBS if verb.is_offered_for(status) and admin.may(request, verb)]
 
 
-MAY_ACKNOWLEDGE = "django_skipqueue.acknowledge_cause"
+ACKNOWLEDGE_PERMISSION = "django_skipqueue.acknowledge_cause"
 
 
 def pages() -> tuple[PartPage, ...]:
@@ -347,6 +322,6 @@ def pages() -> tuple[PartPage, ...]:
             path="failures/cause/acknowledge/",
             view=acknowledge_view,
             methods=("POST",),
-            permission=MAY_ACKNOWLEDGE,
+            permission=ACKNOWLEDGE_PERMISSION,
         ),
     )

@@ -1,7 +1,4 @@
-"""`RollUp` and `FailureRollUp`: what has happened to jobs, added up by minute and by hour, and since the beginning.
-
-`Deployment`: what was deployed when.
-"""
+"""The tables of the history: counts of what has happened to jobs, by minute, by hour and since the beginning."""
 
 from enum import IntEnum
 
@@ -20,9 +17,9 @@ class Span(IntEnum):
 
 
 class RollUp(models.Model):
-    """The attempts that ended within a minute or an hour, or ever, of one task in one queue.
+    """The attempts of one task in one queue that ended within a minute, within an hour, or since the beginning.
 
-    An empty `task` stands for all tasks of the queue, and an empty `queue_name` beside it for all queues.
+    An empty `task` stands for all tasks of the queue. If `queue_name` is empty too, the row counts all queues.
     """
 
     pk = models.CompositePrimaryKey("span", "queue_name", "task", "starts_at")
@@ -64,7 +61,7 @@ class RollUp(models.Model):
 
 
 class FailureRollUp(models.Model):
-    """The failed attempts of one task with one cause within a minute or an hour, or ever."""
+    """The failed attempts of one task with one cause within a minute, within an hour, or since the beginning."""
 
     pk = models.CompositePrimaryKey("span", "task", "exception", "place", "starts_at")
     span = models.SmallIntegerField()
@@ -80,13 +77,13 @@ class FailureRollUp(models.Model):
     first_deployment = models.TextField(db_default="")
     last_deployment = models.TextField(db_default="")
     acknowledged_at = models.DateTimeField(null=True)
-    """This and what follows is set in the row of a cause alone, whose span is `EVER`."""
+    """This field and the fields below it are set only in rows whose span is `EVER`."""
     acknowledged_by = models.TextField(db_default="")
     note = models.TextField(db_default="")
     acknowledged_number = models.BigIntegerField(null=True)
     """The failed attempts of the ten minutes before the acknowledgement."""
     came_back_at = models.DateTimeField(null=True)
-    """When the cause, after it was acknowledged, failed for the first time since it had stopped."""
+    """When an acknowledged cause failed again for the first time after it had stopped."""
 
     class Meta:
         app_label = "django_skipqueue"
@@ -115,7 +112,7 @@ class Deployment(models.Model):
 
 
 class RollUpProgress(models.Model):
-    """How far the enqueued jobs are counted: one row. See `rollups.COUNT_ENQUEUED`."""
+    """How far supervisors have counted the enqueued jobs: one row. See `rollups.COUNT_ENQUEUED`."""
 
     id = models.SmallIntegerField(primary_key=True, db_default=1)
     counted_to = models.BigIntegerField()

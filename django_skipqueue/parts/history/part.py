@@ -1,13 +1,13 @@
-"""The history, as the core sees it."""
+"""What the history gives to the core."""
 
 from ...values.part import Part, console_of
 from .deployments import NoteDeployment
-from .rollups import GRACE, CountEnqueued, PruneRollUps, SampleDepths, Tally, WriteRollUps
+from .rollups import PRUNE_GRACE_SECONDS, CountEnqueued, PruneRollUps, RollUpTally, SampleDepths, WriteRollUps
 
 PART = Part(
     name="history",
     services=(NoteDeployment, CountEnqueued, SampleDepths, PruneRollUps),
-    observers=((Tally, WriteRollUps),),
-    prune_grace=GRACE,
+    observers=((RollUpTally, WriteRollUps),),
+    prune_grace=PRUNE_GRACE_SECONDS,
     console=console_of(__package__),
 )

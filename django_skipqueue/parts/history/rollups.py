@@ -1,16 +1,16 @@
 """Adds up what has happened to jobs: roll-ups by minute, by hour and since the beginning; and the services that do it.
 
-Each worker and supervisor counts in a `Tally`: attempts and claims of each task, and the causes of failures. Invariant:
-the counts never take more memory than for `MOST_KEYS` tasks and `MOST_CAUSES` causes of failures.
+Each worker and supervisor counts in a `RollUpTally`: attempts and claims of each task, and the causes of failures.
+Invariant: the counts never take more memory than for `MOST_CALLS_COUNTED` tasks and `MOST_CAUSES_COUNTED` causes.
 
 Every few seconds the process writes its counts. Invariant: the writing functions never wait for another transaction for
-longer than `PATIENCE`, since settling jobs must go on. Invariant: a process that dies loses the counts of one
-interval at most. Counts that could not be written are written again with the next ones, unless PostgreSQL refuses their
-values. If the connection broke after the commit, the counts of one interval are added twice.
+longer than `ROLL_UP_LOCK_TIMEOUT`, since settling jobs must go on. Invariant: a process that dies loses the counts of
+one interval at most. If a write fails, the process writes the counts again later, unless PostgreSQL refuses their
+values. If the connection breaks after the commit, the process adds the counts of one interval twice.
 
 The caller of `.defer()` counts nothing: a row that all callers change would make them wait for each other. A supervisor
-reads the new rows of the job table instead, by their ids. Once a minute it writes down the depths of the queues, and
-what claims of the deepest ones read.
+reads the new rows of the job table instead, by their ids. Once a minute a supervisor writes down the depths of the
+queues, and what claims of the deepest queues read.
 """
 
 import json
@@ -39,6 +39,7 @@ from ...queue.observe import QueueNow, queues_now
 from ...queue.parameters import BATCH, Cursor, Rows, Statement, is_refused, pipelined
 from ...queue.session import SET_LOCK_TIMEOUT
 from ...queue.store import Store
+from ...values.bounds import DAY
 from ...values.counting import added, of
 from ...values.records import Attempt, Cause, ClaimedJob, RecoveredJob
 from ...worker.loop import Periodic
@@ -47,8 +48,8 @@ from .deployments import prune_deployments
 
 
 @dataclass(slots=True)
-class Counts:
-    """Counts of attempts by outcome, of claims, and histograms of their durations. `RollUp` has the same columns."""
+class AttemptCounts:
+    """Counts of attempts by outcome and of claims, and histograms of their durations: columns of `RollUp`."""
 
     completed: int = 0
     retried: int = 0
@@ -67,7 +68,7 @@ class Counts:
     claim_times: list[int] = field(default_factory=list)
     claim_seconds: float = 0.0
 
-    def add(self, other: "Counts") -> None:
+    def add(self, other: "AttemptCounts") -> None:
         for name in self.__slots__:
             mine, theirs = getattr(self, name), getattr(other, name)
             if isinstance(mine, list):
@@ -76,31 +77,31 @@ class Counts:
                 setattr(self, name, max(mine, theirs) if name.endswith("_longest") else mine + theirs)
 
 
-Key = tuple[int, str, str]
+CountedCall = tuple[int, str, str]
 """A minute since the epoch, a queue and a task."""
 
 SPANS = 0, 60, 3600
 """The lengths in seconds of the times that a row covers; 0: since the beginning."""
 
 
-def start_of(span: int, minute: int) -> int:
-    """The start of the span in which a minute lies, in seconds since the epoch."""
+def _start_of(span: int, minute: int) -> int:
+    """Return the start of the span in which a minute lies, in seconds since the epoch."""
     return minute * 60 // span * span if span else 0
 
 
-def rows_of_counts(counted: Mapping[Key, Counts]) -> Iterator[dict[str, Any]]:
-    """A row for each span and level: the task in its queue, all tasks of the queue, and all queues."""
-    total: dict[tuple[int, str, str, int], Counts] = {}
+def rows_of_counts(counted: Mapping[CountedCall, AttemptCounts]) -> Iterator[dict[str, Any]]:
+    """Yield a row for each span and level: the task in its queue, all tasks of the queue, and all queues."""
+    total: dict[tuple[int, str, str, int], AttemptCounts] = {}
     for (minute, queue_name, task), counts in counted.items():
         for span in SPANS:
             for level in {(queue_name, task), (queue_name, ""), ("", "")}:
-                total.setdefault((span, *level, start_of(span, minute)), Counts()).add(counts)
+                total.setdefault((span, *level, _start_of(span, minute)), AttemptCounts()).add(counts)
     for (span, queue_name, task, starts_at), counts in total.items():
         yield {"span": span, "queue_name": queue_name, "task": task, "starts_at": starts_at, **asdict(counts)}
 
 
 @dataclass(slots=True)
-class Failures:
+class FailedAttempts:
     """Times are seconds since the epoch."""
 
     number: int
@@ -109,18 +110,18 @@ class Failures:
     last_line: int | None
     last_job_id: int
 
-    def add(self, other: "Failures") -> None:
+    def add(self, other: "FailedAttempts") -> None:
         if other.last_at >= self.last_at:
             self.last_line, self.last_job_id = other.last_line, other.last_job_id
         self.number += other.number
         self.first_at, self.last_at = min(self.first_at, other.first_at), max(self.last_at, other.last_at)
 
 
-def rows_of_failures(counted: Mapping[tuple[int, Cause], Failures]) -> Iterator[dict[str, Any]]:
-    total: dict[tuple[int, Cause, int], Failures] = {}
+def rows_of_failures(counted: Mapping[tuple[int, Cause], FailedAttempts]) -> Iterator[dict[str, Any]]:
+    total: dict[tuple[int, Cause, int], FailedAttempts] = {}
     for (minute, cause), failures in counted.items():
         for span in SPANS:
-            key = (span, cause, start_of(span, minute))
+            key = (span, cause, _start_of(span, minute))
             if key in total:
                 total[key].add(failures)
             else:
@@ -129,19 +130,19 @@ def rows_of_failures(counted: Mapping[tuple[int, Cause], Failures]) -> Iterator[
         yield {"span": span, **cause._asdict(), "starts_at": starts_at, **asdict(failures)}
 
 
-MOST_KEYS = 1_000
-"""Pairs of a queue and a task that are counted apart between two writes."""
+MOST_CALLS_COUNTED = 1_000
+"""Pairs of a queue and a task for which a process has counts of their own between two writes."""
 
-MOST_CAUSES = 200
-"""Causes of failures that are counted apart between two writes."""
+MOST_CAUSES_COUNTED = 200
+"""Causes of failures for which a process has counts of their own between two writes."""
 
-OTHER = "(other)"
-"""The queue, the task and the cause of all that is above these limits."""
+OTHER_NAME = "(other)"
+"""The name of the queue, the task and the cause that have the counts above these limits."""
 
 WORKER_DIED = "django_skipqueue.exceptions.WorkerDied"
 """The exception in the entry that a recovery appends to the errors of a job."""
 
-COLUMNS: dict[type[AttemptsEnded], str] = {
+COLUMN_OF_EVENT: dict[type[AttemptsEnded], str] = {
     AttemptsCompleted: "completed",
     AttemptsRetrying: "retried",
     AttemptsFailed: "failed",
@@ -152,12 +153,12 @@ COLUMNS: dict[type[AttemptsEnded], str] = {
 """The column that counts the attempts of each kind of event."""
 
 
-class Tally:
-    """Used by the thread of a control loop."""
+class RollUpTally:
+    """The counts of a process since its last write. Used by the thread of a control loop."""
 
     def __init__(self) -> None:
-        self._counts: dict[Key, Counts] = {}
-        self._failures: dict[tuple[int, Cause], Failures] = {}
+        self._counts: dict[CountedCall, AttemptCounts] = {}
+        self._failures: dict[tuple[int, Cause], FailedAttempts] = {}
 
     @property
     def is_empty(self) -> bool:
@@ -166,30 +167,31 @@ class Tally:
     def ended(self, kind: type[AttemptsEnded], attempts: Sequence[Attempt]) -> None:
         """Count attempts, after the database has accepted or rejected their outcomes."""
         snoozed = [attempt for attempt in attempts if attempt.outcome.refund] if kind is AttemptsRetrying else []
-        self._add("snoozed", snoozed)
-        self._add(COLUMNS[kind], [each for each in attempts if not each.outcome.refund] if snoozed else attempts)
-        if kind is not AttemptsCompleted:
-            for attempt in attempts:
-                if attempt.outcome.error:
-                    self._failed(attempt, attempt.outcome.error)
+        others = [attempt for attempt in attempts if not attempt.outcome.refund] if snoozed else attempts
+        self._count_attempts("snoozed", snoozed)
+        self._count_attempts(COLUMN_OF_EVENT[kind], others)
+        for attempt in attempts if kind is not AttemptsCompleted else ():
+            if error := attempt.outcome.error:
+                at, cause = _ended_at(attempt), Cause(attempt.job.task, error["exception"], error.get("place", ""))
+                self._count_failure(cause, FailedAttempts(1, at, at, error.get("line"), attempt.job.id))
 
     def claimed(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Count a claim that returned these jobs, in claim order. It took until the last one was updated."""
+        """Count a claim that returned these jobs, in claim order. The claim lasted until it updated the last job."""
         if jobs:
             seconds = jobs[-1].claim_seconds
-            counted = self._of(int(jobs[0].locked_at // 60), "", "")
+            counted = self._counts_of(int(jobs[0].locked_at // 60), "", "")
             counted.claims += 1
             counted.claim_seconds += seconds
             counted.claim_times = added(counted.claim_times, of([seconds]))
 
     def recovered(self, jobs: Sequence[RecoveredJob]) -> None:
-        """Count jobs that were recovered from dead workers; those among them that failed count as failed as well."""
+        """Count jobs that were recovered from dead workers. A job that failed by it counts as failed as well."""
         for job in jobs:
             at = job.recovered_at.timestamp()
-            counted = self._of(int(at // 60), job.queue_name, job.task)
+            counted = self._counts_of(int(at // 60), job.queue_name, job.task)
             counted.recovered += 1
             counted.failed += job.status == "failed"
-            self._cause(Cause(job.task, WORKER_DIED, ""), Failures(1, at, at, None, job.id))
+            self._count_failure(Cause(job.task, WORKER_DIED, ""), FailedAttempts(1, at, at, None, job.id))
 
     def sent(self, event: Event) -> None:
         """Count the jobs of the event, if it is about recovered jobs."""
@@ -197,12 +199,12 @@ class Tally:
             self.recovered(event.jobs)
 
     def take(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """What was counted since the last time, as rows for `roll_up`."""
+        """Return the counts since the last call, as rows for `roll_up`."""
         counted, self._counts = self._counts, {}
         causes, self._failures = self._failures, {}
         return list(rows_of_counts(counted)), list(rows_of_failures(causes))
 
-    def _add(self, column: str, attempts: Sequence[Attempt]) -> None:
+    def _count_attempts(self, column: str, attempts: Sequence[Attempt]) -> None:
         durations: defaultdict[tuple[str, str], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
         queue_name = task = ""
         for job, _, started, ended, _, _, _ in attempts:
@@ -212,7 +214,7 @@ class Tally:
             waited.append(job.locked_at - job.run_after + started - (job.claimed_at or started))
             ran.append(ended - started)
         for key, (waited, ran) in durations.items():
-            counted = self._of(int(_ended_at(attempts[-1]) // 60), *key)
+            counted = self._counts_of(int(_ended_at(attempts[-1]) // 60), *key)
             setattr(counted, column, getattr(counted, column) + len(ran))
             counted.waited = added(counted.waited, of(waited))
             counted.ran = added(counted.ran, of(ran))
@@ -221,40 +223,38 @@ class Tally:
             counted.waited_longest = max(counted.waited_longest, *waited)
             counted.ran_longest = max(counted.ran_longest, *ran)
 
-    def _of(self, minute: int, queue_name: str, task: str) -> Counts:
+    def _counts_of(self, minute: int, queue_name: str, task: str) -> AttemptCounts:
         key = minute, queue_name, task
-        if key not in self._counts:
-            if len(self._counts) >= MOST_KEYS:
-                key = minute, OTHER, OTHER
-            return self._counts.setdefault(key, Counts())
-        return self._counts[key]
+        if key not in self._counts and len(self._counts) >= MOST_CALLS_COUNTED:
+            key = minute, OTHER_NAME, OTHER_NAME
+        return self._counts.setdefault(key, AttemptCounts())
 
-    def _failed(self, attempt: Attempt, error: Mapping[str, Any]) -> None:
-        at = _ended_at(attempt)
-        cause = Cause(attempt.job.task, error["exception"], error.get("place", ""))
-        self._cause(cause, Failures(1, at, at, error.get("line"), attempt.job.id))
-
-    def _cause(self, cause: Cause, failures: Failures) -> None:
+    def _count_failure(self, cause: Cause, failures: FailedAttempts) -> None:
         key = int(failures.last_at // 60), cause
-        if key in self._failures:
-            self._failures[key].add(failures)
-            return
-        if len(self._failures) >= MOST_CAUSES:
-            key = key[0], Cause(OTHER, OTHER, "")
+        if key not in self._failures and len(self._failures) >= MOST_CAUSES_COUNTED:
+            key = key[0], Cause(OTHER_NAME, OTHER_NAME, "")
         known = self._failures.setdefault(key, failures)
         if known is not failures:
             known.add(failures)
 
 
 def _ended_at(attempt: Attempt) -> float:
-    """The end of the attempt by the database's clock, in seconds since the epoch."""
+    """Return the end of the attempt by the database's clock, in seconds since the epoch."""
     job = attempt.job
     return job.locked_at + attempt.ended - (job.claimed_at or attempt.ended)
 
 
+# The sum of the histograms of a row and of the new counts, bucket by bucket.
+_ADDED_BUCKETS = """ARRAY (
+        SELECT COALESCE(here, 0) + COALESCE(there, 0)
+        FROM unnest(rollup.{column}, EXCLUDED.{column}) WITH ORDINALITY AS bucket (here, there, place)
+        ORDER BY place
+    )"""
+
 # worker, supervisor: adds counts to the rows of their spans. All writers lock the rows in the order of the primary key.
 # Index: the primary key of the roll-ups.
-ROLL_UP = """
+ROLL_UP = joined(
+    """
 INSERT INTO skipqueue_rollup AS rollup (
     span, queue_name, task, starts_at, completed, retried, snoozed, failed, discarded, recovered, lost, waited, ran,
     waited_seconds, ran_seconds, waited_longest, ran_longest, claims, claim_times, claim_seconds
@@ -278,31 +278,22 @@ SET changed_at = statement_timestamp(),
     discarded = rollup.discarded + EXCLUDED.discarded,
     recovered = rollup.recovered + EXCLUDED.recovered,
     lost = rollup.lost + EXCLUDED.lost,
-    waited = ARRAY (
-        SELECT COALESCE(here, 0) + COALESCE(there, 0)
-        FROM unnest(rollup.waited, EXCLUDED.waited) WITH ORDINALITY AS bucket (here, there, place)
-        ORDER BY place
-    ),
-    ran = ARRAY (
-        SELECT COALESCE(here, 0) + COALESCE(there, 0)
-        FROM unnest(rollup.ran, EXCLUDED.ran) WITH ORDINALITY AS bucket (here, there, place)
-        ORDER BY place
-    ),
+    waited = {waited},
+    ran = {ran},
     waited_seconds = rollup.waited_seconds + EXCLUDED.waited_seconds,
     ran_seconds = rollup.ran_seconds + EXCLUDED.ran_seconds,
     waited_longest = GREATEST(rollup.waited_longest, EXCLUDED.waited_longest),
     ran_longest = GREATEST(rollup.ran_longest, EXCLUDED.ran_longest),
     claims = rollup.claims + EXCLUDED.claims,
-    claim_times = ARRAY (
-        SELECT COALESCE(here, 0) + COALESCE(there, 0)
-        FROM unnest(rollup.claim_times, EXCLUDED.claim_times) WITH ORDINALITY AS bucket (here, there, place)
-        ORDER BY place
-    ),
+    claim_times = {claim_times},
     claim_seconds = rollup.claim_seconds + EXCLUDED.claim_seconds
-"""
+""",
+    **{column: joined(_ADDED_BUCKETS, column=column) for column in ("waited", "ran", "claim_times")},
+)
 
-# Whether attempts of a task have ended between two times, as far as whole minutes say it, or after an hour whole hours.
-# Index: the primary key of the roll-ups: at most 60 minutes and the hours since, for each queue.
+# A condition: attempts of a task have ended between two times. It reads roll-ups of whole minutes for the first hour,
+# and of whole hours after that. Index: the primary key of the roll-ups: for each queue at most 60 minutes and the hours
+# since.
 HAS_ENDED = """EXISTS (
     SELECT
     FROM
@@ -316,10 +307,10 @@ HAS_ENDED = """EXISTS (
         AND ended.completed + ended.retried + ended.failed + ended.discarded > 0
 )"""
 
-# worker, supervisor: adds failed attempts to the rows of their spans. The newest one gives the line, the job and the
-# deployment. The row of an acknowledged cause says when the cause came back: it failed after ten minutes in which it
-# had not, although attempts of its task had ended. Index: the primary key of the failures; for an acknowledged cause
-# that of the roll-ups.
+# worker, supervisor: adds failed attempts to the rows of their spans. The newest attempt gives the line, the job and
+# the deployment. The row of an acknowledged cause says when the cause came back: when it failed after ten minutes in
+# which attempts of its task ended, but none failed with the cause. Index: the primary key of the failures, and for an
+# acknowledged cause the primary key of the roll-ups.
 ROLL_UP_FAILURES = joined(
     """
 INSERT INTO skipqueue_failure_rollup AS rollup (
@@ -359,7 +350,7 @@ SET number = rollup.number + EXCLUDED.number,
     ),
 )
 
-# supervisor: the enqueued jobs are counted from here on, unless they are counted already. Index: the primary key.
+# supervisor: begins to count the enqueued jobs, unless a supervisor counts them already. Index: the primary key.
 START_COUNTING = """
 INSERT INTO skipqueue_rollup_progress (id, counted_to, ready_to, ready_xid, seen_to, ready_at, changed_at)
 SELECT 1, newest.id, newest.id, 0, newest.id, statement_timestamp(), '-infinity'
@@ -370,12 +361,14 @@ ON CONFLICT (id) DO NOTHING
 # supervisor → whether there is more to count at once; no row if it is not time yet, or another supervisor counts.
 # Adds the enqueued jobs with the ids after `counted_to` to the roll-ups, `limit` jobs at most. Between two ids may be
 # millions that no job has.
-# A job with a lower id may be committed after one with a higher id. So ids are counted in two steps: `seen_to` was the
-# highest id at the last step but one. It becomes `ready_to`, together with the next transaction id, and is counted once
-# all transactions before that id have ended: none of them can commit a lower id any more. A transaction id is taken
-# just after the job's id; the interval between two steps is the time for that.
-# Who takes longer than `patience` seconds from the INSERT to the commit is not waited for, and is not counted.
-# Index: the primary key of the jobs, and that of the roll-ups.
+# A transaction may commit a job with a lower id after another transaction has committed a job with a higher id. So the
+# statement counts an id in two steps: `seen_to` was the highest id at the last step but one. It becomes `ready_to`,
+# together with the next transaction id. The statement counts up to `ready_to` once all transactions before that
+# transaction id have ended: none of them can commit a lower id any more. A transaction takes its id just after the
+# job's id; the interval between two steps is the time for that.
+# The statement does not wait for a transaction that takes longer than `patience` seconds from the INSERT to the commit,
+# and does not count its jobs.
+# Index: the primary key of the jobs, and the primary key of the roll-ups.
 COUNT_ENQUEUED = """
 WITH progress AS MATERIALIZED (
     SELECT id, counted_to, ready_to, seen_to
@@ -464,7 +457,7 @@ SELECT NOT EXISTS (
 )
 """
 
-# supervisor: writes the depths of the queues, and the costs of claims. Of several within a span, the greatest stays.
+# supervisor: writes the depths of the queues, and the costs of claims. A row keeps the greatest value of its span.
 # Index: the primary key.
 ROLL_UP_DEPTHS = """
 INSERT INTO skipqueue_rollup AS rollup (
@@ -487,58 +480,41 @@ SET depth = GREATEST(rollup.depth, EXCLUDED.depth),
     claim_rows = GREATEST(rollup.claim_rows, EXCLUDED.claim_rows)
 """
 
-# supervisor → the number of deleted roll-ups of this span that started, and were written, more than `age` seconds ago.
-# Index: prune of the roll-ups.
-PRUNE_ROLLUPS = """
+# supervisor → the number of deleted rows of this span that started, and were last changed, more than `age` seconds ago.
+# Index: prune of the table.
+_PRUNE = """
 WITH old AS MATERIALIZED (
     SELECT ctid AS place
-    FROM skipqueue_rollup
+    FROM {table}
     WHERE
         span = %(span)s
         AND starts_at < statement_timestamp() - make_interval(secs => %(age)s)
-        AND changed_at < statement_timestamp() - make_interval(secs => %(age)s)
+        AND {changed_at} < statement_timestamp() - make_interval(secs => %(age)s)
     ORDER BY starts_at
     LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED
 ),
 deleted AS (
-    DELETE FROM skipqueue_rollup AS rollup WHERE rollup.ctid = ANY (ARRAY (SELECT place FROM old)) RETURNING 1
+    DELETE FROM {table} AS rollup WHERE rollup.ctid = ANY (ARRAY (SELECT place FROM old)) RETURNING 1
 )
 SELECT count(*) FROM deleted
 """
-
-# supervisor → the same for failures. Index: prune of the failures.
-PRUNE_FAILURES = """
-WITH old AS MATERIALIZED (
-    SELECT ctid AS place
-    FROM skipqueue_failure_rollup
-    WHERE
-        span = %(span)s
-        AND starts_at < statement_timestamp() - make_interval(secs => %(age)s)
-        AND last_at < statement_timestamp() - make_interval(secs => %(age)s)
-    ORDER BY starts_at
-    LIMIT %(limit)s
-    FOR UPDATE SKIP LOCKED
-),
-deleted AS (
-    DELETE FROM skipqueue_failure_rollup AS rollup WHERE rollup.ctid = ANY (ARRAY (SELECT place FROM old)) RETURNING 1
-)
-SELECT count(*) FROM deleted
-"""
+PRUNE_ROLLUPS = joined(_PRUNE, table="skipqueue_rollup", changed_at="changed_at")
+PRUNE_FAILURES = joined(_PRUNE, table="skipqueue_failure_rollup", changed_at="last_at")
 
 
-PATIENCE = "500ms"
-"""How long a statement about roll-ups waits for a lock, as PostgreSQL writes it."""
+ROLL_UP_LOCK_TIMEOUT = "500ms"
+"""How long a statement about roll-ups waits for a lock, in PostgreSQL's notation."""
 
-MOST_COUNTED = 100_000
-"""Enqueued jobs that one statement counts."""
+MOST_ENQUEUED_COUNTED = 100_000
+"""The maximum of enqueued jobs that one statement counts."""
 
 LONGEST_COMMIT = 60.0
-"""Seconds between the INSERT of a job and its commit after which it may be left out of the enqueued ones."""
+"""A job whose commit comes more than this many seconds after its INSERT may be missing among the enqueued jobs."""
 
 
 def roll_up(store: Store, rows: Sequence[Mapping[str, Any]], failures: Sequence[Mapping[str, Any]]) -> None:
-    """Add counts to the roll-ups, all or none: the rows of a `Tally`."""
+    """Add the rows of a `RollUpTally` to the roll-ups, in one transaction."""
     statements: list[Statement] = []
     if rows:
         statements.append((ROLL_UP, {"rows": json.dumps(rows)}))
@@ -549,13 +525,13 @@ def roll_up(store: Store, rows: Sequence[Mapping[str, Any]], failures: Sequence[
 
 
 def start_counting(store: Store) -> None:
-    """Count the jobs that are enqueued from now on, unless they are counted already."""
+    """Begin to count the enqueued jobs, unless a supervisor counts them already."""
     _run(store, (START_COUNTING, {}))
 
 
 def count_enqueued(store: Store, *, interval: float) -> bool:
-    """Add enqueued jobs to the roll-ups, if nobody has for `interval` seconds. Returns whether there are more."""
-    values = {"interval": interval, "patience": LONGEST_COMMIT, "limit": MOST_COUNTED}
+    """Add enqueued jobs to the roll-ups, if no supervisor has for `interval` seconds. Return whether there are more."""
+    values = {"interval": interval, "patience": LONGEST_COMMIT, "limit": MOST_ENQUEUED_COUNTED}
     (rows,) = _run(store, (COUNT_ENQUEUED, values))
     return any(has_more for (has_more,) in rows)
 
@@ -566,7 +542,7 @@ def depths_are_due(store: Store) -> bool:
 
 
 def roll_up_depths(store: Store, queues: Sequence[QueueNow], costs: Sequence[ClaimCost] = ()) -> None:
-    """Write the depth of each queue and of all together, and what claims of these queues read."""
+    """Write the depth of each queue, the depth of all queues together, and what claims of the queues read."""
     waits = [queue.oldest for queue in queues if queue.oldest is not None]
     everything = ("", sum(queue.queued for queue in queues), max(waits, default=0.0))
     by_queue = {cost.queue_name: {"claim_pages": cost.pages, "claim_rows": cost.rows} for cost in costs}
@@ -579,7 +555,7 @@ def roll_up_depths(store: Store, queues: Sequence[QueueNow], costs: Sequence[Cla
 
 
 def prune_rollups(store: Store, ages: Mapping[int, float], *, limit: int = BATCH) -> bool:
-    """Delete roll-ups older than the age in seconds of their span. Returns whether there may be more."""
+    """Delete the roll-ups that are older than the age in seconds of their span. Return whether there may be more."""
     has_more = False
     for span, age in ages.items():
         for statement in (PRUNE_ROLLUPS, PRUNE_FAILURES):
@@ -589,11 +565,11 @@ def prune_rollups(store: Store, ages: Mapping[int, float], *, limit: int = BATCH
 
 
 def _run(store: Store, *statements: Statement) -> list[Rows | Cursor]:
-    """Run the statements in one transaction and round trip, with little patience for locks. Returns their rows."""
+    """Run the statements in one transaction and round trip, with a short lock timeout. Return their rows."""
     connection = store.connection
     connection.ensure_connection()
     with connection.wrap_database_errors:
-        limit = SET_LOCK_TIMEOUT, {"timeout": PATIENCE}
+        limit = SET_LOCK_TIMEOUT, {"timeout": ROLL_UP_LOCK_TIMEOUT}
         return pipelined(connection.connection, [limit, *statements], None)[1:]
 
 
@@ -602,18 +578,18 @@ WRITE_INTERVAL = 10.0
 
 
 class WriteRollUps(Periodic):
-    """Used by workers and supervisors. Sends no statement if nothing was counted."""
+    """Writes the counts of a worker or supervisor. Sends no statement if there are none."""
 
     name = "write_roll_ups"
 
-    def __init__(self, store: Store, tally: Tally) -> None:
+    def __init__(self, store: Store, tally: RollUpTally) -> None:
         self._store = store
         self._tally = tally
         self._left: tuple[list[dict[str, Any]], list[dict[str, Any]]] | None = None
         self.run_again_in(WRITE_INTERVAL)
 
     def run(self, now: float) -> None:
-        """Write the counts of the last write, if it failed, and then those since."""
+        """Write the counts that the last run could not write, and then the new counts."""
         while self._left or not self._tally.is_empty:
             self._left = self._left or self._tally.take()
             roll_up(self._store, *self._left)
@@ -621,18 +597,18 @@ class WriteRollUps(Periodic):
         self.run_again_in(WRITE_INTERVAL)
 
     def refused(self, error: BaseException) -> None:
-        """Try again later, without the counts if PostgreSQL cannot store their values."""
+        """Try again later. Drop the counts if PostgreSQL cannot store their values."""
         if isinstance(error, DatabaseError) and is_refused(error):
             self._left = None
         super().refused(error)
 
 
-COUNT_INTERVAL = 10.0
-"""Seconds between two counts, over all supervisors. A job is counted two to three intervals after its commit."""
+ENQUEUED_COUNT_INTERVAL = 10.0
+"""Seconds between two counts by any supervisor. A supervisor counts a job two to three intervals after its commit."""
 
-GRACE = 6 * COUNT_INTERVAL
-"""Seconds after its retention for which a supervisor keeps a job, so that it is counted among the enqueued ones before:
-a job with a retention of nothing would otherwise be deleted within a second, and is counted after three intervals."""
+PRUNE_GRACE_SECONDS = 6 * ENQUEUED_COUNT_INTERVAL
+"""Seconds for which a supervisor keeps a job after its retention, so that a supervisor counts the job before: without
+them, a job with a retention of 0 would be gone within a second."""
 
 
 class CountEnqueued(Periodic):
@@ -643,23 +619,23 @@ class CountEnqueued(Periodic):
         self._has_started = False
 
     def run(self, now: float) -> None:
-        """Count one batch, unless another supervisor has."""
+        """Count one batch, unless another supervisor has done so just now."""
         if not self._has_started:
             start_counting(self._store)
             self._has_started = True
-        has_more = count_enqueued(self._store, interval=COUNT_INTERVAL - 1.0)
-        self.run_again_in(0.0 if has_more else COUNT_INTERVAL)
+        has_more = count_enqueued(self._store, interval=ENQUEUED_COUNT_INTERVAL - 1.0)
+        self.run_again_in(0.0 if has_more else ENQUEUED_COUNT_INTERVAL)
 
 
 SAMPLE_INTERVAL = 20.0
-"""Seconds after which to look again whether this minute has no sample yet."""
+"""Seconds between two looks whether this minute has a sample."""
 
-MOST_MEASURED = 3
-"""Queues of which a claim is measured."""
+MOST_CLAIMS_MEASURED = 3
+"""How many of the deepest queues have a claim measured."""
 
 
 class SampleDepths(Periodic):
-    """One supervisor of all writes the sample of a minute; two at the same moment write the same."""
+    """Writes the sample of a minute, if no supervisor has. Two supervisors at the same moment do no harm."""
 
     name = "sample_depths"
 
@@ -669,19 +645,16 @@ class SampleDepths(Periodic):
     def run(self, now: float) -> None:
         if depths_are_due(self._store):
             queues = queues_now(self._store)
-            deepest = sorted(queues, key=lambda queue: queue.queued, reverse=True)[:MOST_MEASURED]
+            deepest = sorted(queues, key=lambda queue: queue.queued, reverse=True)[:MOST_CLAIMS_MEASURED]
             costs = [measure_claim(self._store, queue.name) for queue in deepest]
             roll_up_depths(self._store, queues, [cost for cost in costs if cost])
         self.run_again_in(SAMPLE_INTERVAL)
 
 
-DAY = 86_400.0
+KEPT_SECONDS = {60: 3.0 * DAY, 3600: 90.0 * DAY, 0: 90.0 * DAY}
+"""Seconds for which supervisors keep roll-ups, by the length of their span. The span 0 counts from its last change."""
 
-KEPT_SECONDS = {60: 3 * DAY, 3600: 90 * DAY, 0: 90 * DAY}
-"""Seconds for which roll-ups are kept, by the length of their span: minutes, hours, and those since the beginning if
-nothing was added to them."""
-
-PRUNE_INTERVAL = 300.0
+ROLL_UP_PRUNE_INTERVAL = 300.0
 """Seconds between two batches."""
 
 
@@ -693,4 +666,4 @@ class PruneRollUps(Periodic):
 
     def run(self, now: float) -> None:
         prune_deployments(self._store, KEPT_SECONDS[3600])
-        self.run_again_in(0.0 if prune_rollups(self._store, KEPT_SECONDS) else PRUNE_INTERVAL)
+        self.run_again_in(0.0 if prune_rollups(self._store, KEPT_SECONDS) else ROLL_UP_PRUNE_INTERVAL)

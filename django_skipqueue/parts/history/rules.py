@@ -1,7 +1,8 @@
-"""The rules that know what has happened: tasks that fail, workers that die, queues that grow, and storms of retries.
+"""The rules that need the history: tasks that fail, workers that die, queues that grow, and storms of retries.
 
-What is normal is learned from the roll-ups. A share of failed attempts, a depth and a wait are compared with the median
-of this hour on the last seven days, so that what happens every day raises nothing, and one bad day changes little.
+The rules learn from the roll-ups what is usual. They compare a share of failed attempts, a depth and a wait with the
+median of this hour on the last seven days, so that what happens every day raises nothing, and one bad day changes
+little.
 """
 
 import math
@@ -31,12 +32,13 @@ from ...queue.queues import paused_queues
 from ...queue.store import Store
 from ...values.codec import shorten
 from ...values.records import Cause
+from .causes import NEW_CAUSE_AGE
 from .claim_costs import claim_costs
-from .rollups import OTHER, WORKER_DIED
+from .rollups import OTHER_NAME, WORKER_DIED
 
-# failing-task, worker-deaths → the tasks in each queue of which attempts have failed, or jobs were recovered, in the
-# last ten minutes: the numbers of attempts, of failed ones and of recovered jobs, since when jobs were recovered, and
-# the time. Index: prune of the roll-ups.
+# failing-task, worker-deaths → the tasks in each queue with failed attempts or recovered jobs in the last ten minutes:
+# the numbers of attempts, of failed attempts and of recovered jobs, the first minute with recovered jobs, and the time.
+# Index: prune of the roll-ups.
 RECENT_TASKS = """
 SELECT
     task, queue_name, sum(completed + retried + failed + discarded)::bigint, sum(retried + failed)::bigint,
@@ -55,8 +57,8 @@ LIMIT 5000
 """
 
 # failing-task, worker-deaths → the causes of the failed attempts of these tasks in the last ten minutes, the commonest
-# first: their number since then and since ever, when the first one was, the last job, and the deployment of the first.
-# Index: prune of the failures, and this or their primary key for each cause.
+# cause first: the number of failed attempts in ten minutes and since the beginning, the time and the deployment of the
+# first failed attempt, and the last job. Index: prune of the failures, and for each cause prune or the primary key.
 RECENT_CAUSES = """
 SELECT
     recent.task, recent.exception, recent.place, recent.number, cause.number, cause.first_at, cause.last_job_id,
@@ -89,9 +91,9 @@ ORDER BY recent.number DESC
 LIMIT 1000
 """
 
-# failing-task → of these tasks, each in one of its queues, the share of failed attempts in this hour that is the median
-# of the last seven days. A day without attempts is not among them.
-# Index: the primary key or prune of the roll-ups, once for each day.
+# failing-task → for each pair of a task and a queue: the median of the share of failed attempts in this hour of the
+# last seven days, without the days that had no attempts. Index: the primary key or prune of the roll-ups, once for each
+# day.
 USUAL_SHARES = """
 SELECT task, percentile_cont(0.5) WITHIN GROUP (ORDER BY failed::float8 / attempts)
 FROM (
@@ -118,8 +120,8 @@ GROUP BY task
 LIMIT 1000
 """
 
-# failing-task → of these tasks, each in one of its queues, the attempts and the failed attempts in the minutes that
-# began after `since`, the first failure of a new cause. Index: the primary key of the roll-ups.
+# failing-task → for each task the attempts and the failed attempts in the minutes that began after `since`, the first
+# failure of a new cause. Index: the primary key of the roll-ups.
 SINCE_NEW = """
 SELECT asked.task, sum(minute.attempts)::bigint, sum(minute.failed)::bigint
 FROM
@@ -138,8 +140,8 @@ GROUP BY asked.task
 LIMIT 1000
 """
 
-# failing-task → of these tasks, each in one of its queues, the first minute of the last day since which `share` of the
-# attempts of every minute have failed. Index: the primary key of the roll-ups.
+# failing-task → for each pair of a task and a queue: the first minute of the last day since which in every minute at
+# least `share` of the attempts have failed. Index: the primary key of the roll-ups.
 FAILING_SINCE = """
 WITH minute AS MATERIALIZED (
     SELECT
@@ -169,10 +171,10 @@ GROUP BY task
 LIMIT 1000
 """
 
-# growing-queue, retry-storm → each queue with samples of its depth or with attempts in the last ten minutes: its depth,
-# and the seconds that its oldest job had waited, eight minutes ago and now; the attempts, their mean run time in
-# seconds, and the time. Without a sample of a supervisor from eight minutes ago there is no row.
-# Index: prune of the roll-ups.
+# growing-queue, retry-storm → each queue with samples of its depth or with attempts in the last ten minutes: its depth
+# and the seconds that its oldest job had waited, first eight minutes ago, then now; the attempts, their mean run time
+# in seconds, and the time. Without a sample of a supervisor from eight minutes ago there is no row. Index: prune of the
+# roll-ups.
 RECENT_QUEUES = """
 WITH recent AS MATERIALIZED (
     SELECT
@@ -199,9 +201,9 @@ GROUP BY queue_name
 LIMIT 1000
 """
 
-# growing-queue, long-wait → of these queues the medians of the last seven days: of the greatest depth, and of the
-# longest wait in seconds, in this hour and the hours beside it. A day without jobs is not among them.
-# Index: the primary key or prune of the roll-ups, once for each hour.
+# growing-queue, long-wait → for each queue the medians of the last seven days, without the days that had no jobs: the
+# greatest depth, and the longest wait in seconds, in this hour, the hour before it or the hour after it. Index: the
+# primary key or prune of the roll-ups, once for each hour.
 USUAL_QUEUES = """
 SELECT
     queue_name, percentile_disc(0.5) WITHIN GROUP (ORDER BY depth), percentile_disc(0.5) WITHIN GROUP (ORDER BY oldest)
@@ -231,9 +233,8 @@ GROUP BY queue_name
 LIMIT 1000
 """
 
-# retry-storm → the retrying jobs that are due within `seconds`, by queue and task, and how many seconds it is until the
-# last scheduled job that was looked at is due. Of the scheduled jobs, `limit` are looked at, those first that are due
-# first. Index: admit.
+# retry-storm → the number of retrying jobs that are due within `seconds`, by queue and task, and the seconds until the
+# last of these jobs is due. The statement looks at the `limit` scheduled jobs that are due first. Index: admit.
 DUE_RETRIES = """
 WITH due AS MATERIALIZED (
     SELECT queue_name, task, attempts, run_after
@@ -259,32 +260,28 @@ LIMIT 1000
 FAILED_SHARE = Threshold("failing-task", 0.2, "share")
 
 FEWEST_ATTEMPTS = 20
-"""Attempts in ten minutes without which no share of them says anything."""
+"""With fewer attempts in ten minutes, the share of failed attempts says nothing."""
 
 FEWEST_FAILURES, NEARLY_ALL = 5, 0.9
-"""Of a cause that is new, this many failed attempts tell enough, if they are this share of the task's attempts."""
-
-NEW_AGE = timedelta(hours=1)
-"""The age up to which a cause is new."""
+"""New causes make a finding with at least this number of failed attempts, and this share of the task's attempts."""
 
 CRITICAL_SHARE = 0.5
 
-MOST_TASKS = 10
-"""Tasks that are found at most."""
+MOST_FAILING_TASKS = 10
 
 MOST_COMPARED, MOST_DATED = 100, 20
-"""Pairs of a task and a queue that are compared with what is usual, and of which the minutes of a day are read."""
+"""Pairs of a task and a queue: how many are compared with what is usual, and for how many a day of minutes is read."""
 
 MOST_RETRYING = 1_000
-"""Retrying jobs of a cause that are counted."""
+"""The number up to which the retrying jobs of a cause are counted."""
 
-ERROR_LIMIT = 120
+TITLE_ERROR_LIMIT = 120
 """Characters of an error in a title."""
 
 
 @dataclass
 class RecentTask:
-    """What has happened to a task in the last ten minutes."""
+    """The attempts and recovered jobs of a task in the last ten minutes."""
 
     name: str
     now: datetime
@@ -307,67 +304,66 @@ class RecentCause(NamedTuple):
     first_at: datetime
     last_job_id: int
     first_deployment: str
-    """The deployment in which it was first seen; empty: nobody knows."""
+    """The deployment of the first failed attempt; empty: nobody knows."""
 
 
 def failing_tasks(store: Store) -> Iterator[Finding]:
-    """Tasks whose attempts fail more than usual: a share of many attempts, or nearly all since a cause is new.
+    """Find tasks whose attempts fail more than usual: a large share of many attempts, or nearly all by a new cause.
 
-    What is usual is the median share of this hour on the last seven days; a task fails if its share is above that by
-    the threshold. So a task that always fails at 30 % raises nothing, and one broken day does not become usual.
+    The usual share is the median of this hour on the last seven days. A task fails if its share is above the usual
+    share by the threshold. So a task that always fails at 30 % raises nothing, and one bad day does not become usual.
     """
     threshold = FAILED_SHARE.of()
     if threshold is None:
         return
-    causes = _causes(store, tasks := _tasks(store))
+    causes = _recent_causes(store, tasks := _recent_tasks(store))
     new_causes = {
         name: found_new
         for name in tasks
-        if (found_new := [each for each in causes[name] if tasks[name].now - each.first_at < NEW_AGE])
+        if (found_new := [each for each in causes[name] if tasks[name].now - each.first_at < NEW_CAUSE_AGE])
     }
     _count_since(store, tasks, new_causes)
-    failing: dict[str, RecentCause | None] = {}
-    """The tasks that may fail, each with its new cause."""
+    failing: dict[str, RecentCause | None] = {}  # the tasks that may fail, each with its new cause
     for name, task in tasks.items():
         is_new = _is_most(sum(each.number for each in new_causes.get(name, ())), task.attempts)
         if is_new or (task.attempts >= FEWEST_ATTEMPTS and task.share >= threshold):
             failing[name] = new_causes[name][0] if is_new else None
-    found = sorted((tasks[name] for name in failing), key=lambda task: -task.failed)[:MOST_TASKS]
-    usual = dict(store.rows(USUAL_SHARES, _places(found, MOST_COMPARED))) if found else {}
+    found = sorted((tasks[name] for name in failing), key=lambda task: -task.failed)[:MOST_FAILING_TASKS]
+    usual = dict(store.rows(USUAL_SHARES, _task_queue_pairs(found, MOST_COMPARED))) if found else {}
     found = [task for task in found if task.share - usual.get(task.name, 0.0) >= threshold and causes[task.name]]
-    old = _places([task for task in found if failing[task.name] is None], MOST_DATED)
+    old = _task_queue_pairs([task for task in found if failing[task.name] is None], MOST_DATED)
     began = dict(store.rows(FAILING_SINCE, old | {"share": threshold / 2})) if old["tasks"] else {}
     for task in found:
         new_cause = failing[task.name]
         since = new_cause.first_at if new_cause else began.get(task.name, task.now - timedelta(minutes=10))
         cause = new_cause or causes[task.name][0]
-        yield _failing(store, task, cause, since, usual.get(task.name, 0.0), is_new=new_cause is not None)
+        yield _failing_task(store, task, cause, since, usual.get(task.name, 0.0), is_new=new_cause is not None)
 
 
 def _is_most(failed: int, attempts: int) -> bool:
-    """Whether failures of a new cause tell enough, among all attempts of its task."""
+    """Return whether failures of new causes make a finding, among all attempts of their task."""
     return failed >= max(FEWEST_FAILURES, NEARLY_ALL * attempts)
 
 
 def _count_since(store: Store, tasks: dict[str, RecentTask], new_causes: Mapping[str, Sequence[RecentCause]]) -> None:
-    """If nearly all attempts of a task fail since its new cause was first seen, forget the attempts before that.
+    """Count only the attempts since the first failure of a new cause, for tasks of which nearly all have failed since.
 
-    A deploy that breaks a task would otherwise hide for minutes behind the attempts that went well before it.
+    Otherwise a deploy that breaks a task would hide for minutes behind the successful attempts before it.
     """
-    asked = _places([tasks[name] for name in new_causes], MOST_COMPARED)
+    asked = _task_queue_pairs([tasks[name] for name in new_causes], MOST_COMPARED)
     asked["since"] = [new_causes[name][0].first_at for name in asked["tasks"]]
     for name, attempts, failed in store.rows(SINCE_NEW, asked) if new_causes else ():
         if _is_most(failed, attempts):
             tasks[name].attempts, tasks[name].failed = attempts, failed
 
 
-def _places(tasks: Sequence[RecentTask], most: int) -> dict[str, Any]:
-    """The tasks, each in one of its queues."""
+def _task_queue_pairs(tasks: Sequence[RecentTask], most: int) -> dict[str, Any]:
+    """Return the pairs of a task and one of its queues, at most `most`, as parameters of a statement."""
     places = [(task.name, queue_name) for task in tasks for queue_name in task.queue_names][:most]
     return {"tasks": [name for name, _ in places], "queue_names": [queue_name for _, queue_name in places]}
 
 
-def _failing(
+def _failing_task(
     store: Store, task: RecentTask, cause: RecentCause, since: datetime, usual: float, *, is_new: bool
 ) -> Finding:
     retrying = Job.objects.using(store.alias).filter(has_cause(cause.cause), is_in(RETRYING))
@@ -397,7 +393,7 @@ def _failing(
             "task": printable(task.name),
             "time": clock_time(since, task.now),
             "deployment": printable(cause.first_deployment),
-            "error": printable(_error(job, cause.cause)),
+            "error": printable(_last_error(job, cause.cause)),
             "failed": grouped(cause.number_ever if is_new else cause.number),
             "retrying": number_retrying,
             "attempts": grouped(task.attempts),
@@ -410,18 +406,18 @@ def _failing(
     )
 
 
-def _error(job: Job | None, cause: Cause) -> str:
-    """The last error of the cause in a line, masked; the exception alone if the job has gone on since."""
+def _last_error(job: Job | None, cause: Cause) -> str:
+    """Return the last error of the cause in one line, with secrets masked; without the job's error, the exception."""
     if job is None or cause_of(job) != cause:
         return cause.exception.removeprefix("builtins.")
     error = redacted(job.task, job.args, job.kwargs).text(job.last_error)
-    return shorten(error.strip().partition("\n")[0], ERROR_LIMIT)
+    return shorten(error.strip().partition("\n")[0], TITLE_ERROR_LIMIT)
 
 
-def _tasks(store: Store) -> dict[str, RecentTask]:
+def _recent_tasks(store: Store) -> dict[str, RecentTask]:
     tasks: dict[str, RecentTask] = {}
     for name, queue_name, attempts, failed, recovered, since, now in store.rows(RECENT_TASKS):
-        if OTHER not in (name, queue_name):
+        if OTHER_NAME not in (name, queue_name):
             task = tasks.setdefault(name, RecentTask(name, now))
             task.queue_names.append(queue_name)
             task.attempts += attempts
@@ -431,10 +427,10 @@ def _tasks(store: Store) -> dict[str, RecentTask]:
     return tasks
 
 
-def _causes(
+def _recent_causes(
     store: Store, tasks: dict[str, RecentTask], *, of_deaths: bool = False
 ) -> defaultdict[str, list[RecentCause]]:
-    """The causes of each task, the commonest first: of deaths of its workers, or all others."""
+    """Return the causes of each task, the commonest cause first: either deaths of workers, or all other causes."""
     found = defaultdict[str, list[RecentCause]](list)
     for task, exception, place, *values in store.rows(RECENT_CAUSES, {"tasks": list(tasks)}) if tasks else ():
         if (exception == WORKER_DIED) is of_deaths:
@@ -446,15 +442,15 @@ DEATHS = Threshold("worker-deaths", 3, "number")
 
 
 def worker_deaths(store: Store) -> Iterator[Finding]:
-    """Workers that died with their jobs. The task of most of these jobs, or one job that kills, is the likely cause."""
-    tasks = {task.name: task for task in _tasks(store).values() if task.recovered}
+    """Find workers that died with their jobs. The likely cause is the task of most of these jobs, or one job."""
+    tasks = {task.name: task for task in _recent_tasks(store).values() if task.recovered}
     lost = sum(task.recovered for task in tasks.values())
     threshold = DEATHS.of()
     if threshold is None or not tasks or lost < threshold:
         return
     task = max(tasks.values(), key=lambda each: each.recovered)
     since = min(each.recovered_since for each in tasks.values() if each.recovered_since)
-    last_id = next((each.last_job_id for each in _causes(store, tasks, of_deaths=True)[task.name]), 0)
+    last_id = next((each.last_job_id for each in _recent_causes(store, tasks, of_deaths=True)[task.name]), 0)
     last = Job.objects.using(store.alias).filter(pk=last_id).first()
     facts = {
         "task": printable(task.name),
@@ -498,59 +494,58 @@ def worker_deaths(store: Store) -> Iterator[Finding]:
 
 
 def _deaths_of(job: Job) -> int:
-    """How many workers have died of this job, as far as its errors are kept."""
+    """Count the errors of the job that say that its worker died."""
     return sum(isinstance(each, dict) and each.get("exception") == WORKER_DIED for each in job.errors)
 
 
 DRAIN = Threshold("growing-queue", 1_800.0, "seconds", has_queues=True)
 
-GROWN = 1.1
-"""By which factor a queue has grown."""
+GROWTH_FACTOR = 1.1
+"""A queue grows if its depth is more than its depth of ten minutes ago times this factor."""
 
-UNUSUAL = 1.5
-"""By which factor a queue is deeper than it usually is at this hour."""
+UNUSUAL_FACTOR = 1.5
+"""A queue is unusually deep if its depth is more than its usual depth at this hour times this factor."""
+
+RECENT_SECONDS = 600.0
 
 
 class RecentQueue(NamedTuple):
-    """What has happened to a queue in the last ten minutes."""
+    """A row of `RECENT_QUEUES`, in the order of its columns."""
 
     name: str
     depth_before: int
     oldest_before: float
     depth: int
     oldest: float
-    """Seconds for which its oldest job has waited."""
+    """Seconds for which the oldest job has waited."""
     attempts: int
     mean_run: float
     now: datetime
 
     @property
     def seconds(self) -> float:
-        """Until it is empty, if no other job came."""
-        return self.depth * WINDOW / self.attempts
-
-
-WINDOW = 600.0
+        """Seconds until the queue is empty, if no other job comes."""
+        return self.depth * RECENT_SECONDS / self.attempts
 
 
 def growing_queues(store: Store) -> Iterator[Finding]:
-    """Queues that jobs come to faster than they are run. Of the queues that nothing runs, other rules tell."""
+    """Find queues in which jobs arrive faster than workers run them. Other rules find queues without workers."""
     queues = [RecentQueue(*row) for row in store.rows(RECENT_QUEUES)] if DRAIN.least is not None else []
     growing = {
         queue.name: queue
         for queue in queues
         if queue.attempts
-        and queue.depth > GROWN * queue.depth_before
+        and queue.depth > GROWTH_FACTOR * queue.depth_before
         and queue.oldest >= queue.oldest_before
         and queue.seconds >= (DRAIN.of(queue.name) or math.inf)
         and queue.name not in settings.external_queues
     }
-    kept = growing.keys() - set(paused_queues(store)) if growing else ()
-    usual = _usual_queues(store, sorted(kept)) if kept else {}
-    for name in sorted(kept):
-        queue = growing[name]
+    kept = sorted(growing.keys() - set(paused_queues(store))) if growing else []
+    usual = _usual_queues(store, kept) if kept else {}
+    for name in kept:
+        queue, (usual_depth, _wait) = growing[name], usual.get(name, (0, 0.0))
         since = queue.now - timedelta(seconds=queue.oldest)
-        if queue.depth <= UNUSUAL * usual.get(name, (0, 0.0))[0]:
+        if queue.depth <= UNUSUAL_FACTOR * usual_depth:
             continue
         yield Finding.of(
             Severity.WARNING,
@@ -572,7 +567,7 @@ def growing_queues(store: Store) -> Iterator[Finding]:
                 "ran": grouped(queue.attempts),
                 "before": grouped(queue.depth_before),
                 "span": span(queue.seconds),
-                "usual": grouped(usual.get(name, (0, 0.0))[0]),
+                "usual": grouped(usual_depth),
             },
             subject=name,
             since=since,
@@ -581,37 +576,40 @@ def growing_queues(store: Store) -> Iterator[Finding]:
 
 
 def _usual_queues(store: Store, names: Sequence[str]) -> dict[str, tuple[int, float]]:
-    """The usual depth of these queues at this hour, and the seconds that their oldest job usually waits."""
+    """Return the usual depth of each queue at this hour, and the seconds that its oldest job usually waits."""
     rows = store.rows(USUAL_QUEUES, {"queue_names": names})
     return {name: (depth, oldest or 0.0) for name, depth, oldest in rows}
 
 
 def usual_waits(store: Store, queue_names: Sequence[str]) -> dict[str, float]:
-    """See `PartConsole.usual_waits`."""
     return {name: oldest for name, (_, oldest) in _usual_queues(store, queue_names).items()}
 
 
 STORM = Threshold("retry-storm", 1.0, "share", has_queues=True)
 
-AHEAD = 300.0
-"""Seconds within which retrying jobs are due that are looked at."""
+RETRIES_AHEAD_SECONDS = 300.0
+"""The rule counts the retrying jobs that are due within this time."""
 
-MOST_DUE = 10_000
-"""Scheduled jobs that are looked at. If more are due, the number of the others is estimated."""
+MOST_DUE_RETRIES = 10_000
+"""The maximum of scheduled jobs that a statement reads. If more jobs are due, the rule estimates their number."""
 
 
 def retry_storms(store: Store) -> Iterator[Finding]:
-    """Queues whose retrying jobs will take all slots, by what an attempt has taken in the last ten minutes."""
+    """Find queues whose retrying jobs will take all slots, by the run time of attempts in the last ten minutes."""
     due: dict[str, list[tuple[str, float]]] = defaultdict(list)
-    rows = store.rows(DUE_RETRIES, {"seconds": AHEAD, "limit": MOST_DUE}) if STORM.least is not None else []
+    rows = (
+        store.rows(DUE_RETRIES, {"seconds": RETRIES_AHEAD_SECONDS, "limit": MOST_DUE_RETRIES})
+        if STORM.least is not None
+        else []
+    )
     for queue_name, task, number, seconds in rows:
-        due[queue_name].append((task, number * AHEAD / seconds))
+        due[queue_name].append((task, number * RETRIES_AHEAD_SECONDS / seconds))
     queues = {queue.name: queue for queue in (RecentQueue(*row) for row in store.rows(RECENT_QUEUES))} if due else {}
     workforce = Workforce.now(using=store.alias)
     for name in due.keys() & queues.keys():
         slots = sum(worker.slots for worker in workforce.serving(name))
         number, threshold = sum(number for _, number in due[name]), STORM.of(name)
-        if threshold is None or not slots or number * queues[name].mean_run < threshold * slots * AHEAD:
+        if threshold is None or not slots or number * queues[name].mean_run < threshold * slots * RETRIES_AHEAD_SECONDS:
             continue
         yield Finding.of(
             Severity.WARNING,
@@ -634,13 +632,13 @@ def retry_storms(store: Store) -> Iterator[Finding]:
         )
 
 
-MANY_PAGES = 2_000
-"""Pages that the search of a claim may read: 16 MB."""
+MANY_CLAIM_PAGES = 2_000
+"""More pages than a healthy claim reads: 16 MB."""
 
 
 def expensive_claims(store: Store) -> Iterator[Finding]:
     for cost in claim_costs(store):
-        if cost.pages > MANY_PAGES:
+        if cost.pages > MANY_CLAIM_PAGES:
             yield Finding.of(
                 Severity.WARNING,
                 gettext("Claims of queue %(queue)s read many pages"),
@@ -660,7 +658,7 @@ def expensive_claims(store: Store) -> Iterator[Finding]:
             )
 
 
-RULES = (
+HISTORY_RULES = (
     Rule("failing-task", failing_tasks, _("No task fails more than usual"), is_watched=True, threshold=FAILED_SHARE),
     Rule("worker-deaths", worker_deaths, _("No workers die"), is_watched=True, threshold=DEATHS),
     Rule("growing-queue", growing_queues, _("No queue grows for long"), is_watched=True, threshold=DRAIN),

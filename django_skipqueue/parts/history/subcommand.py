@@ -1,6 +1,6 @@
-"""`skipqueue failures`: the causes of failed attempts as on the page "Failing now", one cause, its acknowledgement.
+"""`skipqueue failures`: lists the causes of failed attempts as the page "Failing now" does, shows or acknowledges one.
 
-Invariant: secrets are masked, as in `skipqueue list`.
+Invariant: the command masks secrets as `skipqueue list` does.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,28 +15,28 @@ from ...console.cli.show import LABEL_WIDTH
 from ...console.cli.subcommand import Exit, Watchable
 from ...console.cli.terminal import DIM, RED, YELLOW, Coloured, Console, operator, shown_time
 from ...console.durations import distance, moment
+from ...console.search import cause_of
 from ...events.log_format import printable
 from ...models import Job
 from ...queue.store import Store
 from ...values.codec import shorten
 from .causes import (
     LONGEST_NOTE,
-    MOST_RANKED,
+    MOST_CAUSES_RANKED,
     FailureCounts,
     Standing,
     acknowledge,
-    cause_of,
     failing_causes,
     last_messages,
     unacknowledge,
 )
 
-HEADINGS = ("key", "standing", "10 min", "24 h", "7 d", "first seen", "last seen", "task", "error")
+CAUSE_HEADINGS = ("key", "standing", "10 min", "24 h", "7 d", "first seen", "last seen", "task", "error")
 
-COLOURS = {Standing.FAILING: RED, Standing.OPEN: YELLOW, Standing.STOPPED: DIM, Standing.ACKNOWLEDGED: DIM}
+STANDING_COLOURS = {Standing.FAILING: RED, Standing.OPEN: YELLOW, Standing.STOPPED: DIM, Standing.ACKNOWLEDGED: DIM}
 
-MOST_HOURS = 24
-"""Hours with failed attempts that are printed of one cause: the last ones."""
+MOST_HOURS_PRINTED = 24
+"""The last hours with failed attempts of one cause."""
 
 
 class ListFailures(Watchable):
@@ -64,19 +64,19 @@ class ListFailures(Watchable):
             example = "skipqueue failures KEY --acknowledge --note TEXT"
             raise CommandError(f"Say which cause: {example}", returncode=Exit.USAGE)
         task = full_task_name(options["task"]) if options["task"] else ""
-        found = failing_causes(store, limit=MOST_RANKED, task=task)
+        found = failing_causes(store, limit=MOST_CAUSES_RANKED, task=task)
         if key is not None:
             chosen = _with_key(found, key)
             return _change(console, store, chosen, options) if changes else _show(console, store, chosen, options)
         if since:
-            found = [each for each in found if each.last_at >= _at(since, each.now)]
+            found = [each for each in found if each.last_at >= _since_time(since, each.now)]
         _list(console, store, found[: options["limit"]], in_json=options["json"])
         if len(found) > options["limit"]:
             console.say(f"There are {len(found):,}; --limit shows more.")
         return Exit.DONE if found else Exit.NEGATIVE
 
 
-def _at(since: datetime | timedelta, now: datetime) -> datetime:
+def _since_time(since: datetime | timedelta, now: datetime) -> datetime:
     return since if isinstance(since, datetime) else now - since
 
 
@@ -87,7 +87,7 @@ def _list(console: Console, store: Store, shown: list[FailureCounts], *, in_json
             console.json(_as_json(each, messages.get(each.cause)))
     elif shown:
         rows = [_row(each, messages.get(each.cause, "")) for each in shown]
-        console.table(HEADINGS, rows, right=HEADINGS[2:5])
+        console.table(CAUSE_HEADINGS, rows, right=CAUSE_HEADINGS[2:5])
     else:
         console.say("No attempt has failed in this time.")
 
@@ -97,7 +97,7 @@ def _show(console: Console, store: Store, counts: FailureCounts, options: Mappin
     if options["json"]:
         console.json(_as_json(counts, message) | {"traceback": traceback or None})
         return Exit.DONE
-    for line in _about(counts, message or ""):
+    for line in _lines_about(counts, message or ""):
         console.line(printable(line))
     if traceback:
         console.line()
@@ -107,7 +107,7 @@ def _show(console: Console, store: Store, counts: FailureCounts, options: Mappin
 
 
 def _with_key(found: list[FailureCounts], key: str) -> FailureCounts:
-    """The cause with this key, or the only one whose key begins so. Raises `CommandError`."""
+    """Return the only cause whose key begins with `key`. Raises `CommandError` unless there is exactly one."""
     chosen = [each for each in found if key and each.key.startswith(key)]
     if len(chosen) != 1:
         how_many = "No cause of the last 7 days" if not chosen else "More than one cause"
@@ -118,7 +118,7 @@ def _with_key(found: list[FailureCounts], key: str) -> FailureCounts:
 def _change(console: Console, store: Store, counts: FailureCounts, options: Mapping[str, Any]) -> Exit:
     if options["take_back"]:
         is_done = unacknowledge(store, counts.cause)
-        console.say(f"Cause {counts.key} is {'' if is_done else 'not '}acknowledged{' no more' if is_done else ''}.")
+        console.say(f"Cause {counts.key} is {'acknowledged no more' if is_done else 'not acknowledged'}.")
     else:
         is_done = acknowledge(store, counts.cause, by=operator(), note=shorten(options["note"], LONGEST_NOTE))
         console.say(f"Cause {counts.key} is acknowledged.")
@@ -127,7 +127,7 @@ def _change(console: Console, store: Store, counts: FailureCounts, options: Mapp
 
 def _standing(counts: FailureCounts) -> Coloured:
     texts = {Standing.OPEN: "no attempt since"}
-    return Coloured(texts.get(counts.standing, counts.standing.name.lower()), COLOURS[counts.standing])
+    return Coloured(texts.get(counts.standing, counts.standing.name.lower()), STANDING_COLOURS[counts.standing])
 
 
 def _seen(moment: datetime, counts: FailureCounts, deployment: str) -> str:
@@ -153,7 +153,7 @@ def _row(counts: FailureCounts, message: str) -> list[str]:
     ]
 
 
-def _about(counts: FailureCounts, message: str) -> Iterator[str]:
+def _lines_about(counts: FailureCounts, message: str) -> Iterator[str]:
     at, by = counts.acknowledged_at, counts.acknowledged_by
     acknowledged = [f"{shown_time(at)} by {by}", counts.note] if at else []
     facts = {
@@ -171,13 +171,13 @@ def _about(counts: FailureCounts, message: str) -> Iterator[str]:
     for label, value in facts.items():
         if value:
             yield f"{label:<{LABEL_WIDTH}}{value}"
-    for number, (hour, failed) in enumerate(sorted(counts.by_hour.items())[-MOST_HOURS:]):
+    for number, (hour, failed) in enumerate(sorted(counts.by_hour.items())[-MOST_HOURS_PRINTED:]):
         label = "by hour" if number == 0 else ""
         yield f"{label:<{LABEL_WIDTH}}{shown_time(_start_of(hour))}  {failed:,}"
 
 
 def _traceback(counts: FailureCounts) -> str:
-    """The traceback of the last attempt, with its secrets masked; empty if its job is gone, or has another error."""
+    """Return the traceback of the last attempt, with secrets masked; empty if its job is gone or has another error."""
     job = Job.objects.filter(pk=counts.last_job_id).first()
     if job is None or cause_of(job) != counts.cause:
         return ""

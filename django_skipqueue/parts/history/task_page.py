@@ -1,4 +1,4 @@
-"""What the page of a task shows of roll-ups: attempts and times by hour, by deployment, and the causes of failures."""
+"""What the history adds to the page of a task: attempts and times by hour and by deployment, and causes of failures."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -8,15 +8,16 @@ from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext
 
 from ...console.admin.charts import LocalTimes, TimeAxis
+from ...console.admin.dashboard import HOUR
 from ...console.counts import grouped
 from ...console.durations import span
 from ...queue.store import Store
-from .dashboard import Timeline, deployed
-from .failures import HOUR, WEEK_HOURS, shown_causes
+from .dashboard import Timeline, deployment_marks
+from .failures import WEEK_HOURS, shown_causes
 from .models import Span
 
-# task page → the time on the database's clock, in seconds since the epoch, and the queues that jobs of the task were
-# in. Index: the primary key of the roll-ups, of which it reads the rows since the beginning.
+# task page → the time on the database's clock, in seconds since the epoch, and the queues in which jobs of the task
+# were. It reads the roll-ups since the beginning. Index: the primary key of the roll-ups.
 QUEUES_OF_TASK = """
 SELECT
     date_part('epoch', statement_timestamp()),
@@ -25,9 +26,9 @@ SELECT
     )
 """
 
-# task page → the last deployments, the last first: the name, when it was first seen, and of the attempts until the next
-# one their number, those that failed, and the sums of the seconds that they waited and ran. By minutes, which are kept
-# for three days. Index: the primary key of the roll-ups.
+# task page → the newest deployments: the name, when it began, and until the next deployment the number of attempts, the
+# number of failed attempts, and the sums of the seconds that the attempts waited and ran. It reads the roll-ups of
+# minutes, which supervisors keep for three days. Index: the primary key of the roll-ups.
 BY_DEPLOYMENT = """
 SELECT
     deployment.name, date_part('epoch', deployment.first_at), counted.attempts, counted.failed, counted.waited,
@@ -54,24 +55,24 @@ ORDER BY deployment.first_at DESC
 """
 
 
-MOST_QUEUES = 20
+MOST_QUEUES_OF_TASK = 20
 
-MOST_DEPLOYMENTS = 10
+MOST_DEPLOYMENTS_COMPARED = 10
 
-MOST_CAUSES = 10
+MOST_CAUSES_OF_TASK = 10
 
 
 def about_task(task: str) -> dict[str, Any]:
     store, zone = Store.default(), get_current_timezone()
-    ((now, queue_names),) = store.rows(QUEUES_OF_TASK, {"task": task, "limit": MOST_QUEUES})
+    ((now, queue_names),) = store.rows(QUEUES_OF_TASK, {"task": task, "limit": MOST_QUEUES_OF_TASK})
     axis = TimeAxis.up_to(now, width=HOUR, buckets=WEEK_HOURS)
     times = LocalTimes(axis, zone, timedelta(days=1))
     timeline = Timeline.of(store, axis, Span.HOUR, queue_names, task)
-    values = {"task": task, "queue_names": queue_names, "limit": MOST_DEPLOYMENTS}
+    values = {"task": task, "queue_names": queue_names, "limit": MOST_DEPLOYMENTS_COMPARED}
     return {
         "queue_names": queue_names,
-        "charts": timeline.charts(times, gettext("1 h"), deployed(store, times)),
-        "causes": shown_causes(limit=MOST_CAUSES, task=task),
+        "charts": timeline.charts(times, gettext("1 h"), deployment_marks(store, times)),
+        "causes": shown_causes(limit=MOST_CAUSES_OF_TASK, task=task),
         "deployments": [
             {
                 "name": name,

@@ -1,9 +1,9 @@
-"""Schedules in the admin: their list, the page of one, the form of those that are made here, and what can be done.
+"""The pages of schedules in the admin: their list, the page of one schedule, its form, and the verbs of operators.
 
-Invariant: every view checks the user's permission itself, a GET changes nothing, and every change is logged.
+Invariant: every view checks the user's permission itself, a GET changes nothing, and every view logs its changes.
 
-Invariant: what the form accepts can be fired: it is checked by the code of `@periodic`. A secret is never sent to the
-browser: a mask that is left as it is stands for the schedule's own value.
+Invariant: supervisors can fire what the form accepts, since the code of `@periodic` checks it. The browser never gets a
+secret: a mask that the user leaves as it is stands for the schedule's own value.
 
 A column of the list is a fact of `SCHEDULE`.
 """
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from typing import Any
+from zoneinfo import available_timezones
 
 from django import forms
 from django.conf import settings
@@ -43,13 +44,21 @@ from ...models.job import AbstractJob
 from ...queue.store import Store
 from ...values.redaction import UnknownMask, restored
 from . import operate
-from .console import FIRING, MOST_SHOWN, SCHEDULE, STATES, ScheduleState, first_schedules, schedule_states
-from .entry import Entry, jitter_seconds
-from .fire import METADATA_KEY
+from .console import (
+    FIRING_STATES,
+    MOST_SCHEDULES_SHOWN,
+    SCHEDULE,
+    SCHEDULE_STATES,
+    ScheduleState,
+    first_schedules,
+    schedule_states,
+)
+from .entry import ScheduleEntry, jitter_seconds
+from .fire import SCHEDULE_METADATA_KEY
 from .models import CatchUp, Overlap
-from .timetable import timetable, zone_names
+from .timetable import timetable
 
-BADGES = {
+STATE_BADGES = {
     "active": "completed",
     "paused": "paused",
     "late": "failed",
@@ -57,18 +66,18 @@ BADGES = {
     "error": "failed",
     "retired": "discarded",
 }
-"""The colour of each state: that of a status of jobs."""
+"""The status of jobs whose colour each state has."""
 
-CELL = '{} <span class="skipqueue-detail">{}</span>'
+CELL_WITH_DETAIL = '{} <span class="skipqueue-detail">{}</span>'
 
 
 def in_zone(time: datetime) -> str:
-    """A time in its own time zone: `2026-03-01 09:00 CET`."""
+    """Return the text of a time in its own time zone: `2026-03-01 09:00 CET`."""
     return date_format(time, "Y-m-d H:i:s T" if time.second else "Y-m-d H:i T")
 
 
 def state_badge(schedule: ScheduleState) -> SafeString:
-    return badge(BADGES[schedule.state], STATES[schedule.state])
+    return badge(STATE_BADGES[schedule.state], SCHEDULE_STATES[schedule.state])
 
 
 def last_run(schedule: ScheduleState) -> Cell:
@@ -87,7 +96,7 @@ def next_run(schedule: ScheduleState) -> Cell:
     row = schedule.row
     if schedule.next_run is None or row.next_run_at is None:
         return NOTHING
-    return format_html(CELL, distance(row.next_run_at, schedule.now), in_zone(schedule.next_run))
+    return format_html(CELL_WITH_DETAIL, distance(row.next_run_at, schedule.now), in_zone(schedule.next_run))
 
 
 def next_runs(schedule: ScheduleState) -> Cell:
@@ -101,7 +110,7 @@ def times(schedule: ScheduleState) -> Cell:
     row = schedule.row
     if not row.cron:
         return schedule.words
-    return format_html(CELL, schedule.words, f"{shortened(row.cron)} · {shortened(row.timezone)}")
+    return format_html(CELL_WITH_DETAIL, schedule.words, f"{shortened(row.cron)} · {shortened(row.timezone)}")
 
 
 def _name(schedule: ScheduleState) -> Cell:
@@ -111,11 +120,11 @@ def _name(schedule: ScheduleState) -> Cell:
 
 def _state(schedule: ScheduleState) -> Cell:
     row: Schedule = schedule.row
-    detail = shortened(schedule.error if schedule.state in FIRING else row.paused_by)
-    return format_html("{} " + CELL.format("", "{}"), state_badge(schedule), detail)
+    detail = shortened(schedule.error if schedule.state in FIRING_STATES else row.paused_by)
+    return format_html("{} " + CELL_WITH_DETAIL.format("", "{}"), state_badge(schedule), detail)
 
 
-LOOKS: Looks[ScheduleState] = {
+SCHEDULE_CELLS: Looks[ScheduleState] = {
     "name": _name,
     "state": _state,
     "times": times,
@@ -127,56 +136,49 @@ LOOKS: Looks[ScheduleState] = {
     "source": lambda schedule: schedule.row.get_source_display(),
 }
 
-COLUMNS = columns_of(SCHEDULE, (), LOOKS)
+SCHEDULE_COLUMNS = columns_of(SCHEDULE, (), SCHEDULE_CELLS)
 
-ON_DASHBOARD = COLUMNS[:5]
+DASHBOARD_COLUMNS = SCHEDULE_COLUMNS[:5]
 
-MOST_ON_DASHBOARD = 5
+MOST_SCHEDULES_ON_DASHBOARD = 5
 
 
 def on_dashboard(_: object = None) -> dict[str, Any]:
-    """The schedules that need attention, then the schedules that fire next."""
-    found = first_schedules(MOST_ON_DASHBOARD)
-    return {"columns": ON_DASHBOARD, "rows": rows(ON_DASHBOARD, found.states), "hidden": found.others}
+    """Return the schedules that need attention, then the schedules that fire next."""
+    found, hidden = first_schedules(MOST_SCHEDULES_ON_DASHBOARD)
+    return {"columns": DASHBOARD_COLUMNS, "rows": rows(DASHBOARD_COLUMNS, found), "hidden": hidden}
 
 
 def on_task(task: str) -> dict[str, Any]:
-    """The schedules of this task, as on the dashboard."""
-    return {"columns": ON_DASHBOARD, "rows": rows(ON_DASHBOARD, schedule_states(task=task)), "hidden": 0}
+    """Return the schedules of this task, for the template of the dashboard."""
+    return {"columns": DASHBOARD_COLUMNS, "rows": rows(DASHBOARD_COLUMNS, schedule_states(task=task)), "hidden": 0}
 
 
 def schedule_of(job: AbstractJob) -> Any:
-    """The id and the name of the schedule that has enqueued the job; `None` if none has, or it is gone."""
-    note = job.metadata.get(METADATA_KEY) if isinstance(job.metadata, dict) else None
+    """Return the id and the name of the schedule that has enqueued the job; `None` if there is no such schedule."""
+    note = job.metadata.get(SCHEDULE_METADATA_KEY) if isinstance(job.metadata, dict) else None
     name = note.get("name") if isinstance(note, dict) else None
     return Schedule.objects.filter(name=name).values("pk", "name").first() if isinstance(name, str) else None
 
 
-DEFINITION = ("name", "task", "args", "kwargs", "cron", "interval", "timezone", "catch_up", "overlap", "jitter")
+DEFINITION_FIELDS = ("name", "task", "args", "kwargs", "cron", "interval", "timezone", "catch_up", "overlap", "jitter")
 
-TIMES = {"cron", "interval", "timezone"}
+TIME_FIELDS = {"cron", "interval", "timezone"}
 
 
 def _tasks() -> list[tuple[str, str]]:
     return [("", "---------"), *sorted((task.name, task.name) for task in registry if not task.is_internal)]
 
 
+def _json_field(label: Any, help_text: Any, empty: type) -> forms.JSONField:
+    widget = AdminTextareaWidget({"rows": 2})
+    return forms.JSONField(label=label, required=False, initial=empty, help_text=help_text, widget=widget)
+
+
 class ScheduleForm(forms.ModelForm):
     task = forms.ChoiceField(label=_("Task"), choices=_tasks)
-    args = forms.JSONField(
-        label=_("Positional arguments"),
-        required=False,
-        initial=list,
-        help_text=_("A list, as JSON."),
-        widget=AdminTextareaWidget({"rows": 2}),
-    )
-    kwargs = forms.JSONField(
-        label=_("Keyword arguments"),
-        required=False,
-        initial=dict,
-        help_text=_("An object, as JSON."),
-        widget=AdminTextareaWidget({"rows": 2}),
-    )
+    args = _json_field(_("Positional arguments"), _("A list, as JSON."), list)
+    kwargs = _json_field(_("Keyword arguments"), _("An object, as JSON."), dict)
     cron = forms.CharField(
         label=_("Cron expression"),
         required=False,
@@ -184,13 +186,13 @@ class ScheduleForm(forms.ModelForm):
     )
     timezone = forms.ChoiceField(
         label=_("Time zone"),
-        choices=lambda: [(name, name) for name in zone_names()],
+        choices=lambda: [(name, name) for name in sorted(available_timezones() - {"localtime"})],
         help_text=_("Of the cron expression."),
     )
 
     class Meta:
         model = Schedule
-        fields = DEFINITION
+        fields = DEFINITION_FIELDS
         widgets = {"name": AdminTextInputWidget}
         help_texts = {"interval": _("Hours, minutes and seconds: 00:05:00 is every five minutes.")}
 
@@ -201,28 +203,24 @@ class ScheduleForm(forms.ModelForm):
         if self._saved:
             self._shown = redacted(row.task, row.args, row.kwargs)
             self.initial.update(args=self._shown.args, kwargs=self._shown.kwargs)
-        if "interval" in self.fields:  # not of somebody who may only look
+        if "interval" in self.fields:  # absent for a user who may only view
             self.fields["timezone"].initial = settings.TIME_ZONE
             self.fields["catch_up"].initial, self.fields["overlap"].initial = CatchUp.LATEST, Overlap.ALLOW
             self.fields["interval"].required = self.fields["jitter"].required = False
             task = self.initial.get("task")
-            if task and task not in dict(_tasks()):  # this process does not know it: it stays as it is
+            if task and task not in dict(_tasks()):  # the form keeps a task that this process does not know
                 self.fields["task"].choices = [*_tasks(), (task, task)]  # type: ignore[attr-defined]
 
     def clean_args(self) -> Any:
-        """An empty field is an empty list."""
         return [] if self.cleaned_data["args"] is None else self._restored("args")
 
     def clean_kwargs(self) -> Any:
-        """An empty field is an empty object."""
         return {} if self.cleaned_data["kwargs"] is None else self._restored("kwargs")
 
     def clean_cron(self) -> str:
-        """One space between the fields."""
         return " ".join(self.cleaned_data["cron"].split())
 
     def clean_jitter(self) -> float:
-        """Seconds; an empty field is none."""
         try:
             return jitter_seconds(self.cleaned_data["jitter"])
         except InvalidOption as error:
@@ -239,7 +237,7 @@ class ScheduleForm(forms.ModelForm):
             self.add_error("interval" if cleaned["interval"] and not cleaned["cron"] else "cron", str(error))
             return cleaned
         try:
-            entry = Entry(source="admin", **{name: cleaned[name] for name in DEFINITION})
+            entry = ScheduleEntry(source="admin", **{name: cleaned[name] for name in DEFINITION_FIELDS})
             entry.check()
             belongs_to = entry.database if queue_settings.is_spread else queue_settings.database
         except SkipQueueError as error:
@@ -252,7 +250,7 @@ class ScheduleForm(forms.ModelForm):
         return cleaned
 
     def _restored(self, name: str) -> Any:
-        """The value of the field with its secrets put back: not for another task, which might show them."""
+        """Put the secrets back into the value of a field. Refuse masks for another task, which might show them."""
         given = self.cleaned_data[name]
         is_same = bool(self._saved) and self.cleaned_data.get("task") == self._saved["task"]
         shown, saved = (getattr(self._shown, name), self._saved[name]) if is_same else (None, None)
@@ -262,14 +260,14 @@ class ScheduleForm(forms.ModelForm):
             raise forms.ValidationError(_("This mask stands for no value of the schedule. Type the value.")) from None
 
 
-MAY_RUN = "django_skipqueue.run_schedule"
+RUN_PERMISSION = "django_skipqueue.run_schedule"
 
 
-VERBS = ("pause", "resume", "run")
+SCHEDULE_VERBS = ("pause", "resume", "run")
 
 
 def _applied(request: HttpRequest, row: Schedule, verb: str) -> tuple[str, int]:
-    """Apply one of `VERBS`. Returns a message to the user, with its level."""
+    """Apply one of `SCHEDULE_VERBS`. Return a message to the user, with its level."""
     store, by, shown = Store.default(), request.user.get_username(), {"name": shortened(row.name)}
     if verb == "run":
         try:
@@ -287,11 +285,11 @@ def _applied(request: HttpRequest, row: Schedule, verb: str) -> tuple[str, int]:
     return gettext("The schedule “%(name)s” is not paused.") % shown, messages.WARNING
 
 
-OPTIONS = ("catch_up", "overlap", "jitter", "source")
+OPTION_FIELDS = ("catch_up", "overlap", "jitter", "source")
 
 
-def _shown(title: Any, cell: Callable[[ScheduleState], Cell]) -> Callable[[Any, Any], Cell]:
-    """A field of the page of a schedule. The state is read once for all fields."""
+def _state_field(title: Any, cell: Callable[[ScheduleState], Cell]) -> Callable[[Any, Any], Cell]:
+    """Make a field of the page of a schedule. The first field reads the state for all fields."""
 
     @admin.display(description=title)
     def field(_: Any, row: Any) -> Cell:
@@ -304,7 +302,7 @@ def _shown(title: Any, cell: Callable[[ScheduleState], Cell]) -> Callable[[Any, 
 
 @admin.register(Schedule)
 class ScheduleAdmin(OwnViews):
-    """Schedules of code and settings can be paused and run; schedules of the admin can be edited as well."""
+    """Users can pause and run all schedules. They can edit the schedules of the admin."""
 
     form = ScheduleForm
 
@@ -312,42 +310,44 @@ class ScheduleAdmin(OwnViews):
         css = {"all": ["django_skipqueue/admin.css", "django_skipqueue/schedule_list.css"]}
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Who may not view schedules may not add one either."""
+        """Allow it only to users who may view schedules."""
         return super().has_add_permission(request) and self.has_view_permission(request)
 
     def has_change_permission(self, request: HttpRequest, obj: Schedule | None = None) -> bool:
-        """What code or settings define is changed there."""
+        """Allow it only for schedules of the admin: code and settings define the others."""
         return super().has_change_permission(request, obj) and (obj is None or obj.source == "admin")
 
     def has_delete_permission(self, request: HttpRequest, obj: Schedule | None = None) -> bool:
-        """What code or settings define is removed there. One that they no longer have can be deleted at once."""
+        """Refuse it for schedules that code or settings still define."""
         is_free = obj is None or obj.source == "admin" or obj.retired_at is not None
         return super().has_delete_permission(request, obj) and self.has_view_permission(request, obj) and is_free
 
     def get_urls(self) -> list[URLPattern]:
-        verbs = [self.page(f"<int:schedule_id>/{verb}/", verb, partial(self.verb_view, verb=verb)) for verb in VERBS]
+        verbs = [
+            self.page(f"<int:schedule_id>/{verb}/", verb, partial(self.verb_view, verb=verb)) for verb in SCHEDULE_VERBS
+        ]
         return [*verbs, *super().get_urls()]
 
     @refreshing
     @guarded(*READ)
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """All schedules. Accepts no POST."""
+        """List the schedules."""
         found = schedule_states()
-        may_run = request.user.has_perm(MAY_RUN)
+        may_run = request.user.has_perm(RUN_PERMISSION)
         content = {
-            "columns": COLUMNS,
+            "columns": SCHEDULE_COLUMNS,
             "rows": [
                 {"name": shortened(row.name), "cells": cells, "verbs": _verbs_for(row) if may_run else {}}
-                for row, cells in zip((each.row for each in found), rows(COLUMNS, found), strict=True)
+                for row, cells in zip((each.row for each in found), rows(SCHEDULE_COLUMNS, found), strict=True)
             ],
-            "most": MOST_SHOWN if len(found) == MOST_SHOWN else 0,
+            "most": MOST_SCHEDULES_SHOWN if len(found) == MOST_SCHEDULES_SHOWN else 0,
             "may_run": may_run,
             "add": self.address("add") if self.has_add_permission(request) else "",
         }
         title = capfirst(str(self.opts.verbose_name_plural))
         return self.show(request, "schedule/change_list.html", None, content | (extra_context or {}), title=title)
 
-    @guarded("POST", may=lambda _, request: request.user.has_perm(MAY_RUN))
+    @guarded("POST", may=lambda _, request: request.user.has_perm(RUN_PERMISSION))
     def verb_view(self, request: HttpRequest, schedule_id: int, *, verb: str) -> HttpResponse:
         row = Schedule.objects.filter(pk=schedule_id).first() if schedule_id < 2**63 else None
         if row is None:
@@ -366,7 +366,7 @@ class ScheduleAdmin(OwnViews):
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
         row = Schedule.objects.filter(pk=object_id).first() if object_id and is_id(object_id) else None
-        verbs = _verbs_for(row) if row and request.user.has_perm(MAY_RUN) else {}
+        verbs = _verbs_for(row) if row and request.user.has_perm(RUN_PERMISSION) else {}
         jobs = address_of("job_changelist", query={"task": row.task}) if row else ""
         more = {"show_save_and_continue": False, "verbs": verbs, "jobs": jobs}
         return super().changeform_view(request, object_id, form_url, more | (extra_context or {}))
@@ -382,7 +382,7 @@ class ScheduleAdmin(OwnViews):
         return HttpResponseRedirect(self.address("add" if "_addanother" in request.POST else "changelist"))
 
     def render_delete_form(self, request: HttpRequest, context: dict[str, Any]) -> HttpResponse:
-        """Ask in place of Django, whose question links to no database. Django deletes after any POST."""
+        """Ask in place of Django, whose question names no database. Django deletes after any POST."""
         row = context["object"]
         return self.ask(
             request,
@@ -394,14 +394,16 @@ class ScheduleAdmin(OwnViews):
         )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Schedule | None = None) -> tuple[str, ...]:
-        """How it is, above the form; of code and settings also what it does."""
+        """Show the state above the form, and the definition of a schedule that the user may not change."""
         if obj is None:
             return ()
         shown = ("state", "fires", "five_next", "last", "skipped", "problem")
-        return shown if self.has_change_permission(request, obj) else ("name", "task", "arguments", *shown, *OPTIONS)
+        return (
+            shown if self.has_change_permission(request, obj) else ("name", "task", "arguments", *shown, *OPTION_FIELDS)
+        )
 
     def get_fieldsets(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
-        edited = DEFINITION if obj is None or self.has_change_permission(request, obj) else ()
+        edited = DEFINITION_FIELDS if obj is None or self.has_change_permission(request, obj) else ()
         shown = self.get_readonly_fields(request, obj)
         parts = ((None, shown), (_("Definition") if obj else None, edited))
         return [(title, {"fields": fields}) for title, fields in parts if fields]
@@ -410,24 +412,26 @@ class ScheduleAdmin(OwnViews):
         store = Store.default()
         with transaction.atomic(using=store.alias):
             if change:
-                obj.save(using=store.alias, update_fields=[name for name in form.changed_data if name in DEFINITION])
+                obj.save(
+                    using=store.alias, update_fields=[name for name in form.changed_data if name in DEFINITION_FIELDS]
+                )
             else:
                 obj.save(using=store.alias)
-            if not change or TIMES & set(form.changed_data):
+            if not change or TIME_FIELDS & set(form.changed_data):
                 operate.plan_anew(store, obj.pk)
             else:
                 operate.try_again(store, obj.pk)
 
-    # The page of one
+    # The page of a schedule
 
-    state = _shown(_("state"), state_badge)
-    fires = _shown(_("fires"), times)
-    five_next = _shown(_("next five runs"), next_runs)
-    last = _shown(_("last run"), last_run)
-    skipped = _shown(
+    state = _state_field(_("state"), state_badge)
+    fires = _state_field(_("fires"), times)
+    five_next = _state_field(_("next five runs"), next_runs)
+    last = _state_field(_("last run"), last_run)
+    skipped = _state_field(
         _("last skipped"), lambda schedule: exact(schedule.row.skipped_at) if schedule.row.skipped_at else NOTHING
     )
-    problem = _shown(_("error"), lambda schedule: schedule.row.error or NOTHING)
+    problem = _state_field(_("error"), lambda schedule: schedule.row.error or NOTHING)
 
     @admin.display(description=_("arguments"))
     def arguments(self, row: Schedule) -> SafeString:
@@ -436,6 +440,6 @@ class ScheduleAdmin(OwnViews):
 
 
 def _verbs_for(row: Schedule) -> dict[str, str]:
-    """The buttons of a schedule, and where each is posted."""
+    """Return the verbs that the page offers for a schedule, each with the address of its form."""
     verbs = ("resume" if row.paused_at else "pause", "run")
     return {verb: address_of(f"schedule_{verb}", row.pk) for verb in verbs}

@@ -1,6 +1,6 @@
-"""Schedules, for operators: how each is, metrics, a check of the doctor, and a subcommand.
+"""What schedules give to operators: the state of each schedule, metrics, rules, and a subcommand.
 
-The times are in plain language, `every 5 min`, `at 09:00, Monday to Friday`, in the language of the reader.
+Operators read times in plain language, `every 5 min`, `at 09:00, Monday to Friday`, in their own language.
 """
 
 import difflib
@@ -42,20 +42,19 @@ from ...values.fact import Fact
 from ...values.part import later
 from . import operate
 from .models import Overlap
-from .operate import late_schedules
 from .timetable import parsed, timetable, upcoming, zone_of
 
-MOST_TIMES = 6
-"""Times of the day that are listed; with more, the expression itself is shown."""
+MOST_TIMES_LISTED = 6
+"""The maximum of times of the day that a text lists. With more times, operators see the expression itself."""
 
-LAST, LAST_WEEKDAY = -1000, -1001
-"""The library's numbers for the last day of a month, and the last one from Monday to Friday."""
+LAST_DAY_OF_MONTH, LAST_WEEKDAY_OF_MONTH = -1000, -1001
+"""The library's numbers for the last day of a month, and for its last day from Monday to Friday."""
 
 ALL_DAYS, ALL_WEEKDAYS, ALL_MONTHS = set(range(1, 32)), set(range(7)), set(range(1, 13))
 
 
 def in_words(*, cron: str, interval: timedelta | None) -> str:
-    """What the columns of a schedule mean. The expression itself if it is too complicated, or cannot be used."""
+    """Return the times of a schedule in words, or the cron expression if it is complicated or cannot be used."""
     if interval is not None:
         return gettext("every %(span)s") % {"span": span(interval)}
     try:
@@ -72,7 +71,7 @@ def _times(fields: Any) -> str | None:
     seconds, minutes, hours = (sorted(each) for each in (fields.seconds, fields.minutes, fields.hours))
     if hours == list(range(24)):
         return _through_the_day(seconds, minutes)
-    if seconds != [0] or len(minutes) * len(hours) > MOST_TIMES:
+    if seconds != [0] or len(minutes) * len(hours) > MOST_TIMES_LISTED:
         return None
     listed = [f"{hour:02}:{minute:02}" for hour in hours for minute in minutes]
     return gettext("at %(times)s") % {"times": _listed(listed)}
@@ -89,13 +88,13 @@ def _through_the_day(seconds: Sequence[int], minutes: Sequence[int]) -> str | No
         return gettext("every %(span)s") % {"span": span(60 * step)}
     if list(minutes) == [0]:
         return gettext("every hour")
-    if len(minutes) > MOST_TIMES:
+    if len(minutes) > MOST_TIMES_LISTED:
         return None
     return gettext("every hour at %(minutes)s") % {"minutes": _listed([f":{minute:02}" for minute in minutes])}
 
 
 def _step(numbers: Sequence[int]) -> int | None:
-    """The distance of numbers that divide 60 into equal parts, from 0 on; 0 if it is 0 alone; else `None`."""
+    """Return the distance of numbers that divide 60 into equal parts from 0 on; 0 for only the 0; else `None`."""
     if list(numbers) == [0]:
         return 0
     step = numbers[1] - numbers[0] if len(numbers) > 1 else 0
@@ -113,9 +112,9 @@ def _days(fields: Any) -> str:
 
 
 def _days_of_month(days: Iterable[int]) -> str:
-    if set(days) == {LAST}:
+    if set(days) == {LAST_DAY_OF_MONTH}:
         return gettext("on the last day of the month")
-    if set(days) == {LAST_WEEKDAY}:
+    if set(days) == {LAST_WEEKDAY_OF_MONTH}:
         return gettext("on the last working day of the month")
     numbered = [gettext("day %(day)s") % {"day": day} for day in sorted(days) if day > 0]
     return gettext("on %(days)s of the month") % {"days": _listed(numbered)}
@@ -130,7 +129,7 @@ def _days_of_week(days: set[Any]) -> str:
         named = [str(WEEKDAYS[day]) for day in plain]
     for day, number in sorted(day for day in days if not isinstance(day, int)):
         which = gettext("the last %(weekday)s of the month")
-        if number != LAST:
+        if number != LAST_DAY_OF_MONTH:
             which = gettext("%(weekday)s number %(number)s of the month")
         named.append(which % {"weekday": WEEKDAYS[(day - 1) % 7], "number": number})
     return _listed(named)
@@ -149,18 +148,17 @@ def _listed(texts: Sequence[str]) -> str:
     return gettext("%(first)s and %(last)s") % {"first": ", ".join(texts[:-1]), "last": texts[-1]}
 
 
-MOST_SHOWN = 500
-"""Schedules that are shown."""
+MOST_SCHEDULES_SHOWN = 500
 
-NEXT_RUNS = 5
+NEXT_RUNS_SHOWN = 5
 
-ERROR_LIMIT = 200
+RUN_ERROR_LIMIT = 200
 """Characters of the error of a run."""
 
-LATE_AFTER = timedelta(minutes=1)
-"""By how much a schedule may be late."""
+LATE_STATE_AFTER = timedelta(minutes=1)
+"""A schedule that is less late has another state."""
 
-STATES = {
+SCHEDULE_STATES = {
     "active": _("on time"),
     "paused": _("paused"),
     "late": _("late"),
@@ -170,8 +168,8 @@ STATES = {
 }
 
 
-FIRING = ("active", "failing", "late", "error")
-"""The states of schedules that fire, or should. All but the first need attention."""
+FIRING_STATES = ("active", "failing", "late", "error")
+"""The states of schedules that fire, or should fire. Schedules in all states but the first need attention."""
 
 FAILED_RUNS = Threshold("failing-schedule", 2, "number")
 
@@ -183,12 +181,12 @@ class ScheduledRun(NamedTuple):
     state: str
     """Its status, or `retrying`."""
     error: str
-    """Of its last attempt, masked; empty if none has failed."""
+    """The error of its last attempt, with secrets masked; empty if no attempt has failed."""
     enqueued_at: datetime
 
     @property
     def has_failed(self) -> bool:
-        """Whether it has failed, or its last attempt has."""
+        """Whether the job or its last attempt has failed."""
         return bool(self.error) and self.state not in (Status.COMPLETED, Status.DISCARDED)
 
 
@@ -197,47 +195,47 @@ class ScheduleState:
     row: Schedule
     now: datetime
     runs: Sequence[ScheduledRun]
-    """The last jobs, the newest first, as far as they are still there: five at most."""
+    """At most five of the last jobs, the newest first, without the jobs whose rows are gone."""
 
     @property
     def last_run(self) -> ScheduledRun | None:
-        """The last job; `None` if there is none any more."""
+        """The last job; `None` if its row is gone."""
         return next((run for run in self.runs if run.id == self.row.last_job_id), None)
 
     @cached_property
     def failed_runs(self) -> list[ScheduledRun]:
-        """The runs that have failed in a row, the newest first. A run of which nobody knows yet is left out."""
+        """The runs that have failed in a row, the newest first, without the runs that have not ended yet."""
         known = (run for run in self.runs if run.has_failed or run.state == Status.COMPLETED)
         return list(takewhile(attrgetter("has_failed"), known))
 
     @property
     def failures(self) -> int:
-        """How many runs have failed in a row, a time that was skipped for the sake of a failed run among them."""
+        """The number of runs that have failed in a row. A time that was skipped because of a failed run counts."""
         row = self.row
         has_skipped = row.last_run_at and row.skipped_at and row.skipped_at > row.last_run_at
         return len(self.failed_runs) + bool(self.failed_runs and has_skipped and row.overlap == Overlap.SKIP)
 
     @property
     def error(self) -> str:
-        """Why it cannot fire, or of the last run of one that fails; else empty."""
+        """Why the schedule cannot fire, or the error of the last failed run; else empty."""
         return self.failed_runs[0].error if self.state == "failing" else self.row.error
 
     @property
     def state(self) -> str:
-        """One of `STATES`."""
+        """A key of `SCHEDULE_STATES`."""
         if self.row.retired_at is not None:
             return "retired"
         if self.row.paused_at is not None:
             return "paused"
         if self.row.error:
             return "error"
-        if self.row.next_run_at is not None and self.row.next_run_at < self.now - LATE_AFTER:
+        if self.row.next_run_at is not None and self.row.next_run_at < self.now - LATE_STATE_AFTER:
             return "late"
         return "failing" if self.failures >= (FAILED_RUNS.of() or math.inf) else "active"
 
     @property
     def late(self) -> float:
-        """Seconds since it should have fired; 0 while it is paused."""
+        """Seconds since the schedule should have fired; 0 while it is paused."""
         moment = self.row.next_run_at
         return 0.0 if moment is None or self.row.paused_at else max(0.0, (self.now - moment).total_seconds())
 
@@ -247,11 +245,11 @@ class ScheduleState:
 
     @property
     def fires(self) -> bool:
-        return self.state in FIRING and self.row.next_run_at is not None
+        return self.state in FIRING_STATES and self.row.next_run_at is not None
 
     @property
     def next_run(self) -> datetime | None:
-        """The next time, in the schedule's time zone. `None` if it does not fire, or has no time zone."""
+        """The next time, in the schedule's time zone; `None` if the schedule does not fire, or its zone is unknown."""
         moment = self.row.next_run_at
         if not self.fires or moment is None:
             return None
@@ -262,7 +260,7 @@ class ScheduleState:
 
     @cached_property
     def next_runs(self) -> list[datetime]:
-        """The next times, in the schedule's time zone. Empty if it does not fire."""
+        """The next times, in the schedule's time zone; empty if the schedule does not fire."""
         planned = self.next_run
         if planned is None:
             return []
@@ -270,19 +268,17 @@ class ScheduleState:
             table = timetable(cron=self.row.cron, interval=self.row.interval, zone=self.row.timezone)
         except SkipQueueError:
             return []
-        return [time.astimezone(planned.tzinfo) for time in upcoming(table, planned, NEXT_RUNS)]
-
-
-@dataclass(frozen=True)
-class FirstSchedules:
-    states: list[ScheduleState]
-    others: int
-    """The number of the others."""
+        return [time.astimezone(planned.tzinfo) for time in upcoming(table, planned, NEXT_RUNS_SHOWN)]
 
 
 def schedule_states(using: str | None = None, **filters: object) -> list[ScheduleState]:
-    """The schedules by name, in two queries at most; the first `MOST_SHOWN`."""
-    found = Schedule.objects.db_manager(using).filter(**filters).annotate(now=Now()).order_by("name", "pk")[:MOST_SHOWN]
+    """Read the first `MOST_SCHEDULES_SHOWN` schedules by name, in two queries at most."""
+    found = (
+        Schedule.objects.db_manager(using)
+        .filter(**filters)
+        .annotate(now=Now())
+        .order_by("name", "pk")[:MOST_SCHEDULES_SHOWN]
+    )
     ids = {row.pk: dict.fromkeys([row.last_job_id, *(row.earlier_job_ids or ())]) for row in found}
     wanted = {job_id for of_row in ids.values() for job_id in of_row if job_id is not None}
     columns = ("pk", "status", "attempts", "last_error", "enqueued_at")
@@ -294,25 +290,34 @@ def schedule_states(using: str | None = None, **filters: object) -> list[Schedul
     ]
 
 
-def first_schedules(most: int) -> FirstSchedules:
-    """Of those in `schedule_states`, the ones that need attention, and then those that fire next: `most`."""
+def first_schedules(most: int) -> tuple[list[ScheduleState], int]:
+    """Return `most` schedules, and the number of further schedules.
+
+    Schedules that need attention come first, then the schedules that fire next.
+    """
     found = schedule_states()
-    found.sort(key=lambda each: (each.state not in FIRING[1:], not each.fires, each.fires and each.row.next_run_at))
-    return FirstSchedules(found[:most], len(found[most:]))
+    found.sort(
+        key=lambda each: (each.state not in FIRING_STATES[1:], not each.fires, each.fires and each.row.next_run_at)
+    )
+    return found[:most], len(found[most:])
 
 
 def _run(row: Schedule, job: Job) -> ScheduledRun:
-    """Its error is masked by the arguments of the schedule."""
+    """Mask the error by the arguments of the schedule."""
     error = redacted(row.task, row.args, row.kwargs).text(job.last_error) if job.last_error else ""
-    return ScheduledRun(job.pk, state_of(job), shorten(error.strip().partition("\n")[0], ERROR_LIMIT), job.enqueued_at)
+    return ScheduledRun(
+        job.pk, state_of(job), shorten(error.strip().partition("\n")[0], RUN_ERROR_LIMIT), job.enqueued_at
+    )
 
 
 _LABELS = ("schedule",)
 LAST_RUN = Metric(
     "skipqueue_schedule_last_run_timestamp_seconds", "gauge", "When the schedule last enqueued a job.", _LABELS
 )
-NEXT = Metric("skipqueue_schedule_next_run_timestamp_seconds", "gauge", "When the schedule fires next.", _LABELS)
-FAILED = Metric("skipqueue_schedule_failed_runs", "gauge", "Runs that have failed in a row, of the last five.", _LABELS)
+NEXT_RUN = Metric("skipqueue_schedule_next_run_timestamp_seconds", "gauge", "When the schedule fires next.", _LABELS)
+FAILED_RUNS_IN_A_ROW = Metric(
+    "skipqueue_schedule_failed_runs", "gauge", "Runs that have failed in a row, of the last five.", _LABELS
+)
 LATE_BY = Metric(
     "skipqueue_schedule_late_seconds", "gauge", "Seconds since the schedule should have fired; 0 if paused.", _LABELS
 )
@@ -324,7 +329,7 @@ SCHEDULE: tuple[Fact[ScheduleState], ...] = (
     Fact("cron", "", lambda schedule: schedule.row.cron or None),
     Fact("interval", "", lambda schedule: schedule.row.interval and schedule.row.interval.total_seconds()),
     Fact("timezone", _("zone"), lambda schedule: schedule.row.timezone),
-    Fact("next", _("next run"), lambda schedule: schedule.row.next_run_at, "time", None, metric=NEXT),
+    Fact("next", _("next run"), lambda schedule: schedule.row.next_run_at, "time", None, metric=NEXT_RUN),
     Fact("next_runs", "", lambda schedule: [time.isoformat() for time in schedule.next_runs]),
     Fact("last", _("last run"), lambda schedule: schedule.row.last_run_at, "time", "last_run_at", metric=LAST_RUN),
     Fact("job", _("last job"), lambda schedule: schedule.row.last_job_id, field="last_job_id"),
@@ -334,33 +339,43 @@ SCHEDULE: tuple[Fact[ScheduleState], ...] = (
     Fact("paused_at", "", lambda schedule: schedule.row.paused_at),
     Fact("error", "", lambda schedule: schedule.error or None),
     Fact("late", "", lambda schedule: schedule.late, "seconds", "late_seconds", metric=LATE_BY),
-    Fact("failed_runs", "", lambda schedule: schedule.failures, "jobs", metric=FAILED),
+    Fact("failed_runs", "", lambda schedule: schedule.failures, "jobs", metric=FAILED_RUNS_IN_A_ROW),
 )
 """The facts of a schedule."""
 
 
-def _scraped(store: Store) -> list[tuple[str, ScheduleState]]:
-    """The first `MOST` schedules, by name."""
+def _first_by_name(store: Store) -> list[tuple[str, ScheduleState]]:
     return [(each.row.name, each) for each in schedule_states(store.alias, retired_at=None)[:MOST]]
 
 
-schedules = gauges("schedules", SCHEDULE, _scraped)
+# late_schedules → the schedules that are late, the latest schedule first: name, task, seconds, error, id, the time that
+# has passed. The table has a row for each schedule.
+LATE_SCHEDULES = """
+SELECT name, task, extract(epoch FROM statement_timestamp() - next_run_at)::float8, error, id, next_run_at
+FROM skipqueue_schedule
+WHERE
+    paused_at IS NULL
+    AND retired_at IS NULL
+    AND next_run_at < statement_timestamp() - make_interval(secs => %(seconds)s)
+ORDER BY next_run_at
+LIMIT %(limit)s
+"""
 
 
-MOST_LATE = 50
-"""Schedules that are read."""
+MOST_LATE_SCHEDULES = 50
 
 MISSED_TIME = Threshold("late-schedule", 120.0, "seconds")
 
 
-def late(store: Store) -> Iterator[Finding]:
-    seconds = MISSED_TIME.of()
-    for each in late_schedules(store, limit=MOST_LATE, seconds=seconds) if seconds is not None else ():
+def late_schedules(store: Store) -> Iterator[Finding]:
+    values = {"limit": MOST_LATE_SCHEDULES, "seconds": MISSED_TIME.of()}
+    rows = store.rows(LATE_SCHEDULES, values) if MISSED_TIME.of() is not None else ()
+    for name, task, seconds, error, id, planned_at in rows:
         title = gettext("Schedule %(name)s has not fired since %(time)s, and is late by %(span)s")
         advice = gettext(
             "Start a runworker whose code or settings have this schedule: one with other code does not fire it."
         )
-        if each.error:
+        if error:
             title = gettext("Schedule %(name)s cannot fire since %(time)s, and is late by %(span)s: %(error)s")
             advice = gettext("Correct its task, its arguments or its times. A supervisor tries again every minute.")
         yield Finding.of(
@@ -368,22 +383,22 @@ def late(store: Store) -> Iterator[Finding]:
             title,
             gettext("It enqueues jobs of %(task)s."),
             advice,
-            "python manage.py skipqueue schedules" if each.error else "python manage.py runworker",
+            "python manage.py skipqueue schedules" if error else "python manage.py runworker",
             facts={
-                "name": printable(each.name),
-                "task": printable(each.task),
-                "time": clock_time(each.planned_at, each.planned_at + timedelta(seconds=each.late)),
-                "span": span(each.late),
-                "error": printable(each.error),
+                "name": printable(name),
+                "task": printable(task),
+                "time": clock_time(planned_at, planned_at + timedelta(seconds=seconds)),
+                "span": span(seconds),
+                "error": printable(error),
             },
-            subject=each.name,
-            since=each.planned_at,
-            link=PageLink("schedule_change", (each.id,)),
+            subject=name,
+            since=planned_at,
+            link=PageLink("schedule_change", (id,)),
         )
 
 
-def failing(store: Store) -> Iterator[Finding]:
-    """Schedules whose last runs have failed: critical once the newest of these has no attempts left."""
+def failing_schedules(store: Store) -> Iterator[Finding]:
+    """Find schedules whose last runs have failed: critical once the newest failed run has no attempts left."""
     for each in schedule_states(store.alias):
         if each.state != "failing":
             continue
@@ -409,11 +424,10 @@ def failing(store: Store) -> Iterator[Finding]:
         )
 
 
-COLOURS = {"active": GREEN, "error": RED, "late": RED, "failing": RED, "paused": YELLOW, "retired": YELLOW}
+STATE_COLOURS = {"active": GREEN, "error": RED, "late": RED, "failing": RED, "paused": YELLOW, "retired": YELLOW}
 
-
-LOOKS: Looks[ScheduleState] = {
-    "state": lambda each: Coloured(str(STATES[each.state]), COLOURS[each.state]),
+SCHEDULE_TEXTS: Looks[ScheduleState] = {
+    "state": lambda each: Coloured(str(SCHEDULE_STATES[each.state]), STATE_COLOURS[each.state]),
     "timezone": lambda each: each.row.timezone if each.row.cron else "",
     "next": lambda each: f"{each.next_run:%Y-%m-%d %H:%M:%S}" if each.next_run else "",
     "job": lambda each: f"{each.row.last_job_id or ''} {each.last_run.state if each.last_run else ''}".strip(),
@@ -440,7 +454,7 @@ class Schedules(Watchable):
                 raise CommandError(f"Which one? skipqueue schedules {verb} NAME", returncode=Exit.USAGE)
             return _apply(console, verb, _schedule(name))
         found = schedule_states()
-        print_facts(console, SCHEDULE, found, LOOKS, in_json=options["json"])
+        print_facts(console, SCHEDULE, found, SCHEDULE_TEXTS, in_json=options["json"])
         if not found:
             console.say("There is no schedule. Supervisors write those of the code when they start.")
         for each in found:
@@ -465,7 +479,7 @@ def _apply(console: Console, verb: str, schedule: Schedule) -> Exit:
 
 
 def _schedule(name: str) -> Schedule:
-    """The schedule of this name. Raises `CommandError` with a suggestion."""
+    """Return the schedule of this name. Raises `CommandError` with a suggestion."""
     found = Schedule.objects.filter(name=name).first()
     if found is None:
         names = list(Schedule.objects.order_by("name").values_list("name", flat=True)[:1_000])
@@ -478,8 +492,14 @@ def _schedule(name: str) -> Schedule:
 CONSOLE = PartConsole(
     subcommands=(Schedules(),),
     rules=(
-        Rule("late-schedule", late, _("Every schedule has fired in time"), is_watched=True, threshold=MISSED_TIME),
-        Rule("failing-schedule", failing, _("No schedule fails"), is_watched=True, threshold=FAILED_RUNS),
+        Rule(
+            "late-schedule",
+            late_schedules,
+            _("Every schedule has fired in time"),
+            is_watched=True,
+            threshold=MISSED_TIME,
+        ),
+        Rule("failing-schedule", failing_schedules, _("No schedule fails"), is_watched=True, threshold=FAILED_RUNS),
     ),
     bar_entries=(
         BarEntry(
@@ -490,7 +510,7 @@ CONSOLE = PartConsole(
             rules=("late-schedule", "failing-schedule"),
         ),
     ),
-    metrics=(schedules,),
+    metrics=(gauges("schedules", SCHEDULE, _first_by_name),),
     sections=(
         PartSection(
             name="schedules",

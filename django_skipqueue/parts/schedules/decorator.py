@@ -1,6 +1,7 @@
-"""`@periodic`: enqueues a task at times, or at an interval.
+"""`@periodic`: has supervisors enqueue a task by a cron expression, or at an interval.
 
-Invariant: it raises at import if a supervisor could not enqueue the task. A task of Django's is checked by `check`.
+Invariant: the decorator raises at import if a supervisor could not enqueue the task. Django's `check` looks at tasks of
+Django's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from ...exceptions import InvalidTask
 from ...jobs.task import Task
-from .entry import CatchUp, Entry, Overlap, as_json, entries, jitter_seconds, when
+from .entry import CatchUp, Overlap, ScheduleEntry, add_entry, columns_of_times, jitter_seconds, stored_call
 
 AnyTask = TypeVar("AnyTask")
 
@@ -33,15 +34,15 @@ def periodic(
 ) -> Callable[[AnyTask], AnyTask]:
     """Enqueue a task by a cron expression (`"0 9 * * mon-fri"`) or at an interval (`timedelta(minutes=5)`).
 
-    Goes above `@job`, or above Django's `@task`, and may stand there several times.
+    Goes above `@job`, or above Django's `@task`. A task may have several.
 
-    name: of the schedule; default: that of the task. A second schedule of one task needs a name.
-    timezone: of the cron expression, such as "Europe/Berlin"; default: the setting `TIME_ZONE`.
-    catch_up: what happens once workers run again after a time without any: "latest" enqueues one job for the times
-    that have passed, "all" one for each, at most 100, "skip" none.
+    name: the name of the schedule; default: the name of the task. A second schedule of one task needs a name.
+    timezone: the time zone of the cron expression, such as "Europe/Berlin"; default: the setting `TIME_ZONE`.
+    catch_up: what a supervisor enqueues for times that passed while none ran: "latest": one job, for the latest time;
+    "all": a job for each time, at most 100; "skip": nothing.
     overlap: "skip" enqueues nothing while the last job is unfinished.
-    jitter: each job waits for a random time of up to so many seconds.
-    The other keywords are arguments of the task; `args` and `kwargs` take those that have no or another name.
+    jitter: each job waits for a random time of up to this many seconds.
+    The other keywords are arguments of the task. `args` and `kwargs` take the arguments that cannot be keywords here.
 
     Raises `InvalidOption` for a value that cannot be used, `InvalidArguments` for arguments that do not fit the task.
     """
@@ -51,8 +52,8 @@ def periodic(
         call: dict[str, Any] = {"args": args, "kwargs": {**(kwargs or {}), **arguments}}
         if isinstance(task, Task):
             with suppress(ImproperlyConfigured):  # the checks report a SKIPQUEUE that is not valid
-                call = as_json(task, **call)
-        entry = Entry(
+                call = stored_call(task, **call)
+        entry = ScheduleEntry(
             name=name or task_name,
             task=task_name,
             source="code",
@@ -61,19 +62,19 @@ def periodic(
             overlap=overlap,
             jitter=jitter_seconds(jitter),
             **call,
-            **when(moment),
+            **columns_of_times(moment),
         )
-        entries.add(entry, task)
+        add_entry(entry, task)
         return task
 
     return schedule
 
 
 def name_of(task: Any) -> str:
-    """The name of a task of `@job`, or of Django's. Raises `InvalidTask` for anything else."""
+    """Return the name of a task of `@job` or of Django's `@task`. Raises `InvalidTask` for anything else."""
     if isinstance(task, Task):
         return task.name
-    path = getattr(task, "module_path", None)  # of a task of Django's
+    path = getattr(task, "module_path", None)  # an attribute of Django's tasks
     if not isinstance(path, str):
         raise InvalidTask(f"@periodic goes above @job or @task, not above {task!r}.")
     return path

@@ -1,20 +1,20 @@
-"""The entries: a task, its arguments, and when they are enqueued; all entries of this process, and their rows.
+"""The entries of schedules (a task, its arguments, and its times), and how supervisors write them into rows.
 
-Invariant: an entry that was made can be stored, and its task can be enqueued with these arguments, once it is checked.
+Invariant: a `ScheduleEntry` can be stored. After its method `check`, its task can be enqueued with its arguments.
 
-The entries of this process are those of `@periodic`, and those of `SKIPQUEUE["PERIODIC"]`. Invariant: names are unique.
-What is wrong with an entry of the code raises at import; what is wrong with one of the settings is a problem, which the
-system checks report and a supervisor logs.
+`@periodic` and `SKIPQUEUE["PERIODIC"]` make the entries of a process. Invariant: their names are unique. An error in an
+entry of the code raises at import. For an error in an entry of the settings, the system checks have a message, and a
+supervisor has a log line.
 
-Supervisors write the entries of their code and settings into rows, and remove rows that are in nobody's code any more.
-Invariant: two deployments that run at once do not change a row to and fro: the newer one keeps it (`CONFIRM` says how),
-and only supervisors with the definition that is in the row fire it. Invariant: an entry has a row in one database
-alone, that of its task's jobs, however many databases have supervisors.
+Supervisors write the entries of their code and settings into rows, and remove the rows that no supervisor has in its
+code any more. Invariant: two deployments that run at once do not change a row to and fro: the newer deployment keeps it
+(`CONFIRM` says how), and only supervisors with the definition of the row fire it. Invariant: with several databases, an
+entry has a row only in the database of its task's jobs.
 """
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
@@ -36,10 +36,10 @@ from ...values.records import EncodedCall, JobSpec
 from .timetable import Timetable, instant, timetable
 
 CatchUp = Literal["latest", "all", "skip"]
-"""For times that passed while no supervisor ran: one job for the latest, one for each, or none."""
+"""For times that passed while no supervisor ran: one job for the latest time, a job for each time, or none."""
 
 Overlap = Literal["allow", "skip"]
-"""Whether a job is enqueued while the last one is unfinished."""
+"""Whether a supervisor enqueues a job while the last job is unfinished."""
 
 Source = Literal["code", "settings", "admin"]
 
@@ -47,7 +47,7 @@ LONGEST_JITTER = timedelta(days=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class ScheduleEntry:
     """The definition of a schedule. Times are seconds."""
 
     name: str
@@ -63,7 +63,7 @@ class Entry:
     jitter: float = 0.0
 
     def __post_init__(self) -> None:
-        """Raise `InvalidOption` for a value that cannot be used, `InvalidArguments` for one that is not JSON."""
+        """Raise `InvalidOption` for a value that cannot be used, `InvalidArguments` for arguments that are no JSON."""
         for option, text in (("name", self.name), ("task", self.task), ("timezone", self.timezone)):
             if not isinstance(text, str) or not text.strip():
                 raise InvalidOption(f"{option} must be a str that is not empty, not {text!r}.")
@@ -94,27 +94,24 @@ class Entry:
 
     @property
     def database(self) -> str:
-        """The alias of the database in which it has its row and its jobs: that of their key, or of its task.
-
-        The task is known.
-        """
+        """The alias of the database of the entry's row and jobs. The registry must have the task."""
         task = registry.get(self.task)
         return database_of_schedule(task, task.encoded(*self.call))
 
     @property
     def digest(self) -> str:
-        """Differs as soon as one of the values does."""
+        """A hash of the values."""
         return hashlib.sha256(json.dumps(self.values(), sort_keys=True).encode()).hexdigest()[:24]
 
     def check(self) -> None:
-        """Raise if its task is unknown, or cannot be enqueued with these arguments."""
+        """Raise a `SkipQueueError` if the task is unknown, or cannot be enqueued with these arguments."""
         task = known_task(self.task)
         refuse_computed(task)
         task.encoded(*self.call)
 
 
-def when(given: object) -> dict[str, Any]:
-    """The columns of a cron expression or an interval. Raises `InvalidOption` for another type."""
+def columns_of_times(given: object) -> dict[str, Any]:
+    """Return the column of a cron expression or an interval. Raises `InvalidOption` for another type."""
     if isinstance(given, str):
         return {"cron": " ".join(given.split())}
     if isinstance(given, timedelta):
@@ -123,7 +120,7 @@ def when(given: object) -> dict[str, Any]:
 
 
 def jitter_seconds(given: object) -> float:
-    """The longest delay that is added by chance. Raises `InvalidOption` for a value that cannot be used."""
+    """Return the longest random delay. Raises `InvalidOption` for a value that cannot be used."""
     seconds = given.total_seconds() if isinstance(given, timedelta) else 0 if given is None else given
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise InvalidOption(f"jitter must be a timedelta or seconds, not {given!r}.")
@@ -132,8 +129,8 @@ def jitter_seconds(given: object) -> float:
     return float(seconds)
 
 
-def prepared(task_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[JobSpec, EncodedCall]:
-    """The job that this task enqueues for these arguments. Runs no code of the project's: it may run in a supervisor.
+def prepared_job(task_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[JobSpec, EncodedCall]:
+    """Return the job of this task for these arguments. Runs no code of the project's, so that supervisors may call it.
 
     Raises `UnknownTask`, `InvalidArguments`, or `InvalidOption` for a task whose options the project's code computes.
     """
@@ -150,8 +147,8 @@ def check_call(args: object, kwargs: object) -> None:
         raise InvalidOption(f"kwargs must be a dict, not {kwargs!r}.")
 
 
-def as_json(task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments as they are in a row: what the task's annotations allow is converted. Raises as `.defer()` does."""
+def stored_call(task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments as a row has them, converted as the task's annotations say. Raises as `.defer()` does."""
     check_call(args, kwargs)
     refuse_computed(task)
     call = task.encoded(args, kwargs)
@@ -159,7 +156,7 @@ def as_json(task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def known_task(name: str) -> Task[Any, Any]:
-    """The task of this name. Raises `UnknownTask` with a hint."""
+    """Return the task of this name. Raises `UnknownTask` with a hint."""
     try:
         return registry.get(name)
     except UnknownTask as error:
@@ -179,43 +176,40 @@ Problem = tuple[str, str]
 """The name of an entry, and a sentence about what is wrong with it."""
 
 
-class Entries:
-    def __init__(self) -> None:
-        self._entries: dict[str, tuple[Entry, Any]] = {}
-
-    def __iter__(self) -> Iterator[Entry]:
-        return (entry for entry, _ in self._entries.values())
-
-    def add(self, entry: Entry, target: Any) -> None:
-        """Add the entry of a task. That of a reloaded module replaces itself.
-
-        Raises `InvalidOption` if another task, or the same one, has an entry of this name.
-        """
-        known = self._entries.get(entry.name)
-        if known is not None and (known[1] is target or known[0].task != entry.task):
-            raise InvalidOption(
-                f"two schedules are called {entry.name!r}. Give one of them another name: @periodic(…, name=…)."
-            )
-        self._entries[entry.name] = entry, target
+entries: dict[str, tuple[ScheduleEntry, Any]] = {}
+"""The entries of `@periodic` by name, each with its task."""
 
 
-entries = Entries()
+def add_entry(entry: ScheduleEntry, task: Any) -> None:
+    """Add the entry of a task. The entry of a reloaded module replaces the old one.
+
+    Raises `InvalidOption` if another entry has this name.
+    """
+    known = entries.get(entry.name)
+    if known is not None and (known[1] is task or known[0].task != entry.task):
+        raise InvalidOption(
+            f"two schedules are called {entry.name!r}. Give one of them another name: @periodic(…, name=…)."
+        )
+    entries[entry.name] = entry, task
 
 
-def all_entries() -> tuple[list[Entry], list[Problem]]:
-    """The entries of code and settings that can be used, and the problems of the others.
+def all_entries() -> tuple[list[ScheduleEntry], list[Problem]]:
+    """Return the entries of code and settings that can be used, and the problems of the entries that cannot.
 
-    Nothing of both while `SKIPQUEUE` is not valid, which the checks report.
+    Return nothing while `SKIPQUEUE` is not valid, which the checks report.
     """
     try:
-        listed: list[tuple[str, Any]] = [*((entry.name, entry) for entry in entries), *load().periodic.items()]
+        listed: list[tuple[str, Any]] = [
+            *((name, entry) for name, (entry, _) in entries.items()),
+            *load().periodic.items(),
+        ]
     except ImproperlyConfigured:
         return [], []
-    found: dict[str, Entry] = {}
+    found: dict[str, ScheduleEntry] = {}
     problems: list[Problem] = []
     for name, given in listed:
         try:
-            entry = given if isinstance(given, Entry) else from_settings(name, given)
+            entry = given if isinstance(given, ScheduleEntry) else from_settings(name, given)
             entry.check()
         except SkipQueueError as error:
             problems.append((name, str(error)))
@@ -227,17 +221,18 @@ def all_entries() -> tuple[list[Entry], list[Problem]]:
     return list(found.values()), problems
 
 
-def from_settings(name: str, options: Mapping[str, Any]) -> Entry:
+def from_settings(name: str, options: Mapping[str, Any]) -> ScheduleEntry:
     given = dict(options)
     moment = given.pop("cron") if "cron" in given else given.pop("every")
     zone = given.pop("timezone", None) or django_settings.TIME_ZONE
     jitter = jitter_seconds(given.pop("jitter", None))
-    call = as_json(known_task(given["task"]), given.pop("args", []), given.pop("kwargs", {}))
-    return Entry(name=name, source="settings", timezone=zone, jitter=jitter, **call, **when(moment), **given)
+    call = stored_call(known_task(given["task"]), given.pop("args", []), given.pop("kwargs", {}))
+    times = columns_of_times(moment)
+    return ScheduleEntry(name=name, source="settings", timezone=zone, jitter=jitter, **call, **times, **given)
 
 
 def check_periodic(**_: Any) -> list[CheckMessage]:
-    """E008: a schedule that cannot fire: an unknown task, wrong arguments, a cron expression or time zone."""
+    """E008: a schedule cannot fire, by its task, its arguments, its cron expression or its time zone."""
     return [
         Error(
             f"The schedule {name!r} cannot fire: {problem}",
@@ -248,25 +243,25 @@ def check_periodic(**_: Any) -> list[CheckMessage]:
     ]
 
 
-STALE = 120.0
-"""Seconds without a confirmation after which a definition is in nobody's code."""
+UNCONFIRMED_SECONDS = 120.0
+"""Seconds after its last confirmation from which on a definition counts as retired: no supervisor has it."""
 
-AHEAD_SECONDS = 10.0
-"""Seconds by which a schedule's next time may be later than the one computed now: its clock was read a moment ago."""
+NEXT_TIME_MARGIN = 10.0
+"""Seconds by which the next time in a row may be later than the next time by the clock of now."""
 
-KEPT = 7 * 86_400.0
-"""Seconds for which the row of such a definition is kept, with its pause and its last run: all may have been down."""
+RETIRED_KEPT_SECONDS = 7 * 86_400.0
+"""Seconds for which a retired row keeps its pause and its last run, in case all supervisors were only down."""
 
 
 # synchronise → the database's clock, in seconds since the epoch. Reads no table.
-CLOCK = "SELECT extract(epoch FROM statement_timestamp())::float8"
+CLOCK_IN_SECONDS = "SELECT extract(epoch FROM statement_timestamp())::float8"
 
-# synchronise → the names of the schedules that now have the definitions of this process. A definition that is not in
-# its row replaces the one there at the start of a supervisor (`has_started` is false), unless it is the one that was
-# there before: then a newer deployment has replaced it, and this process is a part of the older one, which is being
-# replaced. Later on it replaces one that no supervisor has confirmed for `stale` seconds, as after a rollback. The
-# pause, the last run and, if the times are the same, the next one stay. Rows of the admin stay as they are.
-# Index: the unique one of names. In the order of names, so that two supervisors never deadlock.
+# synchronise → the names of the schedules that now have the definitions of this process. When a supervisor starts
+# (`has_started` is false), its definition replaces the definition of the row, except if it is the previous definition
+# of the row: then a newer deployment has replaced it, and this supervisor belongs to the older deployment. Later on it
+# replaces a definition that no supervisor has confirmed for `stale` seconds, as after a rollback. The row keeps its
+# pause, its last run and, if the times are equal, its next time. Rows of the admin do not change.
+# Index: the unique index of names. The rows come in the order of names, so that two supervisors never deadlock.
 CONFIRM = """
 INSERT INTO skipqueue_schedule AS schedule (
     name, task, args, kwargs, cron, "interval", timezone, catch_up, overlap, jitter, source, digest, next_run_at,
@@ -321,8 +316,8 @@ WHERE
 RETURNING name
 """
 
-# synchronise: notes the schedules that no supervisor has confirmed for `stale` seconds: they are in nobody's code. The
-# table has a row for each schedule.
+# synchronise: retires the schedules that no supervisor has confirmed for `stale` seconds. The table has a row for each
+# schedule.
 RETIRE = """
 UPDATE skipqueue_schedule
 SET retired_at = statement_timestamp()
@@ -332,40 +327,40 @@ WHERE
     AND confirmed_at <= statement_timestamp() - make_interval(secs => %(stale)s)
 """
 
-# synchronise: deletes the schedules that have been in nobody's code for `kept` seconds. The table has a row for each.
+# synchronise: deletes the schedules that retired more than `kept` seconds ago. The table has a row for each schedule.
 REMOVE = """
 DELETE FROM skipqueue_schedule
 WHERE source <> 'admin' AND retired_at <= statement_timestamp() - make_interval(secs => %(kept)s)
 """
 
-# synchronise → those of the names that belong to schedules of the admin. Index: the unique one of names.
-TAKEN = "SELECT name FROM skipqueue_schedule WHERE name = ANY (%(names)s::text[]) AND source = 'admin'"
+# synchronise → which of these names schedules of the admin have. Index: the unique index of names.
+NAMES_OF_ADMIN = "SELECT name FROM skipqueue_schedule WHERE name = ANY (%(names)s::text[]) AND source = 'admin'"
 
 
-def synchronise(store: Store, entries: Sequence[Entry], *, has_started: bool) -> list[str]:
-    """Write the entries. Returns the names of those that are not written, because schedules of the admin have them.
+def synchronise(store: Store, entries: Sequence[ScheduleEntry], *, has_started: bool) -> list[str]:
+    """Write the entries. Return the names of entries that are not written, because schedules of the admin have them.
 
-    `has_started`: this supervisor has done it before.
+    `has_started`: this supervisor has written the entries before.
     """
     written: set[str] = set()
     if entries:
-        ((now,),) = store.rows(CLOCK)
+        ((now,),) = store.rows(CLOCK_IN_SECONDS)
         moments = [entry.timetable.first(instant(now)) for entry in entries]
         documents = [
             {**entry.values(), "digest": entry.digest, "next": moment and moment.timestamp()}
             for entry, moment in zip(entries, moments, strict=True)
         ]
-        values = {"entries": encode("entries", documents), "has_started": has_started, "stale": STALE}
+        values = {"entries": encode("entries", documents), "has_started": has_started, "stale": UNCONFIRMED_SECONDS}
         written = {name for (name,) in store.rows(CONFIRM, values)}
-    store.execute(RETIRE, {"stale": STALE})
-    store.execute(REMOVE, {"kept": KEPT})
+    store.execute(RETIRE, {"stale": UNCONFIRMED_SECONDS})
+    store.execute(REMOVE, {"kept": RETIRED_KEPT_SECONDS})
     others = [entry.name for entry in entries if entry.name not in written]
-    return [name for (name,) in store.rows(TAKEN, {"names": others})] if others else []
+    return [name for (name,) in store.rows(NAMES_OF_ADMIN, {"names": others})] if others else []
 
 
-# bring_back → the database's clock in seconds since the epoch, and by what each schedule fires that waits for its next
-# time, with that time. The table has a row for each schedule.
-WAITING = """
+# bring_back → for each schedule that waits for its next time: the database's clock in seconds since the epoch, the id,
+# the columns of the timetable, and the next time. The table has a row for each schedule.
+WAITING_SCHEDULES = """
 SELECT
     extract(epoch FROM statement_timestamp())::float8, id, cron, "interval", timezone,
     extract(epoch FROM next_run_at)::float8
@@ -373,9 +368,9 @@ FROM skipqueue_schedule
 WHERE paused_at IS NULL AND next_run_at > statement_timestamp() + make_interval(secs => %(margin)s)
 """
 
-# bring_back → the names of the schedules whose next times are now these. No schedule has fired at a time that the clock
-# has not reached: it is read after the row is locked, because a supervisor may be firing the schedule. Index: the
-# primary key, in its order, so that two supervisors never deadlock.
+# bring_back → the names of the schedules that now have these next times. The statement reads the clock after it has
+# locked the rows, since a supervisor may just have fired a schedule: a time that has passed meanwhile is no next time.
+# Index: the primary key, in its order, so that two supervisors never deadlock.
 BRING_BACK = """
 WITH ahead AS MATERIALIZED (
     SELECT schedule.id, to_timestamp(entry.next) AS next
@@ -398,18 +393,18 @@ RETURNING schedule.name
 
 
 def bring_back(store: Store) -> list[str]:
-    """Give schedules that wait too long their next time by the clock of now. Returns their names.
+    """Correct the next times that are too far in the future. Return the names of the schedules.
 
-    A clock that was ahead for a moment, as in a virtual machine that was restored, has left times far in the future.
+    A database whose clock was ahead for a moment, as in a restored virtual machine, has left times far in the future.
     """
     ahead = []
-    for now, id, cron, interval, zone, next in store.rows(WAITING, {"margin": AHEAD_SECONDS}):
+    for now, id, cron, interval, zone, next in store.rows(WAITING_SCHEDULES, {"margin": NEXT_TIME_MARGIN}):
         first = None
-        with suppress(InvalidOption):  # a row that somebody has written by hand: to fire it says what is wrong
+        with suppress(InvalidOption):  # a row that somebody has edited by hand: `fire` notes the error
             first = timetable(cron=cron, interval=interval, zone=zone).first(instant(now))
-        if first is not None and first.timestamp() + AHEAD_SECONDS < next:
+        if first is not None and first.timestamp() + NEXT_TIME_MARGIN < next:
             ahead.append({"id": id, "next": first.timestamp()})
     if not ahead:
         return []
-    rows = store.rows(BRING_BACK, {"entries": json.dumps(ahead), "margin": AHEAD_SECONDS})
+    rows = store.rows(BRING_BACK, {"entries": json.dumps(ahead), "margin": NEXT_TIME_MARGIN})
     return [name for (name,) in rows]

@@ -1,4 +1,4 @@
-"""The events of schedules, and the log lines about schedules."""
+"""The events and the log lines of schedules."""
 
 import logging
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from ...events.logs import write
 
 @dataclass(frozen=True)
 class ScheduleFired(Event):
-    """A schedule has enqueued its jobs: one, or several for times that were missed."""
+    """A schedule has enqueued its jobs: one job, or several jobs for times that were missed."""
 
     level = logging.INFO
 
@@ -29,14 +29,14 @@ class ScheduleFired(Event):
 
 @dataclass(frozen=True)
 class ScheduleSkipped(Event):
-    """A schedule was due, and has enqueued no job, or fewer than there were times."""
+    """A schedule was due, and has enqueued no job, or fewer jobs than there were times."""
 
     level = logging.INFO
 
     database: str
     name: str
     reason: str
-    """`job`: another job is unfinished. `late`: the times were missed, and are not caught up with."""
+    """`job`: another job is unfinished. `late`: the times were missed, and the schedule skips missed times."""
     last_job_id: int | None
 
     def write_lines(self) -> None:
@@ -71,7 +71,7 @@ class ScheduleResumed(Event):
 
 @dataclass(frozen=True)
 class ScheduleFailed(Event):
-    """A schedule is due, and cannot fire. It is tried again every minute; sent once for each new error."""
+    """A schedule is due, and cannot fire. A supervisor tries every minute, and sends this once for each new error."""
 
     level = logging.ERROR
 
@@ -84,10 +84,10 @@ class ScheduleFailed(Event):
 
 
 def schedule_unusable(name: str, problem: str) -> None:
-    """An entry of code or settings cannot be used. It has no row, or an older one."""
+    """An entry of code or settings cannot be used. It has no row, or the row has an older definition."""
     write(logging.ERROR, "schedule_unusable", {"name": name, "error": problem})
 
 
 def schedule_brought_back(name: str) -> None:
-    """The next time of a schedule was too far in the future: the database's clock was ahead when it was written."""
+    """The next time of a schedule was too far in the future, since the database's clock was ahead for a while."""
     write(logging.WARNING, "schedule_brought_back", {"name": name, "reason": "the database's clock was ahead"})

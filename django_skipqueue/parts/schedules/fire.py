@@ -1,9 +1,8 @@
-"""Fires the schedules that are due.
+"""Fires the schedules that are due: inserts the jobs of a schedule and writes its next time, in one transaction.
 
-Firing a schedule inserts its jobs, and writes its next time, in one transaction. Invariant: each time of a schedule is
-enqueued once, with any number of supervisors, whenever one dies: whoever inserts the job holds the lock of the row, and
-commits the next time with it. No code of the project's runs here. What is wrong with one schedule is kept in its row,
-and stops no other.
+Invariant: each time of a schedule is enqueued once, with any number of supervisors, whenever one dies. The supervisor
+that inserts the job holds the lock of the row, and commits the next time together with the job. No code of the project
+runs here. An error of one schedule goes into its row, and stops no other schedule.
 """
 
 import random
@@ -27,30 +26,30 @@ from ...values.redaction import redact
 from ...worker.loop import Periodic
 from . import events as schedule_logs
 from .decorator import name_of
-from .entry import Entry, Problem, all_entries, bring_back, prepared, synchronise
+from .entry import Problem, ScheduleEntry, all_entries, bring_back, prepared_job, synchronise
 from .events import ScheduleFailed, ScheduleFired, ScheduleSkipped
 from .timetable import Timetable, instant, timetable
 
 MOST_CAUGHT_UP = 100
-"""Jobs that `catch_up="all"` enqueues at once. Older times are skipped."""
+"""The maximum of jobs that `catch_up="all"` enqueues at once. It skips older times."""
 
 MISSED_SECONDS = 60.0
 """Seconds after which a time counts as missed: `catch_up="skip"` skips it."""
 
 ERROR_RETRY_SECONDS = 60.0
-"""Seconds until a schedule is tried again that could not fire."""
+"""Seconds until a supervisor tries again to fire a schedule that could not fire."""
 
-LOCK_TIMEOUT = "1s"
+KEY_LOCK_TIMEOUT = "1s"
 
 LOCK_NOT_AVAILABLE = "55P03"
 
-METADATA_KEY = "schedule"
-"""The key in a job's metadata for the schedule that has enqueued it: its name, the time that was planned, its rule."""
+SCHEDULE_METADATA_KEY = "schedule"
+"""The key in a job's metadata for the name of its schedule, the planned time, and the rule of the schedule."""
 
 
 @dataclass(frozen=True)
 class DueSchedule:
-    """A row of `DUE`, in the order of its columns."""
+    """A row of `DUE_SCHEDULE`, in the order of its columns."""
 
     id: int
     name: str
@@ -70,7 +69,7 @@ class DueSchedule:
 
     @property
     def timetable(self) -> Timetable:
-        """When it fires. Raises `InvalidOption` for a row that was changed by hand to what cannot be used."""
+        """The timetable of the row. Raises `InvalidOption` for a row with times that cannot be used."""
         interval = None if self.interval is None else timedelta(seconds=self.interval)
         return timetable(cron=self.cron, interval=interval, zone=self.timezone)
 
@@ -85,17 +84,17 @@ class DueSchedule:
 
 
 class Skip(SkipQueueError):
-    """This supervisor cannot fire the schedule, and another one may."""
+    """This supervisor cannot fire the schedule, and another supervisor may."""
 
     def __init__(self, schedule_id: int) -> None:
         super().__init__()
         self.schedule_id = schedule_id
 
 
-# fire → the schedule that is due next, locked until its job is inserted and its next time is written, and the clock; no
-# row if none is due, or if others fire those that are. Rows of the code are fired by supervisors with the same
-# definition alone. Times are seconds since the epoch. Index: skipqueue_schedule_fire.
-DUE = """
+# fire → the schedule that is due next, and the clock; no row if no schedule is due, or other supervisors fire all that
+# are due. The transaction locks the row until it has inserted the job and written the next time. Only supervisors with
+# the definition of a row of the code fire it. Times are seconds since the epoch. Index: skipqueue_schedule_fire.
+DUE_SCHEDULE = """
 SELECT
     id, name, task, args::text, kwargs::text, cron, extract(epoch FROM "interval")::float8, timezone, catch_up, overlap,
     jitter, extract(epoch FROM next_run_at)::float8, last_job_id, error,
@@ -113,25 +112,21 @@ FOR NO KEY UPDATE SKIP LOCKED
 
 
 def fire(store: Store, *, digests: Collection[str], skipped: Collection[int]) -> bool:
-    """Fire the schedule that is due next. Returns whether there was one.
+    """Fire the schedule that is due next. Return whether there was one.
 
     Raises `Skip` for a schedule whose task this process does not know, while it is not late.
     """
     with transaction.atomic(using=store.alias):
-        for row in store.rows(DUE, {"digests": list(digests), "skipped": list(skipped)}):
-            schedule = DueSchedule(*row)
-            events = _fired(store, schedule)
-            break
-        else:
-            return False
+        rows = store.rows(DUE_SCHEDULE, {"digests": list(digests), "skipped": list(skipped)})
+        events = [event for row in rows for event in _fire_schedule(store, DueSchedule(*row))]
     for event in events:
         store.send(event)
-    return True
+    return bool(rows)
 
 
-# next_due → the seconds until the next schedule is due; negative if one is; NULL if there is none.
+# next_due → the seconds until the next schedule is due, negative if one is due now; no row if there is no schedule.
 # Index: skipqueue_schedule_fire.
-NEXT = """
+NEXT_FIRE = """
 SELECT extract(epoch FROM fire_at - statement_timestamp())::float8
 FROM skipqueue_schedule
 WHERE
@@ -145,16 +140,16 @@ LIMIT 1
 
 
 def next_due(store: Store, *, digests: Collection[str], skipped: Collection[int]) -> float | None:
-    """The seconds until the next schedule is due, negative if one is; `None`: there is none."""
-    for (seconds,) in store.rows(NEXT, {"digests": list(digests), "skipped": list(skipped)}):
-        return float(seconds)
-    return None
+    """Return the seconds until the next schedule is due, negative if one is due now; `None`: there is no schedule."""
+    rows = store.rows(NEXT_FIRE, {"digests": list(digests), "skipped": list(skipped)})
+    return float(rows[0][0]) if rows else None
 
 
-Event = ScheduleFired | ScheduleSkipped | ScheduleFailed
+ScheduleEvent = ScheduleFired | ScheduleSkipped | ScheduleFailed
 
 
-# fire: why the schedule could not fire, and when that is tried again. The row is locked. Index: the primary key.
+# fire, which has locked the row: writes why the schedule could not fire, and when a supervisor tries again. Index: the
+# primary key.
 NOTE_ERROR = """
 UPDATE skipqueue_schedule
 SET error = %(error)s, fire_at = statement_timestamp() + make_interval(secs => %(delay)s)
@@ -162,7 +157,7 @@ WHERE id = %(id)s
 """
 
 
-def _fired(store: Store, schedule: DueSchedule) -> list[Event]:
+def _fire_schedule(store: Store, schedule: DueSchedule) -> list[ScheduleEvent]:
     try:
         with transaction.atomic(using=store.alias):
             return _enqueue(store, schedule)
@@ -175,7 +170,7 @@ def _fired(store: Store, schedule: DueSchedule) -> list[Event]:
         if not (is_of_row or getattr(error.__cause__, "sqlstate", None) == LOCK_NOT_AVAILABLE):
             raise
         problem = error
-    except Exception as error:  # of whatever kind: somebody may have written anything into the row
+    except Exception as error:  # of any kind: somebody may have written anything into the row
         problem = error
     text = error_text(schedule, problem)
     store.execute(NOTE_ERROR, {"id": schedule.id, "error": text, "delay": ERROR_RETRY_SECONDS})
@@ -183,7 +178,7 @@ def _fired(store: Store, schedule: DueSchedule) -> list[Event]:
 
 
 def error_text(schedule: DueSchedule, problem: Exception) -> str:
-    """The message in one line, without the secrets of the schedule's arguments: it is shown, logged and sent."""
+    """Return the message in one line, without the secrets of the schedule's arguments."""
     text = " ".join(str(problem).split()) or type(problem).__name__
     try:
         args, kwargs = decode(schedule.args), decode(schedule.kwargs)
@@ -198,10 +193,10 @@ def error_text(schedule: DueSchedule, problem: Exception) -> str:
     return shorten(arguments.text(text))
 
 
-# fire, after the schedule is locked: how long an INSERT may wait for the transaction that holds its unique key.
-LIMIT_LOCKS = "SELECT set_config('lock_timeout', %(timeout)s, true)"
+# fire, which has locked the row: sets how long an INSERT may wait for the transaction that holds its unique key.
+LIMIT_KEY_LOCK = "SELECT set_config('lock_timeout', %(timeout)s, true)"
 
-# fire: the next time, and the jobs if any were enqueued, the newest first. The row is locked. Index: the primary key.
+# fire, which has locked the row: writes the next time, and the enqueued jobs, the newest first. Index: the primary key.
 FIRED = """
 UPDATE skipqueue_schedule
 SET next_run_at = to_timestamp(%(next)s::float8),
@@ -218,12 +213,12 @@ WHERE id = %(id)s
 """
 
 
-def _enqueue(store: Store, schedule: DueSchedule) -> list[Event]:
+def _enqueue(store: Store, schedule: DueSchedule) -> list[ScheduleEvent]:
     table, now = schedule.timetable, instant(schedule.now)
-    times = _times(schedule, table, now)
+    times = _due_times(schedule, table, now)
     due = times[-MOST_CAUGHT_UP:]
-    spec, call = prepared(schedule.task, decode(schedule.args), decode(schedule.kwargs))
-    store.rows(LIMIT_LOCKS, {"timeout": LOCK_TIMEOUT})
+    spec, call = prepared_job(schedule.task, decode(schedule.args), decode(schedule.kwargs))
+    store.rows(LIMIT_KEY_LOCK, {"timeout": KEY_LOCK_TIMEOUT})
     ids: list[int] = []
     for planned in due:
         last = ids[-1] if ids else schedule.last_job_id
@@ -231,7 +226,7 @@ def _enqueue(store: Store, schedule: DueSchedule) -> list[Event]:
             break
         timed = spec_at(spec, schedule, planned, jitter=schedule.jitter)
         inserted = new_job(store, store.enqueue_untraced, timed, call)
-        if inserted is not None:  # else another job holds the unique key
+        if inserted is not None:  # `None`: another job holds the unique key
             ids.append(inserted.id)
     following = table.after(now, planned=schedule.planned)
     events = list(_events(store, schedule, due, ids))
@@ -249,7 +244,7 @@ def _enqueue(store: Store, schedule: DueSchedule) -> list[Event]:
     return events
 
 
-def _events(store: Store, schedule: DueSchedule, due: list[datetime], ids: list[int]) -> Iterator[Event]:
+def _events(store: Store, schedule: DueSchedule, due: list[datetime], ids: list[int]) -> Iterator[ScheduleEvent]:
     if ids:
         late = schedule.now - due[len(ids) - 1].timestamp()
         yield ScheduleFired(store.alias, schedule.name, schedule.task, ids, late)
@@ -257,66 +252,64 @@ def _events(store: Store, schedule: DueSchedule, due: list[datetime], ids: list[
         yield ScheduleSkipped(store.alias, schedule.name, "job" if due else "late", schedule.last_job_id)
 
 
-def _times(schedule: DueSchedule, table: Timetable, now: datetime) -> list[datetime]:
-    """The times that are due, and for which a job is enqueued; one more if not all can be caught up with."""
+def _due_times(schedule: DueSchedule, table: Timetable, now: datetime) -> list[datetime]:
+    """Return the due times for which to enqueue a job, with one time more if there are more than `MOST_CAUGHT_UP`."""
     limit = MOST_CAUGHT_UP + 1 if schedule.catch_up == "all" else 1
-    # After a change by hand the planned time need not be one of the definition: it is due all the same.
+    # After an edit by hand, the planned time may be no time of the definition. It is due all the same.
     due = table.newest(now, planned=schedule.planned, limit=limit) or [schedule.planned]
     if schedule.catch_up == "skip":
         return [time for time in due if (now - time).total_seconds() < MISSED_SECONDS]
     return due
 
 
-def spec_at(spec: JobSpec, schedule: DueSchedule | Entry, planned: datetime, *, jitter: float) -> JobSpec:
-    """The job for this time. It knows its schedule, and waits for a random delay of `jitter` seconds at most."""
+def spec_at(spec: JobSpec, schedule: DueSchedule | ScheduleEntry, planned: datetime, *, jitter: float) -> JobSpec:
+    """Return the spec of the job for this time. The job waits for a random delay of `jitter` seconds at most."""
     note = {"name": schedule.name, "planned_at": planned.isoformat(), **schedule.timetable.rule}
-    spec = spec._replace(metadata=encode("metadata", decode(spec.metadata) | {METADATA_KEY: note}))
+    spec = spec._replace(metadata=encode("metadata", decode(spec.metadata) | {SCHEDULE_METADATA_KEY: note}))
     if not jitter:
         return spec
     return spec._replace(run_after=timedelta(seconds=random.uniform(0, jitter)))  # noqa: S311 (spreads load)
 
 
-# fire, after the schedule is locked: a statement sees the snapshot from before its own lock waits → whether its last
-# job is unfinished. Index: the primary key of jobs.
+# fire, run_now → whether the last job of a schedule is unfinished. This is a statement of its own, after the lock of
+# the row: a statement sees the snapshot from before its own wait for a lock. Index: the primary key of jobs.
 IS_UNFINISHED = """
 SELECT EXISTS (SELECT FROM skipqueue_job WHERE id = %(id)s AND finished_at IS NULL)
 """
 
 
 def is_unfinished(store: Store, job_id: int) -> bool:
-    """Whether this job is unfinished. One that was pruned is not."""
+    """Return whether this job is unfinished; false for a pruned job."""
     ((found,),) = store.rows(IS_UNFINISHED, {"id": job_id})
     return bool(found)
 
 
-CONFIRM_SECONDS = 30.0
-"""Seconds between two confirmations."""
+ENTRY_CONFIRM_SECONDS = 30.0
+"""Seconds between two confirmations of the entries."""
 
-LONGEST_WAIT = 2.0
-"""Seconds between two looks: somebody may add, change or resume a schedule."""
+LONGEST_SCHEDULE_WAIT = 2.0
+"""Seconds between two looks for due schedules, since somebody may add, change or resume a schedule."""
 
-LOCKED_WAIT = 0.5
+LOCKED_SCHEDULE_WAIT = 0.5
 """Seconds until the next look if a schedule is due, and another transaction has locked it."""
 
 SKIP_SECONDS = 15.0
-"""Seconds for which a schedule is skipped whose task this process does not know: another supervisor may know it."""
+"""Seconds for which a supervisor leaves a schedule whose task it does not know to other supervisors."""
 
-TAKEN = "a schedule of the admin has this name"
+NAME_IS_TAKEN = "a schedule of the admin has this name"
 
-AT_ONCE = 20
-"""Schedules that one run fires."""
+MOST_FIRED_AT_ONCE = 20
+"""The maximum of schedules that one run fires."""
 
 
 class FireSchedules(Periodic):
-    """Used by supervisors."""
-
     name = "schedules"
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._confirm_at = 0.0
         self._has_started = False
-        self._entries: list[Entry] | None = None
+        self._entries: list[ScheduleEntry] | None = None
         self._problems: list[Problem] = []
         self._digests: list[str] = []
         self._skipped: dict[int, float] = {}  # until when, in monotonic seconds; by id
@@ -324,14 +317,16 @@ class FireSchedules(Periodic):
     def run(self, now: float) -> None:
         if now >= self._confirm_at:
             self._confirm()
-        for _ in range(AT_ONCE):
+        for _ in range(MOST_FIRED_AT_ONCE):
             if not self._fire():
                 break
         else:
             self.run_again_in(0.0)
             return
         due = next_due(self._store, digests=self._digests, skipped=self._skipped)
-        self.run_again_in(LONGEST_WAIT if due is None else min(max(due, 0.0) or LOCKED_WAIT, LONGEST_WAIT))
+        self.run_again_in(
+            LONGEST_SCHEDULE_WAIT if due is None else min(max(due, 0.0) or LOCKED_SCHEDULE_WAIT, LONGEST_SCHEDULE_WAIT)
+        )
 
     def _confirm(self) -> None:
         if self._entries is None:
@@ -340,16 +335,16 @@ class FireSchedules(Periodic):
             self._entries = [entry for entry in entries if entry.database == self._store.alias]
         taken = synchronise(self._store, self._entries, has_started=self._has_started)
         if not self._has_started:
-            for name, problem in [*self._problems, *((name, TAKEN) for name in taken)]:
+            for name, problem in [*self._problems, *((name, NAME_IS_TAKEN) for name in taken)]:
                 schedule_logs.schedule_unusable(name, problem)
         for name in bring_back(self._store):
             schedule_logs.schedule_brought_back(name)
         self._digests = [entry.digest for entry in self._entries]
         self._has_started = True
-        self._confirm_at = time.monotonic() + CONFIRM_SECONDS
+        self._confirm_at = time.monotonic() + ENTRY_CONFIRM_SECONDS
 
     def _fire(self) -> bool:
-        """Fire one. Returns whether there may be more."""
+        """Fire a schedule. Return whether there may be more that are due."""
         now = time.monotonic()
         self._skipped = {id: until for id, until in self._skipped.items() if until > now}
         try:
@@ -363,7 +358,7 @@ class FireSchedules(Periodic):
 class PlannedSchedule:
     """See `testing.run.Planned`."""
 
-    entry: Entry
+    entry: ScheduleEntry
     last_job_id: int | None = None
 
     @property
@@ -377,14 +372,14 @@ class PlannedSchedule:
         """Enqueue a job, unless the last one is unfinished and the schedule skips such times."""
         job_id = self.last_job_id
         if job_id is None or self.entry.overlap == "allow" or not is_unfinished(store, job_id):
-            spec, call = prepared(self.entry.task, *self.entry.call)
+            spec, call = prepared_job(self.entry.task, *self.entry.call)
             inserted = new_job(store, store.enqueue, spec_at(spec, self.entry, due, jitter=0.0), call)
             self.last_job_id = inserted.id if inserted else job_id
         return self.entry.timetable.after(due, planned=due)
 
 
 def planned(schedules: bool | Sequence[Any]) -> list[PlannedSchedule]:
-    """The schedules of the project; those of these tasks, if it is a list. Raises ValueError for a task without one."""
+    """Return the schedules of the project, or of the tasks in a list. Raises ValueError for a task without one."""
     entries, _ = all_entries()
     if schedules is not True:
         names = {name_of(task) for task in schedules or ()}

@@ -1,4 +1,4 @@
-"""The table of schedules: when tasks are enqueued again and again."""
+"""The table of schedules: when supervisors enqueue tasks again and again."""
 
 from datetime import timedelta
 
@@ -14,7 +14,7 @@ from ...models.stored_json import StoredJSON
 
 
 class Source(models.TextChoices):
-    """Where the definition of a schedule is."""
+    """The place of the definition of a schedule."""
 
     CODE = "code", _("code")
     SETTINGS = "settings", _("settings")
@@ -22,7 +22,7 @@ class Source(models.TextChoices):
 
 
 class CatchUp(models.TextChoices):
-    """What is enqueued for times that passed while no supervisor ran."""
+    """What a supervisor enqueues for times that passed while no supervisor ran."""
 
     LATEST = "latest", _("one job for the latest")
     ALL = "all", _("one job for each, at most 100")
@@ -30,29 +30,29 @@ class CatchUp(models.TextChoices):
 
 
 class Overlap(models.TextChoices):
-    """What happens while the last job is unfinished."""
+    """What a supervisor does while the last job is unfinished."""
 
     ALLOW = "allow", _("another job is enqueued")
     SKIP = "skip", _("nothing is enqueued")
 
 
-TIMES = (
+SCHEDULE_TIMES = (
     "created_at", "next_run_at", "fire_at", "last_run_at", "skipped_at", "paused_at", "confirmed_at", "retired_at",
 )  # fmt: skip
 
 
 class ScheduleManager(models.Manager["Schedule"]):
-    """`Schedule.objects`: when tasks are enqueued again and again, in the queue's database."""
+    """`Schedule.objects`: the schedules in the queue's database."""
 
     def get_queryset(self) -> "models.QuerySet[Schedule]":
-        """All of them."""
+        """All schedules."""
         return models.QuerySet(self.model, using=self._db or settings.database)
 
 
 class Schedule(models.Model):
-    """When a task is enqueued again and again, by a cron expression or at an interval.
+    """When supervisors enqueue a task again and again: by a cron expression or at an interval.
 
-    Supervisors write the rows of the code and of the settings, and fire all of them; users write those of the admin.
+    Supervisors write the schedules of the code and of the settings. Users write the schedules of the admin.
     """
 
     name = models.TextField(_("name"), unique=True)
@@ -72,19 +72,20 @@ class Schedule(models.Model):
     fire_at = models.DateTimeField(null=True)
     """When a supervisor looks at the row: at `next_run_at`, or later after an error."""
     last_run_at = models.DateTimeField(_("last run"), null=True)
-    """When a job was last enqueued."""
+    """When a supervisor or a user last enqueued a job."""
     last_job_id = models.BigIntegerField(_("last job"), null=True)
     earlier_job_ids = BigIntegers(null=True)
-    """The jobs before the last one, the newest first; four at most."""
+    """At most four jobs before the last job, the newest first."""
     skipped_at = models.DateTimeField(_("last skipped"), null=True)
-    """When a job was last not enqueued because of another one."""
+    """When a supervisor last enqueued no job because another job was unfinished."""
     error = models.TextField(_("error"), db_default="")
     """Why the schedule cannot fire; empty if it can."""
     paused_at = models.DateTimeField(_("paused at"), null=True)
     paused_by = models.TextField(_("paused by"), db_default="")
     digest = models.TextField(db_default="")
-    """Of the definition, in code or settings. Only supervisors with the same definition fire the row."""
+    """A hash of the definition in code or settings. Only supervisors with this definition fire the row."""
     previous_digest = models.TextField(db_default="")
+    """The digest of the definition that this definition has replaced."""
     confirmed_at = models.DateTimeField(null=True)
     """When a supervisor last confirmed that its code has this definition."""
     retired_at = models.DateTimeField(_("not in the code since"), null=True)
@@ -107,7 +108,7 @@ class Schedule(models.Model):
             ),
             models.CheckConstraint(
                 name="skipqueue_schedule_times",
-                condition=are_times(*TIMES)
+                condition=are_times(*SCHEDULE_TIMES)
                 & (Q(interval=None) | Q(interval__range=(timedelta(0), timedelta(days=36_600))))
                 & Q(jitter__range=(0, 36_600 * 86_400)),
             ),

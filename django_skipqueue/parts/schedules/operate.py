@@ -1,11 +1,8 @@
-"""The verbs of operators for schedules (pause, resume, run now, plan again), and reading how schedules are.
+"""The verbs of operators for schedules: pause, resume, run now, plan again.
 
-Invariant: the row is locked while a verb changes it, so that no supervisor fires it meanwhile.
-
-`late_schedules` reads the schedules that are late.
+Invariant: a verb locks the row while it changes it, so that no supervisor fires the schedule meanwhile.
 """
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -22,8 +19,8 @@ from .events import SchedulePaused, ScheduleResumed
 from .fire import DueSchedule, error_text, is_unfinished, spec_at
 from .timetable import instant
 
-# pause → the name, and by whom; no row if it is paused already. Index: the primary key.
-PAUSE = """
+# pause → the name, and who paused; no row if the schedule is paused already. Index: the primary key.
+PAUSE_SCHEDULE = """
 UPDATE skipqueue_schedule
 SET paused_at = statement_timestamp(), paused_by = %(by)s
 WHERE id = %(id)s AND paused_at IS NULL
@@ -32,15 +29,15 @@ RETURNING name, paused_by
 
 
 def pause(store: Store, schedule_id: int, *, by: str = "") -> bool:
-    """Have a schedule fire no more, until somebody resumes it. Returns whether it was not paused."""
-    for name, stored_by in store.rows(PAUSE, {"id": schedule_id, "by": noted(by, "")["by"]}):
+    """Have a schedule fire no more until somebody resumes it. Return whether this changed anything."""
+    for name, stored_by in store.rows(PAUSE_SCHEDULE, {"id": schedule_id, "by": noted(by, "")["by"]}):
         store.send(SchedulePaused(store.alias, name, stored_by))
         return True
     return False
 
 
-# resume → the name; no row if it is not paused. The row is locked. Index: the primary key.
-RESUME = """
+# resume, which has locked the row → the name; no row if the schedule is not paused. Index: the primary key.
+RESUME_SCHEDULE = """
 UPDATE skipqueue_schedule
 SET paused_at = NULL,
     paused_by = '',
@@ -52,21 +49,18 @@ RETURNING name
 
 
 def resume(store: Store, schedule_id: int, *, by: str = "") -> bool:
-    """Have a schedule fire again, from its next time on: those of the pause are not caught up with.
-
-    Returns whether it was paused.
-    """
+    """Have a schedule fire again, without the times of the pause. Return whether it was paused."""
     with transaction.atomic(using=store.alias):
-        found = _locked(store, schedule_id)
-        rows = store.rows(RESUME, {"id": schedule_id, **_next(found)}) if found else []
+        found = _locked_schedule(store, schedule_id)
+        rows = store.rows(RESUME_SCHEDULE, {"id": schedule_id, **_next_time(found)}) if found else []
     for (name,) in rows:
         store.send(ScheduleResumed(store.alias, name, noted(by, "")["by"]))
         return True
     return False
 
 
-# run_now: the job that it has enqueued. The row is locked. Index: the primary key.
-RAN = """
+# run_now, which has locked the row: writes the job that it has enqueued. Index: the primary key.
+NOTE_RUN = """
 UPDATE skipqueue_schedule
 SET last_run_at = statement_timestamp(),
     last_job_id = %(job_id)s,
@@ -76,30 +70,30 @@ WHERE id = %(id)s
 
 
 def run_now(store: Store, schedule_id: int) -> int:
-    """Enqueue a job of the schedule now, and return its id. Its next time stays as it is. Works while it is paused.
+    """Enqueue a job of the schedule now, even if it is paused, and return the job's id. The next time stays.
 
-    Raises `SkipQueueError` if the job cannot be enqueued; no secret of its arguments is in the message. It runs the
+    Raises `SkipQueueError` if the job cannot be enqueued; the message has no secret of the arguments. This runs the
     project's code, like `.defer()`.
     """
     with transaction.atomic(using=store.alias):
-        schedule = _locked(store, schedule_id)
+        schedule = _locked_schedule(store, schedule_id)
         if schedule is None:
             raise InvalidOption("This schedule does not exist any more.")
         last = schedule.last_job_id
         if schedule.overlap == "skip" and last is not None and is_unfinished(store, last):
             raise InvalidOption(f"The last job, {last}, is unfinished, and the schedule skips overlapping jobs.")
         try:
-            inserted = _enqueued(store, schedule)
+            inserted = _enqueue_now(store, schedule)
         except Error:  # of the database
             raise
-        except Exception as error:  # of whatever kind: the project's code makes the key, and the row may be odd
+        except Exception as error:  # of any kind: the project's code makes the key, and the row may have been edited
             kind = type(error) if isinstance(error, SkipQueueError) else InvalidOption
             raise kind(error_text(schedule, error)) from None
-        store.execute(RAN, {"id": schedule_id, "job_id": inserted.id})
+        store.execute(NOTE_RUN, {"id": schedule_id, "job_id": inserted.id})
         return inserted.id
 
 
-def _enqueued(store: Store, schedule: DueSchedule) -> EnqueuedJob:
+def _enqueue_now(store: Store, schedule: DueSchedule) -> EnqueuedJob:
     args, kwargs = decode(schedule.args), decode(schedule.kwargs)
     check_call(args, kwargs)
     task = known_task(schedule.task)
@@ -111,8 +105,8 @@ def _enqueued(store: Store, schedule: DueSchedule) -> EnqueuedJob:
     return inserted
 
 
-# plan_anew: the next time. The row is locked. Index: the primary key.
-PLAN = """
+# plan_anew, which has locked the row: writes the next time. Index: the primary key.
+PLAN_SCHEDULE = """
 UPDATE skipqueue_schedule
 SET next_run_at = to_timestamp(%(next)s::float8), fire_at = to_timestamp(%(next)s::float8), error = ''
 WHERE id = %(id)s
@@ -120,25 +114,25 @@ WHERE id = %(id)s
 
 
 def plan_anew(store: Store, schedule_id: int) -> datetime | None:
-    """Set the next time of a schedule whose definition was edited, and return it. Raises as `timetable` does."""
+    """Write and return the next time of a schedule whose times were edited. Raises `InvalidOption` as `timetable`."""
     with transaction.atomic(using=store.alias):
-        schedule = _locked(store, schedule_id)
+        schedule = _locked_schedule(store, schedule_id)
         following = None if schedule is None else schedule.timetable.first(instant(schedule.now))
-        store.execute(PLAN, {"id": schedule_id, "next": following and following.timestamp()})
+        store.execute(PLAN_SCHEDULE, {"id": schedule_id, "next": following and following.timestamp()})
         return following
 
 
-# try_again: at its time, without the error. Index: the primary key.
-TRY_AGAIN = "UPDATE skipqueue_schedule SET fire_at = next_run_at, error = '' WHERE id = %(id)s"
+# try_again: has a supervisor fire the schedule at its time, and removes the error. Index: the primary key.
+TRY_SCHEDULE_AGAIN = "UPDATE skipqueue_schedule SET fire_at = next_run_at, error = '' WHERE id = %(id)s"
 
 
 def try_again(store: Store, schedule_id: int) -> None:
-    """Have a schedule that could not fire try its time at once, after an edit of something else than its times."""
-    store.execute(TRY_AGAIN, {"id": schedule_id})
+    """Have a supervisor try at once to fire a schedule that was edited, with its times as they were."""
+    store.execute(TRY_SCHEDULE_AGAIN, {"id": schedule_id})
 
 
 # resume, run_now, plan_anew → the schedule, in the columns of DUE. Index: the primary key.
-LOCK = """
+LOCK_SCHEDULE = """
 SELECT
     id, name, task, args::text, kwargs::text, cron, extract(epoch FROM "interval")::float8, timezone, catch_up, overlap,
     jitter, extract(epoch FROM next_run_at)::float8, last_job_id, error,
@@ -149,12 +143,12 @@ FOR NO KEY UPDATE
 """
 
 
-def _locked(store: Store, schedule_id: int) -> DueSchedule | None:
-    return next((DueSchedule(*row) for row in store.rows(LOCK, {"id": schedule_id})), None)
+def _locked_schedule(store: Store, schedule_id: int) -> DueSchedule | None:
+    return next((DueSchedule(*row) for row in store.rows(LOCK_SCHEDULE, {"id": schedule_id})), None)
 
 
-def _next(schedule: DueSchedule) -> dict[str, Any]:
-    """The next time from now on. Of a row that cannot be used it stays: a supervisor notes the error."""
+def _next_time(schedule: DueSchedule) -> dict[str, Any]:
+    """Return the next time from now on. It stays for a row that cannot be used: a supervisor notes the error."""
     now = instant(schedule.now)
     try:
         if schedule.planned_at is None:
@@ -166,34 +160,3 @@ def _next(schedule: DueSchedule) -> dict[str, Any]:
     except SkipQueueError:
         return {"next": schedule.planned_at}
     return {"next": following and following.timestamp()}
-
-
-@dataclass(frozen=True)
-class LateSchedule:
-    """A schedule whose time has passed, and that has not fired. A row of `LATE`, in the order of its columns."""
-
-    name: str
-    task: str
-    late: float
-    """Seconds."""
-    error: str
-    id: int
-    planned_at: datetime
-
-
-# late_schedules → the schedules that are late, the latest first. The table has a row for each schedule.
-LATE = """
-SELECT name, task, extract(epoch FROM statement_timestamp() - next_run_at)::float8, error, id, next_run_at
-FROM skipqueue_schedule
-WHERE
-    paused_at IS NULL
-    AND retired_at IS NULL
-    AND next_run_at < statement_timestamp() - make_interval(secs => %(seconds)s)
-ORDER BY next_run_at
-LIMIT %(limit)s
-"""
-
-
-def late_schedules(store: Store, *, limit: int, seconds: float = 0.0) -> list[LateSchedule]:
-    """The schedules that are late by this many seconds, the latest first."""
-    return [LateSchedule(*row) for row in store.rows(LATE, {"limit": limit, "seconds": seconds})]

@@ -1,4 +1,4 @@
-"""Schedules, as the core sees them."""
+"""What schedules give to the core."""
 
 from ...values.part import Part, console_of
 from .entry import check_periodic

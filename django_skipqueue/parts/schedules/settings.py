@@ -1,4 +1,4 @@
-"""The form of the setting `PERIODIC`. Pure: whether the tasks and the cron expressions exist is checked later.
+"""Checks the form of the setting `PERIODIC`. Pure: system checks look at the tasks and the cron expressions later.
 
 For example: `{"daily summary": {"task": "shop.jobs.summary", "cron": "0 9 * * mon-fri", "timezone": "Europe/Berlin"}}`.
 """
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-KEYS = ("task", "cron", "every", "timezone", "args", "kwargs", "catch_up", "overlap", "jitter")
+SCHEDULE_KEYS = ("task", "cron", "every", "timezone", "args", "kwargs", "catch_up", "overlap", "jitter")
 
 
 def problems(name: str, given: object) -> Iterator[str]:
-    """One sentence for each part that is not valid. `name` is the setting's name in the sentence."""
+    """Yield a sentence for each part that is not valid. `name` is the setting's name in the sentence."""
     if not isinstance(given, dict):
         yield f"{name} must be a dict of schedules by name, not {given!r}."
         return
@@ -27,8 +27,8 @@ def problems(name: str, given: object) -> Iterator[str]:
 
 def _problems(place: str, options: dict[object, object]) -> Iterator[str]:
     for key in options:
-        if key not in KEYS:
-            yield f"{place} has no key {key!r}. It knows {', '.join(KEYS)}."
+        if key not in SCHEDULE_KEYS:
+            yield f"{place} has no key {key!r}. It knows {', '.join(SCHEDULE_KEYS)}."
     if not isinstance(options.get("task"), str):
         yield f"{place}['task'] must be the name of a task, such as 'shop.jobs.daily_summary'."
     if ("cron" in options) == ("every" in options):

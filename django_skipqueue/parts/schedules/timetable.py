@@ -1,9 +1,10 @@
-"""When a schedule fires: by a cron expression in a time zone, or at an interval. Pure but for the library of the extra.
+"""When a schedule fires: by a cron expression in a time zone, or at an interval. Pure, except for the library cronsim.
 
-Invariant: an hour that is named (`0 2 * * *`) means the clock on the wall: a time that the clock skips fires once, when
-it has skipped it, and a time that it shows twice fires the first time. Where every hour is meant (`*/10 * * * *`), a
-schedule fires by elapsed time, whatever the clock is set to; where that is changed by half an hour, only if its minutes
-are the same half an hour later.
+Invariant: an expression that names hours (`0 2 * * *`) means the clock on the wall. A time that the clock skips fires
+once, as soon as the clock has skipped it. A time that the clock shows twice fires the first time.
+
+Invariant: an expression that means every hour (`*/10 * * * *`) fires by elapsed time, whatever the clock is set to. In
+a zone that sets the clock forward by half an hour, this needs minutes that are also its minutes half an hour later.
 """
 
 import functools
@@ -12,21 +13,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import ZoneInfo
 
 from ...exceptions import InvalidOption
 
-SHORTEST, LONGEST = timedelta(seconds=1), timedelta(days=3660)
-"""The intervals that can be used."""
+SHORTEST_INTERVAL, LONGEST_INTERVAL = timedelta(seconds=1), timedelta(days=3660)
+"""The interval of a schedule is one of these, or between them."""
 
-SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
+ONE_SECOND, ONE_HOUR = timedelta(seconds=1), timedelta(hours=1)
 
-HALF_AN_HOUR = 30
-"""In minutes."""
+HALF_HOUR_MINUTES = 30
 
 CRON_FIELDS, CRON_FIELDS_WITH_SECONDS = 5, 6
 
-MISSING = (
+CRONSIM_MISSING = (
     "Cron expressions need the library cronsim. Install it with: pip install 'django-skipqueue[cron]', "
     "or from a checkout with: pip install './django-skipqueue[cron]'"
 )
@@ -40,51 +40,51 @@ NICKNAMES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
-"""Those of cron, which the library does not know."""
+"""The names that cron knows and the library does not."""
 
-AT_START = (
+REBOOT_REFUSED = (
     "a schedule fires at a time, not at a start. Enqueue the job by `manage.py skipqueue defer` where the machine, or "
     "your project, is started."
 )
-"""What to do in place of `@reboot`."""
+"""The advice for `@reboot`."""
 
 
 @dataclass(frozen=True)
 class Every:
-    """An interval. Its methods are those of each `Timetable`.
+    """A timetable that fires at an interval. All times are aware.
 
-    All times are aware. `planned` is one of the times at which the schedule fires: an interval starts there.
+    `planned` is one of the times at which the schedule fires: the interval starts there.
     """
 
     interval: timedelta
 
     def __post_init__(self) -> None:
         """Raise `InvalidOption` for an interval that cannot be used."""
-        if not (isinstance(self.interval, timedelta) and SHORTEST <= self.interval <= LONGEST):
+        if not (isinstance(self.interval, timedelta) and SHORTEST_INTERVAL <= self.interval <= LONGEST_INTERVAL):
             raise InvalidOption(f"an interval must be a timedelta from 1 second to 10 years, not {self.interval!r}.")
 
     @property
     def rule(self) -> dict[str, Any]:
-        """When it fires, as in the metadata of its jobs."""
+        """The rule as the metadata of the schedule's jobs have it."""
         return {"every": self.interval.total_seconds()}
 
     def first(self, now: datetime) -> datetime | None:
-        """When a new schedule fires first; `None`: never."""
+        """Return when a new schedule fires first; `None`: never."""
         return now + self.interval
 
     def after(self, moment: datetime, *, planned: datetime) -> datetime | None:
-        """The first time after the moment; `None`: never again."""
+        """Return the first time after the moment; `None`: never again."""
         return planned + self.interval * (math.floor((moment - planned) / self.interval) + 1)
 
     def newest(self, moment: datetime, *, planned: datetime, limit: int) -> list[datetime]:
-        """The newest times from `planned` until the moment, both included, in their order; at most `limit`."""
+        """Return the newest `limit` times from `planned` to the moment, both included, in ascending order."""
         last = math.floor((moment - planned) / self.interval)
         return [planned + self.interval * number for number in range(max(0, last - limit + 1), last + 1)]
 
 
 @dataclass(frozen=True)
 class Cron:
-    """By a cron expression of five fields, or of six, of which the first is the second."""
+    """A timetable by a cron expression: of five fields, or of six fields, of which the first is the second."""
 
     expression: str
     zone: str = "UTC"
@@ -100,13 +100,13 @@ class Cron:
         return {"cron": self.expression, "timezone": self.zone}
 
     def _elapsed_zone(self, year: int) -> tzinfo | None:
-        """The time zone by which it fires by elapsed time in this year; `None`: it means the clock on the wall."""
+        """Return the zone in which it fires by elapsed time in this year; `None`: it fires by the clock on the wall."""
         expression, zone = parsed(self.expression), zone_of(self.zone)
         if set(expression.hours) != set(range(24)):
             return None
         standard = without_half_hours(zone, year)
         minutes = set(expression.minutes)
-        if standard == zone or minutes == {(minute + HALF_AN_HOUR) % 60 for minute in minutes}:
+        if standard == zone or minutes == {(minute + HALF_HOUR_MINUTES) % 60 for minute in minutes}:
             return standard
         return None
 
@@ -125,7 +125,7 @@ class Cron:
         return found
 
     def _from(self, moment: datetime) -> Iterator[datetime]:
-        """The times after the moment, in UTC."""
+        """Yield the times after the moment, in UTC."""
         if elapsed := self._elapsed_zone(moment.year):
             for time in _simulated(self.expression, moment.astimezone(elapsed)):
                 yield time.astimezone(UTC)
@@ -133,13 +133,13 @@ class Cron:
         local = moment.astimezone(zone_of(self.zone))
         last = moment
         for time in _simulated(self.expression, local.replace(tzinfo=None)):
-            instant = on_the_wall(time, local.tzinfo)
+            instant = wall_clock_instant(time, local.tzinfo)
             if instant > last:
                 last = instant
                 yield instant
 
     def _back_from(self, moment: datetime) -> Iterator[datetime]:
-        start = moment + SECOND
+        start = moment + ONE_SECOND
         if elapsed := self._elapsed_zone(start.year):
             for time in _simulated(self.expression, start.astimezone(elapsed), back=True):
                 if time <= moment:
@@ -149,7 +149,7 @@ class Cron:
         shown_twice = local.replace(fold=0).utcoffset() - local.utcoffset()  # type: ignore[operator]
         last: datetime | None = None
         for time in _simulated(self.expression, local.replace(tzinfo=None) + shown_twice, back=True):
-            instant = on_the_wall(time, local.tzinfo)
+            instant = wall_clock_instant(time, local.tzinfo)
             if instant <= moment and instant != last:
                 last = instant
                 yield instant
@@ -160,7 +160,7 @@ Timetable = Every | Cron
 
 @functools.lru_cache(maxsize=1_000)
 def timetable(*, cron: str, interval: timedelta | None, zone: str) -> Timetable:
-    """The timetable of these columns. Raises `InvalidOption` if they cannot be used."""
+    """Return the timetable of these columns. Raises `InvalidOption` if they cannot be used."""
     if bool(cron) == (interval is not None):
         raise InvalidOption("a schedule has either a cron expression or an interval.")
     return Every(interval) if interval is not None else Cron(cron, zone)
@@ -168,7 +168,7 @@ def timetable(*, cron: str, interval: timedelta | None, zone: str) -> Timetable:
 
 @functools.lru_cache(maxsize=1_000)
 def zone_of(name: str) -> ZoneInfo:
-    """The time zone of this name. Raises `InvalidOption` if there is none."""
+    """Return the time zone of this name. Raises `InvalidOption` if there is none."""
     try:
         return ZoneInfo(name)
     except (OSError, ValueError, TypeError, KeyError):  # a name that is not found is a KeyError
@@ -179,21 +179,17 @@ def zone_of(name: str) -> ZoneInfo:
 
 @functools.lru_cache(maxsize=1_000)
 def without_half_hours(zone: ZoneInfo, year: int) -> tzinfo:
-    """The time zone, or its standard time if the clock is set forward by half an hour, as on Lord Howe Island."""
+    """Return the time zone, or its standard time if it sets the clock forward by half an hour, as Lord Howe Island."""
     for month in (1, 7):
         day = datetime(year, month, 1, tzinfo=zone)
         summer, offset = day.dst() or timedelta(0), day.utcoffset() or timedelta(0)
-        if summer % HOUR:
+        if summer % ONE_HOUR:
             return timezone(offset - summer)
     return zone
 
 
-def zone_names() -> list[str]:
-    return sorted(available_timezones() - {"localtime"})
-
-
 def instant(seconds: float) -> datetime:
-    """The time at these seconds since the epoch."""
+    """Return the time at these seconds since the epoch."""
     return datetime.fromtimestamp(seconds, UTC)
 
 
@@ -206,14 +202,14 @@ def upcoming(table: Timetable, planned: datetime, number: int) -> list[datetime]
     return times
 
 
-def on_the_wall(time: datetime, zone: tzinfo | None) -> datetime:
-    """The instant at which the clock shows this naive time first, or at which it skips it. In UTC."""
+def wall_clock_instant(time: datetime, zone: tzinfo | None) -> datetime:
+    """Return the instant at which the clock first shows this naive time, or at which the clock skips it, in UTC."""
     before, behind = time.replace(tzinfo=zone, fold=0), time.replace(tzinfo=zone, fold=1)
     earlier, later = before.utcoffset() or timedelta(0), behind.utcoffset() or timedelta(0)
-    if earlier >= later:  # it exists: once, or twice
+    if earlier >= later:  # the clock shows the time once or twice
         return before.astimezone(UTC)
     skipped_after, skipped_at = (time - later).replace(tzinfo=UTC), (time - earlier).replace(tzinfo=UTC)
-    while skipped_at - skipped_after > SECOND:  # the clock is changed between the two
+    while skipped_at - skipped_after > ONE_SECOND:  # the clock changes between these instants
         middle = skipped_after + (skipped_at - skipped_after) // 2
         if middle.astimezone(zone).utcoffset() == later:
             skipped_at = middle
@@ -223,16 +219,16 @@ def on_the_wall(time: datetime, zone: tzinfo | None) -> datetime:
 
 
 def _simulated(expression: str, start: datetime, *, back: bool = False) -> Iterator[datetime]:
-    """The times that the library finds after the start, or before it; in the time zone of `start`, or without one."""
+    """Yield the times that the library finds after the start, or before it. They have the time zone of `start`."""
     try:
         from cronsim import CronSim
     except ImportError:
-        raise InvalidOption(MISSING) from None
+        raise InvalidOption(CRONSIM_MISSING) from None
     try:
         found: Iterator[datetime] = CronSim(_normal(expression), start, reverse=back)
     except InvalidOption:
         raise
-    except Exception as error:  # `CronSimError`; a few mistakes are assertions, or errors of other kinds
+    except Exception as error:  # for a few mistakes, cronsim raises other errors than `CronSimError`
         raise InvalidOption(
             f"the cron expression {expression!r} cannot be used: {error or 'a field is wrong'}."
         ) from None
@@ -241,7 +237,7 @@ def _simulated(expression: str, start: datetime, *, back: bool = False) -> Itera
 
 @functools.lru_cache(maxsize=1_000)
 def parsed(expression: str) -> Any:
-    """The sets of numbers that the library has read: `seconds`, `minutes`, `hours`, `days`, `months`, `weekdays`.
+    """Return the library's sets of numbers: `seconds`, `minutes`, `hours`, `days`, `months`, `weekdays`.
 
     Raises `InvalidOption` for an expression that cannot be used.
     """
@@ -249,12 +245,15 @@ def parsed(expression: str) -> Any:
 
 
 def _normal(expression: str) -> str:
-    """With six fields: so the library leaves the changes of the clock to this module. Raises `InvalidOption`."""
+    """Return the expression with six fields, for which the library leaves changes of the clock to this module.
+
+    Raises `InvalidOption` for an expression that cannot be used.
+    """
     if not isinstance(expression, str):
         raise InvalidOption(f"a cron expression must be a str, not {expression!r}.")
     expression = NICKNAMES.get(expression.strip(), expression)
     if expression.startswith("@"):
-        problem = AT_START if expression == "@reboot" else f"the names are {', '.join(NICKNAMES)}."
+        problem = REBOOT_REFUSED if expression == "@reboot" else f"the names are {', '.join(NICKNAMES)}."
         raise InvalidOption(f"the cron expression {expression!r} cannot be used: {problem}")
     fields = expression.split()
     if len(fields) not in (CRON_FIELDS, CRON_FIELDS_WITH_SECONDS):

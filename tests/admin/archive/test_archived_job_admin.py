@@ -41,7 +41,7 @@ def _archive(settings: Any) -> None:
 
 
 def archive(status: str = "failed", *, finished_at: timedelta = OLD, **fields: Any) -> int:
-    """The id of a job that was pruned."""
+    """Prune a job, and return its id."""
     job = make_job(status, finished_at=finished_at, **fields)
     pruner = Pruner(Store("default"))
     pruner.batch()
@@ -103,7 +103,7 @@ class TestTheList:
         archive()
         assert operator.get(ARCHIVE, {"before": typed, "first": typed}).status_code == 200
 
-    def test_the_form_of_the_period_keeps_the_other_filters(self, operator: Client) -> None:
+    def test_the_form_of_the_period_keeps_all_further_filters(self, operator: Client) -> None:
         archive()
         text = operator.get(ARCHIVE, {"status": "failed", "q": "abc"}).text
         form = text.partition('class="skipqueue-period"')[2].partition("</form>")[0]
@@ -127,7 +127,7 @@ class TestTheList:
 
 
 class TestThePage:
-    def test_it_shows_all_that_the_page_of_the_job_showed(self, operator: Client) -> None:
+    def test_the_page_of_an_archived_job_shows_all_that_the_page_of_the_job_showed(self, operator: Client) -> None:
         job_id = archive(
             task="payments.jobs.charge",
             args=[1],
@@ -153,14 +153,16 @@ class TestThePage:
         Pruner(Store("default")).batch()
         assert "Run again as job" in operator.get(archived_page(job.pk, "history")).text
 
-    def test_the_page_of_a_pruned_job_leads_there(self, operator: Client) -> None:
+    def test_the_page_of_a_pruned_job_leads_to_the_archive(self, operator: Client) -> None:
         job_id = archive()
         for name in ("change", "history"):
             response = operator.get(page(name, job_id), follow=True)
             assert response.redirect_chain == [(archived_page(job_id), 302)]
         assert operator.get(page("change", job_id), {"fragment": "1"}).status_code == 404
 
-    def test_not_for_those_who_may_not_view_the_archive(self, log_in: Callable[..., Client]) -> None:
+    def test_the_page_of_a_pruned_job_leads_nowhere_without_permission_to_view_the_archive(
+        self, log_in: Callable[..., Client]
+    ) -> None:
         job_id = archive()
         client = log_in("view_job")
         response = client.get(page("change", job_id), follow=True)
@@ -170,7 +172,7 @@ class TestThePage:
         assert client.get(archived_page(job_id, "run_again")).status_code == 403
 
     @pytest.mark.parametrize("job_id", ["999999", "x", "99999999999999999999999"])
-    def test_one_that_is_not_there(self, operator: Client, job_id: str) -> None:
+    def test_a_job_that_is_not_in_the_archive(self, operator: Client, job_id: str) -> None:
         response = operator.get(f"{ARCHIVE}{job_id}/change/", follow=True)
         assert messages_of(response) == [f"There is no job {job_id} in the archive."]
 
@@ -225,7 +227,7 @@ class TestRunAgain:
         copy = Job.objects.get()
         assert (copy.unique_key, copy.unique_seconds) == ("k", seconds)
 
-    def test_it_needs_the_permission_to_add_jobs(self, log_in: Callable[..., Client]) -> None:
+    def test_to_run_again_needs_the_permission_to_add_jobs(self, log_in: Callable[..., Client]) -> None:
         job_id = archive()
         client = log_in("view_archivedjob", "view_job")
         assert "run-again" not in client.get(archived_page(job_id)).text
@@ -333,7 +335,7 @@ def plan_of(statement: str, values: Any = None) -> str:
 
 
 def read_from_end_to_end(plan: str) -> set[str]:
-    """The partitions that are read so; the month in which the test runs may be a small one."""
+    """Return the large partitions that a plan reads by a sequential scan."""
     return set(re.findall(r"Seq Scan on (skipqueue_archivedjob_\d+_\d+)", plan)) - {
         f"skipqueue_archivedjob_{localtime():%Y_%m}",
         f"skipqueue_archivedjob_{localtime() - timedelta(days=100):%Y_%m}",

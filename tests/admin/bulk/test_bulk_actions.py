@@ -27,7 +27,7 @@ from django_skipqueue.exceptions import InvalidTask
 from django_skipqueue.jobs.registry import registry
 from django_skipqueue.models import Job, Queue
 from django_skipqueue.models.copies import BULK_TASK
-from django_skipqueue.parts.schedules.entry import Entry, prepared
+from django_skipqueue.parts.schedules.entry import ScheduleEntry, prepared_job
 from django_skipqueue.queue.store import Store
 from django_skipqueue.testing import run_jobs
 
@@ -622,12 +622,12 @@ class TestForgeries:
         task = registry.get(BULK_TASK)
         kwargs = {"action": "delete_selected"}
         times: Any = {"interval": timedelta(1), "timezone": "UTC", "source": "admin"}
-        entry = Entry(name="forged", task=BULK_TASK, kwargs=kwargs, **times)
+        entry = ScheduleEntry(name="forged", task=BULK_TASK, kwargs=kwargs, **times)
         deferrals: list[Callable[[], object]] = [
             lambda: task.defer(**kwargs),
             lambda: task.defer_many([kwargs]),
             lambda: task.using(priority=1).s(**kwargs),
-            lambda: prepared(BULK_TASK, [], kwargs),
+            lambda: prepared_job(BULK_TASK, [], kwargs),
             entry.check,
         ]
         for deferral in deferrals:

@@ -1,4 +1,4 @@
-"""A database that has gone away."""
+"""The fixture `gone`: a database that cannot be reached any more."""
 
 from collections.abc import Iterator
 

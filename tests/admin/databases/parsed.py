@@ -10,7 +10,7 @@ OURS = "/admin/django_skipqueue/"
 
 @dataclass
 class Form:
-    """A form: where it goes, and what it sends."""
+    """A form: its address, and the values that it sends."""
 
     action: str
     method: str
@@ -26,7 +26,7 @@ class Form:
 
 
 class Page(HTMLParser):
-    """The links and forms to pages of the queue; the links that lead to other databases apart."""
+    """The links and forms to pages of the queue, with the links to other databases apart."""
 
     def __init__(self, html: str, address: str) -> None:
         super().__init__()

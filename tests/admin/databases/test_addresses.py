@@ -25,7 +25,7 @@ OUTSIDE = {"index", "app"}
 
 @pytest.fixture
 def shown(addresses: Mapping[str, str], settings: Any) -> Mapping[str, str]:
-    """The address of each page of a database that is not the one of an address that names none."""
+    """Return the address of each page, for a database that is not the default."""
     settings.SKIPQUEUE = {"ARCHIVE": None, "DATABASES": ("other", "default"), "RETIRING": ()}
     return {name: with_alias(address, "default") for name, address in addresses.items() if name not in OUTSIDE}
 
@@ -51,7 +51,7 @@ def test_every_link_and_form_carries_the_database(shown: Mapping[str, str], oper
     assert forms > 50
 
 
-def test_so_do_the_questions(shown: Mapping[str, str], operator: Client) -> None:
+def test_the_questions_carry_the_database(shown: Mapping[str, str], operator: Client) -> None:
     address = f"/admin/{with_alias(JOBS, 'default')}"
     for name, posted in QUESTIONS.items():
         page = Page(operator.post(address, posted).text, address)
@@ -59,7 +59,9 @@ def test_so_do_the_questions(shown: Mapping[str, str], operator: Client) -> None
         assert lost(page) == [], name
 
 
-def test_so_does_the_part_of_a_page_that_a_script_fetches(shown: Mapping[str, str], operator: Client) -> None:
+def test_the_part_of_a_page_that_a_script_fetches_carries_the_database(
+    shown: Mapping[str, str], operator: Client
+) -> None:
     for name in ("running job", "failed job", "progress"):
         page = Page(operator.get(f"/admin/{shown[name]}&fragment=1").text, f"/admin/{shown[name]}")
         assert page.links or page.own_forms

@@ -1,4 +1,4 @@
-"""Several databases in a browser: switch, act, and stay."""
+"""Several databases in a browser: a user switches to one, and all actions stay in it."""
 
 import re
 from collections.abc import Callable

@@ -71,7 +71,7 @@ def test_with_one_database_no_finding_names_it(operator: Client, settings: Any) 
     assert "<li>Autovacuum is on " in html
 
 
-def test_one_that_cannot_be_reached_is_a_finding_beside_those_of_the_others(operator: Client, gone: str) -> None:
+def test_a_database_that_cannot_be_reached_is_a_finding(operator: Client, gone: str) -> None:
     make_orphan("other")
     for address in (DOCTOR, with_alias(DOCTOR, gone), with_alias(DOCTOR, "other")):
         response = operator.get(address)
@@ -82,7 +82,7 @@ def test_one_that_cannot_be_reached_is_a_finding_beside_those_of_the_others(oper
         assert [each for each in found if each[1] == gone] == [("database-unusable", gone)]
 
 
-def test_so_is_one_that_the_settings_do_not_have(operator: Client, settings: Any) -> None:
+def test_a_database_that_the_settings_do_not_have_is_a_finding(operator: Client, settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASES": (*BOTH, "nosuch")}
     html = operator.get(DOCTOR).text
     assert ("database-unusable", "nosuch") in findings(html)

@@ -1,4 +1,4 @@
-"""What is made on a page goes where its key belongs, if databases are chosen by keys."""
+"""Jobs and schedules that a page makes go to the database of their key, if keys choose the database."""
 
 from typing import Any
 from unittest.mock import Mock
@@ -72,7 +72,7 @@ def send(**arguments: Any) -> None:
 
 
 def press_edit(operator: Client, source: Job, **values: str) -> Any:
-    """Run the job again with other arguments, as the form is sent that a browser shows."""
+    """Run the job again with other arguments, by the form that a browser shows."""
     address = with_alias(page("edit", source.pk), "default")
     form = operator.get(address).context["form"]
     fields = {name: form[name].value() for name in form.fields}
@@ -92,7 +92,7 @@ def test_a_call_without_the_argument_that_chooses_is_an_error_of_the_form(operat
     assert errors_of(response) == ["the call has no argument 'account', which chooses its database."]
 
 
-def test_so_are_keys_that_belong_to_two_databases(operator: Client) -> None:
+def test_keys_that_belong_to_two_databases_are_an_error_of_the_form(operator: Client) -> None:
     job(name="send", unique=unique_by("account"), sequence=by("other"))(send_both)
     source = make_job("completed", task="send", args=[1, 1])
     [error] = errors_of(press_edit(operator, source, argument_1="2"))
@@ -103,13 +103,15 @@ def send_both(account: int, other: int) -> None:
     """A task with two keys."""
 
 
-def test_so_is_a_database_that_cannot_be_reached(operator: Client, gone: str) -> None:
+def test_a_database_that_cannot_be_reached_is_an_error_of_the_form(operator: Client, gone: str) -> None:
     source = make_job("completed", task="pay", kwargs={"account": account_of("default")})
     response = press_edit(operator, source, argument_0=str(account_of(gone)))
     assert errors_of(response) == ["The database other cannot be reached."]
 
 
-def test_so_is_one_that_goes_away_meanwhile(operator: Client, gone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_goes_away_meanwhile_is_an_error_of_the_form(
+    operator: Client, gone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = make_job("completed", task="pay", kwargs={"account": account_of("default")})
     monkeypatch.setattr(parts, "can_be_reached", Mock(side_effect=[True, False]))
     response = press_edit(operator, source, argument_0=str(account_of(gone)))
@@ -130,7 +132,7 @@ def charge(account: int) -> None:
 
 
 def made_before(alias: str, status: str = "completed") -> Job:
-    """A job in `default`, from before `other` was added, to which its unique key belongs since."""
+    """Make a job in `default`, whose unique key belongs to `other` since that database was added."""
     task: Any = job(name="charge", unique=unique_by("account"))(charge)
     calls = ((number, task.encoded([], {"account": number})) for number in range(100))
     number, call = next((number, call) for number, call in calls if database_of_schedule(task, call) == alias)

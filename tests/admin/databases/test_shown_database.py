@@ -1,4 +1,4 @@
-"""Which database a page shows, and what it shows of one that is not served or cannot be reached."""
+"""The database that a page shows, and the pages for a database that is unknown or cannot be reached."""
 
 import re
 import time
@@ -33,8 +33,8 @@ DASHBOARD = f"/admin/{JOBS}dashboard/"
 @pytest.fixture(autouse=True)
 def _two_databases(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("default", "other")}
-    monkeypatch.setattr(databases, "CONNECT_SECONDS", DEADLINE)  # of a busy machine
-    monkeypatch.setattr(databases, "SECONDS", DEADLINE)
+    monkeypatch.setattr(databases, "DATABASE_CONNECT_SECONDS", DEADLINE)  # of a busy machine
+    monkeypatch.setattr(databases, "DATABASES_SECONDS", DEADLINE)
 
 
 def ids_on(client: Client, address: str) -> list[int]:
@@ -75,7 +75,7 @@ def test_a_database_that_is_not_served_is_not_found(operator: Client, settings: 
 
 
 @pytest.mark.parametrize("alias", ["third", "other"])
-def test_those_who_are_not_logged_in_learn_of_no_database(client: Client, alias: str) -> None:
+def test_a_visitor_who_is_not_logged_in_learns_of_no_database(client: Client, alias: str) -> None:
     response = client.get(with_alias(LIST, alias))
     assert response.status_code == 302
     assert response.headers["Location"].startswith("/admin/login/?next=")
@@ -99,7 +99,7 @@ def test_a_database_that_cannot_be_reached_has_a_page_that_says_so(operator: Cli
     assert operator.get(with_alias(f"{LIST}doctor/", gone)).status_code == 200
 
 
-def test_so_has_one_that_goes_away_during_a_request(
+def test_a_database_that_goes_away_during_a_request_has_a_page_that_says_so(
     operator: Client, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     def lose(*args: Any) -> None:
@@ -159,19 +159,19 @@ def test_the_box_names_a_database_that_cannot_be_reached(operator: Client, gone:
     assert Page(operator.get(LIST).text, LIST).box == {gone: with_alias(DASHBOARD, gone)}
 
 
-def test_one_that_cannot_be_reached_has_a_line_there(operator: Client, gone: str) -> None:
+def test_a_database_that_cannot_be_reached_has_a_line_on_the_dashboard(operator: Client, gone: str) -> None:
     make_job()
     table = table_of(operator)
     assert table[gone] == ["cannot be reached"]
     assert (table["default"][0], table["all"][0]) == ("1", "1")
 
 
-@pytest.mark.parametrize("seconds", [databases.CONNECT_SECONDS, 1.5])
+@pytest.mark.parametrize("seconds", [databases.DATABASE_CONNECT_SECONDS, 1.5])
 def test_two_that_do_not_answer_cost_the_time_of_one(
     operator: Client, settings: Any, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("default", "slow_1", "slow_2")}
-    monkeypatch.setattr(databases, "CONNECT_SECONDS", seconds)
+    monkeypatch.setattr(databases, "DATABASE_CONNECT_SECONDS", seconds)
     make_job()
     proxy = Proxy()
     proxy.stall()

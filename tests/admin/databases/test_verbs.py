@@ -1,4 +1,4 @@
-"""A verb changes the job of the database that is shown, and never the one with the same id in another."""
+"""A verb changes the job of the database that the page shows, never a job with this id in another database."""
 
 from typing import Any
 
@@ -117,7 +117,7 @@ def twin_schedules() -> int:
 
 
 def press_on(client: Client, address: str, target: str, **posted: str) -> Any:
-    """Press the button of a page of the database `other` that posts to an address that begins so."""
+    """On a page of the database `other`, press the button that posts to an address with this beginning."""
     address = with_alias(address, "other")
     form = next(each for each in Page(client.get(address).text, address).own_forms if each.action.startswith(target))
     return client.post(form.action, {**form.fields, **posted})

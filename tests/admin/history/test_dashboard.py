@@ -1,4 +1,4 @@
-"""The dashboard: what its cards, charts and tables say of hand-made roll-ups."""
+"""The dashboard: its cards, charts and tables show hand-made roll-ups."""
 
 from datetime import timedelta
 from typing import Any
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db
 
 
 def make_rollup(*, minutes: float, span: Span = Span.MINUTE, queue: str = "", task: str = "", **fields: Any) -> RollUp:
-    """What happened so many minutes ago."""
+    """Make a row of roll-ups of `minutes` ago."""
     times = {name: histogram.of(fields.pop(name, ())) for name in ("waited", "ran")}
     starts_at = Now() - timedelta(minutes=minutes)
     return RollUp.objects.create(
@@ -37,7 +37,7 @@ def values(made: Any) -> dict[str, list[float | None]]:
     return {str(series.label): list(series.values) for series in made.series}
 
 
-def test_the_jobs_per_minute_are_those_of_the_last_minutes() -> None:
+def test_the_jobs_per_minute_count_the_last_minutes() -> None:
     make_rollup(minutes=2, completed=60, waited=[0.1] * 60)
     make_rollup(minutes=2, completed=10, queue="mail")
     assert 9 <= float(card("jobs per minute").value) <= 12
@@ -86,7 +86,7 @@ def test_a_week_is_read_from_hours() -> None:
     assert sum(number or 0 for number in values(chart("throughput", range="7d"))["completed"]) == 5
 
 
-def test_quantiles_are_those_of_all_processes_and_queues_and_gaps_where_nothing_ended() -> None:
+def test_quantiles_count_all_processes_and_queues_and_have_gaps_where_nothing_ended() -> None:
     make_rollup(minutes=5, completed=20, waited=[0.02] * 19 + [4.0], ran=[0.2] * 20)
     found = values(chart("waited"))
     assert found["p50"][54] == pytest.approx(0.025, abs=0.015)
@@ -97,7 +97,7 @@ def test_quantiles_are_those_of_all_processes_and_queues_and_gaps_where_nothing_
 
 
 def test_jobs_that_have_not_begun_are_a_line_beside_the_waiting_times() -> None:
-    """They wait for 7 minutes, and the quantiles, which know jobs that have begun alone, say 0.02 s."""
+    """The jobs wait for 7 minutes. The quantiles, which count only jobs that have begun, show 0.02 s."""
     make_rollup(minutes=5, completed=20, waited=[0.02] * 20)
     assert set(values(chart("waited"))) == {"p50", "p95"}
     for minutes, oldest in ((6, 360.0), (4, 480.0)):
@@ -108,7 +108,7 @@ def test_jobs_that_have_not_begun_are_a_line_beside_the_waiting_times() -> None:
     assert {str(series.label) for series in chart("ran").series} == {"p50", "p95"}
 
 
-def test_the_deepest_queues_have_lines_of_their_own_and_the_others_one_together() -> None:
+def test_the_deepest_queues_have_a_line_each_and_all_other_queues_one_line() -> None:
     names = [f"q{number}" for number in range(7)]
     for number, name in enumerate(names):
         make_rollup(minutes=0, span=Span.EVER, queue=name)

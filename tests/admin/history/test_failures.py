@@ -1,4 +1,4 @@
-"""The pages of failures: what fails now, and one cause with its jobs."""
+"""The pages of failures: "Failing now", and the page of one cause with its jobs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ from django_skipqueue.console.search import cause_query, cause_text
 from django_skipqueue.exceptions import WorkerDied
 from django_skipqueue.models import FailureRollUp, Job
 from django_skipqueue.parts.history.causes import LONGEST_NOTE
-from django_skipqueue.parts.history.failures import MOST_ON_TOP, MOST_SHOWN, top_causes
+from django_skipqueue.parts.history.failures import MOST_CAUSES_ON_DASHBOARD, MOST_CAUSES_SHOWN, top_causes
 from django_skipqueue.values.records import Cause
 from django_skipqueue.values.redaction import MASK
 
@@ -71,16 +71,16 @@ class TestFailingNow:
         assert "cause/?" not in text
 
     def test_the_page_and_the_dashboard_show_a_limited_number(self, operator: Client) -> None:
-        for number in range(MOST_SHOWN + 1):
+        for number in range(MOST_CAUSES_SHOWN + 1):
             roll_up(BAD_VALUE._replace(place=f"shop.f{number}"), number + 1)
         assert [shown.counts.place for shown in top_causes()] == [
-            f"shop.f{MOST_SHOWN - place}:42" for place in range(MOST_ON_TOP)
+            f"shop.f{MOST_CAUSES_SHOWN - place}:42" for place in range(MOST_CAUSES_ON_DASHBOARD)
         ]
         response = operator.get(FAILURES)
-        assert len(response.context["causes"]) == MOST_SHOWN
-        assert f"The first {MOST_SHOWN} causes are shown." in response.text
+        assert len(response.context["causes"]) == MOST_CAUSES_SHOWN
+        assert f"The first {MOST_CAUSES_SHOWN} causes are shown." in response.text
 
-    def test_the_dashboard_shows_the_first_ones(self, operator: Client) -> None:
+    def test_the_dashboard_shows_the_first_causes(self, operator: Client) -> None:
         text = operator.get(f"{LIST}dashboard/").text
         assert "No attempt has failed in the last 7 days." in text
         roll_up(UNAVAILABLE)
@@ -88,10 +88,10 @@ class TestFailingNow:
         assert "psp.errors.Unavailable" in text
         assert f'href="{FAILURES}"' in text
 
-    def test_without_failures_it_says_so(self, operator: Client) -> None:
+    def test_the_page_says_that_nothing_fails(self, operator: Client) -> None:
         assert "No attempt has failed in the last 7 days." in operator.get(FAILURES).text
 
-    def test_it_reads_the_last_job_of_each_cause_by_its_id(self, operator: Client) -> None:
+    def test_the_page_reads_the_last_job_of_each_cause_by_its_id(self, operator: Client) -> None:
         for place in ("shop.jobs.a", "shop.jobs.b"):
             cause = BAD_VALUE._replace(place=place)
             roll_up(cause, job_id=make_failing(cause).pk)
@@ -140,13 +140,15 @@ class TestFailingNow:
         assert text.index("in deployment 4f2a") < text.index("in deployment 5b3c")
 
     @pytest.mark.parametrize("address", [FAILURES, address_of(BAD_VALUE)])
-    def test_who_may_not_view_jobs_may_not_see_it(self, log_in: Callable[..., Client], address: str) -> None:
+    def test_who_may_not_view_jobs_may_not_see_the_page_of_failures(
+        self, log_in: Callable[..., Client], address: str
+    ) -> None:
         roll_up(BAD_VALUE)
         client = log_in("view_worker")
         assert client.get(address).status_code == 403
         assert client.post(address).status_code == 405
 
-    def test_it_is_linked_from_the_list(self, operator: Client) -> None:
+    def test_the_list_of_jobs_links_to_the_page_of_failures(self, operator: Client) -> None:
         assert f'href="{FAILURES}"' in operator.get(LIST).text
 
 
@@ -185,7 +187,7 @@ class TestOneCause:
         assert response.request["PATH_INFO"] == FAILURES
         assert operator.get(f"{FAILURES}cause/?task=%00&cause=%00").status_code == 302
 
-    def test_buttons_are_those_that_the_user_may_use(self, log_in: Callable[..., Client]) -> None:
+    def test_the_page_has_only_the_buttons_that_the_user_may_use(self, log_in: Callable[..., Client]) -> None:
         make_failing(UNAVAILABLE)
         make_failing(UNAVAILABLE, "scheduled")
         roll_up(UNAVAILABLE)
@@ -222,7 +224,7 @@ class TestAcknowledge:
         assert entry.change_message == "Acknowledged. <ticket> 12"
         assert entry.get_admin_url() is None
 
-    def test_it_is_taken_back(self, operator: Client) -> None:
+    def test_an_acknowledgement_is_taken_back(self, operator: Client) -> None:
         roll_up(BAD_VALUE)
         assert "Take back" not in operator.get(address_of(BAD_VALUE)).text
         acknowledge(operator)
@@ -232,7 +234,7 @@ class TestAcknowledge:
         entries = LogEntry.objects.order_by("pk").values_list("change_message", flat=True)
         assert list(entries) == ["Acknowledged.", "Took back the acknowledgement."]
 
-    def test_one_that_has_come_back_says_so(self, operator: Client) -> None:
+    def test_a_cause_that_has_come_back_says_so(self, operator: Client) -> None:
         roll_up(BAD_VALUE)
         acknowledge(operator, note="vendor")
         roll_up(BAD_VALUE, 60)
@@ -264,7 +266,7 @@ class TestAcknowledge:
 
 
 class TestTheList:
-    def test_it_has_the_jobs_whose_last_error_has_the_cause(self, operator: Client) -> None:
+    def test_the_page_of_a_cause_lists_the_jobs_whose_last_error_has_the_cause(self, operator: Client) -> None:
         failed, retrying = make_failing(UNAVAILABLE), make_failing(UNAVAILABLE, "scheduled")
         recovered = make_failing(UNAVAILABLE, "completed")
         make_failing(BAD_VALUE)

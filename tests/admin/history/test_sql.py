@@ -1,4 +1,4 @@
-"""The statements of the dashboard that read roll-ups use their indexes among many of them."""
+"""The statements of the dashboard use their indexes among many roll-ups."""
 
 import re
 from typing import Any

@@ -9,7 +9,7 @@ from django.test import Client
 
 from django_skipqueue.models import Deployment
 from django_skipqueue.parts.history.models import Span
-from django_skipqueue.parts.history.rollups import Counts
+from django_skipqueue.parts.history.rollups import AttemptCounts
 from django_skipqueue.parts.history.task_page import about_task
 from django_skipqueue.values import counting
 
@@ -28,10 +28,12 @@ def deploy(name: str, *, minutes: float) -> None:
     Deployment.objects.create(name=name, first_at=Now() - timedelta(minutes=minutes))
 
 
-def ended(seconds: float, **numbers: Any) -> Counts:
+def ended(seconds: float, **numbers: Any) -> AttemptCounts:
     number = sum(numbers.values())
     times = counting.of([seconds] * number)
-    return Counts(waited=times, ran=times, waited_seconds=seconds * number, ran_seconds=seconds * number, **numbers)
+    return AttemptCounts(
+        waited=times, ran=times, waited_seconds=seconds * number, ran_seconds=seconds * number, **numbers
+    )
 
 
 def test_attempts_and_times_of_all_its_queues_are_drawn_by_hour() -> None:

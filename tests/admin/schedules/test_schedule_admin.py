@@ -1,4 +1,4 @@
-"""Schedules in the admin: the list, the page of one, the form, the buttons."""
+"""Schedules in the admin: the list, the page of one schedule, the form, the buttons."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from django_skipqueue import job
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.jobs.registry import Registry
 from django_skipqueue.models import Job, Schedule
-from django_skipqueue.parts.schedules.entry import Entry
+from django_skipqueue.parts.schedules.entry import ScheduleEntry
 from django_skipqueue.values.redaction import MASK
 
 from ...app import jobs
@@ -171,14 +171,14 @@ def test_who_may_not_run_it_has_no_buttons_on_its_page(log_in: Callable[..., Cli
     assert "Jobs of this task" not in text
 
 
-def test_the_form_of_a_new_one_is_filled_with_what_is_usual(operator: Client) -> None:
+def test_the_form_of_a_new_schedule_has_the_usual_values(operator: Client) -> None:
     form = operator.get(f"{SCHEDULES}add/").context["adminform"].form
     assert [form[name].value() for name in ("args", "kwargs", "catch_up", "overlap")] == ["[]", "{}", "latest", "allow"]
     labels = [str(field.label) for field in form]
     assert labels == [label[:1].upper() + label[1:] for label in labels]
 
 
-def test_one_of_the_code_cannot_be_edited(operator: Client) -> None:
+def test_a_schedule_of_the_code_cannot_be_edited(operator: Client) -> None:
     schedule = make_schedule("s", due=-60, source="code", kwargs={"token": "secret", "id": 5})
     response = operator.get(address(schedule))
     assert 'name="cron"' not in response.text
@@ -311,10 +311,10 @@ def test_a_mask_stands_for_a_value_of_the_same_name_and_task_alone(
 
 
 def test_an_error_of_the_form_shows_no_secret(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    def check(self: Entry) -> None:
+    def check(self: ScheduleEntry) -> None:
         raise InvalidOption(f"no {self.kwargs['token']}")
 
-    monkeypatch.setattr(Entry, "check", check)
+    monkeypatch.setattr(ScheduleEntry, "check", check)
     response = operator.post(address(make_secret()), FILLED | GATHER | {"kwargs": json.dumps({"token": MASK, "id": 6})})
     assert errors_of(response) == {"kwargs": [f"no {MASK}"]}
 

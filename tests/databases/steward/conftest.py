@@ -29,7 +29,7 @@ def proxy() -> Iterator[Proxy]:
 
 @pytest.fixture
 def proxies() -> Iterator[dict[str, Proxy]]:
-    """One before each database, by its alias."""
+    """A proxy before each database, by its alias."""
     made = {alias: Proxy() for alias in ALIASES}
     yield made
     for each in made.values():

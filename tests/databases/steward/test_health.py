@@ -1,4 +1,4 @@
-"""`runworker --health-port` for two databases: one port tells of both, and one database out of order is not all."""
+"""`runworker --health-port` for two databases: one port shows both databases, also while one is down."""
 
 import multiprocessing
 import os
@@ -30,7 +30,7 @@ ALL_READY = (200, "ok\n")
 
 
 def metrics(port: int) -> dict[str, float]:
-    """The values by the text before them, without the prefix that all have."""
+    """Return the values of the metrics by their names and labels, without the common prefix."""
     lines = [line for line in get(port, "/metrics")[1].splitlines() if not line.startswith("#")]
     found = (line.rpartition(" ") for line in lines)
     return {series.removeprefix("skipqueue_worker_"): float(value) for series, _, value in found}
@@ -44,7 +44,7 @@ def wait_until_all_ready(port: int) -> None:
 
 
 @db
-def test_one_port_tells_of_both(steward: Run) -> None:
+def test_one_port_shows_both_databases(steward: Run) -> None:
     port = free_port()
     process = steward("--processes", "2", "--health-port", str(port))
     wait_until_all_ready(port)
@@ -68,7 +68,7 @@ def test_one_port_tells_of_both(steward: Run) -> None:
 
 
 @db
-def test_one_database_that_is_down_is_named_and_only_both_take_it_out_of_service(
+def test_the_port_names_a_database_that_is_down_and_fails_only_if_both_are_down(
     steward: Run, proxies: dict[str, Proxy]
 ) -> None:
     port = free_port()
@@ -181,7 +181,7 @@ BUSY = WorkerState("w@other/1", 4711, True, True, 3, 10**12, 2, 4, 1, 1234.5)
 STATE = SupervisorState("other", 0.0, 0.0, DatabaseState.REACHED, (BUSY, WorkerState("w@other/2", slots=4)))
 
 
-def test_another_process_reads_what_was_shown() -> None:
+def test_another_process_reads_the_state_that_a_supervisor_shows() -> None:
     shared = SharedState(OPTIONS)
     assert shared.read().database is DatabaseState.UNKNOWN
     writer = multiprocessing.get_context("fork").Process(target=shared.write, args=(STATE,))

@@ -1,4 +1,4 @@
-"""`Steward`: a `runworker` for two databases. What befalls one of them, or its supervisor, leaves the other alone."""
+"""`Steward`, the parent in a `runworker` for two databases: trouble with one database leaves the other alone."""
 
 import os
 import signal
@@ -67,7 +67,7 @@ def test_the_jobs_of_both_are_run_and_the_names_say_where(steward: Run) -> None:
     assert sorted(supervisors(process).values()) == sorted(children(process.process.pid))
 
 
-def test_a_drain_ends_when_both_are_empty(steward: Run) -> None:
+def test_a_drain_ends_when_both_databases_are_empty(steward: Run) -> None:
     for alias in ALIASES:
         jobs.noop.using(database=alias).defer_many([()] * 50)
     assert (process := steward("--drain")).wait() == 0
@@ -75,7 +75,7 @@ def test_a_drain_ends_when_both_are_empty(steward: Run) -> None:
     assert "died" not in process.log
 
 
-def test_one_of_several_can_be_chosen(steward: Run) -> None:
+def test_runworker_can_serve_one_of_several_databases(steward: Run) -> None:
     for alias in ALIASES:
         jobs.noop.using(database=alias).defer()
     process = steward("--drain", "--database", "other")
@@ -160,7 +160,7 @@ def test_a_signal_to_a_supervisor_alone_is_ignored(steward: Run) -> None:
 # Deaths
 
 
-def test_a_supervisor_that_is_killed_is_replaced_and_the_other_goes_on(steward: Run) -> None:
+def test_a_killed_supervisor_is_replaced_while_the_other_database_goes_on(steward: Run) -> None:
     process = steward("--poll-interval", HOUR, "--worker-timeout", "2", "--shutdown-timeout", "0.1")
     hold_in_both()
     pids = supervisors(process)
@@ -212,7 +212,7 @@ def beat(alias: str) -> datetime:
     return Worker.objects.using(alias).get().heartbeat_at
 
 
-def test_a_stalled_database_delays_no_job_and_no_heartbeat_of_the_other(steward: Run, proxy: Proxy) -> None:
+def test_a_stalled_database_delays_no_job_and_no_heartbeat_of_another_database(steward: Run, proxy: Proxy) -> None:
     process = steward(settings=behind(other=proxy), skipqueue={"HEARTBEAT_INTERVAL": 0.2})
     supervisors(process)
     proxy.stall()

@@ -36,7 +36,9 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
 
 
 @db
-def test_it_is_ready_once_both_are_alive_while_both_tick_and_stops_as_one(steward: Run, manager: Manager) -> None:
+def test_a_steward_is_ready_once_both_supervisors_are_alive_and_stops_as_one_service(
+    steward: Run, manager: Manager
+) -> None:
     soon = "from django_skipqueue.supervisor import state\nstate.LATE_AFTER = 5.0"
     notify = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "1000000"}
     process = steward(environment=notify, settings=soon)
@@ -104,7 +106,7 @@ def test_ready_is_each_that_can_be_reached_and_at_least_one(
         assert manager.is_silent_for(0.1)
 
 
-def test_one_that_hangs_is_no_sign_of_life(manager: Manager) -> None:
+def test_a_supervisor_that_hangs_stops_the_watchdog_messages(manager: Manager) -> None:
     states = [state(REACHED, *RUNS), state(LOST, *RUNS, late_at=0.0)]
     service = NotifySystemd(lambda: states, {"NOTIFY_SOCKET": manager.address})
     service.run(time.monotonic())

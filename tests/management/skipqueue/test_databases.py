@@ -1,4 +1,4 @@
-"""The command line where several databases hold queues: it goes over all of them, or does what a handle names."""
+"""The command line with several databases: commands go over all databases, or to the job that a handle names."""
 
 import json
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def statuses() -> list[str]:
     return [Job.objects.using(alias).get(pk=7).status for alias in BOTH]
 
 
-def test_status_and_lists_are_of_all(twins: dict[str, Job]) -> None:
+def test_status_and_lists_show_all_databases(twins: dict[str, Job]) -> None:
     for command in (["status"], ["list", "--status", "discarded"], ["doctor"]):
         out = skipqueue(*command).out
         assert out.index("Database default") < out.index("Database other")
@@ -57,7 +57,7 @@ def test_status_and_lists_are_of_all(twins: dict[str, Job]) -> None:
     assert [(each["database"], each["id"]) for each in listed] == [("default", 7), ("other", 7)]
 
 
-def test_one_that_is_named() -> None:
+def test_the_option_database_names_one_database() -> None:
     assert "Database" not in skipqueue("status", "--database", "other").out
 
 
@@ -94,7 +94,7 @@ def test_no_in_one_of_them_is_no_only_where_all_must_be_well(twins: dict[str, Jo
     assert skipqueue("health").code == 3
 
 
-def test_one_that_is_down_keeps_no_other_from_being_done(twins: dict[str, Job], down: None) -> None:
+def test_a_database_that_is_down_keeps_no_command_from_the_other_databases(twins: dict[str, Job], down: None) -> None:
     result = skipqueue("retry", "--status", "discarded", "--yes", "--all")
     assert result.code == 1
     assert "other: The database 'other' cannot be reached" in result.err
@@ -102,7 +102,7 @@ def test_one_that_is_down_keeps_no_other_from_being_done(twins: dict[str, Job], 
 
 
 @pytest.mark.parametrize("command", [["status"], ["alerts"], ["doctor"], ["limits"]])
-def test_the_numbers_of_the_others_are_shown(down: None, settings: Any, command: list[str]) -> None:
+def test_status_shows_the_numbers_of_the_reachable_databases(down: None, settings: Any, command: list[str]) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("other", "default")}
     noop.using(database="default").defer()
     result = skipqueue(*command, "--json")

@@ -1,4 +1,4 @@
-"""`skipqueue schedules`."""
+"""The subcommand `skipqueue schedules`."""
 
 from datetime import timedelta
 
@@ -14,7 +14,7 @@ from .running import skipqueue
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_it_lists_the_schedules() -> None:
+def test_the_subcommand_lists_the_schedules() -> None:
     last = make_job("completed")
     make_schedule("daily", due=-60, cron="0 9 * * mon-fri", timezone="Europe/Berlin", source="code")
     make_schedule("often", due=-60, last_job_id=last.pk, last_run_at=Now() - timedelta(minutes=3))
@@ -36,7 +36,7 @@ def test_it_lists_the_schedules() -> None:
     assert "broken: no task" in result.err
 
 
-def test_it_prints_json() -> None:
+def test_schedules_print_json() -> None:
     make_schedule("often", due=-60, interval=timedelta(minutes=5))
     [found] = skipqueue("schedules", "--json").objects
     assert (found["name"], found["state"], found["interval"]) == ("often", "active", 300.0)
@@ -49,14 +49,14 @@ def test_without_a_schedule_the_exit_code_says_so() -> None:
     assert "There is no schedule." in result.err
 
 
-def test_it_runs_one_now() -> None:
+def test_the_subcommand_runs_a_schedule_now() -> None:
     make_schedule("often", due=-60)
     result = skipqueue("schedules", "run", "often")
     assert result.code == 0
     assert int(result.out) == Job.objects.get().pk == Schedule.objects.get().last_job_id
 
 
-def test_it_pauses_and_resumes_one() -> None:
+def test_the_subcommand_pauses_and_resumes_a_schedule() -> None:
     make_schedule("often", due=-60)
     result = skipqueue("schedules", "pause", "often")
     assert (result.code, result.err) == (0, "Schedule often is paused.\n")

@@ -1,4 +1,4 @@
-"""`manage.py runrelay`: hand the jobs of carried queues over to their carrier until a signal stops the command."""
+"""`manage.py runrelay`: hands the jobs of carried queues over to their carrier until a signal stops the command."""
 
 import json
 from collections.abc import Iterable
@@ -84,7 +84,7 @@ class Command(BaseCommand):
         )
 
     def _show_topology(self, carrier: CarrierSettings, databases: Iterable[str]) -> None:
-        """Print what somebody else declares. Writes the carrier's row into each database: its time is in the names."""
+        """Print the exchanges and queues. Their names need the time in the carrier's row, so this writes the row."""
         stores, problems = _usable(databases)
         if problems:
             raise CommandError(" ".join(problems))
@@ -96,7 +96,7 @@ class Command(BaseCommand):
         self.stdout.write(json.dumps(definitions, indent=2))
 
     def _reclaim(self, name: str, databases: Iterable[str], *, is_confirmed: bool) -> None:
-        """Release the jobs that a carrier holds. If a database cannot be used, the others are seen to all the same."""
+        """Release the jobs that a carrier holds, in each database that can be used."""
         stores, problems = _usable(databases)
         known = set(carriers()).union(*map(carriers_in, stores))
         if stores and name not in known:
@@ -126,7 +126,7 @@ class Command(BaseCommand):
 
 
 def _chosen(name: str | None) -> CarrierSettings:
-    """The carrier of this name, or the only one. Raises `CommandError` without one."""
+    """Return the carrier of this name, or the only carrier. Raises `CommandError` if there is no such carrier."""
     known = carriers()
     if not known:
         raise CommandError(
