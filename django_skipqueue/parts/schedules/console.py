@@ -368,9 +368,9 @@ MISSED_TIME = Threshold("late-schedule", 120.0, "seconds")
 
 
 def late_schedules(store: Store) -> Iterator[Finding]:
-    values = {"limit": MOST_LATE_SCHEDULES, "seconds": MISSED_TIME.of()}
-    rows = store.rows(LATE_SCHEDULES, values) if MISSED_TIME.of() is not None else ()
-    for name, task, seconds, error, id, planned_at in rows:
+    seconds = MISSED_TIME.of()
+    values = {"limit": MOST_LATE_SCHEDULES, "seconds": seconds}
+    for name, task, late, error, id, planned_at in store.rows(LATE_SCHEDULES, values) if seconds is not None else ():
         title = gettext("Schedule %(name)s has not fired since %(time)s, and is late by %(span)s")
         advice = gettext(
             "Start a runworker whose code or settings have this schedule: one with other code does not fire it."
@@ -387,8 +387,8 @@ def late_schedules(store: Store) -> Iterator[Finding]:
             facts={
                 "name": printable(name),
                 "task": printable(task),
-                "time": clock_time(planned_at, planned_at + timedelta(seconds=seconds)),
-                "span": span(seconds),
+                "time": clock_time(planned_at, planned_at + timedelta(seconds=late)),
+                "span": span(late),
                 "error": printable(error),
             },
             subject=name,
