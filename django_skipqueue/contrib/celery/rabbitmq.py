@@ -89,10 +89,7 @@ def queues_of(carried: Iterable[str], home: str) -> dict[str, Mapping[str, Any]]
 
 def bindings_of(home: str) -> list[tuple[str, str, dict[str, str]]]:
     """Return the exchange, the queue and the arguments of each binding."""
-    return [
-        (FOREIGN, FOREIGN, {}),
-        (BACK_EXCHANGE, back_queue(home), {"x-match": "all", DATABASE_HEADER: home}),
-    ]
+    return [(FOREIGN, FOREIGN, {}), (BACK_EXCHANGE, back_queue(home), {"x-match": "all", DATABASE_HEADER: home})]
 
 
 def declare(channel: Any, carried: Iterable[str], home: str, *, create: bool) -> None:

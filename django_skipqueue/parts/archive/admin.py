@@ -23,15 +23,7 @@ from django.utils.translation import gettext
 from ...conf import settings
 from ...console.admin.jobs import job_cells
 from ...console.admin.jobs.changelist import CappedPaginator, JobChangeList, Tab
-from ...console.admin.jobs.filters import (
-    BEFORE,
-    FIRST,
-    FoundFilter,
-    PeriodFilter,
-    QueueFilter,
-    StateFilter,
-    TaskFilter,
-)
+from ...console.admin.jobs.filters import BEFORE, FIRST, FoundFilter, PeriodFilter, QueueFilter, StateFilter, TaskFilter
 from ...console.admin.jobs.history import history_of
 from ...console.admin.jobs.job_admin import JobAdmin
 from ...console.admin.jobs.page import JobPage

@@ -87,12 +87,7 @@ def databases(_: Situation) -> dict[str, Any] | None:
         settings.served_databases, Numbers.now, connect_seconds=DATABASE_CONNECT_SECONDS, seconds=DATABASES_SECONDS
     )
     rows = [
-        {
-            "alias": alias,
-            "address": _dashboard_of(alias),
-            "is_retiring": alias in settings.retiring,
-            "numbers": numbers,
-        }
+        {"alias": alias, "address": _dashboard_of(alias), "is_retiring": alias in settings.retiring, "numbers": numbers}
         for alias, numbers in found.items()
     ]
     return {"rows": rows, "sum": Numbers.sum([numbers for numbers in found.values() if numbers is not None])}

@@ -124,9 +124,7 @@ FAILING_OF_TASK = joined(
 
 # pages → one cause; no row if no roll-up has it. Index: the primary key of the failures.
 FAILURES_OF = joined(
-    _FAILING,
-    which="task = %(task)s AND exception = %(exception)s AND place = %(place)s",
-    has_ended=_HAS_ENDED_SINCE,
+    _FAILING, which="task = %(task)s AND exception = %(exception)s AND place = %(place)s", has_ended=_HAS_ENDED_SINCE
 )
 
 # pages, skipqueue failures → the last errors of these jobs: id, class, place, message, and the arguments, by which the

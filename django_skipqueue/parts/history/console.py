@@ -171,13 +171,7 @@ CONSOLE = PartConsole(
     queue_rates=queue_rates,
     pages=later(f"{FAILURES_MODULE}.pages"),
     bar_entries=(
-        BarEntry(
-            label=_("Failing now"),
-            page="job_failures",
-            others=("job_cause",),
-            place=30,
-            rules=("failing-task",),
-        ),
+        BarEntry(label=_("Failing now"), page="job_failures", others=("job_cause",), place=30, rules=("failing-task",)),
     ),
     about_job=later(f"{FAILURES_MODULE}.failures_like"),
     task_sections=(
