@@ -352,7 +352,7 @@ def test_an_error_shows_no_secret_of_the_arguments(
     def refuse(*_: Any) -> None:
         raise ValueError("no such account: swordfish")
 
-    monkeypatch.setattr(module, "prepared", refuse)
+    monkeypatch.setattr(module, "prepared_job", refuse)
     make_schedule("s", due=2 * MISSED_SECONDS, task=task, kwargs={"password": "swordfish"})
     fire_all(store=Store("default", send=sent_events.append))
     assert Schedule.objects.get().error == f"no such account: {MASK}"

@@ -16,7 +16,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "TIMELINE": (SINCE | {"queue_names": ["q1", "q2"], "task": "t1"}, {PKEY}),
     "DEEPEST_QUEUES": (SINCE, {PKEY}),
     "DEPTHS": (SINCE | {"width": 60, "queue_names": ["q1", "q2", ""]}, {PKEY}),
-    "RECOVERED": (SINCE, {PKEY}),
+    "RECOVERED_IN_A_DAY": (SINCE, {PKEY}),
     "QUEUES_OF_TASK": ({"task": "t1", "limit": 20}, {PKEY}),
     "BY_DEPLOYMENT": ({"queue_names": ["q1"], "task": "t1", "limit": 10}, {PKEY}),
     "SLOWEST_TASKS": (SINCE, {PKEY, PRUNE}),
