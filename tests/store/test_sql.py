@@ -402,14 +402,14 @@ CASES = [
     Case("CARRIED_COUNT", {"carrier": "celery", "carrier_id": WORKER, "worker_timeout": 60.0}, {"recover"}),
     Case("CARRIED_BY_TASK", {"carrier_id": WORKER}, {"recover"}),
     Case("CARRIED_BEFORE", {"carrier_id": WORKER, "claimed_until": IN_2030}, {"recover"}),
-    Case("CLOCK", {}, set()),
+    Case("CLOCK_NOW", {}, set()),
     Case(
         "HEARTBEAT",
         CARRIED | {"relay_id": WORKER, "is_reached": True, "refused": 1},
         {"skipqueue_celery_worker_pkey"},
     ),
     Case("CARRIER_SINCE", {"carrier_id": WORKER}, set()),
-    Case("CANCELLED", {"carrier_id": WORKER, "seconds": 2.0, "limit": 1000}, {"prune"}),
+    Case("CANCELLED_JOBS", {"carrier_id": WORKER, "seconds": 2.0, "limit": 1000}, {"prune"}),
     Case("PRUNE_WORKERS", {"worker_ids": [DEAD_WORKER], "age": 60.0}, {"recover"}),
 ]
 
