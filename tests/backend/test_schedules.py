@@ -77,4 +77,4 @@ def test_the_settings_can_name_one() -> None:
 def test_what_is_no_task_is_refused() -> None:
     with pytest.raises(InvalidTask, match="goes above @job or @task"):
         periodic(timedelta(minutes=5))(tasks.add.func)
-    assert all(entry.task != "add" for entry in entries)
+    assert all(entry.task != "add" for entry, _ in entries.values())
