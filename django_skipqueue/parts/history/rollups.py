@@ -288,7 +288,9 @@ SET changed_at = statement_timestamp(),
     claim_times = {claim_times},
     claim_seconds = rollup.claim_seconds + EXCLUDED.claim_seconds
 """,
-    **{column: joined(_ADDED_BUCKETS, column=column) for column in ("waited", "ran", "claim_times")},
+    waited=joined(_ADDED_BUCKETS, column="waited"),
+    ran=joined(_ADDED_BUCKETS, column="ran"),
+    claim_times=joined(_ADDED_BUCKETS, column="claim_times"),
 )
 
 # A condition: attempts of a task have ended between two times. It reads roll-ups of whole minutes for the first hour,
