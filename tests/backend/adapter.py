@@ -24,7 +24,7 @@ from django.db.models.functions import Now
 from django.test import override_settings
 
 from django_skipqueue.integrations.django_tasks.backend import SkipQueueBackend
-from django_skipqueue.integrations.django_tasks.mapping import STATUSES, UnreadResult, task_status
+from django_skipqueue.integrations.django_tasks.mapping import TASK_STATUSES, UnreadResult, task_status
 from django_skipqueue.jobs.registry import registry
 from django_skipqueue.models import Job
 
@@ -83,7 +83,7 @@ class StoredResult(UnreadResult):
     @status.setter
     @in_any_thread
     def status(self, value: Any) -> None:
-        (status,) = (ours for ours, theirs in STATUSES.items() if theirs == value)
+        (status,) = (ours for ours, theirs in TASK_STATUSES.items() if theirs == value)
         Job.objects.filter(pk=self.id).update(status=status, finished_at=Now())
 
 

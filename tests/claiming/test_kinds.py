@@ -10,7 +10,7 @@ from django_skipqueue.jobs.registry import EVENT_LOOP, THREADS
 from django_skipqueue.models import Job
 from django_skipqueue.values.records import ClaimedJob
 from django_skipqueue.worker import claiming as module
-from django_skipqueue.worker.claiming import KNOWN_FOR, Free, NeededRunners
+from django_skipqueue.worker.claiming import RUNNERS_KNOWN_SECONDS, Free, NeededRunners
 
 from ..app import jobs, worker_jobs
 from ..app.waiting import wait_until
@@ -72,8 +72,8 @@ def test_a_queue_of_both_kinds_waits_for_either() -> None:
 
 def test_what_is_known_of_a_queue_holds_for_a_while() -> None:
     kinds = noted(("t", "a"))
-    assert kinds.room(["a"], free(0, 3), now=KNOWN_FOR - 0.1) == 0
-    assert kinds.room(["a"], free(0, 3), now=KNOWN_FOR) == 3
+    assert kinds.room(["a"], free(0, 3), now=RUNNERS_KNOWN_SECONDS - 0.1) == 0
+    assert kinds.room(["a"], free(0, 3), now=RUNNERS_KNOWN_SECONDS) == 3
 
 
 @pytest.mark.parametrize(("is_full", "room"), [(True, 0), (False, 3)])

@@ -10,8 +10,8 @@ from django_skipqueue.values.records import ClaimedJob
 from django_skipqueue.worker.claiming import (
     FEW_QUEUES,
     FULL_SCAN_SHARE,
+    MOST_CHARACTERS_HELD,
     MOST_QUEUES_FOUND,
-    MOST_SIZE,
     ClaimPolicy,
     QueueSearch,
     pause_after,
@@ -209,7 +209,7 @@ def test_large_jobs_are_held_in_small_numbers(registry: Registry) -> None:
     large = JOB._replace(args="x" * 1_000_000)
     claims.claimed([large, JOB], room=502, names=NAMES, after={}, started=0.0, ended=0.0)
     assert claims.next_look == 0.0, "it may have stopped because they are large"
-    assert claims.room({THREADS: 0}, 0, now=0.0) == MOST_SIZE // 500_000 // 2 - 1
+    assert claims.room({THREADS: 0}, 0, now=0.0) == MOST_CHARACTERS_HELD // 500_000 // 2 - 1
     claims.claimed([JOB], room=63, names=NAMES, after={}, started=0.0, ended=0.0)
     assert claims.room({THREADS: 0}, 0, now=0.0) == 502
 

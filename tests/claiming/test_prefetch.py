@@ -50,4 +50,4 @@ def test_what_waits_is_kept_for_longer_than_it_is_claimed_for() -> None:
     ahead.finished(3, now=100.0)
     now = 100.0 + (PREFETCH_SECONDS + LONGEST_WAIT_AHEAD) / 2
     assert ahead.prefetch(now) == 0
-    assert ahead.kept(now) == 3
+    assert ahead.surplus(4 + 5, now) == 5 - 3

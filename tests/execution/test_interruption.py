@@ -216,7 +216,7 @@ def test_an_attempt_that_leaves_its_shield_meanwhile_is_interrupted_all_the_same
     attempt.coroutine = Mock()  # so that nothing is raised in the thread of this test
     assert attempt.interrupt(JobTimeout("over"))
     assert attempt.interruption is not None
-    assert not attempt.is_exposed
+    assert not attempt._open
 
 
 def test_an_interrupted_attempt_that_has_ended_is_not_stuck_before_it_is_forgotten() -> None:

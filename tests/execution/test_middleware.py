@@ -19,7 +19,7 @@ from django_skipqueue.models import Job
 from django_skipqueue.testing import run_jobs
 from django_skipqueue.values.outcomes import Outcome
 from django_skipqueue.values.records import ClaimedJob
-from django_skipqueue.worker.attempts.executor import Executor, load_middleware
+from django_skipqueue.worker.attempts.executor import Executor, import_middleware
 from django_skipqueue.worker.attempts.running_attempt import RunningAttempt
 
 from ..harness.processes import ManagePy, wait_for_statuses
@@ -258,7 +258,7 @@ def test_what_is_no_middleware_is_refused_by_name(path: str, message: str) -> No
         override_settings(SKIPQUEUE={"MIDDLEWARE": [path]}),
         pytest.raises(ImproperlyConfigured, match=f"'{path}'.*{message}"),
     ):
-        load_middleware()
+        import_middleware(path)
 
 
 JOBS = """

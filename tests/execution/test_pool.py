@@ -288,7 +288,7 @@ def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left behind blocks others at once."""
     monkeypatch.setattr(event_loop, "STUCK_AFTER", 0.05)
     monkeypatch.setattr(event_loop, "LEFTOVER_TIME", 0.05)
-    monkeypatch.setattr(pool_module, "CHANCE", 0.0)
+    monkeypatch.setattr(pool_module, "RESPONSE_CHANCE_SECONDS", 0.0)
 
 
 LIMIT = 0.5
@@ -657,7 +657,7 @@ def test_a_call_that_is_cancelled_before_it_begins_stops_the_clock_no_more(make_
 def test_a_call_that_waits_for_too_long_does_not_stop_the_clock_for_ever(
     make_pool: MakePool, gates: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running_attempt, "LONGEST_WAIT", 0.1)
+    monkeypatch.setattr(running_attempt, "LONGEST_CLOCK_STOP", 0.1)
     pool = make_pool(2)
     task = f"{WORKER_APP}.apass_gate_in_a_thread"
     pool.submit([claimed(task, "hung")])
@@ -687,7 +687,7 @@ def test_an_event_loop_that_answers_late_is_not_blocked(
 ) -> None:
     """A call into C may hold up all threads, and the control loop's is the first to go on."""
     monkeypatch.setattr(event_loop, "STUCK_AFTER", 0.0)
-    monkeypatch.setattr(pool_module, "CHANCE", DEADLINE)
+    monkeypatch.setattr(pool_module, "RESPONSE_CHANCE_SECONDS", DEADLINE)
     pool = make_pool(1)
     pool.submit([claimed(f"{WORKER_APP}.aleave_blocking_background", "g")])
     finish(pool, 1)

@@ -48,7 +48,7 @@ def test_sessions_that_ended_while_their_threads_were_idle_harm_no_job(
     worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch, checks: bool, kind: str
 ) -> None:
     monkeypatch.setitem(connections["default"].settings_dict, "CONN_HEALTH_CHECKS", checks)
-    monkeypatch.setattr("django_skipqueue.worker.attempts.event_loop.CHECK_INTERVAL", 0.0)
+    monkeypatch.setattr("django_skipqueue.worker.attempts.event_loop.CONNECTION_CHECK_SECONDS", 0.0)
     monkeypatch.setattr(module, "REST", 0.0)
     worker = worker_thread(concurrency=4)
     if kind:

@@ -156,7 +156,7 @@ def test_a_refused_note_keeps_no_job_from_being_settled(worker_thread: Start, ga
 
 
 def test_a_broken_connection_loses_no_note(worker_thread: Start, gates: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(notes, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(notes, "NOTES_LOOK_SECONDS", 0.05)
     job = tasks.advance.defer("a", 0.5)
     worker = worker_thread()
     wait_until(lambda: reload(job).status == "running")

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -14,7 +15,7 @@ from django_skipqueue.models import Job
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.records import EncodedCall, JobSpec
 from django_skipqueue.worker import control_connection as module
-from django_skipqueue.worker.control_connection import LONGEST_DELAY, SLOW, ControlConnection
+from django_skipqueue.worker.control_connection import LONGEST_REOPEN_DELAY, SLOW_EXCHANGE_SECONDS, ControlConnection
 
 from ..app import jobs
 from ..app.sessions import connect as connect_to
@@ -108,11 +109,11 @@ def test_a_connection_that_broke_is_closed_and_opened_again(
         in_thread(lambda: terminate([first]))
         with control.handling_errors():
             Job.objects.count()
-        assert control.retry_in > 0
+        assert control.retry_at > time.monotonic()
         assert control.fileno() is None
         with control.handling_errors():
             assert backend() != first
-        assert control.retry_in == 0
+        assert control.retry_at == 0
 
     in_thread(body)
     assert 'database lost who="worker w/1" retry_in=' in caplog.text
@@ -126,15 +127,15 @@ def test_it_waits_longer_and_longer_but_not_too_long(in_thread: Callable[..., No
         for _ in range(12):
             with control.handling_errors():
                 raise OperationalError("no server")
-            delays.append(control.retry_in)
+            delays.append(control.retry_at - time.monotonic())
         assert 0 < delays[0] <= 0.5
         assert all(later > 0.99 * earlier for earlier, later in pairwise(delays[:5]))
-        assert all(LONGEST_DELAY / 2 <= delay <= LONGEST_DELAY for delay in delays[6:])
+        assert all(LONGEST_REOPEN_DELAY / 2 <= delay <= LONGEST_REOPEN_DELAY for delay in delays[6:])
         with control.handling_errors():
             Job.objects.count()
         with control.handling_errors():
             raise OperationalError("no server")
-        assert control.retry_in <= 0.5
+        assert control.retry_at - time.monotonic() <= 0.5
 
     in_thread(body)
 
@@ -362,12 +363,12 @@ def test_plans_for_a_small_table_are_made_anew_after_a_slow_exchange(
             assert reads_the_table(control), "it is empty"
             make_many()
             assert reads_the_table(control)
-            control.note_exchange(SLOW / 2)
+            control.note_exchange(SLOW_EXCHANGE_SECONDS / 2)
             assert reads_the_table(control), "it was quick"
-            control.note_exchange(SLOW * 2)
+            control.note_exchange(SLOW_EXCHANGE_SECONDS * 2)
             assert reads_the_table(control), "the plans are a moment old"
             control._planned_at -= 2 * kept
-            control.note_exchange(SLOW * 2)
+            control.note_exchange(SLOW_EXCHANGE_SECONDS * 2)
             assert not reads_the_table(control)
         finally:
             with connect_to() as other:

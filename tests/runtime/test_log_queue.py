@@ -65,7 +65,7 @@ def test_lines_are_written_in_their_order_by_a_thread_of_their_own(logger: loggi
 def test_those_beyond_its_size_are_counted(
     logger: logging.Logger, kept: Kept, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(log_queue, "MOST_WAITING", 10)
+    monkeypatch.setattr(log_queue, "MOST_LINES_WAITING", 10)
     waiting = LogQueue(logger)
     waiting.start()
     for number in range(100):

@@ -21,10 +21,10 @@ from django_skipqueue.supervisor.liveness import Heartbeat
 from django_skipqueue.supervisor.services import (
     DUE_CHECK,
     LEAST_DUE_CHECK,
-    PRUNE_INTERVAL,
+    PRUNE_SECONDS,
     UNSCHEDULED_CHECK,
     Admit,
-    Prune,
+    PruneJobs,
 )
 from django_skipqueue.values.part import installed_parts
 from django_skipqueue.values.records import NEVER
@@ -150,7 +150,7 @@ def test_it_does_not_spin_on_a_due_job_that_somebody_has_locked(session: Any) ->
     other.rollback()
 
 
-# Prune
+# PruneJobs
 
 
 def test_each_status_is_kept_as_long_as_the_settings_say() -> None:
@@ -158,7 +158,7 @@ def test_each_status_is_kept_as_long_as_the_settings_say() -> None:
         for days in (0.5, 2, 10, 40):
             make_job(status, finished_at=timedelta(days=-days))
     make_job("queued")
-    assert run(Prune(Store("default"))) == about(PRUNE_INTERVAL)
+    assert run(PruneJobs(Store("default"))) == about(PRUNE_SECONDS)
     assert statuses() == {"completed": 1, "discarded": 2, "failed": 3, "queued": 1}
 
 
@@ -166,7 +166,7 @@ def test_each_status_is_kept_as_long_as_the_settings_say() -> None:
     ("retention", "left", "interval"),
     [
         ({"completed": 0}, {"failed": 2}, 1.0),
-        ({"completed": None}, {"completed": 2, "failed": 2}, PRUNE_INTERVAL),
+        ({"completed": None}, {"completed": 2, "failed": 2}, PRUNE_SECONDS),
         ({"completed": None, "failed": timedelta(days=50), "discarded": None}, {"completed": 2, "failed": 2}, 30),
         ({"completed": 60.0, "failed": 0.5}, {"completed": 1}, 1.0),
     ],
@@ -179,7 +179,7 @@ def test_retention_may_be_nothing_for_ever_or_a_time(
         make_job(status, finished_at=timedelta(seconds=-grace - 1))
         make_job(status, finished_at=timedelta(days=-20))
     with override_settings(SKIPQUEUE={"RETENTION": retention}):
-        assert run(Prune(Store("default"))) == about(interval)
+        assert run(PruneJobs(Store("default"))) == about(interval)
     assert statuses() == left
 
 
@@ -187,9 +187,9 @@ def test_a_full_batch_says_that_there_may_be_more() -> None:
     Job.objects.bulk_create(
         Job(queue_name="q", task="t", status="completed", finished_at="2020-01-01T00:00Z") for _ in range(BATCH + 1)
     )
-    service = Prune(Store("default"))
+    service = PruneJobs(Store("default"))
     assert run(service) == 0
-    assert run(service) == about(PRUNE_INTERVAL)
+    assert run(service) == about(PRUNE_SECONDS)
     assert not Job.objects.exists()
 
 

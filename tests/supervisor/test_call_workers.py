@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from django_skipqueue.supervisor.calls import PAUSE, CallWorkers, Contention
+from django_skipqueue.supervisor.calls import ANSWER_PAUSE, CallWorkers, Contention
 from django_skipqueue.supervisor.processes import CALL_PATIENCE_SECONDS, MOST_CALLS, WorkerProcess
 from django_skipqueue.values.records import NEVER, serves
 from django_skipqueue.worker.protocol import CALL, COMMANDS_SIZE, SharedCounts, decode_commands
@@ -62,8 +62,8 @@ class Worker:
     def answer(self, *, claimed: int, slots: int) -> list[str]:
         """Read the calls, claim, and go to sleep again."""
         read = self.calls()
-        self.shared.looks()
-        self.shared.looked()
+        self.shared.begin_claim()
+        self.shared.end_claim()
         self.claimed += claimed
         self.slots = slots
         self.sleep()
@@ -109,10 +109,10 @@ def test_one_job_calls_one_worker_the_one_with_the_most_free_slots(make: Make) -
 def test_nobody_is_called_for_a_queue_that_the_last_look_has_found_paused(make: Make) -> None:
     (worker,) = make(2)
     calls = service([worker])
-    calls.looked([], ["mail"])
+    calls.queues_found([], ["mail"])
     calls.notified(["mail,3", "other"])
     assert worker.calls() == ["other"]
-    calls.looked([], [])
+    calls.queues_found([], [])
     calls.notified(["mail"])
     assert worker.calls() == ["mail"]
 
@@ -121,7 +121,7 @@ def test_nobody_is_called_for_a_carried_queue_that_he_was_not_given(make: Make) 
     (worker,) = make(2)
     calls = service([worker])
     calls.notified(["carried,3"])
-    calls.looked(["carried"], [])
+    calls.queues_found(["carried"], [])
     assert worker.calls() == []
     calls = service([worker], "carried")
     calls.notified(["carried"])
@@ -173,7 +173,7 @@ def test_a_full_worker_is_called_again_once_it_has_begun_a_claim(make: Make) -> 
     assert worker.calls() == ["mail"]
     calls.notified(["mail"])
     assert worker.calls() == [], "it has yet to claim"
-    worker.shared.looks()
+    worker.shared.begin_claim()
     calls.notified(["mail"])
     assert worker.calls() == ["mail"]
 
@@ -182,11 +182,11 @@ def test_queues_that_are_not_served_and_probes_call_nobody(make: Make) -> None:
     workers = make(4)
     calls = service(workers, "mail")
     calls.notified(["other", "", ",a probe"])
-    calls.looked(["other"], [])
+    calls.queues_found(["other"], [])
     assert (read(workers), calls.due_at) == ([[]], NEVER)
     calls = service(workers)
     calls.notified(["", ",a probe", "carried"])
-    calls.looked(["carried"], [])
+    calls.queues_found(["carried"], [])
     assert (read(workers), calls.due_at) == ([[]], NEVER)
 
 
@@ -286,12 +286,12 @@ class TestLook:
     def test_all_that_would_claim_are_called(self, make: Make) -> None:
         workers = make(4, 0, 0, 1)
         workers[1].sleep(room=7)
-        service(workers).looked(["mail"], [])
+        service(workers).queues_found(["mail"], [])
         assert read(workers) == [["mail"], ["mail"], [], ["mail"]]
 
     def test_many_queues_are_one_call_for_all(self, make: Make) -> None:
         (worker,) = make(4)
-        service([worker]).looked([f"queue {number}" for number in range(MOST_CALLS + 1)], [])
+        service([worker]).queues_found([f"queue {number}" for number in range(MOST_CALLS + 1)], [])
         assert worker.calls() == [""]
 
 
@@ -329,10 +329,10 @@ class TestContention:
     def test_who_found_nothing_answers_the_next_notification_later(self, worker: Worker, calls: CallWorkers) -> None:
         calls.notified(["mail"])
         assert worker.answer(claimed=0, slots=4) == ["mail"]
-        calls._contention._phase = calls.due_at % PAUSE
+        calls._contention._phase = calls.due_at % ANSWER_PAUSE
         review(calls)
         calls.notified(["mail"])
-        assert calls.due_at == pytest.approx(clock.now + PAUSE, abs=PAUSE)
+        assert calls.due_at == pytest.approx(clock.now + ANSWER_PAUSE, abs=ANSWER_PAUSE)
         assert worker.calls() == []
         calls.notified(["mail"])
         assert worker.calls() == ["mail"], "two jobs: there is one for each machine"
@@ -353,12 +353,12 @@ class TestContention:
 
     def test_a_look_is_answered_at_once(self, worker: Worker, calls: CallWorkers) -> None:
         calls._contention._quiet_until = clock.now + 3600
-        calls.looked(["mail"], [])
+        calls.queues_found(["mail"], [])
         assert worker.calls() == ["mail"]
 
     def test_notifications_that_wait_are_answered_together(self, worker: Worker, calls: CallWorkers) -> None:
         calls._contention.machines = 50
-        calls._contention._quiet_until = clock.now + PAUSE
+        calls._contention._quiet_until = clock.now + ANSWER_PAUSE
         for _ in range(10):
             calls.notified(["mail"])
         assert worker.calls() == []

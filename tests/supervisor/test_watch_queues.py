@@ -186,7 +186,7 @@ class TestPromises:
         before, alarm = connections["default"], signal.getsignal(signal.SIGALRM)
         control = ControlConnection(store, who="test")
         options = WorkerOptions(name="m", database="default", listen=False)
-        yield WatchQueues(store, control, [process], options, looked=lambda names, paused: None), process, control
+        yield WatchQueues(store, control, [process], options, queues_found=lambda names, paused: None), process, control
         control.close()
         connections["default"] = before
         signal.signal(signal.SIGALRM, alarm)

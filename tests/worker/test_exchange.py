@@ -194,7 +194,7 @@ def test_large_jobs_behind_small_ones_do_not_fill_the_memory(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch, held_sizes: list[int]
 ) -> None:
     monkeypatch.setattr(own_connections, "TIMEOUTS", "-c statement_timeout=8s")
-    monkeypatch.setattr(claiming, "MOST_SIZE", 10_000_000)
+    monkeypatch.setattr(claiming, "MOST_CHARACTERS_HELD", 10_000_000)
     jobs.noop.using(priority=1).defer_many([()] * 1_000)
     jobs.echo_length.defer_many([(random.randbytes(450_000).hex(),) for _ in range(60)])
     worker_thread(drain=True)

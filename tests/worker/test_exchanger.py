@@ -11,7 +11,7 @@ from django_skipqueue.worker.claiming import ClaimPolicy, Plan
 from django_skipqueue.worker.exchange import Exchanger
 from django_skipqueue.worker.in_exchange import InExchange
 from django_skipqueue.worker.options import WorkerOptions
-from django_skipqueue.worker.outcomes import PendingOutcomes, Slow
+from django_skipqueue.worker.outcomes import PendingOutcomes, SlowOutcome
 
 JOB = ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, "{}")
 
@@ -42,7 +42,7 @@ def test_an_outcome_that_took_too_long_is_tried_without_a_claim_that_may_be_to_b
         worker_id="w",
         in_exchange=InExchange(),
     )
-    pending._slow.append(Slow(Attempt(JOB, COMPLETED, 1.0, 2.0, "w"), next_try=float("-inf")))
+    pending._slow.append(SlowOutcome(Attempt(JOB, COMPLETED, 1.0, 2.0, "w"), next_try=float("-inf")))
     for _ in range(2):
         exchanger.exchange(Plan(0.0, settles=True, claims=5), None)
     assert store.sent == [(1, 0), (0, 5)]

@@ -5,7 +5,7 @@ import time
 from django.db import DatabaseError
 
 from django_skipqueue.values.records import NEVER
-from django_skipqueue.worker.watchers import REFUSED_INTERVAL, OrphanCheck
+from django_skipqueue.worker.watchers import ORPHAN_CHECK_REFUSED_SECONDS, OrphanCheck
 
 
 def make() -> OrphanCheck:
@@ -46,4 +46,4 @@ def test_after_an_error_of_the_database_it_waits_for_a_minute_or_more() -> None:
     assert checks.due_at >= before + 90
     checks = OrphanCheck(1, release_orphans=lambda: None)
     checks.refused(DatabaseError("not now"))
-    assert checks.due_at >= before + REFUSED_INTERVAL
+    assert checks.due_at >= before + ORPHAN_CHECK_REFUSED_SECONDS

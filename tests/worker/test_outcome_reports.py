@@ -56,7 +56,7 @@ def received() -> Iterator[Received]:
 @pytest.fixture
 def first_answer_lost(monkeypatch: pytest.MonkeyPatch) -> list[Settlement]:
     """Has the connection break after the first settle was committed. Returns the outcomes of that settle."""
-    monkeypatch.setattr(control_connection, "FIRST_DELAY", 0.05)
+    monkeypatch.setattr(control_connection, "FIRST_REOPEN_DELAY", 0.05)
     exchange = Store.exchange
     lost: list[Settlement] = []
 
@@ -108,7 +108,7 @@ def test_a_failure_written_in_place_of_a_refused_outcome_is_reported_as_a_failur
     worker_thread: Start, received: Received, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The outcomes of a refused batch are committed one by one. Then the connection breaks in the claim."""
-    monkeypatch.setattr(control_connection, "FIRST_DELAY", 0.05)
+    monkeypatch.setattr(control_connection, "FIRST_REOPEN_DELAY", 0.05)
     exchange = Store.exchange
     under_way: list[list[Settlement]] = []
     broken: list[str] = []

@@ -134,7 +134,7 @@ def test_a_row_that_somebody_removed_is_made_anew(worker_thread: Start, caplog: 
 def test_a_heartbeat_whose_connection_broke_is_written_once_there_is_another(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_connection, "FIRST_DELAY", 0.05)
+    monkeypatch.setattr(control_connection, "FIRST_REOPEN_DELAY", 0.05)
     beat = Store.heartbeat_worker
     beats: list[str] = []
 

@@ -8,7 +8,7 @@ import pytest
 from django_skipqueue.values.outcomes import COMPLETED, Outcome
 from django_skipqueue.values.records import Attempt, ClaimedJob, LeaseRef
 from django_skipqueue.worker import outcomes as module
-from django_skipqueue.worker.outcomes import FIRST_REST, PendingOutcomes
+from django_skipqueue.worker.outcomes import FIRST_SLOW_DELAY, PendingOutcomes
 
 
 def attempt(id: int, *, size: int = 0) -> Attempt:
@@ -159,11 +159,11 @@ def test_one_that_is_too_slow_alone_waits_aside_and_is_tried_alone(pending: Pend
         pending.next_batch(database, 0.0)
         fail(pending, alone=True, timed_out=True)
     assert batches(pending) == [[2], [3]]
-    assert (len(pending.attempts), pending.refs(), pending.due_at) == (1, {(1, 1)}, FIRST_REST)
+    assert (len(pending.attempts), pending.refs(), pending.due_at) == (1, {(1, 1)}, FIRST_SLOW_DELAY)
     pending.add([attempt(4)])
-    assert ids(pending.next_batch(database, FIRST_REST)) == [1]
+    assert ids(pending.next_batch(database, FIRST_SLOW_DELAY)) == [1]
     assert pending.is_slow_alone
-    fail(pending, timed_out=True, now=FIRST_REST)
+    fail(pending, timed_out=True, now=FIRST_SLOW_DELAY)
     assert ids(pending.next_batch(database, 99.0)) == [4], "after a try come the others"
     pending.answered()
     database.locked = {1}
@@ -179,7 +179,7 @@ def test_a_claim_that_fails_after_a_slow_outcome_was_written_concerns_no_outcome
     pending.add([attempt(1)])
     pending.next_batch(Database(), 0.0)
     fail(pending, alone=True, timed_out=True)
-    assert ids(pending.next_batch(Database(), FIRST_REST)) == [1]
+    assert ids(pending.next_batch(Database(), FIRST_SLOW_DELAY)) == [1]
     pending.answered()
-    fail(pending, timed_out=True, now=FIRST_REST)
-    assert (pending.attempts, pending.next_batch(Database(), 2 * FIRST_REST)) == ([], [])
+    fail(pending, timed_out=True, now=FIRST_SLOW_DELAY)
+    assert (pending.attempts, pending.next_batch(Database(), 2 * FIRST_SLOW_DELAY)) == ([], [])

@@ -29,7 +29,7 @@ from django_skipqueue.worker.attempts.running_attempt import RunningJobs
 from django_skipqueue.worker.claiming import FEW_QUEUES, Plan
 from django_skipqueue.worker.exchange import DELAYED_RESULT_JOBS
 from django_skipqueue.worker.protocol import EXIT_BLOCKED, EXIT_CLEAN, EXIT_STUCK, HangingQueues
-from django_skipqueue.worker.watchers import DELAYS
+from django_skipqueue.worker.watchers import ORPHAN_CHECK_DELAYS
 from django_skipqueue.worker.worker import WorkerLoop
 
 from ..app import jobs, worker_jobs
@@ -81,7 +81,7 @@ def test_a_notification_that_comes_with_the_answer_of_another_statement_is_heard
         beat = worker._own_row.run
 
         def beat_after_a_notification(now: float) -> None:
-            if worker._control._listening and not beating.is_set():
+            if worker._control.listens and not beating.is_set():
                 beating.set()
                 assert deferred.wait(DEADLINE)
                 socket = worker._control.fileno()
@@ -580,7 +580,7 @@ def test_a_claim_whose_answer_was_lost_is_given_back_and_run(worker_thread: Star
     assert Ledger.objects.count() == 3
 
 
-@pytest.mark.parametrize("after", range(len(DELAYS) - 1))
+@pytest.mark.parametrize("after", range(len(ORPHAN_CHECK_DELAYS) - 1))
 def test_a_claim_that_commits_after_its_connection_was_given_up_is_found_by_the_next_look(
     worker_thread: Start, after: int
 ) -> None:
@@ -1127,8 +1127,8 @@ def test_a_lease_that_is_known_to_be_lost_is_told_by_a_worker_that_stops(
 def test_what_an_answer_has_brought_is_run_while_the_database_is_gone(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_skipqueue.worker.control_connection.FIRST_DELAY", HOUR)
-    monkeypatch.setattr("django_skipqueue.worker.control_connection.LONGEST_DELAY", HOUR)
+    monkeypatch.setattr("django_skipqueue.worker.control_connection.FIRST_REOPEN_DELAY", HOUR)
+    monkeypatch.setattr("django_skipqueue.worker.control_connection.LONGEST_REOPEN_DELAY", HOUR)
     broken = threading.Event()
 
     class Breaking(Watching):
@@ -1223,7 +1223,8 @@ def test_jobs_that_finish_during_an_outage_do_not_make_it_try_more_often(worker_
 
         _use(worker, Failing)
         capacity = worker._in_flight.claiming.capacities[THREADS]
-        capacity.prefetch = capacity.kept = lambda now: 200  # type: ignore[method-assign]
+        capacity.prefetch = lambda now: 200  # type: ignore[method-assign]
+        capacity.surplus = lambda unfinished, now: 0  # type: ignore[method-assign]
 
     worker_jobs.seen.clear()
     worker_jobs.see_slowly.defer_many([(number,) for number in range(200)])
@@ -1236,8 +1237,8 @@ def test_jobs_that_finish_during_an_outage_do_not_make_it_try_more_often(worker_
 
 
 def test_a_timeout_is_kept_during_an_outage(worker_thread: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_skipqueue.worker.control_connection.FIRST_DELAY", HOUR)
-    monkeypatch.setattr("django_skipqueue.worker.control_connection.LONGEST_DELAY", HOUR)
+    monkeypatch.setattr("django_skipqueue.worker.control_connection.FIRST_REOPEN_DELAY", HOUR)
+    monkeypatch.setattr("django_skipqueue.worker.control_connection.LONGEST_REOPEN_DELAY", HOUR)
     tried: list[int] = []
 
     def prepare(worker: WorkerLoop) -> None:
@@ -1301,7 +1302,7 @@ def test_too_many_untold_events_pause_claiming_which_is_said(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="django_skipqueue")
-    monkeypatch.setattr(dispatcher, "MOST_WAITING", 50)
+    monkeypatch.setattr(dispatcher, "MOST_EVENTS_WAITING", 50)
     release = threading.Event()
 
     def receive(**_: Any) -> None:

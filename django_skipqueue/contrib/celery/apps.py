@@ -16,7 +16,7 @@ from .settings import CARRIERS, KEY, CarrierSettings, carriers, make_carrier
 
 if TYPE_CHECKING:
     from ...console.parts import PartConsole
-    from ...supervisor.state import WorkerState
+    from ...supervisor.state import WorkerProcessState
 
 
 class SkipQueueCeleryConfig(AppConfig):
@@ -47,7 +47,7 @@ def console() -> "PartConsole":
     return CONSOLE
 
 
-def _of_relay(value: Callable[["WorkerState"], float]) -> Callable[["WorkerState"], float | None]:
+def _of_relay(value: Callable[["WorkerProcessState"], float]) -> Callable[["WorkerProcessState"], float | None]:
     """The value for a relay whose process runs; `None` for all others."""
     return lambda process: None if process.slots or not process.has_started else value(process)
 
