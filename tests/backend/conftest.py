@@ -1,4 +1,4 @@
-"""Several aliases of `TASKS`, as they are for every test here. Without Django's tasks, no test is collected."""
+"""Sets several aliases of `TASKS` for all tests of this folder. Without Django's tasks, no test is collected."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -32,7 +32,7 @@ if not collect_ignore_glob:
 
     from django_skipqueue.integrations.django_tasks import backend
 
-    backend.disconnect_receivers()  # the rest of the suite is a project without it
+    backend.disconnect_receivers()  # all other tests are of a project without Django's tasks
 
 
 @pytest.fixture(autouse=True)

@@ -32,7 +32,7 @@ SIGNALS = {"enqueued": task_enqueued, "started": task_started, "finished": task_
 
 
 class Heard(list[tuple[str, Any]]):
-    """Names of signals with their results."""
+    """The names of received signals, with their results."""
 
     def __init__(self) -> None:
         self.senders: set[Any] = set()
@@ -64,7 +64,7 @@ def heard() -> Iterator[Heard]:
 
 @pytest.mark.parametrize("name", ["add", "aadd"])
 @pytest.mark.django_db(transaction=True)
-def test_each_comes_once_from_the_class_of_the_backend(heard: Heard, name: str) -> None:
+def test_each_signal_comes_once_from_the_class_of_the_backend(heard: Heard, name: str) -> None:
     result = getattr(tasks, name).enqueue(1, b=2)
     run_next()
     assert heard.names == ["enqueued", "started", "finished"]
@@ -76,7 +76,7 @@ def test_each_comes_once_from_the_class_of_the_backend(heard: Heard, name: str) 
     assert finished.return_value == 3
 
 
-def test_a_job_sends_none(heard: Heard) -> None:
+def test_a_job_of_no_django_task_sends_no_signal(heard: Heard) -> None:
     jobs.add.defer(1)
     run_next()
     assert heard == []

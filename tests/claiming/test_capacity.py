@@ -1,4 +1,4 @@
-"""`Capacity`: how many jobs of one kind a worker claims, and how many of those that wait it keeps."""
+"""`Capacity`: how many jobs for one runner a worker claims, and how many waiting jobs it keeps."""
 
 from django_skipqueue.worker.claiming import LONGEST_WAIT_AHEAD, Capacity
 

@@ -1,4 +1,4 @@
-"""`ClaimCursor`: claims start where the last one ended, and what comes in before that place is found all the same."""
+"""`ClaimCursor`: a claim starts where the last claim ended, and jobs that come in before this position are found."""
 
 from collections.abc import Callable
 
@@ -82,7 +82,7 @@ def test_while_a_look_is_on_its_way_the_next_claim_is_none() -> None:
 
 
 def test_a_claim_that_was_sent_before_a_look_from_the_front_was_known_does_not_undo_it() -> None:
-    """The look has found jobs of a higher priority, more than it could take: the next claim goes on with them."""
+    """The claim from the front found more jobs of a high priority than it could take: the next claim takes the rest."""
     frontier = ClaimCursor()
     frontier.start(START)
     frontier.claimed([WALKED], after={}, took=0.03, now=START)
@@ -114,7 +114,7 @@ def test_a_look_that_an_outage_made_long_does_not_put_off_the_next_one_for_minut
     assert not frontier.start(START + MAX_FULL_SCAN_PAUSE)
 
 
-# With a worker, while it works through a backlog that never leaves it less than it asks for
+# With a worker that works through a backlog: each of its claims finds as many jobs as it asks for
 
 BACKLOG = 30_000
 
@@ -164,7 +164,7 @@ def test_what_comes_in_before_the_frontier_is_found_while_there_is_work_beyond_i
 def test_without_a_look_from_the_front_it_would_not_be_found(
     worker_thread: Callable[..., WorkerThread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Shows that the tests above can fail."""
+    """Without claims from the front, the job that the tests above find stays in its queue."""
     monkeypatch.setattr(module, "FULL_SCAN_SHARE", 1e-9)
     monkeypatch.setattr(module, "MAX_FULL_SCAN_PAUSE", float("inf"))
     jobs.record.defer_many([{"entry": str(number)} for number in range(300)])

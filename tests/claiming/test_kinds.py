@@ -1,4 +1,4 @@
-"""`NeededRunners`, and workers that run `def` and `async def` tasks: neither kind takes the places of the other."""
+"""`NeededRunners`, and workers that run `def` and `async def` tasks: jobs of one runner take no slots of the other."""
 
 import time
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def free(threads: int, event_loop: int) -> Free:
 
 
 def noted(*brought: tuple[str, str], names: str = "abc", is_full: bool = False) -> NeededRunners:
-    """After a claim at 0 that brought these: `t` or `c`, and the queue."""
+    """After a claim of these jobs at the time 0. A job is `t` for threads or `c` for coroutines, and the queue."""
     kinds = NeededRunners()
     tasks = {"t": jobs.noop.name, "c": jobs.anoop.name}
     kinds.note(list(names), [job(tasks[kind], queue) for kind, queue in brought], is_full=is_full, now=0.0)
@@ -84,7 +84,7 @@ def test_a_queue_that_was_looked_at_and_brought_nothing_is_known_no_more(is_full
 
 
 def test_of_very_many_queues_nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_QUEUES", 2)
+    monkeypatch.setattr(module, "MOST_QUEUES_REMEMBERED", 2)
     kinds = noted(("t", "a"), ("t", "b"), ("t", "c"))
     assert kinds.room(["a"], free(0, 3), now=0.5) == 0
     kinds.note(["d"], [job(jobs.noop.name, "d")], is_full=False, now=0.5)

@@ -1,4 +1,4 @@
-"""`Pool`: a job handed in comes out exactly once, and no job harms the next one in its thread."""
+"""`Pool`: each submitted job is returned exactly once, and no job harms a later job in its thread."""
 
 import contextlib
 import json
@@ -65,7 +65,7 @@ def make_pool(gates: Any, wakeup: Wakeup) -> Iterator[MakePool]:
         gate.open()
     for pool in pools:
         pool.withdraw()
-        # The coroutine of an attempt that is left behind would go on in whichever thread collects it as garbage.
+        # A leftover coroutine of an attempt would run on in the thread that collects it as garbage.
         wait_until(partial(has_ended, pool))
         with contextlib.suppress(RuntimeError):  # stopped by the test already
             pool.stop()
@@ -76,7 +76,7 @@ def has_ended(pool: Pool) -> bool:
 
 
 def finish(pool: Pool, number: int) -> list[Attempt]:
-    """The attempts that come out, once there are as many."""
+    """The finished attempts, once there are this many."""
     return collect(pool.take_finished, number, f"{number} are finished")
 
 
@@ -285,23 +285,23 @@ def _no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is left behind blocks others at once."""
+    """Leftover code counts as blocking other jobs at once."""
     monkeypatch.setattr(event_loop, "STUCK_AFTER", 0.05)
     monkeypatch.setattr(event_loop, "LEFTOVER_TIME", 0.05)
     monkeypatch.setattr(pool_module, "RESPONSE_CHANCE_SECONDS", 0.0)
 
 
 LIMIT = 0.5
-"""Seconds. What is to be stuck must be there by then, on a busy machine too."""
+"""Seconds until the attempts that the test makes stuck have begun, also on a busy machine."""
 
 
 def limited(task: str, *args: Any) -> ClaimedJob:
-    """With a time limit that is over soon."""
+    """Run a job with a short time limit."""
     return claimed(task, *args)._replace(timeout=LIMIT)
 
 
 def enforce_limits(pool: Pool) -> bool:
-    """Do what the control loop does. Returns whether this has found an attempt stuck."""
+    """Enforce the limits as the control loop does. Returns whether an attempt was found stuck."""
     interrupter = pool._executor.interrupter
     before = interrupter.stuck()
     pool.enforce_limits()
@@ -309,12 +309,12 @@ def enforce_limits(pool: Pool) -> bool:
 
 
 def find_stuck(pool: Pool) -> None:
-    """Do what the control loop does, until the worker is to be replaced."""
+    """Enforce the limits as the control loop does, until the worker must be replaced."""
     wait_until(lambda: enforce_limits(pool), "something is stuck")
 
 
 def finish_in_time(pool: Pool, number: int) -> list[Attempt]:
-    """The same as `finish`, while the limits are enforced; nothing is stuck meanwhile."""
+    """Like `finish`, but also enforce the limits. No attempt may get stuck."""
     finished: list[Attempt] = []
 
     def done() -> bool:
@@ -367,7 +367,7 @@ def test_a_stuck_attempt_of_a_job_with_a_permit_comes_out_once_at_its_end(
 @EITHER
 @pytest.mark.usefixtures("_no_grace")
 def test_what_is_stuck_takes_no_place(make_pool: MakePool, gates: Any, kind: str) -> None:
-    """Not until as many are stuck as may run at once."""
+    """Only when as many attempts are stuck as may run at once is the pool used up."""
     pool = make_pool(2)
     pool.submit([limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")])
     find_stuck(pool)
@@ -390,7 +390,7 @@ def test_what_is_stuck_takes_no_place(make_pool: MakePool, gates: Any, kind: str
 @EITHER
 @pytest.mark.usefixtures("_no_grace")
 def test_what_was_stuck_is_to_blame_no_more_once_it_has_ended(make_pool: MakePool, gates: Any, kind: str) -> None:
-    """Its job may be in another attempt by then."""
+    """The job may by then have a new attempt."""
     pool = make_pool(1)
     stuck = limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")
     pool.submit([stuck])
@@ -438,7 +438,7 @@ def test_where_coroutines_get_stuck_together_no_more_run_than_there_are_slots(ma
 
 @pytest.mark.usefixtures("_no_grace", "_no_patience")
 def test_a_stuck_attempt_that_blocks_the_event_loop_is_found(make_pool: MakePool, gates: Any) -> None:
-    """The other one, which has no limit, would wait for ever."""
+    """The second attempt has no limit, and would wait for ever."""
     pool = make_pool(3)
     pool.submit([claimed(f"{WORKER_APP}.apass_gate", "other")])
     wait_until(lambda: gates["other"].inside == 1)
@@ -606,7 +606,7 @@ def test_the_thread_for_queries_that_a_timed_out_attempt_left_blocked_is_found(
     pool.submit([limited(f"{WORKER_APP}.apass_gate_in_a_thread", "g")])
     finish_in_time(pool, 1)
     over = time.monotonic() + 0.2
-    while time.monotonic() < over:  # it may be in that thread what the other one waits for
+    while time.monotonic() < over:  # its call may run there while another waits
         assert not pool.find_blockage()
     gates["other"].open()
     wait_until(pool.find_blockage, "it is found to be blocked")
@@ -615,7 +615,7 @@ def test_the_thread_for_queries_that_a_timed_out_attempt_left_blocked_is_found(
 
 
 def time_is_over(pool: Pool) -> None:
-    """Go on until the limits of all attempts that run now would have ended them."""
+    """Wait until the limits of all running attempts are over."""
     over = time.monotonic() + 2 * LIMIT
     wait_until(lambda: not enforce_limits(pool) and time.monotonic() > over)
 
@@ -685,7 +685,7 @@ def test_the_thread_for_queries_may_be_busy_for_a_while(
 def test_an_event_loop_that_answers_late_is_not_blocked(
     make_pool: MakePool, gates: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A call into C may hold up all threads, and the control loop's is the first to go on."""
+    """A call into C may stop all threads, and the control loop's thread may be the first to continue."""
     monkeypatch.setattr(event_loop, "STUCK_AFTER", 0.0)
     monkeypatch.setattr(pool_module, "RESPONSE_CHANCE_SECONDS", DEADLINE)
     pool = make_pool(1)
@@ -702,7 +702,7 @@ def test_an_event_loop_that_answers_late_is_not_blocked(
 
 
 def give_up_on_calls(pool: Pool, gates: Any, count: int) -> None:
-    """Have so many calls hang whose attempts are over."""
+    """Have this many calls hang after their attempts have ended."""
     before = gates["hung"].inside
     pool.submit([limited(f"{WORKER_APP}.acall_in_a_thread", "hung") for _ in range(count)])
     loop = pool._runners[EVENT_LOOP]
@@ -787,7 +787,7 @@ def test_an_error_is_told_although_the_thread_that_would_tidy_up_after_it_is_bus
 
 
 RAISING = {"lose_backend"}
-"""Those that end in an error, after which the thread that all `async def` tasks share is tidied."""
+"""Run jobs that end in an error, after which the query thread of all `async def` tasks is tidied."""
 
 CASES = [("", how) for how in sorted(MISTREATMENTS)] + [("a", how) for how in sorted(RAISING | {"close"})]
 
@@ -882,7 +882,7 @@ def test_a_thread_closes_its_connections_at_its_end(make_pool: MakePool) -> None
 
 
 def test_an_attempt_that_ends_as_it_is_given_up_leaves_its_slot_free(make_pool: MakePool, gates: Any) -> None:
-    """The control loop reports it, but its thread has left before it could be taken from the others."""
+    """The control loop reports the attempt, but the thread has ended before the pool could replace it."""
     pool = make_pool(1)
     pool.submit([claimed(f"{WORKER_APP}.pass_gate", "g")])
     wait_until(lambda: gates["g"].inside == 1)

@@ -1,4 +1,4 @@
-"""`ControlConnection`: the loop's own connection, which it opens again as often as it takes."""
+"""`ControlConnection`: the connection of a control loop, which opens it again whenever it breaks."""
 
 import signal
 import threading
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def in_thread() -> Callable[..., None]:
-    """Runs a function in a thread, as the control connection takes its thread's place in Django's connections."""
+    """Runs a function in a thread, because the control connection replaces Django's connection of its thread."""
 
     def run(function: Callable[[], object]) -> None:
         failure: list[BaseException] = []
@@ -207,7 +207,7 @@ def test_more_time_within_an_attempt_is_said_too(in_thread: Callable[..., None])
 
 
 def test_a_server_that_takes_no_writes_any_more_is_left(in_thread: Callable[..., None]) -> None:
-    """After a failover it is a standby, and only another connection leads to the new primary."""
+    """After a failover the server is a standby, and only another connection leads to the new primary."""
 
     def body() -> None:
         store = Store("default")
@@ -246,7 +246,7 @@ def test_an_alarm_of_a_task_does_not_replace_that_of_the_connection(monkeypatch:
 
 
 def probe_for(control: ControlConnection) -> None:
-    """Have it listen, and check whether it hears what others say."""
+    """Have the control connection listen, and check whether notifications of other sessions arrive."""
     for _ in range(2):
         with control.handling_errors():
             control.listen()
@@ -286,7 +286,7 @@ def test_a_probe_that_cannot_be_sent_says_nothing_about_notifications(
 
 
 def exchange(control: ControlConnection) -> str | None:
-    """Claim once; the statement's text as PostgreSQL knows it if it was prepared."""
+    """Claim once. Returns the text of the prepared statement, or an empty string if PostgreSQL has none."""
     with control.handling_errors():
         Store("default").exchange([], queue_names=["a"], limit=1, worker_id="w")
         with connections["default"].cursor() as cursor:
@@ -313,7 +313,7 @@ def test_a_session_prepares_the_statements_of_exchanges_and_others_do_not(in_thr
 
 
 def test_where_a_prepared_statement_is_gone_none_is_prepared_again(in_thread: Callable[..., None]) -> None:
-    """A pooler that shares sessions takes it away."""
+    """A pooler that shares sessions deletes prepared statements."""
 
     def body() -> None:
         control = ControlConnection(Store("default"), who="w")
@@ -333,7 +333,7 @@ def test_where_a_prepared_statement_is_gone_none_is_prepared_again(in_thread: Ca
 
 
 def test_a_service_whose_prepared_statement_is_gone_has_not_been_refused(in_thread: Callable[..., None]) -> None:
-    """The statement is not at fault, and the connection is a pooler's."""
+    """The statement is correct, but the connection is a pooler's."""
 
     def body() -> None:
         control = ControlConnection(Store("default"), who="w")
@@ -378,7 +378,7 @@ def test_plans_for_a_small_table_are_made_anew_after_a_slow_exchange(
 
 
 def make_many() -> None:
-    """Insert so many jobs of another queue that no plan for a table of this size would read them all."""
+    """Insert many jobs of another queue. A plan made for a table of this size reads only some of them."""
     spec = JobSpec("a.task", "other", 0, 1)
     Store("default").enqueue_many(spec, [EncodedCall("[]", "{}")] * 20_000)
 

@@ -1,4 +1,4 @@
-"""`EventDispatcher`: tells everything in order, and is in nobody's way."""
+"""`EventDispatcher`: sends all events in order, and delays no other thread."""
 
 import logging
 import signal
@@ -44,7 +44,7 @@ def dispatcher() -> Iterator[EventDispatcher]:
 
 @pytest.fixture
 def connect_receiver() -> Iterator[Callable[[Signal, Callable[..., Any]], None]]:
-    """Connects receivers, and takes them away again."""
+    """Connects receivers for one test."""
     connected: list[tuple[Signal, Callable[..., Any]]] = []
 
     def connect(signal: Signal, receiver: Callable[..., Any]) -> None:
@@ -58,7 +58,7 @@ def connect_receiver() -> Iterator[Callable[[Signal, Callable[..., Any]], None]]
 
 @dataclass(frozen=True)
 class Happened(Event):
-    """An event of these tests."""
+    """An event that only this module sends."""
 
     number: int = 0
     name: str = ""
@@ -68,7 +68,7 @@ Listen = Callable[[Callable[[Happened], object]], None]
 
 
 class Listener:
-    """A sink of these tests."""
+    """A sink that calls a function for each `Happened`."""
 
     def __init__(self, receive: Callable[[Any], object]) -> None:
         self._receive = receive
@@ -82,7 +82,7 @@ class Listener:
 
 @pytest.fixture
 def listen(monkeypatch: pytest.MonkeyPatch) -> Listen:
-    """Has a function called for each `Happened`."""
+    """Installs a `Listener` that calls the given function."""
     monkeypatch.setattr(sinks, "SINKS", sinks.SINKS.copy())
     return lambda receive: sinks.SINKS.append(Listener(receive))
 
@@ -207,7 +207,7 @@ class Hanging:
 
 @pytest.fixture
 def hanging(dispatcher: EventDispatcher, listen: Listen) -> Iterator[Hanging]:
-    """A receiver that hangs, and for which `stop` has waited in vain."""
+    """A receiver that still hangs after `stop` has waited for it."""
     receiver = Hanging()
     listen(receiver.receive)
     dispatcher.send(Happened(1))

@@ -1,4 +1,4 @@
-"""`check_database`: whether workers can use a database, in one sentence if not."""
+"""`check_database`: raises an error of one sentence for a database that workers cannot use."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

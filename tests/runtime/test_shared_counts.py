@@ -1,4 +1,4 @@
-"""What a supervisor and a worker see of each other."""
+"""`SharedCounts`: what a supervisor and a worker show each other."""
 
 import os
 import signal
@@ -53,7 +53,7 @@ def offer(shared: SharedCounts) -> Callable[[], None]:
 
 
 def test_a_reader_never_sees_half_of_a_write() -> None:
-    """The value stays the same, while another process writes it all the time."""
+    """Another process writes the same value all the time."""
     shared = SharedCounts()
     shared.watched_until = 1e5
     pid = os.fork()

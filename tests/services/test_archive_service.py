@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def without_partitions() -> Iterator[None]:
-    """There are none before the test, and it leaves none."""
+    """No partition exists before the test or after it."""
     drop_partitions()
     yield
     drop_partitions()

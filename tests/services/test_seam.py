@@ -1,4 +1,4 @@
-"""What a part gives to the core and the console, tried with parts that exist in this test alone."""
+"""What a part gives to the core and the console, tried with parts of this test."""
 
 import re
 from collections.abc import Callable
@@ -45,7 +45,7 @@ OLD = timedelta(days=-100)
 
 @pytest.fixture(autouse=True)
 def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Installs one part, which is the only one."""
+    """Installs one part in place of all others."""
     monkeypatch.setattr(parts, "_installed", {})
 
     def make(**given: Any) -> None:

@@ -40,9 +40,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def run(service: Periodic) -> float:
-    """Run it once; the seconds until it is due again."""
+    """Run the service once. Returns the seconds until it is due again."""
     now = time.monotonic()
-    with mock.patch("time.monotonic", return_value=now):  # so that a busy machine changes nothing
+    with mock.patch("time.monotonic", return_value=now):  # so that a busy machine changes no time
         service.run(now)
         service.succeeded()
     return max(0.0, service.due_at - now)
@@ -65,7 +65,7 @@ def about(seconds: float) -> Any:
     return pytest.approx(seconds, abs=0.5)
 
 
-def test_one_that_is_refused_waits_longer_and_longer_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_service_waits_longer_and_longer_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="django_skipqueue")
     service = Noop()
     delays = []
@@ -193,7 +193,7 @@ def test_a_full_batch_says_that_there_may_be_more() -> None:
     assert not Job.objects.exists()
 
 
-# Jobs that are due before the next look
+# Jobs that are due before the next check
 
 SELDOM = """
     from django_skipqueue import Retry, job
@@ -213,7 +213,7 @@ SELDOM = """
 
 @pytest.fixture
 def seldom(runworker: Callable[..., ManagePy]) -> ManagePy:
-    """A worker whose supervisor looks once an hour at what is scheduled, and has looked."""
+    """A worker whose supervisor checks for scheduled jobs once an hour, and has just checked."""
     process = runworker("--poll-interval", "3600", jobs=SELDOM)
     workers()
     wait_until(is_listened_to)
@@ -223,7 +223,7 @@ def seldom(runworker: Callable[..., ManagePy]) -> ManagePy:
 
 
 def is_listened_to() -> bool:
-    """Whether a supervisor has listened, and has looked at what is scheduled since: the last service takes a turn."""
+    """Whether a supervisor has listened and then checked for scheduled jobs: its last service has run."""
     return Incident.objects.filter(rule="").exists()
 
 
@@ -239,12 +239,12 @@ def is_listened_to() -> bool:
 )
 def test_who_schedules_a_job_that_is_due_soon_wakes_the_supervisor(seldom: ManagePy, defer: Callable[[], Any]) -> None:
     assert seldom.process.poll() is None
-    for number in (2, 3):  # one after the other: each is alone
+    for number in (2, 3):  # each job is the only scheduled job
         defer()
         wait_for_statuses(completed=number)
 
 
-# One that the database refuses
+# A service whose statement the database refuses
 
 
 def test_a_service_that_the_database_refuses_fails_alone(

@@ -1,4 +1,4 @@
-"""Who is called when there are jobs, and who else if a call remains without an answer."""
+"""`CallWorkers`: which workers are called when there are jobs, and which if a call gets no answer."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ Make = Callable[..., list["Worker"]]
 
 
 class Clock:
-    """The time, which stands still."""
+    """A clock that stands still."""
 
     now = 1000.0
 
@@ -46,7 +46,7 @@ class Worker:
         self.sleep()
 
     def calls(self) -> list[str]:
-        """Read the calls that were sent since the last look. Returns their queues."""
+        """Read the calls that were sent since the last read. Returns their queues."""
         try:
             commands = list(decode_commands(os.read(self.lifeline, COMMANDS_SIZE)))
         except BlockingIOError:
@@ -90,7 +90,7 @@ def service(workers: list[Worker], *queue_names: str, contention: Contention | N
 
 
 def review(calls: CallWorkers) -> None:
-    """Run it as the loop does when the next review is due."""
+    """Run the service when its next review is due, as the loop does."""
     assert calls.due_at < NEVER
     clock.now += 1.01 * CALL_PATIENCE_SECONDS
     calls.run(clock.now)
@@ -166,7 +166,7 @@ def test_more_jobs_than_slots_call_the_full_ones_too_and_each_once(make: Make) -
 
 
 def test_a_full_worker_is_called_again_once_it_has_begun_a_claim(make: Make) -> None:
-    """The claim may have begun before the job was there."""
+    """The claim may have begun before the job was enqueued."""
     (worker,) = make(0)
     calls = service([worker])
     calls.notified(["mail"])
@@ -191,7 +191,7 @@ def test_queues_that_are_not_served_and_probes_call_nobody(make: Make) -> None:
 
 
 class TestReview:
-    """What became of a call."""
+    """The review of a call: whether it was answered, and what the worker found."""
 
     def test_a_call_that_was_answered_is_over(self, make: Make) -> None:
         workers = make(4, 4)
@@ -252,7 +252,7 @@ class TestReview:
         review(calls)
         assert read(workers)[1] == ["mail"]
 
-    def test_nor_has_the_one_in_its_place(self, make: Make) -> None:
+    def test_a_process_in_the_place_of_a_called_worker_has_not_answered(self, make: Make) -> None:
         workers = make(4, 3)
         calls = service(workers)
         calls.notified(["mail"])
@@ -261,8 +261,8 @@ class TestReview:
         review(calls)
         assert read(workers)[1] == ["mail"]
 
-    def test_others_look_for_what_a_full_worker_may_have_left(self, make: Make) -> None:
-        """It was called for one queue, and has claimed from another."""
+    def test_other_workers_are_called_for_jobs_that_a_full_worker_may_have_left(self, make: Make) -> None:
+        """The full worker was called for one queue, and has claimed from another."""
         workers = make(1, 1, 1)
         calls = service(workers)
         calls.notified(["mail,2"])
@@ -281,7 +281,7 @@ class TestReview:
 
 
 class TestLook:
-    """After a look of the supervisor, which finds queues, not the number of their jobs."""
+    """After a search of the supervisor, which finds queues, but not how many jobs they have."""
 
     def test_all_that_would_claim_are_called(self, make: Make) -> None:
         workers = make(4, 0, 0, 1)
@@ -313,7 +313,7 @@ def test_calls_never_fill_the_smallest_pipe_and_none_is_lost(make: Make) -> None
 
 
 class TestContention:
-    """PartStatements other machines."""
+    """Several machines get each notification."""
 
     @pytest.fixture
     def worker(self, make: Make) -> Worker:
@@ -344,7 +344,7 @@ class TestContention:
             review(calls)
 
     def test_who_claims_without_a_call_answers_at_once_too(self, worker: Worker, calls: CallWorkers) -> None:
-        """A busy worker claims when it settles, and so before the notification of the job is there."""
+        """A busy worker claims when it settles, so it may claim a job before the notification arrives."""
         calls._contention._quiet_until = clock.now + 3600
         worker.claimed += 1
         worker.sleep()

@@ -1,4 +1,4 @@
-"""`runworker --health-port`: what probes get, whatever else happens, and whatever clients do."""
+"""`runworker --health-port`: the answers to probes, also during failures, and with hostile clients."""
 
 import contextlib
 import errno
@@ -38,7 +38,7 @@ OBSERVE = Path(__file__).parents[2] / "docs/how-to/observe.md"
 
 
 def free_port() -> int:
-    """A port that nobody listens on, and below those that the system gives to connections."""
+    """A port on which nobody listens, below the ports that the system gives to connections."""
     while True:
         port = random.randint(10_000, 30_000)
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
@@ -62,7 +62,7 @@ def has(port: int, path: str, status: int) -> bool:
 
 
 def metrics(port: int) -> dict[str, float]:
-    """The values by the text before them, with the worker's number in place of its name."""
+    """The values of metrics, by the text before them, with the worker's number in place of its name."""
     status, text = get(port, "/metrics")
     assert status == 200
     lines = [line for line in text.splitlines() if not line.startswith("#")]

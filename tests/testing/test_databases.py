@@ -1,4 +1,4 @@
-"""The testing kit where several databases hold queues: it looks at all of them, or at the one that a test names."""
+"""The testing kit with several databases that hold queues: it uses all of them, or the database that a test names."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def _several(settings: Any) -> None:
 
 
 def hop(way: list[str]) -> None:
-    """Defers itself into the databases of its way, one after the other."""
+    """Defers itself into each of the given databases in turn."""
     first, *others = way
     job(name="hop", max_attempts=1)(hop).using(database=first).defer(others)
 

@@ -1,4 +1,4 @@
-"""A running job that is cancelled ends within a second, and never its neighbours; its end is no lost lease."""
+"""A running job that is cancelled ends within a second and is reported as cancelled. Other jobs run on."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -84,7 +84,7 @@ def test_a_job_that_was_not_begun_is_dropped(worker_thread: Start, gates: Any) -
     pass_gate.defer("busy")
     waiting = cancellable.defer("waiting")
     later = noop.defer()
-    # A look-ahead that lasts: jobs wait in the pool behind the one that is busy.
+    # The worker claims ahead for long: jobs wait in the pool behind the job that runs.
     worker = worker_thread(
         concurrency=1,
         prepare=_always_hold_two_more,

@@ -1,4 +1,4 @@
-"""Control connections that stall, break or lie behind a pooler: the worker notices, and nothing is lost."""
+"""Control connections that stall, break or go through a pooler: the worker notices, and no job is lost."""
 
 import signal
 from collections.abc import Callable, Iterator

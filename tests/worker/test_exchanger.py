@@ -1,4 +1,4 @@
-"""What a worker sends together, and what it sends alone."""
+"""`Exchanger`: when a worker settles and claims in one exchange, and when alone."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -17,7 +17,7 @@ JOB = ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, "{}")
 
 
 class Noting(Store):
-    """Notes how many outcomes and claims each round trip has, and sends none."""
+    """A store that notes how many outcomes and claims each exchange has, and sends nothing."""
 
     def __init__(self) -> None:
         super().__init__("default")

@@ -1,4 +1,4 @@
-"""When a worker looks for jobs of its own that it never heard of."""
+"""`OrphanCheck`: when a worker looks for jobs that it holds by their rows, but not in its memory."""
 
 import time
 
@@ -25,7 +25,7 @@ def test_the_looks_after_the_first_count_from_when_it_was_made() -> None:
         checks.run(now)
         now = checks.due_at
         looks.append(now)
-    assert looks == [100.0, 131.0, 136.0, 190.0, 250.0, 310.0]  # somebody may have had a job locked, at every look
+    assert looks == [100.0, 131.0, 136.0, 190.0, 250.0, 310.0]  # at each check, the row of an orphan may be locked
 
 
 def test_a_connection_that_breaks_again_starts_anew() -> None:

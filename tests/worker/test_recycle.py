@@ -1,4 +1,4 @@
-"""Worker processes that have done their share are replaced, and nothing is lost or charged for it."""
+"""Worker processes are replaced after many jobs, or when they use much memory. No job is lost or charged."""
 
 import json
 import re
