@@ -93,7 +93,7 @@ def run_jobs(
     return [job for run in runs for job in run.jobs()]
 
 
-class RunJobsOptions(TypedDict, total=False):
+class RunOptions(TypedDict, total=False):
     """The options of `run_jobs`, which explains them."""
 
     queue_names: Sequence[str] | None
@@ -105,7 +105,7 @@ class RunJobsOptions(TypedDict, total=False):
     database: str | None
 
 
-async def arun_jobs(**options: Unpack[RunJobsOptions]) -> list[Job]:
+async def arun_jobs(**options: Unpack[RunOptions]) -> list[Job]:
     """`run_jobs` for async tests, with the same options."""
     return await sync_to_async(run_jobs)(**options)
 
