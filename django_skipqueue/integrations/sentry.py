@@ -200,7 +200,8 @@ def _ended(
     with stack:
         if check_in is not None and outcome.status in FINAL:
             check_in.send(FINAL[outcome.status])
-        span.set_status(_span_status(outcome))
+        status = SPANSTATUS.OK if outcome.error is None else SPANSTATUS.ABORTED
+        span.set_status(SPANSTATUS.INTERNAL_ERROR if outcome.status == "failed" else status)
         if outcome.exception is not None and outcome.error is not None and integration.captures(outcome.status):
             event, hint = event_from_exception(
                 outcome.exception,
@@ -210,12 +211,6 @@ def _ended(
             event_id = sentry_sdk.capture_event(event, hint=hint)
             if event_id:
                 outcome.error[EVENT_ID] = event_id
-
-
-def _span_status(outcome: Outcome) -> str:
-    if outcome.status == "failed":
-        return SPANSTATUS.INTERNAL_ERROR
-    return SPANSTATUS.OK if outcome.error is None else SPANSTATUS.ABORTED
 
 
 def _headers(job: ClaimedJob) -> dict[str, str]:

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from types import TracebackType
-from typing import overload
+from typing import Any, overload
 
 from asgiref.sync import sync_to_async
 from django.utils.asyncio import async_unsafe
@@ -26,27 +25,20 @@ class CapturedJobs(Sequence[Job]):
 
     @async_unsafe("capture_deferred() sends queries: in an async test, write `async with capture_deferred()`.")
     def __enter__(self) -> "CapturedJobs":
-        """Start to capture."""
         # Not by the highest id: fixtures may choose any ids.
         self._jobs = [jobs.exclude(pk__in=list(jobs.values_list("pk", flat=True))) for jobs in self._jobs]
         self._kept = None
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """Keep the jobs that are there now, unless the block raised: then a query may be impossible."""
         self._kept = self._now() if error is None else []
 
     async def __aenter__(self) -> "CapturedJobs":
-        """Start to capture, in an async test."""
         return await sync_to_async(self.__enter__)()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Keep the jobs that are there now."""
-        await sync_to_async(self.__exit__)(kind, error, traceback)
+    async def __aexit__(self, *error: Any) -> None:
+        await sync_to_async(self.__exit__)(*error)
 
     @overload
     def __getitem__(self, index: int) -> Job: ...
@@ -55,11 +47,9 @@ class CapturedJobs(Sequence[Job]):
     def __getitem__(self, index: slice) -> list[Job]: ...
 
     def __getitem__(self, index: int | slice) -> Job | list[Job]:
-        """The job or the jobs at this position."""
         return self._found()[index]
 
     def __len__(self) -> int:
-        """The number of jobs."""
         return len(self._found())
 
     def __repr__(self) -> str:

@@ -4,7 +4,6 @@ Invariant: after the block, the sink that sees jobs being deferred is gone, and 
 """
 
 import threading
-from types import TracebackType
 from typing import Any, Unpack
 
 from asgiref.sync import sync_to_async
@@ -33,7 +32,6 @@ class InlineJobs(list[Job]):
 
     @async_unsafe("run_inline() sends queries: in an async test, write `async with run_inline()`.")
     def __enter__(self) -> "InlineJobs":
-        """Run jobs from now on."""
         self._here.depths = {alias: len(connections[alias].atomic_blocks) for alias in self._aliases}
         self._replaced = {}
         for connection in map(connections.__getitem__, self._aliases):
@@ -42,9 +40,7 @@ class InlineJobs(list[Job]):
         SINKS.append(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """Stop, and run the jobs that still wait. Raise the first error of `raise_errors`, unless the block raised."""
         try:
             if error is None and self._waits:
@@ -59,14 +55,10 @@ class InlineJobs(list[Job]):
             raise self._errors[0]
 
     async def __aenter__(self) -> "InlineJobs":
-        """Run jobs from now on, in an async test."""
         return await sync_to_async(self.__enter__)()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Stop, and run the jobs that still wait."""
-        await sync_to_async(self.__exit__)(kind, error, traceback)
+    async def __aexit__(self, *error: Any) -> None:
+        await sync_to_async(self.__exit__)(*error)
 
     def wants(self, kind: type[Event]) -> bool:
         """See `Sink.wants`."""

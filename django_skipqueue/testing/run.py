@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from operator import itemgetter
-from types import TracebackType
 from typing import Any, Protocol, Self, TypedDict, Unpack
 
 from asgiref.sync import sync_to_async
@@ -81,7 +80,7 @@ def run_jobs(
     if schedules and until is None:
         raise ValueError("schedules needs until: without an end, schedules fire for ever.")
     runs = []
-    timed = planned(schedules)
+    timed = [each for part in installed_parts() if schedules and part.planned for each in part.planned(schedules)]
     for alias in chosen_or_all(database):
         here = [each for each in timed if each.database == alias]
         is_forced = include_scheduled or until is not None
@@ -135,13 +134,6 @@ class Clock(Protocol):
 
     def put_to_the_end(self) -> None:
         """Have enough time pass that no job waits for this gate."""
-
-
-def planned(schedules: bool | Sequence[Any]) -> list[Planned]:
-    """What the parts have planned: for all tasks, or for the tasks of a list."""
-    if not schedules:
-        return []
-    return [each for part in installed_parts() if part.planned for each in part.planned(schedules)]
 
 
 class Forced:
@@ -346,15 +338,11 @@ class OpenTransactions:
     """The open transactions of all connections of this thread, around one attempt."""
 
     def __enter__(self) -> Self:
-        """Set a savepoint in each transaction."""
         opened = connections.all(initialized_only=True)
         self._each = [OpenTransaction(connection) for connection in opened if connection.in_atomic_block]
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Release the savepoints, or roll back to them."""
+    def __exit__(self, *_: object) -> None:
         for transaction in self._each:
             transaction.end()
 

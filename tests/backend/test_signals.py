@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 from django_skipqueue.contrib.celery import wire
-from django_skipqueue.integrations.django_tasks.backend import SkipQueueBackend, connect_receivers
+from django_skipqueue.integrations.django_tasks.backend import SkipQueueBackend
 from django_skipqueue.integrations.django_tasks.framework import (
     LOGGER,
     task_backends,
@@ -147,13 +147,6 @@ def test_a_job_whose_worker_died_in_its_last_attempt_has_finished(heard: Heard, 
         assert heard.names.count("finished") == 1 - left
     assert (heard[-1][1].id, heard[-1][1].status, heard[-1][1].attempts) == (result.id, "FAILED", 2)
     assert "signal 9" in str(heard.error)
-
-
-def test_connecting_again_changes_nothing(heard: Heard) -> None:
-    connect_receivers()
-    tasks.add.enqueue(1)
-    run_next()
-    assert heard.names.count("finished") == 1
 
 
 def test_a_receiver_that_raises_harms_nothing() -> None:

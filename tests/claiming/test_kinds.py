@@ -52,7 +52,7 @@ def noted(*brought: tuple[str, str], names: str = "abc", is_full: bool = False) 
         (free(0, 3), "", 3),
     ],
 )
-def test_a_queue_is_passed_over_while_the_places_that_its_jobs_need_are_full(
+def test_a_queue_is_passed_over_while_the_slots_that_its_jobs_need_are_full(
     room_of: Free, names: str, room: int
 ) -> None:
     kinds = noted(("t", "a"), ("c", "b"))
@@ -123,7 +123,7 @@ def test_a_backlog_of_one_kind_keeps_no_other_queue_from_being_served(
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(("waiting", "quick"), FULL)
-def test_what_there_is_no_place_for_is_not_claimed_and_given_back_again_and_again(
+def test_what_there_is_no_slot_for_is_not_claimed_and_released_again_and_again(
     worker_thread: Start, gates: Any, waiting: str, quick: str
 ) -> None:
     getattr(worker_jobs, waiting).defer_many([("g",)] * 50)

@@ -168,14 +168,14 @@ def test_after_a_claim_that_brought_all_it_asked_for_comes_the_next_at_once() ->
 
 
 @pytest.mark.parametrize(("jobs", "empty"), [([], True), ([JOB], False)])
-def test_after_a_look_from_the_front_that_brought_less_it_waits(jobs: list[ClaimedJob], empty: bool) -> None:
+def test_after_a_claim_from_the_front_that_brought_less_it_waits(jobs: list[ClaimedJob], empty: bool) -> None:
     claims = claiming()
     claims.after(NAMES, now=100.0)
     assert claims.claimed(jobs, room=4, names=NAMES, after={}, started=100.0, ended=100.5) is empty
     assert claims.next_look == 102.5
 
 
-def test_after_a_look_from_the_frontier_that_brought_less_it_looks_from_the_front_as_soon_as_it_may() -> None:
+def test_after_a_claim_from_the_position_that_brought_less_it_claims_from_the_front_as_soon_as_it_may() -> None:
     claims = claiming()
     claims.after(NAMES, now=100.0)
     claims.claimed([JOB], room=1, names=NAMES, after={}, started=100.0, ended=100.5)
@@ -242,7 +242,7 @@ class TestWhileTheSupervisorWatches:
         claims.claimed([JOB] * 4, room=4, names=NAMES, after={}, started=100.0, ended=100.1)
         assert claims.next_look == 100.1
 
-    def test_a_lone_job_is_followed_by_no_look_from_the_front(self, shared: SharedCounts) -> None:
+    def test_a_lone_job_is_followed_by_no_claim_from_the_front(self, shared: SharedCounts) -> None:
         claims = claiming(shared, queue_names=("default",))
         claims.claimed([], room=4, names=NAMES, after={}, started=100.0, ended=100.1)
         claims.called("default")
@@ -317,7 +317,7 @@ class TestHangingQueues:
         assert self.turns(self.claiming(held=1, names=names)) == [([*names], 3)] * 4
         assert self.turns(self.claiming(held=4, names=names)) == [([], 8)] * 4
 
-    def test_the_only_queue_has_all_slots(self) -> None:
+    def test_a_worker_with_one_queue_gives_it_all_slots(self) -> None:
         policy = claiming(queue_names=("hung",))
         for _ in range(4):
             policy.gave_up(JOB._replace(queue_name="hung"), 90.0, 100.0)

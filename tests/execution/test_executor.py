@@ -348,7 +348,7 @@ def started() -> Iterator[list[dict[str, Any]]]:
     job_started.disconnect(receive, sender=f"{APP}.add")
 
 
-def test_the_start_of_an_attempt_is_told_to_who_wants_to_know(run: Run, started: list[dict[str, Any]]) -> None:
+def test_the_start_of_an_attempt_is_sent_to_interested_sinks(run: Run, started: list[dict[str, Any]]) -> None:
     job = claimed(f"{APP}.add", 1)
     run(job)
     run(claimed(f"{APP}.noop"))

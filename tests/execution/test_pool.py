@@ -96,7 +96,7 @@ def test_the_last_jobs_are_withdrawn_in_their_order_and_the_others_keep_theirs(
 
 
 @EITHER
-def test_every_job_comes_out_once_with_its_outcome(make_pool: MakePool, kind: str) -> None:
+def test_every_job_is_returned_once_with_its_outcome(make_pool: MakePool, kind: str) -> None:
     pool = make_pool(3)
     jobs = [claimed(f"{APP}.{kind}add", number) for number in range(50)]
     pool.submit(jobs[:20])
@@ -138,7 +138,7 @@ def test_what_has_not_started_can_be_withdrawn_and_is_never_run(make_pool: MakeP
     assert gates["g"].came == 2
 
 
-def test_of_jobs_withdrawn_while_they_start_each_comes_out_one_way(make_pool: MakePool) -> None:
+def test_of_jobs_withdrawn_while_they_start_each_is_returned_once(make_pool: MakePool) -> None:
     pool = make_pool(2)
     withdrawn: list[ClaimedJob] = []
     for _ in range(50):
@@ -157,7 +157,7 @@ def test_a_finished_job_wakes_the_control_loop(make_pool: MakePool, wakeup: Wake
     assert len(pool.take_finished()) == 1
 
 
-def test_a_task_that_nobody_registered_comes_out_as_well(make_pool: MakePool) -> None:
+def test_a_task_that_nobody_registered_is_returned_as_well(make_pool: MakePool) -> None:
     pool = make_pool(1)
     pool.submit([claimed("shop.jobs.unknown")])
     (attempt,) = finish(pool, 1)
@@ -175,7 +175,7 @@ def test_stopping_ends_every_thread(make_pool: MakePool) -> None:
 
 
 @EITHER
-def test_a_thread_that_breaks_is_told_of_and_takes_nobody_by_surprise(
+def test_a_thread_that_breaks_is_reported_to_the_control_loop(
     make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     def broken(*_: object) -> None:
@@ -327,7 +327,7 @@ def finish_in_time(pool: Pool, number: int) -> list[Attempt]:
 
 
 @pytest.mark.usefixtures("_no_grace")
-def test_a_stuck_attempt_comes_out_once_although_it_ends_after_all(make_pool: MakePool, gates: Any) -> None:
+def test_a_stuck_attempt_is_returned_once_although_it_ends_later(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(1)
     pool.submit([limited(f"{WORKER_APP}.pass_gate", "g"), claimed(f"{APP}.noop")])
     find_stuck(pool)
@@ -343,7 +343,7 @@ def test_a_stuck_attempt_comes_out_once_although_it_ends_after_all(make_pool: Ma
 @EITHER
 @pytest.mark.usefixtures("_no_grace")
 @pytest.mark.parametrize("end", ["of the code", "of the process"])
-def test_a_stuck_attempt_of_a_job_with_a_permit_comes_out_once_at_its_end(
+def test_a_stuck_attempt_of_a_job_with_a_permit_is_returned_once_at_its_end(
     make_pool: MakePool, gates: Any, kind: str, end: str
 ) -> None:
     pool = make_pool(1)
@@ -366,7 +366,7 @@ def test_a_stuck_attempt_of_a_job_with_a_permit_comes_out_once_at_its_end(
 
 @EITHER
 @pytest.mark.usefixtures("_no_grace")
-def test_what_is_stuck_takes_no_place(make_pool: MakePool, gates: Any, kind: str) -> None:
+def test_what_is_stuck_takes_no_slot(make_pool: MakePool, gates: Any, kind: str) -> None:
     """Only when as many attempts are stuck as may run at once is the pool used up."""
     pool = make_pool(2)
     pool.submit([limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")])
@@ -389,7 +389,7 @@ def test_what_is_stuck_takes_no_place(make_pool: MakePool, gates: Any, kind: str
 
 @EITHER
 @pytest.mark.usefixtures("_no_grace")
-def test_what_was_stuck_is_to_blame_no_more_once_it_has_ended(make_pool: MakePool, gates: Any, kind: str) -> None:
+def test_what_was_stuck_is_charged_no_more_once_it_has_ended(make_pool: MakePool, gates: Any, kind: str) -> None:
     """The job may by then have a new attempt."""
     pool = make_pool(1)
     stuck = limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")
@@ -449,7 +449,7 @@ def test_a_stuck_attempt_that_blocks_the_event_loop_is_found(make_pool: MakePool
 
 
 @pytest.mark.usefixtures("_no_grace")
-def test_of_what_runs_at_the_end_only_a_stuck_attempt_is_to_blame(make_pool: MakePool, gates: Any) -> None:
+def test_of_what_runs_at_the_end_only_a_stuck_attempt_is_charged(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(2)
     stuck = limited(f"{WORKER_APP}.pass_gate", "g")
     pool.submit([stuck, claimed(f"{WORKER_APP}.pass_gate", "g")])
@@ -478,7 +478,7 @@ def test_the_retry_policy_of_a_stuck_attempt_cannot_hang_the_control_loop(
     assert "The task's backoff did not return within 0.05 s" in stuck.outcome.error["message"]
 
 
-def test_an_attempt_that_comes_out_while_its_retry_policy_is_asked_is_told_as_it_came(
+def test_an_attempt_that_ends_while_its_retry_policy_is_asked_is_reported_as_it_came(
     make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, gates: Any
 ) -> None:
     def decide(*_: Any) -> Outcome:
@@ -772,7 +772,7 @@ def test_a_connection_on_which_nothing_comes_any_more_does_not_keep_the_attempt(
         worker_jobs.lost_networks.pop().close()
 
 
-def test_an_error_is_told_although_the_thread_that_would_tidy_up_after_it_is_busy(
+def test_an_error_is_reported_although_the_thread_that_would_tidy_up_after_it_is_busy(
     make_pool: MakePool, gates: Any
 ) -> None:
     pool = make_pool(2)

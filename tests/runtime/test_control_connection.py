@@ -346,7 +346,7 @@ def test_a_service_whose_prepared_statement_is_gone_has_not_been_refused(in_thre
     in_thread(body)
 
 
-def test_plans_for_a_small_table_are_made_anew_after_a_slow_exchange(
+def test_plans_for_a_small_table_are_made_again_after_a_slow_exchange(
     in_thread: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = 600.0

@@ -18,7 +18,7 @@ def test_a_look_that_takes_long_counts_as_little_as_it_may_mean() -> None:
     assert seen.seconds("a") == 1
 
 
-def test_after_a_gap_it_begins_anew() -> None:
+def test_after_a_gap_it_begins_again() -> None:
     seen = Unchanged(longest_gap=10)
     assert not seen.look({"a": 1}, 0.0, 0.0)
     assert seen.look({"a": 1}, 9.0, 9.0)

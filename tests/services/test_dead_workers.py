@@ -145,7 +145,7 @@ def test_a_holder_without_a_row_lives_by_the_heartbeats_of_its_jobs(clock: Clock
     assert [job.id for job in observer.recovered] == [lost.pk]
 
 
-def test_when_the_clock_is_set_back_holders_without_a_row_are_watched_anew(clock: Clock) -> None:
+def test_when_the_clock_is_set_back_holders_without_a_row_are_watched_again(clock: Clock) -> None:
     observer = Observer(clock)
     observer.look_for(2 * TIMEOUT)
     assert observer.dead.locked_before is not None
@@ -170,7 +170,7 @@ def test_after_a_full_batch_it_goes_on_at_once(clock: Clock) -> None:
     assert statuses() == {"queued": BATCH + 1}
 
 
-def test_what_of_the_dead_is_locked_is_taken_back_later(clock: Clock, session: object) -> None:
+def test_what_of_the_dead_is_locked_is_recovered_later(clock: Clock, session: object) -> None:
     worker = make_worker()
     make_job("running", locked_by=worker.pk)
     observer = Observer(clock)

@@ -127,7 +127,7 @@ def test_a_signal_finishes_what_runs_releases_the_rest_and_leaves_nothing_behind
 
 
 @pytest.mark.parametrize("group", [False, True])
-def test_a_second_signal_gives_back_what_runs_at_once_without_charging_it(runworker: Run, group: bool) -> None:
+def test_a_second_signal_releases_what_runs_at_once_without_charging_it(runworker: Run, group: bool) -> None:
     hold("a", "b")
     process = runworker("--shutdown-timeout", HOUR, "--poll-interval", HOUR)
     wait_for_entries("a", "b")
@@ -142,7 +142,7 @@ def test_a_second_signal_gives_back_what_runs_at_once_without_charging_it(runwor
     assert 'count=2 reason="they still ran' in process.log
 
 
-def test_after_the_shutdown_timeout_what_runs_is_given_back(runworker: Run) -> None:
+def test_after_the_shutdown_timeout_what_runs_is_released(runworker: Run) -> None:
     hold("a")
     process = runworker("--shutdown-timeout", "0.1", "--poll-interval", HOUR)
     wait_for_entries("a")

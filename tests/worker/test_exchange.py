@@ -114,7 +114,7 @@ def test_a_small_outcome_that_takes_too_long_is_tried_until_it_is_written(
     wait_until(lambda: Job.objects.completed().filter(pk=small.pk).exists())
 
 
-def test_where_the_search_for_a_place_to_claim_from_fails_outcomes_are_written_nevertheless(
+def test_where_the_search_for_a_position_to_claim_from_fails_outcomes_are_written_nevertheless(
     worker_thread: Start, slow_updates: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch, gates: Any
 ) -> None:
     def search(*_: object, **__: object) -> None:
@@ -134,7 +134,7 @@ def test_where_the_search_for_a_place_to_claim_from_fails_outcomes_are_written_n
     wait_until(lambda: Job.objects.completed().count() == 2)
 
 
-def test_where_the_look_for_strays_takes_too_long_jobs_are_claimed_and_written_nevertheless(
+def test_where_the_look_for_orphans_takes_too_long_jobs_are_claimed_and_written_nevertheless(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def look(*_: object, **__: object) -> None:

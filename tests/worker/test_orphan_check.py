@@ -16,7 +16,7 @@ def test_there_is_nothing_to_look_for_while_the_connection_lasts() -> None:
     assert make().due_at == NEVER
 
 
-def test_the_looks_after_the_first_count_from_when_it_was_made() -> None:
+def test_the_checks_after_the_first_count_from_its_time() -> None:
     checks = make()
     checks.expect(100.0)
     looks = [checks.due_at]
@@ -28,7 +28,7 @@ def test_the_looks_after_the_first_count_from_when_it_was_made() -> None:
     assert looks == [100.0, 131.0, 136.0, 190.0, 250.0, 310.0]  # at each check, the row of an orphan may be locked
 
 
-def test_a_connection_that_breaks_again_starts_anew() -> None:
+def test_a_connection_that_breaks_again_starts_the_checks_again() -> None:
     checks = make()
     checks.expect(0.0)
     checks.run(0.0)

@@ -44,7 +44,7 @@ def test_it_makes_its_row_before_it_claims(worker_thread: Start, gates: Any, set
     assert are_in_order(row.started_at, Job.objects.get().locked_at)
 
 
-def test_it_beats_a_few_times_in_a_timeout_and_says_once_that_it_is_alone(
+def test_it_writes_a_few_heartbeats_in_a_timeout_and_says_once_that_it_is_alone(
     worker_thread: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="django_skipqueue")
@@ -125,7 +125,7 @@ class TestHeartbeatsOfTheSupervisor:
         assert "supervisor silent" not in caplog.text
 
 
-def test_a_row_that_somebody_removed_is_made_anew(worker_thread: Start, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_row_that_somebody_removed_is_made_again(worker_thread: Start, caplog: pytest.LogCaptureFixture) -> None:
     worker = worker_thread(poll_interval=HOUR, worker_timeout=1.0)
     wait_until(Worker.objects.exists)
     store.delete_workers([worker.id])

@@ -52,7 +52,7 @@ def test_a_process_that_has_run_its_jobs_is_replaced_at_once(runworker: Run) -> 
 
 
 @pytest.mark.parametrize(("max_jobs", "is_replaced"), [(None, True), (100, False)])
-def test_an_interruption_does_not_begin_the_count_of_max_jobs_anew(max_jobs: int | None, is_replaced: bool) -> None:
+def test_an_interruption_does_not_begin_the_count_of_max_jobs_again(max_jobs: int | None, is_replaced: bool) -> None:
     interrupter = Interrupter()
     interrupter.interrupted_at = 1_000.0
     options = WorkerOptions(name="host", database="default", max_jobs=max_jobs)

@@ -117,7 +117,7 @@ def test_what_a_task_completes_itself_began_when_its_attempt_did() -> None:
         assert took(row) <= timedelta(milliseconds=attempt.duration_ms) + MICROSECONDS
 
 
-def test_the_wait_is_told_when_an_attempt_begins(
+def test_the_wait_is_reported_when_an_attempt_begins(
     worker_thread: Callable[..., WorkerThread], attempts: dict[int, Attempt]
 ) -> None:
     waits: list[float] = []

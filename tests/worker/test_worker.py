@@ -223,7 +223,7 @@ def test_max_jobs_stops_it_and_leaves_the_rest(worker_thread: Start) -> None:
 
 
 @pytest.mark.parametrize("kinds", [("pass_gate",), ("apass_gate",), ("pass_gate", "apass_gate")])
-def test_never_more_than_the_concurrency_of_each_kind_run_at_once_also_when_it_has_looked_ahead(
+def test_never_more_than_the_concurrency_of_each_kind_run_at_once_also_when_it_has_claimed_ahead(
     worker_thread: Start, gates: Any, kinds: tuple[str, ...]
 ) -> None:
     jobs.noop.using(priority=1).defer_many([()] * 300)
@@ -430,7 +430,7 @@ def test_an_unknown_task_is_put_off_at_no_attempt_and_fails_after_the_grace(work
 # The fence
 
 
-def test_an_outcome_whose_lease_has_passed_on_is_told_and_not_written(
+def test_an_outcome_whose_lease_has_passed_on_is_reported_and_not_written(
     worker_thread: Start, gates: Any, sent: Callable[[Signal], list[dict[str, Any]]]
 ) -> None:
     lost, completed = sent(signals.lease_lost), sent(signals.job_completed)
@@ -465,7 +465,7 @@ def test_a_job_that_comes_back_to_the_worker_that_still_runs_it_is_settled_once(
     assert worker.worker._in_flight.jobs == {}
 
 
-def test_an_event_is_told_after_its_outcome_is_committed(worker_thread: Start) -> None:
+def test_an_event_is_sent_after_its_outcome_is_committed(worker_thread: Start) -> None:
     seen: list[str] = []
 
     def receive(attempt: Any, **_: Any) -> None:
@@ -557,7 +557,7 @@ def test_an_outcome_is_kept_until_the_database_takes_it(worker_thread: Start, ga
     assert Ledger.objects.count() == 1
 
 
-def test_a_claim_whose_answer_was_lost_is_given_back_and_run(worker_thread: Start) -> None:
+def test_a_claim_whose_answer_was_lost_is_released_and_run(worker_thread: Start) -> None:
     lost: list[int] = []
 
     def prepare(worker: WorkerLoop) -> None:
@@ -581,7 +581,7 @@ def test_a_claim_whose_answer_was_lost_is_given_back_and_run(worker_thread: Star
 
 
 @pytest.mark.parametrize("after", range(len(ORPHAN_CHECK_DELAYS) - 1))
-def test_a_claim_that_commits_after_its_connection_was_given_up_is_found_by_the_next_look(
+def test_a_claim_that_commits_after_its_connection_was_given_up_is_found_by_the_next_check(
     worker_thread: Start, after: int
 ) -> None:
     """The statement was still under way when the worker looked for orphans."""
@@ -606,7 +606,7 @@ def test_a_claim_that_commits_after_its_connection_was_given_up_is_found_by_the_
     assert looked[: after + 2] == [0] * (after + 1) + [1]
 
 
-def test_an_answer_lost_with_an_outcome_in_it_is_not_told_twice(
+def test_an_answer_lost_with_an_outcome_in_it_is_not_reported_twice(
     worker_thread: Start, sent: Callable[[Signal], list[dict[str, Any]]]
 ) -> None:
     completed = sent(signals.job_completed)
@@ -652,7 +652,7 @@ def test_stopping_finishes_what_runs_and_releases_what_has_not_started(worker_th
         assert cursor.fetchone() == (0,)
 
 
-def test_a_second_word_gives_back_what_runs_at_once_and_charges_nothing(worker_thread: Start, gates: Any) -> None:
+def test_a_second_command_releases_what_runs_at_once_and_charges_nothing(worker_thread: Start, gates: Any) -> None:
     worker_jobs.pass_gate.defer("g")
     worker = worker_thread(poll_interval=HOUR, shutdown_timeout=HOUR)
     wait_until(lambda: gates["g"].inside == 1)
@@ -664,7 +664,7 @@ def test_a_second_word_gives_back_what_runs_at_once_and_charges_nothing(worker_t
     assert job.lease == 2
 
 
-def test_after_the_shutdown_timeout_what_still_runs_is_given_back(worker_thread: Start, gates: Any) -> None:
+def test_after_the_shutdown_timeout_what_still_runs_is_released(worker_thread: Start, gates: Any) -> None:
     worker_jobs.pass_gate.defer("g")
     worker_jobs.apass_gate.defer("h")
     worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05)
@@ -698,7 +698,7 @@ def test_without_a_supervisor_it_is_done_before_its_lease_is(worker_thread: Star
     assert statuses() == {"queued": 1}
 
 
-def test_the_end_of_a_worker_is_told_before_its_jobs_are_given_back(worker_thread: Start, gates: Any) -> None:
+def test_the_end_of_a_worker_is_reported_before_its_jobs_are_released(worker_thread: Start, gates: Any) -> None:
     """After the release another worker may run the jobs, so this process must end soon."""
     seen: list[str] = []
 
@@ -718,7 +718,7 @@ def test_the_end_of_a_worker_is_told_before_its_jobs_are_given_back(worker_threa
     assert statuses() == {"queued": 1}
 
 
-def test_an_outcome_that_comes_while_the_end_is_told_is_written_and_told(
+def test_an_outcome_that_comes_while_the_end_is_reported_is_written_and_reported(
     worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_module, "LAST_EVENTS_AFTER_RELEASE", DEADLINE)
@@ -861,7 +861,7 @@ def test_a_job_that_was_running_at_the_end_keeps_which_worker_gave_it_up(worker_
     gates["g"].open()
 
 
-def test_at_the_end_a_locked_row_keeps_no_other_from_being_given_back(
+def test_at_the_end_a_locked_row_keeps_no_other_from_being_released(
     worker_thread: Start, gates: Any, locker: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
     held = [worker_jobs.pass_gate.defer("g") for _ in range(3)]
@@ -893,7 +893,7 @@ def test_at_the_end_it_waits_for_a_transaction_that_ends(
     assert [(job.status, job.attempts) for job in Job.objects.all()] == [("queued", 0)]
 
 
-def test_what_is_finished_is_not_given_back_to_run_again_because_its_row_is_locked(
+def test_what_is_finished_is_not_released_to_run_again_because_its_row_is_locked(
     worker_thread: Start, gates: Any, locker: Session
 ) -> None:
     held = worker_jobs.pass_gate.defer("g")
@@ -927,7 +927,7 @@ def test_at_the_end_it_is_seen_at_once_that_a_row_is_free_again(
     assert statuses() == {"completed": 1}
 
 
-def test_a_locked_job_that_has_not_begun_is_given_back_when_it_is_free(
+def test_a_locked_job_that_has_not_begun_is_released_when_it_is_free(
     worker_thread: Start, gates: Any, locker: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = 2
@@ -996,7 +996,7 @@ def _watch(store: type[Watching]) -> Callable[[WorkerLoop], None]:
 BACKLOG = 5_000
 
 
-def test_the_first_answer_is_taken_up_while_the_second_exchange_is_on_its_way(worker_thread: Start) -> None:
+def test_the_first_result_is_applied_while_the_second_exchange_is_on_its_way(worker_thread: Start) -> None:
     jobs.noop.defer_many([()] * BACKLOG)
     worker = worker_thread(prepare=_watch(Watching), drain=True)
     assert worker.wait() == EXIT_CLEAN
@@ -1005,7 +1005,7 @@ def test_the_first_answer_is_taken_up_while_the_second_exchange_is_on_its_way(wo
     assert worker.worker.jobs_done == Job.objects.completed().count() == BACKLOG
 
 
-def test_the_first_answer_is_taken_up_although_the_second_exchange_did_not_come_to_it(worker_thread: Start) -> None:
+def test_the_first_result_is_applied_although_the_second_exchange_did_not_come_to_it(worker_thread: Start) -> None:
     class Hurried(Watching):
         def exchange(self, *arguments: Any, meanwhile: Any = None, **options: Any) -> Any:
             return super().exchange(*arguments, **options)
@@ -1048,7 +1048,7 @@ def test_who_has_too_much_to_write_claims_nothing(worker_thread: Start) -> None:
     assert rooms == [0, 3]
 
 
-def test_a_look_for_strays_knows_what_an_answer_has_brought(worker_thread: Start) -> None:
+def test_a_look_for_orphans_knows_the_jobs_of_a_result(worker_thread: Start) -> None:
     class Searching(Watching):
         def before(self) -> None:
             self.worker._in_flight.orphan_check.expect(time.monotonic())
@@ -1083,7 +1083,7 @@ def test_an_error_of_the_second_exchange_does_not_harm_what_the_first_has_brough
     assert set(Job.objects.values_list("status", "attempts")) == {("completed", 1)}
 
 
-def test_what_an_answer_has_brought_is_given_back_by_a_worker_that_stops(worker_thread: Start) -> None:
+def test_the_jobs_of_a_result_are_released_by_a_worker_that_stops(worker_thread: Start) -> None:
     brought: list[int] = []
 
     class Stopping(Watching):
@@ -1110,7 +1110,7 @@ def test_what_an_answer_has_brought_is_given_back_by_a_worker_that_stops(worker_
     assert states == {("queued", 0, "")}, "no more have begun than the worker has threads"
 
 
-def test_a_lease_that_is_known_to_be_lost_is_told_by_a_worker_that_stops(
+def test_a_lease_that_is_known_to_be_lost_is_reported_by_a_worker_that_stops(
     worker_thread: Start, sent: Callable[[Signal], list[dict[str, Any]]]
 ) -> None:
     lost = sent(signals.lease_lost)
@@ -1124,7 +1124,7 @@ def test_a_lease_that_is_known_to_be_lost_is_told_by_a_worker_that_stops(
     assert [event["attempt"] for event in lost] == [attempt]
 
 
-def test_what_an_answer_has_brought_is_run_while_the_database_is_gone(
+def test_the_jobs_of_a_result_are_run_while_the_database_is_gone(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_skipqueue.worker.control_connection.FIRST_REOPEN_DELAY", HOUR)
@@ -1145,7 +1145,7 @@ def test_what_an_answer_has_brought_is_run_while_the_database_is_gone(
     assert worker.wait() == EXIT_CLEAN
 
 
-def test_a_drain_whose_last_look_fails_looks_again(worker_thread: Start) -> None:
+def test_a_drain_whose_last_claim_fails_claims_again(worker_thread: Start) -> None:
     failures = [OperationalError("the server closed the connection unexpectedly")]
 
     def prepare(worker: WorkerLoop) -> None:
@@ -1180,7 +1180,7 @@ def test_an_outcome_that_is_refused_in_the_second_exchange_harms_no_other(
     assert worker.worker._in_flight.jobs == {}
 
 
-def test_max_jobs_counts_what_an_answer_has_brought(worker_thread: Start) -> None:
+def test_max_jobs_counts_the_jobs_of_a_result(worker_thread: Start) -> None:
     jobs.noop.defer_many([()] * BACKLOG)
     assert worker_thread(prepare=_watch(Watching), max_jobs=BACKLOG - 1234).wait() == EXIT_CLEAN
     assert Watching.overlaps
@@ -1298,7 +1298,7 @@ def test_a_part_that_dies_takes_the_worker_down_loudly(
     assert "worker broken" in caplog.text
 
 
-def test_too_many_untold_events_pause_claiming_which_is_said(
+def test_too_many_unsent_events_pause_claiming_which_is_said(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="django_skipqueue")

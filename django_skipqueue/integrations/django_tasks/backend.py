@@ -156,18 +156,6 @@ class SkipQueueBackend(BaseTaskBackend):
         return Job.objects.using(named.database or home).filter(pk=named.id).first()
 
 
-def connect_receivers() -> None:
-    """Connect the receivers to the queue's signals. May be called more than once."""
-    for signal, receiver in RECEIVERS:
-        signal.connect(receiver, dispatch_uid=__name__)
-
-
-def disconnect_receivers() -> None:
-    """Disconnect the receivers; for tests."""
-    for signal, _ in RECEIVERS:
-        signal.disconnect(dispatch_uid=__name__)
-
-
 def _ended(attempt: Attempt, **_: Any) -> None:
     job, outcome = attempt.job, attempt.outcome
     task = entry(job.task)
@@ -227,4 +215,5 @@ RECEIVERS: tuple[tuple[Signal, Any], ...] = (
     (dependant_discarded, _ended_without_attempt),
 )
 
-connect_receivers()
+for signal, receiver in RECEIVERS:
+    signal.connect(receiver, dispatch_uid=__name__)

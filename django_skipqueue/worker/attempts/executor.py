@@ -140,8 +140,10 @@ class Executor:
 
         A timeout or a cancel never interrupts the commit. If the commit takes too long after it, the attempt is stuck.
         """
+        job = running.job
         try:
-            self._begin(running)
+            if wanted(AttemptStarted):
+                send(AttemptStarted(job, self.worker, job.waited_ms(running.started), self.database))
             if task.atomic:
                 return self._in_transaction(task, running)
             args, kwargs = _arguments(task, running)
@@ -152,8 +154,10 @@ class Executor:
 
     async def _run_in_loop(self, task: Task[Any, Any], running: RunningAttempt) -> Outcome:
         """Run an `async def` task as `_run_here` runs a `def` task."""
+        job = running.job
         try:
-            self._begin(running)
+            if wanted(AttemptStarted):
+                send(AttemptStarted(job, self.worker, job.waited_ms(running.started), self.database))
             types = task.call_types
             if types is not None and types.uses_database:
                 args, kwargs = await sync_to_async(_arguments)(task, running)
@@ -163,11 +167,6 @@ class Executor:
         finally:
             if children.is_child:
                 children.leave()
-
-    def _begin(self, running: RunningAttempt) -> None:
-        if wanted(AttemptStarted):
-            waited = running.job.waited_ms(running.started)
-            send(AttemptStarted(running.job, self.worker, waited, self.database))
 
     def _in_transaction(self, task: Task[Any, Any], running: RunningAttempt) -> Outcome:
         """Run the task and write its outcome in one transaction, on this thread's connection to the database."""
