@@ -49,101 +49,6 @@ class SentExchange(NamedTuple):
     claim: Claim | None
 
 
-class Exchanger:
-    """Used by the control loop's thread."""
-
-    def __init__(
-        self,
-        store: Store,
-        claiming: ClaimPolicy,
-        pending: PendingOutcomes,
-        control: ControlConnection,
-        *,
-        worker_id: str,
-        in_exchange: InExchange,
-    ) -> None:
-        self._in_exchange = in_exchange
-        self._store = store
-        self._claiming = claiming
-        self._pending = pending
-        self._control = control
-        self._worker_id = worker_id
-        self._sent: SentExchange | None = None
-        self._alone: list[Half] = []  # after a failure: which halves are still to be sent alone, in this order
-
-    def plan(self, room: int, now: float, *, has_result: bool, has_finished: bool) -> Plan:
-        """The plan for the moment `now`. room: how many jobs the worker can take. The other options: see `Work`."""
-        work = Work(
-            has_result=has_result,
-            has_finished=has_finished,
-            outcomes_at=self._pending.due_at,
-            admission_at=self._in_exchange.due_at,
-            claim_at=self._claiming.next_look,
-            room=room,
-            alone=self._alone,
-            open_at=self._control.retry_at,
-        )
-        return next_plan(work, now)
-
-    def exchange(self, plan: Plan, meanwhile: Callable[[], object] | None) -> Exchange:
-        """Settle outcomes and claim jobs, as planned. Raises the errors of the database.
-
-        `meanwhile` is called while the database works.
-        """
-        started = time.monotonic()
-        attempts = self._pending.next_batch(self._store.locked, started) if plan.settles else []
-        room = 0 if attempts and (plan.settles_alone or self._pending.is_slow_alone) else plan.claims
-        if room and self._claiming.lost:
-            self._find_position(self._claiming.lost)
-        names = self._claiming.choose_queues(self._store.queues_with_jobs, time.monotonic, room) if room else []
-        of_parts = self._in_exchange.statements_of_parts(attempts, has_room=room > 0, claims=bool(names))
-        after = self._claiming.after(names, started, admitting=of_parts.admits) if room else {}
-        room = self._claiming.limit(room, after)
-        self._sent = SentExchange(attempts, Claim(names, room, after) if room else None)
-        answer = self._store.exchange(
-            [attempt.settlement for attempt in attempts if not attempt.is_written],
-            queue_names=names,
-            limit=room,
-            worker_id=self._worker_id,
-            after=after,
-            meanwhile=meanwhile,
-            between=of_parts.statements,
-            claim=of_parts.claim,
-        )
-        self._in_exchange.answered(answer)
-        self._succeeded(attempts, room)
-        return Exchange(answer, attempts, room, after, self._claiming.free, started, time.monotonic())
-
-    def failed(self, *, timed_out: bool, now: float) -> None:
-        """Note that the exchange failed. timed_out: the database worked, but took too long."""
-        sent, self._sent = self._sent, None
-        self._in_exchange.failed(attempt.job for attempt in (sent.attempts if sent else ()))
-        self._pending.failed(alone=sent is not None and sent.claim is None, timed_out=timed_out, now=now)
-        if sent is None:
-            return
-        if sent.claim and not sent.attempts:
-            self._claiming.failed(sent.claim, timed_out=timed_out, now=now)
-        # If the settle was tried alone, the claim is tried next, and the settle after a claim.
-        self._alone = ["settle", "claim"] if sent.claim else ["claim", "settle"]
-
-    def _succeeded(self, attempts: list[Attempt], room: int) -> None:
-        self._sent = None
-        if attempts:
-            self._pending.answered()
-        if self._alone:
-            done = {"settle"} if attempts else set()
-            done |= {"claim"} if room else set()
-            self._alone = [half for half in self._alone if half not in done]
-
-    def _find_position(self, lost: Claim) -> None:
-        """Find the positions of the first jobs: the search may take long, or one of the jobs may be too large."""
-        self._control.allow(SEARCH_TIME + 1)
-        self._sent = SentExchange([], lost)  # if the search fails, outcomes are sent next
-        found = first_in_queues(self._store, lost.names, after=lost.after, seconds=SEARCH_TIME)
-        self._control.allow(ANSWER_TIME)
-        self._claiming.resume_from(found, time.monotonic())
-
-
 DELAYED_RESULT_JOBS = 100
 """The result of a claim with this many jobs waits for the next exchange. The jobs of a smaller claim start at once."""
 
@@ -244,11 +149,12 @@ class ExchangeService(Service):
         self.observers = Observers()
         self.observing = self.observers.services(store)
         self.reports = OutcomeReports(dispatcher, self.observers.made, remembered=remembered, not_held=not_held)
-        self._holder, self._in_exchange = holder, in_exchange
-        self._store, self._control, self._shared = store, control, shared
-        self._exchanger = Exchanger(store, claiming, self.pending, control, worker_id=id, in_exchange=in_exchange)
-        self._exchanged, self._delays_full_claims_only = exchanged, delays_full_claims_only
         self.buffer = ExchangeBuffer(self._apply)
+        self._id, self._holder, self._in_exchange = id, holder, in_exchange
+        self._store, self._control, self._shared = store, control, shared
+        self._exchanged, self._delays_full_claims_only = exchanged, delays_full_claims_only
+        self._sent: SentExchange | None = None  # the exchange under way
+        self._alone: list[Half] = []  # after a failure: which halves are still to be sent alone, in this order
 
     @property
     def due_at(self) -> float:
@@ -266,8 +172,17 @@ class ExchangeService(Service):
         self.claiming.queues_notified({jobs_in(payload)[0] for payload in payloads} - {""})
 
     def _plan(self, now: float) -> Plan:
-        room, has_finished = self._holder.room(now), self._holder.has_finished(now)
-        return self._exchanger.plan(room, now, has_result=not self.buffer.is_empty, has_finished=has_finished)
+        work = Work(
+            has_result=not self.buffer.is_empty,
+            has_finished=self._holder.has_finished(now),
+            outcomes_at=self.pending.due_at,
+            admission_at=self._in_exchange.due_at,
+            claim_at=self.claiming.next_look,
+            room=self._holder.room(now),
+            alone=self._alone,
+            open_at=self._control.retry_at,
+        )
+        return next_plan(work, now)
 
     def exchange(self, plan: Plan) -> bool:
         """Settle finished attempts and claim jobs, as planned. Returns whether the exchange found the queues empty.
@@ -280,7 +195,7 @@ class ExchangeService(Service):
             if self._shared.is_session or self._control.is_session:
                 self._control.prepare_statements()
             self._shared.begin_claim()
-            exchanged = self._exchanger.exchange(plan, None if self.buffer.is_empty else self.apply)
+            exchanged = self._send(plan)
             if exchanged.room:
                 self._shared.end_claim()
             self.apply()  # not yet applied if the database refused an outcome
@@ -290,9 +205,59 @@ class ExchangeService(Service):
                 found_empty = self.apply()
             self._control.note_exchange(exchanged.ended - exchanged.started)  # last: it may send a statement
         if self._control.is_broken:
-            self._exchanger.failed(timed_out=self._control.timed_out, now=time.monotonic())
+            self._failed()
         self.report_lost()
         return found_empty
+
+    def _send(self, plan: Plan) -> Exchange:
+        started = time.monotonic()
+        attempts = self.pending.next_batch(self._store.locked, started) if plan.settles else []
+        room = 0 if attempts and (plan.settles_alone or self.pending.is_slow_alone) else plan.claims
+        if room and self.claiming.lost:
+            self._find_position(self.claiming.lost)
+        names = self.claiming.choose_queues(self._store.queues_with_jobs, time.monotonic, room) if room else []
+        of_parts = self._in_exchange.statements_of_parts(attempts, has_room=room > 0, claims=bool(names))
+        after = self.claiming.after(names, started, admitting=of_parts.admits) if room else {}
+        room = self.claiming.limit(room, after)
+        self._sent = SentExchange(attempts, Claim(names, room, after) if room else None)
+        answer = self._store.exchange(
+            [attempt.settlement for attempt in attempts if not attempt.is_written],
+            queue_names=names,
+            limit=room,
+            worker_id=self._id,
+            after=after,
+            meanwhile=None if self.buffer.is_empty else self.apply,
+            between=of_parts.statements,
+            claim=of_parts.claim,
+        )
+        self._in_exchange.answered(answer)
+        self._sent = None
+        if attempts:
+            self.pending.answered()
+        if self._alone:
+            sent = {"settle": bool(attempts), "claim": room > 0}
+            self._alone = [half for half in self._alone if not sent[half]]
+        return Exchange(answer, attempts, room, after, self.claiming.free, started, time.monotonic())
+
+    def _failed(self) -> None:
+        timed_out, now = self._control.timed_out, time.monotonic()
+        sent, self._sent = self._sent, None
+        self._in_exchange.failed(attempt.job for attempt in (sent.attempts if sent else ()))
+        self.pending.failed(alone=sent is not None and sent.claim is None, timed_out=timed_out, now=now)
+        if sent is None:
+            return
+        if sent.claim and not sent.attempts:
+            self.claiming.failed(sent.claim, timed_out=timed_out, now=now)
+        # If the settle was tried alone, the claim is tried next, and the settle after a claim.
+        self._alone = ["settle", "claim"] if sent.claim else ["claim", "settle"]
+
+    def _find_position(self, lost: Claim) -> None:
+        """Find the positions of the first jobs: the search may take long, or one of the jobs may be too large."""
+        self._control.allow(SEARCH_TIME + 1)
+        self._sent = SentExchange([], lost)  # if the search fails, outcomes are sent next
+        found = first_in_queues(self._store, lost.names, after=lost.after, seconds=SEARCH_TIME)
+        self._control.allow(ANSWER_TIME)
+        self.claiming.resume_from(found, time.monotonic())
 
     def report_lost(self) -> None:
         if self.reports.lost and not self._control.is_broken:

@@ -1330,7 +1330,7 @@ def test_too_many_unsent_events_pause_claiming_which_is_said(
 def _use(worker: WorkerLoop, store: type[Store]) -> None:
     """Have the worker use a store of this class."""
     in_flight = worker._in_flight
-    in_flight._store = in_flight.exchanges._store = in_flight.exchanges._exchanger._store = store("default")
+    in_flight._store = in_flight.exchanges._store = store("default")
 
 
 def _count_looks(worker: WorkerLoop, looks: threading.Semaphore) -> None:

@@ -1,17 +1,19 @@
-"""`Exchanger`: when a worker settles and claims in one exchange, and when alone."""
+"""`ExchangeService`: when a worker settles and claims in one exchange, and when alone."""
 
 from collections.abc import Iterable
 from typing import Any
+from unittest.mock import MagicMock
 
 from django_skipqueue.queue.parameters import ExchangeResult
 from django_skipqueue.queue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Settlement
 from django_skipqueue.values.records import Attempt, ClaimedJob, LeaseRef
 from django_skipqueue.worker.claiming import ClaimPolicy, Plan
-from django_skipqueue.worker.exchange import Exchanger
+from django_skipqueue.worker.exchange import ExchangeService
 from django_skipqueue.worker.in_exchange import InExchange
 from django_skipqueue.worker.options import WorkerOptions
-from django_skipqueue.worker.outcomes import PendingOutcomes, SlowOutcome
+from django_skipqueue.worker.outcomes import SlowOutcome
+from django_skipqueue.worker.protocol import SharedCounts
 
 JOB = ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, "{}")
 
@@ -32,17 +34,20 @@ class Noting(Store):
 
 
 def test_an_outcome_that_took_too_long_is_tried_without_a_claim_that_may_be_to_blame() -> None:
-    store, pending, control = Noting(), PendingOutcomes(), None
-    options = WorkerOptions(name="w", database="default", queue_names=("default",))
-    exchanger = Exchanger(
-        store,
-        ClaimPolicy(options),
-        pending,
-        control,  # type: ignore[arg-type]
-        worker_id="w",
+    store = Noting()
+    service = ExchangeService(
+        MagicMock(),
+        ClaimPolicy(WorkerOptions(name="w", database="default", queue_names=("default",))),
+        id="w",
+        store=store,
+        control=MagicMock(is_broken=False),
+        dispatcher=MagicMock(),
+        shared=SharedCounts(),
         in_exchange=InExchange(),
+        settle_services=(),
+        write_notes=MagicMock(),
     )
-    pending._slow.append(SlowOutcome(Attempt(JOB, COMPLETED, 1.0, 2.0, "w"), next_try=float("-inf")))
+    service.pending._slow.append(SlowOutcome(Attempt(JOB, COMPLETED, 1.0, 2.0, "w"), next_try=float("-inf")))
     for _ in range(2):
-        exchanger.exchange(Plan(0.0, settles=True, claims=5), None)
+        service.exchange(Plan(0.0, settles=True, claims=5))
     assert store.sent == [(1, 0), (0, 5)]
