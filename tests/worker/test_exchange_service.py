@@ -29,14 +29,15 @@ class Noting(Store):
         return set()
 
     def exchange(self, settlements: Iterable[Settlement], **options: Any) -> ExchangeResult:
-        self.sent.append((len([*settlements]), options["limit"]))
-        return ExchangeResult([], [], options["queue_names"], 0.0)
+        settled = [(settlement.job_id, settlement.lease, None) for settlement in settlements]
+        self.sent.append((len(settled), options["limit"]))
+        return ExchangeResult(settled, [], options["queue_names"], 0.0)
 
 
 def test_an_outcome_that_took_too_long_is_tried_without_a_claim_that_may_be_to_blame() -> None:
     store = Noting()
     service = ExchangeService(
-        MagicMock(),
+        MagicMock(take_finished=MagicMock(return_value=[])),
         ClaimPolicy(WorkerOptions(name="w", database="default", queue_names=("default",))),
         id="w",
         store=store,
