@@ -21,7 +21,7 @@ import mmap
 import signal
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..values.records import LeaseRef
 
@@ -151,30 +151,26 @@ PROMISE = 1.5
 """Seconds for which a supervisor promises to watch the queues. It renews the promise twice a second."""
 
 
-class _Count:
-    """An integer in the memory of a `SharedCounts`, at this place."""
-
-    def __init__(self, place: int) -> None:
-        self._place = place
-
-    def __get__(self, shared: "SharedCounts", _: type) -> int:
-        return shared._counts[self._place]
-
-    def __set__(self, shared: "SharedCounts", value: int) -> None:
-        shared._counts[self._place] = value
+SLOTS, ROOM, HEARD, ANSWERED, CLAIMED, RUNNING = range(6)
+"""The places of the counts that only the worker writes. `offer` uses no property: that would take twice the time."""
 
 
-class _Time:
-    """A time in the memory of a `SharedCounts`, at this place."""
+def _count(place: int) -> Any:
+    """A property for the integer at this place in the memory of a `SharedCounts`."""
 
-    def __init__(self, place: int) -> None:
-        self._place = place
+    def write(shared: "SharedCounts", count: int) -> None:
+        shared._counts[place] = count
 
-    def __get__(self, shared: "SharedCounts", _: type) -> float:
-        return shared._times[self._place]
+    return property(lambda shared: shared._counts[place], write)
 
-    def __set__(self, shared: "SharedCounts", value: float) -> None:
-        shared._times[self._place] = value
+
+def _time(place: int) -> Any:
+    """A property for the time at this place in the memory of a `SharedCounts`."""
+
+    def write(shared: "SharedCounts", time: float) -> None:
+        shared._times[place] = time
+
+    return property(lambda shared: shared._times[place], write)
 
 
 class SharedCounts:
@@ -186,26 +182,27 @@ class SharedCounts:
 
     # The worker writes
 
-    slots = _Count(0)
+    slots: int = _count(SLOTS)
     """How many jobs of any kind could begin at once when the worker last went to sleep."""
-    room = _Count(1)
+    room: int = _count(ROOM)
     """How many jobs the worker would have claimed then: jobs ahead, and jobs for a runner with free slots, included."""
-    heard = _Count(2)
+    heard: int = _count(HEARD)
     """How many calls the worker had read before its last claim began. A claim follows each later call."""
-    answered = _Count(3)
+    answered: int = _count(ANSWERED)
     """How many calls the worker has answered with a claim that succeeded."""
-    claimed = _Count(4)
-    running = _Count(8)
-    suspect_id, suspect_lease = _Count(9), _Count(10)
+    claimed: int = _count(CLAIMED)
+    running: int = _count(RUNNING)
+    suspect_id: int = _count(6)
+    suspect_lease: int = _count(7)
     """The job that the worker offers; the id is 0 if it offers none, and the supervisor may set it to 0."""
 
     # The supervisor writes
 
-    is_session = _Count(5)
+    is_session: int = _count(8)
     """Whether connections to the database are sessions, which no pooler shares with other clients."""
-    watched_until = _Time(6)
+    watched_until: float = _time(9)
     """Until when the supervisor calls the worker if there are jobs."""
-    heartbeat_at = _Time(7)
+    heartbeat_at: float = _time(10)
     """When the supervisor last began to write the heartbeat of the worker, and succeeded; 0: never."""
 
     def __init__(self, hanging_queues: HangingQueues | None = None) -> None:
@@ -227,11 +224,12 @@ class SharedCounts:
         self._answered = self.heard
 
     def offer(self, *, slots: int, room: int, claimed: int, running: int = 0) -> None:
-        self.claimed = claimed
-        self.running = running
-        self.slots = slots
-        self.room = room
-        self.answered = self._answered  # last: a supervisor that sees it sees the other numbers as well
+        counts = self._counts
+        counts[CLAIMED] = claimed
+        counts[RUNNING] = running
+        counts[SLOTS] = slots
+        counts[ROOM] = room
+        counts[ANSWERED] = self._answered  # last: a supervisor that sees it sees the other numbers as well
 
     def offer_suspect(self, ref: LeaseRef) -> None:
         self.suspect_lease = ref[1]
